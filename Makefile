@@ -1,0 +1,66 @@
+# Everything below sets itself up: make demo and make test work on a fresh machine with Python 3.11 or newer.
+PYTHON ?= python3
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+LOCK := requirements/lock.txt
+STAMP := $(VENV)/.attnsim-installed
+UV_VERSION := 0.13.8
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types imports unit format lock clean distclean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: $(STAMP) ## predict three attentions, with tables and a roofline in demo/
+	$(BIN)/attnsim demo --out demo
+
+test: lint types imports unit ## everything .ci/run checks
+
+lint: $(STAMP) ## formatting and lint rules
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m ruff check .
+
+types: $(STAMP) ## mypy --strict
+	$(BIN)/python -m mypy
+
+imports: $(STAMP) ## which part may import which
+	$(BIN)/lint-imports
+
+unit: $(STAMP) ## pytest, on JOBS processes
+	$(BIN)/python -m pytest -n $(JOBS)
+
+format: $(STAMP) ## reformat and fix what can be fixed
+	$(BIN)/python -m ruff format .
+	$(BIN)/python -m ruff check --fix .
+
+# One resolution for Python 3.11 to 3.13, with the hashes of every file PyPI holds for each version.
+lock: $(BIN)/python ## resolve the locked versions anew
+	$(PIP) install uv==$(UV_VERSION)
+	$(BIN)/uv --no-config pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+	  --fork-strategy fewest --generate-hashes --upgrade --quiet --no-annotate \
+	  --default-index https://pypi.org/simple --no-emit-index-url \
+	  --custom-compile-command 'make lock' --output-file $(LOCK)
+
+clean: ## remove what tools and builds left behind
+	rm -rf build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find attnsim tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## the same, and the virtual environment
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { \
+	  echo "make: no '$(PYTHON)' here; install Python 3.11 or newer, or run: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make: '$(PYTHON)' is $$($(PYTHON) --version 2>&1); attnsim needs 3.11 or newer: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "make: '$(PYTHON)' cannot create a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+$(STAMP): $(LOCK) pyproject.toml | $(BIN)/python
+	@echo "Installing attnsim and its locked dependencies into $(VENV) (about a minute)"
+	@$(PIP) install --require-hashes -r $(LOCK)
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,228 @@
+"""FlashAttention backward: a preprocess kernel, one block per tile of keys, a conversion of dQ.
+
+P is recomputed from the log-sum-exp, so five GEMMs replace the forward's two; dQ is summed with fp32 atomics
+(``csrc/flash_attn/src/flash_bwd_kernel.h`` of Dao-AILab/flash-attention).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnsim.models.algorithms.flash import padded
+from attnsim.models.algorithms.passes import Access, streaming
+from attnsim.models.algorithms.tiling import classes, visible_queries
+from attnsim.models.schedule import Kernel, Launch, Path, Segment, TensorUse, TileOp
+from attnsim.models.workload import Workload
+
+DS_INSTRUCTIONS = 4
+"""FP32-lane instructions per score of dS = P (dP - D) and its conversion."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardTile:
+    """Tile of the main backward kernel, with its warps and what stays in registers.
+
+    Parameters
+    ----------
+    rows, keys : int
+    warps : int
+    stages_q : int
+        Buffers of Q (1 or 2).
+    v_in_registers : bool
+    path : str
+    extra_threads : int
+        Threads that only copy.
+    registers : int
+    """
+
+    rows: int
+    keys: int
+    warps: int = 8
+    stages_q: int = 2
+    v_in_registers: bool = False
+    path: Path = "mma_sync"
+    extra_threads: int = 0
+    registers: int = 255
+
+    def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
+        """Shared-memory buffers of a block and their bytes."""
+        m, n = self.rows, self.keys
+        kv = n * d + (0 if self.v_in_registers else n * dv)
+        scores = m * n * (1 if self.v_in_registers else 2)
+        return (
+            ("Q, dO", m * (d * self.stages_q + dv) * element),
+            ("K, V, P, dS", max(kv + scores, n * (d + dv)) * element),
+        )
+
+    def __str__(self) -> str:
+        return f"backward {self.rows} x {self.keys}, {self.warps} warps"
+
+
+def flash_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
+    """The kernels of the backward pass of `w`."""
+    heads = w.batch * w.heads_q
+    padded_rows = -(-w.seq_q // 128) * 128
+    d, dv = padded(w.head_dim), padded(w.head_dim_v)
+    accumulator = heads * padded_rows * d * 4
+    out = heads * w.seq_q * w.head_dim_v * w.element_bytes
+    rows = heads * w.seq_q * 4
+    dq = heads * w.seq_q * w.head_dim * w.element_bytes
+    kernels = [
+        streaming(
+            "dot_do_o",
+            [Access("O", out), Access("dO", out), Access("D", rows, True), Access("dQ accum", accumulator, True)],
+            elements=out // w.element_bytes,
+            fp32_per_element=3,
+        ),
+        _main(w, tile, d, dv),
+        streaming(
+            "convert_dQ",
+            [Access("dQ accum", accumulator), Access("dQ", dq, True)],
+            elements=accumulator // 4,
+            fp32_per_element=2,
+        ),
+    ]
+    if w.group > 1:
+        for name, width in (("dK", w.head_dim), ("dV", w.head_dim_v)):
+            summed = w.batch * w.heads_kv * w.seq_kv * width * w.element_bytes
+            kernels.append(
+                streaming(
+                    f"sum {name}",
+                    [Access(f"{name} expanded", summed * w.group), Access(name, summed, True)],
+                    elements=summed * w.group // w.element_bytes,
+                )
+            )
+    return tuple(kernels)
+
+
+def _main(w: Workload, tile: BackwardTile, d: int, dv: int) -> Kernel:
+    key_tiles = -(-w.seq_kv // tile.keys)
+    first = np.arange(key_tiles, dtype=np.int64) * tile.keys
+    last = np.minimum(first + tile.keys, w.seq_kv) - 1
+    low, high = visible_queries(w, first, last)
+    start, stop = low // tile.rows, -(-high // tile.rows)
+    row_tiles = -(-w.seq_q // tile.rows)
+    last_rows = w.seq_q - (row_tiles - 1) * tile.rows
+    last_keys = w.seq_kv - (key_tiles - 1) * tile.keys
+    steps = np.maximum(stop - start, 0)
+    ragged_rows = (steps > 0) & (stop == row_tiles) & (last_rows < tile.rows)
+    ragged_keys = (np.arange(key_tiles) == key_tiles - 1) & (last_keys < tile.keys)
+    (steps, ragged_rows, ragged_keys), inverse = classes(steps, ragged_rows, ragged_keys)
+    ops = _Backward(w, tile, d, dv)
+    nest = []
+    for ragged in (0, 1):
+        keys = last_keys if ragged else tile.keys
+        nest.append((ops.prologue(keys, ragged), (ragged_keys == ragged) & (steps > 0)))
+    for ragged in (0, 1):
+        rows = last_rows if ragged else tile.rows
+        nest.append((ops.first_loads(rows, ragged), (ragged_rows == ragged) & (steps > 0)))
+    nest.append((ops.step("row step", True), np.maximum(steps - 1, 0)))
+    nest.append((ops.step("last row step", False), steps > 0))
+    for ragged in (0, 1):
+        keys = last_keys if ragged else tile.keys
+        nest.append((ops.epilogue(keys, ragged), ragged_keys == ragged))
+    segments = tuple(segment for segment, _ in nest)
+    repeats = np.stack([np.asarray(count, dtype=np.int64) for _, count in nest], axis=1)[:, None, :]
+    e, heads, kv = w.element_bytes, w.batch * w.heads_q, w.batch * w.heads_kv
+    expanded = " expanded" if w.group > 1 else ""
+    buffers = tile.buffers(d, dv, e)
+    uses = (
+        TensorUse("K", w.seq_kv * w.head_dim * e, kv, w.group),
+        TensorUse("V", w.seq_kv * w.head_dim_v * e, kv, w.group),
+        TensorUse("Q", w.seq_q * w.head_dim * e, heads, key_tiles),
+        TensorUse("dO", w.seq_q * w.head_dim_v * e, heads, key_tiles),
+        TensorUse("LSE, D", w.seq_q * 8, heads, key_tiles),
+        TensorUse("dQ accum", -(-w.seq_q // 128) * 128 * d * 4, heads, key_tiles, written=True),
+        TensorUse(f"dK{expanded}", w.seq_kv * w.head_dim * e, heads, written=True),
+        TensorUse(f"dV{expanded}", w.seq_kv * w.head_dim_v * e, heads, written=True),
+    )
+    return Kernel(
+        name="flash_bwd",
+        threads=tile.warps * 32 + tile.extra_threads,
+        registers_per_thread=tile.registers,
+        shared_memory_bytes=sum(size for _, size in buffers),
+        segments=segments,
+        repeats=repeats,
+        launches=(Launch(inverse, heads),),
+        uses=uses,
+        warpgroups=2,
+        path=tile.path,
+        buffers=buffers,
+        dtype=w.dtype,
+        step="row tile",
+    )
+
+
+class _Backward:
+    """Tile operations of the main backward kernel."""
+
+    def __init__(self, w: Workload, tile: BackwardTile, d: int, dv: int) -> None:
+        self.w, self.tile, self.d, self.dv = w, tile, d, dv
+        self.e = w.element_bytes
+        self.expanded = " expanded" if w.group > 1 else ""
+
+    def prologue(self, keys: int, ragged: int) -> Segment:
+        w = self.w
+        return Segment(
+            f"prologue{' (last keys)' if ragged else ''}",
+            (
+                TileOp("delay", "block"),
+                TileOp("load", "K", bytes=keys * w.head_dim * self.e),
+                TileOp("load", "V", bytes=keys * w.head_dim_v * self.e),
+            ),
+        )
+
+    def loads(self, rows: int) -> tuple[TileOp, TileOp, TileOp]:
+        w = self.w
+        return (
+            TileOp("load", "Q", bytes=rows * w.head_dim * self.e),
+            TileOp("load", "LSE, D", bytes=rows * 8),
+            TileOp("load", "dO", bytes=rows * w.head_dim_v * self.e),
+        )
+
+    def first_loads(self, rows: int, ragged: int) -> Segment:
+        name = f"first rows{' (shorter)' if ragged else ''}"
+        return Segment(name, (*self.loads(rows), TileOp("wait", "K"), TileOp("wait", "V")))
+
+    def product(self, name: str, shared: int, depth: int, columns: int) -> TileOp:
+        """A GEMM of the tile, half of it on each warpgroup; operand reads as a 4 x 2 arrangement of warps makes."""
+        half = self.tile.rows * self.tile.keys * columns // 2
+        return TileOp("mma", name, flops=2 * half, smem_bytes=shared * depth * self.e)
+
+    def step(self, name: str, load: bool) -> Segment:
+        m, n, d, dv = self.tile.rows, self.tile.keys, self.d, self.dv
+        scores = m * n // 2
+        q, stats, do = self.loads(m)
+        # Operand reads: with 8 warps as 4 x 2 over the output, A is read twice and B four times, halves per group.
+        reads = lambda a, b: 2 * a + b if self.tile.path == "mma_sync" else (a + b) // 2  # noqa: E731
+        ops = (
+            TileOp("wait", "Q"),
+            TileOp("wait", "LSE, D"),
+            TileOp("delay", "step"),
+            *((q, stats) if load and self.tile.stages_q > 1 else ()),
+            self.product("S", reads(m, n), d, d),
+            TileOp("vector", "P", scores=scores, exps=scores),
+            TileOp("wait", "dO"),
+            self.product("dP", reads(m, n), dv, dv),
+            TileOp("vector", "dS", fp32=DS_INSTRUCTIONS * scores),
+            self.product("dV", reads(n, dv), m, dv),
+            *((do,) if load else ()),
+            self.product("dQ", reads(m, d), n, d),
+            TileOp("store", "dQ accum", bytes=m * d * 4),
+            self.product("dK", reads(n, d), m, d),
+            *((q, stats) if load and self.tile.stages_q == 1 else ()),
+        )
+        return Segment(name, ops)
+
+    def epilogue(self, keys: int, ragged: int) -> Segment:
+        w = self.w
+        return Segment(
+            f"epilogue{' (last keys)' if ragged else ''}",
+            (
+                TileOp("delay", "block"),
+                TileOp("store", f"dK{self.expanded}", bytes=keys * w.head_dim * self.e),
+                TileOp("store", f"dV{self.expanded}", bytes=keys * w.head_dim_v * self.e),
+            ),
+        )

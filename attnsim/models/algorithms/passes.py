@@ -1,0 +1,213 @@
+"""Kernels that stream tensors, and tiled GEMMs: what unfused attention and the helpers of fused kernels are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnsim.models.schedule import Kernel, Launch, Path, Segment, TensorUse, TileOp
+
+STREAM_BYTES = 16 * 1024
+"""Bytes a block of a streaming kernel reads: 256 threads with four 16-byte loads each in flight (PyTorch's vectorised
+elementwise kernels keep about as many)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A tensor that a streaming kernel goes over once."""
+
+    tensor: str
+    bytes: int
+    written: bool = False
+
+
+def streaming(
+    name: str,
+    accesses: Sequence[Access],
+    *,
+    elements: int,
+    exps: int = 0,
+    fp32_per_element: float = 1.0,
+    threads: int = 256,
+    block_bytes: int = STREAM_BYTES,
+    blocks: int | None = None,
+) -> Kernel:
+    """A kernel that reads and writes each tensor once, in blocks of about `block_bytes` of its largest tensor.
+
+    The last block is shorter, so that the bytes add up exactly.
+
+    Parameters
+    ----------
+    name : str
+    accesses : sequence of Access
+    elements : int
+        Elements processed, for the arithmetic.
+    exps : int
+        Exponentials over the whole grid.
+    fp32_per_element : float
+        FP32-lane instructions per element.
+    threads, block_bytes : int
+    blocks : int, optional
+        Number of blocks, when the implementation fixes it.
+    """
+    largest = max(access.bytes for access in accesses)
+    count = blocks or max(1, -(-largest // block_bytes))
+
+    def block(tag: str, shares: list[int], part: int) -> Segment:
+        loads = [TileOp("load", a.tensor, bytes=n) for a, n in zip(accesses, shares, strict=True) if not a.written]
+        stores = [TileOp("store", a.tensor, bytes=n) for a, n in zip(accesses, shares, strict=True) if a.written]
+        work = TileOp("vector", name, exps=exps // count, fp32=round(part * fp32_per_element))
+        waits = [TileOp("wait", load.tensor) for load in loads]
+        ops = (*loads, *waits, work, TileOp("delay", "step"), *stores)
+        return Segment(tag, tuple(op for op in ops if op.bytes or op.kind not in ("load", "store")))
+
+    whole = [access.bytes // count for access in accesses]
+    rest = [access.bytes - n * (count - 1) for access, n in zip(accesses, whole, strict=True)]
+    regular = block("block", whole, elements // count)
+    if rest == whole:
+        segments: tuple[Segment, ...] = (regular,)
+        launches: tuple[Launch, ...] = (Launch(np.zeros(1, np.int64), count),)
+    else:
+        segments = (regular, block("last block", rest, elements // count))
+        launches = (Launch(np.zeros(1, np.int64), count - 1), Launch(np.ones(1, np.int64)))
+        launches = tuple(launch for launch in launches if launch.times)
+    return Kernel(
+        name=name,
+        threads=threads,
+        registers_per_thread=32,
+        shared_memory_bytes=0,
+        segments=segments,
+        repeats=np.eye(len(segments), dtype=np.int64)[:, None, :],
+        launches=launches,
+        uses=tuple(TensorUse(a.tensor, a.bytes, 1, written=a.written) for a in accesses),
+        dtype="fp32",
+        step="block",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A matrix of a batched GEMM: its name, element size, and how many batch entries share one copy."""
+
+    tensor: str
+    element_bytes: int = 2
+    shared_by: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GemmTile:
+    """Tile of a cuBLAS-like GEMM: C tile, depth of a step, stages and warps."""
+
+    m: int = 128
+    n: int = 128
+    k: int = 32
+    stages: int = 3
+    warps: int = 4
+
+
+def gemm(
+    name: str,
+    batch: int,
+    shape: tuple[int, int, int],
+    a: Operand,
+    b: Operand,
+    c: Operand,
+    *,
+    dtype: str,
+    path: Path = "mma_sync",
+    tile: GemmTile | None = None,
+) -> Kernel:
+    """A batched GEMM C[m, n] = A[m, k] B[k, n], one block per C tile, `stages` steps of k in flight.
+
+    Parameters
+    ----------
+    name : str
+    batch : int
+    shape : (int, int, int)
+        m, n, k.
+    a, b, c : Operand
+    dtype : str
+        Input format on the tensor cores ("fp32": the FP32 lanes).
+    path : str
+    tile : GemmTile, optional
+        Default 128 x 128 x 32, narrowed to 64 columns where n is no larger.
+    """
+    m, n, k = shape
+    tile = tile or GemmTile(n=64 if n <= 64 else 128)
+    steps = -(-k // tile.k)
+    last_k = k - (steps - 1) * tile.k
+    short = int(last_k < tile.k)
+    m_tiles, n_tiles = -(-m // tile.m), -(-n // tile.n)
+    last_m, last_n = m - (m_tiles - 1) * tile.m, n - (n_tiles - 1) * tile.n
+    kinds = list(dict.fromkeys((rows, columns) for rows in (tile.m, last_m) for columns in (tile.n, last_n)))
+    refills = max(steps - tile.stages, 0)
+    filled = steps - refills
+    counts = (1, filled - short * (not refills), short * (not refills), refills - short * bool(refills))
+    counts = (*counts, short * bool(refills), filled, 1)
+    operands = (tile.warps // 2 * tile.m + 2 * tile.n) * tile.k * a.element_bytes  # warps in a grid of two columns
+    product = TileOp("mma", c.tensor, flops=2 * tile.m * tile.n * tile.k, smem_bytes=operands)
+    segments: list[Segment] = []
+    for rows, columns in kinds:
+        tag = "" if len(kinds) == 1 else f", {rows} x {columns}"
+
+        def load(depth: int, rows: int = rows, columns: int = columns) -> tuple[TileOp, TileOp]:
+            return (
+                TileOp("load", a.tensor, bytes=rows * depth * a.element_bytes),
+                TileOp("load", b.tensor, bytes=depth * columns * b.element_bytes),
+            )
+
+        step = (TileOp("wait", a.tensor), TileOp("wait", b.tensor), product)
+        segments += [
+            Segment(f"prologue{tag}", (TileOp("delay", "block"),)),
+            Segment(f"fill{tag}", load(tile.k)),
+            Segment(f"fill, last k{tag}", load(last_k)),
+            Segment(f"k step{tag}", (*step, *load(tile.k))),
+            Segment(f"k step, last load{tag}", (*step, *load(last_k))),
+            Segment(f"k step, no load{tag}", step),
+            Segment(f"store{tag}", (TileOp("store", c.tensor, bytes=rows * columns * c.element_bytes),)),
+        ]
+    width = len(counts)
+    repeats = np.zeros((len(kinds), 1, width * len(kinds)), dtype=np.int64)
+    for index in range(len(kinds)):
+        repeats[index, 0, width * index : width * (index + 1)] = counts
+    used = repeats.sum(axis=(0, 1)) > 0
+    sharers = m_tiles * n_tiles
+    return Kernel(
+        name=name,
+        threads=tile.warps * 32,
+        registers_per_thread=232,
+        shared_memory_bytes=tile.stages * (tile.m + tile.n) * tile.k * a.element_bytes,
+        segments=tuple(segment for segment, keep in zip(segments, used, strict=True) if keep),
+        repeats=repeats[:, :, used],
+        launches=_tile_grid(kinds, tile, (last_m, last_n), (m_tiles, n_tiles), batch),
+        uses=(
+            TensorUse(a.tensor, m * k * a.element_bytes, max(1, batch // a.shared_by), sharers * a.shared_by),
+            TensorUse(b.tensor, k * n * b.element_bytes, max(1, batch // b.shared_by), sharers * b.shared_by),
+            TensorUse(c.tensor, m * n * c.element_bytes, batch, written=True),
+        ),
+        path="simt" if dtype == "fp32" else path,
+        buffers=(
+            ("A", tile.stages * tile.m * tile.k * a.element_bytes),
+            ("B", tile.stages * tile.n * tile.k * b.element_bytes),
+        ),
+        dtype=dtype,
+        step="k step",
+    )
+
+
+def _tile_grid(
+    kinds: list[tuple[int, int]], tile: GemmTile, last: tuple[int, int], tiles: tuple[int, int], batch: int
+) -> tuple[Launch, ...]:
+    """Rows of C tiles: the regular ones of all batch entries, then the shorter last ones."""
+
+    def row(height: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        out = np.full(tiles[1], kinds.index((height, tile.n if tiles[1] > 1 else last[1])), dtype=np.int64)
+        out[-1] = kinds.index((height, last[1]))
+        return out
+
+    if len(kinds) == 1:
+        return (Launch(np.zeros(1, np.int64), tiles[0] * tiles[1] * batch),)
+    regular = (tiles[0] - 1) * batch
+    return (*((Launch(row(tile.m), regular),) if regular else ()), Launch(row(last[0]), batch))

@@ -1,0 +1,112 @@
+"""From a mask to the key tiles that each tile of query rows visits, for all row tiles at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.models.workload import Workload
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowTiles:
+    """What each row tile of one head visits, as arrays over the tiles in ascending order.
+
+    Parameters
+    ----------
+    steps : ndarray
+        Key tiles visited.
+    masked : ndarray
+        Those of them that are only partly visible.
+    ragged_keys : ndarray of bool
+        Whether the visit includes the last, shorter key tile.
+    ragged_rows : ndarray of bool
+        Whether the row tile is the last, shorter one.
+    rows, keys : int
+        Tile size.
+    last_rows, last_keys : int
+        Size of the shorter tiles (the full size when there is none).
+    """
+
+    steps: Ints
+    masked: Ints
+    ragged_keys: NDArray[np.bool_]
+    ragged_rows: NDArray[np.bool_]
+    rows: int
+    keys: int
+    last_rows: int
+    last_keys: int
+
+
+def row_tiles(w: Workload, rows: int, keys: int, pack: int = 1, split: int = 0, splits: int = 1) -> RowTiles:
+    """Visits of the row tiles of one head.
+
+    Parameters
+    ----------
+    w : Workload
+    rows, keys : int
+        Tile size.
+    pack : int
+        Query heads packed into the rows of a tile (row ``r`` is query ``r // pack``).
+    split, splits : int
+        Which of how many equal ranges of key tiles to visit (split-KV).
+    """
+    total_rows = w.seq_q * pack
+    count = -(-total_rows // rows)
+    first = np.arange(count, dtype=np.int64) * rows
+    last = np.minimum(first + rows, total_rows) - 1
+    first_query, last_query = first // pack, last // pack
+    low, high = visible_keys(w, first_query, last_query)
+    key_tiles = -(-w.seq_kv // keys)
+    start, stop = low // keys, -(-high // keys)
+    if splits > 1:
+        share = -(-key_tiles // splits)
+        start, stop = np.maximum(start, split * share), np.minimum(stop, (split + 1) * share)
+    steps = np.maximum(stop - start, 0)
+    last_keys = w.seq_kv - (key_tiles - 1) * keys
+    ragged_keys = (steps > 0) & (stop == key_tiles) & (last_keys < keys)
+    if w.mask.is_windowed:
+        masked = steps
+    elif w.mask.right is None:
+        masked = ragged_keys.astype(np.int64)
+    else:
+        seen_by_all = (first_query + (w.seq_kv - w.seq_q) + w.mask.right + 1) // keys
+        masked = np.clip(stop - np.maximum(seen_by_all, start), 0, steps)
+        masked = np.maximum(masked, ragged_keys)
+    last_rows = total_rows - (count - 1) * rows
+    ragged_rows = (np.arange(count) == count - 1) & (last_rows < rows)
+    return RowTiles(steps, masked, ragged_keys, ragged_rows, rows, keys, last_rows, last_keys)
+
+
+def visible_keys(w: Workload, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """Half-open key intervals that queries `first` to `last` (inclusive) see, as :meth:`Mask.columns` for arrays."""
+    shift, mask = w.seq_kv - w.seq_q, w.mask
+    low = np.zeros_like(first) if mask.left is None else np.maximum(0, first + shift - mask.left)
+    high = (
+        np.full_like(last, w.seq_kv) if mask.right is None else np.minimum(w.seq_kv, last + shift + mask.right + 1)
+    )
+    empty = high <= low
+    return np.where(empty, 0, low), np.where(empty, 0, high)
+
+
+def visible_queries(w: Workload, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """Half-open query intervals that see any of keys `first` to `last` (inclusive): the transpose, for backward."""
+    shift, mask = w.seq_kv - w.seq_q, w.mask
+    low = np.zeros_like(first) if mask.right is None else np.maximum(0, first - shift - mask.right)
+    high = np.full_like(last, w.seq_q) if mask.left is None else np.minimum(w.seq_q, last - shift + mask.left + 1)
+    empty = high <= low
+    return np.where(empty, 0, low), np.where(empty, 0, high)
+
+
+def classes(*columns: Ints | NDArray[np.bool_]) -> tuple[tuple[Ints, ...], Ints]:
+    """Distinct rows of the table with these columns, and the row number of each entry."""
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        values = column.astype(np.int64)
+        key = key * (int(values.max(initial=0)) + 1) + values
+    _, firsts, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return tuple(column[firsts].astype(np.int64) for column in columns), inverse.astype(np.int64)

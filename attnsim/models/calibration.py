@@ -1,0 +1,80 @@
+"""The fitted numbers, their bounds, and the committed files that hold them.
+
+At most eight numbers describe an implementation on an architecture and at most five a GPU (``docs/design.md``).
+Each is physical and bounded; the files in ``calibrations/`` are written by :mod:`attnsim.validation.fit` and never
+by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from attnsim.models.gpu import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Meaning, prior and bounds of one fitted number."""
+
+    unit: str
+    prior: float
+    low: float
+    high: float
+    meaning: str
+
+
+IMPLEMENTATION_NUMBERS: dict[str, Number] = {
+    "tensor_efficiency": Number("1", 0.85, 0.3, 1.0, "share of the instruction path's tensor rate that is issued"),
+    "smem_exposed": Number("1", 0.4, 0.0, 1.0, "share of operand reads from shared memory not hidden behind the MMA"),
+    "softmax_instructions": Number("1/score", 5.0, 1.0, 16.0, "FP32-lane instructions per score besides the exp"),
+    "interference": Number("1", 0.4, 0.0, 1.0, "share of an MMA or softmax during which the other unit stalls"),
+    "step_clks": Number("clk", 150.0, 0.0, 2000.0, "latency of one inner step: barriers and dependent issue"),
+    "block_clks": Number("clk", 2000.0, 0.0, 20000.0, "latency of a block's prologue and epilogue together"),
+    "call_s": Number("s", 3e-6, 0.0, 3e-4, "fixed time of a call beside the launches of its kernels"),
+    "extra": Number("1", 1.0, 0.05, 20.0, "implementation's own number, named by the implementation"),
+}
+
+GPU_NUMBERS: dict[str, Number] = {
+    "hbm_fraction": Number("1", 0.0, 0.5, 1.0, "share of the HBM bandwidth reached; prior: the GPU file's"),
+    "l2_fraction": Number("1", 0.7, 0.2, 1.0, "share of the L2 bandwidth reached"),
+    "l2_capacity_fraction": Number("1", 0.6, 0.2, 1.0, "share of the L2 that keeps what will be read again"),
+    "launch_scale": Number("1", 1.0, 0.3, 6.0, "kernel launch cost over the GPU file's"),
+    "clock_fraction": Number("1", 1.0, 0.6, 1.15, "SM clock under load over the GPU file's sustained clock"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImplementationNumbers:
+    """What the source of a kernel does not tell; see :data:`IMPLEMENTATION_NUMBERS` for meaning and bounds."""
+
+    tensor_efficiency: float = IMPLEMENTATION_NUMBERS["tensor_efficiency"].prior
+    smem_exposed: float = IMPLEMENTATION_NUMBERS["smem_exposed"].prior
+    softmax_instructions: float = IMPLEMENTATION_NUMBERS["softmax_instructions"].prior
+    interference: float = IMPLEMENTATION_NUMBERS["interference"].prior
+    step_clks: float = IMPLEMENTATION_NUMBERS["step_clks"].prior
+    block_clks: float = IMPLEMENTATION_NUMBERS["block_clks"].prior
+    call_s: float = IMPLEMENTATION_NUMBERS["call_s"].prior
+    extra: float = IMPLEMENTATION_NUMBERS["extra"].prior
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNumbers:
+    """What the datasheet does not tell; see :data:`GPU_NUMBERS`. None leaves the GPU file's figure."""
+
+    hbm_fraction: float | None = None
+    l2_fraction: float = GPU_NUMBERS["l2_fraction"].prior
+    l2_capacity_fraction: float = GPU_NUMBERS["l2_capacity_fraction"].prior
+    launch_scale: float = GPU_NUMBERS["launch_scale"].prior
+    clock_fraction: float = GPU_NUMBERS["clock_fraction"].prior
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Everything fitted that a replay uses: the implementation's numbers and the GPU's."""
+
+    implementation: ImplementationNumbers = field(default_factory=ImplementationNumbers)
+    gpu: GpuNumbers = field(default_factory=GpuNumbers)

@@ -1,0 +1,219 @@
+"""From one SM to the whole grid: how long all thread blocks of a kernel take.
+
+*Exact* plays every block on every SM. *Fast* plays a few blocks of each class on one SM, whose L2 and HBM bandwidth are
+its share of the chip's, finds what one more block and one more turn of the inner loop cost, and hands the block classes
+out over all SMs by list scheduling. Both use the same engine and the same compiled program.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.models.schedule import Kernel
+from attnsim.simulator.engine import Played, Runs, play
+from attnsim.simulator.program import Program
+
+PLAYED_TURNS = 6
+"""Turns of an inner loop that the fast mode plays before it extends it by its period."""
+PERIOD_TURNS = 4
+"""Further turns it plays to find the period."""
+DISPATCHED_BLOCKS = 6000
+"""Blocks handed out one by one; a longer launch repeats its pattern at the rate found."""
+PLAYED_IN_FULL = 250
+"""Segments in a grid so small that the fast mode plays it whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class GridTime:
+    """Time of a kernel's grid.
+
+    Parameters
+    ----------
+    time_ps : float
+    waited_ps : float
+        Time warpgroups waited for data, averaged over the resident blocks.
+    blocks_per_sm : int
+        Resident blocks while the grid is full.
+    waves : float
+        Blocks over slots.
+    requested : dict or None
+        Bytes requested by ("load" or "store", tensor), when counted by playing.
+    """
+
+    time_ps: float
+    waited_ps: float
+    blocks_per_sm: int
+    waves: float
+    requested: dict[tuple[str, str], int]
+
+
+def launch_order(kernel: Kernel) -> Iterator[int]:
+    """Block classes in launch order, one by one."""
+    for launch in kernel.launches:
+        for _ in range(launch.times):
+            yield from launch.classes.tolist()
+
+
+def play_exact(kernel: Kernel, program: Program, sms: int, slots_per_sm: int) -> GridTime:
+    """Play every block of the grid."""
+    runs = [kernel.runs(block_class) for block_class in range(len(kernel.repeats))]
+    active = min(sms, kernel.blocks)
+    resident = min(slots_per_sm, -(-kernel.blocks // sms))
+    played = play(program, active, resident, (runs[c] for c in launch_order(kernel)))
+    return GridTime(
+        float(played.time),
+        played.waited / (active * resident * program.warpgroups),
+        resident,
+        kernel.blocks / (sms * slots_per_sm),
+        played.requested,
+    )
+
+
+class FastGrid:
+    """The fast mode for one kernel: replays of one SM, remembered, and the dispatch built on them.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    compiled : callable
+        Gives the program when so many SMs share the memory.
+    sms, slots_per_sm : int
+    """
+
+    def __init__(self, kernel: Kernel, compiled: partial[Program], sms: int, slots_per_sm: int) -> None:
+        self.kernel = kernel
+        self.sms, self.slots = sms, slots_per_sm
+        self.programs: dict[float, Program] = {}
+        self.compiled = compiled
+        self.plays: dict[tuple[object, ...], Played] = {}
+        flat = kernel.repeats.reshape(len(kernel.repeats), -1)
+        self.flat = flat
+        self.clipped = np.minimum(flat, PLAYED_TURNS)
+
+    def runs(self, repeats: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """The (segment, repeats) of a block with these flattened repeat counts."""
+        segments = len(self.kernel.segments)
+        return [(index % segments, n) for index, n in enumerate(repeats.tolist()) if n > 0]
+
+    def played(self, repeats: NDArray[np.int64], resident: int, generations: int, active: float) -> Played:
+        """Replay `generations` rounds of `resident` such blocks on one SM of `active`."""
+        key = (repeats.tobytes(), resident, generations, active)
+        if key not in self.plays:
+            if active not in self.programs:
+                self.programs[active] = self.compiled(sharers=active)
+            runs: Runs = self.runs(repeats)
+            queue = iter([runs] * (resident * generations))
+            self.plays[key] = play(self.programs[active], 1, resident, queue)
+        return self.plays[key]
+
+    def period(self, repeats: NDArray[np.int64], segment: int, resident: int, active: float) -> tuple[float, float]:
+        """Time and waiting that one more turn of a segment adds to a round of resident blocks."""
+        longer = repeats.copy()
+        longer[segment] += PERIOD_TURNS
+        before, after = (self.played(r, resident, 1, active) for r in (repeats, longer))
+        return (
+            (after.time - before.time) / PERIOD_TURNS,
+            (after.waited - before.waited) / PERIOD_TURNS,
+        )
+
+    def class_times(self, resident: int, active: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Time of a first and of a following round of blocks, per class, with `resident` of them on an SM.
+
+        Classes that differ only in how often they turn loops beyond what is played share their replays.
+        """
+        weights = np.random.default_rng(0).integers(1, 1 << 40, self.clipped.shape[1])
+        _, firsts, group = np.unique(self.clipped @ weights, return_index=True, return_inverse=True)
+        first = np.empty(len(self.flat))
+        following = np.empty(len(self.flat))
+        for number, example in enumerate(firsts):
+            members = np.flatnonzero(group == number)
+            clipped = self.clipped[example]
+            beyond = self.flat[members] - clipped
+            one = self.played(clipped, resident, 1, active).time
+            two = self.played(clipped, resident, 2, active).time
+            extra = np.zeros(len(members))
+            for segment in np.flatnonzero(beyond.any(axis=0)):
+                extra += beyond[:, segment] * self.period(clipped, int(segment), resident, active)[0]
+            first[members] = one + extra
+            following[members] = two - one + extra
+        return first, following
+
+    def time(self) -> GridTime:
+        """Time of the whole grid."""
+        kernel, slots = self.kernel, self.sms * self.slots
+        blocks = kernel.blocks
+        resident = min(self.slots, -(-blocks // self.sms))
+        first, following = self.class_times(resident, self._sharers(blocks, resident))
+        if len(first) == 1:
+            total = self._uniform(blocks, first[0], following[0], resident)
+        else:
+            total = self._mixed(first, following, resident)
+        return GridTime(total, 0.0, resident, blocks / slots, {})
+
+    def _sharers(self, blocks: int, resident: int) -> float:
+        """SMs' worth of blocks that share the memory with the SM played: all, or as many as there are blocks for."""
+        return min(float(self.sms), blocks / resident)
+
+    def _uniform(self, blocks: int, first: float, following: float, resident: int) -> float:
+        if blocks <= self.sms * self.slots:
+            return float(first)
+        waves, rest = divmod(blocks, self.sms * self.slots)
+        total = first + (waves - 1) * following
+        if rest:
+            last, after = self.class_times(-(-rest // self.sms), self._sharers(rest, -(-rest // self.sms)))
+            total += last[0] - (first - following)
+        return float(total)
+
+    def _mixed(self, first: NDArray[np.float64], following: NDArray[np.float64], resident: int) -> float:
+        """List scheduling of the classes in launch order, then the tail, when SMs run out of blocks."""
+        slots = self.sms * resident
+        lead = float((first - following).max())
+        order, beyond = self._dispatched(following, slots)
+        durations = following[order].tolist()
+        free = [(0.0, slot) for slot in range(slots)]
+        if len(durations) > slots:
+            for duration in durations:
+                at, slot = free[0]
+                heapq.heapreplace(free, (at + duration, slot))
+            empty = at
+        else:
+            free = [(durations[slot] if slot < len(durations) else 0.0, slot) for slot in range(slots)]
+            empty = 0.0
+        ends = np.zeros(slots)
+        for at, slot in free:
+            ends[slot] = at
+        remaining = np.sort(np.maximum(ends.reshape(resident, self.sms) - empty, 0.0), axis=0)
+        speed = self._speeds(first, resident)
+        steps = np.diff(remaining, axis=0, prepend=0.0)
+        tail = (steps * speed[:, None]).sum(axis=0).max()
+        return empty + float(tail) + beyond + lead
+
+    def _speeds(self, first: NDArray[np.float64], resident: int) -> NDArray[np.float64]:
+        """Time of a block with r, r-1, ..., 1 residents over its time with r."""
+        longest = int(np.argmax(first))
+        times = []
+        for k in range(resident, 0, -1):
+            clipped, sharers = self.clipped[longest], self._sharers(self.kernel.blocks, k)
+            time = float(self.played(clipped, k, 1, sharers).time)
+            beyond = self.flat[longest] - clipped
+            for segment in np.flatnonzero(beyond):
+                time += beyond[segment] * self.period(clipped, int(segment), k, sharers)[0]
+            times.append(time)
+        return np.array(times) / times[0]
+
+    def _dispatched(self, durations: NDArray[np.float64], slots: int) -> tuple[NDArray[np.int64], float]:
+        """Classes of the blocks to hand out one by one, and the time of those beyond at the rate of the slots."""
+        order: list[NDArray[np.int64]] = []
+        beyond, room = 0.0, DISPATCHED_BLOCKS
+        for launch in self.kernel.launches:
+            times = max(1, min(launch.times, room // len(launch.classes)))
+            order.append(np.tile(launch.classes, times))
+            room -= times * len(launch.classes)
+            beyond += (launch.times - times) * float(durations[launch.classes].sum()) / slots
+        return np.concatenate(order), beyond

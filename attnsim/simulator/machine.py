@@ -1,0 +1,84 @@
+"""A GPU as the replay sees it: picoseconds per FLOP, per exponential, per byte at each level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnsim.models.calibration import Numbers
+from attnsim.models.gpu import Gpu
+from attnsim.models.schedule import Kernel
+
+PS = 1e12
+"""Picoseconds in a second: the replay counts time in whole picoseconds so that the order of events is exact."""
+
+SM_PORT_BYTES_PER_CLK = 64.0
+"""L2 to SM bandwidth of one SM (NVIDIA A100 whitepaper, 2020: 64 B/clk/SM)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Costs of one kernel's operations on one GPU, in picoseconds per unit of work.
+
+    Parameters
+    ----------
+    clk : float
+        One SM clock.
+    flop, smem_byte, exp, fp32 : float
+        One tensor FLOP on the kernel's path, one byte of shared-memory traffic, one exponential and one FP32-lane
+        instruction, each on one SM with the unit to itself.
+    l2_byte, hbm_byte : float
+        One byte through the whole chip's L2 and HBM.
+    port_byte : float
+        One byte through one SM's port to the L2.
+    l2_latency, hbm_latency : float
+        Load-to-use latencies.
+    smem_exposed, softmax_instructions, interference, step, block : float
+        The implementation's fitted numbers, latencies in picoseconds.
+    """
+
+    clk: float
+    flop: float
+    smem_byte: float
+    exp: float
+    fp32: float
+    l2_byte: float
+    hbm_byte: float
+    port_byte: float
+    l2_latency: float
+    hbm_latency: float
+    smem_exposed: float
+    softmax_instructions: float
+    interference: float
+    step: float
+    block: float
+
+
+def machine(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> Machine:
+    """Costs of `kernel`'s operations on `gpu` with the fitted `numbers`.
+
+    The tensor rate of warp-level ``mma.sync`` is `Tensor.mma_sync_fraction` of the peak; a kernel without tensor
+    cores multiplies on the FP32 lanes.
+    """
+    fitted = numbers.implementation
+    clk = PS / (gpu.clock.sustained_hz * numbers.gpu.clock_fraction)
+    rate = gpu.tensor_flops_per_clk(kernel.dtype)
+    if kernel.path == "mma_sync":
+        rate *= gpu.tensor.mma_sync_fraction
+    hbm_fraction = numbers.gpu.hbm_fraction or gpu.hbm.achievable_fraction
+    return Machine(
+        clk=clk,
+        flop=clk / (rate * fitted.tensor_efficiency),
+        smem_byte=clk / gpu.sm.shared_memory_bytes_per_clk,
+        exp=clk / gpu.sm.exp_per_clk,
+        fp32=clk / (gpu.sm.fp32_flops_per_clk / 2),
+        l2_byte=PS / (gpu.l2.bandwidth_bytes_per_s * numbers.gpu.l2_fraction),
+        hbm_byte=PS / (gpu.hbm.bandwidth_bytes_per_s * hbm_fraction),
+        port_byte=clk / SM_PORT_BYTES_PER_CLK,
+        l2_latency=gpu.l2.latency_clk * clk,
+        hbm_latency=gpu.hbm.latency_clk * clk,
+        smem_exposed=fitted.smem_exposed,
+        softmax_instructions=fitted.softmax_instructions,
+        interference=fitted.interference,
+        step=fitted.step_clks * clk,
+        block=fitted.block_clks * clk,
+    )

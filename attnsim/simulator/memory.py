@@ -1,0 +1,95 @@
+"""What the L2 cache keeps: the share of each tensor's requests that HBM has to serve.
+
+The cache is modelled by reuse distance, not by lines: a re-read hits if the bytes that passed through the cache since
+the last touch fit. Blocks that run at the same time walk the same piece together and share its first read; what they
+re-read in a later wave hits only if the pieces of all running blocks fit together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnsim.models.gpu import Gpu
+from attnsim.models.schedule import Kernel, TensorUse
+
+KNEE = (0.6, 1.4)
+"""Footprint over capacity at which hits begin to fail and at which none is left: a least-recently-used cache would
+drop from all to none at 1; hashing, two partitions and other traffic blur it (chosen by hand, see docs/design.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes one kernel moves for one tensor, requested of the L2 and passed on to HBM."""
+
+    tensor: str
+    written: bool
+    l2_bytes: int
+    hbm_bytes: float
+
+
+def kept(footprint: float, capacity: float) -> float:
+    """Share of a footprint that a cache of `capacity` bytes still holds when it is touched again."""
+    low, high = KNEE
+    return min(1.0, max(0.0, (high - footprint / capacity) / (high - low)))
+
+
+def traffic(
+    kernels: tuple[Kernel, ...], slots: tuple[int, ...], gpu: Gpu, capacity_fraction: float, warm: bool
+) -> tuple[tuple[Traffic, ...], ...]:
+    """L2 and HBM bytes of every tensor of every kernel.
+
+    Parameters
+    ----------
+    kernels : tuple of Kernel
+        In launch order.
+    slots : tuple of int
+        Thread blocks of each kernel that run at the same time.
+    gpu : Gpu
+    capacity_fraction : float
+        Share of the L2 that keeps what will be read again (two partitions duplicate lines).
+    warm : bool
+        Whether the same call has just run, as in a benchmark loop without a flush, so that inputs and outputs that fit
+        are still there.
+
+    Returns
+    -------
+    tuple of tuples of Traffic
+        One tuple per kernel.
+    """
+    capacity = gpu.l2.capacity_bytes * capacity_fraction
+    footprint = sum({use.tensor: use.unique_bytes for kernel in kernels for use in kernel.uses}.values())
+    passed = 0  # bytes through the cache so far
+    touched: dict[str, int] = {}
+    out = []
+    for kernel, running in zip(kernels, slots, strict=True):
+        requested = kernel.requested()
+        own = sum(use.unique_bytes for use in kernel.uses)
+        rows = []
+        for use in kernel.uses:
+            asked = requested.get(("store" if use.written else "load", use.tensor), 0)
+            if asked == 0:
+                continue
+            if use.written:
+                absorbed = kept(footprint, capacity) if warm else 0.0
+                again = max(0.0, asked - use.unique_bytes) * (1 - kept(_rereads_span(use, running), capacity))
+                hbm = min(use.unique_bytes, asked) * (1 - absorbed) + again
+            else:
+                if use.tensor in touched:
+                    first = 1 - kept(passed - touched[use.tensor] + own, capacity)
+                else:
+                    first = 1 - kept(footprint, capacity) if warm else 1.0
+                waves = use.passes_per_block * max(1.0, use.sharers / running)
+                missed = 1 - kept(_rereads_span(use, running), capacity)
+                hbm = use.unique_bytes * (first + (waves - 1) * missed)
+                hbm = min(hbm, asked)
+            rows.append(Traffic(use.tensor, use.written, asked, hbm))
+        passed += own
+        touched |= {use.tensor: passed for use in kernel.uses}
+        out.append(tuple(rows))
+    return tuple(out)
+
+
+def _rereads_span(use: TensorUse, running: int) -> float:
+    """Bytes of `use` that pass between two touches of the same byte: the pieces that running blocks work on."""
+    pieces = min(use.pieces, max(1.0, running / use.sharers))
+    return use.piece_bytes * pieces

@@ -1,0 +1,94 @@
+"""A kernel's loop nest compiled for one GPU: every operation with its cost in whole picoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from attnsim.models.schedule import Kernel, TileOp
+from attnsim.simulator.machine import Machine
+
+LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY = range(8)
+
+Step = tuple[int, int, int, int, int, int, int]
+"""(operation, tensor, four costs in picoseconds, bytes requested of global memory); see :func:`compile_op`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Compiled segments of a kernel.
+
+    Parameters
+    ----------
+    segments : tuple of tuples of Step
+        One tuple of steps per segment.
+    tensors : tuple of str
+        Names behind the tensor numbers.
+    warpgroups : int
+        Warpgroups that run every block side by side.
+    """
+
+    segments: tuple[tuple[Step, ...], ...]
+    tensors: tuple[str, ...]
+    warpgroups: int
+
+
+def compile_kernel(kernel: Kernel, costs: Machine, misses: Mapping[str, float], sharers: float) -> Program:
+    """Compile `kernel` for a machine.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    costs : Machine
+    misses : mapping of str to float
+        Share of each tensor's requested bytes that HBM has to serve.
+    sharers : float
+        SMs that share L2 and HBM but are not played: 1 when every SM is played, the number of active SMs when one
+        stands for all.
+    """
+    names = tuple(dict.fromkeys(op.tensor for segment in kernel.segments for op in segment.ops))
+    number = {name: index for index, name in enumerate(names)}
+    segments = tuple(
+        tuple(
+            compile_op(op, costs, misses.get(op.tensor, 1.0), sharers, number[op.tensor]) for op in segment.ops
+        )
+        for segment in kernel.segments
+    )
+    return Program(segments, names, kernel.warpgroups)
+
+
+def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: int) -> Step:
+    """One operation as (kind, tensor, costs).
+
+    A load or store costs its SM's port, the shared L2 and the shared HBM, and a load has a latency. An MMA holds the
+    tensor unit for its FLOPs and for the exposed part of its operand reads, never shorter than the operand reads
+    themselves; meanwhile the vector units advance at ``1 - interference`` of their speed, and the other way round.
+    """
+    match op.kind:
+        case "load" | "store":
+            hbm = op.bytes * miss
+            latency = costs.l2_latency + miss * (costs.hbm_latency - costs.l2_latency)
+            return (
+                LOAD if op.kind == "load" else STORE,
+                tensor,
+                round(op.bytes * costs.port_byte),
+                round(op.bytes * costs.l2_byte * sharers),
+                round(hbm * costs.hbm_byte * sharers),
+                round(latency),
+                op.bytes,
+            )
+        case "mma" | "mma_async":
+            operands = op.smem_bytes * costs.smem_byte
+            busy = max(op.flops * costs.flop + costs.smem_exposed * operands, operands)
+            kind = MMA if op.kind == "mma" else MMA_ASYNC
+            return (kind, tensor, round(busy), round(busy * costs.interference), 0, 0, 0)
+        case "vector":
+            busy = op.exps * costs.exp + (op.scores * costs.softmax_instructions + op.fp32) * costs.fp32
+            return (VECTOR, tensor, round(busy), round(busy * costs.interference), 0, 0, 0)
+        case "delay":
+            named = {"step": costs.step, "block": costs.block / 2}
+            return (DELAY, tensor, round(named.get(op.tensor, 0.0) + op.clks * costs.clk), 0, 0, 0, 0)
+        case "wait":
+            return (WAIT, tensor, 0, 0, 0, 0, 0)
+        case "mma_wait":
+            return (MMA_WAIT, tensor, 0, 0, 0, 0, 0)

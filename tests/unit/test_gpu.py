@@ -1,0 +1,278 @@
+"""GPUs: the built-in figures, hypothetical changes, and what is refused."""
+
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attnsim.models
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.gpu_fields import FIELDS
+from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
+
+MODELS = Path(attnsim.models.__path__[0])
+IDS = [
+    "a100-pcie-80gb",
+    "a100-sxm4-40gb",
+    "a100-sxm4-80gb",
+    "b200-sxm-180gb",
+    "gb200",
+    "h100-pcie-80gb",
+    "h100-sxm5-80gb",
+    "h200-sxm-141gb",
+    "l40s",
+    "l4",
+    "rtx-3090",
+    "rtx-4090",
+    "rtx-pro-6000-server",
+    "t4",
+    "v100-sxm2-32gb",
+]
+# Dense TFLOP/s with fp32 accumulate: fp16, bf16, fp8 (0: the GPU cannot), from the vendors' datasheets
+# (RTX PRO 6000: aiconfigurator's 467.8 TFLOP/s at 2430 MHz, at the clock of its 120 FP32 TFLOP/s).
+PEAKS = {
+    "v100-sxm2-32gb": (125, 0, 0),
+    "t4": (65.1, 0, 0),
+    "a100-sxm4-40gb": (312, 312, 0),
+    "a100-sxm4-80gb": (312, 312, 0),
+    "a100-pcie-80gb": (312, 312, 0),
+    "rtx-3090": (71.2, 71.2, 0),
+    "rtx-4090": (165.2, 165.2, 330.3),
+    "l4": (121.2, 121.2, 242.3),
+    "l40s": (362.05, 362.05, 733),
+    "rtx-pro-6000-server": (480, 480, 960),
+    "h100-sxm5-80gb": (989.4, 989.4, 1978.9),
+    "h100-pcie-80gb": (756.45, 756.45, 1513),
+    "h200-sxm-141gb": (989.4, 989.4, 1978.9),
+    "b200-sxm-180gb": (2250, 2250, 4500),
+    "gb200": (2500, 2500, 5000),
+}
+
+
+@pytest.fixture
+def h100() -> Gpu:
+    return load_gpu("h100-sxm5-80gb")
+
+
+def refused(call: object, *args: object) -> str:
+    """The message of the `InputError`, which must be one line of bearable length."""
+    assert callable(call)
+    with pytest.raises(InputError) as caught:
+        call(*args)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert 10 < len(message) < 420
+    return message
+
+
+# --- the built-in GPUs
+
+
+def test_all_fifteen_are_there() -> None:
+    assert sorted(builtin_gpu_ids()) == sorted(IDS)
+
+
+@pytest.mark.parametrize("gpu_id", IDS)
+def test_every_figure_has_kind_and_source(gpu_id: str) -> None:
+    gpu = load_gpu(gpu_id)
+    assert gpu.id == gpu.base_id == gpu_id
+    assert gpu.changes == ()
+    assert list(gpu.provenance) == list(FIELDS)
+    for key, figure in gpu.provenance.items():
+        assert figure.kind in ("datasheet", "measured", "derived", "assumed"), key
+        assert len(figure.source) > 5, key
+        assert figure.value == gpu.get(key), key
+        assert figure.unit == FIELDS[key].unit, key
+        assert FIELDS[key].low <= figure.value <= FIELDS[key].high, key
+        if figure.source.startswith(("rule", "recalled")):
+            assert figure.kind == "assumed", key
+
+
+@pytest.mark.parametrize("gpu_id", IDS)
+def test_sources_are_citations(gpu_id: str) -> None:
+    text = (MODELS / "gpus" / f"{gpu_id}.yaml").read_text(encoding="utf-8")
+    assert not re.search(r"#\d{6,}|/work/", text)
+
+
+@pytest.mark.parametrize("gpu_id", IDS)
+def test_datasheet_peak_is_rate_times_sms_times_tensor_clock(gpu_id: str) -> None:
+    gpu = load_gpu(gpu_id)
+    for dtype, peak in zip(("fp16", "bf16", "fp8"), PEAKS[gpu_id], strict=True):
+        assert gpu.peak_tensor_flops_per_s(dtype) == pytest.approx(peak * 1e12, rel=0.02)
+        assert gpu.supports_dtype(dtype) == (peak > 0)
+        rate = gpu.tensor_flops_per_clk(dtype)
+        assert gpu.peak_tensor_flops_per_s(dtype) == rate * gpu.sm.count * gpu.clock.tensor_hz
+
+
+@pytest.mark.parametrize("gpu_id", IDS)
+def test_limits_of_an_sm(gpu_id: str) -> None:
+    gpu = load_gpu(gpu_id)
+    sm, number = gpu.sm, gpu.compute_capability_number
+    assert sm.shared_memory_bytes_per_clk == (64 if gpu_id == "t4" else 128)
+    assert sm.exp_per_clk == 16
+    assert sm.registers == 65536
+    assert sm.max_warps * 32 == sm.max_threads
+    assert sm.shared_memory_reserved_bytes == (1024 if number >= 80 else 0)
+    assert sm.shared_memory_per_block_bytes == sm.shared_memory_bytes - sm.shared_memory_reserved_bytes
+    assert gpu.l2.partitions == (2 if number in (80, 90, 100) else 1)
+    assert gpu.features.cp_async == (number >= 80)
+    assert gpu.features.wgmma == (number == 90)
+    assert gpu.features.tcgen05 == (number == 100)
+    assert all(isinstance(value, int) for value in (sm.count, sm.shared_memory_bytes, gpu.l2.capacity_bytes))
+
+
+def test_the_traps_are_stepped_over(h100: Gpu) -> None:
+    assert h100.clock.tensor_hz == 1.83e9  # not the 1.98 GHz boost
+    assert h100.clock.boost_hz == 1.98e9
+    assert h100.tensor.mma_sync_fraction == 0.629
+    assert h100.hbm_achievable_bytes_per_s == pytest.approx(0.92 * 3.35e12)
+    assert load_gpu("l4").sm.count == 58
+    assert load_gpu("v100-sxm2-32gb").tensor.fp16_flops_per_clk == 1024
+    assert load_gpu("rtx-4090").tensor.fp16_flops_per_clk == 512  # half rate with fp32 accumulate
+    assert load_gpu("a100-sxm4-80gb").sm.shared_memory_bytes == 164 * 1024
+    assert load_gpu("a100-sxm4-80gb").l2.bandwidth_bytes_per_s == 5.43e12
+    assert load_gpu("h200-sxm-141gb").hbm.bandwidth_bytes_per_s == 4.8e12
+    b200 = load_gpu("b200-sxm-180gb")
+    assert b200.tensor.mma_sync_fraction * 8192 == pytest.approx(0.629 * 4096)
+    assert b200.provenance["l2.bandwidth"].kind == "assumed"
+
+
+def test_derived_figures(h100: Gpu) -> None:
+    assert (h100.sm_arch, h100.compute_capability_number) == ("sm_90", 90)
+    assert load_gpu("rtx-pro-6000-server").sm_arch == "sm_120"
+    assert h100.tensor_flops_per_clk("fp32") == 256
+    assert h100.exp_per_s == pytest.approx(3.865e12, rel=1e-3)  # FlashAttention-3 paper: 3.9 TFLOP/s
+    assert h100.fp32_flops_per_s == 256 * 132 * 1.83e9
+    assert "fp16, bf16" in refused(h100.tensor_flops_per_clk, "int8")
+
+
+def test_equality_hash_and_pickle(h100: Gpu) -> None:
+    assert h100 is load_gpu("h100-sxm5-80gb")  # parsed once
+    faster = h100.replace("hbm.bandwidth", "6TB/s")
+    assert faster != h100
+    assert faster == h100.replace("hbm.bandwidth", 6e12)
+    assert hash(faster) == hash(h100.replace("hbm.bandwidth", "6 TB/s"))
+    assert len({h100, faster, faster}) == 2
+    assert "provenance" not in repr(h100)
+    copy = pickle.loads(pickle.dumps(faster))
+    assert copy == faster
+    assert copy.provenance == faster.provenance
+
+
+def test_import_needs_the_standard_library_only() -> None:
+    code = (
+        "import sys, attnsim.models.gpu;assert not {'pydantic', 'pint', 'yaml', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- hypothetical hardware
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("hbm.bandwidth", "6 TB/s", 6e12),
+        ("hbm.bandwidth", "6TB/s", 6e12),
+        ("hbm.bandwidth", "1000x", 3.35e15),
+        ("hbm.bandwidth", 6e12, 6e12),
+        ("sm.count", "160", 160),
+        ("sm.count", 1, 1),
+        ("sm.count", "10000", 10_000),
+        ("sm.count", "1.05x", 139),
+        ("sm.exp_rate", "2x", 32),
+        ("clock.sustained", "1.5GHz", 1.5e9),
+        ("l2.capacity", "100 MiB", 100 * 2**20),
+        ("launch.stream", "0 us", 0),
+        ("tensor.fp8", "0", 0),
+        ("features.tma", "false", 0),
+        ("hbm.achievable_fraction", "100 %", 1),
+    ],
+)
+def test_replace(h100: Gpu, key: str, value: str | float, expected: float) -> None:
+    changed = h100.replace(key, value)
+    assert changed.get(key) == expected
+    assert len(changed.changes) == 1
+    assert changed.changes[0].startswith(f"{key} = ")
+    assert changed.base_id == "h100-sxm5-80gb"
+    assert changed.provenance[key].value == expected
+    others = [name for name in FIELDS if changed.get(name) != h100.get(name)]
+    assert others == [key]
+
+
+def test_changes_read_well(h100: Gpu) -> None:
+    changed = h100.replace("hbm.bandwidth", "6TB/s").replace("sm.count", "160")
+    assert changed.changes == ("hbm.bandwidth = 6 TB/s (was 3.35 TB/s)", "sm.count = 160 (was 132)")
+    assert changed.hbm_achievable_bytes_per_s == pytest.approx(0.92 * 6e12)
+    assert h100.replace("sm.count", 132) is h100  # nothing changed, nothing recorded
+
+
+def test_every_key_can_be_replaced(h100: Gpu) -> None:
+    for key, field in FIELDS.items():
+        if field.unit == "bool":
+            assert h100.replace(key, not h100.get(key)).get(key) != h100.get(key)
+        elif key not in (
+            "sm.max_threads_per_block",
+            "sm.shared_memory_per_block",
+            "sm.shared_memory_reserved",
+        ):
+            factor = "0.5x" if field.high == 1 else "2x"
+            assert h100.replace(key, factor).get(key) == pytest.approx(h100.get(key) * float(factor[:-1]))
+
+
+def test_coupled_figures_move_along(h100: Gpu) -> None:
+    big = h100.replace("sm.shared_memory", "2x")
+    assert big.sm.shared_memory_bytes == 456 * 1024
+    assert big.sm.shared_memory_per_block_bytes == 455 * 1024
+    assert "sm.shared_memory_per_block follows: 455 KiB, was 227 KiB" in big.changes[0]
+    slow = h100.replace("clock.sustained", "0.9x").replace("clock.tensor", "2x")
+    assert slow.clock.sustained_hz == pytest.approx(0.9 * 2 * 1.83e9)
+    assert "clock.sustained follows" in slow.changes[1]
+    assert h100.replace("sm.max_threads", 4096).sm.max_warps == 128
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("clock", "2 GHz", ["unknown key 'clock'", "clock.tensor", "clock.sustained"]),
+        ("hbm.bandwith", "3 TB/s", ["unknown key", "hbm.bandwidth"]),
+        ("bandwidth", "3 TB/s", ["hbm.bandwidth", "l2.bandwidth"]),
+        ("", "3", ["unknown key"]),
+        ("x" * 10_000, "3", ["unknown key"]),
+        ("hbm.bandwidth", "-3 TB/s", ["'-3 TB/s'", "allowed: 1 GB/s to 10 PB/s", "positive"]),
+        ("hbm.bandwidth", "0x", ["allowed: 1 GB/s to 10 PB/s"]),
+        ("hbm.bandwidth", "3", ["no unit", "3.35 TB/s"]),
+        ("hbm.bandwidth", "3 GHz", ["GHz", "3.35 TB/s"]),
+        ("hbm.bandwidth", "fast", ["'fast'"]),
+        ("hbm.bandwidth", float("nan"), ["allowed"]),
+        ("hbm.bandwidth", float("inf"), ["allowed"]),
+        ("hbm.bandwidth", 10**400, ["too large"]),
+        ("hbm.bandwidth", "9" * 400 + "x", ["allowed"]),
+        ("hbm.bandwidth", None, ["None"]),
+        ("hbm.achievable_fraction", "1.2", ["allowed: 0.01 to 1"]),
+        ("hbm.capacity", "0 GB", ["allowed"]),
+        ("sm.count", "0", ["whole numbers from 1 to 100000"]),
+        ("sm.count", "10.5", ["whole number"]),
+        ("sm.count", True, ["True"]),
+        ("sm.shared_memory_per_block", "512 KiB", ["sm.shared_memory, 228 KiB"]),
+        ("sm.shared_memory", "1 KiB", ["sm.shared_memory_per_block"]),
+        ("sm.max_threads", "2050", ["2048"]),
+        ("sm.max_threads", "512", ["sm.max_threads_per_block"]),
+        ("tensor.fp16", "989 TFLOP/s", ["FLOP/clk"]),
+        ("l2.partitions", "0", ["whole numbers from 1 to 64"]),
+        ("features.tma", "2x", ["true or false"]),
+        ("features.tma", "yes", ["true or false"]),
+    ],
+)
+def test_impossible_changes_are_refused(h100: Gpu, key: str, value: object, words: list[str]) -> None:
+    message = refused(h100.replace, key, value)
+    for word in words:
+        assert word in message
+
+
+def test_twice_nothing_is_refused() -> None:
+    assert "present value is 0" in refused(load_gpu("t4").replace, "tensor.bf16", "2x")

@@ -1,0 +1,81 @@
+"""What may be imported when a file is loaded: no GPU library, and for kernels little besides NumPy."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import attnsim.models
+
+PACKAGE = Path(attnsim.models.__file__).parents[1]
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_level_imports(tree: ast.Module) -> Iterator[str]:
+    """Names imported when the file is: everywhere but in functions and under ``if TYPE_CHECKING``."""
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            pending += node.orelse
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            pending += ast.iter_child_nodes(node)
+
+
+def imports_of(path: Path) -> list[str]:
+    return sorted(module_level_imports(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def test_the_reader_sees_what_python_would_import() -> None:
+    source = """
+import numpy as np
+from typing import TYPE_CHECKING
+try:
+    import cupy
+except ImportError:
+    pass
+class A:
+    import torch
+if TYPE_CHECKING:
+    import jax
+def f():
+    import pandas
+"""
+    assert sorted(module_level_imports(ast.parse(source))) == [
+        "cupy",
+        "numpy",
+        "torch",
+        "typing.TYPE_CHECKING",
+    ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_gpu_library_at_module_level(path: Path) -> None:
+    roots = {name.partition(".")[0] for name in imports_of(path)}
+    assert not roots & {"cupy", "cupyx", "cuda", "pynvml", "torch"}
+
+
+def test_kernels_import_numpy_the_standard_library_and_models() -> None:
+    allowed = {"numpy", *sys.stdlib_module_names}
+    for path in FILES:
+        if path.is_relative_to(PACKAGE / "kernels"):
+            for name in imports_of(path):
+                ours = name.startswith(("attnsim.models", "attnsim.kernels"))
+                assert ours or name.partition(".")[0] in allowed, f"{path.name} imports {name}"
+
+
+def test_case_tables_load_without_pandas() -> None:
+    script = (
+        "import sys; import attnsim.models.case_table; "
+        "sys.exit(', '.join({'pandas', 'pint', 'pydantic', 'numpy'} & set(sys.modules)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

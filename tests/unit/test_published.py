@@ -1,0 +1,112 @@
+"""The published tables: every row readable and cited, every figure within what its hardware can do."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+import attnsim.models
+from attnsim.models.case_table import COLUMNS, LAUNCHES, Case, parse_row, read_table
+
+FOLDER = Path(attnsim.models.__file__).parents[1] / "validation" / "measurements" / "published"
+ROWS = {
+    "flash_attention_1": 19,
+    "flash_attention_2": 184,
+    "flash_attention_3": 155,
+    "cudnn_a100_pcie": 172,
+    "vllm_a100_sxm4": 513,
+}
+# Dense 16-bit tensor peak, TFLOP/s: NVIDIA A100 and H100 datasheets.
+PEAK_TFLOPS = {
+    "a100-sxm4-40gb": 312,
+    "a100-sxm4-80gb": 312,
+    "a100-pcie-80gb": 312,
+    "h100-sxm5-80gb": 989.4,
+}
+PRODUCTS = {"fwd": 2.0, "decode": 2.0, "bwd": 5.0, "fwd+bwd": 7.0}
+
+
+def rows_of(table: str) -> list[dict[str, str]]:
+    with (FOLDER / f"{table}.csv").open(encoding="utf-8", newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def sources() -> dict[str, dict[str, str]]:
+    return {row["source"]: row for row in rows_of("sources")}
+
+
+def useful_flops(case: Case, halved: bool) -> float:
+    """The papers' count: 2 operations per multiply-add, causal as half the square."""
+    width = (case.head_dim + case.head_dim_v) / 2
+    pairs = case.seq_q * case.seq_kv / (2 if halved else 1)
+    return 2 * PRODUCTS[case.passes] * case.batch * case.heads_q * pairs * width
+
+
+def test_the_folder_holds_these_tables_and_their_sources() -> None:
+    assert {path.stem for path in FOLDER.glob("*.csv")} == {*ROWS, "sources"}
+
+
+@pytest.mark.parametrize("table", ROWS)
+def test_columns_and_rows(table: str) -> None:
+    frame = read_table(FOLDER / f"{table}.csv")
+    assert list(frame.columns) == [*COLUMNS, "launch"]
+    assert len(frame) == ROWS[table]
+
+
+@pytest.mark.parametrize("table", ROWS)
+def test_every_row_is_a_timed_case_and_none_appears_twice(table: str) -> None:
+    cases = [parse_row(row) for row in rows_of(table)]
+    assert all(case.time_s and case.launch in LAUNCHES and case.implementation for case in cases)
+    assert {note for case in cases for note in case.assumed} <= {"causal empty, taken as 0"}
+    assert len(set(cases)) == len(cases)
+
+
+def test_every_source_resolves_and_every_citation_is_used() -> None:
+    cited = sources()
+    used = {(row["source"], row["launch"]) for table in ROWS for row in rows_of(table)}
+    assert used == {(key, source["launch"]) for key, source in cited.items()}
+    for key, source in cited.items():
+        for column in ("citation", "location", "version", "licence", "url", "processing"):
+            assert source[column].strip(), f"{key} has no {column}"
+        assert source["url"].startswith("https://")
+
+
+@pytest.mark.parametrize("table", ROWS)
+def test_no_time_is_above_the_tensor_peak(table: str) -> None:
+    for row in rows_of(table):
+        case = parse_row(row)
+        if case.window is None:
+            assert case.time_s
+            flops = useful_flops(case, halved=case.causal and case.seq_q == case.seq_kv)
+            share = flops / case.time_s / (PEAK_TFLOPS[case.gpu] * 1e12)
+            # A chunk at the end of a long cache is counted as dense here, which adds up to 13 %.
+            assert share < 1, row
+
+
+@pytest.mark.parametrize("table", ["flash_attention_2", "flash_attention_3"])
+def test_times_give_back_the_papers_whole_tflops(table: str) -> None:
+    for row in rows_of(table):
+        if "from TFLOP/s" in row["notes"]:
+            case = parse_row(row)
+            assert case.time_s
+            tflops = useful_flops(case, halved=case.causal) / case.time_s / 1e12
+            assert tflops == pytest.approx(round(tflops), rel=1e-5)
+            assert case.batch * case.seq_q == 16384
+
+
+@pytest.mark.parametrize(
+    ("source", "implementation", "time_s"),
+    [
+        ("fa1_fig2", "pytorch_eager", 0.0417),
+        ("fa1_fig2", "flash_attn_v1", 0.0073),
+        ("fa3_table2", "flash_attn_v3", 0.003538),
+    ],
+)
+def test_figures_printed_in_the_papers(source: str, implementation: str, time_s: float) -> None:
+    found = [
+        float(row["time_s"])
+        for table in ("flash_attention_1", "flash_attention_3")
+        for row in rows_of(table)
+        if (row["source"], row["implementation"]) == (source, implementation)
+    ]
+    assert found == [time_s]
