@@ -8,7 +8,7 @@ by hand.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -78,3 +78,182 @@ class Numbers:
 
     implementation: ImplementationNumbers = field(default_factory=ImplementationNumbers)
     gpu: GpuNumbers = field(default_factory=GpuNumbers)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSummary:
+    """Errors ``|predicted / measured - 1|`` over rows that the numbers were not fitted on."""
+
+    rows: int
+    mean: float
+    median: float
+    p90: float
+    worst: float
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The shapes a calibration was checked on: closed ranges, and sets of what is not a range."""
+
+    gpus: tuple[str, ...]
+    passes: tuple[str, ...]
+    head_dims: tuple[int, ...]
+    seq_q: tuple[int, int]
+    seq_kv: tuple[int, int]
+    rows: tuple[int, int]
+    causal: tuple[bool, ...]
+    windowed: bool
+    dropout: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Fitted numbers of an implementation on an architecture, with what they were fitted on and how well they did.
+
+    Parameters
+    ----------
+    implementation, architecture : str
+    numbers : ImplementationNumbers
+    fitted : tuple of str
+        Which of the numbers the data determined; the others are at their prior.
+    held_out : ErrorSummary
+    interval : (float, float)
+        Factors on the predicted time between which 90 % of the held-out measurements lie.
+    domain : Domain
+    folds : mapping of str to ImplementationNumbers
+        Numbers fitted without one group of rows, by the group's name: they make the held-out errors.
+    sources : tuple of str
+        Keys of the measurements.
+    """
+
+    implementation: str
+    architecture: str
+    numbers: ImplementationNumbers
+    fitted: tuple[str, ...]
+    held_out: ErrorSummary
+    interval: tuple[float, float]
+    domain: Domain
+    folds: Mapping[str, ImplementationNumbers]
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The numbers used for a prediction and how near the calibration is to the question.
+
+    Parameters
+    ----------
+    numbers : Numbers
+    calibration : Calibration or None
+        The implementation's, or the nearest one's; None when everything is at its prior.
+    own : bool
+        Whether the calibration is the implementation's own on this architecture.
+    gpu_source : str
+        Id of the GPU whose fitted numbers are used, "" for the GPU file's own figures.
+    reason : str
+        In words, for the person reading the trust; empty when `own`.
+    """
+
+    numbers: Numbers
+    calibration: Calibration | None
+    own: bool
+    gpu_source: str
+    reason: str
+
+
+def choose(implementation: str, like: Mapping[str, str], gpu: Gpu) -> Chosen:
+    """The numbers to predict `implementation` on `gpu` with.
+
+    The implementation's own calibration on the architecture; failing that its own on another architecture; failing
+    that the one it is `like`; failing that the priors. GPU numbers come from the same GPU, or the unmodified one behind
+    a hypothetical one, or another of the architecture, or the GPU file.
+
+    Parameters
+    ----------
+    implementation : str
+    like : mapping of str to str
+        Implementation to the one whose calibration stands in for it ("" at the end of the chain).
+    gpu : Gpu
+    """
+    gpu_numbers, gpu_source = _gpu_numbers(gpu)
+    everything = calibrations()
+    name, seen = implementation, set[str]()
+    while name and name not in seen:
+        seen.add(name)
+        for architecture in (gpu.architecture, *_NEAREST_ARCHITECTURES.get(gpu.architecture, ())):
+            found = everything.get((name, architecture))
+            if found is None:
+                continue
+            own = name == implementation and architecture == gpu.architecture
+            where = f"{name} on {architecture}"
+            reason = "" if own else f"no calibration of {implementation} on {gpu.architecture}; nearest: {where}"
+            return Chosen(Numbers(found.numbers, gpu_numbers), found, own, gpu_source, reason)
+        name = like.get(name, "")
+    reason = f"no calibration of {implementation} or anything like it; priors used"
+    return Chosen(Numbers(ImplementationNumbers(), gpu_numbers), None, False, gpu_source, reason)
+
+
+_NEAREST_ARCHITECTURES: dict[str, tuple[str, ...]] = {
+    "volta": ("ampere",),
+    "turing": ("ampere",),
+    "ampere": ("hopper",),
+    "ada": ("ampere", "hopper"),
+    "hopper": ("ampere",),
+    "blackwell": ("hopper", "ampere"),
+}
+
+
+def _gpu_numbers(gpu: Gpu) -> tuple[GpuNumbers, str]:
+    known = gpu_calibrations()
+    if gpu.base_id in known:
+        return known[gpu.base_id][1], gpu.base_id
+    for name, (architecture, numbers) in known.items():
+        if architecture == gpu.architecture:
+            # Another card of the architecture: its fractions carry over, but HBM's is the GPU file's own.
+            return replace(numbers, hbm_fraction=None), name
+    return GpuNumbers(), ""
+
+
+@lru_cache(maxsize=1)
+def calibrations() -> dict[tuple[str, str], Calibration]:
+    """The committed calibrations by (implementation, architecture)."""
+    found = (_read_calibration(data) for data in _files("implementations"))
+    return {(c.implementation, c.architecture): c for c in found}
+
+
+@lru_cache(maxsize=1)
+def gpu_calibrations() -> dict[str, tuple[str, GpuNumbers]]:
+    """The committed GPU numbers by GPU id, with the architecture."""
+    return {
+        data["gpu"]: (data["architecture"], GpuNumbers(**{k: v["value"] for k, v in data["numbers"].items()}))
+        for data in _files("gpus")
+    }
+
+
+def _files(folder: str) -> list[dict[str, Any]]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    where = resources.files("attnsim.models").joinpath("calibrations", folder)
+    if not where.is_dir():
+        return []
+    names = sorted(entry.name for entry in where.iterdir() if entry.name.endswith(".yaml"))
+    return [yaml.load(where.joinpath(name).read_text("utf-8"), Loader=loader) for name in names]  # noqa: S506
+
+
+def _read_calibration(data: dict[str, Any]) -> Calibration:
+    domain = dict(data["domain"])
+    for key, value in domain.items():
+        if isinstance(value, list):
+            domain[key] = tuple(value)
+    return Calibration(
+        implementation=data["implementation"],
+        architecture=data["architecture"],
+        numbers=ImplementationNumbers(**{k: v["value"] for k, v in data["numbers"].items()}),
+        fitted=tuple(k for k, v in data["numbers"].items() if v["fitted"]),
+        held_out=ErrorSummary(**data["held_out"]),
+        interval=(data["interval"][0], data["interval"][1]),
+        domain=Domain(**domain),
+        folds={name: ImplementationNumbers(**numbers) for name, numbers in data["folds"].items()},
+        sources=tuple(data["sources"]),
+    )

@@ -143,6 +143,10 @@ class Kernel:
         Shared-memory buffers and their bytes, for messages and printing.
     dtype : str
         Tensor-core input format.
+    multicast : int
+        Blocks of a cluster that share one read of K and V from the L2.
+    step : str
+        What one turn of the inner loop is called.
     """
 
     name: str
@@ -159,6 +163,7 @@ class Kernel:
     persistent: bool = False
     buffers: tuple[tuple[str, int], ...] = ()
     dtype: str = "bf16"
+    multicast: int = 1
     step: str = "step"
     _totals: dict[str, int] = field(default_factory=dict, repr=False)
 

@@ -34,6 +34,8 @@ class Machine:
         Load-to-use latencies.
     smem_exposed, softmax_instructions, interference, step, block : float
         The implementation's fitted numbers, latencies in picoseconds.
+    extra : float
+        Scale of delays named "extra".
     """
 
     clk: float
@@ -51,6 +53,7 @@ class Machine:
     interference: float
     step: float
     block: float
+    extra: float
 
 
 def machine(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> Machine:
@@ -81,4 +84,5 @@ def machine(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> Machine:
         interference=fitted.interference,
         step=fitted.step_clks * clk,
         block=fitted.block_clks * clk,
+        extra=fitted.extra,
     )

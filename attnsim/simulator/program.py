@@ -50,14 +50,15 @@ def compile_kernel(kernel: Kernel, costs: Machine, misses: Mapping[str, float], 
     number = {name: index for index, name in enumerate(names)}
     segments = tuple(
         tuple(
-            compile_op(op, costs, misses.get(op.tensor, 1.0), sharers, number[op.tensor]) for op in segment.ops
+            compile_op(op, costs, misses.get(op.tensor, 1.0), sharers, number[op.tensor], kernel.multicast)
+            for op in segment.ops
         )
         for segment in kernel.segments
     )
     return Program(segments, names, kernel.warpgroups)
 
 
-def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: int) -> Step:
+def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: int, multicast: int) -> Step:
     """One operation as (kind, tensor, costs).
 
     A load or store costs its SM's port, the shared L2 and the shared HBM, and a load has a latency. An MMA holds the
@@ -72,7 +73,7 @@ def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: 
                 LOAD if op.kind == "load" else STORE,
                 tensor,
                 round(op.bytes * costs.port_byte),
-                round(op.bytes * costs.l2_byte * sharers),
+                round(op.bytes * costs.l2_byte * sharers / (multicast if op.kind == "load" else 1)),
                 round(hbm * costs.hbm_byte * sharers),
                 round(latency),
                 op.bytes,
@@ -86,7 +87,7 @@ def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: 
             busy = op.exps * costs.exp + (op.scores * costs.softmax_instructions + op.fp32) * costs.fp32
             return (VECTOR, tensor, round(busy), round(busy * costs.interference), 0, 0, 0)
         case "delay":
-            named = {"step": costs.step, "block": costs.block / 2}
+            named = {"step": costs.step, "block": costs.block / 2, "extra": op.clks * costs.clk * (costs.extra - 1)}
             return (DELAY, tensor, round(named.get(op.tensor, 0.0) + op.clks * costs.clk), 0, 0, 0, 0)
         case "wait":
             return (WAIT, tensor, 0, 0, 0, 0, 0)

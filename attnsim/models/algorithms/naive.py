@@ -200,9 +200,9 @@ def _backward(sizes: _Sizes, path: Path) -> list[Kernel]:
     if form.cast_pass:
         kernels.append(_pass("cast dP", [Access("dP", pairs * small), Access("dP'", pairs * p, True)]))
     grad = "dP'" if form.cast_pass else "dP"
-    if p > e:  # PyTorch multiplies grad and output in a pass of its own before an fp32 softmax backward
-        kernels.append(_pass("dP * P", [Access(grad, pairs * p), Access("P", pairs * p), Access("T", pairs * p, True)]))
-        grad = "T"
+    # PyTorch multiplies grad and output in a pass of its own before the softmax backward (SoftMax.cu, `grad * output`)
+    kernels.append(_pass("dP * P", [Access(grad, pairs * p), Access("P", pairs * p), Access("T", pairs * p, True)]))
+    grad = "T"
     kernels.append(
         _pass(
             "softmax bwd",

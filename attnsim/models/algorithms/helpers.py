@@ -1,0 +1,137 @@
+"""The small kernels around an attention kernel: split rules, combine, cache write, copies."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnsim.models.algorithms.passes import Access, streaming
+from attnsim.models.schedule import Kernel, Launch, Segment, TensorUse, TileOp
+from attnsim.models.workload import Workload
+
+MAX_SPLITS = 128
+
+
+def split_count(tiles: int, slots: int, key_tiles: int, eligible_only: bool = True) -> int:
+    """How many ranges FlashAttention cuts the keys into.
+
+    The smallest count whose wave efficiency is at least 0.85 of the best, one where the tiles fill 0.8 of the slots
+    already (``num_splits_heuristic`` in ``csrc/flash_attn/flash_api.cpp`` and ``hopper/heuristics.h``).
+
+    Parameters
+    ----------
+    tiles : int
+        Blocks without splitting.
+    slots : int
+        Blocks that run at the same time by the rule's own reckoning (2 x SMs in FA2, SMs in FA3).
+    key_tiles : int
+        Key tiles to share out.
+    eligible_only : bool
+        Skip counts that give the same tiles per split as the count before (FA2 does, FA3 does not).
+    """
+    if tiles >= 0.8 * slots:
+        return 1
+    counts = np.arange(1, min(MAX_SPLITS, slots, key_tiles) + 1)
+    share = -(-key_tiles // counts)
+    eligible = np.ones(len(counts), dtype=bool)
+    if eligible_only:
+        eligible[1:] = share[1:] != share[:-1]
+    waves = tiles * counts / slots
+    efficiency = np.where(eligible, waves / np.ceil(waves), 0.0)
+    return int(counts[np.argmax(efficiency >= 0.85 * efficiency.max())])
+
+
+def combine(w: Workload, splits: int, rows_per_block: int, threads: int) -> Kernel:
+    """Merge the partial outputs of `splits` ranges of keys: each block walks the splits of its rows one by one."""
+    rows = w.batch * w.heads_q * w.seq_q
+    blocks = -(-rows // rows_per_block)
+    last = rows - (blocks - 1) * rows_per_block
+    width = w.head_dim_v
+
+    def segments(tag: str, n: int) -> tuple[Segment, Segment, Segment]:
+        return (
+            Segment(
+                f"log-sum-exps{tag}",
+                (
+                    TileOp("load", "LSE partial", bytes=n * splits * 4),
+                    TileOp("wait", "LSE partial"),
+                    TileOp("vector", "scale", exps=n * splits, fp32=4 * n * splits),
+                ),
+            ),
+            Segment(
+                f"split{tag}",
+                (
+                    TileOp("load", "O partial", bytes=n * width * 4),
+                    TileOp("wait", "O partial"),
+                    TileOp("vector", "O", fp32=2 * n * width),
+                ),
+            ),
+            Segment(f"store{tag}", (TileOp("store", "O", bytes=n * width * w.output_bytes),)),
+        )
+
+    whole, shorter = segments("", rows_per_block), segments(" (last rows)", last)
+    repeats = np.array([[[1, splits, 1, 0, 0, 0]], [[0, 0, 0, 1, splits, 1]]], dtype=np.int64)
+    launches = (Launch(np.zeros(1, np.int64), blocks - 1), Launch(np.ones(1, np.int64)))
+    return Kernel(
+        name="combine",
+        threads=threads,
+        registers_per_thread=64,
+        shared_memory_bytes=rows_per_block * splits * 4,
+        segments=(*whole, *shorter),
+        repeats=repeats,
+        launches=tuple(launch for launch in launches if launch.times),
+        uses=(
+            TensorUse("O partial", rows * width * 4, splits),
+            TensorUse("LSE partial", rows * 4, splits),
+            TensorUse("O", rows * width * w.output_bytes, 1, written=True),
+        ),
+        dtype="fp32",
+        step="split",
+    )
+
+
+def cache_write(w: Workload, new_tokens: int) -> Kernel:
+    """Write the new tokens' K and V into the paged cache, one block a token (vLLM's `reshape_and_cache_flash`).
+
+    Each block first looks up its slot, then copies element by element in up to 512 threads.
+    """
+    width = w.heads_kv * (w.head_dim + w.head_dim_v)
+    threads = max(32, min(512, w.heads_kv * w.head_dim))
+    turns = -(-w.heads_kv * w.head_dim // threads)
+    e = w.element_bytes
+    per_turn = width // turns
+    block = Segment("slot", (TileOp("load", "slot mapping", bytes=8), TileOp("wait", "slot mapping")))
+
+    def copy(name: str, elements: int) -> Segment:
+        return Segment(
+            name,
+            (
+                TileOp("load", "new KV", bytes=elements * e),
+                TileOp("wait", "new KV"),
+                TileOp("vector", "address", fp32=elements * 16),
+                TileOp("delay", "extra", clks=500),
+                TileOp("store", "KV cache", bytes=elements * e),
+            ),
+        )
+
+    return Kernel(
+        name="cache_write",
+        threads=threads,
+        registers_per_thread=32,
+        shared_memory_bytes=0,
+        segments=(block, copy("elements", per_turn), copy("last elements", width - per_turn * (turns - 1))),
+        repeats=np.array([[[1, turns - 1, 1]]], dtype=np.int64),
+        launches=(Launch(np.zeros(1, np.int64), new_tokens),),
+        uses=(
+            TensorUse("slot mapping", 8 * new_tokens, 1),
+            TensorUse("new KV", new_tokens * width * e, 1),
+            TensorUse("KV cache", new_tokens * width * e, 1, written=True),
+        ),
+        dtype="fp32",
+        step="element",
+    )
+
+
+def copy_rows(w: Workload, name: str) -> Kernel:
+    """A transpose of the query or output rows of a decode step, as grouped heads need."""
+    size = w.batch * w.heads_q * w.seq_q * w.head_dim * w.element_bytes
+    return streaming(name, [Access(name, size), Access(f"{name}'", size, True)], elements=size // w.element_bytes)

@@ -1,0 +1,220 @@
+"""The tiles that real implementations choose, by head_dim, GPU and mask. Facts of public source, nothing fitted.
+
+FlashAttention-2: ``csrc/flash_attn/src/flash_{fwd,bwd}_launch_template.h`` of Dao-AILab/flash-attention (v2.8.3);
+FlashAttention-3: ``hopper/tile_size.h`` and ``hopper/flash_bwd_launch_template.h`` (commit 0251105a); the Triton
+tutorial 06 (commit 003da478); xformers' ``generate_kernels.py`` (December 2024).
+"""
+
+from __future__ import annotations
+
+from attnsim.models.algorithms.flash import FlashTile, padded
+from attnsim.models.algorithms.flash_backward import BackwardTile
+from attnsim.models.gpu import Gpu
+from attnsim.models.workload import Workload
+
+KIB = 1024
+
+
+def _small_shared_memory(gpu: Gpu) -> bool:
+    """sm_86, sm_89 and sm_120 have 99 KiB a block; FlashAttention keeps separate tiles for them."""
+    return gpu.compute_capability_number in (86, 89, 120)
+
+
+def fa2_forward(w: Workload, gpu: Gpu) -> FlashTile:
+    """FA2's standard forward kernel."""
+    d, causal = padded(max(w.head_dim, w.head_dim_v)), w.mask.is_causal
+    if d <= 32:
+        return FlashTile(128, 128)
+    if d <= 64:
+        return FlashTile(128, 64 if w.dropout else 128)
+    if d <= 96:
+        return FlashTile(64, 64) if _small_shared_memory(gpu) and causal else FlashTile(128, 64)
+    if d <= 128:
+        if w.dropout:
+            return FlashTile(128, 32)
+        if _small_shared_memory(gpu):
+            return FlashTile(64, 64) if causal else FlashTile(128, 32)
+        return FlashTile(128, 64)
+    if d <= 192:
+        return FlashTile(64, 64) if w.dropout else FlashTile(128, 64, warps=8, warpgroups=2)
+    roomy = gpu.sm.shared_memory_per_block_bytes >= 128 * KIB and gpu.sm.shared_memory_bytes < 192 * KIB
+    return FlashTile(128, 64, warps=8, warpgroups=2) if roomy else FlashTile(64, 64)
+
+
+def fa2_split(w: Workload, gpu: Gpu) -> FlashTile:
+    """FA2's split-KV kernel: 64 rows, queries of a group packed into them when there is one query a head."""
+    d = padded(max(w.head_dim, w.head_dim_v))
+    keys = 256 if d <= 64 else 128 if d <= 128 else 64
+    tile = FlashTile(64, keys)
+    limit = gpu.sm.shared_memory_per_block_bytes
+    while tile.shared_memory_bytes(d, d, w.element_bytes) > limit and tile.keys > 32:
+        tile = FlashTile(64, tile.keys // 2)
+    return tile
+
+
+def fa2_backward(w: Workload, gpu: Gpu) -> BackwardTile:
+    """FA2's main backward kernel, by the shared memory a block may opt in to."""
+    d, limit = padded(max(w.head_dim, w.head_dim_v)), gpu.sm.shared_memory_per_block_bytes
+    if d <= 32:
+        return BackwardTile(128, 128, v_in_registers=True)
+    if d <= 64:
+        return BackwardTile(128, 128) if limit >= 144 * KIB else BackwardTile(64, 128, v_in_registers=True)
+    if d <= 96:
+        return BackwardTile(64, 128, v_in_registers=True)
+    if d <= 128:
+        return BackwardTile(64, 128) if limit >= 144 * KIB else BackwardTile(64, 64, v_in_registers=True)
+    if d <= 192:
+        return BackwardTile(64, 64) if limit >= 136 * KIB else BackwardTile(64, 64, stages_q=1, v_in_registers=True)
+    if limit >= 144 * KIB:
+        return BackwardTile(64, 64, stages_q=2 if limit >= 176 * KIB else 1)
+    return BackwardTile(64, 32, stages_q=1, v_in_registers=True)
+
+
+def fa3_forward(w: Workload, gpu: Gpu, paged: bool = False, pack_gqa: bool = False) -> FlashTile:
+    """FA3's sm_90 forward kernel; `paged`: K and V gathered with cp.async, as every serving call with small pages."""
+    d, dv = padded(w.head_dim), padded(w.head_dim_v)
+    local = w.mask.is_windowed
+    narrow = w.mask.is_causal or local or paged
+    # rows, keys, whether P V reads P from registers
+    if w.dtype == "fp8":
+        shape = _fa3_fp8(d, local, paged)
+        in_smem = False
+    elif d <= 64:
+        shape, in_smem = ((192, 128), False) if narrow else ((192, 192), True)
+    elif d <= 96:
+        shape, in_smem = ((192, 128), True) if local or paged else ((192, 144), True)
+    elif d <= 128:
+        shape, in_smem = ((128, 128) if narrow else (128, 176)), False
+    elif d <= 192:
+        shape, in_smem = ((128, 96) if local or paged else (128, 128) if dv <= 128 else (128, 112)), False
+    else:
+        shape, in_smem = ((128, 64) if local else (128, 80)), False
+    return hopper_tile(*shape, p_in_smem=in_smem, longest_first=narrow and not paged, pack_gqa=pack_gqa)
+
+
+def _fa3_fp8(d: int, local: bool, paged: bool) -> tuple[int, int]:
+    if d <= 64:
+        return (192, 160)
+    if d <= 96:
+        return (192, 128)
+    if d <= 128:
+        return (128, 160) if paged else (128, 224)
+    if d <= 192:
+        return (128, 128) if local and paged else (128, 160)
+    return (128, 64) if local else (128, 128)
+
+
+def hopper_tile(
+    rows: int, keys: int, *, p_in_smem: bool = False, longest_first: bool = False, pack_gqa: bool = False
+) -> FlashTile:
+    """A warp-specialised Hopper block: one MMA warpgroup per 64 rows and one that loads; one block an SM."""
+    groups = rows // 64
+    threads = (groups + 1) * 128
+    return FlashTile(
+        rows,
+        keys,
+        warps=4 * groups,
+        loop="fa3",
+        stages=2,
+        warpgroups=groups,
+        extra_threads=128,
+        registers=min(255, 65536 // threads // 8 * 8),
+        path="wgmma",
+        p_in_smem=p_in_smem,
+        pack_gqa=pack_gqa,
+        order="longest_first" if longest_first else "ascending",
+        persistent=True,
+        max_blocks_per_sm=1,
+    )
+
+
+def fa3_backward(w: Workload, gpu: Gpu) -> BackwardTile:
+    """FA3's sm_90 backward kernel."""
+    d = padded(max(w.head_dim, w.head_dim_v))
+    narrow = w.mask.is_causal or w.mask.is_windowed
+    if d <= 64:
+        rows, keys, stages = 128, 128, 2
+    elif d <= 96:
+        rows, keys, stages = 64, 128, 2
+    elif d <= 128:
+        rows, keys, stages = (64 if narrow else 80), 128, 2
+    elif d <= 192:
+        rows, keys, stages = 64, 96, 2
+    else:
+        rows, keys, stages = 64, 80, 2
+    return BackwardTile(
+        rows, keys, warps=8, stages_q=stages, path="wgmma", extra_threads=128, registers=168, v_in_registers=True
+    )
+
+
+def fa3_ampere(w: Workload, gpu: Gpu, split: bool = False) -> FlashTile:
+    """FA3's sm_80 code path, which SGLang runs on Ampere and Ada: GQA always packed."""
+    d, local = padded(max(w.head_dim, w.head_dim_v)), w.mask.is_windowed
+    small = _small_shared_memory(gpu)
+    if d <= 64:
+        return FlashTile(128, 96 if local else 80 if split else 112, pack_gqa=True)
+    if d <= 96:
+        return FlashTile(128, 48 if local or split else 64, pack_gqa=True)
+    if d <= 128:
+        if split or small:
+            keys = 96 if local else 112 if split else 128
+            return FlashTile(128, keys, warps=8, warpgroups=2, q_in_registers=True, share_q_v=True, pack_gqa=True)
+        return FlashTile(128, 48 if local else 64, pack_gqa=True)
+    if d <= 192:
+        return FlashTile(128, 64, warps=8, warpgroups=2, pack_gqa=True)
+    keys = (48 if local or split else 64) if small else (64 if local or split else 96)
+    return FlashTile(128, keys, warps=8, warpgroups=2, q_in_registers=small, share_q_v=small, pack_gqa=True)
+
+
+def triton(w: Workload, gpu: Gpu) -> FlashTile:
+    """Triton's tutorial kernel: 128 x 64, 4 warps, 3 stages, fewer where shared memory is short."""
+    d = padded(max(w.head_dim, w.head_dim_v))
+    path = "wgmma" if gpu.features.wgmma else "mma_sync"
+    for stages in (3, 2, 1):
+        for keys in (64, 32):
+            tile = FlashTile(
+                128, keys, warps=8 if d > 64 and path == "wgmma" else 4, loop="staged", stages=stages, path=path,
+                warpgroups=2 if d > 64 and path == "wgmma" else 1,
+            )  # fmt: skip
+            if tile.shared_memory_bytes(d, d, w.element_bytes) <= gpu.sm.shared_memory_per_block_bytes:
+                return tile
+    return tile
+
+
+def xformers(w: Workload, gpu: Gpu) -> FlashTile:
+    """xformers' and PyTorch's memory-efficient kernel (cutlass)."""
+    d = max(w.head_dim, w.head_dim_v)
+    path = "mma_sync"
+    if d <= 64:
+        return FlashTile(64, 64, warps=4, registers=128, p_in_smem=True, path=path)
+    if d <= 128:
+        return FlashTile(64, 128, warps=8, warpgroups=2, registers=128, p_in_smem=True, path=path)
+    return FlashTile(32, 128, warps=4, registers=128, p_in_smem=True, path=path)
+
+
+def xformers_backward(w: Workload, gpu: Gpu) -> BackwardTile:
+    """The memory-efficient kernel's backward."""
+    d = max(w.head_dim, w.head_dim_v)
+    if d <= 64:
+        return BackwardTile(64, 64, warps=4, stages_q=1, registers=168)
+    tile = BackwardTile(128, 128, warps=16, stages_q=1, registers=128)
+    fits = sum(n for _, n in tile.buffers(padded(d), padded(d), w.element_bytes)) <= gpu.sm.shared_memory_per_block_bytes
+    return tile if d <= 128 and fits else BackwardTile(64, 64, warps=4, stages_q=1, registers=168)
+
+
+def fa4(w: Workload, gpu: Gpu) -> FlashTile:
+    """FlashAttention-4's Blackwell block: two 128-row tiles, one softmax warpgroup each, accumulators in tensor memory."""
+    return FlashTile(
+        256,
+        128 if w.head_dim <= 128 else 64,
+        warps=8,
+        loop="fa3",
+        stages=2,
+        warpgroups=2,
+        extra_threads=256,
+        registers=128,
+        path="tcgen05",
+        order="longest_first" if w.mask.is_causal or w.mask.is_windowed else "ascending",
+        persistent=True,
+        max_blocks_per_sm=1,
+    )

@@ -1,0 +1,483 @@
+"""The implementations that can be imitated: which kernels each launches for a workload on a GPU.
+
+A name stands for the code behind a column of measurements. Each record builds the sequence of kernels that code
+launches; tiles come from :mod:`attnsim.models.algorithms.tiles`, nothing here is fitted.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from attnsim.models.algorithms import tiles
+from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward, padded, with_tile
+from attnsim.models.algorithms.flash1 import flash1_backward, flash1_forward, key_block
+from attnsim.models.algorithms.flash_backward import BackwardTile, flash_backward
+from attnsim.models.algorithms.helpers import cache_write, combine, copy_rows, split_count
+from attnsim.models.algorithms.naive import FORMS, naive
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.mask import Mask
+from attnsim.models.schedule import Kernel, Schedule
+from attnsim.models.workload import Workload
+
+Shape = tuple[int, int]
+"""A tile given by the user: query rows x keys."""
+
+Builder = Callable[[Workload, Gpu, "Shape | None"], Schedule]
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One code base's attention.
+
+    Parameters
+    ----------
+    name : str
+    family : {"naive", "flash-1", "flash-2", "flash-3"}
+        Loop order.
+    build : callable
+        (workload, gpu, tile or None) to Schedule.
+    compute_capability : (int, int)
+        Lowest and highest that it runs on.
+    source : str
+        Where its kernels were read.
+    aliases : tuple of str
+        Other names, `*` for any ending.
+    like : str
+        Implementation whose calibration stands in when there is none of its own.
+    dtypes : tuple of str
+    closed : bool
+        Tiles unknown (closed source): the nearest public schedule is played.
+    """
+
+    name: str
+    family: str
+    build: Builder
+    compute_capability: tuple[int, int]
+    source: str
+    aliases: tuple[str, ...] = ()
+    like: str = ""
+    dtypes: tuple[str, ...] = ("fp16", "bf16")
+    closed: bool = False
+
+
+def _direction(w: Workload, direction: str) -> bool:
+    return direction in w.directions
+
+
+def flash_peak_bytes(w: Workload, partial: int = 0) -> int:
+    """Inputs, outputs, log-sum-exp, the backward's dQ accumulator and gradients, and partial outputs."""
+    e = w.element_bytes
+    q = w.batch * w.heads_q * w.seq_q
+    kv = w.batch * w.heads_kv * w.seq_kv
+    inputs = (q + kv) * w.head_dim * e + kv * w.head_dim_v * e
+    out = q * w.head_dim_v * w.output_bytes + 4 * q
+    if _direction(w, "bwd"):
+        expanded = w.batch * w.heads_q * w.seq_kv * (w.head_dim + w.head_dim_v) * e if w.group > 1 else 0
+        return 2 * (inputs + out) + q * padded(w.head_dim) * 4 + 4 * q + expanded
+    return inputs + out + partial
+
+
+def _schedule(
+    w: Workload, name: str, kernels: list[Kernel], tile: FlashTile | str, splits: int = 1, notes: tuple[str, ...] = ()
+) -> Schedule:
+    partial = w.batch * w.heads_q * w.seq_q * (w.head_dim_v + 1) * 4 * splits if splits > 1 else 0
+    algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits > 1 else "flash"
+    text = f"{tile}, {splits} splits" if splits > 1 else str(tile)
+    return Schedule(algorithm, name, tuple(kernels), text, flash_peak_bytes(w, partial), notes)
+
+
+def _one_query(w: Workload) -> Workload:
+    """With a single query causal masking hides nothing; FlashAttention drops it."""
+    if w.seq_q == 1 and w.mask.right == 0:
+        return replace(w, mask=Mask(left=w.mask.left))
+    return w
+
+
+def _override(tile: FlashTile, shape: Shape | None, w: Workload, gpu: Gpu) -> FlashTile:
+    """The user's tile in place of the implementation's, refused if its buffers do not fit."""
+    from attnsim.models.retune import check_tile
+
+    chosen = tile if shape is None else with_tile(tile, *shape)
+    check_tile(chosen, w, gpu)
+    return chosen
+
+
+def _flash2_forward(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], FlashTile, int]:
+    """FA2's `mha_fwd`: the split-KV kernel where its rule wants more than one split, else the standard kernel."""
+    w = _one_query(w)
+    swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
+    split_tile = replace(tiles.fa2_split(w, gpu), pack_gqa=swapped)
+    heads = w.batch * (w.heads_kv if swapped else w.heads_q)
+    rows = -(-w.seq_q * (w.group if swapped else 1) // 64)
+    splits = 1 if w.dropout else split_count(heads * rows, 2 * gpu.sm.count, -(-w.seq_kv // split_tile.keys))
+    if splits > 1:
+        tile = _override(split_tile, shape, w, gpu)
+        splits = min(splits, -(-w.seq_kv // tile.keys))
+        main = flash_forward(w, gpu, tile, "flash_fwd_splitkv", Splits(splits))
+        return [main, fa2_combine(w, splits)], tile, splits
+    tile = _override(replace(tiles.fa2_forward(w, gpu), pack_gqa=swapped), shape, w, gpu)
+    return [flash_forward(w, gpu, tile)], tile, 1
+
+
+def fa2_combine(w: Workload, splits: int) -> Kernel:
+    """FA2's combine kernel: 4, 8 or 16 rows a block by the width of V."""
+    d = padded(w.head_dim_v)
+    return combine(w, splits, 4 if d % 128 == 0 else 8 if d % 64 == 0 else 16, 128)
+
+
+def flash2(w: Workload, gpu: Gpu, shape: Shape | None, name: str = "flash_attn_v2") -> Schedule:
+    """FlashAttention-2, forward and backward."""
+    kernels: list[Kernel] = []
+    splits, text = 1, ""
+    if _direction(w, "fwd"):
+        forward, tile, splits = _flash2_forward(w, gpu, shape)
+        kernels, text = forward, str(tile)
+    if _direction(w, "bwd"):
+        back = _backward_tile(tiles.fa2_backward(w, gpu), shape)
+        kernels += flash_backward(w, back)
+        text = "; ".join(part for part in (text, str(back)) if part)
+    return _schedule(w, name, kernels, text, splits)
+
+
+def _backward_tile(tile: BackwardTile, shape: Shape | None) -> BackwardTile:
+    return tile if shape is None else replace(tile, rows=shape[0], keys=shape[1])
+
+
+def flash1(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """FlashAttention-1."""
+    if shape is not None:
+        raise InputError("flash_attn_v1 has one tile per head_dim, 16 rows x 128 or 256 keys; leave --tile out")
+    kernels: list[Kernel] = []
+    if _direction(w, "fwd"):
+        kernels.append(flash1_forward(w, gpu))
+    if _direction(w, "bwd"):
+        kernels += flash1_backward(w, gpu)
+    return _schedule(w, "flash_attn_v1", kernels, f"16 x {key_block(w)}, keys outside")
+
+
+def flash3(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """FlashAttention-3 with fixed lengths, as its paper measured it: TMA, clusters where non-causal."""
+    w_fwd = _one_query(w)
+    kernels: list[Kernel] = []
+    splits, text = 1, ""
+    if _direction(w, "fwd"):
+        base = tiles.fa3_forward(w_fwd, gpu)
+        rows = -(-w.seq_q // base.rows)
+        splits = _fa3_splits(w_fwd, gpu, w.batch * w.heads_q * rows, base, rows)
+        packed = w.group > 1 and (splits > 1 or _packing_pays(w, base.rows))
+        tile = _override(replace(base, pack_gqa=packed), shape, w_fwd, gpu)
+        main = flash_forward(w_fwd, gpu, tile, splits=Splits(splits))
+        kernels.append(replace(main, multicast=2) if _multicast(w_fwd, tile, splits) else main)
+        if splits > 1:
+            kernels.append(combine(w, splits, 8, 256))
+        text = str(tile)
+    if _direction(w, "bwd"):
+        back = _backward_tile(tiles.fa3_backward(w, gpu), shape)
+        kernels += flash_backward(w, back)
+        text = "; ".join(part for part in (text, str(back)) if part)
+    return _schedule(w, "flash_attn_v3", kernels, text, splits)
+
+
+def _packing_pays(w: Workload, rows: int) -> bool:
+    """FA3 packs a group's heads when that wastes less of the last tile (`should_pack_gqa`)."""
+
+    def efficiency(length: int) -> float:
+        return length / (-(-length // rows) * rows)
+
+    return efficiency(w.seq_q) < 0.9 * efficiency(w.seq_q * w.group)
+
+
+def _multicast(w: Workload, tile: FlashTile, splits: int) -> bool:
+    """Clusters of two blocks that share K and V: 16-bit, head_dim >= 128, no mask, an even number of row tiles."""
+    plain = w.mask == Mask() and splits == 1 and tile.path == "wgmma"
+    return plain and w.head_dim > 96 and w.element_bytes == 2 and (-(-w.seq_q // tile.rows)) % 2 == 0
+
+
+def _fa3_splits(w: Workload, gpu: Gpu, blocks: int, tile: FlashTile, rows: int) -> int:
+    key_tiles = -(-w.seq_kv // tile.keys)
+    return 1 if key_tiles <= 4 else split_count(blocks, gpu.sm.count, key_tiles, eligible_only=False)
+
+
+def vllm_ampere(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """vLLM 0.14 on Ampere: cache write, then FA2's split-KV kernel forced by the page table."""
+    w_main = _one_query(w)
+    kernels = [cache_write(w, w.batch * min(w.seq_q, w.seq_kv))]
+    swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
+    tile = _override(replace(tiles.fa2_split(w, gpu), pack_gqa=swapped), shape, w_main, gpu)
+    splits = 1
+    if swapped:
+        tiles_launched = w.batch * w.heads_kv * -(-w.group // 64)
+        splits = split_count(tiles_launched, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys))
+        if w.batch > 1 and w.heads_kv > 1:
+            kernels.append(copy_rows(w, "Q transpose"))
+    kernels.append(flash_forward(w_main, gpu, tile, "flash_fwd_splitkv", Splits(splits)))
+    if splits > 1:
+        kernels.append(fa2_combine(w, splits))
+    if swapped and w.batch > 1 and w.heads_kv > 1:
+        kernels.append(copy_rows(w, "O transpose"))
+    return _schedule(w, "vllm_flash_attn", kernels, tile, splits)
+
+
+def sglang_ampere(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """SGLang on Ampere and Ada: cache write, prepare, FA3's sm_80 path, combine."""
+    w_main = _one_query(w)
+    upper = 1
+    split_tile = tiles.fa3_ampere(w, gpu, split=True)
+    rows = -(-w.seq_q * w.group // split_tile.rows)
+    key_tiles = -(-w.seq_kv // split_tile.keys)
+    if key_tiles > 4:  # the rule pretends a batch of one for variable lengths
+        upper = split_count(w.heads_kv * rows, gpu.sm.count, key_tiles, eligible_only=False)
+    tile = _override(split_tile if upper > 1 else tiles.fa3_ampere(w, gpu), shape, w_main, gpu)
+    splits = 1
+    if upper > 1:
+        per_sm = -(-int(1.1 * w.batch * rows * key_tiles * w.heads_kv) // gpu.sm.count)
+        splits = min(upper, max(1, -(-key_tiles // max(1, per_sm))))
+        tile = replace(tile, persistent=True, max_blocks_per_sm=1)
+    kernels = [
+        cache_write(w, w.batch * min(w.seq_q, w.seq_kv)),
+        _prepare(w),
+        flash_forward(w_main, gpu, tile, "flash_fwd_sm80", Splits(splits)),
+    ]
+    if upper > 1:
+        kernels.append(combine(w, splits, 8, 256))
+    return _schedule(w, "flash_attention", kernels, tile, splits)
+
+
+def _prepare(w: Workload) -> Kernel:
+    """FA3's `prepare_varlen_num_blocks`: one block per 992 sequences."""
+    from attnsim.models.algorithms.passes import Access, streaming
+
+    sizes = [Access("lengths", 8 * w.batch), Access("splits", 4 * w.batch, True)]
+    return streaming("prepare", sizes, elements=w.batch, threads=1024, blocks=-(-w.batch // 992))
+
+
+def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, one_group: bool, write: bool) -> Schedule:
+    """vLLM or SGLang on Hopper: cache write, FA3 on the paged cp.async path with packed GQA, combine."""
+    w_main = w if 64 < w.head_dim <= 128 else _one_query(w)
+    base = tiles.fa3_forward(w_main, gpu, paged=True, pack_gqa=w.group > 1)
+    if one_group and w.seq_q * w.group <= 64 and w.head_dim in (64, 128):
+        base = tiles.hopper_tile(64, 192 if w.head_dim == 64 else 128, pack_gqa=w.group > 1)
+    rows = -(-w.seq_q * w.group // base.rows)
+    key_tiles = -(-w.seq_kv // base.keys)
+    upper = _fa3_splits(w_main, gpu, w.heads_kv * rows, base, rows)
+    splits = 1
+    if upper > 1:
+        per_sm = -(-int(1.1 * w.batch * rows * key_tiles * w.heads_kv) // gpu.sm.count)
+        splits = min(upper, max(1, -(-key_tiles // max(1, per_sm))))
+    tile = _override(base, shape, w_main, gpu)
+    kernels = [cache_write(w, w.batch * min(w.seq_q, w.seq_kv))] if write else []
+    kernels.append(flash_forward(w_main, gpu, tile, splits=Splits(splits)))
+    if upper > 1:
+        kernels.append(combine(w, splits, 8, 256))
+    return _schedule(w, name, kernels, tile, splits)
+
+
+def generic_flash(name: str, choose: Callable[[Workload, Gpu], FlashTile]) -> Builder:
+    """A fused implementation that is one forward kernel and FA2-like backward kernels."""
+
+    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+        kernels: list[Kernel] = []
+        text = ""
+        w_main = _one_query(w)
+        if _direction(w, "fwd"):
+            tile = _override(choose(w_main, gpu), shape, w_main, gpu)
+            kernels.append(flash_forward(w_main, gpu, tile))
+            text = str(tile)
+        if _direction(w, "bwd"):
+            choice = tiles.xformers_backward if name == "xformers_cutlass" else tiles.fa2_backward
+            back = _backward_tile(choice(w, gpu), shape)
+            kernels += flash_backward(w, back)
+            text = "; ".join(part for part in (text, str(back)) if part)
+        return _schedule(w, name, kernels, text)
+
+    return build
+
+
+def _cudnn(name: str) -> Builder:
+    """cuDNN's fused attention, closed: FA2's schedule before Hopper and FA3's on it, GQA packed and split in decode."""
+
+    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+        notes = ("closed source: tiles and order are those of the nearest public kernel",)
+        schedule = flash3(w, gpu, shape) if gpu.features.wgmma else flash2(w, gpu, shape)
+        return replace(schedule, implementation=name, notes=notes)
+
+    return build
+
+
+def _naive(name: str, form: str) -> Builder:
+    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+        if shape is not None:
+            raise InputError(f"{name} takes no tile: its GEMMs are cuBLAS's; leave --tile out")
+        path = "wgmma" if gpu.features.wgmma else "tcgen05" if gpu.features.tcgen05 else "mma_sync"
+        return naive(w, gpu, name, FORMS[form], path)
+
+    return build
+
+
+_FA = "Dao-AILab/flash-attention"
+_ALL = ("fp32", "fp16", "bf16", "fp8")
+
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    record.name: record
+    for record in (
+        Implementation(
+            "pytorch_eager", "naive", _naive("pytorch_eager", "benchmark"), (70, 129),
+            f"{_FA} benchmarks/benchmark_flash_attention.py", ("pytorch", "standard"), dtypes=("fp32", "fp16", "bf16"),
+        ),
+        Implementation(
+            "hf_eager", "naive", _naive("hf_eager", "hf_eager"), (70, 129),
+            "Hugging Face transformers eager_attention_forward", like="pytorch_eager", dtypes=("fp32", "fp16", "bf16"),
+        ),
+        Implementation(
+            "pytorch_sdpa_math", "naive", _naive("pytorch_sdpa_math", "sdpa_math"), (70, 129),
+            "PyTorch 2.5 scaled_dot_product_attention, math backend", like="pytorch_eager",
+            dtypes=("fp32", "fp16", "bf16"),
+        ),
+        Implementation(
+            "naive_fused_epilogue", "naive", _naive("naive_fused_epilogue", "fused_epilogue"), (70, 129),
+            "the fewest passes that an unfused form can make", like="pytorch_eager", dtypes=_ALL,
+        ),
+        Implementation(
+            "flash_attn_v1", "flash-1", flash1, (75, 90), f"{_FA} v1.0.9 csrc/flash_attn", like="flash_attn_v2",
+        ),
+        Implementation(
+            "flash_attn_v2", "flash-2", flash2, (80, 129), f"{_FA} v2.8.3 csrc/flash_attn",
+            ("flash_attn", "flash_attn_v2*"),
+        ),
+        Implementation(
+            "flash_attn_v3", "flash-3", flash3, (90, 90), f"{_FA}@0251105a hopper/", like="flash_attn_v2",
+            dtypes=("fp16", "bf16", "fp8"), aliases=("flash_attn_v3*", "fa3_no_*"),
+        ),
+        Implementation(
+            "flash_attn_v4", "flash-3", generic_flash("flash_attn_v4", tiles.fa4), (100, 109),
+            f"{_FA} flash_attn/cute (FlashAttention-4)", like="flash_attn_v3",
+        ),
+        Implementation(
+            "flash_attn_v4_cute", "flash-2", lambda w, g, s: flash2(w, g, s, "flash_attn_v4_cute"), (80, 89),
+            f"{_FA} flash_attn/cute on Ampere, FA2's loop order", like="flash_attn_v2",
+        ),
+        Implementation(
+            "vllm_flash_attn", "flash-2", vllm_ampere, (80, 89), "vllm-project/flash-attention@188be165",
+            like="flash_attn_v2",
+        ),
+        Implementation(
+            "flash_attention", "flash-2", sglang_ampere, (80, 89), "sgl-project/sgl-attn@203b9b3d, FA3 sm_80 path",
+            like="vllm_flash_attn",
+        ),
+        Implementation(
+            "vllm_flash_attn_fa3", "flash-3",
+            lambda w, g, s: serving_hopper(w, g, s, "vllm_flash_attn_fa3", one_group=True, write=True), (90, 90),
+            "vllm-project/flash-attention@617264c1 hopper/", like="flash_attn_v3", dtypes=("fp16", "bf16", "fp8"),
+        ),
+        Implementation(
+            "fa3", "flash-3", lambda w, g, s: serving_hopper(w, g, s, "fa3", one_group=False, write=True), (90, 90),
+            "sgl-project/sgl-attn@203b9b3d hopper/", like="flash_attn_v3", dtypes=("fp16", "bf16", "fp8"),
+        ),
+        Implementation(
+            "cudnn", "flash-2", _cudnn("cudnn"), (80, 129), "NVIDIA cuDNN (closed)", ("cudnn_9*", "cudnn_8*"),
+            like="flash_attn_v2", closed=True,
+        ),
+        Implementation(
+            "cudnn_oss_sm80", "flash-2", _cudnn("cudnn_oss_sm80"), (80, 89), "NVIDIA cudnn-frontend, open sm_80 kernels",
+            like="cudnn", closed=True,
+        ),
+        Implementation(
+            "trtllm", "flash-2", _cudnn("trtllm"), (80, 129), "NVIDIA TensorRT-LLM (kernels closed)",
+            ("torch_flow", "tensorrt_llm", "trtllm_*", "trtllm-*"), like="vllm_flash_attn", closed=True,
+        ),
+        Implementation(
+            "flash_attn_triton", "flash-2", generic_flash("flash_attn_triton", tiles.triton), (75, 129),
+            "triton-lang/triton@003da478 python/tutorials/06-fused-attention.py", ("triton_fa2", "triton*"),
+            like="flash_attn_v2",
+        ),
+        Implementation(
+            "xformers_cutlass", "flash-2", generic_flash("xformers_cutlass", tiles.xformers), (70, 129),
+            "facebookresearch/xformers December 2024, csrc/attention/cuda/fmha", ("xformers", "efficient_attention"),
+            like="flash_attn_v2", dtypes=("fp32", "fp16", "bf16"),
+        ),
+    )
+}  # fmt: skip
+
+
+def find_implementation(name: str) -> Implementation:
+    """The record behind a name or alias.
+
+    Raises
+    ------
+    InputError
+        Naming the nearest known names.
+    """
+    key = name.strip().lower()
+    if key in IMPLEMENTATIONS:
+        return IMPLEMENTATIONS[key]
+    for record in IMPLEMENTATIONS.values():
+        for alias in record.aliases:
+            if key == alias or (alias.endswith("*") and key.startswith(alias[:-1])):
+                return record
+    names = [*IMPLEMENTATIONS, *(a for r in IMPLEMENTATIONS.values() for a in r.aliases if not a.endswith("*"))]
+    near = difflib.get_close_matches(key, names, 3, 0.4) or sorted(IMPLEMENTATIONS)
+    raise InputError(f"implementation {name!r} is not known; nearest: {', '.join(near)}; see `attnsim algorithms`")
+
+
+def runs_on(record: Implementation, gpu: Gpu) -> bool:
+    """Whether an implementation has kernels for the GPU."""
+    low, high = record.compute_capability
+    return low <= gpu.compute_capability_number <= high
+
+
+def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
+    """Refuse an implementation or a number format that the GPU cannot run, naming the nearest that it can.
+
+    Raises
+    ------
+    InputError
+    """
+    if not gpu.supports_dtype(w.dtype):
+        able = [dtype for dtype in ("fp16", "bf16", "fp8", "fp32") if gpu.supports_dtype(dtype)]
+        need = {"bf16": "Ampere (sm_80)", "fp8": "Ada (sm_89) or Hopper (sm_90)"}.get(w.dtype, "a newer GPU")
+        raise InputError(
+            f"{gpu.id} ({gpu.sm_arch}) has no {w.dtype} tensor cores, which need {need}; nearest it can: {able[0]}"
+        )
+    if not runs_on(record, gpu):
+        low, high = record.compute_capability
+        span = f"sm_{low}" if low == high else f"sm_{low} or newer" if high >= 120 else f"sm_{low} to sm_{high}"
+        near = default_implementation("naive" if record.family == "naive" else "flash", gpu, w)
+        raise InputError(f"{record.name} needs {span}, {gpu.id} is {gpu.sm_arch}; nearest it can: {near.name}")
+    if w.dtype not in record.dtypes:
+        raise InputError(
+            f"{record.name} has no {w.dtype} kernels; allowed: {', '.join(record.dtypes)}"
+            + (" (or --algorithm naive)" if record.family != "naive" else "")
+        )
+
+
+_PREFERRED = {
+    "naive": ("pytorch_eager",),
+    "flash": ("flash_attn_v3", "flash_attn_v4", "flash_attn_v2", "flash_attn_v1", "xformers_cutlass"),
+    "flash-1": ("flash_attn_v1",),
+    "flash-2": ("flash_attn_v2", "xformers_cutlass"),
+    "flash-3": ("flash_attn_v3", "flash_attn_v4"),
+}
+
+
+def default_implementation(algorithm: str, gpu: Gpu, w: Workload) -> Implementation:
+    """The best implementation available for an algorithm on a GPU.
+
+    Raises
+    ------
+    InputError
+        When none runs there.
+    """
+    names = _PREFERRED.get(algorithm, _PREFERRED["flash"])
+    usable = [IMPLEMENTATIONS[name] for name in names if runs_on(IMPLEMENTATIONS[name], gpu)]
+    for record in usable:
+        if w.dtype in record.dtypes:
+            return record
+    if usable:
+        return usable[0]
+    raise InputError(
+        f"{algorithm} has no kernels for {gpu.id} ({gpu.sm_arch}); nearest: "
+        f"{default_implementation('flash', gpu, w).name} (--algorithm flash)"
+    )

@@ -1,0 +1,58 @@
+"""Which tiles fit a GPU: the refusal of one that does not, and the candidates for a retuned one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnsim.models.algorithms.flash import FlashTile, padded, with_tile
+from attnsim.models.gpu import Gpu
+from attnsim.models.occupancy import check_shared_memory
+from attnsim.models.workload import Workload
+
+ROWS = (64, 128, 192, 256)
+KEYS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256)
+ACCUMULATOR_REGISTERS = 200
+"""fp32 accumulators a thread may hold beside addresses and fragments, of 255 registers."""
+
+
+def fits(tile: FlashTile, w: Workload, gpu: Gpu) -> bool:
+    """Whether a tile's buffers fit shared memory and its accumulators the registers."""
+    d, dv = padded(w.head_dim), padded(w.head_dim_v)
+    threads = tile.warps * 32
+    accumulators = tile.rows * (dv + tile.keys) // threads
+    in_registers = tile.path == "tcgen05" or accumulators <= ACCUMULATOR_REGISTERS
+    small = tile.shared_memory_bytes(d, dv, w.element_bytes) <= gpu.sm.shared_memory_per_block_bytes
+    return small and in_registers
+
+
+def candidates(tile: FlashTile, w: Workload, gpu: Gpu) -> Iterator[FlashTile]:
+    """Tiles of the same kernel that fit `gpu`."""
+    rows = [r for r in ROWS if r % 64 == 0] if tile.path != "mma_sync" else [r for r in ROWS if r <= 128]
+    for r in rows:
+        for keys in KEYS:
+            other = with_tile(tile, r, keys)
+            if fits(other, w, gpu):
+                yield other
+
+
+def check_tile(tile: FlashTile, w: Workload, gpu: Gpu) -> None:
+    """Refuse a tile that does not fit.
+
+    Raises
+    ------
+    InputError
+        Naming the buffers, the limit and the nearest tile that fits.
+    """
+    d, dv = padded(w.head_dim), padded(w.head_dim_v)
+    needed = tile.shared_memory_bytes(d, dv, w.element_bytes)
+    if needed <= gpu.sm.shared_memory_per_block_bytes:
+        return
+    near = min(
+        candidates(tile, w, gpu),
+        key=lambda other: (abs(other.rows - tile.rows), abs(other.keys - tile.keys)),
+        default=None,
+    )
+    advice = f"{near.rows} x {near.keys} fits" if near else "no tile of this kernel fits; take --algorithm naive"
+    stages = f" with {tile.stages} stages" if tile.stages > 1 else ""
+    what = f"the tile {tile.rows} x {tile.keys} at head_dim {w.head_dim}{stages}"
+    check_shared_memory(what, tile.buffers(d, dv, w.element_bytes), needed, gpu, advice)

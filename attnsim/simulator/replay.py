@@ -1,0 +1,193 @@
+"""Replay a schedule on a GPU: every kernel's grid, the memory between them, and what the time went into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from attnsim.models.calibration import Numbers
+from attnsim.models.gpu import Gpu
+from attnsim.models.occupancy import Occupancy, occupancy
+from attnsim.models.schedule import Kernel, Schedule
+from attnsim.simulator.grid import FastGrid, GridTime, play_exact
+from attnsim.simulator.machine import PS, Machine, machine
+from attnsim.simulator.memory import Traffic, traffic
+from attnsim.simulator.program import compile_kernel
+
+Mode = Literal["fast", "exact"]
+Cache = Literal["cold", "warm"]
+LaunchMode = Literal["stream", "graph", "kernel"]
+
+UNITS = ("tensor", "exp", "fp32", "shared_memory", "l2", "hbm")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReplay:
+    """One kernel of a replay.
+
+    Parameters
+    ----------
+    name : str
+    time_s : float
+        From the first block's start to the last byte, without the launch.
+    launch_s : float
+    blocks : int
+    blocks_per_sm : int
+    limited_by : str
+        Resource that allows no more resident blocks.
+    waves : float
+    units_s : mapping of str to float
+        Busy seconds of each unit, averaged over the chip's SMs (for L2 and HBM, of the chip's bandwidth).
+    exposed_s : float
+        Seconds that warpgroups waited for data, averaged.
+    traffic : tuple of Traffic
+    requested : mapping
+        Bytes requested by ("load" or "store", tensor), as played.
+    """
+
+    name: str
+    time_s: float
+    launch_s: float
+    blocks: int
+    blocks_per_sm: int
+    limited_by: str
+    waves: float
+    units_s: Mapping[str, float]
+    exposed_s: float
+    traffic: tuple[Traffic, ...]
+    requested: Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What the replay of a schedule shows; times in seconds, bytes over the whole call."""
+
+    time_s: float
+    call_s: float
+    kernels: tuple[KernelReplay, ...]
+    hbm_read_bytes: float
+    hbm_write_bytes: float
+    l2_bytes: int
+    smem_bytes: int
+
+    @property
+    def main(self) -> KernelReplay:
+        """The kernel that takes longest."""
+        return max(self.kernels, key=lambda kernel: kernel.time_s)
+
+    @property
+    def launch_s(self) -> float:
+        """Launches and the fixed time of the call."""
+        return self.call_s + sum(kernel.launch_s for kernel in self.kernels)
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds that warpgroups waited for data."""
+        return sum(kernel.exposed_s for kernel in self.kernels)
+
+    def units_s(self) -> dict[str, float]:
+        """Busy seconds by unit, and `idle`: the time in which not even the busiest unit had work."""
+        units = {unit: sum(kernel.units_s[unit] for kernel in self.kernels) for unit in UNITS}
+        return units | {"idle": max(0.0, self.time_s - max(units.values()))}
+
+    @property
+    def bound(self) -> str:
+        """The unit that was busy longest; `launch` or `latency` when that, or nothing, explains most of the time."""
+        units = {unit: seconds for unit, seconds in self.units_s().items() if unit != "idle"}
+        unit = max(units, key=lambda name: units[name])
+        if self.launch_s > 0.5 * self.time_s:
+            return "launch"
+        return unit if units[unit] >= 0.35 * self.time_s else "latency"
+
+
+def replay(
+    schedule: Schedule, gpu: Gpu, numbers: Numbers, *, mode: Mode = "fast", cache: Cache = "warm",
+    launch: LaunchMode = "stream",
+) -> Replay:  # fmt: skip
+    """Replay `schedule` on `gpu`.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    gpu : Gpu
+    numbers : Numbers
+        Fitted numbers of the implementation and the GPU.
+    mode : {"fast", "exact"}
+        Extend a few played blocks, or play every block on every SM.
+    cache : {"cold", "warm"}
+        Whether the L2 is flushed before the call or holds what the same call left there.
+    launch : {"stream", "graph", "kernel"}
+        Kernels launched into a stream, from a CUDA graph, or timed alone without launch.
+
+    Raises
+    ------
+    InputError
+        When a block does not fit an SM.
+    """
+    residency = [occupancy(kernel, gpu) for kernel in schedule.kernels]
+    running = tuple(
+        min(kernel.blocks, gpu.sm.count * fit.blocks_per_sm)
+        for kernel, fit in zip(schedule.kernels, residency, strict=True)
+    )
+    moved = traffic(schedule.kernels, running, gpu, numbers.gpu.l2_capacity_fraction, cache == "warm")
+    overhead = {"stream": gpu.launch.stream_s, "graph": gpu.launch.graph_s, "kernel": 0.0}[launch]
+    overhead *= numbers.gpu.launch_scale
+    kernels = tuple(
+        _replay_kernel(kernel, gpu, numbers, fit, rows, mode, overhead)
+        for kernel, fit, rows in zip(schedule.kernels, residency, moved, strict=True)
+    )
+    call = 0.0 if launch == "kernel" else numbers.implementation.call_s
+    flat = [row for rows in moved for row in rows]
+    return Replay(
+        time_s=call + sum(kernel.time_s + kernel.launch_s for kernel in kernels),
+        call_s=call,
+        kernels=kernels,
+        hbm_read_bytes=sum(row.hbm_bytes for row in flat if not row.written),
+        hbm_write_bytes=sum(row.hbm_bytes for row in flat if row.written),
+        l2_bytes=sum(row.l2_bytes for row in flat),
+        smem_bytes=schedule.total("smem_bytes"),
+    )
+
+
+def _replay_kernel(
+    kernel: Kernel, gpu: Gpu, numbers: Numbers, fit: Occupancy, rows: tuple[Traffic, ...], mode: Mode, launch_s: float
+) -> KernelReplay:
+    costs = machine(kernel, gpu, numbers)
+    misses = {row.tensor: row.hbm_bytes / row.l2_bytes for row in rows}
+    slots = fit.blocks_per_sm
+    if mode == "exact":
+        grid = play_exact(kernel, compile_kernel(kernel, costs, misses, 1.0), gpu.sm.count, slots)
+    else:
+        grid = FastGrid(kernel, partial(compile_kernel, kernel, costs, misses), gpu.sm.count, slots).time()
+    return KernelReplay(
+        name=kernel.name,
+        time_s=grid.time_ps / PS,
+        launch_s=launch_s,
+        blocks=kernel.blocks,
+        blocks_per_sm=grid.blocks_per_sm,
+        limited_by=fit.limited_by,
+        waves=grid.waves,
+        units_s=_units(kernel, costs, gpu.sm.count, rows),
+        exposed_s=_exposed(grid),
+        traffic=rows,
+        requested=grid.requested,
+    )
+
+
+def _exposed(grid: GridTime) -> float:
+    return grid.waited_ps / PS
+
+
+def _units(kernel: Kernel, costs: Machine, sms: int, rows: tuple[Traffic, ...]) -> dict[str, float]:
+    """Busy seconds of each unit: work over rate, shared evenly by the SMs."""
+    fp32 = kernel.total("scores") * costs.softmax_instructions + kernel.total("fp32")
+    return {
+        "tensor": kernel.total("flops") * costs.flop / sms / PS,
+        "exp": kernel.total("exps") * costs.exp / sms / PS,
+        "fp32": fp32 * costs.fp32 / sms / PS,
+        "shared_memory": kernel.total("smem_bytes") * costs.smem_byte / sms / PS,
+        "l2": sum(row.l2_bytes for row in rows) * costs.l2_byte / PS,
+        "hbm": sum(row.hbm_bytes for row in rows) * costs.hbm_byte / PS,
+    }
