@@ -35,7 +35,7 @@ IMPLEMENTATION_NUMBERS: dict[str, Number] = {
     "step_clks": Number("clk", 150.0, 0.0, 2000.0, "latency of one inner step: barriers and dependent issue"),
     "block_clks": Number("clk", 2000.0, 0.0, 20000.0, "latency of a block's prologue and epilogue together"),
     "call_s": Number("s", 3e-6, 0.0, 3e-4, "fixed time of a call beside the launches of its kernels"),
-    "extra": Number("1", 1.0, 0.05, 20.0, "implementation's own number, named by the implementation"),
+    "extra": Number("1", 1.0, 0.05, 10.0, "implementation's own number, named by the implementation"),
 }
 
 GPU_NUMBERS: dict[str, Number] = {

@@ -16,10 +16,12 @@ from attnsim.models.algorithms.flash1 import flash1_backward, flash1_forward, ke
 from attnsim.models.algorithms.flash_backward import BackwardTile, flash_backward
 from attnsim.models.algorithms.helpers import cache_write, combine, copy_rows, split_count
 from attnsim.models.algorithms.naive import FORMS, naive
+from attnsim.models.algorithms.passes import Access, streaming
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.mask import Mask
-from attnsim.models.schedule import Kernel, Schedule
+from attnsim.models.retune import check_tile
+from attnsim.models.schedule import Kernel, Path, Schedule
 from attnsim.models.workload import Workload
 
 Shape = tuple[int, int]
@@ -98,8 +100,6 @@ def _one_query(w: Workload) -> Workload:
 
 def _override(tile: FlashTile, shape: Shape | None, w: Workload, gpu: Gpu) -> FlashTile:
     """The user's tile in place of the implementation's, refused if its buffers do not fit."""
-    from attnsim.models.retune import check_tile
-
     chosen = tile if shape is None else with_tile(tile, *shape)
     check_tile(chosen, w, gpu)
     return chosen
@@ -248,8 +248,6 @@ def sglang_ampere(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
 
 def _prepare(w: Workload) -> Kernel:
     """FA3's `prepare_varlen_num_blocks`: one block per 992 sequences."""
-    from attnsim.models.algorithms.passes import Access, streaming
-
     sizes = [Access("lengths", 8 * w.batch), Access("splits", 4 * w.batch, True)]
     return streaming("prepare", sizes, elements=w.batch, threads=1024, blocks=-(-w.batch // 992))
 
@@ -311,7 +309,7 @@ def _naive(name: str, form: str) -> Builder:
     def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         if shape is not None:
             raise InputError(f"{name} takes no tile: its GEMMs are cuBLAS's; leave --tile out")
-        path = "wgmma" if gpu.features.wgmma else "tcgen05" if gpu.features.tcgen05 else "mma_sync"
+        path: Path = "wgmma" if gpu.features.wgmma else "tcgen05" if gpu.features.tcgen05 else "mma_sync"
         return naive(w, gpu, name, FORMS[form], path)
 
     return build

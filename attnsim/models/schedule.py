@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Kind = Literal["load", "wait", "store", "mma", "mma_async", "mma_wait", "vector", "delay"]
+Kind = Literal["load", "wait", "store", "mma", "mma_async", "mma_wait", "vector", "delay", "prefetch"]
 Path = Literal["mma_sync", "wgmma", "tcgen05", "simt"]
 
 
@@ -29,7 +29,8 @@ class TileOp:
         ``load`` starts an asynchronous copy from global memory and ``wait`` blocks until the oldest such copy of the
         same tensor has landed; ``store`` writes global memory and goes on; ``mma`` multiplies and waits,
         ``mma_async`` issues and ``mma_wait`` waits for the oldest one issued; ``vector`` is work on registers
-        (softmax, rescaling, masks); ``delay`` is a fixed latency.
+        (softmax, rescaling, masks); ``delay`` is a fixed latency; ``prefetch`` lets a persistent block start the
+        leading loads of its next tile.
     tensor : str
         The tensor moved or waited for; the output's name for an MMA.
     bytes : int
@@ -143,6 +144,9 @@ class Kernel:
         Shared-memory buffers and their bytes, for messages and printing.
     dtype : str
         Tensor-core input format.
+    slowed_by_extra : bool
+        Whether the implementation's `extra` number divides the tensor rate of this kernel (backward kernels, whose
+        GEMMs the forward's efficiency does not describe).
     multicast : int
         Blocks of a cluster that share one read of K and V from the L2.
     step : str
@@ -164,6 +168,7 @@ class Kernel:
     buffers: tuple[tuple[str, int], ...] = ()
     dtype: str = "bf16"
     multicast: int = 1
+    slowed_by_extra: bool = False
     step: str = "step"
     _totals: dict[str, int] = field(default_factory=dict, repr=False)
 

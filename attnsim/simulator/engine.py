@@ -8,12 +8,12 @@ no queue of waiting processes is ever kept (``simpy.Resource`` costs five times 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import simpy
 
-from attnsim.simulator.program import DELAY, LOAD, MMA, MMA_ASYNC, MMA_WAIT, STORE, VECTOR, WAIT, Program
+from attnsim.simulator.program import DELAY, LOAD, MMA, MMA_ASYNC, MMA_WAIT, PREFETCH, STORE, VECTOR, WAIT, Program
 
 Runs = Sequence[tuple[int, int]]
 """(segment, repeats) of one thread block, in program order."""
@@ -23,9 +23,15 @@ Process = Generator[simpy.Event, object, None]
 
 @dataclass(slots=True)
 class Memory:
-    """The levels that SMs share: when L2 and HBM will be free, and the bytes asked of them per tensor."""
+    """The levels that SMs share: when L2 and HBM will be free, and the bytes asked of them per tensor.
+
+    `sharers` is 1 when every SM is played. When one SM stands for `sharers`, a transfer holds the level for all of them.
+    At the first instant all SMs ask at once and the one played is the last to be served; from then on they come one
+    after the other, so its own transfers pass at full speed as long as the level keeps up.
+    """
 
     tensors: int
+    sharers: float = 1.0
     l2_free: int = 0
     hbm_free: int = 0
     loaded: list[int] = field(default_factory=list)
@@ -49,9 +55,11 @@ class Sm:
 class Block:
     """The shared state of a thread block's warpgroups: which loads have been issued and when they land."""
 
-    __slots__ = ("arrivals", "landing", "wakeups")
+    __slots__ = ("arrivals", "landing", "prefetched", "runs", "wakeups")
 
-    def __init__(self, tensors: int) -> None:
+    def __init__(self, tensors: int, runs: Runs) -> None:
+        self.runs = runs
+        self.prefetched = [0] * tensors  # loads of each tensor issued before the block began
         self.landing: list[list[int]] = [[] for _ in range(tensors)]
         self.arrivals: list[list[int]] = [[] for _ in range(tensors)]
         self.wakeups: dict[tuple[int, int], simpy.Event] = {}
@@ -59,7 +67,7 @@ class Block:
     def last_to_free(self, tensor: int, turn: int, members: int) -> bool:
         """Note that a warpgroup has freed the buffer of a tensor's `turn`-th load; whether all have now."""
         arrivals = self.arrivals[tensor]
-        if turn == len(arrivals):
+        while turn >= len(arrivals):
             arrivals.append(0)
         arrivals[turn] += 1
         return arrivals[turn] == members
@@ -68,37 +76,53 @@ class Block:
 def transfer(now: int, sm: Sm, memory: Memory, port: int, l2: int, hbm: int) -> int:
     """Book a transfer on the SM's port, the L2 and the HBM; return when its last byte is through."""
     sm.port_free = through = max(sm.port_free, now) + port
+    turn = memory.sharers if now else 1.0
     if l2:
-        memory.l2_free = free = max(memory.l2_free, now) + l2
-        through = max(through, free)
+        start = max(memory.l2_free, now)
+        memory.l2_free = start + l2
+        through = max(through, start + int(l2 / turn))
     if hbm:
-        memory.hbm_free = free = max(memory.hbm_free, now) + hbm
-        through = max(through, free)
+        start = max(memory.hbm_free, now)
+        memory.hbm_free = start + hbm
+        through = max(through, start + int(hbm / turn))
     return through
 
 
+def prefetch(now: int, sm: Sm, memory: Memory, program: Program, block: Block) -> None:
+    """Issue the loads that a block begins with, before it begins."""
+    for segment, repeats in block.runs:
+        for _ in range(repeats):
+            for kind, tensor, one, two, three, four, size in program.segments[segment]:
+                if kind == LOAD:
+                    block.landing[tensor].append(transfer(now, sm, memory, one, two, three) + four)
+                    block.prefetched[tensor] += 1
+                    memory.loaded[tensor] += size
+                elif kind != DELAY:
+                    return
+
+
 def warpgroup(
-    env: simpy.Environment, sm: Sm, memory: Memory, program: Program, runs: Runs, block: Block
+    env: simpy.Environment, sm: Sm, memory: Memory, program: Program, block: Block, ahead: Callable[[], None]
 ) -> Process:
-    """Play one warpgroup of a thread block through its loop nest."""
+    """Play one warpgroup of a thread block through its loop nest; `ahead` is called where it may prefetch."""
     timeout = env.timeout
     members = program.warpgroups
     waits = [0] * len(program.tensors)  # loads of each tensor this warpgroup has waited for
     frees = [0] * len(program.tensors)  # and those whose buffer it has freed
     issued: deque[int] = deque()  # ends of its asynchronous MMAs
     last_load = -1
-    for segment, repeats in runs:
+    for segment, repeats in block.runs:
         steps = program.segments[segment]
         for _ in range(repeats):
             for kind, tensor, one, two, three, four, size in steps:
                 if kind == VECTOR:
-                    now = env.now
+                    now = int(env.now)
                     start = sm.vector_free if sm.vector_free > now else now
                     sm.vector_free = end = start + one
                     sm.tensor_free = (sm.tensor_free if sm.tensor_free > start else start) + two
                     yield timeout(end - now)
                 elif kind == MMA or kind == MMA_ASYNC:
-                    now = env.now
+                    now = int(env.now)
                     start = sm.tensor_free if sm.tensor_free > now else now
                     sm.tensor_free = end = start + one
                     sm.vector_free = (sm.vector_free if sm.vector_free > start else start) + two
@@ -110,31 +134,33 @@ def warpgroup(
                     turn = waits[tensor]
                     waits[tensor] = turn + 1
                     landing = block.landing[tensor]
-                    now = env.now
+                    now = int(env.now)
                     if turn >= len(landing):
                         wakeup = block.wakeups.setdefault((tensor, turn), env.event())
                         yield wakeup
-                    late = landing[turn] - env.now
+                    late = landing[turn] - int(env.now)
                     if late > 0:
                         yield timeout(late)
-                    sm.waited += env.now - now
+                    sm.waited += int(env.now) - now
                 elif kind == LOAD:
-                    if members > 1:  # the last warpgroup to free the buffer issues the copy
-                        turn = frees[tensor]
-                        frees[tensor] = turn + 1
-                        if not block.last_to_free(tensor, turn, members):
-                            continue
+                    turn = frees[tensor]
+                    frees[tensor] = turn + 1
+                    if turn < block.prefetched[tensor]:
+                        continue
+                    # The last warpgroup to free the buffer issues the copy.
+                    if members > 1 and not block.last_to_free(tensor, turn, members):
+                        continue
                     if env.now == last_load:  # copies issued at one instant take turns with those of other SMs
                         yield timeout(0)
-                    last_load = env.now
+                    last_load = int(env.now)
                     landing = block.landing[tensor]
-                    landing.append(transfer(env.now, sm, memory, one, two, three) + four)
+                    landing.append(transfer(int(env.now), sm, memory, one, two, three) + four)
                     memory.loaded[tensor] += size
                     waiting = block.wakeups.pop((tensor, len(landing) - 1), None)
                     if waiting is not None:
                         waiting.succeed()
                 elif kind == MMA_WAIT:
-                    late = issued.popleft() - env.now
+                    late = issued.popleft() - int(env.now)
                     if late > 0:
                         yield timeout(late)
                 elif kind == STORE:
@@ -143,26 +169,54 @@ def warpgroup(
                         frees[tensor] = turn + 1
                         if not block.last_to_free(tensor, turn, members):
                             continue
-                    transfer(env.now, sm, memory, one, two, three)
+                    transfer(int(env.now), sm, memory, one, two, three)
                     memory.stored[tensor] += size
                 elif kind == DELAY:
                     yield timeout(one)
+                elif kind == PREFETCH:
+                    ahead()
 
 
-def slot(
-    env: simpy.Environment, sm: Sm, memory: Memory, program: Program, queue: Iterable[Runs], ends: list[int]
-) -> Process:
-    """One place for a resident thread block: run blocks from the queue until it is empty."""
-    for runs in queue:
-        block = Block(len(program.tensors))
-        if program.warpgroups == 1:
-            yield from warpgroup(env, sm, memory, program, runs, block)
-        else:
-            members = [
-                env.process(warpgroup(env, sm, memory, program, runs, block)) for _ in range(program.warpgroups)
-            ]
-            yield env.all_of(members)
-        ends.append(int(env.now))
+class Slot:
+    """One place for a resident thread block on an SM: it runs blocks from the queue until that is empty."""
+
+    def __init__(
+        self, env: simpy.Environment, sm: Sm, memory: Memory, program: Program, queue: Iterator[Runs], ends: list[int]
+    ) -> None:
+        self.env, self.sm, self.memory, self.program = env, sm, memory, program
+        self.queue, self.ends = queue, ends
+        self.next: Block | None = None
+
+    def take(self) -> Block | None:
+        """The next block of the queue."""
+        runs = next(self.queue, None)
+        return None if runs is None else Block(len(self.program.tensors), runs)
+
+    def ahead(self) -> None:
+        """Take the next block already and start its loads; the first warpgroup to get here does it for all."""
+        if self.next is None:
+            self.next = self.take()
+            if self.next is not None:
+                prefetch(int(self.env.now), self.sm, self.memory, self.program, self.next)
+
+    def process(self) -> Process:
+        """Run blocks one after the other."""
+        env = self.env
+        block = self.take()
+        while block is not None:
+            self.next = None
+            if self.program.warpgroups == 1:
+                yield from warpgroup(env, self.sm, self.memory, self.program, block, self.ahead)
+            else:
+                members = range(self.program.warpgroups)
+                yield env.all_of(
+                    [
+                        env.process(warpgroup(env, self.sm, self.memory, self.program, block, self.ahead))
+                        for _ in members
+                    ]
+                )
+            self.ends.append(int(env.now))
+            block = self.next or self.take()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +247,12 @@ def play(program: Program, sms: int, slots_per_sm: int, queue: Iterator[Runs]) -
     Blocks are handed out breadth-first: one to each SM, then a second one to each, as the hardware does.
     """
     env = simpy.Environment(0)
-    memory = Memory(len(program.tensors))
+    memory = Memory(len(program.tensors), program.sharers)
     machines = [Sm() for _ in range(sms)]
     ends: list[int] = []
     for _ in range(slots_per_sm):
         for sm in machines:
-            env.process(slot(env, sm, memory, program, queue, ends))
+            env.process(Slot(env, sm, memory, program, queue, ends).process())
     env.run()
     drained = max(memory.l2_free, memory.hbm_free, *(sm.port_free for sm in machines))
     requested = {

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from attnsim.models.schedule import Kernel
 from attnsim.simulator.engine import Played, Runs, play
-from attnsim.simulator.program import Program
+from attnsim.simulator.program import LOAD, STORE, Program
 
 PLAYED_TURNS = 6
 """Turns of an inner loop that the fast mode plays before it extends it by its period."""
@@ -92,9 +92,11 @@ class FastGrid:
         self.programs: dict[float, Program] = {}
         self.compiled = compiled
         self.plays: dict[tuple[object, ...], Played] = {}
-        flat = kernel.repeats.reshape(len(kernel.repeats), -1)
-        self.flat = flat
-        self.clipped = np.minimum(flat, PLAYED_TURNS)
+        turns = kernel.repeats.shape[1]
+        kept = [0, turns // 2, turns - 1] if turns > 3 else list(range(turns))
+        played = np.minimum(kernel.repeats[:, kept], PLAYED_TURNS)
+        self.clipped = played.reshape(len(played), -1)
+        self.beyond = kernel.repeats.sum(axis=1) - played.sum(axis=1)
 
     def runs(self, repeats: NDArray[np.int64]) -> list[tuple[int, int]]:
         """The (segment, repeats) of a block with these flattened repeat counts."""
@@ -112,15 +114,21 @@ class FastGrid:
             self.plays[key] = play(self.programs[active], 1, resident, queue)
         return self.plays[key]
 
-    def period(self, repeats: NDArray[np.int64], segment: int, resident: int, active: float) -> tuple[float, float]:
-        """Time and waiting that one more turn of a segment adds to a round of resident blocks."""
+    def period(self, repeats: NDArray[np.int64], segment: int, resident: int, active: float) -> float:
+        """Time that one more turn of a segment adds to a round of resident blocks."""
+        places = np.arange(segment, len(repeats), len(self.kernel.segments))
         longer = repeats.copy()
-        longer[segment] += PERIOD_TURNS
-        before, after = (self.played(r, resident, 1, active) for r in (repeats, longer))
-        return (
-            (after.time - before.time) / PERIOD_TURNS,
-            (after.waited - before.waited) / PERIOD_TURNS,
-        )
+        longer[places[np.argmax(repeats[places])]] += PERIOD_TURNS
+        before, after = (self.played(r, resident, 1, active).time for r in (repeats, longer))
+        return (after - before) / PERIOD_TURNS
+
+    def round_time(self, block_class: int, resident: int, active: float) -> float:
+        """Time of a first round of blocks of a class."""
+        clipped = self.clipped[block_class]
+        time = float(self.played(clipped, resident, 1, active).time)
+        for segment in np.flatnonzero(self.beyond[block_class]):
+            time += self.beyond[block_class, segment] * self.period(clipped, int(segment), resident, active)
+        return time
 
     def class_times(self, resident: int, active: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Time of a first and of a following round of blocks, per class, with `resident` of them on an SM.
@@ -129,17 +137,16 @@ class FastGrid:
         """
         weights = np.random.default_rng(0).integers(1, 1 << 40, self.clipped.shape[1])
         _, firsts, group = np.unique(self.clipped @ weights, return_index=True, return_inverse=True)
-        first = np.empty(len(self.flat))
-        following = np.empty(len(self.flat))
+        first = np.empty(len(self.clipped))
+        following = np.empty(len(self.clipped))
         for number, example in enumerate(firsts):
             members = np.flatnonzero(group == number)
-            clipped = self.clipped[example]
-            beyond = self.flat[members] - clipped
+            clipped, beyond = self.clipped[example], self.beyond[members]
             one = self.played(clipped, resident, 1, active).time
             two = self.played(clipped, resident, 2, active).time
             extra = np.zeros(len(members))
             for segment in np.flatnonzero(beyond.any(axis=0)):
-                extra += beyond[:, segment] * self.period(clipped, int(segment), resident, active)[0]
+                extra += beyond[:, segment] * self.period(clipped, int(segment), resident, active)
             first[members] = one + extra
             following[members] = two - one + extra
         return first, following
@@ -175,37 +182,66 @@ class FastGrid:
         slots = self.sms * resident
         lead = float((first - following).max())
         order, beyond = self._dispatched(following, slots)
-        durations = following[order].tolist()
-        free = [(0.0, slot) for slot in range(slots)]
-        if len(durations) > slots:
+        remaining = np.zeros(slots)
+        empty = 0.0
+        if len(order) > slots:
+            durations = following[order].tolist()
+            # Residents of an SM take turns on its units, so the first of them ends a little before the last.
+            ends = self.played(self.clipped[int(np.argmax(first))], resident, 1, float(self.sms)).ends
+            free = sorted((float(ends[slot // self.sms] - ends[-1]), slot) for slot in range(slots))
             for duration in durations:
-                at, slot = free[0]
-                heapq.heapreplace(free, (at + duration, slot))
-            empty = at
+                empty, slot = free[0]
+                heapq.heapreplace(free, (empty + duration, slot))
+            for at, slot in free:
+                remaining[slot] = at - empty
         else:
-            free = [(durations[slot] if slot < len(durations) else 0.0, slot) for slot in range(slots)]
-            empty = 0.0
-        ends = np.zeros(slots)
-        for at, slot in free:
-            ends[slot] = at
-        remaining = np.sort(np.maximum(ends.reshape(resident, self.sms) - empty, 0.0), axis=0)
-        speed = self._speeds(first, resident)
-        steps = np.diff(remaining, axis=0, prepend=0.0)
-        tail = (steps * speed[:, None]).sum(axis=0).max()
-        return empty + float(tail) + beyond + lead
+            remaining[: len(order)] = following[order]
+        tail = self._drain(remaining.reshape(resident, self.sms), min(len(order), slots), int(np.argmax(first)))
+        return empty + beyond + tail + lead
 
-    def _speeds(self, first: NDArray[np.float64], resident: int) -> NDArray[np.float64]:
-        """Time of a block with r, r-1, ..., 1 residents over its time with r."""
-        longest = int(np.argmax(first))
-        times = []
-        for k in range(resident, 0, -1):
-            clipped, sharers = self.clipped[longest], self._sharers(self.kernel.blocks, k)
-            time = float(self.played(clipped, k, 1, sharers).time)
-            beyond = self.flat[longest] - clipped
-            for segment in np.flatnonzero(beyond):
-                time += beyond[segment] * self.period(clipped, int(segment), k, sharers)[0]
-            times.append(time)
-        return np.array(times) / times[0]
+    def _drain(self, remaining: NDArray[np.float64], running: int, longest: int) -> float:
+        """Time until the last block ends once no more are waiting.
+
+        Blocks that are left alone on their SM run faster, and where memory is the limit all run faster as fewer ask
+        for it: a block that takes ``max(alone(k), running * memory)`` has k blocks on its SM and `running` in all.
+
+        Parameters
+        ----------
+        remaining : ndarray, shape [resident, SMs]
+            Time that each block still needs while `running` blocks run.
+        running : int
+        longest : int
+            Class whose replays give the ratios.
+        """
+        resident, sms = remaining.shape
+        alone = np.array([0.0, *(self.round_time(longest, k, 1.0) for k in range(1, resident + 1))])
+        memory = self._memory_time(longest)
+        left, elapsed = remaining.copy(), 0.0
+        start = max(alone[resident], running * memory)
+        while (running := np.count_nonzero(left)) > 0:
+            on_sm = np.count_nonzero(left, axis=0)
+            pace = np.broadcast_to(np.maximum(alone[on_sm], running * memory) / start, left.shape)
+            ends = np.where(left > 0, left * pace, np.inf)
+            # Ends that lie within 2 % of each other are one event: the tail then takes at most some fifty of them.
+            step = float(ends.min())
+            step = float(ends[ends <= step + 0.02 * float(np.max(left * pace))].max())
+            elapsed += step
+            left = np.where(left > 0, np.maximum(left - step / pace, 0.0), 0.0)
+            left[ends <= step] = 0.0
+        return elapsed
+
+    def _memory_time(self, block_class: int) -> float:
+        """Time that one block's transfers hold the chip's L2 or HBM, whichever is longer."""
+        if 1.0 not in self.programs:
+            self.programs[1.0] = self.compiled(sharers=1.0)
+        totals = [0, 0]
+        turns = self.kernel.repeats[block_class].sum(axis=0)
+        for steps, n in zip(self.programs[1.0].segments, turns.tolist(), strict=True):
+            for kind, _, _, l2, hbm, _, _ in steps:
+                if kind in (LOAD, STORE):
+                    totals[0] += l2 * n
+                    totals[1] += hbm * n
+        return float(max(totals))
 
     def _dispatched(self, durations: NDArray[np.float64], slots: int) -> tuple[NDArray[np.int64], float]:
         """Classes of the blocks to hand out one by one, and the time of those beyond at the rate of the slots."""

@@ -67,6 +67,8 @@ def machine(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> Machine:
     rate = gpu.tensor_flops_per_clk(kernel.dtype)
     if kernel.path == "mma_sync":
         rate *= gpu.tensor.mma_sync_fraction
+    if kernel.slowed_by_extra:
+        rate /= fitted.extra
     hbm_fraction = numbers.gpu.hbm_fraction or gpu.hbm.achievable_fraction
     return Machine(
         clk=clk,

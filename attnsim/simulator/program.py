@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attnsim.models.schedule import Kernel, TileOp
 from attnsim.simulator.machine import Machine
 
-LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY = range(8)
+LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH = range(9)
 
 Step = tuple[int, int, int, int, int, int, int]
 """(operation, tensor, four costs in picoseconds, bytes requested of global memory); see :func:`compile_op`."""
@@ -26,11 +26,14 @@ class Program:
         Names behind the tensor numbers.
     warpgroups : int
         Warpgroups that run every block side by side.
+    sharers : float
+        SMs' worth of traffic that each transfer stands for.
     """
 
     segments: tuple[tuple[Step, ...], ...]
     tensors: tuple[str, ...]
     warpgroups: int
+    sharers: float
 
 
 def compile_kernel(kernel: Kernel, costs: Machine, misses: Mapping[str, float], sharers: float) -> Program:
@@ -55,7 +58,7 @@ def compile_kernel(kernel: Kernel, costs: Machine, misses: Mapping[str, float], 
         )
         for segment in kernel.segments
     )
-    return Program(segments, names, kernel.warpgroups)
+    return Program(segments, names, kernel.warpgroups, sharers)
 
 
 def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: int, multicast: int) -> Step:
@@ -91,5 +94,7 @@ def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: 
             return (DELAY, tensor, round(named.get(op.tensor, 0.0) + op.clks * costs.clk), 0, 0, 0, 0)
         case "wait":
             return (WAIT, tensor, 0, 0, 0, 0, 0)
+        case "prefetch":
+            return (PREFETCH, tensor, 0, 0, 0, 0, 0)
         case "mma_wait":
             return (MMA_WAIT, tensor, 0, 0, 0, 0, 0)

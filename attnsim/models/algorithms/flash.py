@@ -449,7 +449,8 @@ def _fa3_loop(
         (step("step, last V", False, True, False), only_v - masked_v),
         (step("masked step, no load", False, False, True), masked_none),
         (step("step, no load", False, False, False), none - masked_none),
-        (Segment("last P V", (TileOp("wait", "V"), ops.output())), busy * 1),
+        (Segment("last P V", (*((TileOp("prefetch"),) if ops.tile.persistent else ()), TileOp("wait", "V"), ops.output())),
+         busy * 1),
     ]
 
 

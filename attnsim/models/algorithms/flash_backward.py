@@ -148,6 +148,7 @@ def _main(w: Workload, tile: BackwardTile, d: int, dv: int) -> Kernel:
         launches=(Launch(inverse, heads),),
         uses=uses,
         warpgroups=2,
+        slowed_by_extra=True,
         path=tile.path,
         buffers=buffers,
         dtype=w.dtype,

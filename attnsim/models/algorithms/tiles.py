@@ -10,6 +10,7 @@ from __future__ import annotations
 from attnsim.models.algorithms.flash import FlashTile, padded
 from attnsim.models.algorithms.flash_backward import BackwardTile
 from attnsim.models.gpu import Gpu
+from attnsim.models.schedule import Path
 from attnsim.models.workload import Workload
 
 KIB = 1024
@@ -80,7 +81,7 @@ def fa3_forward(w: Workload, gpu: Gpu, paged: bool = False, pack_gqa: bool = Fal
         shape = _fa3_fp8(d, local, paged)
         in_smem = False
     elif d <= 64:
-        shape, in_smem = ((192, 128), False) if narrow else ((192, 192), True)
+        shape, in_smem = (192, 128), False  # the paper's kernel; trees since 2025 take 192 x 192 without a mask
     elif d <= 96:
         shape, in_smem = ((192, 128), True) if local or paged else ((192, 144), True)
     elif d <= 128:
@@ -169,7 +170,7 @@ def fa3_ampere(w: Workload, gpu: Gpu, split: bool = False) -> FlashTile:
 def triton(w: Workload, gpu: Gpu) -> FlashTile:
     """Triton's tutorial kernel: 128 x 64, 4 warps, 3 stages, fewer where shared memory is short."""
     d = padded(max(w.head_dim, w.head_dim_v))
-    path = "wgmma" if gpu.features.wgmma else "mma_sync"
+    path: Path = "wgmma" if gpu.features.wgmma else "mma_sync"
     for stages in (3, 2, 1):
         for keys in (64, 32):
             tile = FlashTile(
@@ -184,12 +185,11 @@ def triton(w: Workload, gpu: Gpu) -> FlashTile:
 def xformers(w: Workload, gpu: Gpu) -> FlashTile:
     """xformers' and PyTorch's memory-efficient kernel (cutlass)."""
     d = max(w.head_dim, w.head_dim_v)
-    path = "mma_sync"
     if d <= 64:
-        return FlashTile(64, 64, warps=4, registers=128, p_in_smem=True, path=path)
+        return FlashTile(64, 64, warps=4, registers=128, p_in_smem=True)
     if d <= 128:
-        return FlashTile(64, 128, warps=8, warpgroups=2, registers=128, p_in_smem=True, path=path)
-    return FlashTile(32, 128, warps=4, registers=128, p_in_smem=True, path=path)
+        return FlashTile(64, 128, warps=8, warpgroups=2, registers=128, p_in_smem=True)
+    return FlashTile(32, 128, warps=4, registers=128, p_in_smem=True)
 
 
 def xformers_backward(w: Workload, gpu: Gpu) -> BackwardTile:

@@ -1,0 +1,78 @@
+"""attnsim predicts how attention runs on a GPU: time, bytes, what bounds it, and how far to trust the answer.
+
+The names below are imported on first use (PEP 562), so that ``import attnsim`` loads neither NumPy nor anything
+else of size.
+
+Examples
+--------
+>>> import attnsim
+>>> question = attnsim.Workload(batch=8, heads_q=16, seq_q=1024, head_dim=64, mask=attnsim.Mask.causal())
+>>> attnsim.predict(question, "a100-sxm4-80gb").algorithm
+'flash'
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attnsim.api import Prediction, compare, predict, predict_table
+    from attnsim.models.errors import InputError
+    from attnsim.models.gpu import Gpu
+    from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
+    from attnsim.models.mask import Mask
+    from attnsim.models.workload import Workload
+    from attnsim.validation.trust import Trust
+
+    __version__: str
+
+__all__ = [
+    "Gpu",
+    "InputError",
+    "Mask",
+    "Prediction",
+    "Trust",
+    "Workload",
+    "__version__",
+    "builtin_gpu_ids",
+    "compare",
+    "load_gpu",
+    "predict",
+    "predict_table",
+]
+
+_HOMES = {
+    "Gpu": "attnsim.models.gpu",
+    "InputError": "attnsim.models.errors",
+    "Mask": "attnsim.models.mask",
+    "Prediction": "attnsim.api",
+    "Trust": "attnsim.validation.trust",
+    "Workload": "attnsim.models.workload",
+    "builtin_gpu_ids": "attnsim.models.gpu_files",
+    "compare": "attnsim.api",
+    "load_gpu": "attnsim.models.gpu_files",
+    "predict": "attnsim.api",
+    "predict_table": "attnsim.api",
+}
+
+
+def __getattr__(name: str) -> object:
+    value: object
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name == "__version__":
+        from importlib import metadata
+
+        try:
+            value = metadata.version("attnsim")
+        except metadata.PackageNotFoundError:
+            value = "0+unknown"  # run from a source tree that is not installed
+    else:
+        raise AttributeError(f"module 'attnsim' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,264 @@
+"""predict and compare: one question, one or several answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from attnsim.api.building import peak_bytes, play, tunable
+from attnsim.api.choosing import (
+    Algorithm,
+    Conditions,
+    choose_implementation,
+    read_algorithm,
+    read_conditions,
+    read_gpu,
+    without_window,
+)
+from attnsim.api.prediction import Prediction
+from attnsim.models.calibration import Chosen, choose
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.gpu_fields import shown
+from attnsim.models.implementations import IMPLEMENTATIONS, Implementation, default_implementation, find_implementation
+from attnsim.models.schedule import Schedule
+from attnsim.models.workload import Workload
+from attnsim.simulator.replay import Replay
+from attnsim.validation.trust import assess
+
+_LIKE = {name: record.like for name, record in IMPLEMENTATIONS.items()}
+_PASS_FLOPS = {"fwd": 2, "decode": 2, "bwd": 5, "fwd+bwd": 7}
+"""Useful FLOPs per visible pair and column of Q and V: 2 forward, 2.5 times that backward (FlashAttention's count)."""
+
+
+def predict(
+    workload: Workload,
+    gpu: Gpu | str,
+    algorithm: str = "flash",
+    *,
+    implementation: str | None = None,
+    tiles: str = "shipped",
+    tile: str | tuple[int, int] | None = None,
+    mode: str = "fast",
+    cache: str = "warm",
+    launch: str = "stream",
+    baseline: bool = True,
+    assumed: Iterable[str] = (),
+) -> Prediction:
+    """Predict how one algorithm runs a workload on a GPU.
+
+    Parameters
+    ----------
+    workload : Workload
+        The question; its mask is taken as it is, window included.
+    gpu : Gpu or str
+        A GPU, a built-in id or a path to a GPU file.
+    algorithm : str
+        One of `attnsim.api.ALGORITHMS`.
+    implementation : str, optional
+        Whose kernels to imitate; by default the best available for the GPU.
+    tiles : {"shipped", "retuned"}
+        The tiles and occupancy of the real implementation on the unchanged GPU, or the best that fits this one.
+    tile : str or (int, int), optional
+        Query rows x keys of the forward kernel, "128x64", in place of the implementation's.
+    mode : {"fast", "exact"}
+        Extend a few played thread blocks, or play every one on every SM.
+    cache : {"warm", "cold"}
+        Whether the L2 holds what the same call left there.
+    launch : {"stream", "graph", "kernel"}
+        Launched into a stream, from a CUDA graph, or kernels alone without launch.
+    baseline : bool
+        Whether to predict naive attention too, for `speedup_vs_naive`.
+    assumed : iterable of str
+        What the question left open, to be said in the trust.
+
+    Raises
+    ------
+    InputError
+        Bad input, in one line: what was given, what is allowed.
+
+    Examples
+    --------
+    >>> from attnsim.models.mask import Mask
+    >>> question = Workload(batch=1, heads_q=32, seq_q=8192, head_dim=128, heads_kv=8, mask=Mask.causal())
+    >>> predict(question, "h100-sxm5-80gb").implementation
+    'flash_attn_v3'
+    """
+    if not isinstance(workload, Workload):
+        raise InputError(f"workload is {shown(workload)}; give an attnsim.Workload")
+    machine = read_gpu(gpu)
+    conditions = read_conditions(tiles, tile, mode, cache, launch)
+    what = read_algorithm(algorithm)
+    record = choose_implementation(what, implementation, workload, machine)
+    answer = _answer(workload, machine, what, record, conditions, tuple(assumed))
+    return _with_speedup(answer, machine, conditions) if baseline else answer
+
+
+def compare(
+    workload: Workload,
+    gpu: Gpu | str,
+    algorithms: Sequence[str] = ("naive", "flash"),
+    *,
+    implementation: str | None = None,
+    tiles: str = "shipped",
+    tile: str | tuple[int, int] | None = None,
+    mode: str = "fast",
+    cache: str = "warm",
+    launch: str = "stream",
+) -> list[Prediction]:
+    """Predict several algorithms for the same question, in the order given.
+
+    A window in the workload's mask applies to sliding-window only: the others run the full or causal mask, so that
+    the list shows what the window saves. `implementation` and `tile` apply to those algorithms that have them.
+
+    Parameters
+    ----------
+    workload, gpu, implementation, tiles, tile, mode, cache, launch
+        As for `predict`.
+    algorithms : sequence of str
+
+    Raises
+    ------
+    InputError
+    """
+    if not isinstance(workload, Workload):
+        raise InputError(f"workload is {shown(workload)}; give an attnsim.Workload")
+    chosen = [read_algorithm(name) for name in ([algorithms] if isinstance(algorithms, str) else algorithms)]
+    if not chosen:
+        raise InputError("no algorithm is given; give one or more, such as naive, flash")
+    named = find_implementation(implementation) if implementation else None
+    if named and not any(named.family in item.families for item in chosen):
+        raise InputError(
+            f"{named.name} runs none of the algorithms {', '.join(item.name for item in chosen)}; "
+            f"add the one it runs: {'naive' if named.family == 'naive' else 'flash'}"
+        )
+    fused = [item for item in chosen if item.families not in (("naive",), ("flash-1",))]
+    if tile is not None and not fused:
+        raise InputError(f"tile is {shown(tile)}, but {chosen[0].name} has no tile to choose; leave it out")
+    answers = []
+    for item in chosen:
+        answers.append(
+            predict(
+                workload if item.name == "sliding-window" else without_window(workload),
+                gpu,
+                item.name,
+                implementation=named.name if named and named.family in item.families else None,
+                tiles=tiles,
+                tile=tile if item in fused else None,
+                mode=mode,
+                cache=cache,
+                launch=launch,
+            )
+        )
+    return answers
+
+
+def _answer(
+    w: Workload, gpu: Gpu, algorithm: Algorithm, record: Implementation, conditions: Conditions, assumed: tuple[str, ...]
+) -> Prediction:
+    chosen = choose(record.name, _LIKE, gpu)
+    peak = peak_bytes(record, w)
+    schedule: Schedule | None = None
+    played: Replay | None = None
+    if peak <= gpu.hbm.capacity_bytes:
+        schedule, played = play(record, w, gpu, chosen.numbers, conditions)
+        peak = schedule.peak_memory_bytes
+        if peak > gpu.hbm.capacity_bytes:
+            schedule = played = None
+    return _prediction(w, gpu, algorithm, record, conditions, assumed, chosen, peak, schedule, played)
+
+
+def _prediction(
+    w: Workload,
+    gpu: Gpu,
+    algorithm: Algorithm,
+    record: Implementation,
+    conditions: Conditions,
+    assumed: tuple[str, ...],
+    chosen: Chosen,
+    peak: int,
+    schedule: Schedule | None,
+    played: Replay | None,
+) -> Prediction:
+    tiles = conditions.tiles if tunable(record) else "shipped"
+    trust = assess(w, gpu, chosen, record, tiles=tiles, assumed=assumed)
+    notes = schedule.notes if schedule else (_too_large(peak, gpu),)
+    if schedule is None:
+        trust = replace(trust, reason=f"{notes[0]}; {trust.reason}")
+    if algorithm.name == "split-kv" and schedule is not None and schedule.algorithm != "split-kv":
+        notes = (*notes, f"{record.name} does not split the keys of this question")
+    factor = _PASS_FLOPS[w.passes] * w.batch * w.heads_q * (w.head_dim + w.head_dim_v)
+    time = played.time_s if played else None
+    main = played.main if played else None
+    return Prediction(
+        workload=w,
+        algorithm=algorithm.name,
+        implementation=record.name,
+        gpu=gpu.id,
+        changes=gpu.changes,
+        tiles=tiles,
+        mode=conditions.mode,
+        cache=conditions.cache,
+        launch=conditions.launch,
+        time_s=time,
+        time_low_s=None if time is None else time * trust.low,
+        time_high_s=None if time is None else time * trust.high,
+        hbm_read_bytes=round(played.hbm_read_bytes) if played else None,
+        hbm_write_bytes=round(played.hbm_write_bytes) if played else None,
+        l2_bytes=round(played.l2_bytes) if played else None,
+        smem_bytes=played.smem_bytes if played else None,
+        flops_useful=factor * w.visible_pairs,
+        flops_executed=schedule.total("flops") if schedule else None,
+        flops_dense=factor * w.seq_q * w.seq_kv,
+        exponentials=schedule.total("exps") if schedule else None,
+        peak_memory_bytes=peak,
+        fits=played is not None,
+        bound=played.bound if played else None,
+        blocks_per_sm=main.blocks_per_sm if main else None,
+        waves=main.waves if main else None,
+        speedup_vs_naive=None,
+        trust=trust,
+        units_s=played.units_s() if played else {},
+        exposed_s=played.exposed_s if played else None,
+        launch_s=played.launch_s if played else None,
+        kernels=tuple((kernel.name, kernel.time_s) for kernel in played.kernels) if played else (),
+        tile=schedule.tile if schedule else "",
+        notes=notes,
+    )
+
+
+def _too_large(peak: int, gpu: Gpu) -> str:
+    return f"does not fit: needs {_bytes_text(peak)}, the card has {_bytes_text(gpu.hbm.capacity_bytes)}"
+
+
+def _bytes_text(size: float) -> str:
+    for unit, scale in (("EB", 1e18), ("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}" if size < 1e21 else f"{size / scale:.2e} {unit}"
+    return f"{size / 1e3:.3g} kB"
+
+
+def _with_speedup(answer: Prediction, gpu: Gpu, conditions: Conditions) -> Prediction:
+    """The same answer with its speedup over the default naive implementation."""
+    if answer.time_s is None:
+        return answer
+    plain = without_window(answer.workload)
+    default = answer.algorithm == "naive" and answer.implementation == "pytorch_eager" and plain == answer.workload
+    if default and conditions.mode == "fast":
+        return replace(answer, speedup_vs_naive=1.0)
+    naive = naive_time_s(plain, gpu, conditions.cache, conditions.launch)
+    return replace(answer, speedup_vs_naive=None if naive is None else naive / answer.time_s)
+
+
+@lru_cache(maxsize=1024)
+def naive_time_s(w: Workload, gpu: Gpu, cache: str, launch: str) -> float | None:
+    """Time of the default naive implementation, None where it does not run or does not fit."""
+    conditions = read_conditions("shipped", None, "fast", cache, launch)
+    algorithm = read_algorithm("naive")
+    try:
+        record = default_implementation("naive", gpu, w)
+        choose_implementation(algorithm, record.name, w, gpu)
+        return _answer(w, gpu, algorithm, record, conditions, ()).time_s
+    except InputError:
+        return None

@@ -1,0 +1,210 @@
+"""From an implementation to the schedule it runs: with the tiles it ships, a given one, or the best that fits."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+from attnsim.api.choosing import Conditions
+from attnsim.models.algorithms.flash import padded
+from attnsim.models.algorithms.naive import FORMS
+from attnsim.models.algorithms.naive import peak_memory_bytes as naive_peak_bytes
+from attnsim.models.calibration import Numbers
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu, Sm
+from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
+from attnsim.models.implementations import Implementation, flash_peak_bytes
+from attnsim.models.occupancy import occupancy
+from attnsim.models.retune import ACCUMULATOR_REGISTERS, KEYS, ROWS
+from attnsim.models.schedule import Kernel, Schedule
+from attnsim.models.workload import Workload
+from attnsim.simulator.machine import PS, machine
+from attnsim.simulator.replay import Replay, replay
+
+REPLAYED_CANDIDATES = 12
+"""Tiles that a retuning replays, after a simple estimate has sorted all that fit."""
+
+_NAIVE_FORMS = {
+    "pytorch_eager": "benchmark",
+    "hf_eager": "hf_eager",
+    "pytorch_sdpa_math": "sdpa_math",
+    "naive_fused_epilogue": "fused_epilogue",
+}
+
+
+def peak_bytes(record: Implementation, w: Workload) -> int:
+    """Least memory of a call, without building its schedule (partial results of split-KV left out)."""
+    if record.family == "naive":
+        return naive_peak_bytes(w, FORMS[_NAIVE_FORMS[record.name]])
+    return flash_peak_bytes(w)
+
+
+def tunable(record: Implementation) -> bool:
+    """Whether an implementation has a tile that can be chosen."""
+    return record.family not in ("naive", "flash-1")
+
+
+def play(
+    record: Implementation, w: Workload, gpu: Gpu, numbers: Numbers, conditions: Conditions
+) -> tuple[Schedule, Replay]:
+    """Build the schedule that the conditions ask for and replay it.
+
+    Raises
+    ------
+    InputError
+        When a tile does not fit the GPU.
+    """
+    if conditions.tiles == "retuned" and tunable(record) and "fwd" in w.directions:
+        return _retuned(record, w, gpu, numbers, conditions)
+    if conditions.tiles == "retuned" and tunable(record):
+        schedule = record.build(w, gpu, None)  # backward tiles are those the code would choose on this chip
+    elif conditions.tile is not None:
+        schedule = _given(record, w, gpu, conditions.tile)
+    else:
+        schedule = shipped(record, w, gpu)
+    _check_paths(record, schedule, gpu)
+    return schedule, _replay(schedule, gpu, numbers, conditions)
+
+
+def shipped(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:
+    """The schedule with the tiles and the occupancy of the real implementation on the unchanged GPU.
+
+    Tiles depend on shared memory, registers and thread limits, and those are the unchanged GPU's; split rules see
+    the changed number of SMs, as the real code would ask for it.
+
+    Raises
+    ------
+    InputError
+        When the shipped tile no longer fits.
+    """
+    base = _tile_gpu(gpu)
+    if base is gpu:
+        return record.build(w, gpu, None)
+    schedule = record.build(w, base, None)
+    kernels = tuple(
+        replace(kernel, max_blocks_per_sm=occupancy(kernel, base).blocks_per_sm) for kernel in schedule.kernels
+    )
+    try:
+        for kernel in kernels:
+            occupancy(kernel, gpu)
+    except InputError as error:
+        advice = "; --tiles retuned takes the best that fits" if tunable(record) else ""
+        raise InputError(f"{error}{advice}") from None
+    return replace(schedule, kernels=kernels)
+
+
+def _tile_gpu(gpu: Gpu) -> Gpu:
+    """`gpu` with the unchanged GPU's limits on what a block may hold."""
+    if not gpu.changes or gpu.base_id not in builtin_gpu_ids():
+        return gpu
+    base = load_gpu(gpu.base_id)
+    kept = {"count", "shared_memory_bytes_per_clk", "shared_memory_latency_clk", "fp32_flops_per_clk", "exp_per_clk"}
+    limits = {item.name: getattr(base.sm, item.name) for item in dataclasses.fields(Sm) if item.name not in kept}
+    limited = replace(gpu.sm, **limits)
+    return gpu if limited == gpu.sm else replace(gpu, sm=limited)
+
+
+def _given(record: Implementation, w: Workload, gpu: Gpu, shape: tuple[int, int]) -> Schedule:
+    if w.directions != ("fwd", "bwd"):
+        schedule = record.build(w, gpu, shape)
+    else:
+        schedule = _with_shipped_backward(record, record.build(w.with_passes("fwd"), gpu, shape), w, gpu)
+    if any(kernel.path == "wgmma" for kernel in schedule.kernels) and shape[0] % 64:
+        raise InputError(f"tile is {shape[0]}x{shape[1]}; {record.name} needs rows in steps of 64, one warpgroup each")
+    return schedule
+
+
+def _with_shipped_backward(record: Implementation, forward: Schedule, w: Workload, gpu: Gpu) -> Schedule:
+    """A forward schedule followed by the backward kernels that the implementation ships for the GPU."""
+    backward = record.build(w.with_passes("bwd"), gpu, None)
+    return replace(
+        forward,
+        kernels=(*forward.kernels, *backward.kernels),
+        tile=f"{forward.tile}; {backward.tile}",
+        peak_memory_bytes=max(forward.peak_memory_bytes, flash_peak_bytes(w)),
+        notes=tuple(dict.fromkeys((*forward.notes, *backward.notes))),
+    )
+
+
+def _retuned(
+    record: Implementation, w: Workload, gpu: Gpu, numbers: Numbers, conditions: Conditions
+) -> tuple[Schedule, Replay]:
+    """The fastest of the shipped tile and the most promising others that fit, by the fast replay.
+
+    All tiles that fit are sorted by :func:`_estimate`; `REPLAYED_CANDIDATES` of them are replayed.
+    """
+    forward = w.with_passes("fwd") if w.passes == "fwd+bwd" else w
+    found: list[tuple[float, Schedule]] = []
+    for rows in ROWS:
+        for keys in KEYS:
+            try:
+                schedule = record.build(forward, gpu, (rows, keys))
+                if _in_registers(schedule, forward, rows, keys):
+                    found.append((_estimate(schedule, gpu, numbers), schedule))
+            except InputError:
+                continue  # does not fit: that is what is being found out
+    found.sort(key=lambda pair: pair[0])
+    choices = [schedule for _, schedule in found[:REPLAYED_CANDIDATES]]
+    try:
+        own = record.build(forward, gpu, None)
+        for kernel in own.kernels:
+            occupancy(kernel, gpu)
+        choices.append(own)
+    except InputError:
+        if not choices:
+            raise
+    _check_paths(record, choices[0], gpu)
+    fast = replace(conditions, mode="fast")
+    played = [(schedule, _replay(schedule, gpu, numbers, fast)) for schedule in choices]
+    best, result = min(played, key=lambda pair: pair[1].time_s)
+    if forward is not w:
+        best = _with_shipped_backward(record, best, w, gpu)
+    elif conditions.mode == "fast":
+        return best, result
+    return best, _replay(best, gpu, numbers, conditions)
+
+
+def _main(schedule: Schedule) -> Kernel:
+    return max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
+
+
+def _in_registers(schedule: Schedule, w: Workload, rows: int, keys: int) -> bool:
+    """Whether the fp32 accumulators of O and S fit the threads' registers, as in `attnsim.models.retune.fits`."""
+    main = _main(schedule)
+    threads = main.threads - (128 if main.path == "wgmma" else 0)  # the warpgroup that only loads
+    return main.path == "tcgen05" or rows * (padded(w.head_dim_v) + keys) // threads <= ACCUMULATOR_REGISTERS
+
+
+def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
+    """Seconds of the main kernel, roughly: the busiest unit, step latencies shared by residents, whole waves."""
+    kernel = _main(schedule)
+    costs = machine(kernel, gpu, numbers)
+    slots = gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm
+    tensor = kernel.total("flops") * costs.flop + kernel.total("smem_bytes") * costs.smem_byte * costs.smem_exposed
+    fp32 = kernel.total("scores") * costs.softmax_instructions + kernel.total("fp32")
+    vector = kernel.total("exps") * costs.exp + fp32 * costs.fp32
+    steps = sum(
+        int(n) * sum(op.kind == "delay" and op.tensor == "step" for op in segment.ops)
+        for n, segment in zip(kernel.executions(), kernel.segments, strict=True)
+    )
+    compute = (max(tensor, vector) + costs.interference * min(tensor, vector)) / gpu.sm.count
+    waves = kernel.blocks / slots
+    ragged = -(-kernel.blocks // slots) / waves if not kernel.persistent and waves < 8 else 1.0
+    latency = (steps * costs.step + kernel.blocks * costs.block) / slots
+    return max((compute + latency) * ragged, kernel.total("bytes") * costs.l2_byte) / PS
+
+
+def _check_paths(record: Implementation, schedule: Schedule, gpu: Gpu) -> None:
+    for kernel in schedule.kernels:
+        for path, present in (("wgmma", gpu.features.wgmma), ("tcgen05", gpu.features.tcgen05)):
+            if kernel.path == path and not present:
+                raise InputError(
+                    f"{record.name} needs {path}, which {gpu.id} with features.{path} = false lacks; "
+                    "nearest it can: flash_attn_v2"
+                )
+
+
+def _replay(schedule: Schedule, gpu: Gpu, numbers: Numbers, conditions: Conditions) -> Replay:
+    return replay(
+        schedule, gpu, numbers, mode=conditions.mode, cache=conditions.cache, launch=conditions.launch
+    )

@@ -1,0 +1,213 @@
+"""From the words of a question to records: which algorithm, whose implementation, under which mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.gpu_fields import nearest, shown
+from attnsim.models.gpu_files import load_gpu
+from attnsim.models.implementations import (
+    Implementation,
+    check_runs,
+    default_implementation,
+    find_implementation,
+    runs_on,
+)
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+from attnsim.simulator.replay import Cache, LaunchMode, Mode
+
+FEW_QUERIES = 64
+"""Most queries of a head that count as decoding: one row tile of the split-KV kernels."""
+
+_ANY_FLASH = ("flash-1", "flash-2", "flash-3")
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One name that can be asked for.
+
+    Parameters
+    ----------
+    name : str
+    summary : str
+    families : tuple of str
+        Families of implementations that run it.
+    """
+
+    name: str
+    summary: str
+    families: tuple[str, ...]
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    item.name: item
+    for item in (
+        Algorithm("naive", "unfused: scores and probabilities go through HBM", ("naive",)),
+        Algorithm("flash", "fused: the best implementation available for the GPU", _ANY_FLASH),
+        Algorithm("flash-1", "FlashAttention-1: keys in the outer loop", ("flash-1",)),
+        Algorithm("flash-2", "FlashAttention-2: queries in the outer loop", ("flash-2",)),
+        Algorithm("flash-3", "FlashAttention-3: warp-specialised, softmax under the next GEMM", ("flash-3",)),
+        Algorithm("sliding-window", "fused, visiting only the key tiles inside the window", _ANY_FLASH),
+        Algorithm("split-kv", "fused decode: keys shared out over blocks, then combined", _ANY_FLASH),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How a prediction is made, apart from what and where.
+
+    Parameters
+    ----------
+    tiles : {"shipped", "retuned", "given"}
+    tile : (int, int) or None
+        Query rows x keys, for "given".
+    mode, cache, launch : str
+        As for `attnsim.simulator.replay.replay`.
+    """
+
+    tiles: str
+    tile: tuple[int, int] | None
+    mode: Mode
+    cache: Cache
+    launch: LaunchMode
+
+
+def read_conditions(
+    tiles: str, tile: str | tuple[int, int] | None, mode: str, cache: str, launch: str
+) -> Conditions:
+    """Check and collect the conditions.
+
+    Raises
+    ------
+    InputError
+        Naming what was given and what is allowed.
+    """
+    for name, value, allowed in (
+        ("tiles", tiles, ("shipped", "retuned")),
+        ("mode", mode, ("fast", "exact")),
+        ("cache", cache, ("cold", "warm")),
+        ("launch", launch, ("stream", "graph", "kernel")),
+    ):
+        if value not in allowed:
+            raise InputError(f"{name} is {shown(value)}; allowed: {', '.join(allowed)}")
+    shape = _shape(tile)
+    if shape is not None and tiles == "retuned":
+        raise InputError(f"tile {shape[0]}x{shape[1]} is given and tiles are to be retuned; leave one of them out")
+    return Conditions(
+        "given" if shape else tiles,
+        shape,
+        cast(Mode, mode),
+        cast(Cache, cache),
+        cast(LaunchMode, launch),
+    )
+
+
+def _shape(tile: str | tuple[int, int] | None) -> tuple[int, int] | None:
+    if tile is None:
+        return None
+    parts = tile.lower().replace("×", "x").split("x") if isinstance(tile, str) else list(tile)
+    try:
+        rows, keys = (int(part) for part in parts)
+    except (TypeError, ValueError):
+        raise InputError(f"tile is {shown(tile)}; write query rows x keys, such as 128x64") from None
+    if not (16 <= rows <= 512 and rows % 16 == 0 and 8 <= keys <= 512 and keys % 8 == 0):
+        raise InputError(
+            f"tile is {rows}x{keys}; allowed: rows 16 to 512 in steps of 16, keys 8 to 512 in steps of 8"
+        )
+    return rows, keys
+
+
+def read_gpu(gpu: Gpu | str) -> Gpu:
+    """The GPU itself, or the one with this id or in this file.
+
+    Raises
+    ------
+    InputError
+    """
+    if isinstance(gpu, Gpu):
+        return gpu
+    if not isinstance(gpu, str):
+        raise InputError(f"gpu is {shown(gpu)}; give an id such as 'h100-sxm5-80gb', a path or a Gpu")
+    return load_gpu(gpu)
+
+
+def read_algorithm(name: str) -> Algorithm:
+    """The record behind an algorithm's name.
+
+    Raises
+    ------
+    InputError
+        Naming the nearest.
+    """
+    found = ALGORITHMS.get(name.strip().lower()) if isinstance(name, str) else None
+    if found is None:
+        raise InputError(
+            f"algorithm {shown(name)} is not known; {nearest(str(name).lower(), ALGORITHMS)}; "
+            f"all: {', '.join(ALGORITHMS)}"
+        )
+    return found
+
+
+def choose_implementation(algorithm: Algorithm, implementation: str | None, w: Workload, gpu: Gpu) -> Implementation:
+    """The implementation to imitate: the one named, or the best available for the GPU.
+
+    Raises
+    ------
+    InputError
+        When it does not run this algorithm, this workload, or on this GPU.
+    """
+    _check_question(algorithm, w)
+    if implementation is None:
+        record = _default(algorithm, gpu, w)
+    else:
+        record = find_implementation(implementation)
+        if record.family not in algorithm.families:
+            others = [item.name for item in ALGORITHMS.values() if record.family in item.families]
+            raise InputError(
+                f"{record.name} does not run algorithm {algorithm.name}; it runs {', '.join(others)}"
+            )
+    check_runs(record, w, gpu)
+    if record.family == "flash-1" and w.mask.is_windowed:
+        raise InputError(f"{record.name} has no sliding window; nearest that has: flash_attn_v2")
+    return record
+
+
+def _default(algorithm: Algorithm, gpu: Gpu, w: Workload) -> Implementation:
+    family = algorithm.name if algorithm.name in ("naive", *_ANY_FLASH) else "flash"
+    record = default_implementation(family, gpu, w)
+    if (algorithm.name == "split-kv" or w.passes == "decode") and record.name == "flash_attn_v4":
+        record = find_implementation("flash_attn_v2")  # the only open kernels with split-KV there
+    missing_wgmma = record.name == "flash_attn_v3" and not gpu.features.wgmma
+    missing_tcgen05 = record.name == "flash_attn_v4" and not gpu.features.tcgen05
+    if family == "flash" and (missing_wgmma or missing_tcgen05):
+        second = find_implementation("flash_attn_v2")
+        return second if runs_on(second, gpu) else record
+    return record
+
+
+def _check_question(algorithm: Algorithm, w: Workload) -> None:
+    if algorithm.name == "sliding-window" and not w.mask.is_windowed:
+        raise InputError(
+            "algorithm sliding-window needs a window: --window 1024, or mask=Mask.sliding_window(1024)"
+        )
+    if algorithm.name == "split-kv":
+        if w.passes not in ("fwd", "decode"):
+            raise InputError(f"algorithm split-kv is for decoding, pass is {w.passes}; allowed: decode, fwd")
+        if w.seq_q > FEW_QUERIES:
+            raise InputError(
+                f"algorithm split-kv is for few queries, seq_q is {w.seq_q}; allowed: 1 to {FEW_QUERIES} "
+                "(--pass decode has one)"
+            )
+
+
+def without_window(w: Workload) -> Workload:
+    """The same question with the window taken out of its mask; what a window closes on both sides becomes full."""
+    if not w.mask.is_windowed:
+        return w
+    right = w.mask.right if w.mask.right == 0 else None
+    return replace(w, mask=Mask(right=right))

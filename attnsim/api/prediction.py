@@ -1,0 +1,125 @@
+"""The answer to one question: time, bytes, what bounds it, and how far to trust it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from attnsim.models.workload import Workload
+from attnsim.validation.trust import Trust
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How one algorithm runs a workload on a GPU.
+
+    Every figure of the replay is None when the call does not fit the GPU's memory.
+
+    Parameters
+    ----------
+    workload : Workload
+        The question, with the mask that this algorithm was given.
+    algorithm, implementation : str
+        What was asked for, and the code that is imitated.
+    gpu : str
+    changes : tuple of str
+        What makes the GPU hypothetical, one line per change.
+    tiles : {"shipped", "retuned", "given"}
+    mode, cache, launch : str
+        Conditions of the replay.
+    time_s, time_low_s, time_high_s : float or None
+        Time of the call with its launches, and the interval in which it is expected nine times in ten.
+    hbm_read_bytes, hbm_write_bytes, l2_bytes, smem_bytes : int or None
+        Traffic of the whole call at each level.
+    flops_useful, flops_dense : int
+        ``2 B H pairs (d + dv)`` forward and 2.5 times that backward, over the visible pairs and over all of them.
+    flops_executed : int or None
+        Of the tensor cores, whole tiles and recomputation included.
+    exponentials : int or None
+    peak_memory_bytes : int
+        Inputs, outputs and scratch that are alive together.
+    fits : bool
+        Whether that is within the GPU's memory.
+    bound : str or None
+        Unit that was busy longest, or "launch" or "latency" where no unit explains the time.
+    blocks_per_sm : int or None
+    waves : float or None
+        Of the longest kernel.
+    speedup_vs_naive : float or None
+        Over the unfused default implementation without the window, under the same conditions (always in fast mode);
+        None when either does not fit or was not asked for.
+    trust : Trust
+    units_s : mapping of str to float
+        Busy seconds of each unit, and "idle".
+    exposed_s, launch_s : float or None
+        Seconds that warpgroups waited for data, and of launches and the call's own overhead.
+    kernels : tuple of (str, float)
+        Kernels in launch order and their times without the launch, seconds.
+    tile : str
+        The tile in words.
+    notes : tuple of str
+        Assumptions of the schedule, or why it does not fit.
+    """
+
+    workload: Workload
+    algorithm: str
+    implementation: str
+    gpu: str
+    changes: tuple[str, ...]
+    tiles: str
+    mode: str
+    cache: str
+    launch: str
+    time_s: float | None
+    time_low_s: float | None
+    time_high_s: float | None
+    hbm_read_bytes: int | None
+    hbm_write_bytes: int | None
+    l2_bytes: int | None
+    smem_bytes: int | None
+    flops_useful: int
+    flops_executed: int | None
+    flops_dense: int
+    exponentials: int | None
+    peak_memory_bytes: int
+    fits: bool
+    bound: str | None
+    blocks_per_sm: int | None
+    waves: float | None
+    speedup_vs_naive: float | None
+    trust: Trust
+    units_s: Mapping[str, float]
+    exposed_s: float | None
+    launch_s: float | None
+    kernels: tuple[tuple[str, float], ...]
+    tile: str
+    notes: tuple[str, ...]
+
+    @property
+    def hbm_bytes(self) -> int | None:
+        """HBM traffic both ways."""
+        if self.hbm_read_bytes is None or self.hbm_write_bytes is None:
+            return None
+        return self.hbm_read_bytes + self.hbm_write_bytes
+
+    @property
+    def useful_flops_per_s(self) -> float | None:
+        """Useful FLOPs over the time."""
+        return None if not self.time_s else self.flops_useful / self.time_s
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields as JSON holds them: plain types, null for what is unknown, no NaN or infinity."""
+        return {item.name: _plain(getattr(self, item.name)) for item in fields(self) if item.name != "workload"}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Trust):
+        return _plain(value.to_dict())
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

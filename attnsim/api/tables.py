@@ -1,0 +1,229 @@
+"""Case tables: a prediction beside every row, none dropped, in the order given."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from attnsim.api.answering import predict
+from attnsim.api.choosing import read_conditions
+from attnsim.models.case_table import Case, parse_row
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.gpu_fields import nearest, shown
+from attnsim.models.gpu_files import load_gpu
+from attnsim.models.implementations import Implementation, find_implementation
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ADDED_COLUMNS = (
+    "predicted_s",
+    "predicted_low_s",
+    "predicted_high_s",
+    "hbm_read_bytes",
+    "hbm_write_bytes",
+    "bound",
+    "used_implementation",
+    "trust",
+    "error",
+)
+"""Columns that a prediction appends, in order."""
+
+OPTIONS = ("dropout",)
+"""Keys of the `options` column that change a prediction; any other is refused rather than ignored."""
+
+IN_ONE_PROCESS = 200
+"""Questions up to which starting worker processes costs more than it saves."""
+
+_CHUNK = 25
+_T = TypeVar("_T")
+
+Answer = dict[str, object]
+"""One row's `ADDED_COLUMNS`; a column left out is empty."""
+
+
+def predict_table(
+    frame: pd.DataFrame, *, tiles: str = "shipped", mode: str = "fast", processes: int = 2, progress: bool = True
+) -> pd.DataFrame:
+    """Predict every row of a case table.
+
+    A row's `implementation` decides what is imitated; without one it is the best available for its `algorithm`.
+    `window` applies to the row, whatever its algorithm; `clock_mhz` is the clock the replay runs at. Equal questions
+    are answered once.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        As read by `attnsim.models.case_table.read_table`.
+    tiles : {"shipped", "retuned"}
+    mode : {"fast", "exact"}
+    processes : int
+        Worker processes, above `IN_ONE_PROCESS` questions.
+    progress : bool
+        Whether to show progress on stderr, if that is a terminal.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The rows in their order with `ADDED_COLUMNS` appended; one that cannot be predicted has an empty
+        `predicted_s` and the reason in `error`.
+
+    Raises
+    ------
+    InputError
+        For `tiles` or `mode`; never for a row.
+    """
+    import pandas as pd
+
+    read_conditions(tiles, None, mode, "warm", "stream")
+    answers, questions, question_of_row = _read(frame)
+    for question, answer in zip(questions, _answers(questions, tiles, mode, processes, progress), strict=True):
+        for row in question_of_row[question]:
+            answers[row] = answer
+    result = frame.copy()
+    for column in ADDED_COLUMNS:
+        values = [answer.get(column) for answer in answers]
+        kind = "Int64" if column.endswith("_bytes") else "float64" if column.endswith("_s") else "object"
+        result[column] = pd.array([None if v is None else v for v in values], dtype=kind) if kind != "object" else values
+    return result
+
+
+def _read(frame: pd.DataFrame) -> tuple[list[Answer], list[Case], dict[Case, list[int]]]:
+    """The rows' questions, each once, and the answer of rows that cannot be read."""
+    answers: list[Answer] = []
+    rows_of: dict[Case, list[int]] = {}
+    for number, row in enumerate(frame.to_dict("records")):
+        answers.append({})
+        try:
+            case = replace(parse_row({str(key): cell for key, cell in row.items()}), time_s=None, source="")
+        except Exception as error:
+            answers[number] = {"error": _one_line(error)}
+            continue
+        rows_of.setdefault(case, []).append(number)
+    return answers, list(rows_of), rows_of
+
+
+def _answers(cases: Sequence[Case], tiles: str, mode: str, processes: int, progress: bool) -> Iterator[Answer]:
+    if len(cases) <= IN_ONE_PROCESS or processes < 2 or (os.cpu_count() or 1) < 2:
+        yield from _shown((predict_case(case, tiles, mode) for case in cases), len(cases), progress)
+        return
+    from joblib import Parallel, delayed
+
+    chunks = [cases[first : first + _CHUNK] for first in range(0, len(cases), _CHUNK)]
+    work = Parallel(n_jobs=processes, return_as="generator")(delayed(_chunk)(chunk, tiles, mode) for chunk in chunks)
+    yield from _shown((answer for part in work for answer in part), len(cases), progress)
+
+
+def _chunk(cases: Sequence[Case], tiles: str, mode: str) -> list[Answer]:
+    return [predict_case(case, tiles, mode) for case in cases]
+
+
+def _shown(answers: Iterable[_T], total: int, progress: bool) -> Iterator[_T]:
+    """Pass answers through, with a progress bar on stderr if that is a terminal."""
+    if not progress or not sys.stderr.isatty():
+        yield from answers
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(answers, "predicting", total, console=Console(stderr=True), transient=True)
+
+
+def predict_case(case: Case, tiles: str = "shipped", mode: str = "fast") -> Answer:
+    """The added columns of one row; never raises."""
+    try:
+        return _predict_case(case, tiles, mode)
+    except Exception as error:
+        return {"error": _one_line(error)}
+
+
+def _predict_case(case: Case, tiles: str, mode: str) -> Answer:
+    record = find_implementation(case.implementation) if case.implementation else None
+    answer = predict(
+        _workload(case),
+        _gpu(case),
+        _algorithm(case, record),
+        implementation=record.name if record else None,
+        tiles=tiles,
+        mode=mode,
+        cache=case.cache,
+        launch=case.launch or "stream",
+        baseline=False,
+        assumed=_assumed(case, record),
+    )
+    return {
+        "predicted_s": answer.time_s,
+        "predicted_low_s": answer.time_low_s,
+        "predicted_high_s": answer.time_high_s,
+        "hbm_read_bytes": answer.hbm_read_bytes,
+        "hbm_write_bytes": answer.hbm_write_bytes,
+        "bound": answer.bound,
+        "used_implementation": answer.implementation,
+        "trust": f"{answer.trust.level}: {answer.trust.reason}",
+        "error": "" if answer.fits else answer.notes[0],
+    }
+
+
+def _workload(case: Case) -> Workload:
+    mask = Mask.causal() if case.causal else Mask.full()
+    if case.window is not None:
+        mask = mask & Mask.sliding_window(case.window, case.causal)
+    unknown = [key for key in case.options if key not in OPTIONS]
+    if unknown:
+        raise InputError(f"options has {shown(unknown[0])}; {nearest(unknown[0], OPTIONS)}; leave others out")
+    dropout = case.options.get("dropout", "0")
+    try:
+        rate = float(dropout)
+    except ValueError:
+        raise InputError(f"options has dropout={shown(dropout)}; allowed: 0, 1 or a rate below 1") from None
+    if not 0 <= rate <= 1:
+        raise InputError(f"options has dropout={dropout}; allowed: 0, 1 or a rate below 1")
+    return Workload(
+        batch=case.batch,
+        heads_q=case.heads_q,
+        seq_q=case.seq_q,
+        head_dim=case.head_dim,
+        heads_kv=case.heads_kv,
+        seq_kv=case.seq_kv,
+        head_dim_v=case.head_dim_v,
+        dtype=case.dtype,
+        passes=case.passes,
+        mask=mask,
+        dropout=rate > 0,
+    )
+
+
+def _gpu(case: Case) -> Gpu:
+    gpu = load_gpu(case.gpu)
+    if case.clock_mhz is None:
+        return gpu
+    # A clock is a condition of the measurement, not another GPU: it is not recorded as a change.
+    return replace(gpu.replace("clock.sustained", case.clock_mhz * 1e6), changes=gpu.changes)
+
+
+def _algorithm(case: Case, record: Implementation | None) -> str:
+    """The row's algorithm; where its implementation runs another, what that runs."""
+    if record is None:
+        return case.algorithm
+    if record.family == "naive":
+        return "naive"
+    return case.algorithm if case.algorithm in ("sliding-window", "split-kv") else "flash"
+
+
+def _assumed(case: Case, record: Implementation | None) -> list[str]:
+    said = [text for text in case.assumed if record is None or not text.startswith("algorithm ")]
+    if case.launch is None:
+        said.append("launch empty, taken as stream")
+    return said
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, InputError) else f"internal error: {type(error).__name__}: {text}"

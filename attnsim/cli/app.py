@@ -1,0 +1,42 @@
+"""The Typer application: one function per command, each in a file of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from attnsim.cli import accuracy, algorithms, demo, gpus, predict, roofline
+
+app = typer.Typer(
+    name="attnsim",
+    help="Predict how attention runs on a GPU: time, bytes, what bounds it, and how far to trust the answer.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+app.command("predict")(predict.predict)
+app.add_typer(gpus.app, name="gpus")
+app.command("algorithms")(algorithms.algorithms)
+app.command("roofline")(roofline.roofline)
+app.command("accuracy")(accuracy.accuracy)
+app.command("fit")(accuracy.fit)
+app.command("demo")(demo.demo)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import attnsim
+
+        print(f"attnsim {attnsim.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass

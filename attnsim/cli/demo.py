@@ -1,0 +1,62 @@
+"""`attnsim demo`: GPT-2 medium on an A100 and Llama-3-8B on an H100 that exists and on one that does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnsim.cli import options, show
+from attnsim.cli.predict import caption
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.api import Prediction
+    from attnsim.models.gpu import Gpu
+
+ALGORITHMS = ("naive", "flash", "sliding-window")
+HYPOTHETICAL = ["sm.shared_memory=2x", "hbm.bandwidth=6TB/s"]
+
+
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the picture and its CSV.")] = Path("demo"),
+    json: options.Json = False,
+) -> None:
+    """Predict naive, flash and sliding-window for two models on three GPUs, and draw the roofline."""
+    from attnsim.api import compare
+    from attnsim.cli.roofline import draw
+    from attnsim.models.gpu_files import load_gpu
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be made a folder: {error.strerror or error}") from None
+    a100, h100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
+    doubled = options.changed(h100, HYPOTHETICAL)
+    gpt2 = options.workload(batch=8, heads=16, seq=1024, head_dim=64, dtype="fp16", causal=True, window=256)
+    llama = options.workload(batch=1, heads=32, kv_heads=8, seq=8192, head_dim=128, causal=True, window=1024)
+    on_a100 = compare(gpt2, a100, ALGORITHMS)
+    on_h100 = compare(llama, h100, ALGORITHMS)
+    shipped = compare(llama, doubled, ALGORITHMS)
+    retuned = compare(llama, doubled, ALGORITHMS, tiles="retuned")
+    told = "; ".join(doubled.changes)
+    tables: list[tuple[str, list[Prediction], list[Prediction]]] = [
+        (f"GPT-2 medium, {gpt2}, on {a100.id}", on_a100, []),
+        (f"Llama-3-8B prefill, {llama}, on {h100.id}", on_h100, []),
+        (f"The same on a hypothetical {h100.id} with {told}: shipped tiles", shipped, on_h100),
+        ("The same hypothetical GPU: retuned tiles", retuned, on_h100),
+    ]
+    gpus: list[Gpu] = [a100, h100, doubled]
+    everything = [item for _, predictions, _ in tables for item in predictions]
+    written = draw(gpus, everything, out / "roofline.png")
+    if json:
+        show.print_json(item.to_dict() for item in everything)
+        return
+    console = show.console()
+    for title, predictions, unchanged in tables:
+        show.print_predictions(console, title, predictions, unchanged)
+        show.print_remarks(console, predictions)
+        console.print("")
+    console.print(caption(llama, True))
+    console.print(f"written: {', '.join(map(str, written))}")

@@ -1,0 +1,133 @@
+"""`attnsim gpus`: which GPUs are known, what is known of one, and a new file from an old one."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnsim.cli import options, show
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.models.gpu import Gpu
+
+app = typer.Typer(help="List GPUs, show one, or write a new GPU file.", invoke_without_command=True)
+
+
+@app.callback()
+def list_gpus(context: typer.Context, json: options.Json = False) -> None:
+    """List the GPUs, or show one, or write a new GPU file."""
+    if context.invoked_subcommand is not None:
+        if json:
+            raise InputError("--json comes after the command: attnsim gpus show ID --json")
+        return
+    from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
+
+    gpus = [load_gpu(name) for name in builtin_gpu_ids()]
+    if json:
+        show.print_json(_record(gpu) for gpu in gpus)
+        return
+    rows = [
+        {
+            "id": gpu.id,
+            "arch": gpu.sm_arch,
+            "SMs": gpu.sm.count,
+            "16-bit TFLOP/s": round(gpu.peak_tensor_flops_per_s("fp16") / 1e12),
+            "memory GB": round(gpu.hbm.capacity_bytes / 1e9),
+            "GB/s": round(gpu.hbm.bandwidth_bytes_per_s / 1e9),
+            "L2 MB": round(gpu.l2.capacity_bytes / 1e6),
+            "KiB/block": round(gpu.sm.shared_memory_per_block_bytes / 1024),
+        }
+        for gpu in gpus
+    ]
+    out = show.console()
+    show.print_rows(out, "GPUs", rows)
+    out.print("attnsim gpus show ID: every figure and its source")
+    out.print("attnsim gpus new FILE --from ID --set KEY=VALUE: a file for another GPU")
+
+
+@app.command("show")
+def show_gpu(
+    gpu: Annotated[str, typer.Argument(metavar="ID", help="Built-in id or GPU file.")],
+    changes: options.Changes = [],  # noqa: B006
+    json: options.Json = False,
+) -> None:
+    """Show every figure of a GPU with its kind and source."""
+    from attnsim.models.gpu_files import load_gpu
+
+    machine = options.changed(load_gpu(gpu), changes)
+    if json:
+        show.print_json([_record(machine)])
+        return
+    from attnsim.models.gpu_fields import FIELDS, get_value
+
+    rows = []
+    for key, field in FIELDS.items():
+        figure = machine.provenance.get(key)
+        value = field.show(get_value(machine, key))
+        rows.append({"key": key, "value": value, "kind": figure.kind if figure else "", "source": figure.source if figure else ""})
+    out = show.console()
+    out.print(f"{machine.id}: {machine.name}, {machine.architecture}, {machine.sm_arch}")
+    for change in machine.changes:
+        out.print(f"changed: {change}")
+    out.print("")
+    show.print_rows(out, "", rows)
+
+
+def _record(gpu: Gpu) -> dict[str, object]:
+    """A GPU for JSON: its figures in SI units by key, with kind and source."""
+    from attnsim.models.gpu_fields import FIELDS, get_value
+
+    figures = {}
+    for key, field in FIELDS.items():
+        figure = gpu.provenance.get(key)
+        figures[key] = {
+            "value": get_value(gpu, key),
+            "unit": field.unit,
+            "kind": figure.kind if figure else None,
+            "source": figure.source if figure else None,
+        }
+    return {
+        "id": gpu.id,
+        "name": gpu.name,
+        "architecture": gpu.architecture,
+        "compute_capability": gpu.compute_capability,
+        "changes": list(gpu.changes),
+        "figures": figures,
+    }
+
+
+@app.command("new")
+def new_gpu(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .yaml; its name becomes the id.")],
+    base: Annotated[str, typer.Option("--from", metavar="ID", help="Built-in id or GPU file to start from.")],
+    changes: options.Changes = [],  # noqa: B006
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Write a GPU file from another GPU and changes to it."""
+    from attnsim.models.gpu_file_format import ID_PATTERN
+    from attnsim.models.gpu_files import builtin_gpu_ids, gpu_to_yaml, load_gpu
+
+    if file.suffix.lower() not in (".yaml", ".yml"):
+        raise InputError(f"{file}: end the name with .yaml")
+    name = file.stem.lower()
+    if not re.fullmatch(ID_PATTERN, name):
+        raise InputError(f"{file}: the name becomes the GPU's id; allowed: letters, digits, '.', '_' and '-'")
+    if name in builtin_gpu_ids():
+        raise InputError(f"{file}: {name} is a built-in GPU; choose another name")
+    options.check_output(file)
+    if file.exists() and not force:
+        raise InputError(f"{file} exists; give another name, or --force to replace it")
+    original = load_gpu(base)
+    machine = options.changed(original, changes)
+    machine = dataclasses.replace(machine, id=name, name=f"{original.name}, changed" if changes else original.name)
+    options.write_text(file, gpu_to_yaml(machine))
+    if json:
+        show.print_json([_record(machine)])
+    else:
+        print(f"{file} written: {machine.name}; use it with --gpu {file}")

@@ -1,0 +1,171 @@
+"""The flags that several commands share, and what they mean together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.models.gpu import Gpu
+    from attnsim.models.workload import Workload
+
+ManyGpus = Annotated[
+    list[str], typer.Option("--gpu", metavar="ID", help="Built-in id or GPU file; repeat it or use commas.")
+]
+Changes = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="Change the GPU: hbm.bandwidth=6TB/s, sm.count=160, ...=2x."),
+]
+
+
+def _whole(text: str | int) -> int:
+    """A count from a flag; Typer's own message does not say what was given."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise typer.BadParameter(f"{text!r} given; allowed: whole numbers from 1")
+    return value
+
+
+def _count(help_text: str) -> Any:
+    return typer.Option(parser=_whole, metavar="N", help=help_text)
+
+
+Batch = Annotated[int, _count("Sequences.")]
+Heads = Annotated[int | None, _count("Query heads.")]
+KvHeads = Annotated[int | None, _count("Key/value heads; default: as --heads.")]
+Seq = Annotated[int | None, _count("Sequence length; with --pass decode the keys in the cache.")]
+SeqKv = Annotated[int | None, _count("Keys, where not as many as queries.")]
+HeadDim = Annotated[int | None, _count("Width of Q and K.")]
+HeadDimV = Annotated[int | None, _count("Width of V; default: as --head-dim.")]
+Window = Annotated[int | None, _count("Keys seen to the left, the query's own included; for sliding-window only.")]
+Dtype = Annotated[str, typer.Option(help="fp32, fp16, bf16 or fp8.")]
+Causal = Annotated[bool, typer.Option("--causal", help="Causal mask, last query against last key.")]
+Pass = Annotated[str, typer.Option("--pass", help="fwd, bwd, fwd+bwd or decode.")]
+Json = Annotated[bool, typer.Option("--json", help="A list of objects on stdout, and nothing else.")]
+
+
+def workload(
+    *,
+    batch: int = 1,
+    heads: int | None,
+    kv_heads: int | None = None,
+    seq: int | None,
+    seq_kv: int | None = None,
+    head_dim: int | None,
+    head_dim_v: int | None = None,
+    dtype: str = "bf16",
+    causal: bool = False,
+    window: int | None = None,
+    passes: str = "fwd",
+) -> Workload:
+    """The question that the flags ask.
+
+    With ``--pass decode`` alone, `seq` is the length of the cache and there is one query a sequence; with `seq_kv`
+    too, that is the cache and `seq` the queries.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.models.mask import Mask
+    from attnsim.models.workload import Workload
+
+    for flag, value in (("--heads", heads), ("--seq", seq), ("--head-dim", head_dim)):
+        if value is None:
+            raise InputError(f"{flag} is missing; give {flag} N, or a table of questions with --cases")
+    assert heads is not None and seq is not None and head_dim is not None
+    queries, keys = seq, seq_kv or seq
+    if passes == "decode" and seq_kv is None:
+        queries = 1
+    mask = Mask.causal() if causal else Mask.full()
+    if window is not None:
+        mask = mask & Mask.sliding_window(window, causal)
+    return Workload(
+        batch=batch,
+        heads_q=heads,
+        seq_q=queries,
+        head_dim=head_dim,
+        heads_kv=kv_heads or heads,
+        seq_kv=keys,
+        head_dim_v=head_dim_v or head_dim,
+        dtype=dtype,
+        passes=passes,
+        mask=mask,
+    )
+
+
+def words(values: list[str], flag: str) -> list[str]:
+    """The values of a flag that may be repeated or hold commas.
+
+    Raises
+    ------
+    InputError
+        When there are none.
+    """
+    found = [word.strip() for value in values for word in value.split(",")]
+    if not found or not all(found):
+        raise InputError(f"{flag} is {', '.join(map(repr, values)) or 'missing'}; give one name, or several with commas")
+    return list(dict.fromkeys(found))
+
+
+def changed(gpu: Gpu, settings: list[str]) -> Gpu:
+    """The GPU with every ``KEY=VALUE`` applied in order.
+
+    Raises
+    ------
+    InputError
+    """
+    seen: set[str] = set()
+    for setting in settings:
+        key, equals, value = (part.strip() for part in setting.partition("="))
+        if not (key and equals and value):
+            raise InputError(f"--set {setting!r} is not KEY=VALUE; write --set hbm.bandwidth=6TB/s")
+        if key in seen:
+            raise InputError(f"--set {key} is given twice; keep one")
+        seen.add(key)
+        try:
+            gpu = gpu.replace(key, value)
+        except InputError as error:
+            raise InputError(f"--set {setting}: {error}") from None
+    return gpu
+
+
+def check_output(path: Path) -> None:
+    """Refuse, before anything is computed, a file that could not be written.
+
+    Raises
+    ------
+    InputError
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give a file name")
+    folder = path.parent
+    if not folder.is_dir():
+        raise InputError(f"{path} cannot be written: {folder} is not a folder")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all.
+
+    Raises
+    ------
+    InputError
+    """
+    import secrets
+
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,215 @@
+"""`attnsim predict`: one question on the command line, or a table of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnsim.cli import options, show
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.api import Prediction
+    from attnsim.models.gpu import Gpu
+    from attnsim.models.workload import Workload
+
+
+def predict(
+    context: typer.Context,
+    gpu: options.ManyGpus = [],  # noqa: B006 Typer copies it
+    algorithm: Annotated[
+        str, typer.Option(help="Names with commas; default: naive,flash, and sliding-window with --window.")
+    ] = "",
+    implementation: Annotated[str | None, typer.Option(help="Whose kernels to imitate.")] = None,
+    batch: options.Batch = 1,
+    heads: options.Heads = None,
+    kv_heads: options.KvHeads = None,
+    seq: options.Seq = None,
+    seq_kv: options.SeqKv = None,
+    head_dim: options.HeadDim = None,
+    head_dim_v: options.HeadDimV = None,
+    dtype: options.Dtype = "bf16",
+    causal: options.Causal = False,
+    window: options.Window = None,
+    passes: options.Pass = "fwd",
+    changes: options.Changes = [],  # noqa: B006
+    tiles: Annotated[
+        str | None, typer.Option(help="shipped or retuned; default: shipped, and both with --set.")
+    ] = None,
+    tile: Annotated[str | None, typer.Option(metavar="ROWSxKEYS", help="Tile of the forward kernel.")] = None,
+    mode: Annotated[str, typer.Option(help="fast or exact.")] = "fast",
+    cache: Annotated[str, typer.Option(help="cold or warm L2.")] = "warm",
+    launch: Annotated[str, typer.Option(help="stream, graph or kernel (no launch cost).")] = "stream",
+    cases: Annotated[Path | None, typer.Option(metavar="FILE", help="Case table, CSV or Parquet.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the predicted table goes.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Predict attention on a GPU: time, bytes, what bounds it, and how far to trust it."""
+    if cases is not None:
+        _check_alone(context)
+        _predict_cases(cases, out, tiles or "shipped", mode, json)
+        return
+    if out is not None:
+        raise InputError(f"--out {out} goes with --cases; for one question use --json and redirect it")
+    if not gpu:
+        raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them), or a table with --cases")
+    question = options.workload(
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        seq=seq,
+        seq_kv=seq_kv,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        dtype=dtype,
+        causal=causal,
+        window=window,
+        passes=passes,
+    )
+    names = options.words([algorithm or ("naive,flash,sliding-window" if window else "naive,flash")], "--algorithm")
+    if window and "sliding-window" not in names:
+        raise InputError(
+            f"--window {window} applies to sliding-window, which is not in --algorithm {','.join(names)}; add it"
+        )
+    if tile is not None and tiles is not None:
+        raise InputError(f"--tile {tile} and --tiles {tiles} exclude each other; leave one out")
+    asked = _Asked(names, implementation, tile, mode, cache, launch)
+    from attnsim.models.gpu_files import load_gpu
+
+    machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
+    hypothetical = [options.changed(machine, changes) for machine in machines]
+    ways = [tiles] if tiles else ["shipped", "retuned"] if changes and tile is None else ["shipped"]
+    groups: list[_Group] = []
+    for base, machine in zip(machines, hypothetical, strict=True):
+        groups += asked.groups(question, base, machine, ways)
+    if json:
+        for group in groups:
+            if group.refusal:
+                print(f"{group.title}: {group.refusal}", file=sys.stderr)
+        show.print_json(item.to_dict() for group in groups for item in group.predictions)
+        return
+    _print(question, groups)
+
+
+class _Group:
+    """The predictions that share a table, and those on the unchanged GPU to hold against them.
+
+    Where tiles do not fit there are none, and `refusal` says why.
+    """
+
+    def __init__(
+        self, title: str, predictions: list[Prediction], unchanged: list[Prediction], refusal: str = ""
+    ) -> None:
+        self.title, self.predictions, self.unchanged, self.refusal = title, predictions, unchanged, refusal
+
+
+class _Asked:
+    """The flags that stay the same from GPU to GPU."""
+
+    def __init__(
+        self, names: list[str], implementation: str | None, tile: str | None, mode: str, cache: str, launch: str
+    ) -> None:
+        self.names, self.implementation, self.tile = names, implementation, tile
+        self.mode, self.cache, self.launch = mode, cache, launch
+
+    def groups(self, question: Workload, base: Gpu, machine: Gpu, ways: list[str]) -> list[_Group]:
+        """Tables for one GPU: as it is, and changed in each of the `ways` to choose tiles."""
+        if machine is base:
+            return [_Group(f"{base.id}{_way(way)}", self.answers(question, base, way), []) for way in ways]
+        unchanged = self.answers(question, base, "shipped")
+        found = [_Group(f"{base.id}, unchanged", unchanged, [])]
+        told = "; ".join(machine.changes)
+        for number, way in enumerate(ways):
+            title = f"the same changes, {way} tiles" if number else f"{base.id} with {told}; {way} tiles"
+            try:
+                found.append(_Group(title, self.answers(question, machine, way), unchanged))
+            except InputError as error:
+                if way == ways[-1]:
+                    raise
+                found.append(_Group(title, [], [], str(error)))  # other tiles may fit
+        return found
+
+    def answers(self, question: Workload, gpu: Gpu, way: str) -> list[Prediction]:
+        from attnsim.api import compare
+
+        return compare(
+            question,
+            gpu,
+            self.names,
+            implementation=self.implementation,
+            tiles=way,
+            tile=self.tile,
+            mode=self.mode,
+            cache=self.cache,
+            launch=self.launch,
+        )
+
+
+def _way(way: str) -> str:
+    return "" if way == "shipped" else f", {way} tiles"
+
+
+def _print(question: Workload, groups: list[_Group]) -> None:
+    out = show.console()
+    out.print(f"{question}\n")
+    for group in groups:
+        if group.refusal:
+            out.print(f"{group.title}\n{group.refusal}\n")
+        else:
+            show.print_predictions(out, group.title, group.predictions, group.unchanged)
+    everything = [item for group in groups for item in group.predictions]
+    show.print_remarks(out, everything)
+    out.print(caption(question, any(group.unchanged for group in groups)))
+
+
+def caption(question: Workload, based: bool) -> str:
+    """How to read the table's columns; `based`: whether it has those of the unchanged GPU."""
+    text = "vs naive: speedup over pytorch_eager on the same GPU. "
+    if based:
+        text += "vs base: over the unchanged GPU. "
+    text += "TFLOP/s: useful FLOPs (visible pairs only) over the time."
+    if question.mask.is_windowed:
+        text += " Only sliding-window has the window; the others see all keys" + (
+            " up to the query." if question.mask.is_causal else "."
+        )
+    return text
+
+
+_WITH_CASES = {"cases", "out", "tiles", "mode", "json"}
+
+
+def _check_alone(context: typer.Context) -> None:
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name not in _WITH_CASES and source is not None and source.name == "COMMANDLINE":
+            raise InputError(
+                f"{parameter.opts[0]} is given with --cases, whose table holds the questions; leave it out"
+            )
+
+
+def _predict_cases(cases: Path, out: Path | None, tiles: str, mode: str, json: bool) -> None:
+    from attnsim.models.case_table import read_table, write_table
+
+    if out is not None:
+        if out.suffix.lower() not in (".csv", ".parquet", ".pq"):
+            raise InputError(f"{out}: end the name with .csv or .parquet, which choose the format")
+        options.check_output(out)
+    frame = read_table(cases)
+    from attnsim.api import predict_table
+
+    result = predict_table(frame, tiles=tiles, mode=mode)
+    if out is not None:
+        write_table(result, out)
+        failed = int((result["error"] != "").sum())
+        print(
+            f"{len(result)} rows predicted to {out}" + (f", {failed} of them not: see column error" if failed else ""),
+            file=sys.stderr,
+        )
+    if json:
+        rows = result.astype(object).where(result.notna(), None).to_dict("records")
+        show.print_json(rows)
+    elif out is None:
+        result.to_csv(sys.stdout, index=False, lineterminator="\n")

@@ -1,0 +1,180 @@
+"""What people read: tables 100 columns wide, plain text in a pipe, sentences below."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from attnsim.api import Prediction
+
+WIDTH = 100
+NOTHING = "-"
+
+_SHORT = 26
+_UNIT_NAMES = {"shared_memory": "smem", "hbm": "HBM", "l2": "L2", "fp32": "FP32"}
+_LEVEL_NAMES = {"validated": "validated", "interpolated": "interpol.", "extrapolated": "extrapol."}
+
+
+def console() -> Console:
+    """A console on stdout: colours on a terminal only, at least `WIDTH` columns."""
+    from rich.console import Console
+
+    found = Console(highlight=False, markup=False, emoji=False)
+    if not found.is_terminal or found.width < WIDTH:
+        found = Console(highlight=False, markup=False, emoji=False, width=WIDTH)
+    return found
+
+
+def print_json(items: Iterable[object]) -> None:
+    """A list of objects on stdout and nothing else."""
+    json.dump(list(items), sys.stdout, indent=2, allow_nan=False, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def time_text(seconds: float | None) -> str:
+    """Three significant digits and a unit: "4.33 ms"."""
+    if seconds is None:
+        return NOTHING
+    scale, unit = _time_scale(seconds)
+    return f"{number(seconds / scale)} {unit}"
+
+
+def interval_text(low: float | None, high: float | None, around: float | None) -> str:
+    """The interval in the unit of the time it surrounds: "3.9-4.8"."""
+    if low is None or high is None or around is None:
+        return NOTHING
+    scale, _ = _time_scale(around)
+    return f"{number(low / scale)}-{number(high / scale)}"
+
+
+def _time_scale(seconds: float) -> tuple[float, str]:
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= scale:
+            return scale, unit
+    return 1e-9, "ns"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many significant digits, thousands separated and never in powers of ten."""
+    if value is None:
+        return NOTHING
+    if value == 0:
+        return "0"
+    from math import floor, log10
+
+    decimals = digits - 1 - floor(log10(abs(value)))
+    return f"{round(value, decimals):,.{max(0, min(decimals, 9))}f}"
+
+
+def times_text(ratio: float | None) -> str:
+    """A speedup: "8.60x"."""
+    return NOTHING if ratio is None else f"{number(ratio)}x"
+
+
+def print_predictions(
+    out: Console, title: str, predictions: Sequence[Prediction], unchanged: Sequence[Prediction] = ()
+) -> None:
+    """A table of predictions, one a line; with `unchanged`, also the speedup over the same on the unchanged GPU."""
+    table = _table()
+    table.add_column("algorithm", no_wrap=True)
+    for name in ("time", "90 % range", "vs\nnaive", *(("vs\nbase",) if unchanged else ()), "HBM\nGB", "TFLOP/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("bound", no_wrap=True)
+    for name in ("blk\n/SM", "waves"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("trust", no_wrap=True)
+    before = {(item.algorithm, item.implementation): item.time_s for item in unchanged}
+    for item in predictions:
+        cells = [item.algorithm, time_text(item.time_s) if item.fits else "too large"]
+        cells += [interval_text(item.time_low_s, item.time_high_s, item.time_s), times_text(item.speedup_vs_naive)]
+        if unchanged:
+            old = before.get((item.algorithm, item.implementation))
+            cells.append(times_text(old / item.time_s if old and item.time_s else None))
+        flops = item.useful_flops_per_s
+        cells += [
+            number(None if item.hbm_bytes is None else item.hbm_bytes / 1e9),
+            number(None if flops is None else flops / 1e12),
+            _UNIT_NAMES.get(item.bound or "", item.bound or NOTHING),
+            NOTHING if item.blocks_per_sm is None else str(item.blocks_per_sm),
+            number(item.waves),
+            _LEVEL_NAMES[item.trust.level],
+        ]
+        table.add_row(*cells)
+    out.print(title)
+    _print_table(out, table, 2 * WIDTH)  # a longer line is better than a cut number
+
+
+def print_remarks(out: Console, predictions: Sequence[Prediction]) -> None:
+    """What the tables cannot hold: implementations and tiles, notes, and why the times may be trusted so far."""
+    lines: list[str] = []
+    for item in predictions:
+        tiles = "" if item.tiles == "shipped" else f" ({item.tiles})"
+        if item.tile:
+            lines.append(f"{item.algorithm}: {item.implementation}, tile {item.tile}{tiles}")
+    about: dict[str, list[str]] = {}
+    for item in predictions:
+        for note in item.notes:
+            about.setdefault(note, []).append(item.algorithm)
+    for item in predictions:
+        for part in item.trust.reason.split("; "):
+            if part not in about or item.algorithm not in about[part]:
+                about.setdefault(f"trust: {part}", []).append(item.algorithm)
+    everyone = {item.algorithm for item in predictions}
+    for text, names in about.items():
+        whose = list(dict.fromkeys(names))
+        lines.append(text if set(whose) == everyone else f"{text} ({', '.join(whose)})")
+    for line in dict.fromkeys(lines):
+        out.print(line)
+
+
+def _table() -> Table:
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+
+
+def _print_table(out: Console, table: Table, width: int) -> None:
+    """Print a table within `width` columns, without trailing blanks where nobody sees colours."""
+    from rich.console import Console
+
+    wide = Console(highlight=False, markup=False, emoji=False, width=width)
+    if wide.is_terminal:
+        wide.print(table)
+    else:
+        with wide.capture() as captured:
+            wide.print(table)
+        out.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    out.print("")
+
+
+def print_rows(out: Console, title: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """A table of plain records; numbers to the right, long texts folded."""
+    table = _table()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    for name in columns:
+        values = [row.get(name) for row in rows]
+        numeric = all(isinstance(value, (int, float)) or value is None for value in values)
+        short = max((len(_cell(value)) for value in values), default=0) <= _SHORT
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=short)
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in columns))
+    if title:
+        out.print(title)
+    _print_table(out, table, out.width)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return NOTHING
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return str(value)

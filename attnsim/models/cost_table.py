@@ -1,0 +1,166 @@
+"""Closed forms of whole arrays of forward calls at once: for sweeps and searches, a million points in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.models.errors import InputError
+from attnsim.models.tile_sums import Band, Ints, visible_pairs
+
+WIDTHS = np.array([32, 64, 96, 128, 192, 256, 512])
+"""Head dimensions that flash kernels are compiled for (FlashAttention's list)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeTable:
+    """Forward calls as columns of equal length (or of length one, which stands for all rows).
+
+    Parameters
+    ----------
+    batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, element_bytes : ndarray of int
+    left, right : ndarray of int
+        Reach of the mask; -1 is no limit.
+    rows, keys : ndarray of int
+        Tile of queries x keys; 0 is unfused attention in its benchmark form.
+    """
+
+    batch: Ints
+    heads_q: Ints
+    heads_kv: Ints
+    seq_q: Ints
+    seq_kv: Ints
+    head_dim: Ints
+    head_dim_v: Ints
+    element_bytes: Ints
+    left: Ints
+    right: Ints
+    rows: Ints
+    keys: Ints
+
+    def columns(self) -> tuple[Ints, ...]:
+        """The columns as int64 arrays of one length, in the order of the fields."""
+        values = [np.atleast_1d(np.asarray(getattr(self, f.name), dtype=np.int64)) for f in fields(self)]
+        return tuple(np.array(column) for column in np.broadcast_arrays(*values))
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """The columns of :class:`attnsim.models.cost.Cost` that sweeps need, one entry per row of the shapes."""
+
+    flops_useful: Ints
+    flops_executed: Ints
+    flops_dense: Ints
+    exponentials: Ints
+    load_bytes: Ints
+    store_bytes: Ints
+    compulsory_bytes: Ints
+    no_reuse_bytes: Ints
+    peak_memory_bytes: Ints
+
+
+def costs(table: ShapeTable) -> CostTable:
+    """Closed forms of every row of `table`; the same numbers as :func:`attnsim.models.cost.cost`, row by row.
+
+    Raises
+    ------
+    InputError
+        When a count exceeds 64-bit integers: take :func:`attnsim.models.cost.cost` there.
+    """
+    columns = table.columns()
+    batch, heads_q, heads_kv, seq_q, seq_kv, d, dv, _, left, right, rows, keys = columns
+    dense = 2.0 * batch * heads_q * seq_q * seq_kv * (d + dv)
+    if dense.size and dense.max() > 2.0**59:
+        row = int(dense.argmax())
+        raise InputError(f"row {row}: {dense[row]:.2g} FLOPs do not fit 64-bit counts; predict it on its own")
+    fused = rows > 0
+    out = np.zeros((7, len(rows)), dtype=np.int64)
+    for chosen, form in ((fused, _flash), (~fused, _naive)):
+        if chosen.any():
+            out[:, chosen] = form(*(column[chosen] for column in columns))
+    executed, exps, loads, stores, compulsory, peak, _ = out
+    pairs = visible_pairs(seq_q, seq_kv, left, right)
+    per_pair = 2 * batch * heads_q * (d + dv)
+    return CostTable(
+        flops_useful=per_pair * pairs,
+        flops_executed=executed,
+        flops_dense=per_pair * seq_q * seq_kv,
+        exponentials=exps,
+        load_bytes=loads,
+        store_bytes=stores,
+        compulsory_bytes=compulsory,
+        no_reuse_bytes=loads + stores,
+        peak_memory_bytes=peak,
+    )
+
+
+def _flash(
+    batch: Ints, heads_q: Ints, heads_kv: Ints, seq_q: Ints, seq_kv: Ints, d: Ints, dv: Ints, e: Ints,
+    left: Ints, right: Ints, rows: Ints, keys: Ints,
+) -> NDArray[np.int64]:  # fmt: skip
+    """As :func:`attnsim.models.cost_flash.forward` without packing or splits."""
+    if max(d.max(), dv.max()) > WIDTHS[-1]:
+        raise InputError(f"head_dim is {max(d.max(), dv.max())}; flash kernels exist up to 512; take rows = 0 (naive)")
+    band = Band.of_queries(seq_q, seq_kv, left, right, rows)
+    heads, kv = batch * heads_q, batch * heads_kv
+    regular, last = band.visits(keys)
+    visits = regular + last
+    kv_rows = visits * keys - band.reach_end(keys) * (-seq_kv % keys)
+    q_rows = band.busy_rows()
+    seen = band.touched(keys)
+    d_pad, dv_pad = (WIDTHS[np.searchsorted(WIDTHS, width)] for width in (d, dv))
+    stores = heads * seq_q * (dv * np.maximum(2, e) + 4)
+    q_bytes = heads * q_rows * d * e
+    inputs = (heads * seq_q + kv * seq_kv) * d * e + kv * seq_kv * dv * e
+    return np.stack(
+        [
+            heads * visits * 2 * rows * keys * (d_pad + dv_pad),
+            heads * visits * rows * (keys + 1),
+            q_bytes + heads * kv_rows * (d + dv) * e,
+            stores,
+            q_bytes + kv * seen * (d + dv) * e + stores,
+            inputs + stores,
+            visits,
+        ]
+    )
+
+
+def _naive(
+    batch: Ints, heads_q: Ints, heads_kv: Ints, seq_q: Ints, seq_kv: Ints, d: Ints, dv: Ints, e: Ints,
+    left: Ints, right: Ints, rows: Ints, keys: Ints,
+) -> NDArray[np.int64]:  # fmt: skip
+    """As :func:`attnsim.models.cost_naive.forward` in the form "benchmark" (copies, 16-bit S and P or wider)."""
+    heads, kv = batch * heads_q, batch * heads_kv
+    s = np.maximum(2, e)
+    pairs = heads * seq_q * seq_kv
+    q, k, v, o = heads * seq_q * d * e, kv * seq_kv * d * e, kv * seq_kv * dv * e, heads * seq_q * dv * e
+    masked = ((left >= 0) | (right >= 0)).astype(np.int64)
+    mask = masked * seq_q * seq_kv * s
+    (wide, across, flops), (wide_o, across_o, flops_o) = (
+        _gemm(heads, seq_q, seq_kv, d),
+        _gemm(heads, seq_q, dv, seq_kv),
+    )
+    down = -(-seq_q // 128)
+    products = q * across + heads * seq_kv * d * e * down + pairs * s * across_o + heads * seq_kv * dv * e * down
+    loads = q + k + products + pairs * s * (1 + masked) + mask
+    stores = q + k + pairs * s * (2 + masked) + o
+    return np.stack(
+        [
+            flops + flops_o,
+            pairs,
+            loads,
+            stores,
+            2 * (q + k) + v + mask + 2 * pairs * s + o,
+            pairs * 2 * s + q + k + v + o,
+            wide + wide_o,
+        ]
+    )
+
+
+def _gemm(batch: Ints, m: Ints, n: Ints, k: Ints) -> tuple[Ints, Ints, Ints]:
+    """Tile width, tiles across, executed FLOPs of a batched GEMM on tiles of 128 x 128 (x 64 where n is no wider)."""
+    wide = np.where(n <= 64, 64, 128)
+    across = -(-n // wide)
+    return wide, across, batch * -(-m // 128) * across * -(-k // 32) * 2 * 128 * wide * 32

@@ -1,0 +1,1 @@
+"""Pictures of predictions; matplotlib is imported only inside the functions that draw."""

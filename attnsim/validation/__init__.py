@@ -1,0 +1,1 @@
+"""Prediction, measurement and publication held against each other: fits, error tables, trust."""

@@ -1,0 +1,92 @@
+"""Measured rows ready to be predicted: the published tables, each row with its schedule."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+
+from attnsim.models.calibration import Numbers
+from attnsim.models.case_table import Case, parse_row
+from attnsim.models.gpu import Gpu
+from attnsim.models.gpu_files import load_gpu
+from attnsim.models.implementations import Implementation, find_implementation
+from attnsim.models.mask import Mask
+from attnsim.models.schedule import Schedule
+from attnsim.models.workload import Workload
+from attnsim.simulator.replay import replay
+
+TABLES = ("flash_attention_1", "flash_attention_2", "flash_attention_3", "cudnn_a100_pcie", "vllm_a100_sxm4")
+"""Published tables under ``measurements/published``; see its README for what each is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A measured case and the schedule that its implementation runs for it."""
+
+    case: Case
+    workload: Workload
+    gpu: Gpu
+    record: Implementation
+    schedule: Schedule
+
+    @property
+    def measured_s(self) -> float:
+        """The measured time."""
+        assert self.case.time_s is not None
+        return self.case.time_s
+
+    def predict_s(self, numbers: Numbers) -> float:
+        """The replayed time with these numbers, in the row's cache state and launch mode."""
+        cache = "cold" if self.case.cache == "cold" else "warm"
+        launch = self.case.launch or "stream"
+        return replay(self.schedule, self.gpu, numbers, cache=cache, launch=launch).time_s  # type: ignore[arg-type]
+
+
+def workload_of(case: Case) -> Workload:
+    """The workload of a case; the row's window and causal flag become its mask."""
+    mask = Mask.causal() if case.causal else Mask.full()
+    if case.window is not None:
+        mask = mask & Mask.sliding_window(case.window, case.causal)
+    return Workload(
+        batch=case.batch,
+        heads_q=case.heads_q,
+        seq_q=case.seq_q,
+        head_dim=case.head_dim,
+        heads_kv=case.heads_kv,
+        seq_kv=case.seq_kv,
+        head_dim_v=case.head_dim_v,
+        dtype=case.dtype,
+        passes=case.passes,
+        mask=mask,
+        dropout=case.options.get("dropout", "0") not in ("0", "", "0.0", "false"),
+    )
+
+
+def gpu_of(case: Case) -> Gpu:
+    """The GPU of a case, at the clock that the row states, if it does."""
+    gpu = load_gpu(case.gpu)
+    return gpu if case.clock_mhz is None else gpu.replace("clock.sustained", case.clock_mhz * 1e6)
+
+
+@lru_cache(maxsize=1)
+def published_rows() -> tuple[Row, ...]:
+    """Every row of the published tables, in their order."""
+    return tuple(_row(case) for table in TABLES for case in _cases(table))
+
+
+def _cases(table: str) -> Iterator[Case]:
+    where = resources.files("attnsim.validation").joinpath("measurements", "published", f"{table}.csv")
+    for raw in csv.DictReader(where.read_text("utf-8").splitlines()):
+        case = parse_row(raw)
+        # GPT-2 medium in figure 2 of the FlashAttention paper: trained with dropout and causal; see docs/design.md.
+        yield replace(case, causal=True, options={"dropout": "1"}) if case.source == "fa1_fig2" else case
+
+
+def _row(case: Case) -> Row:
+    assert case.implementation is not None
+    record = find_implementation(case.implementation)
+    workload, gpu = workload_of(case), gpu_of(case)
+    return Row(case, workload, gpu, record, record.build(workload, gpu, None))

@@ -1,0 +1,173 @@
+"""How far to trust a prediction: how near the question is to measurements that the fit did not see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from attnsim.models.calibration import Calibration, Chosen
+from attnsim.models.gpu import Gpu
+from attnsim.models.implementations import Implementation
+from attnsim.models.workload import Workload
+
+Level = Literal["validated", "interpolated", "extrapolated"]
+LEVELS: tuple[Level, ...] = ("validated", "interpolated", "extrapolated")
+
+INTERPOLATED_WIDENING = 1.5
+"""Power to which a calibration's interval is raised between or near its shapes. Chosen by hand, not fitted."""
+
+EXTRAPOLATED_WIDENING = 2.5
+"""The same away from them. Chosen by hand, not fitted."""
+
+INTERPOLATED_FLOOR = 1.1
+"""Narrowest interval of an interpolated time, as a factor either way. Chosen by hand: published tables of one kernel
+with a head_dim left out were met to 5 to 13 % (docs/design.md)."""
+
+EXTRAPOLATED_FLOOR = 1.3
+"""Narrowest interval of an extrapolated time. Chosen by hand: prototypes were 6 to 15 % off from A100 to H100 and 20
+to 42 % from Hopper to another make of kernel (docs/design.md)."""
+
+PRIOR_INTERVAL = (0.5, 2.0)
+"""Interval where no calibration of anything like the implementation exists. Chosen by hand."""
+
+NEAR = 2.0
+"""Factor beyond the ends of a calibration's ranges of lengths and rows that still counts as near. Chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How far to trust a predicted time.
+
+    Parameters
+    ----------
+    level : {"validated", "interpolated", "extrapolated"}
+    low, high : float
+        Factors on the time between which the truth is expected in nine cases of ten.
+    error : float or None
+        Mean error of the calibration on measurements it was not fitted on; None unless validated.
+    reason : str
+        Why, in words; never empty.
+    """
+
+    level: Level
+    low: float
+    high: float
+    error: float | None
+    reason: str
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields, ready for JSON."""
+        return {
+            "level": self.level,
+            "low": self.low,
+            "high": self.high,
+            "error": self.error,
+            "reason": self.reason,
+        }
+
+
+def assess(
+    w: Workload,
+    gpu: Gpu,
+    chosen: Chosen,
+    record: Implementation,
+    *,
+    tiles: str = "shipped",
+    assumed: Iterable[str] = (),
+) -> Trust:
+    """Trust in the time of `record` for `w` on `gpu`, predicted with the `chosen` numbers.
+
+    *Validated*: the implementation's own calibration on this architecture, and GPU, pass, head_dim, lengths, rows and
+    mask inside the domain it was checked on; the error is that calibration's on held-out measurements, the interval
+    its own. *Interpolated*: its own calibration, but another GPU of the architecture, a head_dim between known ones,
+    lengths or rows within a factor of `NEAR` of the known range, causal where only full was measured or the reverse,
+    forward and backward together where each was measured alone, or another number format than 16 bits.
+    *Extrapolated*: everything else: a borrowed calibration or none, a hypothetical GPU, another architecture, tiles
+    that were not shipped, shapes far from those measured.
+
+    Outside the domain the interval is raised to a power (`INTERPOLATED_WIDENING`, `EXTRAPOLATED_WIDENING`) and never
+    narrower than a floor; without any calibration it is `PRIOR_INTERVAL`.
+
+    Parameters
+    ----------
+    w : Workload
+    gpu : Gpu
+    chosen : Chosen
+        From `attnsim.models.calibration.choose`.
+    record : Implementation
+    tiles : {"shipped", "retuned", "given"}
+    assumed : iterable of str
+        What the question left open and how it was filled in.
+    """
+    near: list[str] = []
+    far: list[str] = []
+    if gpu.changes:
+        far.append(f"hypothetical GPU: {', '.join(change.split(' (was')[0] for change in gpu.changes)}")
+    if not chosen.own:
+        far.append(chosen.reason)
+    if tiles != "shipped":
+        far.append(f"{tiles} tile, which nobody has timed")
+    if chosen.calibration is not None and chosen.own:
+        _outside(w, gpu, chosen.calibration, near, far)
+    level: Level = "extrapolated" if far else "interpolated" if near else "validated"
+    low, high = _interval(level, chosen.calibration)
+    said = [*far, *near]
+    if level == "validated" and chosen.calibration is not None:
+        summary = chosen.calibration.held_out
+        said.append(
+            f"{record.name} on {gpu.architecture}: mean error {100 * summary.mean:.1f} % over {summary.rows} "
+            "held-out measurements"
+        )
+    if record.closed:
+        said.append(f"{record.name} is closed source: tiles are those of the nearest public kernel")
+    said += assumed
+    error = chosen.calibration.held_out.mean if level == "validated" and chosen.calibration else None
+    return Trust(level, low, high, error, "; ".join(said))
+
+
+def _interval(level: Level, calibration: Calibration | None) -> tuple[float, float]:
+    if calibration is None:
+        return PRIOR_INTERVAL
+    low, high = min(calibration.interval[0], 1.0), max(calibration.interval[1], 1.0)
+    if level == "validated":
+        return low, high
+    power, floor = (
+        (INTERPOLATED_WIDENING, INTERPOLATED_FLOOR)
+        if level == "interpolated"
+        else (EXTRAPOLATED_WIDENING, EXTRAPOLATED_FLOOR)
+    )
+    return min(low**power, 1 / floor), max(high**power, floor)
+
+
+def _outside(w: Workload, gpu: Gpu, calibration: Calibration, near: list[str], far: list[str]) -> None:
+    """Sort what lies outside a calibration's domain into `near` and `far`."""
+    domain = calibration.domain
+    if gpu.base_id not in domain.gpus:
+        near.append(f"measured on {', '.join(domain.gpus)}, not on {gpu.id}")
+    if w.passes not in domain.passes:
+        together = all(direction in domain.passes for direction in w.directions) and w.passes == "fwd+bwd"
+        (near if together else far).append(f"pass {w.passes}, measured: {', '.join(domain.passes)}")
+    dims = sorted(domain.head_dims)
+    if w.head_dim not in dims:
+        between = dims[0] < w.head_dim < dims[-1]
+        (near if between else far).append(f"head_dim {w.head_dim}, measured: {', '.join(map(str, dims))}")
+    if w.head_dim_v != w.head_dim:
+        far.append(f"head_dim_v {w.head_dim_v} differs from head_dim {w.head_dim}")
+    rows = w.batch * w.heads_q * w.seq_q
+    for name, value, (low, high) in (
+        ("seq_q", w.seq_q, domain.seq_q),
+        ("seq_kv", w.seq_kv, domain.seq_kv),
+        ("batch x heads x seq_q", rows, domain.rows),
+    ):
+        if not low <= value <= high:
+            close = low / NEAR <= value <= high * NEAR
+            (near if close else far).append(f"{name} {value}, measured: {low} to {high}")
+    if w.mask.is_causal not in domain.causal:
+        near.append(f"{'causal' if w.mask.is_causal else 'not causal'}, which was not measured")
+    if w.mask.is_windowed and not domain.windowed:
+        far.append("sliding window, which was not measured")
+    if w.dropout and not domain.dropout:
+        far.append("dropout, which was not measured")
+    if w.element_bytes != 2:
+        near.append(f"number format {w.dtype}; calibrations are of 16-bit formats")
