@@ -1,7 +1,7 @@
 """attnsim predicts how attention runs on a GPU: time, bytes, what bounds it, and how far to trust the answer.
 
-The names below are imported on first use (PEP 562), so that ``import attnsim`` loads neither NumPy nor anything
-else of size.
+The names below are imported on first use (PEP 562), so that ``import attnsim`` loads neither NumPy nor
+anything else of size.
 
 Examples
 --------

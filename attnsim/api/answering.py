@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from attnsim.api.building import peak_bytes, play, tunable
@@ -21,7 +21,12 @@ from attnsim.models.calibration import Chosen, choose
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.gpu_fields import shown
-from attnsim.models.implementations import IMPLEMENTATIONS, Implementation, default_implementation, find_implementation
+from attnsim.models.implementations import (
+    IMPLEMENTATIONS,
+    Implementation,
+    default_implementation,
+    find_implementation,
+)
 from attnsim.models.schedule import Schedule
 from attnsim.models.workload import Workload
 from attnsim.simulator.replay import Replay
@@ -29,7 +34,7 @@ from attnsim.validation.trust import assess
 
 _LIKE = {name: record.like for name, record in IMPLEMENTATIONS.items()}
 _PASS_FLOPS = {"fwd": 2, "decode": 2, "bwd": 5, "fwd+bwd": 7}
-"""Useful FLOPs per visible pair and column of Q and V: 2 forward, 2.5 times that backward (FlashAttention's count)."""
+"""Useful FLOPs per visible pair and column of Q and V: 2 forward, 2.5 times that backward."""
 
 
 def predict(
@@ -59,7 +64,7 @@ def predict(
     implementation : str, optional
         Whose kernels to imitate; by default the best available for the GPU.
     tiles : {"shipped", "retuned"}
-        The tiles and occupancy of the real implementation on the unchanged GPU, or the best that fits this one.
+        Tiles and occupancy of the real implementation on the unchanged GPU, or the best that fits.
     tile : str or (int, int), optional
         Query rows x keys of the forward kernel, "128x64", in place of the implementation's.
     mode : {"fast", "exact"}
@@ -91,7 +96,7 @@ def predict(
     conditions = read_conditions(tiles, tile, mode, cache, launch)
     what = read_algorithm(algorithm)
     record = choose_implementation(what, implementation, workload, machine)
-    answer = _answer(workload, machine, what, record, conditions, tuple(assumed))
+    answer = _answer(_Question(workload, machine, what, record, conditions, tuple(assumed)))
     return _with_speedup(answer, machine, conditions) if baseline else answer
 
 
@@ -109,8 +114,8 @@ def compare(
 ) -> list[Prediction]:
     """Predict several algorithms for the same question, in the order given.
 
-    A window in the workload's mask applies to sliding-window only: the others run the full or causal mask, so that
-    the list shows what the window saves. `implementation` and `tile` apply to those algorithms that have them.
+    A window in the workload's mask applies to sliding-window only: the others run the full or causal mask, so
+    that the list shows what the window saves. `implementation` and `tile` apply to algorithms that have them.
 
     Parameters
     ----------
@@ -154,9 +159,20 @@ def compare(
     return answers
 
 
-def _answer(
-    w: Workload, gpu: Gpu, algorithm: Algorithm, record: Implementation, conditions: Conditions, assumed: tuple[str, ...]
-) -> Prediction:
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Everything that decides an answer."""
+
+    w: Workload
+    gpu: Gpu
+    algorithm: Algorithm
+    record: Implementation
+    conditions: Conditions
+    assumed: tuple[str, ...] = ()
+
+
+def _answer(asked: _Question) -> Prediction:
+    w, gpu, record, conditions = asked.w, asked.gpu, asked.record, asked.conditions
     chosen = choose(record.name, _LIKE, gpu)
     peak = peak_bytes(record, w)
     schedule: Schedule | None = None
@@ -166,23 +182,21 @@ def _answer(
         peak = schedule.peak_memory_bytes
         if peak > gpu.hbm.capacity_bytes:
             schedule = played = None
-    return _prediction(w, gpu, algorithm, record, conditions, assumed, chosen, peak, schedule, played)
+    return _prediction(asked, chosen, peak, schedule, played)
 
 
 def _prediction(
-    w: Workload,
-    gpu: Gpu,
-    algorithm: Algorithm,
-    record: Implementation,
-    conditions: Conditions,
-    assumed: tuple[str, ...],
-    chosen: Chosen,
-    peak: int,
-    schedule: Schedule | None,
-    played: Replay | None,
+    asked: _Question, chosen: Chosen, peak: int, schedule: Schedule | None, played: Replay | None
 ) -> Prediction:
+    w, gpu, algorithm, record, conditions = (
+        asked.w,
+        asked.gpu,
+        asked.algorithm,
+        asked.record,
+        asked.conditions,
+    )
     tiles = conditions.tiles if tunable(record) else "shipped"
-    trust = assess(w, gpu, chosen, record, tiles=tiles, assumed=assumed)
+    trust = assess(w, gpu, chosen, record, tiles=tiles, assumed=asked.assumed)
     notes = schedule.notes if schedule else (_too_large(peak, gpu),)
     if schedule is None:
         trust = replace(trust, reason=f"{notes[0]}; {trust.reason}")
@@ -244,7 +258,9 @@ def _with_speedup(answer: Prediction, gpu: Gpu, conditions: Conditions) -> Predi
     if answer.time_s is None:
         return answer
     plain = without_window(answer.workload)
-    default = answer.algorithm == "naive" and answer.implementation == "pytorch_eager" and plain == answer.workload
+    default = (
+        answer.algorithm == "naive" and answer.implementation == "pytorch_eager" and plain == answer.workload
+    )
     if default and conditions.mode == "fast":
         return replace(answer, speedup_vs_naive=1.0)
     naive = naive_time_s(plain, gpu, conditions.cache, conditions.launch)
@@ -259,6 +275,6 @@ def naive_time_s(w: Workload, gpu: Gpu, cache: str, launch: str) -> float | None
     try:
         record = default_implementation("naive", gpu, w)
         choose_implementation(algorithm, record.name, w, gpu)
-        return _answer(w, gpu, algorithm, record, conditions, ()).time_s
+        return _answer(_Question(w, gpu, algorithm, record, conditions)).time_s
     except InputError:
         return None

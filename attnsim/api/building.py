@@ -1,4 +1,4 @@
-"""From an implementation to the schedule it runs: with the tiles it ships, a given one, or the best that fits."""
+"""From an implementation to the schedule it runs: on the tiles it ships, a given one, or the best."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def play(
 def shipped(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:
     """The schedule with the tiles and the occupancy of the real implementation on the unchanged GPU.
 
-    Tiles depend on shared memory, registers and thread limits, and those are the unchanged GPU's; split rules see
-    the changed number of SMs, as the real code would ask for it.
+    Tiles depend on shared memory, registers and thread limits, and those are the unchanged GPU's; split rules
+    see the changed number of SMs, as the real code would ask for it.
 
     Raises
     ------
@@ -82,7 +82,8 @@ def shipped(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:
         return record.build(w, gpu, None)
     schedule = record.build(w, base, None)
     kernels = tuple(
-        replace(kernel, max_blocks_per_sm=occupancy(kernel, base).blocks_per_sm) for kernel in schedule.kernels
+        replace(kernel, max_blocks_per_sm=occupancy(kernel, base).blocks_per_sm)
+        for kernel in schedule.kernels
     )
     try:
         for kernel in kernels:
@@ -98,8 +99,16 @@ def _tile_gpu(gpu: Gpu) -> Gpu:
     if not gpu.changes or gpu.base_id not in builtin_gpu_ids():
         return gpu
     base = load_gpu(gpu.base_id)
-    kept = {"count", "shared_memory_bytes_per_clk", "shared_memory_latency_clk", "fp32_flops_per_clk", "exp_per_clk"}
-    limits = {item.name: getattr(base.sm, item.name) for item in dataclasses.fields(Sm) if item.name not in kept}
+    kept = {
+        "count",
+        "shared_memory_bytes_per_clk",
+        "shared_memory_latency_clk",
+        "fp32_flops_per_clk",
+        "exp_per_clk",
+    }
+    limits = {
+        item.name: getattr(base.sm, item.name) for item in dataclasses.fields(Sm) if item.name not in kept
+    }
     limited = replace(gpu.sm, **limits)
     return gpu if limited == gpu.sm else replace(gpu, sm=limited)
 
@@ -110,7 +119,9 @@ def _given(record: Implementation, w: Workload, gpu: Gpu, shape: tuple[int, int]
     else:
         schedule = _with_shipped_backward(record, record.build(w.with_passes("fwd"), gpu, shape), w, gpu)
     if any(kernel.path == "wgmma" for kernel in schedule.kernels) and shape[0] % 64:
-        raise InputError(f"tile is {shape[0]}x{shape[1]}; {record.name} needs rows in steps of 64, one warpgroup each")
+        raise InputError(
+            f"tile is {shape[0]}x{shape[1]}; {record.name} needs rows in steps of 64, one warpgroup each"
+        )
     return schedule
 
 
@@ -169,18 +180,20 @@ def _main(schedule: Schedule) -> Kernel:
 
 
 def _in_registers(schedule: Schedule, w: Workload, rows: int, keys: int) -> bool:
-    """Whether the fp32 accumulators of O and S fit the threads' registers, as in `attnsim.models.retune.fits`."""
+    """Whether the fp32 accumulators of O and S fit the registers, as `attnsim.models.retune.fits`."""
     main = _main(schedule)
-    threads = main.threads - (128 if main.path == "wgmma" else 0)  # the warpgroup that only loads
+    threads = main.warpgroups * 128 if main.path == "wgmma" else main.threads  # loading warps hold none
     return main.path == "tcgen05" or rows * (padded(w.head_dim_v) + keys) // threads <= ACCUMULATOR_REGISTERS
 
 
 def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
-    """Seconds of the main kernel, roughly: the busiest unit, step latencies shared by residents, whole waves."""
+    """Seconds of the main kernel, roughly: busiest unit, step latencies shared by residents, whole waves."""
     kernel = _main(schedule)
     costs = machine(kernel, gpu, numbers)
     slots = gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm
-    tensor = kernel.total("flops") * costs.flop + kernel.total("smem_bytes") * costs.smem_byte * costs.smem_exposed
+    tensor = (
+        kernel.total("flops") * costs.flop + kernel.total("smem_bytes") * costs.smem_byte * costs.smem_exposed
+    )
     fp32 = kernel.total("scores") * costs.softmax_instructions + kernel.total("fp32")
     vector = kernel.total("exps") * costs.exp + fp32 * costs.fp32
     steps = sum(

@@ -97,7 +97,9 @@ def read_conditions(
             raise InputError(f"{name} is {shown(value)}; allowed: {', '.join(allowed)}")
     shape = _shape(tile)
     if shape is not None and tiles == "retuned":
-        raise InputError(f"tile {shape[0]}x{shape[1]} is given and tiles are to be retuned; leave one of them out")
+        raise InputError(
+            f"tile {shape[0]}x{shape[1]} is given and tiles are to be retuned; leave one of them out"
+        )
     return Conditions(
         "given" if shape else tiles,
         shape,
@@ -153,7 +155,9 @@ def read_algorithm(name: str) -> Algorithm:
     return found
 
 
-def choose_implementation(algorithm: Algorithm, implementation: str | None, w: Workload, gpu: Gpu) -> Implementation:
+def choose_implementation(
+    algorithm: Algorithm, implementation: str | None, w: Workload, gpu: Gpu
+) -> Implementation:
     """The implementation to imitate: the one named, or the best available for the GPU.
 
     Raises
@@ -206,7 +210,7 @@ def _check_question(algorithm: Algorithm, w: Workload) -> None:
 
 
 def without_window(w: Workload) -> Workload:
-    """The same question with the window taken out of its mask; what a window closes on both sides becomes full."""
+    """The same question without the window in its mask; a window closed on both sides becomes full."""
     if not w.mask.is_windowed:
         return w
     right = w.mask.right if w.mask.right == 0 else None

@@ -33,7 +33,7 @@ class Prediction:
     hbm_read_bytes, hbm_write_bytes, l2_bytes, smem_bytes : int or None
         Traffic of the whole call at each level.
     flops_useful, flops_dense : int
-        ``2 B H pairs (d + dv)`` forward and 2.5 times that backward, over the visible pairs and over all of them.
+        ``2 B H pairs (d + dv)`` forward and 2.5 times that backward, over visible pairs and over all pairs.
     flops_executed : int or None
         Of the tensor cores, whole tiles and recomputation included.
     exponentials : int or None
@@ -47,8 +47,8 @@ class Prediction:
     waves : float or None
         Of the longest kernel.
     speedup_vs_naive : float or None
-        Over the unfused default implementation without the window, under the same conditions (always in fast mode);
-        None when either does not fit or was not asked for.
+        Over the unfused default implementation without the window, under the same conditions (always in fast
+        mode); None when either does not fit or it was not asked for.
     trust : Trust
     units_s : mapping of str to float
         Busy seconds of each unit, and "idle".
@@ -110,7 +110,9 @@ class Prediction:
 
     def to_dict(self) -> dict[str, object]:
         """The fields as JSON holds them: plain types, null for what is unknown, no NaN or infinity."""
-        return {item.name: _plain(getattr(self, item.name)) for item in fields(self) if item.name != "workload"}
+        return {
+            item.name: _plain(getattr(self, item.name)) for item in fields(self) if item.name != "workload"
+        }
 
 
 def _plain(value: object) -> object:

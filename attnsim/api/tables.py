@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -50,13 +49,18 @@ Answer = dict[str, object]
 
 
 def predict_table(
-    frame: pd.DataFrame, *, tiles: str = "shipped", mode: str = "fast", processes: int = 2, progress: bool = True
+    frame: pd.DataFrame,
+    *,
+    tiles: str = "shipped",
+    mode: str = "fast",
+    processes: int = 2,
+    progress: bool = True,
 ) -> pd.DataFrame:
     """Predict every row of a case table.
 
-    A row's `implementation` decides what is imitated; without one it is the best available for its `algorithm`.
-    `window` applies to the row, whatever its algorithm; `clock_mhz` is the clock the replay runs at. Equal questions
-    are answered once.
+    A row's `implementation` decides what is imitated; without one it is the best available for its
+    `algorithm`. `window` applies to the row, whatever its algorithm; `clock_mhz` is the clock the replay runs
+    at. Equal questions are answered once.
 
     Parameters
     ----------
@@ -84,14 +88,15 @@ def predict_table(
 
     read_conditions(tiles, None, mode, "warm", "stream")
     answers, questions, question_of_row = _read(frame)
-    for question, answer in zip(questions, _answers(questions, tiles, mode, processes, progress), strict=True):
+    for question, answer in zip(
+        questions, _answers(questions, tiles, mode, processes, progress), strict=True
+    ):
         for row in question_of_row[question]:
             answers[row] = answer
     result = frame.copy()
     for column in ADDED_COLUMNS:
-        values = [answer.get(column) for answer in answers]
         kind = "Int64" if column.endswith("_bytes") else "float64" if column.endswith("_s") else "object"
-        result[column] = pd.array([None if v is None else v for v in values], dtype=kind) if kind != "object" else values
+        result[column] = pd.Series([answer.get(column) for answer in answers], index=frame.index, dtype=kind)
     return result
 
 
@@ -110,14 +115,18 @@ def _read(frame: pd.DataFrame) -> tuple[list[Answer], list[Case], dict[Case, lis
     return answers, list(rows_of), rows_of
 
 
-def _answers(cases: Sequence[Case], tiles: str, mode: str, processes: int, progress: bool) -> Iterator[Answer]:
+def _answers(
+    cases: Sequence[Case], tiles: str, mode: str, processes: int, progress: bool
+) -> Iterator[Answer]:
     if len(cases) <= IN_ONE_PROCESS or processes < 2 or (os.cpu_count() or 1) < 2:
         yield from _shown((predict_case(case, tiles, mode) for case in cases), len(cases), progress)
         return
     from joblib import Parallel, delayed
 
     chunks = [cases[first : first + _CHUNK] for first in range(0, len(cases), _CHUNK)]
-    work = Parallel(n_jobs=processes, return_as="generator")(delayed(_chunk)(chunk, tiles, mode) for chunk in chunks)
+    work = Parallel(n_jobs=processes, return_as="generator")(
+        delayed(_chunk)(chunk, tiles, mode) for chunk in chunks
+    )
     yield from _shown((answer for part in work for answer in part), len(cases), progress)
 
 

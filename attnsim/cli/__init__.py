@@ -33,11 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has gone (`attnsim gpus | head`): keep Python from complaining on its way out.
+        # Whoever read the output has gone (`attnsim gpus | head`): no complaint from Python on its way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        # Typer carries a copy of click in some versions and depends on it in others: go by what its errors can do.
+        # Some versions of Typer carry a copy of click, others depend on it: go by what its errors can do.
         if type(error).__name__ == "Abort":
             return INTERRUPTED
         describe = getattr(error, "format_message", None)
@@ -50,4 +50,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _refuse(message: str) -> int:
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
     return BAD_INPUT
-

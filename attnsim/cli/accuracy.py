@@ -6,12 +6,14 @@ from attnsim.cli import options, show
 
 
 def accuracy(json: options.Json = False) -> None:
-    """Errors on measurements that the fit did not see, and every constant that is neither datasheet nor source."""
+    """Show errors on measurements that the fit did not see, and every fitted constant."""
     from attnsim.validation.accuracy import accuracy_table, constants
 
     errors, numbers = accuracy_table(), constants()
     if json:
-        show.print_json([*({"kind": "error", **row} for row in errors), *({"kind": "constant", **row} for row in numbers)])
+        show.print_json(
+            [*({"kind": "error", **row} for row in errors), *({"kind": "constant", **row} for row in numbers)]
+        )
         return
     out = show.console()
     show.print_rows(out, "Held-out errors", errors)

@@ -35,7 +35,11 @@ def algorithms(json: options.Json = False) -> None:
         )
     if json:
         show.print_json(
-            {"algorithm": name, "summary": item.summary, "implementations": [r for r in records if name in _list(r)]}
+            {
+                "algorithm": name,
+                "summary": item.summary,
+                "implementations": [r for r in records if name in _list(r)],
+            }
             for name, item in ALGORITHMS.items()
         )
         return
@@ -52,7 +56,8 @@ def algorithms(json: options.Json = False) -> None:
                 "family": record.family,
                 "runs on": _span(record.compute_capability),
                 "formats": list(record.dtypes),
-                "calibrated on": sorted(calibrated.get(record.name, [])) or f"as {record.like}" * bool(record.like),
+                "calibrated on": sorted(calibrated.get(record.name, []))
+                or f"as {record.like}" * bool(record.like),
             }
             for record in IMPLEMENTATIONS.values()
         ],

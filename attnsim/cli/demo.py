@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import options, show
-from attnsim.cli.predict import caption
+from attnsim.cli.predict import caption, heading
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ HYPOTHETICAL = ["sm.shared_memory=2x", "hbm.bandwidth=6TB/s"]
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the picture and its CSV.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the picture and its CSV.")] = Path(
+        "demo"
+    ),
     json: options.Json = False,
 ) -> None:
     """Predict naive, flash and sliding-window for two models on three GPUs, and draw the roofline."""
@@ -42,14 +44,15 @@ def demo(
     retuned = compare(llama, doubled, ALGORITHMS, tiles="retuned")
     told = "; ".join(doubled.changes)
     tables: list[tuple[str, list[Prediction], list[Prediction]]] = [
-        (f"GPT-2 medium, {gpt2}, on {a100.id}", on_a100, []),
-        (f"Llama-3-8B prefill, {llama}, on {h100.id}", on_h100, []),
+        (f"GPT-2 medium, {heading(gpt2)}, on {a100.id}", on_a100, []),
+        (f"Llama-3-8B prefill, {heading(llama)}, on {h100.id}", on_h100, []),
         (f"The same on a hypothetical {h100.id} with {told}: shipped tiles", shipped, on_h100),
         ("The same hypothetical GPU: retuned tiles", retuned, on_h100),
     ]
     gpus: list[Gpu] = [a100, h100, doubled]
     everything = [item for _, predictions, _ in tables for item in predictions]
-    written = draw(gpus, everything, out / "roofline.png")
+    shown = [item for item in everything if item not in retuned or item.tiles == "retuned"]
+    written = draw(gpus, shown, out / "roofline.png")
     if json:
         show.print_json(item.to_dict() for item in everything)
         return

@@ -69,7 +69,14 @@ def show_gpu(
     for key, field in FIELDS.items():
         figure = machine.provenance.get(key)
         value = field.show(get_value(machine, key))
-        rows.append({"key": key, "value": value, "kind": figure.kind if figure else "", "source": figure.source if figure else ""})
+        rows.append(
+            {
+                "key": key,
+                "value": value,
+                "kind": figure.kind if figure else "",
+                "source": figure.source if figure else "",
+            }
+        )
     out = show.console()
     out.print(f"{machine.id}: {machine.name}, {machine.architecture}, {machine.sm_arch}")
     for change in machine.changes:
@@ -125,7 +132,9 @@ def new_gpu(
         raise InputError(f"{file} exists; give another name, or --force to replace it")
     original = load_gpu(base)
     machine = options.changed(original, changes)
-    machine = dataclasses.replace(machine, id=name, name=f"{original.name}, changed" if changes else original.name)
+    machine = dataclasses.replace(
+        machine, id=name, name=f"{original.name}, changed" if changes else original.name
+    )
     options.write_text(file, gpu_to_yaml(machine))
     if json:
         show.print_json([_record(machine)])

@@ -18,7 +18,9 @@ ManyGpus = Annotated[
 ]
 Changes = Annotated[
     list[str],
-    typer.Option("--set", metavar="KEY=VALUE", help="Change the GPU: hbm.bandwidth=6TB/s, sm.count=160, ...=2x."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change the GPU: hbm.bandwidth=6TB/s, sm.count=160, ...=2x."
+    ),
 ]
 
 
@@ -44,7 +46,9 @@ Seq = Annotated[int | None, _count("Sequence length; with --pass decode the keys
 SeqKv = Annotated[int | None, _count("Keys, where not as many as queries.")]
 HeadDim = Annotated[int | None, _count("Width of Q and K.")]
 HeadDimV = Annotated[int | None, _count("Width of V; default: as --head-dim.")]
-Window = Annotated[int | None, _count("Keys seen to the left, the query's own included; for sliding-window only.")]
+Window = Annotated[
+    int | None, _count("Keys seen to the left, the query's own included; for sliding-window only.")
+]
 Dtype = Annotated[str, typer.Option(help="fp32, fp16, bf16 or fp8.")]
 Causal = Annotated[bool, typer.Option("--causal", help="Causal mask, last query against last key.")]
 Pass = Annotated[str, typer.Option("--pass", help="fwd, bwd, fwd+bwd or decode.")]
@@ -67,8 +71,8 @@ def workload(
 ) -> Workload:
     """The question that the flags ask.
 
-    With ``--pass decode`` alone, `seq` is the length of the cache and there is one query a sequence; with `seq_kv`
-    too, that is the cache and `seq` the queries.
+    With ``--pass decode`` alone, `seq` is the length of the cache and there is one query a sequence; with
+    `seq_kv` too, that is the cache and `seq` the queries.
 
     Raises
     ------
@@ -111,7 +115,9 @@ def words(values: list[str], flag: str) -> list[str]:
     """
     found = [word.strip() for value in values for word in value.split(",")]
     if not found or not all(found):
-        raise InputError(f"{flag} is {', '.join(map(repr, values)) or 'missing'}; give one name, or several with commas")
+        raise InputError(
+            f"{flag} is {', '.join(map(repr, values)) or 'missing'}; give one name, or several with commas"
+        )
     return list(dict.fromkeys(found))
 
 

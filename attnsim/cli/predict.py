@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def predict(
+    *,
     context: typer.Context,
     gpu: options.ManyGpus = [],  # noqa: B006 Typer copies it
     algorithm: Annotated[
@@ -69,10 +71,12 @@ def predict(
         window=window,
         passes=passes,
     )
-    names = options.words([algorithm or ("naive,flash,sliding-window" if window else "naive,flash")], "--algorithm")
+    names = options.words(
+        [algorithm or ("naive,flash,sliding-window" if window else "naive,flash")], "--algorithm"
+    )
     if window and "sliding-window" not in names:
         raise InputError(
-            f"--window {window} applies to sliding-window, which is not in --algorithm {','.join(names)}; add it"
+            f"--window {window} is for sliding-window, which is not in --algorithm {','.join(names)}; add it"
         )
     if tile is not None and tiles is not None:
         raise InputError(f"--tile {tile} and --tiles {tiles} exclude each other; leave one out")
@@ -94,26 +98,29 @@ def predict(
     _print(question, groups)
 
 
+@dataclass(frozen=True)
 class _Group:
     """The predictions that share a table, and those on the unchanged GPU to hold against them.
 
     Where tiles do not fit there are none, and `refusal` says why.
     """
 
-    def __init__(
-        self, title: str, predictions: list[Prediction], unchanged: list[Prediction], refusal: str = ""
-    ) -> None:
-        self.title, self.predictions, self.unchanged, self.refusal = title, predictions, unchanged, refusal
+    title: str
+    predictions: list[Prediction]
+    unchanged: list[Prediction]
+    refusal: str = ""
 
 
+@dataclass(frozen=True)
 class _Asked:
     """The flags that stay the same from GPU to GPU."""
 
-    def __init__(
-        self, names: list[str], implementation: str | None, tile: str | None, mode: str, cache: str, launch: str
-    ) -> None:
-        self.names, self.implementation, self.tile = names, implementation, tile
-        self.mode, self.cache, self.launch = mode, cache, launch
+    names: list[str]
+    implementation: str | None
+    tile: str | None
+    mode: str
+    cache: str
+    launch: str
 
     def groups(self, question: Workload, base: Gpu, machine: Gpu, ways: list[str]) -> list[_Group]:
         """Tables for one GPU: as it is, and changed in each of the `ways` to choose tiles."""
@@ -154,7 +161,7 @@ def _way(way: str) -> str:
 
 def _print(question: Workload, groups: list[_Group]) -> None:
     out = show.console()
-    out.print(f"{question}\n")
+    out.print(f"{heading(question)}\n")
     for group in groups:
         if group.refusal:
             out.print(f"{group.title}\n{group.refusal}\n")
@@ -163,6 +170,14 @@ def _print(question: Workload, groups: list[_Group]) -> None:
     everything = [item for group in groups for item in group.predictions]
     show.print_remarks(out, everything)
     out.print(caption(question, any(group.unchanged for group in groups)))
+
+
+def heading(question: Workload) -> str:
+    """The question in words, the window apart because only one algorithm has it."""
+    from attnsim.api.choosing import without_window
+
+    plain = without_window(question)
+    return str(plain) if plain == question else f"{plain}; sliding-window: {question.mask}"
 
 
 def caption(question: Workload, based: bool) -> str:
@@ -205,7 +220,8 @@ def _predict_cases(cases: Path, out: Path | None, tiles: str, mode: str, json: b
         write_table(result, out)
         failed = int((result["error"] != "").sum())
         print(
-            f"{len(result)} rows predicted to {out}" + (f", {failed} of them not: see column error" if failed else ""),
+            f"{len(result)} rows predicted to {out}"
+            + (f", {failed} of them not: see column error" if failed else ""),
             file=sys.stderr,
         )
     if json:

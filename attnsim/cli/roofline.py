@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import options, show
+from attnsim.cli.predict import heading
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
 
 
 def roofline(
+    *,
     gpu: options.ManyGpus,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg or .pdf.")] = Path("roofline.png"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg or .pdf.")] = Path(
+        "roofline.png"
+    ),
     algorithm: Annotated[str, typer.Option(help="Names with commas.")] = "naive,flash",
     batch: options.Batch = 1,
     heads: options.Heads = 32,
@@ -55,13 +59,17 @@ def roofline(
     )
     machines = [options.changed(load_gpu(name), changes) for name in options.words(gpu, "--gpu")]
     names = options.words([algorithm], "--algorithm")
-    predictions = [item for machine in machines for item in compare(question, machine, names)]
+    groups = [(machine, compare(question, machine, names)) for machine in machines]
+    predictions = [item for _, found in groups for item in found]
     written = draw(machines, predictions, out)
     if json:
         show.print_json(item.to_dict() for item in predictions)
         return
     console = show.console()
-    show.print_predictions(console, f"{question} on {', '.join(machine.id for machine in machines)}", predictions)
+    console.print(f"{heading(question)}\n")
+    for machine, found in groups:
+        show.print_predictions(console, "; ".join((machine.id, *machine.changes)), found)
+    show.print_remarks(console, predictions)
     console.print(f"written: {', '.join(map(str, written))}")
 
 

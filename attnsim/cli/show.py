@@ -17,6 +17,7 @@ WIDTH = 100
 NOTHING = "-"
 
 _SHORT = 26
+_TINY = 0.0001
 _UNIT_NAMES = {"shared_memory": "smem", "hbm": "HBM", "l2": "L2", "fp32": "FP32"}
 _LEVEL_NAMES = {"validated": "validated", "interpolated": "interpol.", "extrapolated": "extrapol."}
 
@@ -64,8 +65,8 @@ def number(value: float | None, digits: int = 3) -> str:
     """A number with so many significant digits, thousands separated and never in powers of ten."""
     if value is None:
         return NOTHING
-    if value == 0:
-        return "0"
+    if abs(value) < _TINY:
+        return "0" if value == 0 else f"<{_TINY}"
     from math import floor, log10
 
     decimals = digits - 1 - floor(log10(abs(value)))
@@ -80,10 +81,17 @@ def times_text(ratio: float | None) -> str:
 def print_predictions(
     out: Console, title: str, predictions: Sequence[Prediction], unchanged: Sequence[Prediction] = ()
 ) -> None:
-    """A table of predictions, one a line; with `unchanged`, also the speedup over the same on the unchanged GPU."""
+    """A table of predictions, one a line; with `unchanged`, also the speedup over those."""
     table = _table()
     table.add_column("algorithm", no_wrap=True)
-    for name in ("time", "90 % range", "vs\nnaive", *(("vs\nbase",) if unchanged else ()), "HBM\nGB", "TFLOP/s"):
+    for name in (
+        "time",
+        "90 % range",
+        "vs\nnaive",
+        *(("vs\nbase",) if unchanged else ()),
+        "HBM\nGB",
+        "TFLOP/s",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound", no_wrap=True)
     for name in ("blk\n/SM", "waves"):
@@ -92,7 +100,10 @@ def print_predictions(
     before = {(item.algorithm, item.implementation): item.time_s for item in unchanged}
     for item in predictions:
         cells = [item.algorithm, time_text(item.time_s) if item.fits else "too large"]
-        cells += [interval_text(item.time_low_s, item.time_high_s, item.time_s), times_text(item.speedup_vs_naive)]
+        cells += [
+            interval_text(item.time_low_s, item.time_high_s, item.time_s),
+            times_text(item.speedup_vs_naive),
+        ]
         if unchanged:
             old = before.get((item.algorithm, item.implementation))
             cells.append(times_text(old / item.time_s if old and item.time_s else None))
@@ -111,7 +122,7 @@ def print_predictions(
 
 
 def print_remarks(out: Console, predictions: Sequence[Prediction]) -> None:
-    """What the tables cannot hold: implementations and tiles, notes, and why the times may be trusted so far."""
+    """What the tables cannot hold: implementations, tiles, notes, and why to trust a time so far."""
     lines: list[str] = []
     for item in predictions:
         tiles = "" if item.tiles == "shipped" else f" ({item.tiles})"

@@ -1,7 +1,7 @@
 """Attention in NumPy and float64: the executable definition that kernels and schedules are checked against.
 
-Tensors are ``[batch, heads, seq, head_dim]``. Query head ``h`` reads key/value head ``h // group``. A query that sees
-no key gives O = 0 and log-sum-exp = -inf, as FlashAttention does.
+Tensors are ``[batch, heads, seq, head_dim]``. Query head ``h`` reads key/value head ``h // group``. A query
+that sees no key gives O = 0 and log-sum-exp = -inf, as FlashAttention does.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def attention_backward(
     v: ArrayLike,
     do: ArrayLike,
     mask: Mask | None = None,
+    *,
     scale: float | None = None,
 ) -> tuple[Floats, Floats, Floats]:
     """Gradients of ``sum(O * dO)`` with respect to Q, K and V (Dao et al., arXiv 2205.14135, appendix B.2).
@@ -92,6 +93,7 @@ def flash_reference(
     k: ArrayLike,
     v: ArrayLike,
     mask: Mask | None = None,
+    *,
     rows: int = 128,
     keys: int = 64,
     scale: float | None = None,
@@ -118,7 +120,7 @@ def flash_reference(
     for first in range(0, seq_q, rows):
         last = min(first + rows, seq_q)
         low, high = mask.columns(first, last - 1, seq_q, seq_kv)
-        highest = np.full(q64.shape[:2] + (last - first,), -np.inf)
+        highest = np.full((*q64.shape[:2], last - first), -np.inf)
         total = np.zeros_like(highest)
         for start in reversed(range(low // keys * keys, high, keys)):
             stop = min(start + keys, seq_kv)

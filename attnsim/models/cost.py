@@ -1,9 +1,10 @@
 """What an attention call costs in closed form: FLOPs, exponentials, bytes and memory, and the time they bound.
 
-The formulas take the shape, the tile and the grid; they never walk the tile stream of a schedule, so that stream,
-closed form and replay can be held against each other (the requested bytes must agree exactly). FLOP convention:
-useful = 2 B H (visible pairs)(d + dv) forward and 2.5 times that backward (Dao, arXiv 2307.08691, section 4.1);
-executed = whole tiles at the head_dim the kernel is compiled for, with recomputation; dense = useful as if unmasked.
+The formulas take the shape, the tile and the grid; they never walk the tile stream of a schedule, so that
+stream, closed form and replay can be held against each other (the requested bytes must agree exactly). FLOP
+convention: useful = 2 B H (visible pairs)(d + dv) forward and 2.5 times that backward (Dao, arXiv 2307.08691,
+section 4.1); executed = whole tiles at the head_dim the kernel is compiled for, with recomputation; dense =
+useful as if unmasked.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Cost:
     requested_bytes : mapping of (kernel, "load" or "store", tensor) to int
         Asked of global memory.
     compulsory_bytes : int
-        HBM traffic with perfect reuse: each tensor from outside read once, each tensor written written once. A lower
-        bound of the replay with a cold cache.
+        HBM traffic with perfect reuse: each tensor from outside read once, each tensor written written once.
+        A lower bound of the replay with a cold cache.
     no_reuse_bytes : int
         HBM traffic if every request went there: the upper bound.
     smem_bytes : int
@@ -107,8 +108,8 @@ def useful_flops(w: Workload, dense: bool = False) -> int:
 def roofline_time(cost: Cost, w: Workload, gpu: Gpu) -> float:
     """Seconds below which no schedule with this cost can go with a cold cache: the slowest unit at its datasheet rate.
 
-    Work over peak for the tensor cores (useful FLOPs, or executed ones where a form skips recomputation that the
-    convention counts), the exponential unit and HBM with compulsory bytes (Williams, Waterman, Patterson,
+    Work over peak for the tensor cores (useful FLOPs, or executed ones where a form skips recomputation that
+    the convention counts), the exponential unit and HBM with compulsory bytes (Williams, Waterman, Patterson,
     *Roofline*, CACM 52(4), 2009, with a ceiling for the exponentials).
     """
     return max(
@@ -151,7 +152,9 @@ def _fused(w: Workload, schedule: Schedule, kernel: Kernel, first_generation: bo
             return cost_flash.flash1(w, keys, splits, is_backward=kernel.name == "flash1_bwd")
         case name if name.startswith("flash_fwd"):
             return cost_flash.forward(w, forward_tiling(w, schedule, kernel), name)
-    raise NotImplementedError(f"no closed form of the kernel {kernel.name}; add it to attnsim.models.cost_flash")
+    raise NotImplementedError(
+        f"no closed form of the kernel {kernel.name}; add it to attnsim.models.cost_flash"
+    )
 
 
 def forward_tiling(w: Workload, schedule: Schedule, kernel: Kernel) -> Tiling:

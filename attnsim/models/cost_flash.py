@@ -50,8 +50,8 @@ def _mask(w: Workload) -> tuple[int, int]:
 def forward(w: Workload, t: Tiling, name: str = "flash_fwd", lse: bool = True) -> Part:
     """FlashAttention-2 and -3, sliding-window and split-KV forward (arXiv 2307.08691, algorithm 1).
 
-    Per head, with ``v`` visits of key tiles: K and V ``v keys`` rows less the missing rows of the last tile; Q its
-    rows once per range of keys that a tile's visits touch; O and LSE every row once per range.
+    Per head, with ``v`` visits of key tiles: K and V ``v keys`` rows less the missing rows of the last tile;
+    Q its rows once per range of keys that a tile's visits touch; O and LSE every row once per range.
     """
     left, right = _mask(w)
     band = Band.of_queries(w.seq_q, w.seq_kv, left, right, t.rows, t.pack)
@@ -68,7 +68,8 @@ def forward(w: Workload, t: Tiling, name: str = "flash_fwd", lse: bool = True) -
     kv_heads = w.batch * w.heads_kv
     d_pad, dv_pad = padded(d), padded(dv)
     rows = t.rows // t.warpgroups * t.warpgroups
-    # Of each step: K and V once per reading warp or warpgroup, Q unless in registers, P where it passes through.
+    # Of each step: K and V once per reading warp or warpgroup, Q unless in registers, P where it passes
+    # through.
     reads = (t.warps if t.tensor_path == "mma_sync" else t.warpgroups) * t.keys * (d_pad + dv_pad) * e
     reads += 0 if t.q_in_registers else rows * d_pad * e
     reads += rows * t.keys * e if t.p_in_smem else 0
@@ -113,7 +114,9 @@ def backward(w: Workload, t: Tiling) -> Part:
         """Rows of A and B read per product: 8 warps as 4 x 2 read A twice and B four times; a wgmma pair once."""
         return 2 * (2 * a + b) if half else 2 * ((a + b) // 2)
 
-    products = reads(m, n) * (d_pad + dv_pad) + reads(n, dv_pad) * m + reads(m, d_pad) * n + reads(n, d_pad) * m
+    products = (
+        reads(m, n) * (d_pad + dv_pad) + reads(n, dv_pad) * m + reads(m, d_pad) * n + reads(n, d_pad) * m
+    )
     return Part(
         "flash_bwd",
         (
@@ -126,7 +129,9 @@ def backward(w: Workload, t: Tiling) -> Part:
             store(f"dK{expanded}", heads * w.seq_kv * d * e),
             store(f"dV{expanded}", heads * w.seq_kv * dv * e),
         ),
-        flops=heads * visits * sum(4 * (m * n * width // 2) for width in (d_pad, dv_pad, dv_pad, d_pad, d_pad)),
+        flops=heads
+        * visits
+        * sum(4 * (m * n * width // 2) for width in (d_pad, dv_pad, dv_pad, d_pad, d_pad)),
         exponentials=heads * visits * 2 * (m * n // 2),
         smem_bytes=heads * visits * products * e,
     )
@@ -146,7 +151,7 @@ def row_dots(w: Workload, accumulator: bool) -> Part:
 
 
 def convert_dq(w: Workload) -> Part:
-    """dQ from the fp32 accumulator."""
+    """DQ from the fp32 accumulator."""
     dq = w.batch * w.heads_q * w.seq_q * w.head_dim * w.element_bytes
     return Part("convert_dQ", (load("dQ accum", _accumulator(w)), store("dQ", dq)))
 
@@ -158,9 +163,9 @@ def _accumulator(w: Workload) -> int:
 def flash1(w: Workload, keys: int, splits: int, *, is_backward: bool) -> Part:
     """FlashAttention-1 (arXiv 2205.14135, algorithm 1): keys outside, rows inside, partial O (or dQ) in fp32.
 
-    A row step is visited once per block of keys it sees; every visit but its first reads the partial result, every
-    visit but its last writes it, the last writes the result (``is_final_write`` in ``fmha_fprop_kernel_1xN.h`` of
-    flash-attention v1.0.9).
+    A row step is visited once per block of keys it sees; every visit but its first reads the partial result,
+    every visit but its last writes it, the last writes the result (``is_final_write`` in
+    ``fmha_fprop_kernel_1xN.h`` of flash-attention v1.0.9).
     """
     left, right = _mask(w)
     band = Band.of_keys(w.seq_q, w.seq_kv, left, right, keys)

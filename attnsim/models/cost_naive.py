@@ -126,6 +126,7 @@ def _product(
     shape: tuple[int, int, int],
     tensors: tuple[str, str, str],
     element_bytes: tuple[int, int, int],
+    *,
     shared: bool = False,
 ) -> Part:
     """A batched GEMM over all query heads; `shared`: the query heads of a group read the same B."""

@@ -98,7 +98,8 @@ def gemm(
     down, across, deep = -(-m // 128), -(-n // width), -(-k // 32)
     a, b, c = element_bytes
     steps = batch * down * across * deep
-    # Four warps in a grid of two columns: each row of A is read twice from shared memory, each column of B twice.
+    # Four warps in a grid of two columns: each row of A is read twice from shared memory, each column of B
+    # twice.
     operands = (2 * 128 + 2 * width) * 32 * a
     return Part(
         name,

@@ -41,9 +41,17 @@ class ShapeTable:
     keys: Ints
 
     def columns(self) -> tuple[Ints, ...]:
-        """The columns as int64 arrays of one length, in the order of the fields."""
-        values = [np.atleast_1d(np.asarray(getattr(self, f.name), dtype=np.int64)) for f in fields(self)]
-        return tuple(np.array(column) for column in np.broadcast_arrays(*values))
+        """The columns in the order of the fields."""
+        return tuple(getattr(self, f.name) for f in fields(self))
+
+    def spread(self) -> ShapeTable:
+        """The same with int64 columns of one length."""
+        values = (np.atleast_1d(np.asarray(column, dtype=np.int64)) for column in self.columns())
+        return ShapeTable(*(np.array(column) for column in np.broadcast_arrays(*values)))
+
+    def take(self, chosen: NDArray[np.bool_]) -> ShapeTable:
+        """Some of the rows."""
+        return ShapeTable(*(column[chosen] for column in self.columns()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +77,23 @@ def costs(table: ShapeTable) -> CostTable:
     InputError
         When a count exceeds 64-bit integers: take :func:`attnsim.models.cost.cost` there.
     """
-    columns = table.columns()
-    batch, heads_q, heads_kv, seq_q, seq_kv, d, dv, _, left, right, rows, keys = columns
-    dense = 2.0 * batch * heads_q * seq_q * seq_kv * (d + dv)
+    t = table.spread()
+    dense = 2.0 * t.batch * t.heads_q * t.seq_q * t.seq_kv * (t.head_dim + t.head_dim_v)
     if dense.size and dense.max() > 2.0**59:
         row = int(dense.argmax())
         raise InputError(f"row {row}: {dense[row]:.2g} FLOPs do not fit 64-bit counts; predict it on its own")
-    fused = rows > 0
-    out = np.zeros((7, len(rows)), dtype=np.int64)
+    fused = t.rows > 0
+    out = np.zeros((6, len(fused)), dtype=np.int64)
     for chosen, form in ((fused, _flash), (~fused, _naive)):
         if chosen.any():
-            out[:, chosen] = form(*(column[chosen] for column in columns))
-    executed, exps, loads, stores, compulsory, peak, _ = out
-    pairs = visible_pairs(seq_q, seq_kv, left, right)
-    per_pair = 2 * batch * heads_q * (d + dv)
+            out[:, chosen] = form(t.take(chosen))
+    executed, exps, loads, stores, compulsory, peak = out
+    pairs = visible_pairs(t.seq_q, t.seq_kv, t.left, t.right)
+    per_pair = 2 * t.batch * t.heads_q * (t.head_dim + t.head_dim_v)
     return CostTable(
         flops_useful=per_pair * pairs,
         flops_executed=executed,
-        flops_dense=per_pair * seq_q * seq_kv,
+        flops_dense=per_pair * t.seq_q * t.seq_kv,
         exponentials=exps,
         load_bytes=loads,
         store_bytes=stores,
@@ -96,24 +103,25 @@ def costs(table: ShapeTable) -> CostTable:
     )
 
 
-def _flash(
-    batch: Ints, heads_q: Ints, heads_kv: Ints, seq_q: Ints, seq_kv: Ints, d: Ints, dv: Ints, e: Ints,
-    left: Ints, right: Ints, rows: Ints, keys: Ints,
-) -> NDArray[np.int64]:  # fmt: skip
+def _flash(t: ShapeTable) -> NDArray[np.int64]:
     """As :func:`attnsim.models.cost_flash.forward` without packing or splits."""
+    d, dv, e = t.head_dim, t.head_dim_v, t.element_bytes
+    rows, keys = t.rows, t.keys
     if max(d.max(), dv.max()) > WIDTHS[-1]:
-        raise InputError(f"head_dim is {max(d.max(), dv.max())}; flash kernels exist up to 512; take rows = 0 (naive)")
-    band = Band.of_queries(seq_q, seq_kv, left, right, rows)
-    heads, kv = batch * heads_q, batch * heads_kv
+        raise InputError(
+            f"head_dim is {max(d.max(), dv.max())}; flash kernels exist up to 512; take rows = 0 (naive)"
+        )
+    band = Band.of_queries(t.seq_q, t.seq_kv, t.left, t.right, rows)
+    heads, kv = t.batch * t.heads_q, t.batch * t.heads_kv
     regular, last = band.visits(keys)
     visits = regular + last
-    kv_rows = visits * keys - band.reach_end(keys) * (-seq_kv % keys)
+    kv_rows = visits * keys - band.reach_end(keys) * (-t.seq_kv % keys)
     q_rows = band.busy_rows()
     seen = band.touched(keys)
     d_pad, dv_pad = (WIDTHS[np.searchsorted(WIDTHS, width)] for width in (d, dv))
-    stores = heads * seq_q * (dv * np.maximum(2, e) + 4)
+    stores = heads * t.seq_q * (dv * np.maximum(2, e) + 4)
     q_bytes = heads * q_rows * d * e
-    inputs = (heads * seq_q + kv * seq_kv) * d * e + kv * seq_kv * dv * e
+    inputs = (heads * t.seq_q + kv * t.seq_kv) * d * e + kv * t.seq_kv * dv * e
     return np.stack(
         [
             heads * visits * 2 * rows * keys * (d_pad + dv_pad),
@@ -122,28 +130,27 @@ def _flash(
             stores,
             q_bytes + kv * seen * (d + dv) * e + stores,
             inputs + stores,
-            visits,
         ]
     )
 
 
-def _naive(
-    batch: Ints, heads_q: Ints, heads_kv: Ints, seq_q: Ints, seq_kv: Ints, d: Ints, dv: Ints, e: Ints,
-    left: Ints, right: Ints, rows: Ints, keys: Ints,
-) -> NDArray[np.int64]:  # fmt: skip
+def _naive(t: ShapeTable) -> NDArray[np.int64]:
     """As :func:`attnsim.models.cost_naive.forward` in the form "benchmark" (copies, 16-bit S and P or wider)."""
-    heads, kv = batch * heads_q, batch * heads_kv
+    d, dv, e, seq_q, seq_kv = t.head_dim, t.head_dim_v, t.element_bytes, t.seq_q, t.seq_kv
+    heads, kv = t.batch * t.heads_q, t.batch * t.heads_kv
     s = np.maximum(2, e)
     pairs = heads * seq_q * seq_kv
     q, k, v, o = heads * seq_q * d * e, kv * seq_kv * d * e, kv * seq_kv * dv * e, heads * seq_q * dv * e
-    masked = ((left >= 0) | (right >= 0)).astype(np.int64)
+    masked = ((t.left >= 0) | (t.right >= 0)).astype(np.int64)
     mask = masked * seq_q * seq_kv * s
-    (wide, across, flops), (wide_o, across_o, flops_o) = (
+    (across, flops), (across_o, flops_o) = (
         _gemm(heads, seq_q, seq_kv, d),
         _gemm(heads, seq_q, dv, seq_kv),
     )
     down = -(-seq_q // 128)
-    products = q * across + heads * seq_kv * d * e * down + pairs * s * across_o + heads * seq_kv * dv * e * down
+    products = (
+        q * across + heads * seq_kv * d * e * down + pairs * s * across_o + heads * seq_kv * dv * e * down
+    )
     loads = q + k + products + pairs * s * (1 + masked) + mask
     stores = q + k + pairs * s * (2 + masked) + o
     return np.stack(
@@ -154,13 +161,12 @@ def _naive(
             stores,
             2 * (q + k) + v + mask + 2 * pairs * s + o,
             pairs * 2 * s + q + k + v + o,
-            wide + wide_o,
         ]
     )
 
 
-def _gemm(batch: Ints, m: Ints, n: Ints, k: Ints) -> tuple[Ints, Ints, Ints]:
-    """Tile width, tiles across, executed FLOPs of a batched GEMM on tiles of 128 x 128 (x 64 where n is no wider)."""
+def _gemm(batch: Ints, m: Ints, n: Ints, k: Ints) -> tuple[Ints, Ints]:
+    """Tiles across and executed FLOPs of a batched GEMM on tiles of 128 x 128 (x 64 where n is no wider)."""
     wide = np.where(n <= 64, 64, 128)
     across = -(-n // wide)
-    return wide, across, batch * -(-m // 128) * across * -(-k // 32) * 2 * 128 * wide * 32
+    return across, batch * -(-m // 128) * across * -(-k // 32) * 2 * 128 * wide * 32

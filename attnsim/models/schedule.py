@@ -45,6 +45,8 @@ class TileOp:
         Exponentials.
     fp32 : int
         FP32-lane instructions apart from the per-score ones.
+    int32 : int
+        Integer instructions, scaled by the implementation's `extra` number.
     clks : int
         Latency of a ``delay``.
     """
@@ -57,6 +59,7 @@ class TileOp:
     scores: int = 0
     exps: int = 0
     fp32: int = 0
+    int32: int = 0
     clks: int = 0
 
 

@@ -1,9 +1,9 @@
 """How many tiles a masked attention visits, in closed form: arithmetic on the shape, however long the sequence.
 
 Everything here follows from the definition of :class:`attnsim.models.mask.Mask` (query ``i`` sees keys from
-``i + shift - left`` to ``i + shift + right``, ``shift = seq_kv - seq_q``) and takes arrays of workloads at once. It
-shares no code with :mod:`attnsim.models.algorithms.tiling`, which walks over the tiles, so that each can check the
-other.
+``i + shift - left`` to ``i + shift + right``, ``shift = seq_kv - seq_q``) and takes arrays of workloads at
+once. It shares no code with :mod:`attnsim.models.algorithms.tiling`, which walks over the tiles, so that each
+can check the other.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ UNLIMITED = 1 << 40
 def floor_sum(n: Ints, m: Ints, a: Ints, b: Ints) -> Ints:
     """Sum of ``floor((a i + b) / m)`` over ``0 <= i < n``, for arrays of non-negative integers.
 
-    The Euclid-like recursion on lattice points under a line (Graham, Knuth, Patashnik, *Concrete Mathematics*,
-    2nd ed., section 3.5, equation 3.32; the loop follows AtCoder Library's ``floor_sum``): the number of turns is
-    logarithmic in `m`, and one or two where a tile's rows are a multiple of its keys.
+    The Euclid-like recursion on lattice points under a line (Graham, Knuth, Patashnik, *Concrete
+    Mathematics*, 2nd ed., section 3.5, equation 3.32; the loop follows AtCoder Library's ``floor_sum``): the
+    number of turns is logarithmic in `m`, and one or two where a tile's rows are a multiple of its keys.
     """
     n, m, a, b = (np.array(x) for x in np.broadcast_arrays(n, m, a, b))
     total = np.zeros_like(n)
@@ -98,8 +98,8 @@ class Band:
     def busy_rows(self) -> Ints:
         """Rows in tiles that see anything.
 
-        Only leading tiles can see nothing (their last position lies more than `right` before the other axis begins);
-        the last position always sees its counterpart.
+        Only leading tiles can see nothing (their last position lies more than `right` before the other axis
+        begins); the last position always sees its counterpart.
         """
         return self.total - self.idle_tiles() * self.rows
 
@@ -123,16 +123,17 @@ class Band:
     def visits(self, size: ArrayLike) -> tuple[Ints, Ints]:
         """Visits to tiles of `size` of the other axis: by all tiles but the last, and by the last.
 
-        With first and last position ``f`` and ``l`` of a tile the visits are ``ceil(h / size) - floor(g / size)``,
-        ``h = clip(l + shift + right + 1, 0, other)``, ``g = max(0, f + shift - left)``; both are piecewise
-        arithmetic in the tile number, so that :func:`floor_sum` adds them up.
+        With first and last position ``f`` and ``l`` of a tile the visits are ``ceil(h / size) - floor(g /
+        size)``, ``h = clip(l + shift + right + 1, 0, other)``, ``g = max(0, f + shift - left)``; both are
+        piecewise arithmetic in the tile number, so that :func:`floor_sum` adds them up.
         """
         (step,) = _integers(size)
         regular = self.tiles - 1
         c = self.shift + self.right + 1
         start, stop = self._before(1 - c, regular), self._before(self.other - c, regular)
         unit = self.pack * step
-        # l = floor(((i + 1) rows - 1) / pack), hence ceil((l + c) / step) = floor((x + (c + step - 1) pack) / unit)
+        # l = floor(((i + 1) rows - 1) / pack), hence ceil((l + c) / step) = floor((x + (c + step - 1) pack) /
+        # unit)
         offset = (start + 1) * self.rows - 1 + (c + step - 1) * self.pack
         inside = floor_sum(stop - start, unit, self.rows, np.where(stop > start, offset, 0))
         ends = inside + (regular - stop) * -(-self.other // step)

@@ -11,6 +11,10 @@ from attnsim.models.schedule import Kernel
 PS = 1e12
 """Picoseconds in a second: the replay counts time in whole picoseconds so that the order of events is exact."""
 
+INT32_PER_CLK = 64.0
+"""32-bit integer instructions per clock of one SM, from Volta to Hopper (CUDA C++ Programming Guide, "Arithmetic
+Instructions", throughput table)."""
+
 SM_PORT_BYTES_PER_CLK = 64.0
 """L2 to SM bandwidth of one SM (NVIDIA A100 whitepaper, 2020: 64 B/clk/SM)."""
 
@@ -23,9 +27,9 @@ class Machine:
     ----------
     clk : float
         One SM clock.
-    flop, smem_byte, exp, fp32 : float
-        One tensor FLOP on the kernel's path, one byte of shared-memory traffic, one exponential and one FP32-lane
-        instruction, each on one SM with the unit to itself.
+    flop, smem_byte, exp, fp32, int32 : float
+        One tensor FLOP on the kernel's path, one byte of shared-memory traffic, one exponential, one FP32-lane
+        and one integer instruction, each on one SM with the unit to itself.
     l2_byte, hbm_byte : float
         One byte through the whole chip's L2 and HBM.
     port_byte : float
@@ -35,7 +39,7 @@ class Machine:
     smem_exposed, softmax_instructions, interference, step, block : float
         The implementation's fitted numbers, latencies in picoseconds.
     extra : float
-        Scale of delays named "extra".
+        Scale of delays named "extra" (already in `int32`).
     """
 
     clk: float
@@ -43,6 +47,7 @@ class Machine:
     smem_byte: float
     exp: float
     fp32: float
+    int32: float
     l2_byte: float
     hbm_byte: float
     port_byte: float
@@ -76,6 +81,7 @@ def machine(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> Machine:
         smem_byte=clk / gpu.sm.shared_memory_bytes_per_clk,
         exp=clk / gpu.sm.exp_per_clk,
         fp32=clk / (gpu.sm.fp32_flops_per_clk / 2),
+        int32=fitted.extra * clk / INT32_PER_CLK,
         l2_byte=PS / (gpu.l2.bandwidth_bytes_per_s * numbers.gpu.l2_fraction),
         hbm_byte=PS / (gpu.hbm.bandwidth_bytes_per_s * hbm_fraction),
         port_byte=clk / SM_PORT_BYTES_PER_CLK,

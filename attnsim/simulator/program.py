@@ -87,7 +87,8 @@ def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: 
             kind = MMA if op.kind == "mma" else MMA_ASYNC
             return (kind, tensor, round(busy), round(busy * costs.interference), 0, 0, 0)
         case "vector":
-            busy = op.exps * costs.exp + (op.scores * costs.softmax_instructions + op.fp32) * costs.fp32
+            lanes = (op.scores * costs.softmax_instructions + op.fp32) * costs.fp32
+            busy = op.exps * costs.exp + lanes + op.int32 * costs.int32
             return (VECTOR, tensor, round(busy), round(busy * costs.interference), 0, 0, 0)
         case "delay":
             named = {"step": costs.step, "block": costs.block / 2, "extra": op.clks * costs.clk * (costs.extra - 1)}

@@ -15,24 +15,24 @@ Level = Literal["validated", "interpolated", "extrapolated"]
 LEVELS: tuple[Level, ...] = ("validated", "interpolated", "extrapolated")
 
 INTERPOLATED_WIDENING = 1.5
-"""Power to which a calibration's interval is raised between or near its shapes. Chosen by hand, not fitted."""
+"""Power to which an interval is raised between or near a calibration's shapes. Chosen by hand, not fitted."""
 
 EXTRAPOLATED_WIDENING = 2.5
 """The same away from them. Chosen by hand, not fitted."""
 
 INTERPOLATED_FLOOR = 1.1
-"""Narrowest interval of an interpolated time, as a factor either way. Chosen by hand: published tables of one kernel
-with a head_dim left out were met to 5 to 13 % (docs/design.md)."""
+"""Narrowest interval of an interpolated time, as a factor either way. Chosen by hand: published tables of one
+kernel with a head_dim left out were met to 5 to 13 % (docs/design.md)."""
 
 EXTRAPOLATED_FLOOR = 1.3
-"""Narrowest interval of an extrapolated time. Chosen by hand: prototypes were 6 to 15 % off from A100 to H100 and 20
-to 42 % from Hopper to another make of kernel (docs/design.md)."""
+"""Narrowest interval of an extrapolated time. Chosen by hand: prototypes were 6 to 15 % off from A100 to H100
+and 20 to 42 % from Hopper to another make of kernel (docs/design.md)."""
 
 PRIOR_INTERVAL = (0.5, 2.0)
 """Interval where no calibration of anything like the implementation exists. Chosen by hand."""
 
 NEAR = 2.0
-"""Factor beyond the ends of a calibration's ranges of lengths and rows that still counts as near. Chosen by hand."""
+"""Factor beyond a calibration's ranges of lengths and rows that still counts as near. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,18 @@ def assess(
 ) -> Trust:
     """Trust in the time of `record` for `w` on `gpu`, predicted with the `chosen` numbers.
 
-    *Validated*: the implementation's own calibration on this architecture, and GPU, pass, head_dim, lengths, rows and
-    mask inside the domain it was checked on; the error is that calibration's on held-out measurements, the interval
-    its own. *Interpolated*: its own calibration, but another GPU of the architecture, a head_dim between known ones,
-    lengths or rows within a factor of `NEAR` of the known range, causal where only full was measured or the reverse,
-    forward and backward together where each was measured alone, or another number format than 16 bits.
-    *Extrapolated*: everything else: a borrowed calibration or none, a hypothetical GPU, another architecture, tiles
-    that were not shipped, shapes far from those measured.
+    *Validated*: the implementation's own calibration on this architecture, and GPU, pass, head_dim,
+    lengths, rows and mask inside the domain it was checked on; the error is that calibration's on held-
+    out measurements, the interval its own. *Interpolated*: its own calibration, but another GPU of the
+    architecture, a head_dim between known ones, lengths or rows within a factor of `NEAR` of the known
+    range, causal where only full was measured or the reverse, forward and backward together where each
+    was measured alone, or another number format than 16 bits. *Extrapolated*: everything else: a borrowed
+    calibration or none, a hypothetical GPU, another architecture, tiles that were not shipped, shapes far
+    from those measured.
 
-    Outside the domain the interval is raised to a power (`INTERPOLATED_WIDENING`, `EXTRAPOLATED_WIDENING`) and never
-    narrower than a floor; without any calibration it is `PRIOR_INTERVAL`.
+    Outside the domain the interval is raised to a power (`INTERPOLATED_WIDENING`,
+    `EXTRAPOLATED_WIDENING`) and never narrower than a floor; without any calibration it is
+    `PRIOR_INTERVAL`.
 
     Parameters
     ----------

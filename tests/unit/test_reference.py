@@ -1,4 +1,4 @@
-"""The float64 reference: tiled equals plain, gradients equal finite differences, edge cases have defined answers."""
+"""The float64 reference: tiled equals plain, gradients equal finite differences, edge cases are defined."""
 
 import math
 
@@ -20,16 +20,10 @@ MASKS = [
 
 
 def tensors(
-    batch: int,
-    heads_q: int,
-    heads_kv: int,
-    seq_q: int,
-    seq_kv: int,
-    d: int,
-    dv: int,
-    size: float = 1.0,
-    seed: int = 0,
+    shape: tuple[int, int, int, int, int, int, int], size: float = 1.0, seed: int = 0
 ) -> tuple[Floats, Floats, Floats]:
+    """Q, K, V for batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v."""
+    batch, heads_q, heads_kv, seq_q, seq_kv, d, dv = shape
     draw = np.random.default_rng(seed).standard_normal
     q = draw((batch, heads_q, seq_q, d)) * size
     return q, draw((batch, heads_kv, seq_kv, d)), draw((batch, heads_kv, seq_kv, dv))
@@ -62,7 +56,7 @@ def by_hand(q: Floats, k: Floats, v: Floats, mask: Mask) -> Floats:
 
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 def test_attention_is_its_definition(mask: Mask) -> None:
-    q, k, v = tensors(2, 4, 2, 13, 21, 8, 5)
+    q, k, v = tensors((2, 4, 2, 13, 21, 8, 5))
     np.testing.assert_allclose(attention(q, k, v, mask)[0], by_hand(q, k, v, mask), rtol=1e-12, atol=1e-14)
 
 
@@ -70,48 +64,53 @@ def test_attention_is_its_definition(mask: Mask) -> None:
 @pytest.mark.parametrize("shape", [(60, 60), (63, 101), (101, 63), (1, 77), (40, 1)], ids=str)
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 def test_tiled_equals_plain(mask: Mask, shape: tuple[int, int], tile: tuple[int, int]) -> None:
-    q, k, v = tensors(1, 4, 2, *shape, 16, 24)
+    q, k, v = tensors((1, 4, 2, *shape, 16, 24))
     o, lse = attention(q, k, v, mask)
-    tiled, tiled_lse = flash_reference(q, k, v, mask, *tile)
+    tiled, tiled_lse = flash_reference(q, k, v, mask, rows=tile[0], keys=tile[1])
     np.testing.assert_allclose(tiled, o, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(tiled_lse, lse, rtol=1e-12, atol=1e-13)
 
 
 def test_scores_of_ten_thousand_do_not_overflow() -> None:
-    q, k, v = tensors(1, 2, 2, 50, 70, 16, 16, size=1e4)
+    q, k, v = tensors((1, 2, 2, 50, 70, 16, 16), size=1e4)
     assert np.abs(q @ k.swapaxes(-1, -2)).max() > 1e4
     o, lse = attention(q, k, v, Mask.causal())
-    tiled, tiled_lse = flash_reference(q, k, v, Mask.causal(), 16, 16)
+    tiled, tiled_lse = flash_reference(q, k, v, Mask.causal(), rows=16, keys=16)
     assert np.isfinite(o).all() and np.isfinite(lse).all()
     np.testing.assert_allclose(tiled, o, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(tiled_lse, lse, rtol=1e-12)
 
 
 def test_a_row_that_sees_nothing_gives_zero_and_minus_infinity() -> None:
-    q, k, v = tensors(1, 1, 1, 20, 8, 4, 4)  # bottom-right aligned: the first 12 queries come before every key
-    for o, lse in (attention(q, k, v, Mask.causal()), flash_reference(q, k, v, Mask.causal(), 8, 4)):
+    q, k, v = tensors(
+        1, 1, 1, 20, 8, 4, 4
+    )  # bottom-right aligned: the first 12 queries come before every key
+    for o, lse in (
+        attention(q, k, v, Mask.causal()),
+        flash_reference(q, k, v, Mask.causal(), rows=8, keys=4),
+    ):
         assert (o[:, :, :12] == 0).all() and np.isneginf(lse[:, :, :12]).all()
         assert (o[:, :, 12:] != 0).any(axis=-1).all() and np.isfinite(lse[:, :, 12:]).all()
 
 
 def test_a_single_key_is_copied() -> None:
-    q, k, v = tensors(1, 3, 1, 5, 1, 4, 6)
+    q, k, v = tensors((1, 3, 1, 5, 1, 4, 6))
     o, lse = flash_reference(q, k, v, Mask.full())
     np.testing.assert_allclose(o, np.broadcast_to(v, o.shape))
     np.testing.assert_allclose(lse, (q @ k.swapaxes(-1, -2))[..., 0] / 2)
 
 
 def test_rows_of_the_probabilities_sum_to_one() -> None:
-    q, k, _ = tensors(2, 2, 2, 30, 40, 8, 8)
+    q, k, _ = tensors((2, 2, 2, 30, 40, 8, 8))
     o, _ = attention(q, k, np.ones((2, 2, 40, 3)), Mask.causal())
     np.testing.assert_allclose(o, 1.0)
 
 
 @pytest.mark.parametrize("mask", [Mask.full(), Mask.causal(), Mask.sliding_window(3)], ids=str)
 def test_backward_is_the_derivative(mask: Mask) -> None:
-    inputs = list(tensors(1, 4, 2, 6, 5, 3, 2, seed=3))  # the first query sees nothing under a causal mask
+    inputs = list(tensors((1, 4, 2, 6, 5, 3, 2), seed=3))  # the first query sees nothing under a causal mask
     do = np.random.default_rng(4).standard_normal((1, 4, 6, 2))
-    gradients = attention_backward(*inputs, do, mask)
+    gradients = attention_backward(inputs[0], inputs[1], inputs[2], do, mask)
     step = 1e-6
     for number, gradient in enumerate(gradients):
         assert gradient.shape == inputs[number].shape
@@ -121,7 +120,7 @@ def test_backward_is_the_derivative(mask: Mask) -> None:
             for sign in (1, -1):
                 moved = [x.copy() for x in inputs]
                 moved[number][index] += sign * step
-                values.append(float((attention(*moved, mask)[0] * do).sum()))
+                values.append(float((attention(moved[0], moved[1], moved[2], mask)[0] * do).sum()))
             numeric[index] = (values[0] - values[1]) / (2 * step)
         np.testing.assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-8)
 
@@ -146,6 +145,6 @@ def test_shapes_that_do_not_fit_are_refused(shapes: tuple[tuple[int, ...], ...],
 
 
 def test_an_empty_tile_is_refused() -> None:
-    q, k, v = tensors(1, 1, 1, 4, 4, 4, 4)
+    q, k, v = tensors((1, 1, 1, 4, 4, 4, 4))
     with pytest.raises(InputError, match="0 x 16"):
-        flash_reference(q, k, v, Mask.full(), 0, 16)
+        flash_reference(q, k, v, Mask.full(), rows=0, keys=16)

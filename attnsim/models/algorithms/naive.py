@@ -4,7 +4,8 @@ The passes of each form are counted from the source of the code that was timed:
 
 * ``benchmark``: `attention_pytorch` of the FlashAttention benchmarks (Dao-AILab/flash-attention,
   ``benchmarks/benchmark_flash_attention.py``): the scale is the GEMM's alpha, a causal mask is one addition, softmax
-  reads and writes 16-bit values; Q and K are first copied into ``[batch * heads, seq, head_dim]``.
+  reads and writes 16-bit values; Q, K and V are first copied into ``[batch * heads, seq, head_dim]`` and dO, dQ, dK and
+  dV back into the packed layout.
 * ``hf_eager``: Hugging Face's `eager_attention_forward`: separate scale and mask passes, softmax in fp32, cast back.
 * ``sdpa_math``: PyTorch >= 2.5 `scaled_dot_product_attention`, math backend: everything in fp32.
 * ``fused_epilogue``: scale and mask in the GEMM's epilogue, the fewest passes an unfused form can make.
@@ -21,6 +22,13 @@ from attnsim.models.workload import Workload
 
 SOFTMAX_INSTRUCTIONS = 6
 """FP32-lane instructions per element of a softmax pass: convert, max, subtract-scale, sum, multiply, convert."""
+BROADCAST_INSTRUCTIONS = 50
+"""Integer instructions per element of an elementwise pass with a broadcast operand, before the fitted `extra`.
+
+PyTorch's TensorIterator then computes each element's offset from its index with divisions instead of loading vectors
+(``aten/src/ATen/native/cuda/OffsetCalculator.cuh``)."""
+ELEMENTWISE_THREADS, ELEMENTWISE_WORK = 128, 4
+"""Threads of a block and elements of a thread in PyTorch's elementwise kernels (``CUDALoops.cuh``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class NaiveForm:
     checks : bool
         Whether fully masked rows are looked for (PyTorch's `_safe_softmax`).
     copies : bool
-        Whether Q and K are first copied into GEMM order.
+        Whether Q, K and V are first copied into GEMM order, and the gradients back.
     gemm_dtype : str or None
         Format of the GEMMs when it is not the workload's.
     """
@@ -137,41 +145,64 @@ def _gemm_dtype(w: Workload, form: NaiveForm) -> str:
 
 def _forward(sizes: _Sizes, path: Path) -> list[Kernel]:
     w, form, pairs = sizes.w, sizes.form, sizes.pairs
-    e, s, p = w.element_bytes, max(form.score_bytes, w.element_bytes), max(form.softmax_bytes, w.element_bytes)
+    e, s, p = (
+        w.element_bytes,
+        max(form.score_bytes, w.element_bytes),
+        max(form.softmax_bytes, w.element_bytes),
+    )
     dtype = _gemm_dtype(w, form)
     kernels: list[Kernel] = []
     if form.copies:
-        kernels += [_pass(f"copy {t}", [Access(t, sizes.nd(t)), Access(f"{t}'", sizes.nd(t), True)]) for t in "QK"]
+        for t in "QKV":
+            kernels.append(
+                _pass(
+                    f"copy {t}",
+                    [Access(t, sizes.nd(t)), Access(f"{t}'", sizes.nd(t), True)],
+                    sizes.nd(t) // e,
+                )
+            )
     q, k = ("Q'", "K'") if form.copies else ("Q", "K")
     shape = (w.seq_q, w.seq_kv, w.head_dim)
     kernels.append(
-        gemm("S = Q K^T", sizes.heads, shape, Operand(q, e), Operand(k, e, w.group), Operand("S", s), dtype=dtype, path=path)
+        gemm(
+            "S = Q K^T",
+            sizes.heads,
+            shape,
+            Operand(q, e),
+            Operand(k, e, w.group),
+            Operand("S", s),
+            dtype=dtype,
+            path=path,
+        )
     )
     scores = [Access("S", pairs * s), Access("S", pairs * s, True)]
     if form.scale_pass:
-        kernels.append(_pass("scale", scores))
+        kernels.append(_pass("scale", scores, pairs))
     if _masked(w, form):
-        kernels.append(_pass("mask", [*scores, Access("mask", w.seq_q * w.seq_kv * s)]))
-    kernels.append(
-        _pass("softmax", [Access("S", pairs * s), Access("P", pairs * p, True)], exps=pairs, fp32=SOFTMAX_INSTRUCTIONS)
-    )
+        mask = Access("mask", w.seq_q * w.seq_kv * s)
+        kernels.append(_pass("mask", [*scores, mask], pairs, broadcast=w.batch * w.heads_q > 1))
+    kernels.append(_softmax("softmax", [Access("S", pairs * s), Access("P", pairs * p, True)], w, pairs))
     if form.checks:
-        kernels.append(_pass("is -inf", [Access("S", pairs * s), Access("B", pairs, True)]))
-        kernels.append(_pass("all", [Access("B", pairs), Access("R", sizes.heads * w.seq_q, True)]))
-        kernels.append(_pass("where", [Access("P", pairs * p), Access("P", pairs * p, True)]))
+        kernels.append(_pass("is -inf", [Access("S", pairs * s), Access("B", pairs, True)], pairs))
+        kernels.append(_pass("all", [Access("B", pairs), Access("R", sizes.heads * w.seq_q, True)], pairs))
+        kernels.append(_pass("where", [Access("P", pairs * p), Access("P", pairs * p, True)], pairs))
     weights = "P"
     if form.cast_pass:
-        kernels.append(_pass("cast P", [Access("P", pairs * p), Access("P'", pairs * e, True)]))
+        kernels.append(_pass("cast P", [Access("P", pairs * p), Access("P'", pairs * e, True)], pairs))
         weights, p = ("P'", e) if form.gemm_dtype is None else ("P", p)
     if w.dropout:
         kernels.append(
-            _pass("dropout", [Access(weights, pairs * p), Access("Pd", pairs * p, True), Access("D", pairs, True)])
+            _pass(
+                "dropout",
+                [Access(weights, pairs * p), Access("Pd", pairs * p, True), Access("D", pairs, True)],
+                pairs,
+            )
         )
         weights = "Pd"
     kernels.append(
         gemm(
             "O = P V", sizes.heads, (w.seq_q, w.head_dim_v, w.seq_kv),
-            Operand(weights, p), Operand("V", e, w.group), Operand("O", e), dtype=dtype, path=path,
+            Operand(weights, p), Operand("V'" if form.copies else "V", e, w.group), Operand("O", e), dtype=dtype, path=path,
         )
     )  # fmt: skip
     return kernels
@@ -180,7 +211,11 @@ def _forward(sizes: _Sizes, path: Path) -> list[Kernel]:
 def _backward(sizes: _Sizes, path: Path) -> list[Kernel]:
     """Autograd of :func:`_forward`: dP and dV, dropout, softmax, (mask: nothing), scale, dQ and dK."""
     w, form, pairs, heads = sizes.w, sizes.form, sizes.pairs, sizes.heads
-    e, s, p = w.element_bytes, max(form.score_bytes, w.element_bytes), max(form.softmax_bytes, w.element_bytes)
+    e, s, p = (
+        w.element_bytes,
+        max(form.score_bytes, w.element_bytes),
+        max(form.softmax_bytes, w.element_bytes),
+    )
     dtype = _gemm_dtype(w, form)
     weights = "Pd" if w.dropout else "P'" if form.cast_pass else "P"
     small = e if form.cast_pass else p
@@ -189,45 +224,89 @@ def _backward(sizes: _Sizes, path: Path) -> list[Kernel]:
     def product(name: str, shape: tuple[int, int, int], a: Operand, b: Operand, c: Operand) -> Kernel:
         return gemm(name, heads, shape, a, b, c, dtype=dtype, path=path)
 
-    kernels = [
+    def copy(tensor: str, elements: int) -> Kernel:
+        sides = [Access(tensor, elements * e), Access(f"{tensor}'", elements * e, True)]
+        return _pass(f"copy {tensor}", sides, elements)
+
+    v = "V'" if form.copies else "V"
+    kernels = [] if not form.copies else [copy("dO", heads * nq * dv)]
+    kernels += [
         product("dV = P^T dO", (nk, dv, nq), Operand(weights, small), Operand("dO", e), Operand("dV", e)),
-        product("dP = dO V^T", (nq, nk, dv), Operand("dO", e), Operand("V", e, w.group), Operand("dP", small)),
+        product(
+            "dP = dO V^T", (nq, nk, dv), Operand("dO", e), Operand(v, e, w.group), Operand("dP", small)
+        ),
     ]
     if w.dropout:
         kernels.append(
-            _pass("dropout bwd", [Access("dP", pairs * small), Access("D", pairs), Access("dP", pairs * small, True)])
+            _pass(
+                "dropout bwd",
+                [Access("dP", pairs * small), Access("D", pairs), Access("dP", pairs * small, True)],
+                pairs,
+            )
         )
     if form.cast_pass:
-        kernels.append(_pass("cast dP", [Access("dP", pairs * small), Access("dP'", pairs * p, True)]))
+        kernels.append(_pass("cast dP", [Access("dP", pairs * small), Access("dP'", pairs * p, True)], pairs))
     grad = "dP'" if form.cast_pass else "dP"
     # PyTorch multiplies grad and output in a pass of its own before the softmax backward (SoftMax.cu, `grad * output`)
-    kernels.append(_pass("dP * P", [Access(grad, pairs * p), Access("P", pairs * p), Access("T", pairs * p, True)]))
+    product_of = [Access(grad, pairs * p), Access("P", pairs * p), Access("T", pairs * p, True)]
+    kernels.append(_pass("dP * P", product_of, pairs))
     grad = "T"
     kernels.append(
-        _pass(
+        _softmax(
             "softmax bwd",
             [Access(grad, pairs * p), Access("P", pairs * p), Access("dS", pairs * s, True)],
-            fp32=SOFTMAX_INSTRUCTIONS,
+            w,
+            0,
         )
     )
     if form.scale_pass:
-        kernels.append(_pass("scale bwd", [Access("dS", pairs * s), Access("dS", pairs * s, True)]))
+        kernels.append(_pass("scale bwd", [Access("dS", pairs * s), Access("dS", pairs * s, True)], pairs))
     k, q = ("K'", "Q'") if form.copies else ("K", "Q")
     kernels += [
         product("dQ = dS K", (nq, d, nk), Operand("dS", s), Operand(k, e, w.group), Operand("dQ", e)),
         product("dK = dS^T Q", (nk, d, nq), Operand("dS", s), Operand(q, e), Operand("dK", e)),
     ]
     if not form.scale_pass:  # the GEMM's alpha comes back as a multiplication of dQ and dK
-        kernels += [_pass(f"alpha {t}", [Access(t, sizes.nd("Q")), Access(t, sizes.nd("Q"), True)]) for t in ("dQ", "dK")]
+        for t, seq in (("dQ", nq), ("dK", nk)):
+            size = heads * seq * d
+            kernels.append(_pass(f"alpha {t}", [Access(t, size * e), Access(t, size * e, True)], size))
+    if form.copies:
+        kernels += [copy("dQ", heads * nq * d), copy("dK", heads * nk * d), copy("dV", heads * nk * dv)]
     if w.group > 1:
         for t in ("dK", "dV"):
-            kernels.append(_pass(f"sum {t}", [Access(t, sizes.nd(t) * w.group), Access(f"{t} sum", sizes.nd(t), True)]))
+            summed = [Access(t, sizes.nd(t) * w.group), Access(f"{t} sum", sizes.nd(t), True)]
+            kernels.append(_pass(f"sum {t}", summed, sizes.nd(t) * w.group // e))
     return kernels
 
 
-def _pass(name: str, accesses: list[Access], exps: int = 0, fp32: float = 1.0) -> Kernel:
-    widest = max(access.bytes for access in accesses)
-    return streaming(name, accesses, elements=widest // 2, exps=exps, fp32_per_element=fp32)
+def _pass(
+    name: str, accesses: list[Access], elements: int, fp32: float = 1.0, broadcast: bool = False
+) -> Kernel:
+    """An elementwise kernel of PyTorch over `elements` elements."""
+    return streaming(
+        name,
+        accesses,
+        elements=elements,
+        fp32_per_element=fp32,
+        int32_per_element=BROADCAST_INSTRUCTIONS if broadcast else 0,
+        threads=ELEMENTWISE_THREADS,
+        blocks=-(-elements // (ELEMENTWISE_THREADS * ELEMENTWISE_WORK)),
+    )
+
+
+def _softmax(name: str, accesses: list[Access], w: Workload, exps: int) -> Kernel:
+    """PyTorch's softmax: up to 1,024 columns a warp per row, four to a block; beyond, a block per row."""
+    rows = w.batch * w.heads_q * w.seq_q
+    narrow = w.seq_kv <= 1024
+    return streaming(
+        name,
+        accesses,
+        elements=rows * w.seq_kv,
+        exps=exps,
+        fp32_per_element=SOFTMAX_INSTRUCTIONS,
+        threads=128 if narrow else min(1024, -(-w.seq_kv // 256) * 32),
+        blocks=-(-rows // 4) if narrow else rows,
+    )
 
 
 def peak_memory_bytes(w: Workload, form: NaiveForm) -> int:

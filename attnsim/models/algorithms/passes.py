@@ -10,8 +10,7 @@ import numpy as np
 from attnsim.models.schedule import Kernel, Launch, Path, Segment, TensorUse, TileOp
 
 STREAM_BYTES = 16 * 1024
-"""Bytes a block of a streaming kernel reads: 256 threads with four 16-byte loads each in flight (PyTorch's vectorised
-elementwise kernels keep about as many)."""
+"""Bytes a block of a helper kernel reads: 256 threads with four 16-byte loads each in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,7 @@ def streaming(
     elements: int,
     exps: int = 0,
     fp32_per_element: float = 1.0,
+    int32_per_element: int = 0,
     threads: int = 256,
     block_bytes: int = STREAM_BYTES,
     blocks: int | None = None,
@@ -48,6 +48,8 @@ def streaming(
         Exponentials over the whole grid.
     fp32_per_element : float
         FP32-lane instructions per element.
+    int32_per_element : int
+        Integer instructions per element.
     threads, block_bytes : int
     blocks : int, optional
         Number of blocks, when the implementation fixes it.
@@ -58,7 +60,8 @@ def streaming(
     def block(tag: str, shares: list[int], part: int) -> Segment:
         loads = [TileOp("load", a.tensor, bytes=n) for a, n in zip(accesses, shares, strict=True) if not a.written]
         stores = [TileOp("store", a.tensor, bytes=n) for a, n in zip(accesses, shares, strict=True) if a.written]
-        work = TileOp("vector", name, exps=exps // count, fp32=round(part * fp32_per_element))
+        fp32, int32 = round(part * fp32_per_element), part * int32_per_element
+        work = TileOp("vector", name, exps=exps // count, fp32=fp32, int32=int32)
         waits = [TileOp("wait", load.tensor) for load in loads]
         ops = (*loads, *waits, work, TileOp("delay", "step"), *stores)
         return Segment(tag, tuple(op for op in ops if op.bytes or op.kind not in ("load", "store")))

@@ -1,0 +1,71 @@
+"""Pictures and their tables, written whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from attnsim.models.errors import InputError
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def check_suffix(out: Path) -> str:
+    """The format that a file name asks for.
+
+    Raises
+    ------
+    InputError
+        For a suffix that is not a picture's.
+    """
+    suffix = out.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(
+            f"{out.name}: no picture ends in {suffix or 'nothing'}; allowed: {', '.join(SUFFIXES)}"
+        )
+    return suffix[1:]
+
+
+def write_atomically(out: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary file beside `out`, then put it in its place.
+
+    Raises
+    ------
+    InputError
+        When the folder is missing or cannot be written.
+    """
+    try:
+        handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.stem}-", suffix=out.suffix)
+        os.close(handle)
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error.strerror}; give --out a folder that exists") from None
+    temporary = Path(name)
+    try:
+        write(temporary)
+        temporary.chmod(0o666 & ~_umask())
+        os.replace(temporary, out)
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error.strerror or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_csv(out: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
+    """A tidy table: one header, missing entries empty."""
+
+    def write(path: Path) -> None:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            table = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+            table.writeheader()
+            table.writerows(rows)
+
+    write_atomically(out, write)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

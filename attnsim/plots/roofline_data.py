@@ -1,0 +1,191 @@
+"""What a roofline picture shows, as numbers: rooflines per GPU, points per prediction, rows of its CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.roofline import LEVELS, Level, Point, Roofline
+from attnsim.models.workload import Workload
+
+COLUMNS = (
+    "kind", "gpu", "changes", "name", "level", "intensity_flop_per_byte", "flops_per_s", "bytes_per_s",
+    "achievable_bytes_per_s", "number", "algorithm", "implementation", "time_s", "roof_flops_per_s", "bound",
+)  # fmt: skip
+
+
+class Predicted(Protocol):
+    """What the picture needs of a prediction; `attnsim.api.Prediction` has it."""
+
+    @property
+    def algorithm(self) -> str: ...  # noqa: D102
+    @property
+    def implementation(self) -> str: ...  # noqa: D102
+    @property
+    def gpu(self) -> str: ...  # noqa: D102
+    @property
+    def changes(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def time_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def flops_useful(self) -> int: ...  # noqa: D102
+    @property
+    def hbm_read_bytes(self) -> float | None: ...  # noqa: D102
+    @property
+    def hbm_write_bytes(self) -> float | None: ...  # noqa: D102
+    @property
+    def l2_bytes(self) -> float | None: ...  # noqa: D102
+    @property
+    def exponentials(self) -> float | None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A GPU of the picture with its roofline and the label under which it is shown."""
+
+    gpu: Gpu
+    label: str
+    roofline: Roofline
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A prediction of the picture.
+
+    Parameters
+    ----------
+    number : int
+        From 1, in the order given.
+    prediction : Predicted
+    machine : int
+        Index of its GPU.
+    points : mapping of level to Point
+        Empty when the call does not fit the GPU's memory.
+    roof_flops_per_s : float or None
+        Lowest roof at its intensities.
+    bound : str
+        The prediction's own answer, else the roof's.
+    """
+
+    number: int
+    prediction: Predicted
+    machine: int
+    points: Mapping[Level, Point]
+    roof_flops_per_s: float | None
+    bound: str
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """Useful FLOP/s."""
+        return next((point.flops_per_s for point in self.points.values()), None)
+
+
+def machines(gpus: Sequence[Gpu], predictions: Sequence[Predicted]) -> list[Machine]:
+    """Rooflines of the GPUs, for the number format and the FLOPs per exponential of the predictions on each.
+
+    Raises
+    ------
+    InputError
+        Without a GPU, or when a prediction's GPU is not among them.
+    """
+    if not gpus:
+        raise InputError("no GPU to draw; give at least one, such as --gpu h100-sxm5-80gb")
+    for item in predictions:
+        if not any(_same(item, gpu) for gpu in gpus):
+            known = ", ".join(gpu.id for gpu in gpus)
+            raise InputError(f"a prediction is for {item.gpu}, which is not among the GPUs drawn: {known}")
+    out = []
+    for number, gpu in enumerate(gpus):
+        mine = [item for item in predictions if _same(item, gpu)]
+        stars = "*" * sum(bool(other.changes) for other in gpus[: number + 1]) if gpu.changes else ""
+        roofline = Roofline(gpu, _dtype(gpu, mine), _flops_per_exp(mine or predictions))
+        out.append(Machine(gpu, gpu.id + stars, roofline))
+    return out
+
+
+def entries(drawn: Sequence[Machine], predictions: Sequence[Predicted]) -> list[Entry]:
+    """Numbered predictions with their points at each memory level."""
+    out = []
+    for number, item in enumerate(predictions, 1):
+        index = next(i for i, machine in enumerate(drawn) if _same(item, machine.gpu))
+        points: dict[Level, Point] = {}
+        if item.time_s:
+            rate = item.flops_useful / item.time_s
+            traffic = {
+                "hbm": (item.hbm_read_bytes or 0) + (item.hbm_write_bytes or 0),
+                "l2": item.l2_bytes or 0,
+            }
+            points = {
+                level: Point(f"{number} {item.algorithm}", level, item.flops_useful / traffic[level], rate)
+                for level in LEVELS
+                if traffic[level] > 0
+            }
+        roof, limit = drawn[index].roofline.roof({level: p.intensity for level, p in points.items()})
+        bound = str(getattr(item, "bound", None) or limit) if points else "does not fit"
+        out.append(Entry(number, item, index, points, roof if points else None, bound))
+    return out
+
+
+def rows(drawn: Sequence[Machine], shown: Sequence[Entry]) -> list[dict[str, object]]:
+    """The picture as a tidy table: one row per ceiling, diagonal, ridge and point."""
+    out: list[dict[str, object]] = []
+    for machine in drawn:
+        here: dict[str, object] = {"gpu": machine.gpu.id, "changes": "; ".join(machine.gpu.changes)}
+        roofline = machine.roofline
+        for c in roofline.ceilings:
+            name = roofline.dtype if c.unit == "tensor" else c.unit
+            out.append(here | {"kind": "ceiling", "name": f"{c.unit} {name}" if c.unit == "tensor" else name, "flops_per_s": c.flops_per_s})  # fmt: skip
+        for d in roofline.diagonals:
+            rates = {"bytes_per_s": d.bytes_per_s, "achievable_bytes_per_s": d.achievable_bytes_per_s}
+            out.append(here | rates | {"kind": "diagonal", "name": d.level, "level": d.level})
+            ridge = {
+                "intensity_flop_per_byte": roofline.ridge(d.level),
+                "flops_per_s": roofline.ceiling("tensor"),
+            }
+            out.append(here | ridge | {"kind": "ridge", "name": f"{d.level} tensor", "level": d.level})
+    for entry in shown:
+        machine, item = drawn[entry.machine], entry.prediction
+        common: dict[str, object] = {
+            "gpu": machine.gpu.id,
+            "changes": "; ".join(machine.gpu.changes),
+            "number": entry.number,
+            "algorithm": item.algorithm,
+            "implementation": item.implementation,
+            "time_s": "" if item.time_s is None else item.time_s,
+            "roof_flops_per_s": entry.roof_flops_per_s or "",
+            "bound": entry.bound,
+        }
+        for level, point in entry.points.items():
+            place = {"intensity_flop_per_byte": point.intensity, "flops_per_s": point.flops_per_s}
+            out.append(common | place | {"kind": "point", "name": point.name, "level": level})
+        if not entry.points:
+            out.append(common | {"kind": "point", "name": f"{entry.number} {item.algorithm}"})
+    return out
+
+
+def _same(item: Predicted, gpu: Gpu) -> bool:
+    return item.gpu == gpu.id and tuple(item.changes) == gpu.changes
+
+
+def _dtype(gpu: Gpu, predictions: Sequence[Predicted]) -> str:
+    for item in predictions:
+        workload = getattr(item, "workload", None)
+        if isinstance(workload, Workload):
+            return workload.dtype
+    return "bf16" if gpu.supports_dtype("bf16") else "fp16"
+
+
+def _flops_per_exp(predictions: Sequence[Predicted]) -> float:
+    """Useful FLOPs per exponential that the workload needs; by what was executed where the workload is not known."""
+    found = []
+    for item in predictions:
+        workload = getattr(item, "workload", None)
+        if isinstance(workload, Workload):
+            needed = workload.batch * workload.heads_q * workload.visible_pairs * len(workload.directions)
+            found.append(item.flops_useful / max(needed, 1))
+        elif item.exponentials:
+            found.append(item.flops_useful / item.exponentials)
+    return max(found, default=4.0 * 128)  # head_dim 128 forward: 2 (d + dv)

@@ -1,0 +1,373 @@
+"""The Python API: what a prediction holds, what comparing means, tiles, trust, case tables."""
+
+import json
+import math
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import attnsim
+from attnsim import InputError, Mask, Prediction, Workload, compare, load_gpu, predict, predict_table
+from attnsim.api import ALGORITHMS
+from attnsim.api.tables import ADDED_COLUMNS
+from attnsim.models.calibration import (
+    Calibration,
+    Chosen,
+    Domain,
+    ErrorSummary,
+    ImplementationNumbers,
+    Numbers,
+)
+from attnsim.models.gpu import Gpu
+from attnsim.models.implementations import find_implementation
+from attnsim.validation.trust import EXTRAPOLATED_FLOOR, LEVELS, PRIOR_INTERVAL, Trust, assess
+
+H100, A100 = "h100-sxm5-80gb", "a100-sxm4-80gb"
+CAUSAL = Workload(batch=2, heads_q=16, seq_q=2048, head_dim=128, heads_kv=4, mask=Mask.causal())
+WINDOWED = replace(CAUSAL, mask=Mask.sliding_window(512))
+JSON_FIELDS = {
+    "algorithm",
+    "implementation",
+    "gpu",
+    "changes",
+    "tiles",
+    "mode",
+    "cache",
+    "launch",
+    "time_s",
+    "time_low_s",
+    "time_high_s",
+    "hbm_read_bytes",
+    "hbm_write_bytes",
+    "l2_bytes",
+    "smem_bytes",
+    "flops_useful",
+    "flops_executed",
+    "flops_dense",
+    "exponentials",
+    "peak_memory_bytes",
+    "fits",
+    "bound",
+    "blocks_per_sm",
+    "waves",
+    "speedup_vs_naive",
+    "trust",
+}
+
+
+def time_of(answer: Prediction) -> float:
+    assert answer.time_s is not None
+    return answer.time_s
+
+
+def test_importing_attnsim_loads_nothing_of_size() -> None:
+    script = (
+        "import time; begin = time.perf_counter(); import attnsim; took = time.perf_counter() - begin\n"
+        "import sys; heavy = {'numpy', 'yaml', 'pydantic', 'typer', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy; assert took < 0.05, took"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    for name in attnsim.__all__:
+        assert getattr(attnsim, name) is not None
+    assert set(attnsim.__all__) <= set(dir(attnsim))
+    with pytest.raises(AttributeError, match="predcit"):
+        attnsim.predcit  # noqa: B018
+
+
+def test_json_has_the_promised_fields_and_no_nan() -> None:
+    record = predict(CAUSAL, H100).to_dict()
+    assert set(record) >= JSON_FIELDS
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
+    trust = record["trust"]
+    assert isinstance(trust, dict)
+    assert set(trust) == {"level", "low", "high", "error", "reason"}
+
+
+@pytest.mark.parametrize("passes", ["fwd", "bwd", "fwd+bwd", "decode"])
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "split-kv"])
+def test_every_algorithm_and_pass_is_answered(algorithm: str, passes: str) -> None:
+    question = WINDOWED if algorithm == "sliding-window" else CAUSAL
+    question = (
+        replace(question, passes=passes, seq_q=1) if passes == "decode" else question.with_passes(passes)
+    )
+    answer = predict(question, H100, algorithm)
+    assert answer.time_s and answer.time_low_s and answer.time_high_s
+    assert answer.time_low_s < answer.time_s < answer.time_high_s
+    assert answer.flops_executed and answer.flops_useful <= answer.flops_dense
+    assert answer.hbm_bytes is not None and answer.hbm_bytes >= 0
+    assert answer.units_s and answer.kernels and answer.trust.reason
+    assert answer.trust.level in LEVELS
+
+
+def test_useful_and_dense_flops_follow_the_convention() -> None:
+    forward, both = predict(CAUSAL, H100), predict(CAUSAL.with_passes("fwd+bwd"), H100)
+    assert forward.flops_useful == 2 * 2 * 16 * (2048 * 2049 // 2) * 256
+    assert forward.flops_dense == 2 * 2 * 16 * 2048 * 2048 * 256
+    assert both.flops_useful * 2 == 7 * forward.flops_useful
+
+
+def test_split_kv_is_for_few_queries() -> None:
+    decode = Workload(batch=1, heads_q=32, seq_q=1, seq_kv=65536, head_dim=128, heads_kv=8, passes="decode")
+    assert "splits" in predict(decode, A100, "split-kv").tile
+    with pytest.raises(InputError, match="2048"):
+        predict(CAUSAL, A100, "split-kv")
+
+
+def test_compare_gives_the_window_to_sliding_window_only() -> None:
+    naive, flash, sliding = compare(WINDOWED, H100, ["naive", "flash", "sliding-window"])
+    assert naive.workload.mask == flash.workload.mask == Mask.causal()
+    assert sliding.workload.mask == WINDOWED.mask
+    assert naive.speedup_vs_naive == 1.0
+    assert flash.speedup_vs_naive == pytest.approx(time_of(naive) / time_of(flash))
+    assert time_of(sliding) < time_of(flash) < time_of(naive)
+
+
+def test_a_window_on_both_sides_becomes_full_for_the_others() -> None:
+    both = replace(CAUSAL, mask=Mask.sliding_window(512, causal=False))
+    assert compare(both, H100, ["flash"])[0].workload.mask == Mask.full()
+
+
+def test_compare_gives_the_implementation_to_those_it_runs() -> None:
+    naive, flash = compare(CAUSAL, A100, implementation="hf_eager")
+    assert (naive.implementation, flash.implementation) == ("hf_eager", "flash_attn_v2")
+    with pytest.raises(InputError, match="hf_eager"):
+        compare(CAUSAL, A100, ["flash"], implementation="hf_eager")
+
+
+def test_what_does_not_fit_says_so_without_a_time() -> None:
+    long = Workload(batch=1, heads_q=8, seq_q=500_000, head_dim=64, dtype="fp16")
+    naive, flash = compare(long, A100)
+    assert not naive.fits and naive.time_s is None and naive.flops_executed is None
+    assert "needs 8 TB, the card has 80 GB" in naive.notes[0]
+    assert "needs 8 TB" in naive.trust.reason
+    assert flash.fits and flash.speedup_vs_naive is None
+    json.dumps(naive.to_dict(), allow_nan=False)
+
+
+def test_what_does_not_fit_by_far_is_refused_at_once() -> None:
+    begin = time.perf_counter()
+    answer = predict(Workload(batch=1 << 20, heads_q=1 << 16, seq_q=1 << 27, head_dim=1024), A100)
+    assert not answer.fits
+    assert time.perf_counter() - begin < 0.5
+
+
+def test_more_shared_memory_changes_nothing_with_shipped_tiles() -> None:
+    gpu, doubled = load_gpu(A100), load_gpu(A100).replace("sm.shared_memory", "2x")
+    for algorithm in ("naive", "flash", "flash-1"):
+        before, after = predict(CAUSAL, gpu, algorithm), predict(CAUSAL, doubled, algorithm)
+        assert (after.tile, after.blocks_per_sm) == (before.tile, before.blocks_per_sm)
+        assert after.time_s == before.time_s
+
+
+def test_retuned_is_never_slower_than_shipped() -> None:
+    doubled = load_gpu(H100).replace("sm.shared_memory", "2x")
+    for gpu in (load_gpu(A100), load_gpu(H100), doubled):
+        for passes in ("fwd", "fwd+bwd"):
+            question = CAUSAL.with_passes(passes)
+            shipped, retuned = predict(question, gpu), predict(question, gpu, tiles="retuned")
+            assert retuned.tiles == "retuned"
+            assert time_of(retuned) <= time_of(shipped) * 1.0001
+
+
+def test_retuning_is_quick() -> None:
+    predict(CAUSAL, A100)
+    begin = time.perf_counter()
+    predict(CAUSAL, A100, tiles="retuned")
+    assert time.perf_counter() - begin < 1.0
+
+
+def test_a_shipped_tile_that_no_longer_fits_points_to_retuning() -> None:
+    small = load_gpu(H100).replace("sm.shared_memory", "64 KiB")
+    with pytest.raises(InputError, match="--tiles retuned"):
+        predict(CAUSAL, small)
+    assert predict(CAUSAL, small, tiles="retuned").fits
+
+
+def test_a_given_tile_is_used_and_named() -> None:
+    answer = predict(CAUSAL.with_passes("fwd+bwd"), A100, tile="64x64")
+    assert answer.tiles == "given" and answer.tile.startswith("64 x 64")
+    assert "backward" in answer.tile
+    assert predict(CAUSAL, A100, tile=(64, 64)).tile.startswith("64 x 64")
+
+
+def test_without_wgmma_flash_falls_back() -> None:
+    gpu = load_gpu(H100).replace("features.wgmma", "false")
+    assert predict(CAUSAL, gpu).implementation == "flash_attn_v2"
+    with pytest.raises(InputError, match="wgmma"):
+        predict(CAUSAL, gpu, implementation="flash_attn_v3")
+
+
+def test_exact_mode_is_near_fast_mode() -> None:
+    small = replace(CAUSAL, batch=1, heads_q=4, heads_kv=4, seq_q=512, seq_kv=512)
+    fast, exact = predict(small, A100), predict(small, A100, mode="exact")
+    assert exact.mode == "exact"
+    assert time_of(exact) == pytest.approx(time_of(fast), rel=0.03)
+
+
+DOMAIN = Domain(
+    gpus=(A100,),
+    passes=("fwd", "bwd"),
+    head_dims=(64, 128),
+    seq_q=(512, 16384),
+    seq_kv=(512, 16384),
+    rows=(4096, 1_000_000),
+    causal=(False, True),
+    windowed=False,
+    dropout=False,
+)
+CALIBRATION = Calibration(
+    implementation="flash_attn_v2",
+    architecture="ampere",
+    numbers=ImplementationNumbers(),
+    fitted=(),
+    held_out=ErrorSummary(90, 0.03, 0.02, 0.06, 0.1),
+    interval=(0.95, 1.05),
+    domain=DOMAIN,
+    folds={},
+    sources=(),
+)
+OWN = Chosen(Numbers(), CALIBRATION, True, A100, "")
+
+
+def trust(question: Workload, gpu: Gpu | None = None, chosen: Chosen = OWN, tiles: str = "shipped") -> Trust:
+    return assess(question, gpu or load_gpu(A100), chosen, find_implementation("flash_attn_v2"), tiles=tiles)
+
+
+def test_inside_the_domain_is_validated_with_its_error() -> None:
+    found = trust(CAUSAL)
+    assert (found.level, found.low, found.high, found.error) == ("validated", 0.95, 1.05, 0.03)
+    assert "3.0 %" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "word"),
+    [
+        ({"head_dim": 96, "head_dim_v": 96}, "interpolated", "head_dim 96"),
+        ({"head_dim": 256, "head_dim_v": 256}, "extrapolated", "head_dim 256"),
+        ({"seq_kv": 20000}, "interpolated", "seq_kv 20000"),
+        ({"seq_kv": 40000}, "extrapolated", "seq_kv 40000"),
+        ({"passes": "fwd+bwd"}, "interpolated", "fwd+bwd"),
+        ({"passes": "decode"}, "extrapolated", "decode"),
+        ({"mask": Mask.sliding_window(64)}, "extrapolated", "sliding window"),
+        ({"dropout": True}, "extrapolated", "dropout"),
+        ({"head_dim_v": 64}, "extrapolated", "head_dim_v 64"),
+        ({"dtype": "fp8"}, "interpolated", "fp8"),
+    ],
+)
+def test_outside_the_domain_says_how_far_and_why(change: dict[str, object], level: str, word: str) -> None:
+    found = trust(replace(CAUSAL, **change))  # type: ignore[arg-type]
+    assert (found.level, found.error) == (level, None)
+    assert word in found.reason
+    assert found.low < 0.95 and found.high > 1.05
+
+
+def test_another_machine_is_trusted_less() -> None:
+    other, changed = load_gpu("a100-pcie-80gb"), load_gpu(A100).replace("hbm.bandwidth", "6 TB/s")
+    assert trust(CAUSAL, other).level == "interpolated"
+    found = trust(CAUSAL, changed)
+    assert found.level == "extrapolated" and "hypothetical GPU: hbm.bandwidth = 6 TB/s" in found.reason
+    assert found.high >= EXTRAPOLATED_FLOOR
+
+
+def test_a_borrowed_calibration_or_none_is_extrapolated() -> None:
+    borrowed = Chosen(
+        Numbers(), CALIBRATION, False, A100, "no calibration of x on hopper; nearest: y on ampere"
+    )
+    assert trust(CAUSAL, chosen=borrowed).level == "extrapolated"
+    assert "nearest: y on ampere" in trust(CAUSAL, chosen=borrowed).reason
+    nothing = trust(CAUSAL, chosen=Chosen(Numbers(), None, False, "", "priors used"))
+    assert (nothing.low, nothing.high) == PRIOR_INTERVAL
+    assert trust(CAUSAL, tiles="retuned").level == "extrapolated"
+
+
+def table(*rows: dict[str, str]) -> pd.DataFrame:
+    base = {"gpu": A100, "batch": "1", "heads_q": "8", "seq_q": "1024", "head_dim": "64", "causal": "1"}
+    return pd.DataFrame([{**base, **row} for row in rows]).fillna("").astype(str)
+
+
+def test_a_table_keeps_every_row_in_order() -> None:
+    frame = table(
+        {"note": "a", "seq_q": "2048"},
+        {"note": "b", "gpu": "a1000"},
+        {"note": "c", "heads_q": "eight"},
+        {"note": "d", "seq_q": "2048"},
+        {"note": "e", "implementation": "pytorch", "seq_q": "500000"},
+        {"note": "f", "causal": ""},
+        {"note": "g", "options": "pattern=longformer"},
+        {"note": "h", "algorithm": "quadratic"},
+    )
+    result = predict_table(frame)
+    assert list(result["note"]) == list("abcdefgh")
+    assert list(result.columns) == [*frame.columns, *ADDED_COLUMNS]
+    pd.testing.assert_frame_equal(result[frame.columns], frame)
+    assert [not math.isnan(value) for value in result["predicted_s"]] == [1, 0, 0, 1, 0, 1, 0, 0]
+    assert result["predicted_s"][0] == result["predicted_s"][3]
+    reasons = dict(zip(result["note"], result["error"], strict=True))
+    assert "a1000" in reasons["b"] and "eight" in reasons["c"] and "needs 8 TB" in reasons["e"]
+    assert "pattern" in reasons["g"] and "quadratic" in reasons["h"]
+    assert reasons["a"] == reasons["d"] == reasons["f"] == ""
+    assert "causal empty, taken as 0" in result["trust"][5]
+    assert not any("internal error" in reason for reason in reasons.values())
+
+
+def test_a_row_is_predicted_as_its_columns_say() -> None:
+    result = predict_table(
+        table(
+            {},
+            {"clock_mhz": "700"},
+            {"launch": "kernel"},
+            {"options": "dropout=0.1", "implementation": "pytorch"},
+            {"implementation": "pytorch"},
+            {"window": "128"},
+            {"algorithm": "", "implementation": "xformers"},
+            {"algorithm": "naive"},
+        )
+    )
+    times = list(result["predicted_s"])
+    assert times[1] > times[0] > times[2]
+    assert times[3] > times[4]
+    assert list(result["used_implementation"][4:]) == [
+        "pytorch_eager",
+        "flash_attn_v2",
+        "xformers_cutlass",
+        "pytorch_eager",
+    ]
+    assert "hypothetical" not in result["trust"][1]
+
+
+def test_an_empty_table_stays_empty() -> None:
+    result = predict_table(table({})[:0])
+    assert len(result) == 0 and set(ADDED_COLUMNS) <= set(result.columns)
+
+
+def test_many_rows_in_two_processes_agree_with_one() -> None:
+    frame = table(*({"seq_q": str(128 + 8 * n), "heads_q": "1"} for n in range(210)))
+    one, two = predict_table(frame, processes=1), predict_table(frame, processes=2)
+    pd.testing.assert_frame_equal(one, two)
+
+
+def test_a_surprise_in_a_row_is_told_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("no\nluck")
+
+    monkeypatch.setattr("attnsim.api.tables.predict", fails)
+    result = predict_table(table({}))
+    assert result["error"][0] == "internal error: ZeroDivisionError: no luck"
+
+
+def test_a_gpu_may_be_a_file(tmp_path: Path) -> None:
+    from attnsim.models.gpu_files import gpu_to_yaml
+
+    path = tmp_path / "mine.yaml"
+    path.write_text(gpu_to_yaml(replace(load_gpu(A100).replace("hbm.bandwidth", "4 TB/s"), id="mine")))
+    answer = predict(CAUSAL, str(path))
+    assert answer.gpu == "mine" and answer.changes

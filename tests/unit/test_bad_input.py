@@ -1,0 +1,191 @@
+"""Bad input through the real command line: one clear line on stderr, code 2, nothing half-written."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnsim.cli import main
+
+Q = "predict --gpu h100-sxm5-80gb --heads 8 --seq 1024 --head-dim 64"
+
+# A command line, and what the message must name.
+FLAGS = [
+    ("predct", "predict"),
+    ("predict", "--gpu"),
+    ("predict --gpu", "--gpu"),
+    ("predict --gpu l4", "--heads"),
+    ("predict --gpu l4 --heads 8", "--seq"),
+    ("predict --gpu l4 --heads 8 --seq 512", "--head-dim"),
+    (f"{Q} --sequence 5", "--sequence"),
+    (f"{Q} --gpuu l4", "--gpuu"),
+    (f"{Q} surplus", "surplus"),
+    (f"{Q} --gpu ,", "','"),
+    ("predict --gpu h100 --heads 8 --seq 1024 --head-dim 64", "h100-sxm5-80gb"),
+    ("predict --gpu gone.yaml --heads 8 --seq 1024 --head-dim 64", "gone.yaml"),
+    (f"{Q} --algorithm flsh", "flsh"),
+    (f"{Q} --algorithm naive,,flash", "naive,,flash"),
+    (f"{Q} --algorithm sliding-window", "--window"),
+    (f"{Q} --algorithm split-kv", "1024"),
+    (f"{Q} --algorithm flash-3 --gpu a100-sxm4-80gb", "flash-3"),
+    (f"{Q} --implementation flashinfer", "flashinfer"),
+    (f"{Q} --implementation vllm_flash_attn", "sm_89"),
+    (f"{Q} --implementation flash_attn_v2 --algorithm naive", "flash_attn_v2"),
+    (f"{Q} --implementation flash_attn_v1 --window 64 --algorithm sliding-window", "flash_attn_v1"),
+    (f"{Q} --tiles best", "best"),
+    (f"{Q} --tile 128", "'128'"),
+    (f"{Q} --tile 128x64x2", "128x64x2"),
+    (f"{Q} --tile 128x63", "128x63"),
+    (f"{Q} --tile 80x64", "80x64"),
+    (f"{Q} --tile 128x512", "128 x 512"),
+    (f"{Q} --tile 128x64 --tiles retuned", "128x64"),
+    (f"{Q} --tile 128x64 --algorithm naive", "128x64"),
+    (f"{Q} --mode slow", "slow"),
+    (f"{Q} --cache hot", "hot"),
+    (f"{Q} --launch rocket", "rocket"),
+    (f"{Q} --out answers.csv", "answers.csv"),
+    ("gpus shw", "show"),
+    ("gpus show l5", "l5"),
+    ("gpus --json show l4", "--json"),
+    ("roofline", "--gpu"),
+    ("roofline --gpu l4 --out picture.gif", "picture.gif"),
+    ("roofline --gpu l4 --out nowhere/picture.png", "nowhere"),
+]
+SHAPES = [
+    (f"{Q} --batch 0", "'0'"),
+    (f"{Q} --batch -3", "'-3'"),
+    (f"{Q} --heads eight", "'eight'"),
+    (f"{Q} --seq 1e9", "'1e9'"),
+    (f"{Q} --seq 1.5", "'1.5'"),
+    (f"{Q} --seq 99999999999", "99999999999"),
+    (f"{Q} --heads 8 --kv-heads 3", "3"),
+    (f"{Q} --head-dim 0", "'0'"),
+    (f"{Q} --head-dim 700", "700"),
+    (f"{Q} --head-dim 2000", "2000"),
+    (f"{Q} --head-dim-v 513", "513"),
+    (f"{Q} --window 0", "'0'"),
+    (f"{Q} --window 64 --algorithm naive,flash", "64"),
+    (f"{Q} --pass sideways", "sideways"),
+    (f"{Q} --pass bwd --algorithm split-kv", "bwd"),
+    (f"{Q} --dtype int8", "int8"),
+    (f"{Q} --dtype fp8 --pass bwd", "fp8"),
+    ("predict --gpu v100-sxm2-32gb --heads 8 --seq 1024 --head-dim 64", "bf16"),
+    ("predict --gpu a100-sxm4-80gb --heads 8 --seq 1024 --head-dim 64 --dtype fp8", "fp8"),
+]
+CHANGES = [
+    (f"{Q} --set hbm.bandwith=6TB/s", "hbm.bandwidth"),
+    (f"{Q} --set bandwidth=6TB/s", "hbm.bandwidth"),
+    (f"{Q} --set hbm.bandwidth", "hbm.bandwidth"),
+    (f"{Q} --set =5", "'=5'"),
+    (f"{Q} --set hbm.bandwidth=6", "'6'"),
+    (f"{Q} --set hbm.bandwidth=6kg", "kg"),
+    (f"{Q} --set hbm.bandwidth=-1TB/s", "-1TB/s"),
+    (f"{Q} --set hbm.bandwidth=nan", "nan"),
+    (f"{Q} --set sm.count=0", "'0'"),
+    (f"{Q} --set sm.count=1.5", "1.5"),
+    (f"{Q} --set sm.count=many", "many"),
+    (f"{Q} --set sm.shared_memory=1KiB", "sm.shared_memory"),
+    (f"{Q} --set sm.shared_memory=64KiB --tiles shipped", "63 KiB"),
+    (f"{Q} --set sm.count=2x --set sm.count=3x", "sm.count"),
+    (f"{Q} --set features.wgmma=perhaps", "perhaps"),
+    (f"{Q} --set features.wgmma=false --implementation flash_attn_v3", "wgmma"),
+]
+FILES = [
+    ("gpus new", "FILE"),
+    ("gpus new x.yaml", "--from"),
+    ("gpus new x.txt --from l4", "x.txt"),
+    ("gpus new l4.yaml --from l4", "l4"),
+    ("gpus new 'a b.yaml' --from l4", "a b.yaml"),
+    ("gpus new nowhere/x.yaml --from l4", "nowhere"),
+    ("gpus new x.yaml --from l5", "l5"),
+    ("gpus new x.yaml --from l4 --set sm.count=many", "many"),
+    ("gpus new /proc/x.yaml --from l4", "/proc/x.yaml"),
+    ("demo --out /dev/null/demo", "/dev/null/demo"),
+    ("predict --cases gone.csv", "gone.csv"),
+    ("predict --cases .", "folder"),
+    ("predict --cases gone.csv --seq 5", "--seq"),
+    ("predict --cases gone.csv --gpu l4", "--gpu"),
+    ("predict --cases gone.csv --out x.txt", "x.txt"),
+    ("predict --cases gone.csv --out nowhere/x.csv", "nowhere"),
+]
+# A file's content, the command that reads it as FILE, and what the message must name.
+CONTENTS = [
+    ("", "predict --cases FILE --out out.csv", "empty"),
+    ("gpu,batch\nl4,1\n", "predict --cases FILE --out out.csv", "heads_q"),
+    ("gpu;batch;heads_q\nl4;1;8\n", "predict --cases FILE --out out.csv", "';'"),
+    ("\x00\x01\x02", "predict --cases FILE --out out.csv", "UTF-8"),
+    ("gpu,gpu,batch,heads_q,seq_q,head_dim\n", "predict --cases FILE --out out.csv", "'gpu'"),
+    ("gpu,batch,heads_q,seq_q,head_dim\nl4,1,8,512,64,7\n", "predict --cases FILE --out out.csv", "line 2"),
+    (
+        "gpu,batch,heads_q,seq_q,head_dim\nl4,1,8,512,64\n",
+        "predict --cases FILE --out /proc/out.csv",
+        "/proc/out.csv",
+    ),
+    ("gpu,batch,heads_q,seq_q,head_dim\nl4,1,8,512,64\n", "predict --cases FILE --mode slow", "slow"),
+    ("", "gpus show FILE.yaml", "FILE.yaml"),
+    ("hello", "gpus show FILE.yaml", "FILE.yaml"),
+    ("extends: l5\nid: mine\n", "gpus show FILE.yaml", "l5"),
+    ("extends: l4\nid: mine\nhbm:\n  bandwith: 5\n", "gpus show FILE.yaml", "bandwith"),
+    (
+        "extends: l4\nid: mine\nhbm:\n  bandwidth: {value: 5, kind: assumed, source: me}\n",
+        "predict --gpu FILE.yaml --heads 8 --seq 512 --head-dim 64",
+        "hbm.bandwidth",
+    ),
+    ("id: [", "predict --gpu FILE.yaml --heads 8 --seq 512 --head-dim 64", "FILE.yaml"),
+]
+
+
+def refused(capsys: pytest.CaptureFixture[str], command: str) -> str:
+    code = main(shlex.split(command))
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.out == ""
+    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1
+    assert "Traceback" not in captured.err and "internal" not in captured.err
+    return captured.err
+
+
+@pytest.fixture(autouse=True)
+def nothing_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("command", "named"), [*FLAGS, *SHAPES, *CHANGES, *FILES], ids=lambda text: str(text)[-40:]
+)
+def test_one_clear_line(command: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert named in refused(capsys, command)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("content", "command", "named"), CONTENTS, ids=lambda text: str(text)[-40:])
+def test_a_bad_file_is_named(
+    content: str, command: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "FILE.yaml" if "FILE.yaml" in command else "FILE"
+    (tmp_path / name).write_text(content)
+    assert named in refused(capsys, command)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_an_existing_answer_survives_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out.csv").write_text("precious")
+    (tmp_path / "in.csv").write_text("gpu,batch\nl4,1\n")
+    refused(capsys, "predict --cases in.csv --out out.csv")
+    assert (tmp_path / "out.csv").read_text() == "precious"
+
+
+@pytest.mark.parametrize("command", [f"{Q} --batch 0", "predct", f"{Q} --set hbm.bandwith=6TB/s"])
+def test_the_process_itself_says_one_line(command: str) -> None:
+    script = "import sys; from attnsim.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *shlex.split(command)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""},
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1

@@ -1,0 +1,170 @@
+"""The command line: what people and programs read from it."""
+
+import csv
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attnsim.cli import main
+
+QUESTION = ["--gpu", "h100-sxm5-80gb", "--heads", "8", "--seq", "2048", "--head-dim", "128", "--causal"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0
+    captured = capsys.readouterr()
+    assert "\x1b" not in captured.out
+    return captured.out
+
+
+def start(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "import sys; from attnsim.cli import main; sys.exit(main())", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_question_is_answered_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "predict", *QUESTION, "--window", "256")
+    rows = [line.split()[0] for line in text.splitlines() if line.endswith("pol.")]
+    assert rows == ["naive", "flash", "sliding-window"]
+    assert "flash_attn_v3" in text and "trust:" in text and "…" not in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_what_if_shows_the_unchanged_gpu_and_both_ways_of_tiling(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = run(capsys, "predict", *QUESTION, "--set", "sm.shared_memory=2x", "--window", "256")
+    assert "unchanged" in text and "shipped tiles" in text and "retuned tiles" in text and "vs base" in text
+    assert max(map(len, text.splitlines())) <= 100
+    one = run(capsys, "predict", *QUESTION, "--set", "sm.shared_memory=2x", "--tiles", "shipped")
+    assert "retuned" not in one
+
+
+def test_shipped_tiles_that_do_not_fit_leave_the_retuned(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "predict", *QUESTION, "--set", "sm.shared_memory=64KiB")
+    assert "Shared memory: flash_fwd needs" in text and "retuned tiles" in text
+
+
+def test_json_is_a_list_of_objects_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = json.loads(run(capsys, "predict", *QUESTION, "--set", "hbm.bandwidth=6TB/s", "--json"))
+    assert [(a["algorithm"], a["tiles"], bool(a["changes"])) for a in answers] == [
+        ("naive", "shipped", False),
+        ("flash", "shipped", False),
+        ("naive", "shipped", True),
+        ("flash", "shipped", True),
+        ("naive", "shipped", True),
+        ("flash", "retuned", True),
+    ]
+    for command in (["gpus"], ["gpus", "show", "l4"], ["algorithms"]):
+        found = json.loads(run(capsys, *command, "--json"))
+        assert isinstance(found, list) and all(isinstance(item, dict) for item in found)
+
+
+def test_decode_has_one_query_a_sequence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "seq 1 x 2048" in run(capsys, "predict", *QUESTION, "--pass", "decode")
+    assert "seq 4 x 9000" in run(
+        capsys, "predict", *QUESTION[:-1], "--seq", "4", "--seq-kv", "9000", "--pass", "decode"
+    )
+
+
+def test_a_table_is_answered_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    cases.write_text(
+        "mine,gpu,batch,heads_q,seq_q,head_dim\nx,l4,1,8,512,64\ny,nosuch,1,8,512,64\nz,l4,1,8,512,64\n"
+    )
+    assert main(["predict", "--cases", str(cases), "--out", str(out)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and "1 of them not" in captured.err
+    rows = list(csv.DictReader(out.open()))
+    assert [row["mine"] for row in rows] == ["x", "y", "z"]
+    assert rows[1]["predicted_s"] == "" and "nosuch" in rows[1]["error"]
+    assert rows[0]["predicted_s"] == rows[2]["predicted_s"] != ""
+    printed = run(capsys, "predict", "--cases", str(cases))
+    assert printed == out.read_text()
+    records = json.loads(run(capsys, "predict", "--cases", str(cases), "--json"))
+    assert records[1]["predicted_s"] is None and records[0]["hbm_read_bytes"] >= 0
+
+
+def test_a_new_gpu_is_a_file_that_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "fast.yaml"
+    run(capsys, "gpus", "new", str(path), "--from", "l4", "--set", "hbm.bandwidth=2x")
+    assert list(tmp_path.iterdir()) == [path]
+    assert "600 GB/s" in run(capsys, "gpus", "show", str(path))
+    assert main(["gpus", "new", str(path), "--from", "l4"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert "600 GB/s" in path.read_text()
+    run(capsys, "gpus", "new", str(path), "--from", "l4", "--set", "hbm.bandwidth=3x", "--force")
+    assert "900 GB/s" in path.read_text()
+    text = run(capsys, "predict", "--gpu", str(path), "--heads", "8", "--seq", "512", "--head-dim", "64")
+    assert "hypothetical GPU" in text
+
+
+def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    from attnsim.api import ALGORITHMS
+    from attnsim.models.gpu_files import builtin_gpu_ids
+    from attnsim.models.implementations import IMPLEMENTATIONS
+
+    gpus, algorithms = run(capsys, "gpus"), run(capsys, "algorithms")
+    assert all(name in gpus for name in builtin_gpu_ids())
+    assert all(name in algorithms for name in (*ALGORITHMS, *IMPLEMENTATIONS))
+
+
+def test_roofline_and_demo_write_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("attnsim.plots.roofline")
+    picture = tmp_path / "one.png"
+    assert str(picture) in run(capsys, "roofline", "--gpu", "l4", "--out", str(picture), "--seq", "1024")
+    text = run(capsys, "demo", "--out", str(tmp_path / "demo"))
+    assert "GPT-2 medium" in text and "Llama-3-8B" in text and "retuned tiles" in text
+    for path in (picture, tmp_path / "demo" / "roofline.png"):
+        assert path.read_bytes().startswith(b"\x89PNG") and path.with_suffix(".csv").is_file()
+
+
+def test_bare_command_shows_help_and_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "predict" in run(capsys)
+    assert run(capsys, "--version").startswith("attnsim ")
+
+
+def test_an_interruption_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attnsim.cli.options.workload", interrupted)
+    assert main(["predict", *QUESTION]) == 130
+
+
+def test_a_reader_that_goes_away_is_no_crash() -> None:
+    script = "import sys; from attnsim.cli import main; sys.exit(main())"
+    command = f'{sys.executable} -c "{script}" gpus --json | head -1'
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.stdout == "[\n" and "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limit_s", "absent"),
+    [
+        (["--help"], 0.4, ["numpy", "yaml", "pydantic", "rich"]),
+        (["predict", *QUESTION], 1.5, ["pandas", "matplotlib", "scipy", "joblib", "pint"]),
+    ],
+)
+def test_starting_up_is_quick_and_loads_little(
+    arguments: list[str], limit_s: float, absent: list[str]
+) -> None:
+    script = (
+        f"import sys; from attnsim.cli import main; main({arguments!r})\n"
+        f"heavy = set({absent!r}) & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    )
+    took = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        took.append(time.perf_counter() - begin)
+        assert done.returncode == 0, done.stderr
+    assert min(took) < limit_s
