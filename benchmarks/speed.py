@@ -13,13 +13,14 @@ import csv
 import itertools
 import json
 import os
-import pstats
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from attnsim.models.gpu import Gpu
 from attnsim.models.gpu_files import load_gpu
 from attnsim.models.implementations import IMPLEMENTATIONS, default_implementation
 from attnsim.models.mask import Mask
+from attnsim.models.schedule import Schedule
 from attnsim.models.workload import Workload
 from attnsim.simulator.replay import Mode, replay
 
@@ -56,7 +58,7 @@ Point = tuple[str, str, Workload]
 
 
 def grid() -> list[Point]:
-    """200 points, the same every time: algorithms x GPUs x masks x lengths, naive only where it fits the card."""
+    """200 points, always the same: algorithms x GPUs x masks x lengths, naive where it fits the card."""
     return sample(list(_all()), POINTS)
 
 
@@ -91,12 +93,10 @@ def sample(points: list[Point], count: int) -> list[Point]:
 
 
 def _batched(w: Workload, batch: int) -> Workload:
-    from dataclasses import replace
-
     return replace(w, batch=w.batch * batch)
 
 
-def build(algorithm: str, gpu: Gpu, w: Workload):  # type: ignore[no-untyped-def]
+def build(algorithm: str, gpu: Gpu, w: Workload) -> Schedule:
     """The schedule of the default implementation."""
     return default_implementation(algorithm, gpu, w).build(w, gpu, None)
 
@@ -131,7 +131,7 @@ def default_mode(points: list[Point]) -> tuple[dict[str, float], list[tuple[floa
     for point in points[:: len(points) // 10]:
         answer(point)  # imports and files
     timed = sorted(
-        ((seconds(lambda p=point: answer(p), 2) * 1e3, point) for point in points), key=lambda x: -x[0]
+        ((seconds(partial(answer, point), 2) * 1e3, point) for point in points), key=lambda x: -x[0]
     )
     times = [ms for ms, _ in timed]
     figures = {
@@ -153,7 +153,8 @@ def closed_forms() -> dict[str, float]:
     seq = 2 ** draw.integers(7, 21, n)
     d = column(64, 128)
     table = ShapeTable(
-        column(1, 2, 4), kv * column(1, 2, 4), kv, seq, seq, d, d, column(2), column(-1, 511, 1023), column(-1, 0),
+        column(1, 2, 4), kv * column(1, 2, 4), kv, seq, seq, d, d, column(2), column(-1, 511, 1023),
+        column(-1, 0),
         column(0, 64, 128), column(64, 128),
     )  # fmt: skip
     return {"closed forms, points/s": n / seconds(lambda: costs(table))}
@@ -248,13 +249,17 @@ def profile(point: Point, lines: int = 8) -> str:
     """Where the time of one point goes, by own time."""
     recorder = cProfile.Profile()
     recorder.runcall(answer, point)
-    stats = pstats.Stats(recorder).sort_stats("tottime")
-    total = stats.total_tt  # type: ignore[attr-defined]
+    entries = sorted(recorder.getstats(), key=lambda entry: -entry.inlinetime)
+    total = sum(entry.inlinetime for entry in entries)
     out = []
-    for (file, line, function), (_, calls, own, _, _) in sorted(stats.stats.items(), key=lambda x: -x[1][2])[
-        :lines
-    ]:  # type: ignore[attr-defined]
-        out.append(f"      {100 * own / total:5.1f} %  {calls:>8} calls  {Path(file).name}:{line} {function}")
+    for entry in entries[:lines]:
+        code = entry.code
+        place = (
+            code
+            if isinstance(code, str)
+            else f"{Path(code.co_filename).name}:{code.co_firstlineno} {code.co_name}"
+        )
+        out.append(f"      {100 * entry.inlinetime / total:5.1f} %  {entry.callcount:>8} calls  {place}")
     return "\n".join(out)
 
 

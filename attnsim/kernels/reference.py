@@ -98,7 +98,7 @@ def flash_reference(
     keys: int = 64,
     scale: float | None = None,
 ) -> tuple[Floats, Floats]:
-    """The same by online softmax over tiles, visiting what the schedules visit (arXiv 2307.08691, algorithm 1).
+    """The same by online softmax over the tiles that schedules visit (arXiv 2307.08691, algorithm 1).
 
     Row tiles ascend; within one, key tiles go from the last visible to the first, as FlashAttention-2 does.
 

@@ -120,8 +120,10 @@ class Calibration:
     interval : (float, float)
         Factors on the predicted time between which 90 % of the held-out measurements lie.
     domain : Domain
-    folds : mapping of str to ImplementationNumbers
+    folds : mapping of str to Numbers
         Numbers fitted without one group of rows, by the group's name: they make the held-out errors.
+    ranges : mapping of str to (float, float)
+        95 % confidence interval of each fitted number.
     sources : tuple of str
         Keys of the measurements.
     """
@@ -133,7 +135,8 @@ class Calibration:
     held_out: ErrorSummary
     interval: tuple[float, float]
     domain: Domain
-    folds: Mapping[str, ImplementationNumbers]
+    folds: Mapping[str, Numbers]
+    ranges: Mapping[str, tuple[float, float]]
     sources: tuple[str, ...]
 
 
@@ -254,6 +257,10 @@ def _read_calibration(data: dict[str, Any]) -> Calibration:
         held_out=ErrorSummary(**data["held_out"]),
         interval=(data["interval"][0], data["interval"][1]),
         domain=Domain(**domain),
-        folds={name: ImplementationNumbers(**numbers) for name, numbers in data["folds"].items()},
+        folds={
+            name: Numbers(ImplementationNumbers(**fold["implementation"]), GpuNumbers(**fold["gpu"]))
+            for name, fold in data["folds"].items()
+        },
+        ranges={k: (v["low"], v["high"]) for k, v in data["numbers"].items() if v["fitted"]},
         sources=tuple(data["sources"]),
     )

@@ -1,4 +1,4 @@
-"""What an attention call costs in closed form: FLOPs, exponentials, bytes and memory, and the time they bound.
+"""What an attention call costs in closed form: FLOPs, exponentials, bytes, memory, a bound on its time.
 
 The formulas take the shape, the tile and the grid; they never walk the tile stream of a schedule, so that
 stream, closed form and replay can be held against each other (the requested bytes must agree exactly). FLOP
@@ -106,7 +106,7 @@ def useful_flops(w: Workload, dense: bool = False) -> int:
 
 
 def roofline_time(cost: Cost, w: Workload, gpu: Gpu) -> float:
-    """Seconds below which no schedule with this cost can go with a cold cache: the slowest unit at its datasheet rate.
+    """Seconds that no schedule of this cost undercuts with a cold cache: the slowest unit at datasheet rate.
 
     Work over peak for the tensor cores (useful FLOPs, or executed ones where a form skips recomputation that
     the convention counts), the exponential unit and HBM with compulsory bytes (Williams, Waterman, Patterson,

@@ -54,14 +54,15 @@ def forward(w: Workload, t: Tiling, name: str = "flash_fwd", lse: bool = True) -
     Q its rows once per range of keys that a tile's visits touch; O and LSE every row once per range.
     """
     left, right = _mask(w)
-    band = Band.of_queries(w.seq_q, w.seq_kv, left, right, t.rows, t.pack)
+    band = Band.of_queries(w.seq_q, w.seq_kv, left, right, t.rows, pack=t.pack)
     heads = w.batch * w.heads_q // t.pack
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
     regular, last = (int(n) for n in band.visits(t.keys))
     visits = regular + last
     missing = -w.seq_kv % t.keys
     kv_rows = visits * t.keys - int(band.reach_end(t.keys)) * missing
-    share = -(-(-(-w.seq_kv // t.keys)) // t.splits) * t.keys
+    key_tiles = -(-w.seq_kv // t.keys)
+    share = -(-key_tiles // t.splits) * t.keys
     coarse, coarse_last = (int(n) for n in band.visits(share))
     q_rows = coarse * t.rows + coarse_last * int(band.last_rows) if t.splits > 1 else int(band.busy_rows())
     seen = int(band.touched(t.keys))
@@ -111,7 +112,7 @@ def backward(w: Workload, t: Tiling) -> Part:
     half = t.tensor_path == "mma_sync"
 
     def reads(a: int, b: int) -> int:
-        """Rows of A and B read per product: 8 warps as 4 x 2 read A twice and B four times; a wgmma pair once."""
+        """Operand rows read: 8 warps as 4 x 2 read A four times and B twice, a wgmma pair each once."""
         return 2 * (2 * a + b) if half else 2 * ((a + b) // 2)
 
     products = (

@@ -26,6 +26,7 @@ class _Bytes:
         self.p = max(4 if form in ("sdpa_math", "hf_eager") else 2, self.e)
         self.q = self.heads * w.seq_q * w.head_dim * self.e
         self.k = w.batch * w.heads_kv * w.seq_kv * w.head_dim * self.e
+        self.v = w.batch * w.heads_kv * w.seq_kv * w.head_dim_v * self.e
         self.casts = form in ("sdpa_math", "hf_eager")
         self.copies = form != "fused_epilogue"
         hides = w.mask.right is not None or w.mask.left is not None
@@ -39,10 +40,7 @@ def forward(w: Workload, form: str) -> list[Part]:
     s, p, e = b.pairs * b.s, b.pairs * b.p, b.e
     parts = []
     if b.copies:
-        parts += [
-            Part("copy Q", (load("Q", b.q), store("Q'", b.q))),
-            Part("copy K", (load("K", b.k), store("K'", b.k))),
-        ]
+        parts += [_copy("Q", b.q), _copy("K", b.k), _copy("V", b.v)]
     parts.append(
         _product(b, "S = Q K^T", (w.seq_q, w.seq_kv, w.head_dim), (q, k, "S"), (e, e, b.s), shared=True)
     )
@@ -67,7 +65,9 @@ def forward(w: Workload, form: str) -> list[Part]:
         parts.append(Part("dropout", moved))
         weights = "Pd"
     shape = (w.seq_q, w.head_dim_v, w.seq_kv)
-    parts.append(_product(b, "O = P V", shape, (weights, "V", "O"), (size, e, e), shared=True))
+    parts.append(
+        _product(b, "O = P V", shape, (weights, "V'" if b.copies else "V", "O"), (size, e, e), shared=True)
+    )
     return parts
 
 
@@ -79,9 +79,11 @@ def backward(w: Workload, form: str) -> list[Part]:
     s, p, half = b.pairs * b.s, b.pairs * b.p, b.pairs * small
     nq, nk, d, dv = w.seq_q, w.seq_kv, w.head_dim, w.head_dim_v
     weights = "Pd" if w.dropout else "P'" if b.casts else "P"
-    parts = [
+    v = "V'" if b.copies else "V"
+    parts = [_copy("dO", b.heads * nq * dv * e)] if b.copies else []
+    parts += [
         _product(b, "dV = P^T dO", (nk, dv, nq), (weights, "dO", "dV"), (small, e, e)),
-        _product(b, "dP = dO V^T", (nq, nk, dv), ("dO", "V", "dP"), (e, e, small), shared=True),
+        _product(b, "dP = dO V^T", (nq, nk, dv), ("dO", v, "dP"), (e, e, small), shared=True),
     ]
     if w.dropout:
         parts.append(Part("dropout bwd", (load("dP", half), load("D", b.pairs), store("dP", half))))
@@ -106,6 +108,9 @@ def backward(w: Workload, form: str) -> list[Part]:
             Part("alpha dQ", (load("dQ", b.q), store("dQ", b.q))),
             Part("alpha dK", (load("dK", dk), store("dK", dk))),
         ]
+    if b.copies:
+        widths = {"dQ": nq * d, "dK": nk * d, "dV": nk * dv}
+        parts += [_copy(tensor, b.heads * elements * e) for tensor, elements in widths.items()]
     if w.group > 1:
         for tensor in ("dK", "dV"):
             part = helper(f"sum {tensor}", w, 1)
@@ -118,6 +123,10 @@ def backward(w: Workload, form: str) -> list[Part]:
             )
             parts.append(Part(part.kernel, moved))
     return parts
+
+
+def _copy(tensor: str, size: int) -> Part:
+    return Part(f"copy {tensor}", (load(tensor, size), store(f"{tensor}'", size)))
 
 
 def _product(

@@ -1,4 +1,4 @@
-"""Closed forms of single kernels: what a streaming pass, a GEMM and the helpers of fused kernels move and compute."""
+"""Closed forms of single kernels: a streaming pass, a GEMM, the helpers of fused kernels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Closed form of one kernel: its traffic, tensor FLOPs (whole tiles), exponentials and shared-memory bytes."""
+    """Closed form of one kernel: traffic, tensor FLOPs (whole tiles), exponentials, shared-memory bytes."""
 
     kernel: str
     moved: tuple[Moved, ...]
@@ -80,9 +80,13 @@ def compulsory_bytes(parts: Iterable[Part]) -> int:
 
 
 def gemm(
-    name: str, batch: int, shape: tuple[int, int, int], tensors: tuple[str, str, str], element_bytes: tuple[int, int, int]
-) -> Part:  # fmt: skip
-    """A batched GEMM on C tiles of 128 x 128 (128 x 64 where C is no wider): A is read once per column of tiles.
+    name: str,
+    batch: int,
+    shape: tuple[int, int, int],
+    tensors: tuple[str, str, str],
+    element_bytes: tuple[int, int, int],
+) -> Part:
+    """A batched GEMM on C tiles of 128 x 128 (x 64 where C is no wider): A is read once per column of tiles.
 
     Parameters
     ----------
@@ -91,7 +95,7 @@ def gemm(
     shape : (int, int, int)
         m, n, k.
     tensors, element_bytes : tuples
-        Of A, B and C; B's unique bytes are overestimated where heads share it, see `unique_b` of the caller.
+        Of A, B and C; unique bytes are counted as if every batch entry had its own B.
     """
     m, n, k = shape
     width = 64 if n <= 64 else 128

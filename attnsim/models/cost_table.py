@@ -1,4 +1,4 @@
-"""Closed forms of whole arrays of forward calls at once: for sweeps and searches, a million points in seconds."""
+"""Closed forms of whole arrays of forward calls at once, for sweeps: a million points in seconds."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _flash(t: ShapeTable) -> NDArray[np.int64]:
 
 
 def _naive(t: ShapeTable) -> NDArray[np.int64]:
-    """As :func:`attnsim.models.cost_naive.forward` in the form "benchmark" (copies, 16-bit S and P or wider)."""
+    """As :func:`attnsim.models.cost_naive.forward` in the form "benchmark": copies, S and P in 16 bits."""
     d, dv, e, seq_q, seq_kv = t.head_dim, t.head_dim_v, t.element_bytes, t.seq_q, t.seq_kv
     heads, kv = t.batch * t.heads_q, t.batch * t.heads_kv
     s = np.maximum(2, e)
@@ -151,15 +151,15 @@ def _naive(t: ShapeTable) -> NDArray[np.int64]:
     products = (
         q * across + heads * seq_kv * d * e * down + pairs * s * across_o + heads * seq_kv * dv * e * down
     )
-    loads = q + k + products + pairs * s * (1 + masked) + mask
-    stores = q + k + pairs * s * (2 + masked) + o
+    loads = q + k + v + products + pairs * s * (1 + masked) + mask
+    stores = q + k + v + pairs * s * (2 + masked) + o
     return np.stack(
         [
             flops + flops_o,
             pairs,
             loads,
             stores,
-            2 * (q + k) + v + mask + 2 * pairs * s + o,
+            2 * (q + k + v) + mask + 2 * pairs * s + o,
             pairs * 2 * s + q + k + v + o,
         ]
     )

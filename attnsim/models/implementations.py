@@ -52,6 +52,8 @@ class Implementation:
     dtypes : tuple of str
     closed : bool
         Tiles unknown (closed source): the nearest public schedule is played.
+    extra : str
+        What the calibration's `extra` number means here.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Implementation:
     like: str = ""
     dtypes: tuple[str, ...] = ("fp16", "bf16")
     closed: bool = False
+    extra: str = "tensor rate of the forward's GEMMs over the backward's"
 
 
 def _direction(w: Workload, direction: str) -> bool:
@@ -316,6 +319,8 @@ def _naive(name: str, form: str) -> Builder:
 
 
 _FA = "Dao-AILab/flash-attention"
+_BROADCAST = "integer instructions per element of a broadcast pass, over 50"
+_CACHE_WRITE = "latency of a cache-write block, 1,000 clk"
 _ALL = ("fp32", "fp16", "bf16", "fp8")
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
@@ -323,7 +328,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     for record in (
         Implementation(
             "pytorch_eager", "naive", _naive("pytorch_eager", "benchmark"), (70, 129),
-            f"{_FA} benchmarks/benchmark_flash_attention.py", ("pytorch", "standard"), dtypes=("fp32", "fp16", "bf16"),
+            f"{_FA} benchmarks/benchmark_flash_attention.py", ("pytorch", "standard"), dtypes=("fp32", "fp16", "bf16"), extra=_BROADCAST,
         ),
         Implementation(
             "hf_eager", "naive", _naive("hf_eager", "hf_eager"), (70, 129),
@@ -359,11 +364,11 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
         ),
         Implementation(
             "vllm_flash_attn", "flash-2", vllm_ampere, (80, 89), "vllm-project/flash-attention@188be165",
-            like="flash_attn_v2",
+            like="flash_attn_v2", extra=_CACHE_WRITE,
         ),
         Implementation(
             "flash_attention", "flash-2", sglang_ampere, (80, 89), "sgl-project/sgl-attn@203b9b3d, FA3 sm_80 path",
-            like="vllm_flash_attn",
+            like="vllm_flash_attn", extra=_CACHE_WRITE,
         ),
         Implementation(
             "vllm_flash_attn_fa3", "flash-3",

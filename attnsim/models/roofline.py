@@ -1,8 +1,8 @@
-"""The roofline of a GPU: ceilings, diagonals and where they meet (Williams, Waterman, Patterson, CACM 52(4), 2009).
+"""The roofline of a GPU: ceilings, diagonals and where they meet.
 
-Two ceilings go beyond the classical picture: the exponential unit, expressed in FLOP/s at the FLOPs that
-attention does per exponential, and a diagonal for the L2 beside HBM's, as in the hierarchical roofline (Yang
-et al., arXiv 2008.11326).
+After Williams, Waterman and Patterson, CACM 52(4), 2009. Two ceilings go beyond the classical picture: the
+exponential unit, expressed in FLOP/s at the FLOPs that attention does per exponential, and a diagonal for the
+L2 beside HBM's, as in the hierarchical roofline (Yang et al., arXiv 2008.11326).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Roofline:
 
     @property
     def diagonals(self) -> tuple[Diagonal, ...]:
-        """HBM and L2; the achievable fractions are the GPU's calibration, else the GPU file's and the prior."""
+        """HBM and L2; achievable are the fitted fractions of the GPU, else its file's and the prior."""
         fitted = choose("", {}, self.gpu).numbers.gpu
         hbm, l2 = self.gpu.hbm.bandwidth_bytes_per_s, self.gpu.l2.bandwidth_bytes_per_s
         fraction = fitted.hbm_fraction or self.gpu.hbm.achievable_fraction

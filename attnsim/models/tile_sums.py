@@ -1,4 +1,4 @@
-"""How many tiles a masked attention visits, in closed form: arithmetic on the shape, however long the sequence.
+"""How many tiles a masked attention visits: arithmetic on the shape, however long the sequence.
 
 Everything here follows from the definition of :class:`attnsim.models.mask.Mask` (query ``i`` sees keys from
 ``i + shift - left`` to ``i + shift + right``, ``shift = seq_kv - seq_q``) and takes arrays of workloads at
@@ -71,6 +71,7 @@ class Band:
         left: ArrayLike,
         right: ArrayLike,
         rows: ArrayLike,
+        *,
         pack: ArrayLike = 1,
     ) -> Band:
         """Blocks over tiles of queries, as in the forward pass; a negative reach is no limit."""
@@ -105,20 +106,20 @@ class Band:
 
     def idle_tiles(self) -> Ints:
         """Leading tiles that see nothing."""
-        return self._before(1 - self.shift - self.right - 1, self.tiles - 1)
+        return self._before(-self.shift - self.right, self.tiles - 1)
 
     def touched(self, size: ArrayLike = 1) -> Ints:
         """Entries of the other axis in tiles of `size` that any tile visits: all from the first one seen."""
         (step,) = _integers(size)
         first = self.idle_tiles() * self.rows // self.pack
         low = np.maximum(0, first + self.shift - self.left)
-        return self.other - low // step * step
+        return np.asarray(self.other - low // step * step, dtype=np.int64)
 
     def reach_end(self, size: ArrayLike) -> Ints:
         """Tiles that visit the last tile, of `size`, of the other axis."""
         (step,) = _integers(size)
         before_last = (self.other - 1) // step * step
-        return self.tiles - self._before(before_last + 1 - self.shift - self.right - 1, self.tiles - 1)
+        return self.tiles - self._before(before_last - self.shift - self.right, self.tiles - 1)
 
     def visits(self, size: ArrayLike) -> tuple[Ints, Ints]:
         """Visits to tiles of `size` of the other axis: by all tiles but the last, and by the last.
@@ -146,11 +147,11 @@ class Band:
         begins = floor_sum(regular - from_here, unit, self.rows, np.maximum(offset, 0))
         first_of_last = regular * self.rows // self.pack
         last = -(-self.other // step) - np.maximum(0, first_of_last + g) // step
-        return ends - begins, last
+        return ends - begins, np.asarray(last, dtype=np.int64)
 
     def _before(self, bound: Ints, limit: Ints) -> Ints:
         """Tiles, of the first `limit`, whose last position is below `bound`."""
-        return np.clip(np.maximum(bound, 0) * self.pack // self.rows, 0, limit)
+        return np.asarray(np.clip(np.maximum(bound, 0) * self.pack // self.rows, 0, limit), dtype=np.int64)
 
 
 def visible_pairs(seq_q: ArrayLike, seq_kv: ArrayLike, left: ArrayLike, right: ArrayLike) -> Ints:
@@ -160,7 +161,7 @@ def visible_pairs(seq_q: ArrayLike, seq_kv: ArrayLike, left: ArrayLike, right: A
 
 
 def _reach(limit: Ints) -> Ints:
-    return np.where(limit < 0, UNLIMITED, limit)
+    return np.asarray(np.where(limit < 0, UNLIMITED, limit), dtype=np.int64)
 
 
 def _integers(*values: ArrayLike) -> tuple[Ints, ...]:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 STYLES = {"tensor": "-", "exp": ":", "fp32": "-."}
 MARKERS = {"hbm": "o", "l2": "s"}
-Columns = tuple[float, ...]
 
 
 def roofline_figure(gpus: Sequence[Gpu], predictions: Sequence[Predicted], out: Path) -> Path:
@@ -136,7 +135,8 @@ def _markers(axes: Axes, shown: Sequence[Entry]) -> list[Box]:
             x, y = to_axes(axes, point.intensity, point.flops_per_s / 1e12)
             taken.append((x - 0.009, y - 0.012, x + 0.009, y + 0.012))
             axes.plot(
-                [point.intensity], [point.flops_per_s / 1e12], MARKERS[level], markersize=8, markerfacecolor="white",
+                [point.intensity], [point.flops_per_s / 1e12], MARKERS[level], markersize=8,
+                markerfacecolor="white",
                 markeredgecolor=COLOURS[entry.machine % len(COLOURS)], markeredgewidth=1.6, zorder=5,
             )  # fmt: skip
     return taken
@@ -146,8 +146,8 @@ def _table(axes: Axes, drawn: Sequence[Machine], shown: Sequence[Entry], height:
     """The GPUs with their ceilings and ridges, then the numbered points."""
     axes.set_axis_off()
     line = 0.235 / (0.96 * height)
-    columns: Columns = (0.0, 0.335, 0.41, 0.485, 0.63, 0.775, 0.885, 1.0)
-    head = ("GPU", "tensor", "fp32", "exp", "HBM TB/s", "L2 TB/s", "HBM ridge", "L2 ridge")
+    columns: tuple[float, ...] = (0.0, 0.335, 0.41, 0.485, 0.63, 0.775, 0.885, 1.0)
+    head: tuple[str, ...] = ("GPU", "tensor", "fp32", "exp", "HBM TB/s", "L2 TB/s", "HBM ridge", "L2 ridge")
     y = _row(axes, 1.0, columns, head, "black", left=1, bold=True) - line
     for number, machine in enumerate(drawn):
         roofline = machine.roofline
@@ -156,10 +156,10 @@ def _table(axes: Axes, drawn: Sequence[Machine], shown: Sequence[Entry], height:
             f"{d.bytes_per_s / 1e12:.3g} ({d.achievable_bytes_per_s / 1e12:.3g})" for d in roofline.diagonals
         ]
         ridges = [short(roofline.ridge(level)) for level in LEVELS]
-        cells = (f"● {machine.label}", *rates, *bands, *ridges)
+        cells: tuple[str, ...] = (f"● {machine.label}", *rates, *bands, *ridges)
         y = _row(axes, y, columns, cells, COLOURS[number % len(COLOURS)], left=1) - line
     y -= 0.6 * line
-    columns = (0.0, 0.035, 0.265, 0.475, 0.725, 0.778, 0.868, 0.928, 1.0)
+    columns = (0.0, 0.035, 0.265, 0.465, 0.71, 0.776, 0.868, 0.928, 1.0)
     head = ("", "algorithm", "implementation", "GPU", "HBM", "L2", "TFLOP/s", "roof", "bound")
     y = _row(axes, y, columns, head, "black", left=4, bold=True) - line
     for entry in shown:
@@ -188,7 +188,7 @@ def _table(axes: Axes, drawn: Sequence[Machine], shown: Sequence[Entry], height:
 def _row(
     axes: Axes,
     y: float,
-    columns: Columns,
+    columns: Sequence[float],
     cells: Sequence[str],
     colour: str,
     *,
@@ -213,7 +213,8 @@ def _caption(drawn: Sequence[Machine], shown: Sequence[Entry]) -> str:
         "Markers: circle at HBM intensity, square at L2 intensity.",
         f"Diagonals: solid datasheet, dashed achievable. Ceilings in TFLOP/s at {clocks}; "
         f"exp at {per_exp} FLOPs per exponential.",
-        "Table: HBM and L2 in useful FLOPs per byte; roof: share of the lowest of tensor, exp, HBM and L2 roofs there; "
+        "Table: HBM and L2 in useful FLOPs per byte; "
+        "roof: share of the lowest of tensor, exp, HBM and L2 roofs there; "
         "in brackets achievable." + (f" L2 cache {' and '.join(caches)}." if caches else ""),
     ]
     text += [f"{machine.label}: {'; '.join(machine.gpu.changes)}" for machine in drawn if machine.gpu.changes]

@@ -136,8 +136,8 @@ def rows(drawn: Sequence[Machine], shown: Sequence[Entry]) -> list[dict[str, obj
         here: dict[str, object] = {"gpu": machine.gpu.id, "changes": "; ".join(machine.gpu.changes)}
         roofline = machine.roofline
         for c in roofline.ceilings:
-            name = roofline.dtype if c.unit == "tensor" else c.unit
-            out.append(here | {"kind": "ceiling", "name": f"{c.unit} {name}" if c.unit == "tensor" else name, "flops_per_s": c.flops_per_s})  # fmt: skip
+            name = f"tensor {roofline.dtype}" if c.unit == "tensor" else c.unit
+            out.append(here | {"kind": "ceiling", "name": name, "flops_per_s": c.flops_per_s})
         for d in roofline.diagonals:
             rates = {"bytes_per_s": d.bytes_per_s, "achievable_bytes_per_s": d.achievable_bytes_per_s}
             out.append(here | rates | {"kind": "diagonal", "name": d.level, "level": d.level})
@@ -179,7 +179,7 @@ def _dtype(gpu: Gpu, predictions: Sequence[Predicted]) -> str:
 
 
 def _flops_per_exp(predictions: Sequence[Predicted]) -> float:
-    """Useful FLOPs per exponential that the workload needs; by what was executed where the workload is not known."""
+    """Useful FLOPs per exponential needed, or per one executed where the workload is not known."""
     found = []
     for item in predictions:
         workload = getattr(item, "workload", None)

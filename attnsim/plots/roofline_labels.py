@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnsim.models.roofline import LEVELS
+from attnsim.models.roofline import LEVELS, Level
 from attnsim.plots.roofline_data import Entry, Machine
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Box = tuple[float, float, float, float]
 
 
 def ceiling_labels(axes: Axes, drawn: Sequence[Machine]) -> None:
-    """Ceilings are named at the right end, each rate once: above the line, the lower of two neighbours below."""
+    """Ceilings are named at the right end, each rate once: above the line, the lower of two below."""
     _, right = axes.get_xlim()
     named: dict[tuple[str, float], str] = {}
     for number, machine in enumerate(drawn):
@@ -37,12 +37,13 @@ def ceiling_labels(axes: Axes, drawn: Sequence[Machine]) -> None:
     gaps = [1.0, *np.diff(heights).tolist(), 1.0]
     shifted = 0.0
     for place, ((unit, rate), at) in enumerate(zip(ordered, heights, strict=True)):
-        below, above = gaps[place] < 0.06, gaps[place + 1] < 0.035
+        below, above = gaps[place] < 0.055, gaps[place + 1] < 0.035
         crowded = below and above
         shifted = shifted + 0.17 if crowded else 0.0
         under = above and not below
         axes.text(
-            0.995 - shifted, at + (-0.006 if under else 0.004), f"{unit} {short(rate)}", color=named[unit, rate],
+            0.995 - shifted, at + (-0.006 if under else 0.004), f"{unit} {short(rate)}",
+            color=named[unit, rate],
             fontsize=SIZE, ha="right", va="top" if under else "bottom", transform=axes.transAxes,
             path_effects=_halo(), zorder=3,
         )  # fmt: skip
@@ -84,7 +85,7 @@ def _slope(axes: Axes, x: float, rate: float) -> float:
 
 def ridges(axes: Axes, drawn: Sequence[Machine]) -> None:
     """A dot where a diagonal meets the tensor ceiling, a thin line down, its intensity at the foot."""
-    found = {}
+    found: dict[tuple[float, float, Level], str] = {}
     for number, machine in enumerate(drawn):
         for level in LEVELS:
             x, y = machine.roofline.ridge(level), machine.roofline.ceiling("tensor") / 1e12
@@ -92,8 +93,9 @@ def ridges(axes: Axes, drawn: Sequence[Machine]) -> None:
     ordered = sorted(found)
     places = _spread([to_axes(axes, x, y)[0] for x, y, _ in ordered], 0.024)
     bottom = axes.get_ylim()[0]
-    for (x, y, level), at in zip(ordered, places, strict=True):
-        colour = found[x, y, level]
+    for key, at in zip(ordered, places, strict=True):
+        x, y, level = key
+        colour = found[key]
         axes.plot([x], [y], marker="D", markersize=5, color=colour, zorder=4)
         axes.plot([x, x], [bottom, y], color=colour, linewidth=0.6, linestyle=(0, (1, 3)), zorder=1)
         axes.text(
@@ -125,7 +127,8 @@ def numbers(axes: Axes, shown: Sequence[Entry], taken: list[Box]) -> None:
         taken.append(box)
         axes.annotate(
             text, (x, y), ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2), "axes fraction", "axes fraction",
-            ha="center", va="center", fontsize=9.5, fontweight="bold", color=colour, zorder=6, path_effects=_halo(),
+            ha="center", va="center", fontsize=9.5, fontweight="bold", color=colour, zorder=6,
+            path_effects=_halo(),
             arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkB": 4, "shrinkA": 1},
         )  # fmt: skip
 

@@ -82,10 +82,10 @@ def assess(
     lengths, rows and mask inside the domain it was checked on; the error is that calibration's on held-
     out measurements, the interval its own. *Interpolated*: its own calibration, but another GPU of the
     architecture, a head_dim between known ones, lengths or rows within a factor of `NEAR` of the known
-    range, causal where only full was measured or the reverse, forward and backward together where each
-    was measured alone, or another number format than 16 bits. *Extrapolated*: everything else: a borrowed
-    calibration or none, a hypothetical GPU, another architecture, tiles that were not shipped, shapes far
-    from those measured.
+    range, causal where only full was measured or the reverse, a calibration that left no group of rows
+    out, forward and backward together where each was measured alone, or another number format than 16
+    bits. *Extrapolated*: everything else: a borrowed calibration or none, a hypothetical GPU, another
+    architecture, tiles that were not shipped, shapes far from those measured.
 
     Outside the domain the interval is raised to a power (`INTERPOLATED_WIDENING`,
     `EXTRAPOLATED_WIDENING`) and never narrower than a floor; without any calibration it is
@@ -145,6 +145,8 @@ def _interval(level: Level, calibration: Calibration | None) -> tuple[float, flo
 def _outside(w: Workload, gpu: Gpu, calibration: Calibration, near: list[str], far: list[str]) -> None:
     """Sort what lies outside a calibration's domain into `near` and `far`."""
     domain = calibration.domain
+    if not calibration.folds:
+        near.append("its calibration was checked only on the rows it was fitted on")
     if gpu.base_id not in domain.gpus:
         near.append(f"measured on {', '.join(domain.gpus)}, not on {gpu.id}")
     if w.passes not in domain.passes:

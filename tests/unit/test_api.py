@@ -232,7 +232,8 @@ CALIBRATION = Calibration(
     held_out=ErrorSummary(90, 0.03, 0.02, 0.06, 0.1),
     interval=(0.95, 1.05),
     domain=DOMAIN,
-    folds={},
+    folds={"head_dim: 64": Numbers()},
+    ranges={},
     sources=(),
 )
 OWN = Chosen(Numbers(), CALIBRATION, True, A100, "")
@@ -268,6 +269,11 @@ def test_outside_the_domain_says_how_far_and_why(change: dict[str, object], leve
     assert (found.level, found.error) == (level, None)
     assert word in found.reason
     assert found.low < 0.95 and found.high > 1.05
+
+
+def test_a_calibration_that_was_never_held_out_is_not_validation() -> None:
+    found = trust(CAUSAL, chosen=replace(OWN, calibration=replace(CALIBRATION, folds={})))
+    assert (found.level, found.error) == ("interpolated", None)
 
 
 def test_another_machine_is_trusted_less() -> None:

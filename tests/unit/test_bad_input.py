@@ -49,6 +49,7 @@ FLAGS = [
     ("gpus shw", "show"),
     ("gpus show l5", "l5"),
     ("gpus --json show l4", "--json"),
+    ("fit nothing", "nothing"),
     ("roofline", "--gpu"),
     ("roofline --gpu l4 --out picture.gif", "picture.gif"),
     ("roofline --gpu l4 --out nowhere/picture.png", "nowhere"),

@@ -34,13 +34,13 @@ def test_visible_pairs_are_those_of_the_matrix(mask: Mask, seq_q: int, seq_kv: i
     assert visible_pairs(seq_q, seq_kv, *limits) == count
 
 
-@given(masks, lengths, lengths, st.integers(1, 20), st.integers(1, 20), st.data())
+@given(masks, lengths, lengths, st.tuples(st.integers(1, 20), st.integers(1, 20)), st.data())
 def test_tiles_are_none_partial_or_full(
-    mask: Mask, seq_q: int, seq_kv: int, rows: int, keys: int, data: st.DataObject
+    mask: Mask, seq_q: int, seq_kv: int, tile: tuple[int, int], data: st.DataObject
 ) -> None:
     first = data.draw(st.integers(0, seq_q - 1))
     start = data.draw(st.integers(0, seq_kv - 1))
-    last, stop = min(first + rows, seq_q), min(start + keys, seq_kv)
+    last, stop = min(first + tile[0], seq_q), min(start + tile[1], seq_kv)
     seen = matrix(mask, seq_q, seq_kv)[first:last, start:stop]
     found = mask.tile((first, last), (start, stop), seq_q, seq_kv)
     expected = Visibility.FULL if seen.all() else Visibility.PARTIAL if seen.any() else Visibility.NONE
@@ -108,7 +108,10 @@ def test_what_a_mask_is_called() -> None:
     ]
 
 
-@pytest.mark.parametrize(("build", "words"), [(lambda: Mask(left=-1), "left is -1"), (lambda: Mask.sliding_window(0), "window is 0")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [(lambda: Mask(left=-1), "left is -1"), (lambda: Mask.sliding_window(0), "window is 0")],
+)
 def test_bad_masks_are_refused(build: object, words: str) -> None:
     assert callable(build)
     with pytest.raises(InputError, match=words):

@@ -82,9 +82,8 @@ def test_scores_of_ten_thousand_do_not_overflow() -> None:
 
 
 def test_a_row_that_sees_nothing_gives_zero_and_minus_infinity() -> None:
-    q, k, v = tensors(
-        1, 1, 1, 20, 8, 4, 4
-    )  # bottom-right aligned: the first 12 queries come before every key
+    # Bottom-right aligned: the first 12 queries come before every key.
+    q, k, v = tensors((1, 1, 1, 20, 8, 4, 4))
     for o, lse in (
         attention(q, k, v, Mask.causal()),
         flash_reference(q, k, v, Mask.causal(), rows=8, keys=4),

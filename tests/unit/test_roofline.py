@@ -124,7 +124,7 @@ def test_the_table_holds_what_is_drawn(tmp_path: Path) -> None:
 
 
 def test_a_call_that_does_not_fit_is_listed_not_drawn(tmp_path: Path) -> None:
-    large = Answer("naive", "pytorch_eager", time_s=None, hbm_read_bytes=None, hbm_write_bytes=None, l2_bytes=None, exponentials=None)  # fmt: skip
+    large = Answer("naive", time_s=None, hbm_read_bytes=None, hbm_write_bytes=None, l2_bytes=None)
     roofline_figure([H100], [*ANSWERS, large], tmp_path / "r.png")
     rows = (tmp_path / "r.csv").read_text(encoding="utf-8").splitlines()
     assert sum("does not fit" in row for row in rows) == 1
@@ -140,10 +140,12 @@ def test_hypothetical_gpus_are_told_apart_by_their_changes() -> None:
 def test_the_workload_sets_format_and_flops_per_exponential() -> None:
     @dataclass(frozen=True)
     class Asked(Answer):
-        workload: Workload = Workload(1, 8, 1024, 64, dtype="fp16")
+        workload: Workload | None = None
 
     useful = 4 * 8 * 1024**2 * 64
-    (machine,) = machines([H100], [Asked(flops_useful=useful)])
+    (machine,) = machines(
+        [H100], [Asked(flops_useful=useful, workload=Workload(1, 8, 1024, 64, dtype="fp16"))]
+    )
     assert machine.roofline.dtype == "fp16"
     assert machine.roofline.flops_per_exp == 256
 

@@ -1,0 +1,442 @@
+"""Fit the calibrations: robust least squares on log time, whole groups of rows held out.
+
+A job fits the numbers of one or more implementations, and of a GPU where it says so, on the rows of its sources. It is
+then fitted again without each group (a band of lengths for one number of heads, or a whole head_dim), and those numbers
+are kept in the calibration file: they predict the rows that they did not see.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.models.calibration import (
+    GPU_NUMBERS,
+    IMPLEMENTATION_NUMBERS,
+    GpuNumbers,
+    ImplementationNumbers,
+    Number,
+    Numbers,
+)
+from attnsim.validation.datasets import Row, published_rows
+
+SHORTEST = 512
+"""Shorter prefill and training rows are left out of the fits: they time launches, not attention."""
+ROBUST_SCALE = 0.05
+"""Residuals beyond about 5 % weigh linearly instead of quadratically (soft L1)."""
+STEP = 0.02
+"""Finite-difference step in the unit interval of each number: waves make the loss stepwise."""
+QUADRATIC = ("step_clks", "block_clks", "call_s")
+"""Latencies span decades down to zero: their unit coordinate is the square root."""
+BANDS = ((0, 1024), (1025, 4096), (4097, 1 << 30))
+"""Bands of the longer of seq_q and seq_kv."""
+
+FLASH = ("tensor_efficiency", "smem_exposed", "softmax_instructions", "interference", "step_clks", "block_clks")
+EAGER = ("tensor_efficiency", "step_clks", "block_clks", "call_s", "extra")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is fitted together.
+
+    Parameters
+    ----------
+    name : str
+    gpu : str
+        GPU whose numbers are fitted or used.
+    gpu_free : tuple of str
+        GPU numbers to fit; empty: those of an earlier job are used.
+    free : mapping of str to tuple of str
+        Numbers to fit, by implementation.
+    sources : tuple of str
+        Keys of the measurements.
+    like : str
+        Earlier job's GPU whose numbers are the start when this GPU has none.
+    """
+
+    name: str
+    gpu: str
+    gpu_free: tuple[str, ...]
+    free: Mapping[str, tuple[str, ...]]
+    sources: tuple[str, ...]
+    like: str = ""
+
+
+JOBS = (
+    Job(
+        "vllm-a100",
+        "a100-sxm4-80gb",
+        ("hbm_fraction", "l2_fraction", "l2_capacity_fraction", "launch_scale"),
+        {"vllm_flash_attn": (*FLASH, "call_s", "extra")},
+        ("aic_attention_vllm_0.14.0",),
+    ),
+    Job(
+        "papers-a100",
+        "a100-sxm4-80gb",
+        (),
+        {
+            "flash_attn_v2": (*FLASH, "extra"),
+            "pytorch_eager": EAGER,
+            "flash_attn_v1": (*FLASH, "call_s", "extra"),
+            "flash_attn_triton": (*FLASH, "extra"),
+            "xformers_cutlass": (*FLASH, "extra"),
+        },
+        ("fa2_fig4", "fa1_appE6"),
+    ),
+    Job(
+        "papers-h100",
+        "h100-sxm5-80gb",
+        ("hbm_fraction", "l2_fraction", "launch_scale"),
+        {
+            "flash_attn_v2": (*FLASH, "extra"),
+            "flash_attn_v3": FLASH,
+            "pytorch_eager": EAGER,
+        },
+        ("fa2_fig7", "fa3_fig5"),
+        like="a100-sxm4-80gb",
+    ),
+    Job(
+        "others-h100",
+        "h100-sxm5-80gb",
+        (),
+        {
+            "flash_attn_v1": (*FLASH, "extra"),
+            "flash_attn_triton": FLASH,
+            "cudnn": FLASH,
+        },
+        ("fa2_fig7", "fa3_fig5"),
+    ),
+    Job(
+        "cudnn-a100-pcie",
+        "a100-pcie-80gb",
+        ("hbm_fraction", "clock_fraction"),
+        {
+            "cudnn": (*FLASH, "extra"),
+            "cudnn_oss_sm80": (*FLASH, "extra"),
+            "flash_attn_v4_cute": FLASH,
+        },
+        (
+            "cudnn_fe_inf_prefill_20260928",
+            "cudnn_fe_inf_decode_20260928",
+            "cudnn_fe_inf_gptoss_20260928",
+            "cudnn_fe_train_20260928",
+        ),
+        like="a100-sxm4-80gb",
+    ),
+)
+
+
+def groups(row: Row) -> dict[str, str]:
+    """The group a row belongs to in each split: its band of lengths x heads, and its head_dim."""
+    case = row.case
+    length = max(case.seq_q, case.seq_kv)
+    band = next(index for index, (low, high) in enumerate(BANDS) if low <= length <= high)
+    heads = "few" if case.heads_q * case.batch <= 64 else "many"
+    return {"band": f"length {BANDS[band][0]}+, {heads} heads", "head_dim": f"head_dim {case.head_dim}"}
+
+
+def usable(row: Row) -> bool:
+    """Whether a row may be fitted on."""
+    return row.case.passes == "decode" or max(row.case.seq_q, row.case.seq_kv) >= SHORTEST
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Rows, the numbers that are free, and the numbers that are not."""
+
+    rows: tuple[Row, ...]
+    keys: tuple[tuple[str, str], ...]  # (implementation or "", number)
+    gpu: GpuNumbers
+    implementations: Mapping[str, ImplementationNumbers]
+
+    def definition(self, key: tuple[str, str]) -> Number:
+        """Bounds and meaning of a free number."""
+        return IMPLEMENTATION_NUMBERS[key[1]] if key[0] else GPU_NUMBERS[key[1]]
+
+    def value(self, key: tuple[str, str], unit: float) -> float:
+        """The number at a point of its unit interval."""
+        number = self.definition(key)
+        part = unit * unit if key[1] in QUADRATIC else unit
+        return number.low + (number.high - number.low) * part
+
+    def unit(self, key: tuple[str, str], value: float) -> float:
+        """The point of the unit interval where the number has a value."""
+        number = self.definition(key)
+        part = min(1.0, max(0.0, (value - number.low) / (number.high - number.low)))
+        return math.sqrt(part) if key[1] in QUADRATIC else part
+
+    def start(self, hbm: float) -> NDArray[np.float64]:
+        """Unit coordinates of the present numbers."""
+        out = []
+        for owner, name in self.keys:
+            now = getattr(self.implementations[owner] if owner else self.gpu, name)
+            out.append(self.unit((owner, name), hbm if now is None else now))
+        return np.clip(np.array(out), 0.01, 0.99)
+
+    def numbers(self, units: NDArray[np.float64]) -> dict[str, Numbers]:
+        """Numbers by implementation at a point."""
+        gpu, records = self.gpu, dict(self.implementations)
+        for key, unit in zip(self.keys, units.tolist(), strict=True):
+            value = self.value(key, unit)
+            if key[0]:
+                records[key[0]] = replace(records[key[0]], **{key[1]: value})
+            else:
+                gpu = replace(gpu, **{key[1]: value})
+        return {name: Numbers(record, gpu) for name, record in records.items()}
+
+    def residuals(self, units: NDArray[np.float64], owners: frozenset[str] | None = None) -> NDArray[np.float64]:
+        """log(predicted / measured); NaN for rows of implementations not in `owners`, which need no new replay."""
+        numbers = self.numbers(units)
+        return np.array(
+            [
+                math.log(row.predict_s(numbers[row.record.name]) / row.measured_s)
+                if owners is None or row.record.name in owners
+                else math.nan
+                for row in self.rows
+            ]
+        )
+
+    def jacobian(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Derivatives of the residuals; a number of one implementation moves only its own rows."""
+        base = self.residuals(units)
+        columns = []
+        for index, (owner, _) in enumerate(self.keys):
+            step = STEP if units[index] + STEP <= 1 else -STEP
+            moved = units.copy()
+            moved[index] += step
+            there = self.residuals(moved, frozenset((owner,)) if owner else None)
+            columns.append(np.where(np.isnan(there), 0.0, (there - base) / step))
+        return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Fitted numbers by implementation, and the confidence interval of each free one."""
+
+    numbers: dict[str, Numbers]
+    units: NDArray[np.float64]
+    ranges: dict[tuple[str, str], tuple[float, float]]
+
+
+def solve(problem: Problem, start: NDArray[np.float64], iterations: int) -> Solution:
+    """Minimise the soft-L1 loss of log time within the bounds."""
+    from scipy.optimize import least_squares
+
+    found = least_squares(
+        problem.residuals,
+        start,
+        jac=problem.jacobian,
+        bounds=(0.0, 1.0),
+        loss="soft_l1",
+        f_scale=ROBUST_SCALE,
+        max_nfev=iterations,
+        x_scale=0.2,
+    )
+    residuals, jacobian = found.fun, found.jac
+    freedom = max(1, len(residuals) - len(start))
+    variance = float(residuals @ residuals) / freedom
+    covariance = variance * np.linalg.pinv(jacobian.T @ jacobian)
+    spread = 1.96 * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    ranges = {
+        key: (
+            problem.value(key, float(np.clip(unit - width, 0, 1))),
+            problem.value(key, float(np.clip(unit + width, 0, 1))),
+        )
+        for key, unit, width in zip(problem.keys, found.x, spread, strict=True)
+    }
+    return Solution(problem.numbers(found.x), found.x, ranges)
+
+
+def rows_of(job: Job) -> tuple[Row, ...]:
+    """The rows a job is fitted on."""
+    return tuple(
+        row
+        for row in published_rows()
+        if row.case.source in job.sources
+        and row.record.name in job.free
+        and row.gpu.base_id.startswith(job.gpu.rsplit("-", 1)[0])
+        and usable(row)
+    )
+
+
+def _without(problem: Problem, split: str, group: str, start: NDArray[np.float64], iterations: int) -> Solution:
+    rest = tuple(row for row in problem.rows if groups(row)[split] != group)
+    return solve(replace(problem, rows=rest), start, iterations)
+
+
+def fit_job(
+    job: Job,
+    known: Mapping[str, GpuNumbers],
+    begin: Mapping[str, ImplementationNumbers],
+    *,
+    iterations: int = 30,
+    progress: Callable[[str], None] = lambda line: None,
+) -> tuple[Solution, dict[str, Solution], Problem]:
+    """Fit a job, then again without each group; returns the solution, those by "split: group", and the problem."""
+    from joblib import Parallel, delayed
+
+    rows = rows_of(job)
+    keys = tuple(("", name) for name in job.gpu_free)
+    keys += tuple((owner, name) for owner, names in job.free.items() for name in names)
+    gpu = known.get(job.gpu) or replace(known.get(job.like, GpuNumbers()), hbm_fraction=None)
+    records = {owner: begin.get(owner, ImplementationNumbers()) for owner in job.free}
+    problem = Problem(rows, keys, gpu, records)
+    best = solve(problem, problem.start(rows[0].gpu.hbm.achievable_fraction), iterations)
+    progress(f"{job.name}: {len(rows)} rows, {len(keys)} numbers, {_spread(problem, best.units)}")
+    folds = [
+        (split, group)
+        for split in ("band", "head_dim")
+        for group in sorted({groups(row)[split] for row in rows})
+        if len({groups(row)[split] for row in rows}) > 1
+    ]
+    solved = Parallel(n_jobs=min(2, os.cpu_count() or 1))(
+        delayed(_without)(problem, split, group, best.units, max(4, iterations // 3)) for split, group in folds
+    )
+    return best, {f"{split}: {group}": fold for (split, group), fold in zip(folds, solved, strict=True)}, problem
+
+
+def _spread(problem: Problem, units: NDArray[np.float64]) -> str:
+    errors = np.abs(np.exp(problem.residuals(units)) - 1)
+    return f"mean {errors.mean():.1%}, median {np.median(errors):.1%}, worst {errors.max():.1%} (fitted rows)"
+
+
+def fit(folder: Path, names: Sequence[str] = (), progress: Callable[[str], None] = lambda line: None) -> list[Path]:
+    """Run the jobs in order and write the calibration files.
+
+    Parameters
+    ----------
+    folder : Path
+        ``models/calibrations`` of the source tree.
+    names : sequence of str
+        Jobs to run; the others keep their files. Empty runs all.
+    progress : callable
+        Told one line per job.
+    """
+    from attnsim.models.calibration import calibrations, gpu_calibrations
+
+    known = {gpu: numbers for gpu, (_, numbers) in gpu_calibrations().items()}
+    begin = {name: c.numbers for (name, _), c in calibrations().items()}
+    written = []
+    for job in JOBS:
+        if names and job.name not in names:
+            continue
+        best, folds, problem = fit_job(job, known, begin, progress=progress)
+        first = next(iter(best.numbers.values()))
+        known[job.gpu] = first.gpu
+        begin |= {owner: numbers.implementation for owner, numbers in best.numbers.items()}
+        if job.gpu_free:
+            written.append(_write(folder / "gpus" / f"{job.gpu}.yaml", _gpu_file(job, best, problem)))
+        for owner in job.free:
+            name = f"{owner}.{problem.rows[0].gpu.architecture}.yaml"
+            written.append(_write(folder / "implementations" / name, _file(job, owner, best, folds, problem)))
+    return written
+
+
+def _number(value: float, key: tuple[str, str], best: Solution, free: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    out: dict[str, Any] = {"value": float(f"{value:.6g}"), "fitted": key in free}
+    if key in best.ranges:
+        out |= {"low": float(f"{best.ranges[key][0]:.4g}"), "high": float(f"{best.ranges[key][1]:.4g}")}
+    return out
+
+
+def _gpu_file(job: Job, best: Solution, problem: Problem) -> dict[str, Any]:
+    gpu = next(iter(best.numbers.values())).gpu
+    numbers = {k: v for k, v in asdict(gpu).items() if v is not None}
+    return {
+        "gpu": job.gpu,
+        "architecture": problem.rows[0].gpu.architecture,
+        "fitted_with": sorted(job.free),
+        "sources": sorted(job.sources),
+        "numbers": {k: _number(v, ("", k), best, problem.keys) for k, v in numbers.items()},
+    }
+
+
+def _file(job: Job, owner: str, best: Solution, folds: Mapping[str, Solution], problem: Problem) -> dict[str, Any]:
+    mine = [row for row in problem.rows if row.record.name == owner]
+    held = held_out(mine, {name: fold.numbers[owner] for name, fold in folds.items()})
+    if not held:  # one group only: nothing was held out, and the file says so
+        held = {"fitted": [(row, row.predict_s(best.numbers[owner])) for row in mine]}
+    ratios = np.array([row.measured_s / predicted for pairs in held.values() for row, predicted in pairs])
+    errors = np.abs(1 / ratios - 1)
+    numbers = asdict(best.numbers[owner].implementation)
+    return {
+        "implementation": owner,
+        "architecture": problem.rows[0].gpu.architecture,
+        "sources": sorted({row.case.source for row in mine}),
+        "rows": len(mine),
+        "rows_sha256": _digest(mine),
+        "numbers": {k: _number(v, (owner, k), best, problem.keys) for k, v in numbers.items()},
+        "held_out": {
+            "rows": len(errors),
+            "mean": round(float(errors.mean()), 5),
+            "median": round(float(np.median(errors)), 5),
+            "p90": round(float(np.quantile(errors, 0.9)), 5),
+            "worst": round(float(errors.max()), 5),
+        },
+        "interval": [round(float(np.quantile(ratios, q)), 4) for q in (0.05, 0.95)],
+        "domain": _domain(mine),
+        "folds": {
+            name: {
+                part: {k: float(f"{v:.6g}") for k, v in asdict(getattr(fold.numbers[owner], part)).items() if v is not None}
+                for part in ("implementation", "gpu")
+            }
+            for name, fold in folds.items()
+            if any(f"{split}: {group}" == name for row in mine for split, group in groups(row).items())
+        },
+    }
+
+
+def held_out(rows: Sequence[Row], folds: Mapping[str, Numbers]) -> dict[str, list[tuple[Row, float]]]:
+    """Rows with the prediction of the fold that did not see them, by split."""
+    out: dict[str, list[tuple[Row, float]]] = {}
+    for row in rows:
+        for split, group in groups(row).items():
+            numbers = folds.get(f"{split}: {group}")
+            if numbers is not None:
+                out.setdefault(split, []).append((row, row.predict_s(numbers)))
+    return out
+
+
+def _digest(rows: Sequence[Row]) -> str:
+    text = "\n".join(repr((row.case.source, str(row.workload), row.case.cache, row.measured_s)) for row in rows)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _domain(rows: Sequence[Row]) -> dict[str, Any]:
+    def span(values: Iterable[int]) -> list[int]:
+        found = list(values)
+        return [min(found), max(found)]
+
+    return {
+        "gpus": sorted({row.gpu.base_id for row in rows}),
+        "passes": sorted({row.case.passes for row in rows}),
+        "head_dims": sorted({row.case.head_dim for row in rows}),
+        "seq_q": span(row.case.seq_q for row in rows),
+        "seq_kv": span(row.case.seq_kv for row in rows),
+        "rows": span(row.case.batch * row.case.heads_q * row.case.seq_q for row in rows),
+        "causal": sorted({row.workload.mask.is_causal for row in rows}),
+        "windowed": any(row.workload.mask.is_windowed for row in rows),
+        "dropout": any(row.workload.dropout for row in rows),
+    }
+
+
+def _write(path: Path, data: dict[str, Any]) -> Path:
+    """Write a calibration file, whole or not at all."""
+    import yaml
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = "# Written by `attnsim fit`; do not edit. See attnsim/validation/fit.py.\n"
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        file.write(head + yaml.safe_dump(data, sort_keys=False, width=110))
+    Path(file.name).replace(path)
+    path.chmod(0o644)
+    return path
