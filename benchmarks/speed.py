@@ -130,9 +130,7 @@ def name(point: Point) -> str:
 def default_mode(points: list[Point]) -> tuple[dict[str, float], list[tuple[float, Point]]]:
     for point in points[:: len(points) // 10]:
         answer(point)  # imports and files
-    timed = sorted(
-        ((seconds(partial(answer, point), 2) * 1e3, point) for point in points), key=lambda x: -x[0]
-    )
+    timed = sorted(((seconds(partial(answer, point), 2) * 1e3, point) for point in points), key=lambda x: -x[0])
     times = [ms for ms, _ in timed]
     figures = {
         "default mode, points": float(len(points)),
@@ -204,10 +202,7 @@ def _environment() -> dict[str, str]:
 
 
 def _printed(command: list[str]) -> float | None:
-    runs = [
-        subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
-        for _ in range(5)
-    ]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=False, env=_environment()) for _ in range(5)]
     return min(float(run.stdout) for run in runs) if all(run.returncode == 0 for run in runs) else None
 
 
@@ -254,11 +249,7 @@ def profile(point: Point, lines: int = 8) -> str:
     out = []
     for entry in entries[:lines]:
         code = entry.code
-        place = (
-            code
-            if isinstance(code, str)
-            else f"{Path(code.co_filename).name}:{code.co_firstlineno} {code.co_name}"
-        )
+        place = code if isinstance(code, str) else f"{Path(code.co_filename).name}:{code.co_firstlineno} {code.co_name}"
         out.append(f"      {100 * entry.inlinetime / total:5.1f} %  {entry.callcount:>8} calls  {place}")
     return "\n".join(out)
 
@@ -290,9 +281,7 @@ def main() -> None:
         shown = "not available" if value is None else f"{value:,.4g}"
         print(f"{key:36} {shown:>14}" + (f"   target {target:,g}" if target else ""))
     over = sum(ms > TARGETS["default mode, worst ms/point"] for ms, _ in timed)
-    print(
-        f"\n{over} of {len(timed)} points over {TARGETS['default mode, worst ms/point']:g} ms; the slowest:"
-    )
+    print(f"\n{over} of {len(timed)} points over {TARGETS['default mode, worst ms/point']:g} ms; the slowest:")
     for ms, point in slowest:
         print(f"{ms:8.1f} ms  {name(point)}\n{profile(point)}")
 

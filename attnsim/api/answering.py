@@ -258,9 +258,7 @@ def _with_speedup(answer: Prediction, gpu: Gpu, conditions: Conditions) -> Predi
     if answer.time_s is None:
         return answer
     plain = without_window(answer.workload)
-    default = (
-        answer.algorithm == "naive" and answer.implementation == "pytorch_eager" and plain == answer.workload
-    )
+    default = answer.algorithm == "naive" and answer.implementation == "pytorch" and plain == answer.workload
     if default and conditions.mode == "fast":
         return replace(answer, speedup_vs_naive=1.0)
     naive = naive_time_s(plain, gpu, conditions.cache, conditions.launch)

@@ -24,18 +24,11 @@ from attnsim.simulator.replay import Replay, replay
 REPLAYED_CANDIDATES = 12
 """Tiles that a retuning replays, after a simple estimate has sorted all that fit."""
 
-_NAIVE_FORMS = {
-    "pytorch_eager": "benchmark",
-    "hf_eager": "hf_eager",
-    "pytorch_sdpa_math": "sdpa_math",
-    "naive_fused_epilogue": "fused_epilogue",
-}
-
 
 def peak_bytes(record: Implementation, w: Workload) -> int:
     """Least memory of a call, without building its schedule (partial results of split-KV left out)."""
     if record.family == "naive":
-        return naive_peak_bytes(w, FORMS[_NAIVE_FORMS[record.name]])
+        return naive_peak_bytes(w, FORMS[record.form])
     return flash_peak_bytes(w)
 
 
@@ -82,8 +75,7 @@ def shipped(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:
         return record.build(w, gpu, None)
     schedule = record.build(w, base, None)
     kernels = tuple(
-        replace(kernel, max_blocks_per_sm=occupancy(kernel, base).blocks_per_sm)
-        for kernel in schedule.kernels
+        replace(kernel, max_blocks_per_sm=occupancy(kernel, base).blocks_per_sm) for kernel in schedule.kernels
     )
     try:
         for kernel in kernels:
@@ -106,9 +98,7 @@ def _tile_gpu(gpu: Gpu) -> Gpu:
         "fp32_flops_per_clk",
         "exp_per_clk",
     }
-    limits = {
-        item.name: getattr(base.sm, item.name) for item in dataclasses.fields(Sm) if item.name not in kept
-    }
+    limits = {item.name: getattr(base.sm, item.name) for item in dataclasses.fields(Sm) if item.name not in kept}
     limited = replace(gpu.sm, **limits)
     return gpu if limited == gpu.sm else replace(gpu, sm=limited)
 
@@ -119,9 +109,7 @@ def _given(record: Implementation, w: Workload, gpu: Gpu, shape: tuple[int, int]
     else:
         schedule = _with_shipped_backward(record, record.build(w.with_passes("fwd"), gpu, shape), w, gpu)
     if any(kernel.path == "wgmma" for kernel in schedule.kernels) and shape[0] % 64:
-        raise InputError(
-            f"tile is {shape[0]}x{shape[1]}; {record.name} needs rows in steps of 64, one warpgroup each"
-        )
+        raise InputError(f"tile is {shape[0]}x{shape[1]}; {record.name} needs rows in steps of 64, one warpgroup each")
     return schedule
 
 
@@ -191,9 +179,7 @@ def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
     kernel = _main(schedule)
     costs = machine(kernel, gpu, numbers)
     slots = gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm
-    tensor = (
-        kernel.total("flops") * costs.flop + kernel.total("smem_bytes") * costs.smem_byte * costs.smem_exposed
-    )
+    tensor = kernel.total("flops") * costs.flop + kernel.total("smem_bytes") * costs.smem_byte * costs.smem_exposed
     fp32 = kernel.total("scores") * costs.softmax_instructions + kernel.total("fp32")
     vector = kernel.total("exps") * costs.exp + fp32 * costs.fp32
     steps = sum(
@@ -218,6 +204,4 @@ def _check_paths(record: Implementation, schedule: Schedule, gpu: Gpu) -> None:
 
 
 def _replay(schedule: Schedule, gpu: Gpu, numbers: Numbers, conditions: Conditions) -> Replay:
-    return replay(
-        schedule, gpu, numbers, mode=conditions.mode, cache=conditions.cache, launch=conditions.launch
-    )
+    return replay(schedule, gpu, numbers, mode=conditions.mode, cache=conditions.cache, launch=conditions.launch)

@@ -77,9 +77,7 @@ class Conditions:
     launch: LaunchMode
 
 
-def read_conditions(
-    tiles: str, tile: str | tuple[int, int] | None, mode: str, cache: str, launch: str
-) -> Conditions:
+def read_conditions(tiles: str, tile: str | tuple[int, int] | None, mode: str, cache: str, launch: str) -> Conditions:
     """Check and collect the conditions.
 
     Raises
@@ -97,9 +95,7 @@ def read_conditions(
             raise InputError(f"{name} is {shown(value)}; allowed: {', '.join(allowed)}")
     shape = _shape(tile)
     if shape is not None and tiles == "retuned":
-        raise InputError(
-            f"tile {shape[0]}x{shape[1]} is given and tiles are to be retuned; leave one of them out"
-        )
+        raise InputError(f"tile {shape[0]}x{shape[1]} is given and tiles are to be retuned; leave one of them out")
     return Conditions(
         "given" if shape else tiles,
         shape,
@@ -118,9 +114,7 @@ def _shape(tile: str | tuple[int, int] | None) -> tuple[int, int] | None:
     except (TypeError, ValueError):
         raise InputError(f"tile is {shown(tile)}; write query rows x keys, such as 128x64") from None
     if not (16 <= rows <= 512 and rows % 16 == 0 and 8 <= keys <= 512 and keys % 8 == 0):
-        raise InputError(
-            f"tile is {rows}x{keys}; allowed: rows 16 to 512 in steps of 16, keys 8 to 512 in steps of 8"
-        )
+        raise InputError(f"tile is {rows}x{keys}; allowed: rows 16 to 512 in steps of 16, keys 8 to 512 in steps of 8")
     return rows, keys
 
 
@@ -155,9 +149,7 @@ def read_algorithm(name: str) -> Algorithm:
     return found
 
 
-def choose_implementation(
-    algorithm: Algorithm, implementation: str | None, w: Workload, gpu: Gpu
-) -> Implementation:
+def choose_implementation(algorithm: Algorithm, implementation: str | None, w: Workload, gpu: Gpu) -> Implementation:
     """The implementation to imitate: the one named, or the best available for the GPU.
 
     Raises
@@ -172,9 +164,7 @@ def choose_implementation(
         record = find_implementation(implementation)
         if record.family not in algorithm.families:
             others = [item.name for item in ALGORITHMS.values() if record.family in item.families]
-            raise InputError(
-                f"{record.name} does not run algorithm {algorithm.name}; it runs {', '.join(others)}"
-            )
+            raise InputError(f"{record.name} does not run algorithm {algorithm.name}; it runs {', '.join(others)}")
     check_runs(record, w, gpu)
     if record.family == "flash-1" and w.mask.is_windowed:
         raise InputError(f"{record.name} has no sliding window; nearest that has: flash_attn_v2")
@@ -196,9 +186,7 @@ def _default(algorithm: Algorithm, gpu: Gpu, w: Workload) -> Implementation:
 
 def _check_question(algorithm: Algorithm, w: Workload) -> None:
     if algorithm.name == "sliding-window" and not w.mask.is_windowed:
-        raise InputError(
-            "algorithm sliding-window needs a window: --window 1024, or mask=Mask.sliding_window(1024)"
-        )
+        raise InputError("algorithm sliding-window needs a window: --window 1024, or mask=Mask.sliding_window(1024)")
     if algorithm.name == "split-kv":
         if w.passes not in ("fwd", "decode"):
             raise InputError(f"algorithm split-kv is for decoding, pass is {w.passes}; allowed: decode, fwd")

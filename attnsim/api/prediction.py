@@ -110,9 +110,7 @@ class Prediction:
 
     def to_dict(self) -> dict[str, object]:
         """The fields as JSON holds them: plain types, null for what is unknown, no NaN or infinity."""
-        return {
-            item.name: _plain(getattr(self, item.name)) for item in fields(self) if item.name != "workload"
-        }
+        return {item.name: _plain(getattr(self, item.name)) for item in fields(self) if item.name != "workload"}
 
 
 def _plain(value: object) -> object:

@@ -88,9 +88,7 @@ def predict_table(
 
     read_conditions(tiles, None, mode, "warm", "stream")
     answers, questions, question_of_row = _read(frame)
-    for question, answer in zip(
-        questions, _answers(questions, tiles, mode, processes, progress), strict=True
-    ):
+    for question, answer in zip(questions, _answers(questions, tiles, mode, processes, progress), strict=True):
         for row in question_of_row[question]:
             answers[row] = answer
     result = frame.copy()
@@ -115,18 +113,14 @@ def _read(frame: pd.DataFrame) -> tuple[list[Answer], list[Case], dict[Case, lis
     return answers, list(rows_of), rows_of
 
 
-def _answers(
-    cases: Sequence[Case], tiles: str, mode: str, processes: int, progress: bool
-) -> Iterator[Answer]:
+def _answers(cases: Sequence[Case], tiles: str, mode: str, processes: int, progress: bool) -> Iterator[Answer]:
     if len(cases) <= IN_ONE_PROCESS or processes < 2 or (os.cpu_count() or 1) < 2:
         yield from _shown((predict_case(case, tiles, mode) for case in cases), len(cases), progress)
         return
     from joblib import Parallel, delayed
 
     chunks = [cases[first : first + _CHUNK] for first in range(0, len(cases), _CHUNK)]
-    work = Parallel(n_jobs=processes, return_as="generator")(
-        delayed(_chunk)(chunk, tiles, mode) for chunk in chunks
-    )
+    work = Parallel(n_jobs=processes, return_as="generator")(delayed(_chunk)(chunk, tiles, mode) for chunk in chunks)
     yield from _shown((answer for part in work for answer in part), len(cases), progress)
 
 

@@ -28,9 +28,7 @@ def accuracy(json: options.Json = False) -> None:
 
 
 def fit(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[JOB]...", help="Fits to run; default: all.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="Fits to run; default: all.")] = None,
 ) -> None:
     """Fit the calibrations to the committed measurements anew; takes minutes."""
     import attnsim.models

@@ -56,8 +56,7 @@ def algorithms(json: options.Json = False) -> None:
                 "family": record.family,
                 "runs on": _span(record.compute_capability),
                 "formats": list(record.dtypes),
-                "calibrated on": sorted(calibrated.get(record.name, []))
-                or f"as {record.like}" * bool(record.like),
+                "calibrated on": sorted(calibrated.get(record.name, [])) or f"as {record.like}" * bool(record.like),
             }
             for record in IMPLEMENTATIONS.values()
         ],

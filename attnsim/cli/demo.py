@@ -20,9 +20,7 @@ HYPOTHETICAL = ["sm.shared_memory=2x", "hbm.bandwidth=6TB/s"]
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the picture and its CSV.")] = Path(
-        "demo"
-    ),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the picture and its CSV.")] = Path("demo"),
     json: options.Json = False,
 ) -> None:
     """Predict naive, flash and sliding-window for two models on three GPUs, and draw the roofline."""

@@ -132,9 +132,7 @@ def new_gpu(
         raise InputError(f"{file} exists; give another name, or --force to replace it")
     original = load_gpu(base)
     machine = options.changed(original, changes)
-    machine = dataclasses.replace(
-        machine, id=name, name=f"{original.name}, changed" if changes else original.name
-    )
+    machine = dataclasses.replace(machine, id=name, name=f"{original.name}, changed" if changes else original.name)
     options.write_text(file, gpu_to_yaml(machine))
     if json:
         show.print_json([_record(machine)])

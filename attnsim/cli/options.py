@@ -18,9 +18,7 @@ ManyGpus = Annotated[
 ]
 Changes = Annotated[
     list[str],
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change the GPU: hbm.bandwidth=6TB/s, sm.count=160, ...=2x."
-    ),
+    typer.Option("--set", metavar="KEY=VALUE", help="Change the GPU: hbm.bandwidth=6TB/s, sm.count=160, ...=2x."),
 ]
 
 
@@ -46,9 +44,7 @@ Seq = Annotated[int | None, _count("Sequence length; with --pass decode the keys
 SeqKv = Annotated[int | None, _count("Keys, where not as many as queries.")]
 HeadDim = Annotated[int | None, _count("Width of Q and K.")]
 HeadDimV = Annotated[int | None, _count("Width of V; default: as --head-dim.")]
-Window = Annotated[
-    int | None, _count("Keys seen to the left, the query's own included; for sliding-window only.")
-]
+Window = Annotated[int | None, _count("Keys seen to the left, the query's own included; for sliding-window only.")]
 Dtype = Annotated[str, typer.Option(help="fp32, fp16, bf16 or fp8.")]
 Causal = Annotated[bool, typer.Option("--causal", help="Causal mask, last query against last key.")]
 Pass = Annotated[str, typer.Option("--pass", help="fwd, bwd, fwd+bwd or decode.")]

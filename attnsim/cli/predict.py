@@ -71,9 +71,7 @@ def predict(
         window=window,
         passes=passes,
     )
-    names = options.words(
-        [algorithm or ("naive,flash,sliding-window" if window else "naive,flash")], "--algorithm"
-    )
+    names = options.words([algorithm or ("naive,flash,sliding-window" if window else "naive,flash")], "--algorithm")
     if window and "sliding-window" not in names:
         raise InputError(
             f"--window {window} is for sliding-window, which is not in --algorithm {','.join(names)}; add it"
@@ -220,8 +218,7 @@ def _predict_cases(cases: Path, out: Path | None, tiles: str, mode: str, json: b
         write_table(result, out)
         failed = int((result["error"] != "").sum())
         print(
-            f"{len(result)} rows predicted to {out}"
-            + (f", {failed} of them not: see column error" if failed else ""),
+            f"{len(result)} rows predicted to {out}" + (f", {failed} of them not: see column error" if failed else ""),
             file=sys.stderr,
         )
     if json:

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 def roofline(
     *,
     gpu: options.ManyGpus,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg or .pdf.")] = Path(
-        "roofline.png"
-    ),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg or .pdf.")] = Path("roofline.png"),
     algorithm: Annotated[str, typer.Option(help="Names with commas.")] = "naive,flash",
     batch: options.Batch = 1,
     heads: options.Heads = 32,

@@ -1,0 +1,1 @@
+"""What is computed, on what machine, and what it costs in closed form."""

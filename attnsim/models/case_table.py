@@ -120,8 +120,7 @@ def parse_row(row: Mapping[str, object]) -> Case:
         seq_q=seq_q or 0,
         seq_kv=seq_kv or cells.assume("seq_kv", seq_q or 0),
         head_dim=head_dim or 0,
-        head_dim_v=cells.count("head_dim_v", LARGEST["head_dim"])
-        or cells.assume("head_dim_v", head_dim or 0),
+        head_dim_v=cells.count("head_dim_v", LARGEST["head_dim"]) or cells.assume("head_dim_v", head_dim or 0),
         causal=bool(cells.assume("causal", 0)) if causal is None else causal,
         window=cells.count("window", LARGEST["seq_kv"]),
         cache=cells.choice("cache", CACHES) or cells.assume("cache", "warm"),
@@ -188,9 +187,7 @@ class _Cells:
             self._bad(column, text, "1, 0, true, false or empty")
         return _FLAGS.get(text.casefold())
 
-    def choice(
-        self, column: str, allowed: tuple[str, ...], aliases: Mapping[str, str] | None = None
-    ) -> str | None:
+    def choice(self, column: str, allowed: tuple[str, ...], aliases: Mapping[str, str] | None = None) -> str | None:
         text = self.text(column)
         if text is None:
             return None
@@ -245,8 +242,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
         given = [name for name in columns if name not in (*COLUMNS, *OPTIONAL_COLUMNS)]
         hints = [f"{name} ({nearest(name, given)})" if given else name for name in missing]
         raise InputError(
-            f"{path}: no column {', '.join(hints)}; the first line must name at least "
-            f"{', '.join(REQUIRED_COLUMNS)}"
+            f"{path}: no column {', '.join(hints)}; the first line must name at least {', '.join(REQUIRED_COLUMNS)}"
         )
     return frame
 
@@ -291,9 +287,7 @@ def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise InputError(
-            f"{path} is not a CSV file in UTF-8; save the table as CSV with commas, or as Parquet"
-        )
+        raise InputError(f"{path} is not a CSV file in UTF-8; save the table as CSV with commas, or as Parquet")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[list[str]] = []
     header: list[str] = []
@@ -351,9 +345,7 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> None:
         finally:
             temporary.unlink(missing_ok=True)
     except ImportError:
-        raise InputError(
-            f'{path}: Parquet needs pyarrow: pip install "attnsim[datasets]", or name a .csv'
-        ) from None
+        raise InputError(f'{path}: Parquet needs pyarrow: pip install "attnsim[datasets]", or name a .csv') from None
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
     except (TypeError, ValueError) as error:  # a column of mixed types, which Parquet cannot hold

@@ -19,7 +19,7 @@ from attnsim.models.cost_flash import Tiling
 from attnsim.models.cost_parts import Part
 from attnsim.models.cost_table import CostTable, ShapeTable, costs
 from attnsim.models.gpu import Gpu
-from attnsim.models.implementations import Implementation, Shape
+from attnsim.models.implementations import Implementation, Shape, find_implementation
 from attnsim.models.schedule import Kernel, Schedule
 from attnsim.models.tile_sums import visible_pairs
 from attnsim.models.workload import Workload
@@ -126,7 +126,7 @@ def _needed_exponentials(w: Workload) -> int:
 
 def _parts(w: Workload, schedule: Schedule) -> list[Part]:
     if schedule.algorithm == "naive":
-        form = cost_naive.FORM_OF[schedule.implementation]
+        form = find_implementation(schedule.implementation).form
         forward = cost_naive.forward(w, form) if "fwd" in w.directions else []
         return forward + (cost_naive.backward(w, form) if "bwd" in w.directions else [])
     names = [kernel.name for kernel in schedule.kernels]
@@ -152,9 +152,7 @@ def _fused(w: Workload, schedule: Schedule, kernel: Kernel, first_generation: bo
             return cost_flash.flash1(w, keys, splits, is_backward=kernel.name == "flash1_bwd")
         case name if name.startswith("flash_fwd"):
             return cost_flash.forward(w, forward_tiling(w, schedule, kernel), name)
-    raise NotImplementedError(
-        f"no closed form of the kernel {kernel.name}; add it to attnsim.models.cost_flash"
-    )
+    raise NotImplementedError(f"no closed form of the kernel {kernel.name}; add it to attnsim.models.cost_flash")
 
 
 def forward_tiling(w: Workload, schedule: Schedule, kernel: Kernel) -> Tiling:

@@ -115,9 +115,7 @@ def backward(w: Workload, t: Tiling) -> Part:
         """Operand rows read: 8 warps as 4 x 2 read A four times and B twice, a wgmma pair each once."""
         return 2 * (2 * a + b) if half else 2 * ((a + b) // 2)
 
-    products = (
-        reads(m, n) * (d_pad + dv_pad) + reads(n, dv_pad) * m + reads(m, d_pad) * n + reads(n, d_pad) * m
-    )
+    products = reads(m, n) * (d_pad + dv_pad) + reads(n, dv_pad) * m + reads(m, d_pad) * n + reads(n, d_pad) * m
     return Part(
         "flash_bwd",
         (
@@ -130,9 +128,7 @@ def backward(w: Workload, t: Tiling) -> Part:
             store(f"dK{expanded}", heads * w.seq_kv * d * e),
             store(f"dV{expanded}", heads * w.seq_kv * dv * e),
         ),
-        flops=heads
-        * visits
-        * sum(4 * (m * n * width // 2) for width in (d_pad, dv_pad, dv_pad, d_pad, d_pad)),
+        flops=heads * visits * sum(4 * (m * n * width // 2) for width in (d_pad, dv_pad, dv_pad, d_pad, d_pad)),
         exponentials=heads * visits * 2 * (m * n // 2),
         smem_bytes=heads * visits * products * e,
     )
@@ -183,7 +179,7 @@ def flash1(w: Workload, keys: int, splits: int, *, is_backward: bool) -> Part:
         load("V", heads * passes * w.seq_kv * dv * e, kv * w.seq_kv * dv * e),
         load("Q", heads * visited * d * e, heads * seen * d * e),
         load(partial, heads * again * width * 4, 0),
-        store(f"{partial} out", heads * again * width * 4, min(again, seen) * heads * width * 4),
+        store(f"{partial}", heads * again * width * 4, min(again, seen) * heads * width * 4),
         store(result, heads * seen * width * e),
     ]
     if is_backward:

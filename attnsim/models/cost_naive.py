@@ -5,14 +5,6 @@ from __future__ import annotations
 from attnsim.models.cost_parts import Moved, Part, gemm, helper, load, store
 from attnsim.models.workload import Workload
 
-FORM_OF = {
-    "pytorch_eager": "benchmark",
-    "hf_eager": "hf_eager",
-    "pytorch_sdpa_math": "sdpa_math",
-    "naive_fused_epilogue": "fused_epilogue",
-}
-"""Form of the naive schedule that each implementation runs (:mod:`attnsim.models.algorithms.naive`)."""
-
 
 class _Bytes:
     """Sizes of a workload's tensors and of the elements of S and P in one form."""
@@ -28,7 +20,7 @@ class _Bytes:
         self.k = w.batch * w.heads_kv * w.seq_kv * w.head_dim * self.e
         self.v = w.batch * w.heads_kv * w.seq_kv * w.head_dim_v * self.e
         self.casts = form in ("sdpa_math", "hf_eager")
-        self.copies = form != "fused_epilogue"
+        self.copies = form not in ("fused_epilogue", "eager")
         hides = w.mask.right is not None or w.mask.left is not None
         self.masks = form == "hf_eager" or (form != "fused_epilogue" and hides)
 
@@ -41,9 +33,7 @@ def forward(w: Workload, form: str) -> list[Part]:
     parts = []
     if b.copies:
         parts += [_copy("Q", b.q), _copy("K", b.k), _copy("V", b.v)]
-    parts.append(
-        _product(b, "S = Q K^T", (w.seq_q, w.seq_kv, w.head_dim), (q, k, "S"), (e, e, b.s), shared=True)
-    )
+    parts.append(_product(b, "S = Q K^T", (w.seq_q, w.seq_kv, w.head_dim), (q, k, "S"), (e, e, b.s), shared=True))
     if form == "hf_eager":
         parts.append(Part("scale", (load("S", s), store("S", s))))
     if b.masks:
@@ -65,9 +55,7 @@ def forward(w: Workload, form: str) -> list[Part]:
         parts.append(Part("dropout", moved))
         weights = "Pd"
     shape = (w.seq_q, w.head_dim_v, w.seq_kv)
-    parts.append(
-        _product(b, "O = P V", shape, (weights, "V'" if b.copies else "V", "O"), (size, e, e), shared=True)
-    )
+    parts.append(_product(b, "O = P V", shape, (weights, "V'" if b.copies else "V", "O"), (size, e, e), shared=True))
     return parts
 
 
@@ -116,9 +104,7 @@ def backward(w: Workload, form: str) -> list[Part]:
             part = helper(f"sum {tensor}", w, 1)
             assert part is not None
             moved: tuple[Moved, ...] = tuple(
-                Moved(
-                    m.kind, tensor if m.kind == "load" else f"{tensor} sum", m.requested_bytes, m.unique_bytes
-                )
+                Moved(m.kind, tensor if m.kind == "load" else f"{tensor} sum", m.requested_bytes, m.unique_bytes)
                 for m in part.moved
             )
             parts.append(Part(part.kernel, moved))

@@ -108,9 +108,7 @@ def _flash(t: ShapeTable) -> NDArray[np.int64]:
     d, dv, e = t.head_dim, t.head_dim_v, t.element_bytes
     rows, keys = t.rows, t.keys
     if max(d.max(), dv.max()) > WIDTHS[-1]:
-        raise InputError(
-            f"head_dim is {max(d.max(), dv.max())}; flash kernels exist up to 512; take rows = 0 (naive)"
-        )
+        raise InputError(f"head_dim is {max(d.max(), dv.max())}; flash kernels exist up to 512; take rows = 0 (naive)")
     band = Band.of_queries(t.seq_q, t.seq_kv, t.left, t.right, rows)
     heads, kv = t.batch * t.heads_q, t.batch * t.heads_kv
     regular, last = band.visits(keys)
@@ -148,9 +146,7 @@ def _naive(t: ShapeTable) -> NDArray[np.int64]:
         _gemm(heads, seq_q, dv, seq_kv),
     )
     down = -(-seq_q // 128)
-    products = (
-        q * across + heads * seq_kv * d * e * down + pairs * s * across_o + heads * seq_kv * dv * e * down
-    )
+    products = q * across + heads * seq_kv * d * e * down + pairs * s * across_o + heads * seq_kv * dv * e * down
     loads = q + k + v + products + pairs * s * (1 + masked) + mask
     stores = q + k + v + pairs * s * (2 + masked) + o
     return np.stack(

@@ -184,9 +184,7 @@ class Gpu:
     features: Features
     changes: tuple[str, ...] = ()
     base_id: str = ""
-    provenance: Mapping[str, Figure] = field(
-        default_factory=_no_provenance, compare=False, hash=False, repr=False
-    )
+    provenance: Mapping[str, Figure] = field(default_factory=_no_provenance, compare=False, hash=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.base_id:

@@ -23,11 +23,7 @@ def change(gpu: Gpu, key: str, value: str | float) -> Gpu:
     field = field_of(key)
     old = get_value(gpu, key)
     try:
-        new = (
-            _multiple(field, old, value)
-            if isinstance(value, str) and _TIMES.fullmatch(value)
-            else field.parse(value)
-        )
+        new = _multiple(field, old, value) if isinstance(value, str) and _TIMES.fullmatch(value) else field.parse(value)
     except InputError as error:
         raise InputError(f"{key} {error}") from None
     if new == old:

@@ -86,9 +86,7 @@ class Field:
             such = f" such as {example!r}" if example else ""
             raise InputError(f"is {shown(given)}; allowed: {self.allowed()}; {advice}{such}")
         if self.integer and value != int(value):
-            raise InputError(
-                f"is {shown(given)}, not a whole number of {'bytes' if self.unit == 'B' else 'units'}"
-            )
+            raise InputError(f"is {shown(given)}, not a whole number of {'bytes' if self.unit == 'B' else 'units'}")
 
 
 def _count(attribute: str, high: int, low: int = 1) -> Field:
@@ -162,9 +160,7 @@ def nearest(given: str, names: Iterable[str]) -> str:
     # Also compare with the part after the dot: 'bandwidth' alone, or 'clock', should find its relatives.
     close = difflib.get_close_matches(given, known, n=3, cutoff=0.6)
     related = [name for name in known if given and (given in name.split(".") or name.startswith(f"{given}."))]
-    picks = list(dict.fromkeys([*related, *close]))[:4] or difflib.get_close_matches(
-        given, known, n=3, cutoff=0.0
-    )
+    picks = list(dict.fromkeys([*related, *close]))[:4] or difflib.get_close_matches(given, known, n=3, cutoff=0.0)
     return f"nearest: {', '.join(picks)}"
 
 

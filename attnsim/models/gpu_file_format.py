@@ -107,9 +107,7 @@ def read_document(path: Path) -> dict[str, Any]:
     """
     content = _read_yaml(path)
     if not isinstance(content, dict):
-        raise InputError(
-            f"{path.name}: holds {_kind_of(content)}; write keys such as 'extends: h100-sxm5-80gb'"
-        )
+        raise InputError(f"{path.name}: holds {_kind_of(content)}; write keys such as 'extends: h100-sxm5-80gb'")
     try:
         checked = GpuFile.model_validate(content)
     except ValidationError as error:
@@ -126,9 +124,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
                 raise InputError(f"line {key_node.start_mark.line + 1}: keys must be plain words")
             if key_node.value in seen:
-                raise InputError(
-                    f"line {key_node.start_mark.line + 1}: {key_node.value} is given twice; keep one"
-                )
+                raise InputError(f"line {key_node.start_mark.line + 1}: {key_node.value} is given twice; keep one")
             seen.add(key_node.value)
         found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return found
@@ -147,13 +143,9 @@ def _read_yaml(path: Path) -> object:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read ({error.strerror}); give a GPU file or a built-in id"
-        ) from None
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a GPU file or a built-in id") from None
     if len(raw) > MAX_FILE_BYTES:
-        raise InputError(
-            f"{path.name}: is larger than {MAX_FILE_BYTES // 1024} KiB; a GPU file holds about 10 KiB"
-        )
+        raise InputError(f"{path.name}: is larger than {MAX_FILE_BYTES // 1024} KiB; a GPU file holds about 10 KiB")
     try:
         text = raw.decode("utf-8")
         _check_depth(text)

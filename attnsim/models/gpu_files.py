@@ -83,9 +83,7 @@ def _load(path: Path, trail: tuple[Path, ...]) -> Gpu:
     builtin = _builtin_paths().get(gpu_id)
     if builtin is not None and builtin.resolve() != resolved and gpu != _load_builtin(gpu_id):
         # Calibrations are kept by id: another machine under this name would be trusted as if measured.
-        raise InputError(
-            f"{path.name}: id {gpu_id!r} is a built-in GPU's with other figures; give it an id of its own"
-        )
+        raise InputError(f"{path.name}: id {gpu_id!r} is a built-in GPU's with other figures; give it an id of its own")
     return gpu
 
 
@@ -110,9 +108,7 @@ def _whole(file: str, gpu_id: str, document: dict[str, Any], figures: dict[str, 
     """A GPU from a file that stands alone, what it lacks filled in by rule."""
     for name in ("name", "compute_capability"):
         if name not in document:
-            raise InputError(
-                f"{file}: {name} is missing; add it, or 'extends: h100-sxm5-80gb' to start from a GPU"
-            )
+            raise InputError(f"{file}: {name} is missing; add it, or 'extends: h100-sxm5-80gb' to start from a GPU")
     base_id = document.get("base_id", gpu_id)
     if base_id != gpu_id and base_id in _builtin_paths():
         raise InputError(f"{file}: base_id is the built-in {base_id!r}; write 'extends: {base_id}' instead")
@@ -125,16 +121,10 @@ def _whole(file: str, gpu_id: str, document: dict[str, Any], figures: dict[str, 
         )
     for key in REQUIRED:
         if key not in figures:
-            raise InputError(
-                f"{file}: {key} is missing; allowed: {FIELDS[key].allowed()}; add it with kind and source"
-            )
+            raise InputError(f"{file}: {key} is missing; allowed: {FIELDS[key].allowed()}; add it with kind and source")
     if not {"clock.boost", "clock.tensor"} & figures.keys():
-        raise InputError(
-            f"{file}: clock.boost is missing; allowed: {FIELDS['clock.boost'].allowed()}; add it"
-        )
-    known = Known(
-        capability, document.get("memory", ""), {key: figure.value for key, figure in figures.items()}
-    )
+        raise InputError(f"{file}: clock.boost is missing; allowed: {FIELDS['clock.boost'].allowed()}; add it")
+    known = Known(capability, document.get("memory", ""), {key: figure.value for key, figure in figures.items()})
     for key, (value, rule) in fill(known).items():
         field = FIELDS[key]
         try:
@@ -160,9 +150,7 @@ def _section(section: str, figures: dict[str, Figure]) -> Any:
     for key, field in FIELDS.items():
         if key.split(".")[0] == section:
             value = figures[key].value
-            values[field.attribute] = (
-                bool(value) if field.unit == "bool" else int(value) if field.integer else value
-            )
+            values[field.attribute] = bool(value) if field.unit == "bool" else int(value) if field.integer else value
     return _SECTION_TYPES[section](**values)
 
 
@@ -182,9 +170,7 @@ def _derived(
     for key, figure in figures.items():
         try:
             follow = {
-                other: value
-                for other, value in followers(gpu, key, figure.value).items()
-                if other not in figures
+                other: value for other, value in followers(gpu, key, figure.value).items() if other not in figures
             }
         except InputError as error:
             raise InputError(f"{path.name}: {error}") from None

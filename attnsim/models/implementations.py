@@ -22,7 +22,7 @@ from attnsim.models.gpu import Gpu
 from attnsim.models.mask import Mask
 from attnsim.models.retune import check_tile
 from attnsim.models.schedule import Kernel, Path, Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.workload import LARGEST, PASSES, Workload
 
 Shape = tuple[int, int]
 """A tile given by the user: query rows x keys."""
@@ -54,6 +54,11 @@ class Implementation:
         Tiles unknown (closed source): the nearest public schedule is played.
     extra : str
         What the calibration's `extra` number means here.
+    passes : tuple of str
+        Directions it has kernels for.
+    largest_head_dim : int
+    form : str
+        Of unfused attention, which passes it makes (:data:`attnsim.models.algorithms.naive.FORMS`).
     """
 
     name: str
@@ -66,6 +71,9 @@ class Implementation:
     dtypes: tuple[str, ...] = ("fp16", "bf16")
     closed: bool = False
     extra: str = "tensor rate of the forward's GEMMs over the backward's"
+    passes: tuple[str, ...] = PASSES
+    largest_head_dim: int = 256
+    form: str = ""
 
 
 def _direction(w: Workload, direction: str) -> bool:
@@ -86,7 +94,12 @@ def flash_peak_bytes(w: Workload, partial: int = 0) -> int:
 
 
 def _schedule(
-    w: Workload, name: str, kernels: list[Kernel], tile: FlashTile | str, splits: int = 1, notes: tuple[str, ...] = ()
+    w: Workload,
+    name: str,
+    kernels: list[Kernel],
+    tile: FlashTile | str,
+    splits: int = 1,
+    notes: tuple[str, ...] = (),
 ) -> Schedule:
     partial = w.batch * w.heads_q * w.seq_q * (w.head_dim_v + 1) * 4 * splits if splits > 1 else 0
     algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits > 1 else "flash"
@@ -158,7 +171,7 @@ def flash1(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         kernels.append(flash1_forward(w, gpu))
     if _direction(w, "bwd"):
         kernels += flash1_backward(w, gpu)
-    return _schedule(w, "flash_attn_v1", kernels, f"16 x {key_block(w)}, keys outside")
+    return _schedule(w, "flash_attn_v1", kernels, f"16 x {key_block(w, gpu)}, keys outside")
 
 
 def flash3(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
@@ -168,8 +181,9 @@ def flash3(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     splits, text = 1, ""
     if _direction(w, "fwd"):
         base = tiles.fa3_forward(w_fwd, gpu)
-        rows = -(-w.seq_q // base.rows)
-        splits = _fa3_splits(w_fwd, gpu, w.batch * w.heads_q * rows, base, rows)
+        # `flash_attn_func` never splits; `flash_attn_with_kvcache`, the decode entry, asks the rule.
+        rows = -(-w.seq_q * w.group // base.rows)
+        splits = _fa3_splits(w_fwd, gpu, w.batch * w.heads_kv * rows, base) if w.passes == "decode" else 1
         packed = w.group > 1 and (splits > 1 or _packing_pays(w, base.rows))
         tile = _override(replace(base, pack_gqa=packed), shape, w_fwd, gpu)
         main = flash_forward(w_fwd, gpu, tile, splits=Splits(splits))
@@ -199,13 +213,13 @@ def _multicast(w: Workload, tile: FlashTile, splits: int) -> bool:
     return plain and w.head_dim > 96 and w.element_bytes == 2 and (-(-w.seq_q // tile.rows)) % 2 == 0
 
 
-def _fa3_splits(w: Workload, gpu: Gpu, blocks: int, tile: FlashTile, rows: int) -> int:
+def _fa3_splits(w: Workload, gpu: Gpu, blocks: int, tile: FlashTile) -> int:
     key_tiles = -(-w.seq_kv // tile.keys)
     return 1 if key_tiles <= 4 else split_count(blocks, gpu.sm.count, key_tiles, eligible_only=False)
 
 
 def vllm_ampere(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
-    """vLLM 0.14 on Ampere: cache write, then FA2's split-KV kernel forced by the page table."""
+    """VLLM 0.14 on Ampere: cache write, then FA2's split-KV kernel forced by the page table."""
     w_main = _one_query(w)
     kernels = [cache_write(w, w.batch * min(w.seq_q, w.seq_kv))]
     swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
@@ -215,12 +229,12 @@ def vllm_ampere(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         tiles_launched = w.batch * w.heads_kv * -(-w.group // 64)
         splits = split_count(tiles_launched, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys))
         if w.batch > 1 and w.heads_kv > 1:
-            kernels.append(copy_rows(w, "Q transpose"))
+            kernels.append(copy_rows(w, "Q"))
     kernels.append(flash_forward(w_main, gpu, tile, "flash_fwd_splitkv", Splits(splits)))
     if splits > 1:
         kernels.append(fa2_combine(w, splits))
     if swapped and w.batch > 1 and w.heads_kv > 1:
-        kernels.append(copy_rows(w, "O transpose"))
+        kernels.append(copy_rows(w, "O"))
     return _schedule(w, "vllm_flash_attn", kernels, tile, splits)
 
 
@@ -245,7 +259,7 @@ def sglang_ampere(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         flash_forward(w_main, gpu, tile, "flash_fwd_sm80", Splits(splits)),
     ]
     if upper > 1:
-        kernels.append(combine(w, splits, 8, 256))
+        kernels.append(combine(w, splits, 8, 256) if splits > 1 else _empty_combine(w))
     return _schedule(w, "flash_attention", kernels, tile, splits)
 
 
@@ -255,15 +269,20 @@ def _prepare(w: Workload) -> Kernel:
     return streaming("prepare", sizes, elements=w.batch, threads=1024, blocks=-(-w.batch // 992))
 
 
+def _empty_combine(w: Workload) -> Kernel:
+    """The combine kernel when nothing was split: its blocks read the split counts and return."""
+    return streaming("combine", [Access("splits", 4 * w.batch)], elements=w.batch, blocks=-(-w.batch // 32))
+
+
 def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, one_group: bool, write: bool) -> Schedule:
-    """vLLM or SGLang on Hopper: cache write, FA3 on the paged cp.async path with packed GQA, combine."""
+    """VLLM or SGLang on Hopper: cache write, FA3 on the paged cp.async path with packed GQA, combine."""
     w_main = w if 64 < w.head_dim <= 128 else _one_query(w)
     base = tiles.fa3_forward(w_main, gpu, paged=True, pack_gqa=w.group > 1)
     if one_group and w.seq_q * w.group <= 64 and w.head_dim in (64, 128):
         base = tiles.hopper_tile(64, 192 if w.head_dim == 64 else 128, pack_gqa=w.group > 1)
     rows = -(-w.seq_q * w.group // base.rows)
     key_tiles = -(-w.seq_kv // base.keys)
-    upper = _fa3_splits(w_main, gpu, w.heads_kv * rows, base, rows)
+    upper = _fa3_splits(w_main, gpu, w.heads_kv * rows, base)
     splits = 1
     if upper > 1:
         per_sm = -(-int(1.1 * w.batch * rows * key_tiles * w.heads_kv) // gpu.sm.count)
@@ -272,7 +291,7 @@ def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, one_gr
     kernels = [cache_write(w, w.batch * min(w.seq_q, w.seq_kv))] if write else []
     kernels.append(flash_forward(w_main, gpu, tile, splits=Splits(splits)))
     if upper > 1:
-        kernels.append(combine(w, splits, 8, 256))
+        kernels.append(combine(w, splits, 8, 256) if splits > 1 else _empty_combine(w))
     return _schedule(w, name, kernels, tile, splits)
 
 
@@ -297,13 +316,45 @@ def generic_flash(name: str, choose: Callable[[Workload, Gpu], FlashTile]) -> Bu
     return build
 
 
-def _cudnn(name: str) -> Builder:
-    """cuDNN's fused attention, closed: FA2's schedule before Hopper and FA3's on it, GQA packed and split in decode."""
+_CLOSED = ("closed source: tiles and order are those of the nearest public kernel",)
+
+
+def _nearest_public(name: str) -> Builder:
+    """A closed implementation: FA2's schedule before Hopper, FA3's on it."""
 
     def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
-        notes = ("closed source: tiles and order are those of the nearest public kernel",)
         schedule = flash3(w, gpu, shape) if gpu.features.wgmma else flash2(w, gpu, shape)
-        return replace(schedule, implementation=name, notes=notes)
+        return replace(schedule, implementation=name, notes=_CLOSED)
+
+    return build
+
+
+def _cudnn(name: str) -> Builder:
+    """CuDNN's fused attention: FA3's schedule on Hopper; before it, what its timings show.
+
+    Its chunked-prefill times on A100 step with whole waves of 128-row blocks, one to an SM, and its decode reaches the
+    HBM bandwidth with 8 query heads a key head, which a 64-row tile cannot: 16 rows, the heads of a
+    group packed, keys split.
+    """
+
+    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+        if gpu.features.wgmma or "bwd" in w.directions:
+            forward = _nearest_public(name)(w, gpu, shape)
+            if w.passes != "fwd+bwd" or gpu.features.wgmma:
+                return forward
+        w_main = _one_query(w)
+        decode = w.seq_q * w.group <= 16
+        tile = _override(tiles.cudnn(w, gpu, decode), shape, w_main, gpu)
+        splits = 1
+        if decode:
+            heads = w.batch * w.heads_kv
+            splits = split_count(heads, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys))
+        kernels = [flash_forward(w_main, gpu, tile, splits=Splits(splits))]
+        if splits > 1:
+            kernels.append(fa2_combine(w, splits))
+        if "bwd" in w.directions:
+            kernels += flash_backward(w, _backward_tile(tiles.fa2_backward(w, gpu), shape))
+        return _schedule(w, name, kernels, tile, splits, _CLOSED)
 
     return build
 
@@ -321,30 +372,41 @@ def _naive(name: str, form: str) -> Builder:
 _FA = "Dao-AILab/flash-attention"
 _BROADCAST = "integer instructions per element of a broadcast pass, over 50"
 _CACHE_WRITE = "latency of a cache-write block, 1,000 clk"
+_SERVING = ("fwd", "decode")
+_ANY_WIDTH = LARGEST["head_dim"]
 _ALL = ("fp32", "fp16", "bf16", "fp8")
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
     record.name: record
     for record in (
         Implementation(
-            "pytorch_eager", "naive", _naive("pytorch_eager", "benchmark"), (70, 129),
-            f"{_FA} benchmarks/benchmark_flash_attention.py", ("pytorch", "standard"), dtypes=("fp32", "fp16", "bf16"), extra=_BROADCAST,
+            "pytorch", "naive", _naive("pytorch", "benchmark"), (70, 129),
+            f"{_FA} benchmarks/benchmark_flash_attention.py", ("standard",), dtypes=("fp32", "fp16", "bf16"),
+            extra=_BROADCAST, largest_head_dim=_ANY_WIDTH, form="benchmark",
+        ),
+        Implementation(
+            "pytorch_eager", "naive", _naive("pytorch_eager", "eager"), (70, 129),
+            "PyTorch matmul, softmax, dropout, matmul on [batch, heads, seq, head_dim]", like="pytorch",
+            dtypes=("fp32", "fp16", "bf16"), extra=_BROADCAST, largest_head_dim=_ANY_WIDTH, form="eager",
         ),
         Implementation(
             "hf_eager", "naive", _naive("hf_eager", "hf_eager"), (70, 129),
-            "Hugging Face transformers eager_attention_forward", like="pytorch_eager", dtypes=("fp32", "fp16", "bf16"),
+            "Hugging Face transformers eager_attention_forward", like="pytorch", dtypes=("fp32", "fp16", "bf16"),
+            largest_head_dim=_ANY_WIDTH, form="hf_eager",
         ),
         Implementation(
             "pytorch_sdpa_math", "naive", _naive("pytorch_sdpa_math", "sdpa_math"), (70, 129),
-            "PyTorch 2.5 scaled_dot_product_attention, math backend", like="pytorch_eager",
-            dtypes=("fp32", "fp16", "bf16"),
+            "PyTorch 2.5 scaled_dot_product_attention, math backend", like="pytorch",
+            dtypes=("fp32", "fp16", "bf16"), largest_head_dim=_ANY_WIDTH, form="sdpa_math",
         ),
         Implementation(
             "naive_fused_epilogue", "naive", _naive("naive_fused_epilogue", "fused_epilogue"), (70, 129),
-            "the fewest passes that an unfused form can make", like="pytorch_eager", dtypes=_ALL,
+            "the fewest passes that an unfused form can make", like="pytorch", dtypes=_ALL, largest_head_dim=_ANY_WIDTH,
+            form="fused_epilogue",
         ),
         Implementation(
             "flash_attn_v1", "flash-1", flash1, (75, 90), f"{_FA} v1.0.9 csrc/flash_attn", like="flash_attn_v2",
+            largest_head_dim=128,
         ),
         Implementation(
             "flash_attn_v2", "flash-2", flash2, (80, 129), f"{_FA} v2.8.3 csrc/flash_attn",
@@ -364,31 +426,34 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
         ),
         Implementation(
             "vllm_flash_attn", "flash-2", vllm_ampere, (80, 89), "vllm-project/flash-attention@188be165",
-            like="flash_attn_v2", extra=_CACHE_WRITE,
+            like="flash_attn_v2", extra=_CACHE_WRITE, passes=_SERVING,
         ),
         Implementation(
             "flash_attention", "flash-2", sglang_ampere, (80, 89), "sgl-project/sgl-attn@203b9b3d, FA3 sm_80 path",
-            like="vllm_flash_attn", extra=_CACHE_WRITE,
+            like="vllm_flash_attn", extra=_CACHE_WRITE, passes=_SERVING,
         ),
         Implementation(
             "vllm_flash_attn_fa3", "flash-3",
             lambda w, g, s: serving_hopper(w, g, s, "vllm_flash_attn_fa3", one_group=True, write=True), (90, 90),
-            "vllm-project/flash-attention@617264c1 hopper/", like="flash_attn_v3", dtypes=("fp16", "bf16", "fp8"),
+            "vllm-project/flash-attention@617264c1 hopper/", like="flash_attn_v3",
+            dtypes=("fp16", "bf16", "fp8"), passes=_SERVING,
         ),
         Implementation(
             "fa3", "flash-3", lambda w, g, s: serving_hopper(w, g, s, "fa3", one_group=False, write=True), (90, 90),
-            "sgl-project/sgl-attn@203b9b3d hopper/", like="flash_attn_v3", dtypes=("fp16", "bf16", "fp8"),
+            "sgl-project/sgl-attn@203b9b3d hopper/", like="flash_attn_v3",
+            dtypes=("fp16", "bf16", "fp8"), passes=_SERVING,
         ),
         Implementation(
             "cudnn", "flash-2", _cudnn("cudnn"), (80, 129), "NVIDIA cuDNN (closed)", ("cudnn_9*", "cudnn_8*"),
             like="flash_attn_v2", closed=True,
         ),
         Implementation(
-            "cudnn_oss_sm80", "flash-2", _cudnn("cudnn_oss_sm80"), (80, 89), "NVIDIA cudnn-frontend, open sm_80 kernels",
+            "cudnn_oss_sm80", "flash-2", _cudnn("cudnn_oss_sm80"), (80, 89),
+            "NVIDIA cudnn-frontend, open sm_80 kernels",
             like="cudnn", closed=True,
         ),
         Implementation(
-            "trtllm", "flash-2", _cudnn("trtllm"), (80, 129), "NVIDIA TensorRT-LLM (kernels closed)",
+            "trtllm", "flash-2", _nearest_public("trtllm"), (80, 129), "NVIDIA TensorRT-LLM (kernels closed)",
             ("torch_flow", "tensorrt_llm", "trtllm_*", "trtllm-*"), like="vllm_flash_attn", closed=True,
         ),
         Implementation(
@@ -420,7 +485,10 @@ def find_implementation(name: str) -> Implementation:
         for alias in record.aliases:
             if key == alias or (alias.endswith("*") and key.startswith(alias[:-1])):
                 return record
-    names = [*IMPLEMENTATIONS, *(a for r in IMPLEMENTATIONS.values() for a in r.aliases if not a.endswith("*"))]
+    names = [
+        *IMPLEMENTATIONS,
+        *(a for r in IMPLEMENTATIONS.values() for a in r.aliases if not a.endswith("*")),
+    ]
     near = difflib.get_close_matches(key, names, 3, 0.4) or sorted(IMPLEMENTATIONS)
     raise InputError(f"implementation {name!r} is not known; nearest: {', '.join(near)}; see `attnsim algorithms`")
 
@@ -449,6 +517,13 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
         span = f"sm_{low}" if low == high else f"sm_{low} or newer" if high >= 120 else f"sm_{low} to sm_{high}"
         near = default_implementation("naive" if record.family == "naive" else "flash", gpu, w)
         raise InputError(f"{record.name} needs {span}, {gpu.id} is {gpu.sm_arch}; nearest it can: {near.name}")
+    if w.passes not in record.passes:
+        raise InputError(f"{record.name} has no {w.passes} kernels; allowed: {', '.join(record.passes)}")
+    if max(w.head_dim, w.head_dim_v) > record.largest_head_dim:
+        raise InputError(
+            f"{record.name} has kernels up to head_dim {record.largest_head_dim}, not "
+            f"{max(w.head_dim, w.head_dim_v)}; take --algorithm naive"
+        )
     if w.dtype not in record.dtypes:
         raise InputError(
             f"{record.name} has no {w.dtype} kernels; allowed: {', '.join(record.dtypes)}"
@@ -457,7 +532,7 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
 
 
 _PREFERRED = {
-    "naive": ("pytorch_eager",),
+    "naive": ("pytorch", "naive_fused_epilogue"),
     "flash": ("flash_attn_v3", "flash_attn_v4", "flash_attn_v2", "flash_attn_v1", "xformers_cutlass"),
     "flash-1": ("flash_attn_v1",),
     "flash-2": ("flash_attn_v2", "xformers_cutlass"),

@@ -197,10 +197,7 @@ class Kernel:
         """Sum of one field of :class:`TileOp` over the whole grid (copies once a block, the rest per warpgroup)."""
         if quantity not in self._totals:
             per_segment = [
-                sum(
-                    getattr(op, quantity) * (1 if op.bytes else self.warpgroups)
-                    for op in segment.ops
-                )
+                sum(getattr(op, quantity) * (1 if op.bytes else self.warpgroups) for op in segment.ops)
                 for segment in self.segments
             ]
             self._totals[quantity] = sum(
@@ -220,9 +217,7 @@ class Kernel:
 
     def runs(self, block_class: int) -> list[tuple[int, int]]:
         """The (segment index, repeats) that a block of a class goes through, in order, empty ones left out."""
-        return [
-            (segment, int(n)) for turn in self.repeats[block_class] for segment, n in enumerate(turn) if n > 0
-        ]
+        return [(segment, int(n)) for turn in self.repeats[block_class] for segment, n in enumerate(turn) if n > 0]
 
     def stream(self, block_class: int) -> Iterator[TileOp]:
         """The operations of one block of a class, in program order."""
@@ -262,9 +257,7 @@ class Schedule:
 
     def requested(self) -> dict[tuple[str, str, str], int]:
         """Bytes requested of global memory by (kernel, "load" or "store", tensor)."""
-        return {
-            (kernel.name, *key): n for kernel in self.kernels for key, n in kernel.requested().items()
-        }
+        return {(kernel.name, *key): n for kernel in self.kernels for key, n in kernel.requested().items()}
 
     def __str__(self) -> str:
         lines = [f"{self.algorithm} as {self.implementation} runs it, tile {self.tile}"]

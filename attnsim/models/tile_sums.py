@@ -79,9 +79,7 @@ class Band:
         return cls(r, nq * p, nk, nk - nq, _reach(before), _reach(after), p)
 
     @classmethod
-    def of_keys(
-        cls, seq_q: ArrayLike, seq_kv: ArrayLike, left: ArrayLike, right: ArrayLike, keys: ArrayLike
-    ) -> Band:
+    def of_keys(cls, seq_q: ArrayLike, seq_kv: ArrayLike, left: ArrayLike, right: ArrayLike, keys: ArrayLike) -> Band:
         """Blocks over tiles of keys, as in the backward pass: the transpose."""
         nq, nk, before, after, k = _integers(seq_q, seq_kv, left, right, keys)
         return cls(k, nk, nq, nq - nk, _reach(after), _reach(before), np.ones_like(k))

@@ -172,9 +172,7 @@ def _parse_with_pint(text: str, number: float, name: str, unit: str) -> float:
     import pint
 
     registry = _pint_registry()
-    wanted = {"1": "", "B": "byte", "B/s": "byte/second", "s": "second", "W": "watt", "Hz": "hertz"}.get(
-        unit, unit
-    )
+    wanted = {"1": "", "B": "byte", "B/s": "byte/second", "s": "second", "W": "watt", "Hz": "hertz"}.get(unit, unit)
     wanted = wanted.replace("B/clk", "byte/clk")
     try:
         quantity = registry.Quantity(number, name)
@@ -182,6 +180,4 @@ def _parse_with_pint(text: str, number: float, name: str, unit: str) -> float:
     except pint.DimensionalityError:
         raise InputError(f"{_shown(text)} is in {name}, not {_a_quantity(unit)}") from None
     except Exception:  # pint raises its own, tokenizer's and arithmetic errors on odd unit names
-        raise InputError(
-            f"{_shown(text)} has the unknown unit {_shown(name)}; write {_a_quantity(unit)}"
-        ) from None
+        raise InputError(f"{_shown(text)} has the unknown unit {_shown(name)}; write {_a_quantity(unit)}") from None

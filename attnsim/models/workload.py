@@ -62,9 +62,7 @@ class Workload:
                 raise InputError(f"{name} is {value!r}; allowed: a whole number from 1 to {limit}")
         if self.heads_q % self.heads_kv:
             divisors = ", ".join(str(g) for g in range(1, self.heads_q + 1) if self.heads_q % g == 0)
-            raise InputError(
-                f"heads_kv is {self.heads_kv}; it must divide heads_q = {self.heads_q}: one of {divisors}"
-            )
+            raise InputError(f"heads_kv is {self.heads_kv}; it must divide heads_q = {self.heads_q}: one of {divisors}")
         if self.dtype not in DTYPE_BYTES:
             raise InputError(f"dtype is {self.dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
         if self.passes not in PASSES:
@@ -106,6 +104,5 @@ class Workload:
         seq = f"{self.seq_q}" if self.seq_q == self.seq_kv else f"{self.seq_q} x {self.seq_kv}"
         width = f"{self.head_dim}" if self.head_dim == self.head_dim_v else f"{self.head_dim}/{self.head_dim_v}"
         return (
-            f"batch {self.batch}, heads {heads}, seq {seq}, head_dim {width}, "
-            f"{self.dtype}, {self.passes}, {self.mask}"
+            f"batch {self.batch}, heads {heads}, seq {seq}, head_dim {width}, {self.dtype}, {self.passes}, {self.mask}"
         )

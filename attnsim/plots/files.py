@@ -23,9 +23,7 @@ def check_suffix(out: Path) -> str:
     """
     suffix = out.suffix.lower()
     if suffix not in SUFFIXES:
-        raise InputError(
-            f"{out.name}: no picture ends in {suffix or 'nothing'}; allowed: {', '.join(SUFFIXES)}"
-        )
+        raise InputError(f"{out.name}: no picture ends in {suffix or 'nothing'}; allowed: {', '.join(SUFFIXES)}")
     return suffix[1:]
 
 

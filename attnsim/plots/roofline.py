@@ -152,9 +152,7 @@ def _table(axes: Axes, drawn: Sequence[Machine], shown: Sequence[Entry], height:
     for number, machine in enumerate(drawn):
         roofline = machine.roofline
         rates = [short(c.flops_per_s / 1e12) for c in roofline.ceilings]
-        bands = [
-            f"{d.bytes_per_s / 1e12:.3g} ({d.achievable_bytes_per_s / 1e12:.3g})" for d in roofline.diagonals
-        ]
+        bands = [f"{d.bytes_per_s / 1e12:.3g} ({d.achievable_bytes_per_s / 1e12:.3g})" for d in roofline.diagonals]
         ridges = [short(roofline.ridge(level)) for level in LEVELS]
         cells: tuple[str, ...] = (f"● {machine.label}", *rates, *bands, *ridges)
         y = _row(axes, y, columns, cells, COLOURS[number % len(COLOURS)], left=1) - line
@@ -179,10 +177,7 @@ def _table(axes: Axes, drawn: Sequence[Machine], shown: Sequence[Entry], height:
             achieved,
             share,
         )
-        y = (
-            _row(axes, y, columns, (*cells, entry.bound), COLOURS[entry.machine % len(COLOURS)], left=4)
-            - line
-        )
+        y = _row(axes, y, columns, (*cells, entry.bound), COLOURS[entry.machine % len(COLOURS)], left=4) - line
 
 
 def _row(

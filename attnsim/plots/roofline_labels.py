@@ -61,9 +61,7 @@ def diagonal_labels(axes: Axes, drawn: Sequence[Machine], taken: list[Box]) -> N
         slope = _slope(axes, start, rate)
         across = 0.11 * np.cos(np.radians(slope))
 
-        def boxes(
-            share: float, start: float = start, rate: float = rate, across: float = across
-        ) -> list[Box]:
+        def boxes(share: float, start: float = start, rate: float = rate, across: float = across) -> list[Box]:
             ends = [start * (right / left) ** (share + across * part) for part in np.linspace(0, 1, 8)]
             places = [to_axes(axes, x, x * rate / 1e12 * 1.08) for x in ends]
             return [(x - 0.01, y - 0.012, x + 0.01, y + 0.012) for x, y in places]
@@ -120,9 +118,7 @@ def numbers(axes: Axes, shown: Sequence[Entry], taken: list[Box]) -> None:
     for x, y, colour, numbers in groups:
         text = ",".join(map(str, dict.fromkeys(numbers)))
         width, height = 0.0115 * len(text) + 0.004, 0.024
-        best = min(
-            _offsets(width), key=lambda o: _overlap(_box(x, y, o, width, height), taken) + 0.02 * np.hypot(*o)
-        )
+        best = min(_offsets(width), key=lambda o: _overlap(_box(x, y, o, width, height), taken) + 0.02 * np.hypot(*o))
         box = _box(x, y, best, width, height)
         taken.append(box)
         axes.annotate(
@@ -135,9 +131,7 @@ def numbers(axes: Axes, shown: Sequence[Entry], taken: list[Box]) -> None:
 
 def _offsets(width: float) -> list[tuple[float, float]]:
     directions = [(0, 1), (0, -1), (1, 0), (-1, 0), (0.8, 0.8), (-0.8, 0.8), (0.8, -0.8), (-0.8, -0.8)]
-    return [
-        (dx * r * (0.6 + 15 * width), dy * r) for r in (0.032, 0.05, 0.075, 0.11) for dx, dy in directions
-    ]
+    return [(dx * r * (0.6 + 15 * width), dy * r) for r in (0.032, 0.05, 0.075, 0.11) for dx, dy in directions]
 
 
 def _box(x: float, y: float, offset: tuple[float, float], w: float, h: float) -> Box:

@@ -1,0 +1,1 @@
+"""Replays a schedule on a GPU with SimPy."""

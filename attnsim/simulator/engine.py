@@ -13,7 +13,18 @@ from dataclasses import dataclass, field
 
 import simpy
 
-from attnsim.simulator.program import DELAY, LOAD, MMA, MMA_ASYNC, MMA_WAIT, PREFETCH, STORE, VECTOR, WAIT, Program
+from attnsim.simulator.program import (
+    DELAY,
+    LOAD,
+    MMA,
+    MMA_ASYNC,
+    MMA_WAIT,
+    PREFETCH,
+    STORE,
+    VECTOR,
+    WAIT,
+    Program,
+)
 
 Runs = Sequence[tuple[int, int]]
 """(segment, repeats) of one thread block, in program order."""
@@ -25,7 +36,7 @@ Process = Generator[simpy.Event, object, None]
 class Memory:
     """The levels that SMs share: when L2 and HBM will be free, and the bytes asked of them per tensor.
 
-    `sharers` is 1 when every SM is played. When one SM stands for `sharers`, a transfer holds the level for all of them.
+    `sharers` is 1 when every SM is played. When one SM stands for `sharers`, a transfer holds the level for all.
     At the first instant all SMs ask at once and the one played is the last to be served; from then on they come one
     after the other, so its own transfers pass at full speed as long as the level keeps up.
     """
@@ -181,7 +192,13 @@ class Slot:
     """One place for a resident thread block on an SM: it runs blocks from the queue until that is empty."""
 
     def __init__(
-        self, env: simpy.Environment, sm: Sm, memory: Memory, program: Program, queue: Iterator[Runs], ends: list[int]
+        self,
+        env: simpy.Environment,
+        sm: Sm,
+        memory: Memory,
+        program: Program,
+        queue: Iterator[Runs],
+        ends: list[int],
     ) -> None:
         self.env, self.sm, self.memory, self.program = env, sm, memory, program
         self.queue, self.ends = queue, ends

@@ -42,8 +42,8 @@ class GridTime:
         Resident blocks while the grid is full.
     waves : float
         Blocks over slots.
-    requested : dict or None
-        Bytes requested by ("load" or "store", tensor), when counted by playing.
+    requested : dict
+        Bytes requested by ("load" or "store", tensor): counted while playing, or summed over the stream when extended.
     """
 
     time_ps: float
@@ -116,11 +116,16 @@ class FastGrid:
 
     def period(self, repeats: NDArray[np.int64], segment: int, resident: int, active: float) -> float:
         """Time that one more turn of a segment adds to a round of resident blocks."""
+        longer = self._longer(repeats, segment)
+        before, after = (self.played(r, resident, 1, active).time for r in (repeats, longer))
+        return (after - before) / PERIOD_TURNS
+
+    def _longer(self, repeats: NDArray[np.int64], segment: int) -> NDArray[np.int64]:
+        """A block with some more turns of a segment, where it turns most already."""
         places = np.arange(segment, len(repeats), len(self.kernel.segments))
         longer = repeats.copy()
         longer[places[np.argmax(repeats[places])]] += PERIOD_TURNS
-        before, after = (self.played(r, resident, 1, active).time for r in (repeats, longer))
-        return (after - before) / PERIOD_TURNS
+        return longer
 
     def round_time(self, block_class: int, resident: int, active: float) -> float:
         """Time of a first round of blocks of a class."""
@@ -161,7 +166,20 @@ class FastGrid:
             total = self._uniform(blocks, first[0], following[0], resident)
         else:
             total = self._mixed(first, following, resident)
-        return GridTime(total, 0.0, resident, blocks / slots, {})
+        shares = following / following.max() @ kernel.class_counts
+        waited = self._waited(int(np.argmax(following)), resident) * float(shares) / (self.sms * resident)
+        return GridTime(total, waited, resident, blocks / slots, kernel.requested())
+
+    def _waited(self, block_class: int, resident: int) -> float:
+        """Time that each warpgroup of a block of a class waits for data, in a first round of blocks."""
+        sharers = self._sharers(self.kernel.blocks, resident)
+        clipped, members = self.clipped[block_class], resident * self.kernel.warpgroups
+        waited = float(self.played(clipped, resident, 1, sharers).waited)
+        for segment in np.flatnonzero(self.beyond[block_class]):
+            longer = self._longer(clipped, int(segment))
+            more = self.played(longer, resident, 1, sharers).waited - self.played(clipped, resident, 1, sharers).waited
+            waited += self.beyond[block_class, segment] * more / PERIOD_TURNS
+        return max(0.0, waited) / members
 
     def _sharers(self, blocks: int, resident: int) -> float:
         """SMs' worth of blocks that share the memory with the SM played: all, or as many as there are blocks for."""
@@ -173,7 +191,7 @@ class FastGrid:
         waves, rest = divmod(blocks, self.sms * self.slots)
         total = first + (waves - 1) * following
         if rest:
-            last, after = self.class_times(-(-rest // self.sms), self._sharers(rest, -(-rest // self.sms)))
+            last, _ = self.class_times(-(-rest // self.sms), self._sharers(rest, -(-rest // self.sms)))
             total += last[0] - (first - following)
         return float(total)
 
@@ -213,12 +231,12 @@ class FastGrid:
         longest : int
             Class whose replays give the ratios.
         """
-        resident, sms = remaining.shape
+        resident = len(remaining)
         alone = np.array([0.0, *(self.round_time(longest, k, 1.0) for k in range(1, resident + 1))])
         memory = self._memory_time(longest)
         left, elapsed = remaining.copy(), 0.0
         start = max(alone[resident], running * memory)
-        while (running := np.count_nonzero(left)) > 0:
+        while (running := int(np.count_nonzero(left))) > 0:
             on_sm = np.count_nonzero(left, axis=0)
             pace = np.broadcast_to(np.maximum(alone[on_sm], running * memory) / start, left.shape)
             ends = np.where(left > 0, left * pace, np.inf)

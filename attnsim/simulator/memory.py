@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnsim.models.gpu import Gpu
-from attnsim.models.schedule import Kernel, TensorUse
+from attnsim.models.schedule import Kernel
 
 KNEE = (0.6, 1.4)
 """Footprint over capacity at which hits begin to fail and at which none is left: a least-recently-used cache would
@@ -63,7 +63,9 @@ def traffic(
     out = []
     for kernel, running in zip(kernels, slots, strict=True):
         requested = kernel.requested()
-        own = sum(use.unique_bytes for use in kernel.uses)
+        own = sum({use.tensor: use.unique_bytes for use in kernel.uses}.values())
+        lost = 1 - kept(_span(kernel, running), capacity)
+        written_here = {use.tensor for use in kernel.uses if use.written}
         rows = []
         for use in kernel.uses:
             asked = requested.get(("store" if use.written else "load", use.tensor), 0)
@@ -71,17 +73,16 @@ def traffic(
                 continue
             if use.written:
                 absorbed = kept(footprint, capacity) if warm else 0.0
-                again = max(0.0, asked - use.unique_bytes) * (1 - kept(_rereads_span(use, running), capacity))
-                hbm = min(use.unique_bytes, asked) * (1 - absorbed) + again
+                hbm = min(use.unique_bytes, asked) * (1 - absorbed) + max(0, asked - use.unique_bytes) * lost
             else:
                 if use.tensor in touched:
                     first = 1 - kept(passed - touched[use.tensor] + own, capacity)
+                elif use.tensor in written_here:
+                    first = lost
                 else:
                     first = 1 - kept(footprint, capacity) if warm else 1.0
                 waves = use.passes_per_block * max(1.0, use.sharers / running)
-                missed = 1 - kept(_rereads_span(use, running), capacity)
-                hbm = use.unique_bytes * (first + (waves - 1) * missed)
-                hbm = min(hbm, asked)
+                hbm = min(use.unique_bytes * (first + (waves - 1) * lost), asked)
             rows.append(Traffic(use.tensor, use.written, asked, hbm))
         passed += own
         touched |= {use.tensor: passed for use in kernel.uses}
@@ -89,7 +90,7 @@ def traffic(
     return tuple(out)
 
 
-def _rereads_span(use: TensorUse, running: int) -> float:
-    """Bytes of `use` that pass between two touches of the same byte: the pieces that running blocks work on."""
-    pieces = min(use.pieces, max(1.0, running / use.sharers))
-    return use.piece_bytes * pieces
+def _span(kernel: Kernel, running: int) -> float:
+    """Bytes that pass between two touches of the same byte: the pieces of all tensors that running blocks work on."""
+    pieces = {use.tensor: use.piece_bytes * min(use.pieces, max(1.0, running / use.sharers)) for use in kernel.uses}
+    return sum(pieces.values())

@@ -36,15 +36,15 @@ class Program:
     sharers: float
 
 
-def compile_kernel(kernel: Kernel, costs: Machine, misses: Mapping[str, float], sharers: float) -> Program:
+def compile_kernel(kernel: Kernel, costs: Machine, misses: Mapping[tuple[bool, str], float], sharers: float) -> Program:
     """Compile `kernel` for a machine.
 
     Parameters
     ----------
     kernel : Kernel
     costs : Machine
-    misses : mapping of str to float
-        Share of each tensor's requested bytes that HBM has to serve.
+    misses : mapping of (bool, str) to float
+        Share of each tensor's requested bytes that HBM has to serve, by (whether written, tensor).
     sharers : float
         SMs that share L2 and HBM but are not played: 1 when every SM is played, the number of active SMs when one
         stands for all.
@@ -53,7 +53,14 @@ def compile_kernel(kernel: Kernel, costs: Machine, misses: Mapping[str, float], 
     number = {name: index for index, name in enumerate(names)}
     segments = tuple(
         tuple(
-            compile_op(op, costs, misses.get(op.tensor, 1.0), sharers, number[op.tensor], kernel.multicast)
+            compile_op(
+                op,
+                costs,
+                misses.get((op.kind == "store", op.tensor), 1.0),
+                sharers,
+                number[op.tensor],
+                kernel.multicast,
+            )
             for op in segment.ops
         )
         for segment in kernel.segments
@@ -91,7 +98,11 @@ def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: 
             busy = op.exps * costs.exp + lanes + op.int32 * costs.int32
             return (VECTOR, tensor, round(busy), round(busy * costs.interference), 0, 0, 0)
         case "delay":
-            named = {"step": costs.step, "block": costs.block / 2, "extra": op.clks * costs.clk * (costs.extra - 1)}
+            named = {
+                "step": costs.step,
+                "block": costs.block / 2,
+                "extra": op.clks * costs.clk * (costs.extra - 1),
+            }
             return (DELAY, tensor, round(named.get(op.tensor, 0.0) + op.clks * costs.clk), 0, 0, 0, 0)
         case "wait":
             return (WAIT, tensor, 0, 0, 0, 0, 0)

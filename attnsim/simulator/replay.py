@@ -152,10 +152,16 @@ def replay(
 
 
 def _replay_kernel(
-    kernel: Kernel, gpu: Gpu, numbers: Numbers, fit: Occupancy, rows: tuple[Traffic, ...], mode: Mode, launch_s: float
+    kernel: Kernel,
+    gpu: Gpu,
+    numbers: Numbers,
+    fit: Occupancy,
+    rows: tuple[Traffic, ...],
+    mode: Mode,
+    launch_s: float,
 ) -> KernelReplay:
     costs = machine(kernel, gpu, numbers)
-    misses = {row.tensor: row.hbm_bytes / row.l2_bytes for row in rows}
+    misses = {(row.written, row.tensor): row.hbm_bytes / row.l2_bytes for row in rows}
     slots = fit.blocks_per_sm
     if mode == "exact":
         grid = play_exact(kernel, compile_kernel(kernel, costs, misses, 1.0), gpu.sm.count, slots)

@@ -33,6 +33,8 @@ SHORTEST = 512
 """Shorter prefill and training rows are left out of the fits: they time launches, not attention."""
 ROBUST_SCALE = 0.05
 """Residuals beyond about 5 % weigh linearly instead of quadratically (soft L1)."""
+FITTED_ROWS = 260
+"""Larger sets are thinned evenly for the fit (not for the errors): neighbours on a dense grid tell nothing new."""
 STEP = 0.02
 """Finite-difference step in the unit interval of each number: waves make the loss stepwise."""
 QUADRATIC = ("step_clks", "block_clks", "call_s")
@@ -40,7 +42,14 @@ QUADRATIC = ("step_clks", "block_clks", "call_s")
 BANDS = ((0, 1024), (1025, 4096), (4097, 1 << 30))
 """Bands of the longer of seq_q and seq_kv."""
 
-FLASH = ("tensor_efficiency", "smem_exposed", "softmax_instructions", "interference", "step_clks", "block_clks")
+FLASH = (
+    "tensor_efficiency",
+    "smem_exposed",
+    "softmax_instructions",
+    "interference",
+    "step_clks",
+    "block_clks",
+)
 EAGER = ("tensor_efficiency", "step_clks", "block_clks", "call_s", "extra")
 
 
@@ -85,12 +94,20 @@ JOBS = (
         (),
         {
             "flash_attn_v2": (*FLASH, "extra"),
-            "pytorch_eager": EAGER,
-            "flash_attn_v1": (*FLASH, "call_s", "extra"),
+            "pytorch": EAGER,
+            "flash_attn_v1": (*FLASH, "extra"),
             "flash_attn_triton": (*FLASH, "extra"),
             "xformers_cutlass": (*FLASH, "extra"),
         },
-        ("fa2_fig4", "fa1_appE6"),
+        ("fa2_fig4",),
+    ),
+    Job(
+        "flash1-paper-a100",
+        "a100-sxm4-40gb",
+        (),
+        {"pytorch_eager": ("block_clks", "call_s")},
+        ("fa1_appE6",),
+        like="a100-sxm4-80gb",
     ),
     Job(
         "papers-h100",
@@ -99,7 +116,7 @@ JOBS = (
         {
             "flash_attn_v2": (*FLASH, "extra"),
             "flash_attn_v3": FLASH,
-            "pytorch_eager": EAGER,
+            "pytorch": EAGER,
         },
         ("fa2_fig7", "fa3_fig5"),
         like="a100-sxm4-80gb",
@@ -180,7 +197,7 @@ class Problem:
         for owner, name in self.keys:
             now = getattr(self.implementations[owner] if owner else self.gpu, name)
             out.append(self.unit((owner, name), hbm if now is None else now))
-        return np.clip(np.array(out), 0.01, 0.99)
+        return np.asarray(np.clip(np.array(out), 0.01, 0.99))
 
     def numbers(self, units: NDArray[np.float64]) -> dict[str, Numbers]:
         """Numbers by implementation at a point."""
@@ -241,7 +258,7 @@ def solve(problem: Problem, start: NDArray[np.float64], iterations: int) -> Solu
         max_nfev=iterations,
         x_scale=0.2,
     )
-    residuals, jacobian = found.fun, found.jac
+    residuals, jacobian = np.asarray(found.fun), np.asarray(found.jac)
     freedom = max(1, len(residuals) - len(start))
     variance = float(residuals @ residuals) / freedom
     covariance = variance * np.linalg.pinv(jacobian.T @ jacobian)
@@ -268,6 +285,12 @@ def rows_of(job: Job) -> tuple[Row, ...]:
     )
 
 
+def _like(owner: str) -> str:
+    from attnsim.models.implementations import IMPLEMENTATIONS
+
+    return IMPLEMENTATIONS[owner].like
+
+
 def _without(problem: Problem, split: str, group: str, start: NDArray[np.float64], iterations: int) -> Solution:
     rest = tuple(row for row in problem.rows if groups(row)[split] != group)
     return solve(replace(problem, rows=rest), start, iterations)
@@ -278,18 +301,19 @@ def fit_job(
     known: Mapping[str, GpuNumbers],
     begin: Mapping[str, ImplementationNumbers],
     *,
-    iterations: int = 30,
+    iterations: int = 20,
     progress: Callable[[str], None] = lambda line: None,
 ) -> tuple[Solution, dict[str, Solution], Problem]:
     """Fit a job, then again without each group; returns the solution, those by "split: group", and the problem."""
     from joblib import Parallel, delayed
 
     rows = rows_of(job)
+    thinned = rows[:: max(1, round(len(rows) / FITTED_ROWS))]
     keys = tuple(("", name) for name in job.gpu_free)
     keys += tuple((owner, name) for owner, names in job.free.items() for name in names)
     gpu = known.get(job.gpu) or replace(known.get(job.like, GpuNumbers()), hbm_fraction=None)
-    records = {owner: begin.get(owner, ImplementationNumbers()) for owner in job.free}
-    problem = Problem(rows, keys, gpu, records)
+    records = {owner: begin.get(owner) or begin.get(_like(owner)) or ImplementationNumbers() for owner in job.free}
+    problem = Problem(thinned, keys, gpu, records)
     best = solve(problem, problem.start(rows[0].gpu.hbm.achievable_fraction), iterations)
     progress(f"{job.name}: {len(rows)} rows, {len(keys)} numbers, {_spread(problem, best.units)}")
     folds = [
@@ -301,12 +325,23 @@ def fit_job(
     solved = Parallel(n_jobs=min(2, os.cpu_count() or 1))(
         delayed(_without)(problem, split, group, best.units, max(4, iterations // 3)) for split, group in folds
     )
-    return best, {f"{split}: {group}": fold for (split, group), fold in zip(folds, solved, strict=True)}, problem
+    named = {f"{split}: {group}": fold for (split, group), fold in zip(folds, solved, strict=True)}
+    return best, named, replace(problem, rows=rows)
 
 
 def _spread(problem: Problem, units: NDArray[np.float64]) -> str:
     errors = np.abs(np.exp(problem.residuals(units)) - 1)
     return f"mean {errors.mean():.1%}, median {np.median(errors):.1%}, worst {errors.max():.1%} (fitted rows)"
+
+
+def separate(jobs: Iterable[Job]) -> Iterable[Job]:
+    """Jobs with no GPU number to share, taken apart by implementation: smaller problems with the same answer."""
+    for job in jobs:
+        if job.gpu_free:
+            yield job
+        else:
+            for owner, names in job.free.items():
+                yield replace(job, name=f"{job.name}:{owner}", free={owner: names})
 
 
 def fit(folder: Path, names: Sequence[str] = (), progress: Callable[[str], None] = lambda line: None) -> list[Path]:
@@ -326,8 +361,8 @@ def fit(folder: Path, names: Sequence[str] = (), progress: Callable[[str], None]
     known = {gpu: numbers for gpu, (_, numbers) in gpu_calibrations().items()}
     begin = {name: c.numbers for (name, _), c in calibrations().items()}
     written = []
-    for job in JOBS:
-        if names and job.name not in names:
+    for job in separate(JOBS):
+        if names and not any(job.name.startswith(name) for name in names):
             continue
         best, folds, problem = fit_job(job, known, begin, progress=progress)
         first = next(iter(best.numbers.values()))
@@ -386,7 +421,9 @@ def _file(job: Job, owner: str, best: Solution, folds: Mapping[str, Solution], p
         "domain": _domain(mine),
         "folds": {
             name: {
-                part: {k: float(f"{v:.6g}") for k, v in asdict(getattr(fold.numbers[owner], part)).items() if v is not None}
+                part: {
+                    k: float(f"{v:.6g}") for k, v in asdict(getattr(fold.numbers[owner], part)).items() if v is not None
+                }
                 for part in ("implementation", "gpu")
             }
             for name, fold in folds.items()

@@ -153,9 +153,7 @@ def nothing_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("command", "named"), [*FLAGS, *SHAPES, *CHANGES, *FILES], ids=lambda text: str(text)[-40:]
-)
+@pytest.mark.parametrize(("command", "named"), [*FLAGS, *SHAPES, *CHANGES, *FILES], ids=lambda text: str(text)[-40:])
 def test_one_clear_line(command: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert named in refused(capsys, command)
     assert list(tmp_path.iterdir()) == []

@@ -111,9 +111,7 @@ class TestRow:
         message = problem(batch=cell)
         assert message == f"batch is {str(cell)!r}; allowed: a whole number from 1 to 1048576"
 
-    @pytest.mark.parametrize(
-        "cell", ["", "  ", "nan", "NaN", "N/A", "null", None, float("nan"), pd.NA, pd.NaT]
-    )
+    @pytest.mark.parametrize("cell", ["", "  ", "nan", "NaN", "N/A", "null", None, float("nan"), pd.NA, pd.NaT])
     def test_empty_cells(self, cell: object) -> None:
         assert parse_row({**SMALLEST, "window": cell, "causal": cell}).window is None
         assert problem(seq_q=cell) == "seq_q is empty; every row needs it"
@@ -175,8 +173,7 @@ class TestRow:
 
     def test_decode_needs_the_length_of_its_cache(self) -> None:
         assert (
-            problem(**{"pass": "decode", "seq_q": "1"})
-            == "seq_kv is empty; a decode row needs the keys in its cache"
+            problem(**{"pass": "decode", "seq_q": "1"}) == "seq_kv is empty; a decode row needs the keys in its cache"
         )
 
     def test_a_case_travels_between_processes_and_into_sets(self) -> None:
@@ -185,9 +182,7 @@ class TestRow:
         assert len({case, parse_row({**SMALLEST, "options": "sink=4"})}) == 1
 
     @settings(deadline=None)
-    @given(
-        st.dictionaries(st.sampled_from([*COLUMNS, "launch", "options"]), st.text() | st.floats() | st.none())
-    )
+    @given(st.dictionaries(st.sampled_from([*COLUMNS, "launch", "options"]), st.text() | st.floats() | st.none()))
     def test_any_row_is_a_case_or_one_line(self, cells: dict[str, object]) -> None:
         try:
             case = parse_row({**SMALLEST, **cells})
@@ -211,9 +206,7 @@ class TestFile:
 
     def test_spreadsheet_habits(self, tmp_path: Path) -> None:
         path = tmp_path / "in.csv"
-        path.write_bytes(
-            f"\r\n{HEADER.replace(',', ' , ')},,\r\na,1,1,8,64,,\r\n\r\nb,1,1\r\n,,,,,,\r\n".encode()
-        )
+        path.write_bytes(f"\r\n{HEADER.replace(',', ' , ')},,\r\na,1,1,8,64,,\r\n\r\nb,1,1\r\n,,,,,,\r\n".encode())
         assert read_table(path).to_numpy().tolist() == [
             ["a", "1", "1", "8", "64"],
             ["b", "1", "1", "", ""],
@@ -291,9 +284,7 @@ class TestFile:
 class TestWrite:
     FRAME = pd.DataFrame([SMALLEST])
 
-    def test_an_interrupted_write_leaves_the_old_file(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_interrupted_write_leaves_the_old_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "out.csv"
         path.write_text("before")
 

@@ -77,9 +77,7 @@ def test_decode_has_one_query_a_sequence(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_table_is_answered_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases, out = tmp_path / "in.csv", tmp_path / "out.csv"
-    cases.write_text(
-        "mine,gpu,batch,heads_q,seq_q,head_dim\nx,l4,1,8,512,64\ny,nosuch,1,8,512,64\nz,l4,1,8,512,64\n"
-    )
+    cases.write_text("mine,gpu,batch,heads_q,seq_q,head_dim\nx,l4,1,8,512,64\ny,nosuch,1,8,512,64\nz,l4,1,8,512,64\n")
     assert main(["predict", "--cases", str(cases), "--out", str(out)]) == 0
     captured = capsys.readouterr()
     assert captured.out == "" and "1 of them not" in captured.err
@@ -154,9 +152,7 @@ def test_a_reader_that_goes_away_is_no_crash() -> None:
         (["predict", *QUESTION], 1.5, ["pandas", "matplotlib", "scipy", "joblib", "pint"]),
     ],
 )
-def test_starting_up_is_quick_and_loads_little(
-    arguments: list[str], limit_s: float, absent: list[str]
-) -> None:
+def test_starting_up_is_quick_and_loads_little(arguments: list[str], limit_s: float, absent: list[str]) -> None:
     script = (
         f"import sys; from attnsim.cli import main; main({arguments!r})\n"
         f"heavy = set({absent!r}) & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"

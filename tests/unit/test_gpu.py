@@ -164,9 +164,7 @@ def test_equality_hash_and_pickle(h100: Gpu) -> None:
 
 
 def test_import_needs_the_standard_library_only() -> None:
-    code = (
-        "import sys, attnsim.models.gpu;assert not {'pydantic', 'pint', 'yaml', 'numpy'} & set(sys.modules)"
-    )
+    code = "import sys, attnsim.models.gpu;assert not {'pydantic', 'pint', 'yaml', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -44,9 +44,7 @@ def write(folder: Path, name: str, text: str) -> str:
 def test_yaml_round_trip(tmp_path: Path, gpu_id: str) -> None:
     gpu = load_gpu(gpu_id)
     assert load_gpu(write(tmp_path, "gpu.yaml", gpu_to_yaml(gpu))) == gpu
-    changed = (
-        gpu.replace("hbm.bandwidth", "2x").replace("sm.shared_memory", "2x").replace("clock.tensor", "1.1x")
-    )
+    changed = gpu.replace("hbm.bandwidth", "2x").replace("sm.shared_memory", "2x").replace("clock.tensor", "1.1x")
     text = gpu_to_yaml(changed)
     assert f"extends: {gpu_id}" in text
     assert set(yaml.safe_load(text)) == {"id", "name", "extends", "changes", "sm", "hbm", "clock"}

@@ -20,9 +20,7 @@ def matrix(mask: Mask, seq_q: int, seq_kv: int) -> np.ndarray[tuple[int, int], n
     for i in range(seq_q):
         for j in range(seq_kv):
             before = (i + seq_kv - seq_q) - j
-            out[i, j] = (mask.left is None or before <= mask.left) and (
-                mask.right is None or -before <= mask.right
-            )
+            out[i, j] = (mask.left is None or before <= mask.left) and (mask.right is None or -before <= mask.right)
     return out
 
 

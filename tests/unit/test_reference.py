@@ -38,8 +38,7 @@ def by_hand(q: Floats, k: Floats, v: Floats, mask: Mask) -> Floats:
         seen = [
             j
             for j in range(k.shape[2])
-            if (mask.left is None or j >= i + shift - mask.left)
-            and (mask.right is None or j <= i + shift + mask.right)
+            if (mask.left is None or j >= i + shift - mask.left) and (mask.right is None or j <= i + shift + mask.right)
         ]
         scores = [float(q[b, h, i] @ k[b, h // group, j]) / math.sqrt(q.shape[3]) for j in seen]
         if not seen:

@@ -33,7 +33,7 @@ class Answer:
     exponentials: float | None = 600e9 / 512
 
 
-ANSWERS = [Answer(), Answer("naive", "pytorch_eager", time_s=8e-3, hbm_read_bytes=2e10, l2_bytes=3e10)]
+ANSWERS = [Answer(), Answer("naive", "pytorch", time_s=8e-3, hbm_read_bytes=2e10, l2_bytes=3e10)]
 
 
 def test_ceilings_are_the_datasheets() -> None:
@@ -73,9 +73,7 @@ def test_the_lowest_roof_counts(intensities: dict[Level, float], limit: str) -> 
     roofline = Roofline(H100, "bf16", 512)
     rate, name = roofline.roof(intensities)
     assert name == limit
-    assert rate == min(
-        roofline.ceiling("tensor"), *(roofline.bandwidth(level) * x for level, x in intensities.items())
-    )
+    assert rate == min(roofline.ceiling("tensor"), *(roofline.bandwidth(level) * x for level, x in intensities.items()))
 
 
 def test_at_few_flops_per_exponential_the_exponentials_are_the_roof() -> None:
@@ -143,9 +141,7 @@ def test_the_workload_sets_format_and_flops_per_exponential() -> None:
         workload: Workload | None = None
 
     useful = 4 * 8 * 1024**2 * 64
-    (machine,) = machines(
-        [H100], [Asked(flops_useful=useful, workload=Workload(1, 8, 1024, 64, dtype="fp16"))]
-    )
+    (machine,) = machines([H100], [Asked(flops_useful=useful, workload=Workload(1, 8, 1024, 64, dtype="fp16"))])
     assert machine.roofline.dtype == "fp16"
     assert machine.roofline.flops_per_exp == 256
 
@@ -176,7 +172,5 @@ def test_gpus_and_predictions_must_match(tmp_path: Path, gpus: list[Gpu], words:
 
 
 def test_matplotlib_is_imported_only_to_draw() -> None:
-    code = (
-        "import sys, attnsim.plots.roofline, attnsim.models.roofline; sys.exit('matplotlib' in sys.modules)"
-    )
+    code = "import sys, attnsim.plots.roofline, attnsim.models.roofline; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -3,7 +3,8 @@
 FlashAttention-2 (Dao, arXiv 2307.08691): one block per tile of query rows, inner loop over key tiles, single-buffered
 copies that overlap the other GEMM. FlashAttention-3 (Shah et al., arXiv 2407.08608): warpgroups with double-buffered
 copies, the GEMM of one step issued before the softmax of the next. The loop orders follow
-``csrc/flash_attn/src/flash_fwd_kernel.h`` and ``hopper/mainloop_fwd_sm90_tma_gmma_ws.hpp`` of Dao-AILab/flash-attention.
+``csrc/flash_attn/src/flash_fwd_kernel.h`` and ``hopper/mainloop_fwd_sm90_tma_gmma_ws.hpp`` of
+Dao-AILab/flash-attention.
 """
 
 from __future__ import annotations
@@ -124,7 +125,12 @@ class Splits:
 
 
 def flash_forward(
-    w: Workload, gpu: Gpu, tile: FlashTile, name: str = "flash_fwd", splits: Splits | None = None, lse: bool = True
+    w: Workload,
+    gpu: Gpu,
+    tile: FlashTile,
+    name: str = "flash_fwd",
+    splits: Splits | None = None,
+    lse: bool = True,
 ) -> Kernel:
     """The forward kernel of `w` on `tile`.
 
@@ -240,7 +246,10 @@ class _Operations:
         e, keys = self.w.element_bytes, self.tile.keys
         q_reads = 0 if self.tile.q_in_registers else self.rows * self.d * e
         return TileOp(
-            kind, "S", flops=2 * self.rows * keys * self.d, smem_bytes=self.readers * keys * self.d * e + q_reads
+            kind,
+            "S",
+            flops=2 * self.rows * keys * self.d,
+            smem_bytes=self.readers * keys * self.d * e + q_reads,
         )
 
     def output(self, kind: Literal["mma", "mma_async"] = "mma") -> TileOp:
@@ -248,7 +257,10 @@ class _Operations:
         e, keys = self.w.element_bytes, self.tile.keys
         p_reads = self.rows * keys * e if self.tile.p_in_smem else 0
         return TileOp(
-            kind, "O", flops=2 * self.rows * keys * self.dv, smem_bytes=self.readers * keys * self.dv * e + p_reads
+            kind,
+            "O",
+            flops=2 * self.rows * keys * self.dv,
+            smem_bytes=self.readers * keys * self.dv * e + p_reads,
         )
 
     def softmax(self, masked: bool) -> TileOp:
@@ -273,9 +285,7 @@ class _Operations:
 Nest = list[tuple[Segment, NDArray[np.int64]]]
 
 
-def _with_ends(
-    ops: _Operations, body: Nest, steps: NDArray[np.int64], ragged_rows: NDArray[np.int64]
-) -> Nest:
+def _with_ends(ops: _Operations, body: Nest, steps: NDArray[np.int64], ragged_rows: NDArray[np.int64]) -> Nest:
     """Put the prologue and epilogue, for full and for ragged row tiles, around a loop body."""
     tile = ops.tile
     busy = steps > 0
@@ -285,7 +295,10 @@ def _with_ends(
         here = (ragged_rows == ragged) & busy
         nest.append(
             (
-                Segment(f"prologue{' (last rows)' if ragged else ''}", (TileOp("delay", "block"), ops.load_q(rows))),
+                Segment(
+                    f"prologue{' (last rows)' if ragged else ''}",
+                    (TileOp("delay", "block"), ops.load_q(rows)),
+                ),
                 here.astype(np.int64),
             )
         )
@@ -294,17 +307,18 @@ def _with_ends(
         rows = ops.shape.last_rows if ragged else tile.rows
         name = f"epilogue{' (last rows)' if ragged else ''}"
         nest.append(
-            (Segment(name, (TileOp("delay", "block"), *ops.stores(rows))), (ragged_rows == ragged).astype(np.int64))
+            (
+                Segment(name, (TileOp("delay", "block"), *ops.stores(rows))),
+                (ragged_rows == ragged).astype(np.int64),
+            )
         )
     return nest
 
 
-def _fa2_loop(
-    ops: _Operations, steps: NDArray[np.int64], masked: NDArray[np.int64], ragged: NDArray[np.int64]
-) -> Nest:
+def _fa2_loop(ops: _Operations, steps: NDArray[np.int64], masked: NDArray[np.int64], ragged: NDArray[np.int64]) -> Nest:
     """FA2: wait K, start V, S = Q K^T, wait V, start the next K, softmax, O += P V."""
     keys, last = ops.tile.keys, ops.shape.last_keys
-    always = not ops.w.mask.right is None or ops.w.mask.is_windowed
+    always = ops.w.mask.right is not None or ops.w.mask.is_windowed
 
     def step(name: str, v_keys: int, next_k: bool, mask: bool) -> Segment:
         return Segment(
@@ -391,9 +405,7 @@ def _fill(ops: _Operations, steps: NDArray[np.int64], ragged: NDArray[np.int64])
     ]
 
 
-def _fa3_loop(
-    ops: _Operations, steps: NDArray[np.int64], masked: NDArray[np.int64], ragged: NDArray[np.int64]
-) -> Nest:
+def _fa3_loop(ops: _Operations, steps: NDArray[np.int64], masked: NDArray[np.int64], ragged: NDArray[np.int64]) -> Nest:
     """FA3: issue S_j = Q K_j^T and O += P_{j-1} V_{j-1} back to back; softmax of j runs under the second."""
     keys, stages = ops.tile.keys, ops.tile.stages
 
@@ -449,18 +461,28 @@ def _fa3_loop(
         (step("step, last V", False, True, False), only_v - masked_v),
         (step("masked step, no load", False, False, True), masked_none),
         (step("step, no load", False, False, False), none - masked_none),
-        (Segment("last P V", (*((TileOp("prefetch"),) if ops.tile.persistent else ()), TileOp("wait", "V"), ops.output())),
-         busy * 1),
+        (
+            Segment(
+                "last P V",
+                (*((TileOp("prefetch"),) if ops.tile.persistent else ()), TileOp("wait", "V"), ops.output()),
+            ),
+            busy * 1,
+        ),
     ]
 
 
 def with_tile(tile: FlashTile, rows: int, keys: int) -> FlashTile:
-    """The same implementation on another tile: its warps follow the rows, 16 to 64 of them each."""
-    warps = tile.warps
-    while rows // warps < 16 and warps > 1:
-        warps //= 2
-    groups = max(1, tile.warpgroups * rows // tile.rows) if tile.path != "mma_sync" else tile.warpgroups
-    return replace(tile, rows=rows, keys=keys, warps=groups * 4 if tile.path != "mma_sync" else warps, warpgroups=groups)
+    """The same implementation on another tile: warps follow the rows, 16 or more of them each, or 64 a warpgroup."""
+    if tile.path == "mma_sync":
+        warps = tile.warps
+        while rows // warps < 16 and warps > 1:
+            warps //= 2
+        return replace(tile, rows=rows, keys=keys, warps=warps, warpgroups=min(tile.warpgroups, warps))
+    if tile.path == "tcgen05":
+        return replace(tile, rows=rows, keys=keys)
+    groups = max(1, rows // 64)
+    registers = min(255, 65536 // (groups * 128 + tile.extra_threads) // 8 * 8)
+    return replace(tile, rows=rows, keys=keys, warps=4 * groups, warpgroups=groups, registers=registers)
 
 
 _LOOPS: dict[str, Callable[..., Nest]] = {"fa2": _fa2_loop, "fa3": _fa3_loop, "staged": _staged_loop}

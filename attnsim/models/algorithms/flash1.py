@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.models.algorithms.passes import Access, streaming
-from attnsim.models.algorithms.tiling import visible_queries
+from attnsim.models.algorithms.tiling import Ints, visible_queries
 from attnsim.models.gpu import Gpu
 from attnsim.models.schedule import Kernel, Launch, Segment, TensorUse, TileOp
 from attnsim.models.workload import Workload
@@ -17,23 +17,29 @@ from attnsim.models.workload import Workload
 ROWS = 16
 """Query rows of an inner step."""
 
+KINDS = ("only", "last", "first", "middle")
+"""Visits of a row step by the key blocks: whether partial results are read (last, middle) and written (first, middle).
+Steps whose last visit it is come first: they are the ones on the diagonal."""
 
-def key_block(w: Workload) -> int:
-    """Keys held by a block at a time: 256, or 128 at head_dim 128 and for 128 keys."""
-    return 128 if w.head_dim > 64 or w.seq_kv <= 128 else 256
+
+def key_block(w: Workload, gpu: Gpu) -> int:
+    """Keys held by a block at a time: 256, or 128 at head_dim above 64, for 128 keys, and in 64 KiB (Turing)."""
+    small = gpu.sm.shared_memory_per_block_bytes < 80 * 1024
+    return 128 if w.head_dim > 64 or w.seq_kv <= 128 or small else 256
 
 
 def flash1_forward(w: Workload, gpu: Gpu) -> Kernel:
     """The forward kernel; blocks are (batch, head, range of query steps)."""
-    turns = -(-w.seq_kv // key_block(w))
-    heads = w.batch * w.heads_q
-    splits = _splits(heads, 2 * gpu.sm.count, -(-w.seq_q // ROWS))
-    return _kernel(w, turns, splits, backward=False)
+    counts = np.arange(1, min(30, -(-w.seq_q // ROWS)) + 1)
+    waves = w.batch * w.heads_q * counts / (2 * gpu.sm.count)
+    efficiency = waves / np.ceil(waves)
+    splits = int(counts[np.argmax(efficiency > 0.95 * efficiency.max())])
+    return _kernel(w, key_block(w, gpu), splits, backward=False)
 
 
 def flash1_backward(w: Workload, gpu: Gpu) -> tuple[Kernel, ...]:
-    """Row dots, then the main kernel; with few heads or long causal rows, one block per range of keys with atomics."""
-    turns = -(-w.seq_kv // key_block(w))
+    """Row dots, then the main kernel: one block a head, or one for every key block where heads are few or rows long."""
+    turns = -(-w.seq_kv // key_block(w, gpu))
     heads = w.batch * w.heads_q
     out = heads * w.seq_q * w.head_dim_v * w.element_bytes
     dot = streaming(
@@ -43,68 +49,69 @@ def flash1_backward(w: Workload, gpu: Gpu) -> tuple[Kernel, ...]:
         fp32_per_element=3,
     )
     parallel = (w.mask.is_causal and turns >= 10) or heads < gpu.sm.count
-    return (dot, _kernel(w, turns, turns if parallel else 1, backward=True))
+    return (dot, _kernel(w, key_block(w, gpu), turns if parallel else 1, backward=True))
 
 
-def _splits(heads: int, slots: int, steps: int) -> int:
-    """Smallest split count up to 30 whose wave efficiency is within 5 % of the best."""
-    counts = np.arange(1, min(30, steps) + 1)
-    waves = heads * counts / slots
-    efficiency = waves / np.ceil(waves)
-    return int(counts[np.argmax(efficiency > 0.95 * efficiency.max())])
-
-
-def _kernel(w: Workload, turns: int, splits: int, *, backward: bool) -> Kernel:
-    """One nest for both directions: keys outside, rows inside.
-
-    The forward splits the rows over blocks, the backward the keys.
-    """
-    block = key_block(w)
+def _visits(w: Workload, block: int, low: np.int64, high: np.int64) -> Ints:
+    """Row steps in ``[low, high)`` that each key block visits, by kind of visit: shape [turns, kinds]."""
+    turns = -(-w.seq_kv // block)
     first = np.arange(turns, dtype=np.int64) * block
-    last = np.minimum(first + block, w.seq_kv) - 1
-    low, high = visible_queries(w, first, last)
-    start, stop = low // ROWS, -(-high // ROWS)
-    total = -(-w.seq_q // ROWS)
+    seen_from, seen_to = visible_queries(w, first, np.minimum(first + block, w.seq_kv) - 1)
+    start, stop = seen_from // ROWS, -(-seen_to // ROWS)
+    never_before = np.maximum(np.concatenate([start[:1], stop[:-1]]), start)
+    never_again = np.minimum(np.concatenate([start[1:], stop[-1:]]), stop)
+
+    def inside(a: Ints, b: Ints) -> Ints:
+        return np.asarray(np.maximum(np.minimum(b, high) - np.maximum(a, low), 0), dtype=np.int64)
+
+    only = inside(never_before, never_again)
+    last = inside(start, never_again) - only
+    new = inside(never_before, stop) - only
+    return np.stack([only, last, new, inside(start, stop) - only - last - new], axis=1)
+
+
+def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
+    """One nest for both directions: keys outside, rows inside. The forward splits the rows, the backward the keys."""
+    turns, total = -(-w.seq_kv // block), -(-w.seq_q // ROWS)
     ops = _Steps(w, block, backward)
-    segments, columns = ops.segments(turns)
+    segments = ops.segments()
     repeats = np.zeros((splits, turns, len(segments)), dtype=np.int64)
+    short_row, short_keys = w.seq_q % ROWS > 0, w.seq_kv % block > 0
+    share = -(-total // splits)
     for split in range(splits):
-        if backward and splits > 1:
-            steps = np.where(np.arange(turns) == split, stop - start, 0)
-            mine = np.arange(turns) == split
-        else:
-            share = -(-total // splits)
-            steps = np.clip(np.minimum(stop, (split + 1) * share) - np.maximum(start, split * share), 0, None)
-            mine = np.ones(turns, dtype=bool)
-        steps = np.maximum(steps, 0)
-        ragged = (stop == total) & (w.seq_q % ROWS > 0) & (steps > 0) & _reaches_end(backward, split, splits)
-        for turn in range(turns):
-            if mine[turn]:
-                repeats[split, turn] = columns(turn, turns, int(steps[turn]), bool(ragged[turn]))
+        low, high = (0, total) if backward else (split * share, min((split + 1) * share, total))
+        whole = _visits(w, block, np.int64(low), np.int64(high - short_row * (high == total)))
+        rest = _visits(w, block, np.int64(max(low, total - 1)), np.int64(high)) if short_row else 0 * whole
+        mine = np.arange(turns) == split if backward and splits > 1 else np.ones(turns, dtype=bool)
+        keys = np.ones(turns, dtype=np.int64)
+        keys[-1] = not short_keys
+        ends = np.stack([keys, 1 - keys], axis=1)
+        repeats[split] = np.concatenate([ends, whole, rest, ends], axis=1) * mine[:, None]
     heads = w.batch * w.heads_q
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
-    buffers = (("K, V", block * (d + dv) * e), ("Q, O", 2 * ROWS * (d + dv) * 4))
+    buffers: tuple[tuple[str, int], ...] = (("K, V", block * (d + dv) * e), ("Q, O", 2 * ROWS * (d + dv) * 4))
     if backward:
-        buffers = (("K, V", block * (d + dv) * e), ("Q, dO, dQ", 2 * ROWS * (d + dv) * 4), ("P, dS", 4 * ROWS * block))
+        buffers = (
+            ("K, V", block * (d + dv) * e),
+            ("Q, dO, dQ", 2 * ROWS * (d + dv) * 4),
+            ("P, dS", 4 * ROWS * block),
+        )
+    used = repeats.sum(axis=(0, 1)) > 0
     return Kernel(
         name="flash1_bwd" if backward else "flash1_fwd",
         threads=256 if backward else 128,
         registers_per_thread=255,
         shared_memory_bytes=sum(size for _, size in buffers),
-        segments=segments,
-        repeats=repeats,
+        segments=tuple(segment for segment, keep in zip(segments, used, strict=True) if keep),
+        repeats=repeats[:, :, used],
         launches=(Launch(np.arange(splits, dtype=np.int64), heads),),
         uses=_uses(w, turns, splits, backward),
-        warpgroups=1,
         path="mma_sync",
+        slowed_by_extra=backward,
         buffers=buffers,
         dtype=w.dtype,
         step="row step",
     )
-
-
-def _reaches_end(backward: bool, split: int, splits: int) -> bool:
-    return backward or split == splits - 1
 
 
 def _uses(w: Workload, turns: int, splits: int, backward: bool) -> tuple[TensorUse, ...]:
@@ -112,9 +119,10 @@ def _uses(w: Workload, turns: int, splits: int, backward: bool) -> tuple[TensorU
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
     sharers = splits if backward else 1
     passes = turns / splits if backward else turns
+    kv_sharers = w.group * (1 if backward else splits)
     uses = [
-        TensorUse("K", w.seq_kv * d * e, kv, w.group * (1 if backward else splits)),
-        TensorUse("V", w.seq_kv * dv * e, kv, w.group * (1 if backward else splits)),
+        TensorUse("K", w.seq_kv * d * e, kv, kv_sharers),
+        TensorUse("V", w.seq_kv * dv * e, kv, kv_sharers),
         TensorUse("Q", w.seq_q * d * e, heads, sharers, passes),
     ]
     if backward:
@@ -127,45 +135,39 @@ def _uses(w: Workload, turns: int, splits: int, backward: bool) -> tuple[TensorU
         ]
         partial, width = "dQ tmp", d
     else:
-        uses += [TensorUse("O", w.seq_q * dv * e, heads, written=True), TensorUse("LSE", w.seq_q * 4, heads, written=True)]
+        uses += [
+            TensorUse("O", w.seq_q * dv * e, heads, written=True),
+            TensorUse("LSE", w.seq_q * 4, heads, written=True),
+        ]
         partial, width = "O tmp", dv
     if turns > 1:
         again = max(1.0, passes - 1)
         uses.append(TensorUse(partial, w.seq_q * width * 4, heads, sharers, again))
-        uses.append(TensorUse(f"{partial} out", w.seq_q * width * 4, heads, sharers, again, written=True))
+        uses.append(TensorUse(partial, w.seq_q * width * 4, heads, sharers, again, written=True))
     return tuple(uses)
 
 
 class _Steps:
-    """Segments of one turn of the outer loop: first, middle, last or only turn, whole and shorter last row step."""
+    """Segments of one turn of the outer loop: its keys, row steps by kind of visit (whole, then short), its end."""
 
     def __init__(self, w: Workload, block: int, backward: bool) -> None:
         self.w, self.block, self.backward = w, block, backward
         self.last_rows = w.seq_q - (-(-w.seq_q // ROWS) - 1) * ROWS
         self.last_keys = w.seq_kv - (-(-w.seq_kv // block) - 1) * block
 
-    def segments(self, turns: int):  # type: ignore[no-untyped-def]
-        kinds = ("only",) if turns == 1 else ("first", "middle", "last")
-        segments: list[Segment] = []
-        for kind in kinds:
-            keys = self.last_keys if kind in ("last", "only") else self.block
-            segments.append(self.keys(kind, keys))
-            segments.append(self.rows(f"{kind} keys: row step", kind, ROWS))
-            segments.append(self.rows(f"{kind} keys: last row step", kind, self.last_rows))
-            segments.append(self.finish(kind, keys))
+    def segments(self) -> tuple[Segment, ...]:
+        sizes = ((self.block, ""), (self.last_keys, " (last keys)"))
+        rows = ((ROWS, ""), (self.last_rows, " (last rows)"))
+        return (
+            *(self.keys(f"keys{tag}", n) for n, tag in sizes),
+            *(self.rows(f"{kind} visit{tag}", kind, n) for n, tag in rows for kind in KINDS),
+            *(self.finish(f"keys done{tag}", n) for n, tag in sizes),
+        )
 
-        def columns(turn: int, turns: int, steps: int, ragged: bool) -> list[int]:
-            kind = 0 if turns == 1 or turn == 0 else 2 if turn == turns - 1 else 1
-            out = [0] * (4 * len(kinds))
-            out[4 * kind : 4 * kind + 4] = [1, steps - ragged, int(ragged), 1]
-            return out
-
-        return tuple(segments), columns
-
-    def keys(self, kind: str, keys: int) -> Segment:
+    def keys(self, name: str, keys: int) -> Segment:
         w = self.w
         return Segment(
-            f"{kind} keys",
+            name,
             (
                 TileOp("delay", "block"),
                 TileOp("load", "K", bytes=keys * w.head_dim * w.element_bytes),
@@ -179,16 +181,14 @@ class _Steps:
         w, block = self.w, self.block
         e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
         scores = ROWS * block
-        width = d if self.backward else dv
-        partial = "dQ tmp" if self.backward else "O tmp"
-        final = "dQ" if self.backward else "O"
+        width, partial, final = (d, "dQ tmp", "dQ") if self.backward else (dv, "O tmp", "O")
         loads = [TileOp("load", "Q", bytes=rows * d * e)]
         if self.backward:
             loads += [TileOp("load", "dO", bytes=rows * dv * e), TileOp("load", "LSE, D", bytes=rows * 8)]
         if kind in ("middle", "last"):
             loads.append(TileOp("load", partial, bytes=rows * width * 4))
         if kind in ("first", "middle"):
-            stores = [TileOp("store", f"{partial} out", bytes=rows * width * 4)]
+            stores = [TileOp("store", partial, bytes=rows * width * 4)]
         else:
             stores = [TileOp("store", final, bytes=rows * width * e)]
             if not self.backward:
@@ -201,21 +201,18 @@ class _Steps:
                 ("S", d, 8 * ROWS * d * e), ("dP", dv, 8 * ROWS * dv * e), ("dV", dv, 8 * ROWS * dv * e + scores * e),
                 ("dQ", d, reduction + block * d * e), ("dK", d, 8 * ROWS * d * e + scores * e),
             ]  # fmt: skip
-        mmas = [
-            TileOp("mma", name, flops=2 * scores * width, smem_bytes=reads) for name, width, reads in products
-        ]
+        mmas = [TileOp("mma", name, flops=2 * scores * columns, smem_bytes=reads) for name, columns, reads in products]
         softmax = TileOp("vector", "P", scores=scores, exps=scores, fp32=4 * scores if self.backward else ROWS * dv)
         waits = [TileOp("wait", load.tensor) for load in loads]
-        # The next step's rows are loaded while this step computes: one step's loads are in flight at its start.
         return Segment(name, (*loads, *waits, TileOp("delay", "step"), mmas[0], softmax, *mmas[1:], *stores))
 
-    def finish(self, kind: str, keys: int) -> Segment:
+    def finish(self, name: str, keys: int) -> Segment:
         w = self.w
         if not self.backward:
-            return Segment(f"{kind} keys done", ())
+            return Segment(name, ())
         e = w.element_bytes
         return Segment(
-            f"{kind} keys done",
+            name,
             (
                 TileOp("store", "dK", bytes=keys * w.head_dim * e),
                 TileOp("store", "dV", bytes=keys * w.head_dim_v * e),

@@ -72,7 +72,12 @@ def flash_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
     kernels = [
         streaming(
             "dot_do_o",
-            [Access("O", out), Access("dO", out), Access("D", rows, True), Access("dQ accum", accumulator, True)],
+            [
+                Access("O", out),
+                Access("dO", out),
+                Access("D", rows, True),
+                Access("dQ accum", accumulator, True),
+            ],
             elements=out // w.element_bytes,
             fp32_per_element=3,
         ),
@@ -188,31 +193,33 @@ class _Backward:
         return Segment(name, (*self.loads(rows), TileOp("wait", "K"), TileOp("wait", "V")))
 
     def product(self, name: str, shared: int, depth: int, columns: int) -> TileOp:
-        """A GEMM of the tile, half of it on each warpgroup; operand reads as a 4 x 2 arrangement of warps makes."""
+        """A GEMM of the tile, half of it on each warpgroup."""
         half = self.tile.rows * self.tile.keys * columns // 2
         return TileOp("mma", name, flops=2 * half, smem_bytes=shared * depth * self.e)
+
+    def reads(self, a: int, b: int) -> int:
+        """Rows of A and columns of B that half a block reads: 8 warps lie 4 x 2 over the output, a wgmma reads once."""
+        return 2 * a + b if self.tile.path == "mma_sync" else (a + b) // 2
 
     def step(self, name: str, load: bool) -> Segment:
         m, n, d, dv = self.tile.rows, self.tile.keys, self.d, self.dv
         scores = m * n // 2
         q, stats, do = self.loads(m)
-        # Operand reads: with 8 warps as 4 x 2 over the output, A is read twice and B four times, halves per group.
-        reads = lambda a, b: 2 * a + b if self.tile.path == "mma_sync" else (a + b) // 2  # noqa: E731
         ops = (
             TileOp("wait", "Q"),
             TileOp("wait", "LSE, D"),
             TileOp("delay", "step"),
             *((q, stats) if load and self.tile.stages_q > 1 else ()),
-            self.product("S", reads(m, n), d, d),
+            self.product("S", self.reads(m, n), d, d),
             TileOp("vector", "P", scores=scores, exps=scores),
             TileOp("wait", "dO"),
-            self.product("dP", reads(m, n), dv, dv),
+            self.product("dP", self.reads(m, n), dv, dv),
             TileOp("vector", "dS", fp32=DS_INSTRUCTIONS * scores),
-            self.product("dV", reads(n, dv), m, dv),
+            self.product("dV", self.reads(n, dv), m, dv),
             *((do,) if load else ()),
-            self.product("dQ", reads(m, d), n, d),
+            self.product("dQ", self.reads(m, d), n, d),
             TileOp("store", "dQ accum", bytes=m * d * 4),
-            self.product("dK", reads(n, d), m, d),
+            self.product("dK", self.reads(n, d), m, d),
             *((q, stats) if load and self.tile.stages_q == 1 else ()),
         )
         return Segment(name, ops)

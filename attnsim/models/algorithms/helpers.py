@@ -138,7 +138,8 @@ def cache_write(w: Workload, new_tokens: int) -> Kernel:
     )
 
 
-def copy_rows(w: Workload, name: str) -> Kernel:
+def copy_rows(w: Workload, tensor: str) -> Kernel:
     """A transpose of the query or output rows of a decode step, as grouped heads need."""
-    size = w.batch * w.heads_q * w.seq_q * w.head_dim * w.element_bytes
-    return streaming(name, [Access(name, size), Access(f"{name}'", size, True)], elements=size // w.element_bytes)
+    size = w.batch * w.heads_q * w.seq_q * (w.head_dim if tensor == "Q" else w.head_dim_v) * w.element_bytes
+    accesses = [Access(tensor, size), Access(f"{tensor} transposed", size, True)]
+    return streaming(f"{tensor} transpose", accesses, elements=size // w.element_bytes)

@@ -6,6 +6,7 @@ The passes of each form are counted from the source of the code that was timed:
   ``benchmarks/benchmark_flash_attention.py``): the scale is the GEMM's alpha, a causal mask is one addition, softmax
   reads and writes 16-bit values; Q, K and V are first copied into ``[batch * heads, seq, head_dim]`` and dO, dQ, dK and
   dV back into the packed layout.
+* ``eager``: the same on tensors that are already ``[batch, heads, seq, head_dim]``: no copies.
 * ``hf_eager``: Hugging Face's `eager_attention_forward`: separate scale and mask passes, softmax in fp32, cast back.
 * ``sdpa_math``: PyTorch >= 2.5 `scaled_dot_product_attention`, math backend: everything in fp32.
 * ``fused_epilogue``: scale and mask in the GEMM's epilogue, the fewest passes an unfused form can make.
@@ -27,6 +28,9 @@ BROADCAST_INSTRUCTIONS = 50
 
 PyTorch's TensorIterator then computes each element's offset from its index with divisions instead of loading vectors
 (``aten/src/ATen/native/cuda/OffsetCalculator.cuh``)."""
+DROPOUT_INSTRUCTIONS = 25
+"""Integer instructions per element of a dropout pass: a Philox-4x32-10 call of about 100 gives four numbers (Salmon et
+al., SC 2011; ``aten/src/ATen/native/cuda/Dropout.cu``)."""
 ELEMENTWISE_THREADS, ELEMENTWISE_WORK = 128, 4
 """Threads of a block and elements of a thread in PyTorch's elementwise kernels (``CUDALoops.cuh``)."""
 
@@ -67,6 +71,7 @@ class NaiveForm:
 
 FORMS: dict[str, NaiveForm] = {
     "benchmark": NaiveForm(),
+    "eager": NaiveForm(copies=False),
     "hf_eager": NaiveForm(scale_pass=True, mask_pass="always", softmax_bytes=4, cast_pass=True),
     "sdpa_math": NaiveForm(
         score_bytes=4, mask_pass="masked", softmax_bytes=4, cast_pass=True, checks=True, gemm_dtype="fp32"
@@ -180,7 +185,7 @@ def _forward(sizes: _Sizes, path: Path) -> list[Kernel]:
         kernels.append(_pass("scale", scores, pairs))
     if _masked(w, form):
         mask = Access("mask", w.seq_q * w.seq_kv * s)
-        kernels.append(_pass("mask", [*scores, mask], pairs, broadcast=w.batch * w.heads_q > 1))
+        kernels.append(_pass("mask", [*scores, mask], pairs, BROADCAST_INSTRUCTIONS * (w.batch * w.heads_q > 1)))
     kernels.append(_softmax("softmax", [Access("S", pairs * s), Access("P", pairs * p, True)], w, pairs))
     if form.checks:
         kernels.append(_pass("is -inf", [Access("S", pairs * s), Access("B", pairs, True)], pairs))
@@ -196,13 +201,15 @@ def _forward(sizes: _Sizes, path: Path) -> list[Kernel]:
                 "dropout",
                 [Access(weights, pairs * p), Access("Pd", pairs * p, True), Access("D", pairs, True)],
                 pairs,
+                DROPOUT_INSTRUCTIONS,
             )
         )
         weights = "Pd"
     kernels.append(
         gemm(
             "O = P V", sizes.heads, (w.seq_q, w.head_dim_v, w.seq_kv),
-            Operand(weights, p), Operand("V'" if form.copies else "V", e, w.group), Operand("O", e), dtype=dtype, path=path,
+            Operand(weights, p), Operand("V'" if form.copies else "V", e, w.group), Operand("O", e),
+            dtype=dtype, path=path,
         )
     )  # fmt: skip
     return kernels
@@ -232,9 +239,7 @@ def _backward(sizes: _Sizes, path: Path) -> list[Kernel]:
     kernels = [] if not form.copies else [copy("dO", heads * nq * dv)]
     kernels += [
         product("dV = P^T dO", (nk, dv, nq), Operand(weights, small), Operand("dO", e), Operand("dV", e)),
-        product(
-            "dP = dO V^T", (nq, nk, dv), Operand("dO", e), Operand(v, e, w.group), Operand("dP", small)
-        ),
+        product("dP = dO V^T", (nq, nk, dv), Operand("dO", e), Operand(v, e, w.group), Operand("dP", small)),
     ]
     if w.dropout:
         kernels.append(
@@ -279,16 +284,13 @@ def _backward(sizes: _Sizes, path: Path) -> list[Kernel]:
     return kernels
 
 
-def _pass(
-    name: str, accesses: list[Access], elements: int, fp32: float = 1.0, broadcast: bool = False
-) -> Kernel:
+def _pass(name: str, accesses: list[Access], elements: int, int32: int = 0) -> Kernel:
     """An elementwise kernel of PyTorch over `elements` elements."""
     return streaming(
         name,
         accesses,
         elements=elements,
-        fp32_per_element=fp32,
-        int32_per_element=BROADCAST_INSTRUCTIONS if broadcast else 0,
+        int32_per_element=int32,
         threads=ELEMENTWISE_THREADS,
         blocks=-(-elements // (ELEMENTWISE_THREADS * ELEMENTWISE_WORK)),
     )

@@ -147,7 +147,12 @@ def gemm(
     kinds = list(dict.fromkeys((rows, columns) for rows in (tile.m, last_m) for columns in (tile.n, last_n)))
     refills = max(steps - tile.stages, 0)
     filled = steps - refills
-    counts = (1, filled - short * (not refills), short * (not refills), refills - short * bool(refills))
+    counts: tuple[int, ...] = (
+        1,
+        filled - short * (not refills),
+        short * (not refills),
+        refills - short * bool(refills),
+    )
     counts = (*counts, short * bool(refills), filled, 1)
     operands = (tile.warps // 2 * tile.m + 2 * tile.n) * tile.k * a.element_bytes  # warps in a grid of two columns
     product = TileOp("mma", c.tensor, flops=2 * tile.m * tile.n * tile.k, smem_bytes=operands)

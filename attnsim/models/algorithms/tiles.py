@@ -7,6 +7,8 @@ tutorial 06 (commit 003da478); xformers' ``generate_kernels.py`` (December 2024)
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attnsim.models.algorithms.flash import FlashTile, padded
 from attnsim.models.algorithms.flash_backward import BackwardTile
 from attnsim.models.gpu import Gpu
@@ -81,7 +83,10 @@ def fa3_forward(w: Workload, gpu: Gpu, paged: bool = False, pack_gqa: bool = Fal
         shape = _fa3_fp8(d, local, paged)
         in_smem = False
     elif d <= 64:
-        shape, in_smem = (192, 128), False  # the paper's kernel; trees since 2025 take 192 x 192 without a mask
+        shape, in_smem = (
+            (192, 128),
+            False,
+        )  # the paper's kernel; trees since 2025 take 192 x 192 without a mask
     elif d <= 96:
         shape, in_smem = ((192, 128), True) if local or paged else ((192, 144), True)
     elif d <= 128:
@@ -144,7 +149,14 @@ def fa3_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     else:
         rows, keys, stages = 64, 80, 2
     return BackwardTile(
-        rows, keys, warps=8, stages_q=stages, path="wgmma", extra_threads=128, registers=168, v_in_registers=True
+        rows,
+        keys,
+        warps=8,
+        stages_q=stages,
+        path="wgmma",
+        extra_threads=128,
+        registers=168,
+        v_in_registers=True,
     )
 
 
@@ -183,7 +195,7 @@ def triton(w: Workload, gpu: Gpu) -> FlashTile:
 
 
 def xformers(w: Workload, gpu: Gpu) -> FlashTile:
-    """xformers' and PyTorch's memory-efficient kernel (cutlass)."""
+    """Xformers' and PyTorch's memory-efficient kernel (cutlass)."""
     d = max(w.head_dim, w.head_dim_v)
     if d <= 64:
         return FlashTile(64, 64, warps=4, registers=128, p_in_smem=True)
@@ -198,15 +210,32 @@ def xformers_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     if d <= 64:
         return BackwardTile(64, 64, warps=4, stages_q=1, registers=168)
     tile = BackwardTile(128, 128, warps=16, stages_q=1, registers=128)
-    fits = sum(n for _, n in tile.buffers(padded(d), padded(d), w.element_bytes)) <= gpu.sm.shared_memory_per_block_bytes
+    fits = (
+        sum(n for _, n in tile.buffers(padded(d), padded(d), w.element_bytes)) <= gpu.sm.shared_memory_per_block_bytes
+    )
     return tile if d <= 128 and fits else BackwardTile(64, 64, warps=4, stages_q=1, registers=168)
 
 
+def cudnn(w: Workload, gpu: Gpu, decode: bool) -> FlashTile:
+    """A stand-in for cuDNN's closed kernels before Hopper: 128 rows, one block an SM; 16 packed rows in decode."""
+    d = padded(max(w.head_dim, w.head_dim_v))
+    limit = gpu.sm.shared_memory_per_block_bytes
+    base = (
+        FlashTile(16, 128, loop="staged", stages=2, registers=128, pack_gqa=True)
+        if decode
+        else FlashTile(128, 128, warps=8, warpgroups=2, max_blocks_per_sm=1)
+    )
+    while base.shared_memory_bytes(d, d, w.element_bytes) > limit and base.keys > 16:
+        base = replace(base, keys=base.keys // 2)
+    return base
+
+
 def fa4(w: Workload, gpu: Gpu) -> FlashTile:
-    """FlashAttention-4's Blackwell block: two 128-row tiles, one softmax warpgroup each, accumulators in tensor memory."""
+    """FlashAttention-4's Blackwell block: two 128-row tiles with a softmax warpgroup each, accumulators in TMEM."""
+    wide = padded(max(w.head_dim, w.head_dim_v)) > 128
     return FlashTile(
-        256,
-        128 if w.head_dim <= 128 else 64,
+        128 if wide else 256,
+        64 if wide else 128,
         warps=8,
         loop="fa3",
         stages=2,

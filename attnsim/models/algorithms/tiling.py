@@ -86,9 +86,7 @@ def visible_keys(w: Workload, first: Ints, last: Ints) -> tuple[Ints, Ints]:
     """Half-open key intervals that queries `first` to `last` (inclusive) see, as :meth:`Mask.columns` for arrays."""
     shift, mask = w.seq_kv - w.seq_q, w.mask
     low = np.zeros_like(first) if mask.left is None else np.maximum(0, first + shift - mask.left)
-    high = (
-        np.full_like(last, w.seq_kv) if mask.right is None else np.minimum(w.seq_kv, last + shift + mask.right + 1)
-    )
+    high = np.full_like(last, w.seq_kv) if mask.right is None else np.minimum(w.seq_kv, last + shift + mask.right + 1)
     empty = high <= low
     return np.where(empty, 0, low), np.where(empty, 0, high)
 

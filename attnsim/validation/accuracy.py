@@ -1,0 +1,200 @@
+"""How wrong the predictions are, on rows that the fit did not see, and every constant behind them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from attnsim.models.algorithms import flash, flash_backward, naive, passes
+from attnsim.models.calibration import (
+    GPU_NUMBERS,
+    IMPLEMENTATION_NUMBERS,
+    Numbers,
+    calibrations,
+    choose,
+    gpu_calibrations,
+)
+from attnsim.models.implementations import IMPLEMENTATIONS
+from attnsim.simulator import memory
+from attnsim.validation.datasets import Row, published_rows
+from attnsim.validation.fit import groups
+
+LENGTHS = ((0, 511), (512, 1023), (1024, 4095), (4096, 1 << 40))
+"""Length bands of the table, by the longer of seq_q and seq_kv."""
+
+HAND_CHOSEN = (
+    ("simulator.memory", "KNEE", memory.KNEE, "footprint over capacity where L2 hits begin to fail and end"),
+    (
+        "algorithms.flash",
+        "MASK_INSTRUCTIONS",
+        flash.MASK_INSTRUCTIONS,
+        "compare and select, per score of a masked tile",
+    ),
+    (
+        "algorithms.flash_backward",
+        "DS_INSTRUCTIONS",
+        flash_backward.DS_INSTRUCTIONS,
+        "dS = P (dP - D), per score",
+    ),
+    ("algorithms.naive", "SOFTMAX_INSTRUCTIONS", naive.SOFTMAX_INSTRUCTIONS, "per element of a softmax pass"),
+    (
+        "algorithms.naive",
+        "BROADCAST_INSTRUCTIONS",
+        naive.BROADCAST_INSTRUCTIONS,
+        "offset arithmetic of a broadcast pass",
+    ),
+    ("algorithms.naive", "DROPOUT_INSTRUCTIONS", naive.DROPOUT_INSTRUCTIONS, "Philox, per element"),
+    ("algorithms.passes", "STREAM_BYTES", passes.STREAM_BYTES, "bytes a block of a helper kernel reads"),
+    (
+        "algorithms.passes",
+        "GemmTile",
+        "128 x 128 x 32, 3 stages, 4 warps",
+        "tile of cuBLAS's batched GEMMs (closed)",
+    ),
+    ("algorithms.helpers", "cache_write", "8 instructions per 16 bytes", "addresses of a paged cache write"),
+)
+"""Constants in code that are neither datasheet nor public source; they hold for every implementation alike."""
+
+
+def accuracy_table() -> list[dict[str, Any]]:
+    """Errors by source, implementation, GPU, pass, split and length band, each from rows the fit did not see.
+
+    Returns
+    -------
+    list of dict
+        ``source, implementation, gpu, pass, split, band, rows, mean, median, p90, worst``; errors are fractions of
+        the measured time, ``|predicted / measured - 1|``. `split` says what was left out of the fit: a "band" of
+        lengths and heads, a whole "head_dim", or "never fitted" for implementations without a calibration of their
+        own, which borrow the nearest. `band` "all" is the total of the lines above it.
+    """
+    cells: dict[tuple[str, ...], list[tuple[int, float]]] = {}
+    for row, split, error in _errors():
+        key = (row.case.source, row.case.implementation or "", row.case.gpu, row.case.passes, split)
+        cells.setdefault(key, []).append((max(row.case.seq_q, row.case.seq_kv), error))
+    table = []
+    for cell, found in sorted(cells.items()):
+        names: dict[str, Any] = dict(zip(("source", "implementation", "gpu", "pass", "split"), cell, strict=True))
+        for low, high in LENGTHS:
+            band = [error for length, error in found if low <= length <= high]
+            if band:
+                table.append(names | {"band": _band(low, high)} | _summary(band))
+        table.append(names | {"band": "all"} | _summary([error for _, error in found]))
+    return table
+
+
+def targets_table() -> list[dict[str, Any]]:
+    """The same errors summed up by what a user asks for: one line a kind of prediction and split."""
+    kinds: dict[tuple[str, str], list[float]] = {}
+    for row, split, error in _errors():
+        kind = _kind(row)
+        if kind:
+            kinds.setdefault((kind, split), []).append(error)
+    return [{"what": kind, "split": split} | _summary(errors) for (kind, split), errors in sorted(kinds.items())]
+
+
+def _kind(row: Row) -> str:
+    case, length = row.case, max(row.case.seq_q, row.case.seq_kv)
+    match row.record.name:
+        case "flash_attn_v2" if case.source.startswith("fa"):
+            return f"FlashAttention-2, {row.gpu.architecture}, papers' tables"
+        case "flash_attn_v3":
+            return "FlashAttention-3, hopper, paper's table"
+        case "vllm_flash_attn":
+            return f"vLLM, A100, {'decode' if case.passes == 'decode' else 'prefill'}"
+        case "pytorch" | "pytorch_eager":
+            return f"unfused PyTorch, {row.gpu.architecture}, N >= 1024" if length >= 1024 else ""
+        case name if case.source.startswith("cudnn"):
+            return "cuDNN sweeps, A100 PCIe" + ("" if name.startswith("cudnn") else f", {name}")
+        case name:
+            return f"{name}, {row.gpu.architecture}"
+
+
+def _errors() -> list[tuple[Row, str, float]]:
+    """(row, split, error) for every published row and every fold that did not see it."""
+    from joblib import Parallel, delayed
+
+    rows = published_rows()
+    tasks: list[tuple[int, str, Numbers]] = []
+    for index, row in enumerate(rows):
+        tasks += ((index, split, numbers) for split, numbers in _unseen(row))
+    chunks = [tasks[start::8] for start in range(8)]
+    done = Parallel(n_jobs=min(2, os.cpu_count() or 1))(delayed(_predict)(chunk) for chunk in chunks)
+    return [(rows[index], split, error) for chunk in done for index, split, error in chunk]
+
+
+def _predict(tasks: Sequence[tuple[int, str, Numbers]]) -> list[tuple[int, str, float]]:
+    rows = published_rows()
+    return [(i, split, abs(rows[i].predict_s(numbers) / rows[i].measured_s - 1)) for i, split, numbers in tasks]
+
+
+def _unseen(row: Row) -> Iterable[tuple[str, Numbers]]:
+    """The numbers to predict a row with that were fitted without it, by split."""
+    own = calibrations().get((row.record.name, row.gpu.architecture))
+    if own is not None and row.case.source in own.sources:
+        for split, group in groups(row).items():
+            if f"{split}: {group}" in own.folds:
+                yield split, own.folds[f"{split}: {group}"]
+        return
+    like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
+    yield "never fitted", choose(row.record.name, like, row.gpu).numbers
+
+
+def _band(low: int, high: int) -> str:
+    return f"{low}+" if high >= 1 << 40 else f"{low}-{high}"
+
+
+def _summary(errors: Sequence[float]) -> dict[str, Any]:
+    values = np.array(errors)
+    return {
+        "rows": len(values),
+        "mean": round(float(values.mean()), 4),
+        "median": round(float(np.median(values)), 4),
+        "p90": round(float(np.quantile(values, 0.9)), 4),
+        "worst": round(float(values.max()), 4),
+    }
+
+
+def constants() -> list[dict[str, Any]]:
+    """Every constant that is neither a datasheet figure nor a fact of public source: fitted, or chosen by hand.
+
+    Returns
+    -------
+    list of dict
+        ``owner, number, value, low, high, fitted, unit, meaning``; `low` and `high` are the 95 % confidence interval.
+    """
+    out = []
+    for gpu, (_, gpu_numbers) in gpu_calibrations().items():
+        for name, value in asdict(gpu_numbers).items():
+            number = GPU_NUMBERS[name]
+            if value is not None and value != number.prior:
+                out.append(_constant(gpu, name, value, None, number.unit, number.meaning))
+    for (owner, architecture), calibration in calibrations().items():
+        for name in calibration.fitted:
+            number = IMPLEMENTATION_NUMBERS[name]
+            meaning = IMPLEMENTATIONS[owner].extra if name == "extra" else number.meaning
+            value = getattr(calibration.numbers, name)
+            out.append(
+                _constant(
+                    f"{owner}, {architecture}",
+                    name,
+                    value,
+                    calibration.ranges.get(name),
+                    number.unit,
+                    meaning,
+                )
+            )
+    for owner, name, chosen, meaning in HAND_CHOSEN:
+        out.append(_constant(owner, name, chosen, None, "", meaning) | {"fitted": "by hand"})
+    return out
+
+
+def _constant(
+    owner: str, name: str, value: object, interval: tuple[float, float] | None, unit: str, meaning: str
+) -> dict[str, Any]:
+    low, high = interval or (None, None)
+    row = {"owner": owner, "number": name, "value": value, "low": low, "high": high, "fitted": "yes"}
+    return row | {"unit": unit, "meaning": meaning}

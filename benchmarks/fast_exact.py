@@ -1,0 +1,206 @@
+"""Default mode against exact mode over every algorithm: run `python benchmarks/fast_exact.py [--small | --large]`.
+
+Sixty small cases drawn from a seed, and twelve in which the default mode extends what it played (above 6,000 thread
+blocks). Target (issue "What it must show", 3): median difference of the kernels' total time <= 1 %, worst <= 3 %.
+`tests/model/test_fast_exact.py` asserts it on the same cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from attnsim.models.calibration import Numbers
+from attnsim.models.gpu_files import load_gpu
+from attnsim.models.implementations import IMPLEMENTATIONS
+from attnsim.models.mask import Mask
+from attnsim.models.schedule import Schedule
+from attnsim.models.workload import Workload
+from attnsim.simulator.replay import Cache, KernelReplay, replay
+
+SMALL, LARGE = 60, 12
+DISPATCHED = 6000
+"""Thread blocks above which a case counts as large."""
+SMALL_SEGMENTS = 60_000
+"""Executions of a segment (about a tile step each) that a small case may have."""
+TARGETS = {"median": 0.01, "worst": 0.03}
+A100, H100, ADA, B200 = "a100-sxm4-80gb", "h100-sxm5-80gb", "rtx-4090", "b200-sxm-180gb"
+FULL, CAUSAL = Mask.full(), Mask.causal()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One question put to both modes."""
+
+    family: str
+    implementation: str
+    gpu: str
+    workload: Workload
+    cache: Cache = "warm"
+
+    def schedule(self) -> Schedule:
+        return IMPLEMENTATIONS[self.implementation].build(self.workload, load_gpu(self.gpu), None)
+
+    def __str__(self) -> str:
+        return f"{self.family}: {self.implementation}, {self.gpu}, {self.cache}, {self.workload}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Microseconds of a case in both modes, and its kernels as each mode saw them."""
+
+    case: Case
+    exact_us: float
+    fast_us: float
+    seconds: float
+    kernels: tuple[tuple[KernelReplay, KernelReplay], ...]
+
+    @property
+    def difference(self) -> float:
+        """Default mode over exact mode, minus one."""
+        return self.fast_us / self.exact_us - 1
+
+    def __str__(self) -> str:
+        return f"{100 * self.difference:+6.2f} %  exact {self.exact_us:10.2f} us  fast {self.fast_us:10.2f} us  {self.case}"
+
+    def details(self) -> str:
+        """The kernels that differ, each with its share of the case."""
+        lines = []
+        for exact, fast in self.kernels:
+            off = fast.time_s / exact.time_s - 1
+            lines.append(
+                f"    {100 * off:+6.2f} %  exact {exact.time_s * 1e6:10.2f} us  {exact.name}: {exact.blocks} blocks, "
+                f"{exact.blocks_per_sm} per SM, {exact.waves:.2f} waves"
+            )
+        return "\n".join(lines)
+
+
+FAMILIES: dict[str, tuple[tuple[str, str], ...]] = {
+    "naive": (("pytorch", A100), ("pytorch", H100), ("hf_eager", A100)),
+    "naive backward": (("pytorch", A100), ("naive_fused_epilogue", H100)),
+    "flash-1": (("flash_attn_v1", A100),),
+    "flash-1 backward": (("flash_attn_v1", A100),),
+    "flash-2": (("flash_attn_v2", A100), ("flash_attn_v2", H100), ("flash_attn_v2", ADA)),
+    "split-KV": (("flash_attn_v2", A100), ("flash_attn_v3", H100), ("flash_attn_v2", H100)),
+    "flash-3": (("flash_attn_v3", H100),),
+    "flash-4": (("flash_attn_v4", B200),),
+    "staged": (("flash_attn_triton", A100), ("flash_attn_triton", H100)),
+    "sliding-window": (("flash_attn_v2", A100), ("flash_attn_v3", H100)),
+    "serving": (("vllm_flash_attn", A100), ("flash_attention", A100), ("vllm_flash_attn_fa3", H100)),
+    "serving decode": (("vllm_flash_attn", A100), ("flash_attention", A100), ("vllm_flash_attn_fa3", H100)),
+    "flash backward": (("flash_attn_v2", A100), ("flash_attn_v3", H100), ("flash_attn_v2", ADA)),
+    "xformers": (("xformers_cutlass", A100), ("xformers_cutlass", "v100-sxm2-32gb")),
+    "cudnn": (("cudnn", A100), ("cudnn", H100)),
+}
+
+
+def workload(family: str, draw: random.Random) -> Workload:
+    """A random shape for a family."""
+    decoding = family in ("split-KV", "serving decode")
+    unfused = family.startswith("naive")
+    both = "backward" in family
+    seq = draw.choice([128, 256, 384] if unfused else [128, 333, 512, 1024, 2048, 3000])
+    heads_kv = draw.choice([1, 2, 4, 8])
+    mask = draw.choice([FULL, CAUSAL])
+    if family == "sliding-window":
+        mask = draw.choice([Mask.sliding_window(256), Mask.sliding_window(700), Mask.sliding_window(512, causal=False)])
+    return Workload(
+        batch=draw.choice([1, 2, 4]),
+        heads_q=heads_kv * draw.choice([1, 1, 4, 8]),
+        seq_q=1 if decoding else seq,
+        head_dim=draw.choice([64, 128]),
+        heads_kv=heads_kv,
+        seq_kv=draw.choice([1024, 4096, 10_000, 32_768]) if decoding else seq,
+        dtype="fp16",
+        passes="decode" if decoding else "fwd+bwd" if both else "fwd",
+        mask=FULL if decoding else mask,
+    )
+
+
+def small_cases() -> Iterator[Case]:
+    """The sixty small cases, the same at every run."""
+    draw = random.Random(20)
+    for number in range(SMALL):
+        family = list(FAMILIES)[number % len(FAMILIES)]
+        while True:
+            implementation, gpu = draw.choice(FAMILIES[family])
+            cache: Cache = draw.choice(["warm", "cold"])
+            case = Case(family, implementation, gpu, workload(family, draw), cache)
+            if segments(case) <= SMALL_SEGMENTS:
+                yield case
+                break
+
+
+def large_cases() -> Iterator[Case]:
+    """The twelve large cases: causal and full, few steps a block, and a million tokens at one head."""
+    million = Workload(1, 1, 1 << 20, 128, mask=Mask.sliding_window(1024))
+    yield from (
+        Case("flash-2, full", "flash_attn_v2", A100, Workload(64, 16, 1024, 64, dtype="fp16")),
+        Case("flash-2, causal", "flash_attn_v2", A100, Workload(64, 16, 1024, 64, dtype="fp16", mask=CAUSAL)),
+        Case("flash-2, causal", "flash_attn_v2", H100, Workload(16, 32, 2048, 128, mask=CAUSAL)),
+        Case("flash-2, causal", "flash_attn_v2", ADA, Workload(32, 32, 1024, 128, 8, mask=CAUSAL)),
+        Case("flash-3, full", "flash_attn_v3", H100, Workload(64, 16, 1024, 128)),
+        Case("flash-3, causal", "flash_attn_v3", H100, Workload(64, 16, 1024, 128, 4, mask=CAUSAL)),
+        Case("staged, causal", "flash_attn_triton", A100, Workload(32, 32, 1024, 64, mask=CAUSAL)),
+        Case("flash-1, full", "flash_attn_v1", A100, Workload(64, 128, 256, 64, dtype="fp16")),
+        Case("serving, causal", "vllm_flash_attn", A100, Workload(32, 32, 512, 128, 8, mask=CAUSAL)),
+        Case("naive, causal", "pytorch", A100, Workload(8, 16, 256, 64, dtype="fp16", mask=CAUSAL)),
+        Case("sliding window, a million tokens", "flash_attn_v2", A100, million),
+        Case("sliding window, a million tokens", "flash_attn_v3", H100, million),
+    )
+
+
+def segments(case: Case) -> int:
+    """Executions of a segment in the whole call."""
+    return sum(int(kernel.executions().sum()) for kernel in case.schedule().kernels)
+
+
+def compare(case: Case, numbers: Numbers | None = None) -> Outcome:
+    """Put a case to both modes."""
+    gpu, schedule = load_gpu(case.gpu), case.schedule()
+    began = time.perf_counter()
+    exact, fast = (
+        replay(schedule, gpu, numbers or Numbers(), mode=mode, cache=case.cache, launch="kernel")
+        for mode in ("exact", "fast")
+    )
+    pairs = tuple(zip(exact.kernels, fast.kernels, strict=True))
+    return Outcome(case, exact.time_s * 1e6, fast.time_s * 1e6, time.perf_counter() - began, pairs)
+
+
+def summary(outcomes: list[Outcome]) -> tuple[float, float]:
+    """Median and worst absolute difference."""
+    sizes = [abs(outcome.difference) for outcome in outcomes]
+    return statistics.median(sizes), max(sizes)
+
+
+def main() -> int:
+    """Print the table and the summary; 1 when a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="only the sixty small cases")
+    parser.add_argument("--large", action="store_true", help="only the twelve large cases")
+    parser.add_argument("--kernels", action="store_true", help="list the kernels of cases beyond the worst allowed")
+    args = parser.parse_args()
+    cases = [*(() if args.large else small_cases()), *(() if args.small else large_cases())]
+    outcomes = []
+    for case in cases:
+        outcome = compare(case)
+        outcomes.append(outcome)
+        print(outcome, flush=True)
+        if args.kernels and abs(outcome.difference) > TARGETS["worst"]:
+            print(outcome.details(), flush=True)
+    median, worst = summary(outcomes)
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    print(f"{len(outcomes)} cases: median {100 * median:.2f} %, worst {100 * worst:.2f} %; {seconds:.0f} s")
+    return int(median > TARGETS["median"] or worst > TARGETS["worst"])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

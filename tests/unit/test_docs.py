@@ -1,0 +1,93 @@
+"""The documents: every example runs, every command is one, every link leads somewhere."""
+
+import json
+import re
+import time
+from importlib import resources
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from attnsim import load_gpu
+from attnsim.cli import main
+from benchmarks.refresh_readme import blocks, commands, documents, write_files
+
+DOCUMENTS = {path.name: path.read_text(encoding="utf-8") for path in documents()}
+EVERYTHING = {*DOCUMENTS, "CHANGELOG.md"}
+COMMANDS = {"predict", "gpus", "algorithms", "roofline", "accuracy", "fit", "demo", "--version"}
+SLOW_S = 10.0
+"""A command that takes longer on a laptop is to be marked `# takes ...`."""
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_commands_are_answered(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_files(DOCUMENTS[name], tmp_path)
+    seen = set()
+    for language, content in blocks(DOCUMENTS[name]):
+        for command in commands(content) if language == "console" else []:
+            words = command.words
+            if words[0] == "cat":
+                (tmp_path / words[1]).write_text(command.shown, encoding="utf-8")
+            if words[0] != "attnsim" or tuple(words) in seen:
+                continue
+            seen.add(tuple(words))
+            assert words[1] in COMMANDS, command.line
+            if not command.is_run:  # that it exists is all that can be asked of it here
+                assert main([words[1], "--help"]) == 0, command.line
+                continue
+            begin = time.perf_counter()
+            code = main(words[1:])
+            captured = capsys.readouterr()
+            assert code == 0, f"{command.line}\n{captured.err}"
+            assert time.perf_counter() - begin < SLOW_S, command.line
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_python_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    for language, content in blocks(DOCUMENTS[name]):
+        if language == "python":
+            exec(compile(content, name, "exec"), namespace)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_gpu_files_load_and_meet_the_schema(name: str, tmp_path: Path) -> None:
+    schema = json.loads(resources.files("attnsim.models").joinpath("gpu.schema.json").read_text("utf-8"))
+    for path in write_files(DOCUMENTS[name], tmp_path):
+        jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), schema)
+        assert load_gpu(str(path)).id == path.stem
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_links_lead_somewhere(name: str) -> None:
+    root = documents()[0].parent
+    place = next(path for path in (root / name, root / "docs" / name) if path.exists())
+    for target in re.findall(r"\]\(([^)\s]+)\)", _prose(place)):
+        if target.startswith(("https://", "mailto:")):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (place.parent / file).resolve() if file else place
+        assert there.exists(), f"{name}: {target}"
+        if anchor:
+            assert anchor in _anchors(there), f"{name}: {target}"
+
+
+def test_the_table_of_errors_has_its_place() -> None:
+    readme = DOCUMENTS["README.md"]
+    assert readme.index("<!-- accuracy:begin -->") < readme.index("<!-- accuracy:end -->")
+
+
+def _prose(path: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def _anchors(path: Path) -> set[str]:
+    """Anchors of a document's headings, as the usual renderers make them."""
+    headings = re.findall(r"^#+ (.+)$", _prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
