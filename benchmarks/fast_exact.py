@@ -69,7 +69,8 @@ class Outcome:
         return self.fast_us / self.exact_us - 1
 
     def __str__(self) -> str:
-        return f"{100 * self.difference:+6.2f} %  exact {self.exact_us:10.2f} us  fast {self.fast_us:10.2f} us  {self.case}"
+        both = f"exact {self.exact_us:10.2f} us  fast {self.fast_us:10.2f} us"
+        return f"{100 * self.difference:+6.2f} %  {both}  {self.case}"
 
     def details(self) -> str:
         """The kernels that differ, each with its share of the case."""

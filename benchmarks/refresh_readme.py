@@ -1,12 +1,14 @@
 """Write the real output of every documented command back into the documents that show it.
 
-`python benchmarks/refresh_readme.py` rewrites README.md, CONTRIBUTING.md and docs/*.md in place; `--check` changes
-nothing and fails if anything would change; `--no-accuracy` leaves the table of errors as it is.
+`python benchmarks/refresh_readme.py` rewrites README.md, CONTRIBUTING.md and docs/*.md in place. With `--check` it
+changes nothing and fails if anything would change; `--no-accuracy` leaves the table of errors as it is; `--benchmarks`
+also runs the benchmarks that a document quotes.
 
-In a ```console block a line `$ attnsim ...` is run (`| head -N` keeps N lines) and what follows it is replaced; a line
-`$ cat FILE` makes FILE of what follows it, as a ```yaml block that begins with `# NAME.yaml` makes that one; other commands, and those with a comment `# needs a GPU` or `# takes ...`,
-are left alone. A ```python block followed by a ```text block has its output there. The accuracy table goes between
-the markers `<!-- accuracy:begin -->` and `<!-- accuracy:end -->`.
+In a ```console block a line `$ attnsim ...` is run, and what follows it replaced; `| head -N` keeps N lines. A line
+`$ cat FILE` makes FILE of what follows it, a ```yaml block that begins with `# NAME.yaml` makes that file. Other
+commands, and those with a comment `# needs a GPU` or `# takes ...`, are left alone. A ```python block followed by a
+```text block has its output there; it sees the names of the blocks above it. The table of errors goes between
+`<!-- accuracy:begin -->` and `<!-- accuracy:end -->`.
 """
 
 from __future__ import annotations
@@ -18,28 +20,17 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LEFT_ALONE = re.compile(r"#\s*(needs a GPU|takes )")
 ACCURACY = re.compile(r"(<!-- accuracy:begin -->\n).*?(<!-- accuracy:end -->)", re.DOTALL)
-COLUMNS = (
-    "source",
-    "implementation",
-    "gpu",
-    "pass",
-    "split",
-    "band",
-    "rows",
-    "mean",
-    "median",
-    "p90",
-    "worst",
-)
-ERRORS = ("mean", "median", "p90", "worst")
+COMMAND_LINE = "import sys; from attnsim.cli import main; sys.exit(main())"
+SILENTLY = "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()):\n    exec({!r}, globals())\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +46,27 @@ class Command:
         return shlex.split(self.line.partition("|")[0], comments=True)
 
     @property
-    def head(self) -> int | None:
-        """Lines kept by `| head -N`."""
-        found = re.search(r"\|\s*head -(\d+)", self.line)
-        return int(found[1]) if found else None
-
-    @property
     def is_run(self) -> bool:
         """Whether it is a command of attnsim that a laptop answers at once."""
         return self.words[0] == "attnsim" and not LEFT_ALONE.search(self.line)
 
+    @property
+    def is_benchmark(self) -> bool:
+        """Whether it runs a script of this folder."""
+        return self.words[0] == "python" and self.words[1].startswith("benchmarks/")
+
+    def cut(self, output: str) -> str:
+        """What the pipe leaves of the output: `head -N` or `tail -N`."""
+        lines = output.strip("\n").splitlines()
+        found = re.search(r"\|\s*(head|tail) -(\d+)", self.line)
+        if found:
+            lines = lines[: int(found[2])] if found[1] == "head" else lines[-int(found[2]) :]
+        return "".join(f"{line}\n" for line in lines)
+
 
 def documents() -> list[Path]:
     """The documents with examples."""
-    return [
-        REPOSITORY / "README.md",
-        REPOSITORY / "CONTRIBUTING.md",
-        *sorted((REPOSITORY / "docs").glob("*.md")),
-    ]
+    return [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 
 
 def blocks(text: str) -> Iterator[tuple[str, str]]:
@@ -102,95 +96,104 @@ def commands(block: str) -> list[Command]:
     return found
 
 
-def run(code: Sequence[str], folder: Path) -> str:
-    """Output of a Python process in `folder`, blanks at line ends removed."""
+def run(arguments: list[str], folder: Path, *, may_fail: bool = False) -> str:
+    """Output of a Python process in `folder`, stderr last, blanks at line ends removed."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
-        [sys.executable, *code], capture_output=True, text=True, check=False, cwd=folder, env=environment
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=folder, env=environment
     )
-    if done.returncode:
-        sys.exit(f"{' '.join(code[-4:])}\nexit code {done.returncode}: {done.stderr}")
+    if done.returncode and not may_fail:
+        sys.exit(f"{' '.join(arguments[-3:])}\nexit code {done.returncode}: {done.stderr}")
     return "".join(f"{line.rstrip()}\n" for line in (done.stdout + done.stderr).splitlines())
 
 
-def refreshed_console(block: str, folder: Path) -> str:
+def refreshed_console(block: str, folder: Path, benchmarks: bool) -> str:
     """A console block with present output."""
     out = ""
     for command in commands(block):
-        shown = command.shown
-        if command.words[0] == "cat" and len(command.words) > 1:
-            (folder / command.words[1]).write_text(shown, encoding="utf-8")
+        shown, words = command.shown, command.words
+        if words[0] == "cat":
+            (folder / words[1]).write_text(shown, encoding="utf-8")
         elif command.is_run:
-            main = "import sys; from attnsim.cli import main; sys.exit(main())"
-            shown = run(["-c", main, *command.words[1:]], folder).strip("\n") + "\n"
-            if command.head is not None:
-                shown = "".join(shown.splitlines(keepends=True)[: command.head])
+            shown = command.cut(run(["-c", COMMAND_LINE, *words[1:]], folder))
+        elif command.is_benchmark and benchmarks:
+            shown = command.cut(run([str(REPOSITORY / words[1]), *words[2:]], folder, may_fail=True))
         out += f"$ {command.line}\n{shown}"
     return out
 
 
-def refreshed(text: str, folder: Path) -> str:
+def refreshed(text: str, folder: Path, benchmarks: bool = False) -> str:
     """A document with present output in its console blocks and below its Python blocks."""
     write_files(text, folder)
     out, end, code, printed = "", 0, "", ""
     for match in FENCE.finditer(text):
         language, content = match[1], match[2]
-        adjacent = not text[end : match.start()].strip()
         if language == "console":
-            content = refreshed_console(content, folder)
-        elif language == "python":
-            earlier = f"import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()):\n    exec({code!r}, globals())\n"
-            printed = run(["-c", earlier + content], folder) if _has_output(text, match.end()) else ""
-            code += content
-        elif language == "text" and adjacent and printed:
+            content = refreshed_console(content, folder, benchmarks)
+        elif language == "text" and printed and not text[end : match.start()].strip():
             content = printed
+        printed = ""
+        if language == "python":
+            if text[match.end() :].lstrip().startswith("```text"):
+                printed = run(["-c", SILENTLY.format(code) + content], folder)
+            code += content
         out += f"{text[end : match.start()]}```{language}\n{content}```"
         end = match.end()
-        if language != "python":
-            printed = ""
     return out + text[end:]
 
 
-def _has_output(text: str, end: int) -> bool:
-    return text[end:].lstrip().startswith("```text")
-
-
-def accuracy_markdown(rows: Sequence[Mapping[str, object]]) -> str:
-    """The error table of `attnsim accuracy` as Markdown."""
-    names = [name for name in COLUMNS if any(row.get(name) not in (None, "") for row in rows)]
-    right = {"rows", *ERRORS}
-    lines = [
-        "| " + " | ".join(names) + " |",
-        "|" + "|".join("---:" if name in right else "---" for name in names) + "|",
+def accuracy_markdown(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The errors of `attnsim accuracy` over all lengths, one line a case and one column a split."""
+    cases: dict[tuple[str, ...], dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["band"] == "all":
+            key = tuple(str(row[name]) for name in ("source", "implementation", "gpu", "pass"))
+            cases.setdefault(key, {})[row["split"]] = row
+    splits = sorted({split for found in cases.values() for split in found})
+    heads = [
+        "source",
+        "implementation",
+        "GPU",
+        "pass",
+        "rows",
+        *(f"{s}: mean (median)" for s in splits),
+        "p90",
+        "worst",
     ]
-    lines += ["| " + " | ".join(_cell(name, row.get(name)) for name in names) + " |" for row in rows]
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * 4}{'---:|' * (len(heads) - 4)}"]
+    for key, found in cases.items():
+        cells = [*key, str(max(row["rows"] for row in found.values()))]
+        for split in splits:
+            row = found.get(split)
+            cells.append(f"{_percent(row['mean'])} ({_percent(row['median'])})" if row else "")
+        cells += [_percent(max(row[name] for row in found.values())) for name in ("p90", "worst")]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(name: str, value: object) -> str:
-    if value is None:
-        return ""
-    if name in ERRORS and isinstance(value, float):
-        return f"{100 * value:.1f} %"
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+def _percent(error: float) -> str:
+    return f"{100 * error:.1f} %"
+
+
+def _accuracy() -> str:
+    sys.path.insert(0, str(REPOSITORY))
+    from attnsim.validation.accuracy import accuracy_table
+
+    return accuracy_markdown(accuracy_table())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing, fail if something is out of date")
     parser.add_argument("--no-accuracy", action="store_true", help="leave the table of errors as it is")
+    parser.add_argument("--benchmarks", action="store_true", help="run the benchmarks that a document quotes too")
     options = parser.parse_args()
-    table = ""
-    if not options.no_accuracy:
-        sys.path.insert(0, str(REPOSITORY))
-        from attnsim.validation.accuracy import accuracy_table
-
-        table = accuracy_markdown(accuracy_table())
+    table = "" if options.no_accuracy else _accuracy()
     stale = []
     for path in documents():
         text = path.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
-            new = refreshed(text, Path(folder))
+            new = refreshed(text, Path(folder), options.benchmarks)
         if table:
             new = ACCURACY.sub(lambda match: f"{match[1]}{table}{match[2]}", new)
         if new != text:

@@ -35,14 +35,14 @@ IMPLEMENTATION_NUMBERS: dict[str, Number] = {
     "step_clks": Number("clk", 150.0, 0.0, 2000.0, "latency of one inner step: barriers and dependent issue"),
     "block_clks": Number("clk", 2000.0, 0.0, 20000.0, "latency of a block's prologue and epilogue together"),
     "call_s": Number("s", 3e-6, 0.0, 3e-4, "fixed time of a call beside the launches of its kernels"),
-    "extra": Number("1", 1.0, 0.05, 10.0, "implementation's own number, named by the implementation"),
+    "extra": Number("1", 1.0, 0.125, 8.0, "implementation's own number, named by the implementation"),
 }
 
 GPU_NUMBERS: dict[str, Number] = {
     "hbm_fraction": Number("1", 0.0, 0.5, 1.0, "share of the HBM bandwidth reached; prior: the GPU file's"),
     "l2_fraction": Number("1", 0.7, 0.2, 1.0, "share of the L2 bandwidth reached"),
     "l2_capacity_fraction": Number("1", 0.6, 0.2, 1.0, "share of the L2 that keeps what will be read again"),
-    "launch_scale": Number("1", 1.0, 0.3, 6.0, "kernel launch cost over the GPU file's"),
+    "launch_scale": Number("1", 1.0, 0.25, 4.0, "kernel launch cost over the GPU file's"),
     "clock_fraction": Number("1", 1.0, 0.6, 1.15, "SM clock under load over the GPU file's sustained clock"),
 }
 
@@ -113,6 +113,8 @@ class Calibration:
     Parameters
     ----------
     implementation, architecture : str
+    gpu : str
+        GPU whose numbers the folds hold; rows of other GPUs take theirs from that GPU's own file.
     numbers : ImplementationNumbers
     fitted : tuple of str
         Which of the numbers the data determined; the others are at their prior.
@@ -130,6 +132,7 @@ class Calibration:
 
     implementation: str
     architecture: str
+    gpu: str
     numbers: ImplementationNumbers
     fitted: tuple[str, ...]
     held_out: ErrorSummary
@@ -252,6 +255,7 @@ def _read_calibration(data: dict[str, Any]) -> Calibration:
     return Calibration(
         implementation=data["implementation"],
         architecture=data["architecture"],
+        gpu=data["gpu"],
         numbers=ImplementationNumbers(**{k: v["value"] for k, v in data["numbers"].items()}),
         fitted=tuple(k for k, v in data["numbers"].items() if v["fitted"]),
         held_out=ErrorSummary(**data["held_out"]),

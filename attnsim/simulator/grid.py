@@ -25,8 +25,21 @@ PERIOD_TURNS = 4
 """Further turns it plays to find the period."""
 DISPATCHED_BLOCKS = 6000
 """Blocks handed out one by one; a longer launch repeats its pattern at the rate found."""
-PLAYED_IN_FULL = 250
-"""Segments in a grid so small that the fast mode plays it whole."""
+PLAYED_IN_FULL = 1500
+"""Segment executions of a grid so small that the fast mode plays it whole."""
+IN_STEP_WAVES = 1
+"""Waves during which SMs that began together still ask the memory for the same things at the same time."""
+QUEUEING = 10.0
+"""Power of the smooth maximum of a round alone and of the memory: near balance each waits for the other now and then.
+Chosen by hand against the exact mode."""
+SAMPLED_ROUNDS = 8
+"""Rounds of blocks in the sample that shows how unequal blocks share an SM."""
+SAMPLED_TURNS = 10
+"""Longest loop of the sampled blocks."""
+PHASES = (0.5, 0.25, 0.75)
+"""How far apart the residents of an SM begin in the samples; equal blocks keep their distance, so several are tried."""
+DOMINANT = 0.97
+"""Share of the blocks from which one class stands for all: the others are last, shorter tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +107,7 @@ class FastGrid:
         self.plays: dict[tuple[object, ...], Played] = {}
         turns = kernel.repeats.shape[1]
         kept = [0, turns // 2, turns - 1] if turns > 3 else list(range(turns))
+        self.kept = kept
         played = np.minimum(kernel.repeats[:, kept], PLAYED_TURNS)
         self.clipped = played.reshape(len(played), -1)
         self.beyond = kernel.repeats.sum(axis=1) - played.sum(axis=1)
@@ -135,7 +149,9 @@ class FastGrid:
             time += self.beyond[block_class, segment] * self.period(clipped, int(segment), resident, active)
         return time
 
-    def class_times(self, resident: int, active: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def class_times(
+        self, resident: int, active: float, rounds: int = 2
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Time of a first and of a following round of blocks, per class, with `resident` of them on an SM.
 
         Classes that differ only in how often they turn loops beyond what is played share their replays.
@@ -148,7 +164,7 @@ class FastGrid:
             members = np.flatnonzero(group == number)
             clipped, beyond = self.clipped[example], self.beyond[members]
             one = self.played(clipped, resident, 1, active).time
-            two = self.played(clipped, resident, 2, active).time
+            two = self.played(clipped, resident, 2, active).time if rounds > 1 else 2 * one
             extra = np.zeros(len(members))
             for segment in np.flatnonzero(beyond.any(axis=0)):
                 extra += beyond[:, segment] * self.period(clipped, int(segment), resident, active)
@@ -159,16 +175,89 @@ class FastGrid:
     def time(self) -> GridTime:
         """Time of the whole grid."""
         kernel, slots = self.kernel, self.sms * self.slots
-        blocks = kernel.blocks
+        blocks, counts = kernel.blocks, kernel.class_counts
+        if int(kernel.executions().sum()) <= PLAYED_IN_FULL:
+            return play_exact(kernel, self.compiled(sharers=1.0), self.sms, self.slots)
         resident = min(self.slots, -(-blocks // self.sms))
-        first, following = self.class_times(resident, self._sharers(blocks, resident))
-        if len(first) == 1:
-            total = self._uniform(blocks, first[0], following[0], resident)
+        first, following = self._rounds(blocks, resident)
+        longest = int(np.argmax(following))
+        if counts[longest] >= DOMINANT * blocks or len(first) == 1:
+            total = self._uniform(blocks, first[longest], following[longest], resident)
         else:
             total = self._mixed(first, following, resident)
-        shares = following / following.max() @ kernel.class_counts
-        waited = self._waited(int(np.argmax(following)), resident) * float(shares) / (self.sms * resident)
+        shares = following / following.max() @ counts
+        waited = self._waited(longest, resident) * float(shares) / (self.sms * resident)
         return GridTime(total, waited, resident, blocks / slots, kernel.requested())
+
+    def _rounds(self, blocks: int, resident: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Time of a first and of a later round of blocks, per class.
+
+        SMs that begin together ask the memory for the same things at the same time. Over the first rounds they fall out
+        of step; from then on a round takes what it takes with the memory to itself, or what the memory needs for all
+        blocks, whichever is longer. FlashAttention-1 fetches so much at each turn that it is brought back into step.
+        """
+        slots = self.sms * self.slots
+        sharers = self._sharers(blocks, resident)
+        if blocks <= IN_STEP_WAVES * slots or self.kernel.in_step:
+            return self.class_times(resident, sharers)
+        first = self.class_times(resident, sharers, rounds=1)[0]
+        alone = self.class_times(resident, 1.0)[1]
+        alone *= self._mixing(alone, resident)
+        memory = self.sms * resident * self.memory_times()
+        longer = np.maximum(alone, memory)
+        later = longer * ((alone / longer) ** QUEUEING + (memory / longer) ** QUEUEING) ** (1 / QUEUEING)
+        settling = 2.0 - 0.5 ** (blocks // slots)
+        return later + settling * np.maximum(first - later, 0.0), later
+
+    def _mixing(self, alone: NDArray[np.float64], resident: int) -> float:
+        """How much longer blocks of all classes take beside one another than beside their own kind, begun together.
+
+        One SM plays a sample of the launch, loops scaled down and the first residents staggered, until the sample is
+        used up; list scheduling with the times of equal blocks says how long that should have taken.
+        """
+        if resident == 1:
+            return 1.0
+        phases = PHASES if len(alone) == 1 else PHASES[:1]
+        return float(np.mean([self._mixed_over_equal(alone, resident, phase) for phase in phases]))
+
+    def _mixed_over_equal(self, alone: NDArray[np.float64], resident: int, phase: float) -> float:
+        """:meth:`_mixing` for one sample, whose first residents are `phase` of a block apart."""
+        count = SAMPLED_ROUNDS * resident
+        jitter = np.random.default_rng(0).random(count)
+        sample = self._classes_at(((np.arange(count) + jitter) / count * self.kernel.blocks).astype(np.int64))
+        whole = self.kernel.repeats[:, self.kept].reshape(len(alone), -1)
+        scale = min(1.0, SAMPLED_TURNS / int(whole.max()))
+        blocks = np.where(whole > 2, np.maximum(2, np.round(whole * scale)), whole).astype(np.int64)[sample]
+        for place in range(resident - 1):
+            part = phase * (place + 1) * 2 / resident
+            blocks[place] = np.where(blocks[place] > 1, np.maximum(1, np.round(blocks[place] * part)), blocks[place])
+        segments = len(self.kernel.segments)
+        fewer = self.kernel.repeats.sum(axis=1)[sample] - blocks.reshape(count, -1, segments).sum(axis=1)
+        longest = self.clipped[int(np.argmax(alone))]
+        expected = alone[sample].copy()
+        for segment in np.flatnonzero(fewer.any(axis=0)):
+            expected -= fewer[:, segment] * self.period(longest, int(segment), resident, 1.0)
+        played = play(self.programs[1.0], 1, resident, iter([self.runs(block) for block in blocks]))
+        free = [0.0] * resident
+        expected_ends = []
+        for duration in np.maximum(expected, 1.0).tolist():
+            expected_ends.append(free[0] + duration)
+            heapq.heapreplace(free, free[0] + duration)
+        # From the end of the second round, when the start is forgotten, until the sample is used up.
+        window = (2 * resident - 1, count - resident - 1)
+        times = [sorted(ends)[window[1]] - sorted(ends)[window[0]] for ends in (played.ends, expected_ends)]
+        return float(times[0] / times[1])
+
+    def _classes_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Classes of the blocks at these places of the launch order."""
+        out = np.empty(len(positions), dtype=np.int64)
+        begin = 0
+        for launch in self.kernel.launches:
+            size = len(launch.classes) * launch.times
+            here = (positions >= begin) & (positions < begin + size)
+            out[here] = launch.classes[(positions[here] - begin) % len(launch.classes)]
+            begin += size
+        return out
 
     def _waited(self, block_class: int, resident: int) -> float:
         """Time that each warpgroup of a block of a class waits for data, in a first round of blocks."""
@@ -198,7 +287,7 @@ class FastGrid:
     def _mixed(self, first: NDArray[np.float64], following: NDArray[np.float64], resident: int) -> float:
         """List scheduling of the classes in launch order, then the tail, when SMs run out of blocks."""
         slots = self.sms * resident
-        lead = float((first - following).max())
+        lead = float((first - following) @ self.kernel.class_counts) / self.kernel.blocks
         order, beyond = self._dispatched(following, slots)
         remaining = np.zeros(slots)
         empty = 0.0
@@ -233,7 +322,7 @@ class FastGrid:
         """
         resident = len(remaining)
         alone = np.array([0.0, *(self.round_time(longest, k, 1.0) for k in range(1, resident + 1))])
-        memory = self._memory_time(longest)
+        memory = float(self.memory_times()[longest])
         left, elapsed = remaining.copy(), 0.0
         start = max(alone[resident], running * memory)
         while (running := int(np.count_nonzero(left))) > 0:
@@ -248,18 +337,18 @@ class FastGrid:
             left[ends <= step] = 0.0
         return elapsed
 
-    def _memory_time(self, block_class: int) -> float:
-        """Time that one block's transfers hold the chip's L2 or HBM, whichever is longer."""
+    def memory_times(self) -> NDArray[np.float64]:
+        """Time that one block's transfers hold the chip's L2 or HBM, whichever is longer, per class."""
         if 1.0 not in self.programs:
             self.programs[1.0] = self.compiled(sharers=1.0)
-        totals = [0, 0]
-        turns = self.kernel.repeats[block_class].sum(axis=0)
-        for steps, n in zip(self.programs[1.0].segments, turns.tolist(), strict=True):
-            for kind, _, _, l2, hbm, _, _ in steps:
-                if kind in (LOAD, STORE):
-                    totals[0] += l2 * n
-                    totals[1] += hbm * n
-        return float(max(totals))
+        holds = np.array(
+            [
+                [sum(step[part] for step in steps if step[0] in (LOAD, STORE)) for part in (3, 4)]
+                for steps in self.programs[1.0].segments
+            ],
+            dtype=np.float64,
+        )
+        return np.asarray((self.kernel.repeats.sum(axis=1) @ holds).max(axis=1))
 
     def _dispatched(self, durations: NDArray[np.float64], slots: int) -> tuple[NDArray[np.int64], float]:
         """Classes of the blocks to hand out one by one, and the time of those beyond at the rate of the slots."""

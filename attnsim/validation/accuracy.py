@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -137,7 +137,11 @@ def _unseen(row: Row) -> Iterable[tuple[str, Numbers]]:
     if own is not None and row.case.source in own.sources:
         for split, group in groups(row).items():
             if f"{split}: {group}" in own.folds:
-                yield split, own.folds[f"{split}: {group}"]
+                numbers = own.folds[f"{split}: {group}"]
+                elsewhere = gpu_calibrations().get(row.gpu.base_id)
+                if row.gpu.base_id != own.gpu and elsewhere is not None:
+                    numbers = replace(numbers, gpu=elsewhere[1])
+                yield split, numbers
         return
     like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
     yield "never fitted", choose(row.record.name, like, row.gpu).numbers

@@ -27,6 +27,7 @@ from attnsim.models.calibration import (
     Number,
     Numbers,
 )
+from attnsim.models.gpu_files import load_gpu
 from attnsim.validation.datasets import Row, published_rows
 
 SHORTEST = 512
@@ -37,6 +38,11 @@ FITTED_ROWS = 260
 """Larger sets are thinned evenly for the fit (not for the errors): neighbours on a dense grid tell nothing new."""
 STEP = 0.02
 """Finite-difference step in the unit interval of each number: waves make the loss stepwise."""
+LOGARITHMIC = ("extra", "launch_scale")
+"""Ratios: their unit coordinate is the logarithm."""
+PRIOR_WEIGHT = 0.05
+"""Pull of each number towards its prior, as a residual per unit coordinate: too weak to move what the rows determine,
+enough to hold what they do not."""
 QUADRATIC = ("step_clks", "block_clks", "call_s")
 """Latencies span decades down to zero: their unit coordinate is the square root."""
 BANDS = ((0, 1024), (1025, 4096), (4097, 1 << 30))
@@ -70,6 +76,8 @@ class Job:
         Keys of the measurements.
     like : str
         Earlier job's GPU whose numbers are the start when this GPU has none.
+    others : tuple of str
+        Further GPUs whose rows are used, with numbers from earlier jobs.
     """
 
     name: str
@@ -78,6 +86,7 @@ class Job:
     free: Mapping[str, tuple[str, ...]]
     sources: tuple[str, ...]
     like: str = ""
+    others: tuple[str, ...] = ()
 
 
 JOBS = (
@@ -87,6 +96,23 @@ JOBS = (
         ("hbm_fraction", "l2_fraction", "l2_capacity_fraction", "launch_scale"),
         {"vllm_flash_attn": (*FLASH, "call_s", "extra")},
         ("aic_attention_vllm_0.14.0",),
+    ),
+    Job(
+        "cudnn-a100-pcie",
+        "a100-pcie-80gb",
+        ("hbm_fraction", "clock_fraction"),
+        {
+            "cudnn": (*FLASH, "extra"),
+            "cudnn_oss_sm80": (*FLASH, "extra"),
+            "flash_attn_v4_cute": FLASH,
+        },
+        (
+            "cudnn_fe_inf_prefill_20260928",
+            "cudnn_fe_inf_decode_20260928",
+            "cudnn_fe_inf_gptoss_20260928",
+            "cudnn_fe_train_20260928",
+        ),
+        like="a100-sxm4-80gb",
     ),
     Job(
         "papers-a100",
@@ -99,7 +125,8 @@ JOBS = (
             "flash_attn_triton": (*FLASH, "extra"),
             "xformers_cutlass": (*FLASH, "extra"),
         },
-        ("fa2_fig4",),
+        ("fa2_fig4", "cudnn_fe_train_20260928"),
+        others=("a100-pcie-80gb",),
     ),
     Job(
         "flash1-paper-a100",
@@ -119,7 +146,6 @@ JOBS = (
             "pytorch": EAGER,
         },
         ("fa2_fig7", "fa3_fig5"),
-        like="a100-sxm4-80gb",
     ),
     Job(
         "others-h100",
@@ -131,23 +157,6 @@ JOBS = (
             "cudnn": FLASH,
         },
         ("fa2_fig7", "fa3_fig5"),
-    ),
-    Job(
-        "cudnn-a100-pcie",
-        "a100-pcie-80gb",
-        ("hbm_fraction", "clock_fraction"),
-        {
-            "cudnn": (*FLASH, "extra"),
-            "cudnn_oss_sm80": (*FLASH, "extra"),
-            "flash_attn_v4_cute": FLASH,
-        },
-        (
-            "cudnn_fe_inf_prefill_20260928",
-            "cudnn_fe_inf_decode_20260928",
-            "cudnn_fe_inf_gptoss_20260928",
-            "cudnn_fe_train_20260928",
-        ),
-        like="a100-sxm4-80gb",
     ),
 )
 
@@ -174,6 +183,8 @@ class Problem:
     keys: tuple[tuple[str, str], ...]  # (implementation or "", number)
     gpu: GpuNumbers
     implementations: Mapping[str, ImplementationNumbers]
+    others: Mapping[str, GpuNumbers]  # of rows on other GPUs than the one whose numbers are free
+    hbm: float  # prior of the HBM fraction
 
     def definition(self, key: tuple[str, str]) -> Number:
         """Bounds and meaning of a free number."""
@@ -182,22 +193,31 @@ class Problem:
     def value(self, key: tuple[str, str], unit: float) -> float:
         """The number at a point of its unit interval."""
         number = self.definition(key)
+        if key[1] in LOGARITHMIC:
+            return float(number.low * (number.high / number.low) ** unit)
         part = unit * unit if key[1] in QUADRATIC else unit
         return number.low + (number.high - number.low) * part
 
     def unit(self, key: tuple[str, str], value: float) -> float:
         """The point of the unit interval where the number has a value."""
         number = self.definition(key)
+        if key[1] in LOGARITHMIC:
+            return math.log(value / number.low) / math.log(number.high / number.low)
         part = min(1.0, max(0.0, (value - number.low) / (number.high - number.low)))
         return math.sqrt(part) if key[1] in QUADRATIC else part
 
-    def start(self, hbm: float) -> NDArray[np.float64]:
+    def start(self) -> NDArray[np.float64]:
         """Unit coordinates of the present numbers."""
         out = []
         for owner, name in self.keys:
             now = getattr(self.implementations[owner] if owner else self.gpu, name)
-            out.append(self.unit((owner, name), hbm if now is None else now))
+            out.append(self.unit((owner, name), self.hbm if now is None else now))
         return np.asarray(np.clip(np.array(out), 0.01, 0.99))
+
+    def priors(self) -> NDArray[np.float64]:
+        """Unit coordinates of the priors."""
+        values = [self.hbm if key[1] == "hbm_fraction" else self.definition(key).prior for key in self.keys]
+        return np.array([self.unit(key, value) for key, value in zip(self.keys, values, strict=True)])
 
     def numbers(self, units: NDArray[np.float64]) -> dict[str, Numbers]:
         """Numbers by implementation at a point."""
@@ -211,16 +231,20 @@ class Problem:
         return {name: Numbers(record, gpu) for name, record in records.items()}
 
     def residuals(self, units: NDArray[np.float64], owners: frozenset[str] | None = None) -> NDArray[np.float64]:
-        """log(predicted / measured); NaN for rows of implementations not in `owners`, which need no new replay."""
+        """log(predicted / measured) of each row; NaN for implementations not in `owners`, which need no new replay."""
         numbers = self.numbers(units)
         return np.array(
             [
-                math.log(row.predict_s(numbers[row.record.name]) / row.measured_s)
+                math.log(predict_s(row, numbers[row.record.name], self.others) / row.measured_s)
                 if owners is None or row.record.name in owners
                 else math.nan
                 for row in self.rows
             ]
         )
+
+    def pulled(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The residuals, and the pull of the priors."""
+        return np.concatenate([self.residuals(units), PRIOR_WEIGHT * (units - self.priors())])
 
     def jacobian(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
         """Derivatives of the residuals; a number of one implementation moves only its own rows."""
@@ -232,7 +256,13 @@ class Problem:
             moved[index] += step
             there = self.residuals(moved, frozenset((owner,)) if owner else None)
             columns.append(np.where(np.isnan(there), 0.0, (there - base) / step))
-        return np.stack(columns, axis=1)
+        return np.concatenate([np.stack(columns, axis=1), PRIOR_WEIGHT * np.eye(len(self.keys))])
+
+
+def predict_s(row: Row, numbers: Numbers, others: Mapping[str, GpuNumbers]) -> float:
+    """The row's replayed time; a row on another GPU takes that GPU's numbers."""
+    other = others.get(row.gpu.base_id)
+    return row.predict_s(numbers if other is None else replace(numbers, gpu=other))
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,7 +279,7 @@ def solve(problem: Problem, start: NDArray[np.float64], iterations: int) -> Solu
     from scipy.optimize import least_squares
 
     found = least_squares(
-        problem.residuals,
+        problem.pulled,
         start,
         jac=problem.jacobian,
         bounds=(0.0, 1.0),
@@ -259,8 +289,8 @@ def solve(problem: Problem, start: NDArray[np.float64], iterations: int) -> Solu
         x_scale=0.2,
     )
     residuals, jacobian = np.asarray(found.fun), np.asarray(found.jac)
-    freedom = max(1, len(residuals) - len(start))
-    variance = float(residuals @ residuals) / freedom
+    count = len(problem.rows)
+    variance = float(residuals[:count] @ residuals[:count]) / max(1, count - len(start))
     covariance = variance * np.linalg.pinv(jacobian.T @ jacobian)
     spread = 1.96 * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     ranges = {
@@ -280,7 +310,7 @@ def rows_of(job: Job) -> tuple[Row, ...]:
         for row in published_rows()
         if row.case.source in job.sources
         and row.record.name in job.free
-        and row.gpu.base_id.startswith(job.gpu.rsplit("-", 1)[0])
+        and row.gpu.base_id in (job.gpu, *job.others)
         and usable(row)
     )
 
@@ -301,7 +331,7 @@ def fit_job(
     known: Mapping[str, GpuNumbers],
     begin: Mapping[str, ImplementationNumbers],
     *,
-    iterations: int = 20,
+    iterations: int = 14,
     progress: Callable[[str], None] = lambda line: None,
 ) -> tuple[Solution, dict[str, Solution], Problem]:
     """Fit a job, then again without each group; returns the solution, those by "split: group", and the problem."""
@@ -313,8 +343,9 @@ def fit_job(
     keys += tuple((owner, name) for owner, names in job.free.items() for name in names)
     gpu = known.get(job.gpu) or replace(known.get(job.like, GpuNumbers()), hbm_fraction=None)
     records = {owner: begin.get(owner) or begin.get(_like(owner)) or ImplementationNumbers() for owner in job.free}
-    problem = Problem(thinned, keys, gpu, records)
-    best = solve(problem, problem.start(rows[0].gpu.hbm.achievable_fraction), iterations)
+    others = {name: known[name] for name in job.others}
+    problem = Problem(thinned, keys, gpu, records, others, load_gpu(job.gpu).hbm.achievable_fraction)
+    best = solve(problem, problem.start(), iterations)
     progress(f"{job.name}: {len(rows)} rows, {len(keys)} numbers, {_spread(problem, best.units)}")
     folds = [
         (split, group)
@@ -397,15 +428,16 @@ def _gpu_file(job: Job, best: Solution, problem: Problem) -> dict[str, Any]:
 
 def _file(job: Job, owner: str, best: Solution, folds: Mapping[str, Solution], problem: Problem) -> dict[str, Any]:
     mine = [row for row in problem.rows if row.record.name == owner]
-    held = held_out(mine, {name: fold.numbers[owner] for name, fold in folds.items()})
-    if not held:  # one group only: nothing was held out, and the file says so
-        held = {"fitted": [(row, row.predict_s(best.numbers[owner])) for row in mine]}
+    held = held_out(mine, {name: fold.numbers[owner] for name, fold in folds.items()}, problem.others)
+    if not held:  # one group only: nothing was held out, and `folds` stays empty
+        held = {"fitted": [(row, predict_s(row, best.numbers[owner], problem.others)) for row in mine]}
     ratios = np.array([row.measured_s / predicted for pairs in held.values() for row, predicted in pairs])
     errors = np.abs(1 / ratios - 1)
     numbers = asdict(best.numbers[owner].implementation)
     return {
         "implementation": owner,
         "architecture": problem.rows[0].gpu.architecture,
+        "gpu": job.gpu,
         "sources": sorted({row.case.source for row in mine}),
         "rows": len(mine),
         "rows_sha256": _digest(mine),
@@ -432,14 +464,16 @@ def _file(job: Job, owner: str, best: Solution, folds: Mapping[str, Solution], p
     }
 
 
-def held_out(rows: Sequence[Row], folds: Mapping[str, Numbers]) -> dict[str, list[tuple[Row, float]]]:
+def held_out(
+    rows: Sequence[Row], folds: Mapping[str, Numbers], others: Mapping[str, GpuNumbers]
+) -> dict[str, list[tuple[Row, float]]]:
     """Rows with the prediction of the fold that did not see them, by split."""
     out: dict[str, list[tuple[Row, float]]] = {}
     for row in rows:
         for split, group in groups(row).items():
             numbers = folds.get(f"{split}: {group}")
             if numbers is not None:
-                out.setdefault(split, []).append((row, row.predict_s(numbers)))
+                out.setdefault(split, []).append((row, predict_s(row, numbers, others)))
     return out
 
 

@@ -1,0 +1,236 @@
+"""The replay engine on kernels small enough to time on paper, in whole picoseconds.
+
+One byte costs 3 ps on its SM's port, 1 ps on the L2 and 2 ps on HBM; a load's latency is 1,000 ps from the L2 and
+5,000 ps from HBM; a tensor FLOP, an exponential and an FP32 instruction cost 1 ps each.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attnsim.models.schedule import Kernel, Launch, Segment, TileOp
+from attnsim.simulator.engine import Played, play
+from attnsim.simulator.grid import play_exact
+from attnsim.simulator.machine import Machine
+from attnsim.simulator.program import compile_kernel
+
+PAPER = Machine(
+    clk=1000.0,
+    flop=1.0,
+    smem_byte=1.0,
+    exp=1.0,
+    fp32=1.0,
+    int32=1.0,
+    l2_byte=1.0,
+    hbm_byte=2.0,
+    port_byte=3.0,
+    l2_latency=1000.0,
+    hbm_latency=5000.0,
+    smem_exposed=0.0,
+    softmax_instructions=2.0,
+    interference=0.0,
+    step=150.0,
+    block=500.0,
+    extra=1.0,
+)
+LOAD, WAIT = TileOp("load", "K", bytes=100), TileOp("wait", "K")
+MMA = TileOp("mma", "S", flops=1000)
+SOFTMAX = TileOp("vector", "P", exps=400)
+HITS = {(False, "K"): 0.0, (True, "O"): 0.0}
+MISSES = {(False, "K"): 1.0, (True, "O"): 1.0}
+
+
+def kernel(*ops: TileOp, repeats: int = 1, blocks: int = 1, warpgroups: int = 1) -> Kernel:
+    """A kernel of one segment, run `repeats` times by each of `blocks` blocks."""
+    return Kernel(
+        name="paper",
+        threads=128,
+        registers_per_thread=32,
+        shared_memory_bytes=0,
+        segments=(Segment("turn", ops),),
+        repeats=np.full((1, 1, 1), repeats, dtype=np.int64),
+        launches=(Launch(np.zeros(1, np.int64), blocks),),
+        uses=(),
+        warpgroups=warpgroups,
+    )
+
+
+def played(
+    work: Kernel,
+    *,
+    sms: int = 1,
+    resident: int = 1,
+    misses: Mapping[tuple[bool, str], float] = HITS,
+    costs: Machine = PAPER,
+    sharers: float = 1.0,
+) -> Played:
+    program = compile_kernel(work, costs, misses, sharers)
+    return play(program, sms, resident, iter([work.runs(0)] * work.blocks))
+
+
+@pytest.mark.parametrize(
+    ("miss", "landing"), [(0.0, 300 + 1000), (0.5, 300 + 3000), (1.0, 300 + 5000)], ids=["L2", "half", "HBM"]
+)
+def test_a_load_takes_its_port_then_its_latency(miss: float, landing: int) -> None:
+    seen = played(kernel(LOAD, WAIT), misses={(False, "K"): miss})
+    assert seen.time == seen.waited == landing
+    assert seen.requested == {("load", "K"): 100}
+
+
+def test_two_loads_in_flight_share_the_latency() -> None:
+    assert played(kernel(LOAD, LOAD, WAIT, WAIT)).time == 600 + 1000
+    assert played(kernel(LOAD, WAIT, repeats=2)).time == 2 * (300 + 1000)
+
+
+def test_work_between_load_and_wait_hides_the_latency() -> None:
+    assert played(kernel(LOAD, replace(MMA, flops=1200), WAIT)).waited == 100
+    assert played(kernel(LOAD, replace(MMA, flops=1300), WAIT)).waited == 0
+    assert played(kernel(LOAD, replace(MMA, flops=1300), WAIT)).time == 1300
+
+
+def test_the_slowest_level_holds_up_a_transfer() -> None:
+    slow_l2 = replace(PAPER, l2_byte=7.0)
+    slow_hbm = replace(PAPER, hbm_byte=11.0)
+    assert played(kernel(LOAD, WAIT), costs=slow_l2).time == 700 + 1000
+    assert played(kernel(LOAD, WAIT), costs=slow_hbm, misses=MISSES).time == 1100 + 5000
+
+
+def test_sms_queue_for_the_l2_and_not_for_their_own_ports() -> None:
+    assert played(kernel(LOAD, WAIT, blocks=2), sms=2).time == 300 + 1000
+    slow = replace(PAPER, l2_byte=5.0)
+    assert played(kernel(LOAD, WAIT, blocks=2), sms=2, costs=slow).time == 2 * 500 + 1000
+
+
+def test_one_sm_that_stands_for_two_is_the_last_served_of_the_first_burst() -> None:
+    slow = replace(PAPER, l2_byte=5.0)
+    pair = played(kernel(LOAD, WAIT, blocks=2), sms=2, costs=slow)
+    stand_in = played(kernel(LOAD, WAIT), costs=slow, sharers=2.0)
+    assert stand_in.time == pair.time == 2000
+
+
+def test_two_blocks_of_an_sm_share_its_tensor_unit() -> None:
+    assert played(kernel(MMA)).time == 1000
+    assert played(kernel(MMA, blocks=2), resident=2).time == 2000
+    assert played(kernel(MMA, blocks=2), sms=2).time == 1000
+
+
+def test_softmax_of_one_block_runs_under_the_gemm_of_the_other() -> None:
+    assert played(kernel(MMA, SOFTMAX)).time == 1400
+    # first block: MMA 0 to 1000, softmax to 1400; second: MMA 1000 to 2000, softmax to 2400
+    two = played(kernel(MMA, SOFTMAX, blocks=2), resident=2)
+    assert two.ends == (1400, 2400)
+
+
+def test_interference_takes_the_other_unit_away() -> None:
+    half = replace(PAPER, interference=0.5)
+    # the second block's MMA, 1000 to 2000, takes 500 ps of vector time from 1000 on: softmax 1500 to 1900; that in
+    # turn takes 200 ps of tensor time, after the MMA that is already booked; the second softmax is not in its way
+    assert played(kernel(MMA, SOFTMAX, blocks=2), resident=2, costs=half).ends == (1900, 2400)
+
+
+def test_an_asynchronous_mma_overlaps_vector_work() -> None:
+    issue, done = TileOp("mma_async", "S", flops=1000), TileOp("mma_wait", "S")
+    longer = replace(SOFTMAX, exps=700)
+    assert played(kernel(issue, longer, done)).time == 1000
+    assert played(kernel(issue, replace(SOFTMAX, exps=1700), done)).time == 1700
+    assert played(kernel(MMA, longer)).time == 1700
+    # at an interference of a half the vector unit starts 500 ps late
+    assert played(kernel(issue, longer, done), costs=replace(PAPER, interference=0.5)).time == 1200
+
+
+def test_asynchronous_mmas_end_in_the_order_of_their_issue() -> None:
+    issue, done = TileOp("mma_async", "S", flops=1000), TileOp("mma_wait", "S")
+    assert played(kernel(issue, issue, done, SOFTMAX, done)).time == 2000
+    assert played(kernel(issue, issue, done, done, SOFTMAX)).time == 2400
+
+
+def test_the_last_of_two_warpgroups_issues_a_load_for_both() -> None:
+    ops = (TileOp("vector", "P", exps=1000), LOAD, WAIT)
+    assert played(kernel(*ops)).time == 1000 + 300 + 1000
+    both = played(kernel(*ops, warpgroups=2))
+    # vector work 0 to 1000 and 1000 to 2000; the buffer is free at 2000
+    assert both.time == 2000 + 300 + 1000
+    assert both.requested == {("load", "K"): 100}
+    assert both.waited == (3300 - 1000) + (3300 - 2000)
+
+
+def test_two_warpgroups_store_once() -> None:
+    store = TileOp("store", "O", bytes=50)
+    seen = played(kernel(store, warpgroups=2))
+    assert seen.requested == {("store", "O"): 50}
+    assert seen.time == 150
+
+
+def test_a_kernel_ends_when_its_last_byte_is_stored() -> None:
+    seen = played(kernel(SOFTMAX, TileOp("store", "O", bytes=1000)))
+    assert seen.ends == (400,)
+    assert seen.time == 400 + 3000
+    slow = replace(PAPER, hbm_byte=9.0)
+    missed = played(kernel(SOFTMAX, TileOp("store", "O", bytes=1000)), misses=MISSES, costs=slow)
+    assert missed.time == 400 + 9000
+
+
+def test_stores_delay_the_loads_behind_them() -> None:
+    ops = (TileOp("store", "O", bytes=1000), LOAD, WAIT)
+    assert played(kernel(*ops)).time == 3000 + 300 + 1000
+
+
+def test_a_persistent_block_prefetches_its_successor() -> None:
+    work, ahead = replace(MMA, flops=2000), TileOp("prefetch")
+    one_by_one = played(kernel(LOAD, WAIT, work, blocks=2))
+    assert one_by_one.ends == (3300, 6600)
+    # the second block's load is issued at 1300 and lands at 2600, under the MMA that ends at 3300
+    prefetched = played(kernel(LOAD, WAIT, ahead, work, blocks=2))
+    assert prefetched.ends == (3300, 5300)
+    assert prefetched.requested == {("load", "K"): 200}
+
+
+def test_delays_name_the_fitted_latencies() -> None:
+    assert played(kernel(TileOp("delay", "step"))).time == 150
+    assert played(kernel(TileOp("delay", "block"))).time == 250  # half at the block's start, half at its end
+    assert played(kernel(TileOp("delay", clks=3))).time == 3000
+    assert played(kernel(TileOp("delay", "extra", clks=2)), costs=replace(PAPER, extra=2.5)).time == 5000
+
+
+def test_an_mma_costs_its_flops_or_its_operand_reads() -> None:
+    reads = replace(MMA, smem_bytes=600)
+    assert played(kernel(reads)).time == 1000
+    assert played(kernel(reads), costs=replace(PAPER, smem_exposed=0.5)).time == 1300
+    assert played(kernel(reads), costs=replace(PAPER, smem_byte=2.0)).time == 1200
+
+
+def test_softmax_costs_exponentials_and_instructions() -> None:
+    assert played(kernel(TileOp("vector", "P", scores=100, exps=110, fp32=30, int32=7))).time == 347
+
+
+def test_blocks_are_handed_out_breadth_first() -> None:
+    assert played(kernel(MMA, blocks=3), sms=2, resident=2).ends == (1000, 1000, 2000)
+    assert played(kernel(MMA, blocks=3), sms=3, resident=2).time == 1000
+
+
+@pytest.mark.parametrize(("blocks", "waves"), [(1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
+def test_a_grid_runs_in_waves(blocks: int, waves: int) -> None:
+    work = kernel(MMA, blocks=blocks)
+    grid = play_exact(work, compile_kernel(work, PAPER, HITS, 1.0), 4, 1)
+    assert grid.time_ps == 1000 * waves
+    assert grid.waves == blocks / 4
+
+
+def test_longer_blocks_first_leave_no_tail() -> None:
+    def time(order: Sequence[int]) -> int:
+        work = replace(
+            kernel(MMA),
+            repeats=np.array([[[1]], [[3]]], dtype=np.int64),
+            launches=(Launch(np.array(order, dtype=np.int64)),),
+        )
+        return int(play_exact(work, compile_kernel(work, PAPER, HITS, 1.0), 2, 1).time_ps)
+
+    assert time([1, 0, 0, 0]) == 3000
+    assert time([0, 0, 0, 1]) == 4000
+
+
+def test_the_same_play_twice_is_the_same() -> None:
+    work = kernel(LOAD, WAIT, MMA, SOFTMAX, TileOp("store", "O", bytes=64), repeats=5, blocks=13, warpgroups=2)
+    assert played(work, sms=3, resident=2) == played(work, sms=3, resident=2)
