@@ -32,11 +32,11 @@ IN_STEP_WAVES = 1
 QUEUEING = 10.0
 """Power of the smooth maximum of a round alone and of the memory: near balance each waits for the other now and then.
 Chosen by hand against the exact mode."""
-SAMPLED_ROUNDS = 8
+SAMPLED_ROUNDS = 6
 """Rounds of blocks in the sample that shows how unequal blocks share an SM."""
 SAMPLED_TURNS = 10
 """Longest loop of the sampled blocks."""
-PHASES = (0.5, 0.25, 0.75)
+PHASES = (0.5, 0.25)
 """How far apart the residents of an SM begin in the samples; equal blocks keep their distance, so several are tried."""
 DOMINANT = 0.97
 """Share of the blocks from which one class stands for all: the others are last, shorter tiles."""
@@ -202,8 +202,9 @@ class FastGrid:
             return self.class_times(resident, sharers)
         first = self.class_times(resident, sharers, rounds=1)[0]
         alone = self.class_times(resident, 1.0)[1]
-        alone *= self._mixing(alone, resident)
         memory = self.sms * resident * self.memory_times()
+        if (alone > 0.85 * memory).any():
+            alone *= self._mixing(alone, resident)
         longer = np.maximum(alone, memory)
         later = longer * ((alone / longer) ** QUEUEING + (memory / longer) ** QUEUEING) ** (1 / QUEUEING)
         settling = 2.0 - 0.5 ** (blocks // slots)
@@ -215,7 +216,7 @@ class FastGrid:
         One SM plays a sample of the launch, loops scaled down and the first residents staggered, until the sample is
         used up; list scheduling with the times of equal blocks says how long that should have taken.
         """
-        if resident == 1:
+        if resident == 1 or int(self.kernel.repeats.max()) < PLAYED_TURNS:  # short blocks leave nothing to overlap
             return 1.0
         phases = PHASES if len(alone) == 1 else PHASES[:1]
         return float(np.mean([self._mixed_over_equal(alone, resident, phase) for phase in phases]))
