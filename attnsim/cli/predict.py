@@ -180,7 +180,7 @@ def heading(question: Workload) -> str:
 
 def caption(question: Workload, based: bool) -> str:
     """How to read the table's columns; `based`: whether it has those of the unchanged GPU."""
-    text = "vs naive: speedup over pytorch_eager on the same GPU. "
+    text = "vs naive: speedup over unfused attention (pytorch) on the same GPU. "
     if based:
         text += "vs base: over the unchanged GPU. "
     text += "TFLOP/s: useful FLOPs (visible pairs only) over the time."

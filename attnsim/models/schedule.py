@@ -152,8 +152,6 @@ class Kernel:
         GEMMs the forward's efficiency does not describe).
     multicast : int
         Blocks of a cluster that share one read of K and V from the L2.
-    in_step : bool
-        Whether blocks fetch so much at once, and wait for it, that SMs which began together stay in step.
     step : str
         What one turn of the inner loop is called.
     """
@@ -174,7 +172,6 @@ class Kernel:
     dtype: str = "bf16"
     multicast: int = 1
     slowed_by_extra: bool = False
-    in_step: bool = False
     step: str = "step"
     _totals: dict[str, int] = field(default_factory=dict, repr=False)
 

@@ -111,6 +111,15 @@ class FastGrid:
         played = np.minimum(kernel.repeats[:, kept], PLAYED_TURNS)
         self.clipped = played.reshape(len(played), -1)
         self.beyond = kernel.repeats.sum(axis=1) - played.sum(axis=1)
+        self.programs[1.0] = compiled(sharers=1.0)
+        # Time that one run of each segment holds the chip's L2 and its HBM, shape [segments, 2].
+        self.holds = np.array(
+            [
+                [sum(step[part] for step in steps if step[0] in (LOAD, STORE)) for part in (3, 4)]
+                for steps in self.programs[1.0].segments
+            ],
+            dtype=np.float64,
+        )
 
     def runs(self, repeats: NDArray[np.int64]) -> list[tuple[int, int]]:
         """The (segment, repeats) of a block with these flattened repeat counts."""
@@ -133,6 +142,11 @@ class FastGrid:
         longer = self._longer(repeats, segment)
         before, after = (self.played(r, resident, 1, active).time for r in (repeats, longer))
         return (after - before) / PERIOD_TURNS
+
+    def _steady_period(self, repeats: NDArray[np.int64], segment: int, resident: int, active: float) -> float:
+        """Period of a loop that has run long enough for SMs to be out of step: alone, or held up by the memory."""
+        alone = self.period(repeats, segment, resident, 1.0)
+        return float(_smooth_maximum(alone, active * resident * self.holds[segment].max()))
 
     def _longer(self, repeats: NDArray[np.int64], segment: int) -> NDArray[np.int64]:
         """A block with some more turns of a segment, where it turns most already."""
@@ -167,7 +181,7 @@ class FastGrid:
             two = self.played(clipped, resident, 2, active).time if rounds > 1 else 2 * one
             extra = np.zeros(len(members))
             for segment in np.flatnonzero(beyond.any(axis=0)):
-                extra += beyond[:, segment] * self.period(clipped, int(segment), resident, active)
+                extra += beyond[:, segment] * self._steady_period(clipped, int(segment), resident, active)
             first[members] = one + extra
             following[members] = two - one + extra
         return first, following
@@ -194,19 +208,18 @@ class FastGrid:
 
         SMs that begin together ask the memory for the same things at the same time. Over the first rounds they fall out
         of step; from then on a round takes what it takes with the memory to itself, or what the memory needs for all
-        blocks, whichever is longer. FlashAttention-1 fetches so much at each turn that it is brought back into step.
+        blocks, whichever is longer.
         """
         slots = self.sms * self.slots
         sharers = self._sharers(blocks, resident)
-        if blocks <= IN_STEP_WAVES * slots or self.kernel.in_step:
+        if blocks <= IN_STEP_WAVES * slots:
             return self.class_times(resident, sharers)
         first = self.class_times(resident, sharers, rounds=1)[0]
         alone = self.class_times(resident, 1.0)[1]
         memory = self.sms * resident * self.memory_times()
         if (alone > 0.85 * memory).any():
             alone *= self._mixing(alone, resident)
-        longer = np.maximum(alone, memory)
-        later = longer * ((alone / longer) ** QUEUEING + (memory / longer) ** QUEUEING) ** (1 / QUEUEING)
+        later = _smooth_maximum(alone, memory)
         settling = 2.0 - 0.5 ** (blocks // slots)
         return later + settling * np.maximum(first - later, 0.0), later
 
@@ -340,16 +353,7 @@ class FastGrid:
 
     def memory_times(self) -> NDArray[np.float64]:
         """Time that one block's transfers hold the chip's L2 or HBM, whichever is longer, per class."""
-        if 1.0 not in self.programs:
-            self.programs[1.0] = self.compiled(sharers=1.0)
-        holds = np.array(
-            [
-                [sum(step[part] for step in steps if step[0] in (LOAD, STORE)) for part in (3, 4)]
-                for steps in self.programs[1.0].segments
-            ],
-            dtype=np.float64,
-        )
-        return np.asarray((self.kernel.repeats.sum(axis=1) @ holds).max(axis=1))
+        return np.asarray((self.kernel.repeats.sum(axis=1) @ self.holds).max(axis=1))
 
     def _dispatched(self, durations: NDArray[np.float64], slots: int) -> tuple[NDArray[np.int64], float]:
         """Classes of the blocks to hand out one by one, and the time of those beyond at the rate of the slots."""
@@ -361,3 +365,9 @@ class FastGrid:
             room -= times * len(launch.classes)
             beyond += (launch.times - times) * float(durations[launch.classes].sum()) / slots
         return np.concatenate(order), beyond
+
+
+def _smooth_maximum(alone: float | NDArray[np.float64], memory: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """The longer of the two, a little more where they are near each other."""
+    longer = np.maximum(np.maximum(alone, memory), 1.0)
+    return longer * ((alone / longer) ** QUEUEING + (memory / longer) ** QUEUEING) ** (1 / QUEUEING)

@@ -84,8 +84,7 @@ def test_twice_the_exponential_rate_speeds_up_what_exponentials_bound() -> None:
 def test_warp_level_mma_reaches_63_percent_of_hopper_and_nearly_all_of_ampere() -> None:
     tile = FlashTile(128, 128, warps=8, path="wgmma")
     costs = {
-        path: machine(one_wave(H100, replace(tile, path=path), 1), H100, PRIOR).flop
-        for path in ("mma_sync", "wgmma")
+        path: machine(one_wave(H100, replace(tile, path=path), 1), H100, PRIOR).flop for path in ("mma_sync", "wgmma")
     }
     assert costs["wgmma"] / costs["mma_sync"] == pytest.approx(0.63, abs=0.01)
     assert A100.tensor.mma_sync_fraction >= 0.95
@@ -94,10 +93,7 @@ def test_warp_level_mma_reaches_63_percent_of_hopper_and_nearly_all_of_ampere() 
 def test_the_instruction_path_decides_a_tensor_bound_time() -> None:
     light = numbers(softmax_instructions=1.0, interference=0.0, step_clks=0.0, smem_exposed=0.0, block_clks=0.0)
     tile, gpu = FlashTile(64, 128, warps=4, registers=168), compute_only(H100)
-    by_path = [
-        time(one_wave(H100, replace(tile, path=path), 2, 4096), gpu, light)
-        for path in ("wgmma", "mma_sync")
-    ]
+    by_path = [time(one_wave(H100, replace(tile, path=path), 2, 4096), gpu, light) for path in ("wgmma", "mma_sync")]
     assert 0.63 < by_path[0] / by_path[1] < 0.80
 
 
@@ -168,9 +164,7 @@ def resident(tile: FlashTile, gpu: Gpu, head_dim: int) -> Occupancy:
     ],
     ids=str,
 )
-def test_resident_blocks_of_known_kernels(
-    tile: FlashTile, gpu: Gpu, head_dim: int, blocks: int, limit: str
-) -> None:
+def test_resident_blocks_of_known_kernels(tile: FlashTile, gpu: Gpu, head_dim: int, blocks: int, limit: str) -> None:
     found = resident(tile, gpu, head_dim)
     assert (found.blocks_per_sm, found.limited_by) == (blocks, limit)
 
@@ -263,8 +257,7 @@ def test_smaller_caches_never_move_fewer_bytes() -> None:
     schedule = heads_of_long_rows()
     sizes = [f"{mib} MiB" for mib in (1, 4, 8, 16, 24, 32, 48, 64, 128)]
     moved = [
-        play(schedule, A100.replace("l2.capacity", size), mode="fast", cache="cold").hbm_read_bytes
-        for size in sizes
+        play(schedule, A100.replace("l2.capacity", size), mode="fast", cache="cold").hbm_read_bytes for size in sizes
     ]
     assert moved == sorted(moved, reverse=True)
 
@@ -273,10 +266,7 @@ def test_all_sms_share_the_hbm() -> None:
     """Decode reads its cache, 128 MiB, once and at the achievable bandwidth."""
     w = DECODE
     schedule = IMPLEMENTATIONS["flash_attn_v2"].build(w, A100, None)
-    times = [
-        time(schedule, A100.replace("hbm.bandwidth", f"{factor}x"), cache="cold")
-        for factor in (0.25, 0.5, 1)
-    ]
+    times = [time(schedule, A100.replace("hbm.bandwidth", f"{factor}x"), cache="cold") for factor in (0.25, 0.5, 1)]
     assert times[0] / times[1] == pytest.approx(2, abs=0.25)
     bytes_per_s = cost_of(w, schedule).compulsory_bytes / times[0]
     assert 0.95 < bytes_per_s / (A100.hbm_achievable_bytes_per_s / 4) <= 1.0
@@ -325,8 +315,7 @@ def test_every_kernel_of_a_call_pays_its_launch() -> None:
         schedule = IMPLEMENTATIONS[name].build(w, A100, None)
         count = len(schedule.kernels)
         stream, graph, kernel = (
-            play(schedule, A100, mode="fast", launch=launch).time_s
-            for launch in ("stream", "graph", "kernel")
+            play(schedule, A100, mode="fast", launch=launch).time_s for launch in ("stream", "graph", "kernel")
         )
         call = PRIOR.implementation.call_s
         assert stream - kernel == pytest.approx(call + count * A100.launch.stream_s)
@@ -361,14 +350,12 @@ def test_longest_first_beats_ascending_for_causal_rows() -> None:
     w = Workload(1, 16, 4096, 128, mask=CAUSAL)
     one = replace(FA2, max_blocks_per_sm=1)
     ascending, longest = (
-        time(flash_forward(w, A100, replace(one, order=order)), A100)
-        for order in ("ascending", "longest_first")
+        time(flash_forward(w, A100, replace(one, order=order)), A100) for order in ("ascending", "longest_first")
     )
     assert longest < 0.95 * ascending
     full = replace(w, mask=Mask.full())
     same = [
-        time(flash_forward(full, A100, replace(one, order=order)), A100)
-        for order in ("ascending", "longest_first")
+        time(flash_forward(full, A100, replace(one, order=order)), A100) for order in ("ascending", "longest_first")
     ]
     assert same[0] == pytest.approx(same[1], rel=0.01)
 

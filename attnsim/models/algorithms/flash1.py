@@ -108,7 +108,6 @@ def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
         uses=_uses(w, turns, splits, backward),
         path="mma_sync",
         slowed_by_extra=backward,
-        in_step=True,
         buffers=buffers,
         dtype=w.dtype,
         step="row step",
