@@ -49,7 +49,7 @@ def demo(
     ]
     gpus: list[Gpu] = [a100, h100, doubled]
     everything = [item for _, predictions, _ in tables for item in predictions]
-    shown = [item for item in everything if item not in retuned or item.tiles == "retuned"]
+    shown = [item for item in everything if item.tiles == "retuned" or not any(item is other for other in retuned)]
     written = draw(gpus, shown, out / "roofline.png")
     if json:
         show.print_json(item.to_dict() for item in everything)

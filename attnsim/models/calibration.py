@@ -213,11 +213,18 @@ def _gpu_numbers(gpu: Gpu) -> tuple[GpuNumbers, str]:
     known = gpu_calibrations()
     if gpu.base_id in known:
         return known[gpu.base_id][1], gpu.base_id
-    for name, (architecture, numbers) in known.items():
-        if architecture == gpu.architecture:
-            # Another card of the architecture: its fractions carry over, but HBM's is the GPU file's own.
-            return replace(numbers, hbm_fraction=None), name
-    return GpuNumbers(), ""
+    same = [name for name, (architecture, _) in known.items() if architecture == gpu.architecture]
+    if not same:
+        return GpuNumbers(), ""
+    # Another card of the architecture, the one named most alike: what the L2 and launches reach carries over; HBM's
+    # share and the clock under load belong to the card.
+    nearest = max(same, key=lambda name: _common(name, gpu.base_id))
+    return replace(known[nearest][1], hbm_fraction=None, clock_fraction=1.0), nearest
+
+
+def _common(one: str, other: str) -> int:
+    """Length of the beginning that two names share."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 @lru_cache(maxsize=1)

@@ -20,6 +20,7 @@ from attnsim.models.algorithms.passes import Access, streaming
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.mask import Mask
+from attnsim.models.occupancy import occupancy
 from attnsim.models.retune import check_tile
 from attnsim.models.schedule import Kernel, Path, Schedule
 from attnsim.models.workload import LARGEST, PASSES, Workload
@@ -540,6 +541,19 @@ _PREFERRED = {
 }
 
 
+def _fits(record: Implementation, w: Workload, gpu: Gpu) -> bool:
+    """Whether the implementation's own tiles fit; unfused GEMMs are not tried, their grids may be enormous."""
+    if record.family == "naive":
+        return True
+    try:
+        small = replace(w, batch=1, seq_q=min(w.seq_q, 1024), seq_kv=min(w.seq_kv, 1024))  # tiles do not ask for length
+        for kernel in record.build(small, gpu, None).kernels:
+            occupancy(kernel, gpu)
+    except InputError:
+        return False
+    return max(w.head_dim, w.head_dim_v) <= record.largest_head_dim
+
+
 def default_implementation(algorithm: str, gpu: Gpu, w: Workload) -> Implementation:
     """The best implementation available for an algorithm on a GPU.
 
@@ -550,9 +564,12 @@ def default_implementation(algorithm: str, gpu: Gpu, w: Workload) -> Implementat
     """
     names = _PREFERRED.get(algorithm, _PREFERRED["flash"])
     usable = [IMPLEMENTATIONS[name] for name in names if runs_on(IMPLEMENTATIONS[name], gpu)]
-    for record in usable:
-        if w.dtype in record.dtypes:
+    able = [record for record in usable if w.dtype in record.dtypes]
+    for record in able:
+        if _fits(record, w, gpu):
             return record
+    if able:
+        return able[0]
     if usable:
         return usable[0]
     raise InputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attnsim.models.algorithms.flash import FlashTile, padded, with_tile
+from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.occupancy import check_shared_memory
 from attnsim.models.workload import Workload
@@ -18,11 +19,14 @@ ACCUMULATOR_REGISTERS = 200
 def fits(tile: FlashTile, w: Workload, gpu: Gpu) -> bool:
     """Whether a tile's buffers fit shared memory and its accumulators the registers."""
     d, dv = padded(w.head_dim), padded(w.head_dim_v)
-    threads = tile.warps * 32
-    accumulators = tile.rows * (dv + tile.keys) // threads
-    in_registers = tile.path == "tcgen05" or accumulators <= ACCUMULATOR_REGISTERS
+    in_registers = tile.path == "tcgen05" or _accumulators(tile, dv) <= ACCUMULATOR_REGISTERS
     small = tile.shared_memory_bytes(d, dv, w.element_bytes) <= gpu.sm.shared_memory_per_block_bytes
     return small and in_registers
+
+
+def _accumulators(tile: FlashTile, dv: int) -> int:
+    """fp32 accumulators of O and S that a thread holds."""
+    return tile.rows * (dv + tile.keys) // (tile.warps * 32)
 
 
 def candidates(tile: FlashTile, w: Workload, gpu: Gpu) -> Iterator[FlashTile]:
@@ -43,10 +47,10 @@ def check_tile(tile: FlashTile, w: Workload, gpu: Gpu) -> None:
     InputError
         Naming the buffers, the limit and the nearest tile that fits.
     """
+    if fits(tile, w, gpu):
+        return
     d, dv = padded(w.head_dim), padded(w.head_dim_v)
     needed = tile.shared_memory_bytes(d, dv, w.element_bytes)
-    if needed <= gpu.sm.shared_memory_per_block_bytes:
-        return
     near = min(
         candidates(tile, w, gpu),
         key=lambda other: (abs(other.rows - tile.rows), abs(other.keys - tile.keys)),
@@ -55,4 +59,9 @@ def check_tile(tile: FlashTile, w: Workload, gpu: Gpu) -> None:
     advice = f"{near.rows} x {near.keys} fits" if near else "no tile of this kernel fits; take --algorithm naive"
     stages = f" with {tile.stages} stages" if tile.stages > 1 else ""
     what = f"the tile {tile.rows} x {tile.keys} at head_dim {w.head_dim}{stages}"
+    if needed <= gpu.sm.shared_memory_per_block_bytes:
+        raise InputError(
+            f"Registers: {what} needs {_accumulators(tile, dv)} accumulators a thread in {tile.warps} warps, about "
+            f"{ACCUMULATOR_REGISTERS} fit beside the rest of 255; {advice}"
+        )
     check_shared_memory(what, tile.buffers(d, dv, w.element_bytes), needed, gpu, advice)

@@ -19,14 +19,19 @@ from attnsim.models.calibration import (
     gpu_calibrations,
 )
 from attnsim.models.implementations import IMPLEMENTATIONS
-from attnsim.simulator import memory
+from attnsim.simulator import grid, memory
 from attnsim.validation.datasets import Row, published_rows
 from attnsim.validation.fit import groups
 
 LENGTHS = ((0, 511), (512, 1023), (1024, 4095), (4096, 1 << 40))
 """Length bands of the table, by the longer of seq_q and seq_kv."""
 
+Unseen = tuple[Row, str, float]
+"""A row, what was left out of the fit that predicted it, and the error."""
+
 HAND_CHOSEN = (
+    ("simulator.grid", "QUEUEING", grid.QUEUEING, "power of the smooth maximum of a round and of the memory"),
+    ("simulator.grid", "PHASES", grid.PHASES, "how far apart the residents of an SM begin in the fast mode's samples"),
     ("simulator.memory", "KNEE", memory.KNEE, "footprint over capacity where L2 hits begin to fail and end"),
     (
         "algorithms.flash",
@@ -56,11 +61,24 @@ HAND_CHOSEN = (
         "tile of cuBLAS's batched GEMMs (closed)",
     ),
     ("algorithms.helpers", "cache_write", "8 instructions per 16 bytes", "addresses of a paged cache write"),
+    ("algorithms.helpers", "combine", "4 per split and row, 2 per element", "FP32 instructions of a combine kernel"),
+    (
+        "algorithms.tiles",
+        "xformers registers",
+        "128 and 168 a thread",
+        "register counts of the memory-efficient kernels",
+    ),
+    (
+        "algorithms.tiles",
+        "cudnn",
+        "128 x 128 one a SM; 16 x 128",
+        "stand-in tiles of a closed kernel, read off its waves",
+    ),
 )
 """Constants in code that are neither datasheet nor public source; they hold for every implementation alike."""
 
 
-def accuracy_table() -> list[dict[str, Any]]:
+def accuracy_table(found: Sequence[Unseen] | None = None) -> list[dict[str, Any]]:
     """Errors by source, implementation, GPU, pass, split and length band, each from rows the fit did not see.
 
     Returns
@@ -72,24 +90,24 @@ def accuracy_table() -> list[dict[str, Any]]:
         own, which borrow the nearest. `band` "all" is the total of the lines above it.
     """
     cells: dict[tuple[str, ...], list[tuple[int, float]]] = {}
-    for row, split, error in _errors():
+    for row, split, error in held_out_errors() if found is None else found:
         key = (row.case.source, row.case.implementation or "", row.case.gpu, row.case.passes, split)
         cells.setdefault(key, []).append((max(row.case.seq_q, row.case.seq_kv), error))
     table = []
-    for cell, found in sorted(cells.items()):
+    for cell, errors in sorted(cells.items()):
         names: dict[str, Any] = dict(zip(("source", "implementation", "gpu", "pass", "split"), cell, strict=True))
         for low, high in LENGTHS:
-            band = [error for length, error in found if low <= length <= high]
+            band = [error for length, error in errors if low <= length <= high]
             if band:
                 table.append(names | {"band": _band(low, high)} | _summary(band))
-        table.append(names | {"band": "all"} | _summary([error for _, error in found]))
+        table.append(names | {"band": "all"} | _summary([error for _, error in errors]))
     return table
 
 
-def targets_table() -> list[dict[str, Any]]:
+def targets_table(found: Sequence[Unseen] | None = None) -> list[dict[str, Any]]:
     """The same errors summed up by what a user asks for: one line a kind of prediction and split."""
     kinds: dict[tuple[str, str], list[float]] = {}
-    for row, split, error in _errors():
+    for row, split, error in held_out_errors() if found is None else found:
         kind = _kind(row)
         if kind:
             kinds.setdefault((kind, split), []).append(error)
@@ -113,7 +131,7 @@ def _kind(row: Row) -> str:
             return f"{name}, {row.gpu.architecture}"
 
 
-def _errors() -> list[tuple[Row, str, float]]:
+def held_out_errors() -> list[Unseen]:
     """(row, split, error) for every published row and every fold that did not see it."""
     from joblib import Parallel, delayed
 

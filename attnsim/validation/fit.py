@@ -34,7 +34,7 @@ SHORTEST = 512
 """Shorter prefill and training rows are left out of the fits: they time launches, not attention."""
 ROBUST_SCALE = 0.05
 """Residuals beyond about 5 % weigh linearly instead of quadratically (soft L1)."""
-FITTED_ROWS = 260
+FITTED_ROWS = 130
 """Larger sets are thinned evenly for the fit (not for the errors): neighbours on a dense grid tell nothing new."""
 STEP = 0.02
 """Finite-difference step in the unit interval of each number: waves make the loss stepwise."""
@@ -331,7 +331,7 @@ def fit_job(
     known: Mapping[str, GpuNumbers],
     begin: Mapping[str, ImplementationNumbers],
     *,
-    iterations: int = 14,
+    iterations: int = 9,
     progress: Callable[[str], None] = lambda line: None,
 ) -> tuple[Solution, dict[str, Solution], Problem]:
     """Fit a job, then again without each group; returns the solution, those by "split: group", and the problem."""
@@ -354,7 +354,7 @@ def fit_job(
         if len({groups(row)[split] for row in rows}) > 1
     ]
     solved = Parallel(n_jobs=min(2, os.cpu_count() or 1))(
-        delayed(_without)(problem, split, group, best.units, max(4, iterations // 3)) for split, group in folds
+        delayed(_without)(problem, split, group, best.units, max(4, iterations // 2)) for split, group in folds
     )
     named = {f"{split}: {group}": fold for (split, group), fold in zip(folds, solved, strict=True)}
     return best, named, replace(problem, rows=rows)

@@ -183,11 +183,12 @@ def triton(w: Workload, gpu: Gpu) -> FlashTile:
     """Triton's tutorial kernel: 128 x 64, 4 warps, 3 stages, fewer where shared memory is short."""
     d = padded(max(w.head_dim, w.head_dim_v))
     path: Path = "wgmma" if gpu.features.wgmma else "mma_sync"
+    wide = 64 < d <= 128 and path == "wgmma"
     for stages in (3, 2, 1):
         for keys in (64, 32):
             tile = FlashTile(
-                128, keys, warps=8 if d > 64 and path == "wgmma" else 4, loop="staged", stages=stages, path=path,
-                warpgroups=2 if d > 64 and path == "wgmma" else 1,
+                128 if d <= 128 else 64, keys, warps=8 if wide else 4, loop="staged", stages=stages, path=path,
+                warpgroups=2 if wide else 1,
             )  # fmt: skip
             if tile.shared_memory_bytes(d, d, w.element_bytes) <= gpu.sm.shared_memory_per_block_bytes:
                 return tile
@@ -195,13 +196,21 @@ def triton(w: Workload, gpu: Gpu) -> FlashTile:
 
 
 def xformers(w: Workload, gpu: Gpu) -> FlashTile:
-    """Xformers' and PyTorch's memory-efficient kernel (cutlass)."""
+    """PyTorch's and xformers' memory-efficient kernel (cutlass), with fewer keys where shared memory is short."""
     d = max(w.head_dim, w.head_dim_v)
     if d <= 64:
         return FlashTile(64, 64, warps=4, registers=128, p_in_smem=True)
     if d <= 128:
-        return FlashTile(64, 128, warps=8, warpgroups=2, registers=128, p_in_smem=True)
-    return FlashTile(32, 128, warps=4, registers=128, p_in_smem=True)
+        return _fitting(FlashTile(64, 128, warps=8, warpgroups=2, registers=128, p_in_smem=True), w, gpu)
+    return _fitting(FlashTile(32, 128, warps=4, registers=128, p_in_smem=True), w, gpu)
+
+
+def _fitting(tile: FlashTile, w: Workload, gpu: Gpu) -> FlashTile:
+    """The tile with its keys halved until it fits shared memory."""
+    d, dv = padded(w.head_dim), padded(w.head_dim_v)
+    while tile.shared_memory_bytes(d, dv, w.element_bytes) > gpu.sm.shared_memory_per_block_bytes and tile.keys > 16:
+        tile = replace(tile, keys=tile.keys // 2)
+    return tile
 
 
 def xformers_backward(w: Workload, gpu: Gpu) -> BackwardTile:
@@ -218,16 +227,12 @@ def xformers_backward(w: Workload, gpu: Gpu) -> BackwardTile:
 
 def cudnn(w: Workload, gpu: Gpu, decode: bool) -> FlashTile:
     """A stand-in for cuDNN's closed kernels before Hopper: 128 rows, one block an SM; 16 packed rows in decode."""
-    d = padded(max(w.head_dim, w.head_dim_v))
-    limit = gpu.sm.shared_memory_per_block_bytes
     base = (
         FlashTile(16, 128, loop="staged", stages=2, registers=128, pack_gqa=True)
         if decode
         else FlashTile(128, 128, warps=8, warpgroups=2, max_blocks_per_sm=1)
     )
-    while base.shared_memory_bytes(d, d, w.element_bytes) > limit and base.keys > 16:
-        base = replace(base, keys=base.keys // 2)
-    return base
+    return _fitting(base, w, gpu)
 
 
 def fa4(w: Workload, gpu: Gpu) -> FlashTile:
