@@ -70,6 +70,12 @@ class Mask:
         """Whether keys far to the left are hidden."""
         return self.left is not None
 
+    def within(self, seq_q: int, seq_kv: int) -> Mask:
+        """The same mask without limits that these lengths never reach, as FlashAttention's entry points drop them."""
+        left = None if self.left is not None and self.left >= seq_kv - 1 else self.left
+        right = None if self.right is not None and self.right >= seq_q - 1 and seq_q > 1 else self.right
+        return Mask(left, right)
+
     def columns(self, first_row: int, last_row: int, seq_q: int, seq_kv: int) -> tuple[int, int]:
         """Half-open interval of keys that rows `first_row` to `last_row` (inclusive) see between them."""
         shift = seq_kv - seq_q

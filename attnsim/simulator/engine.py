@@ -130,13 +130,13 @@ def warpgroup(
                     now = int(env.now)
                     start = sm.vector_free if sm.vector_free > now else now
                     sm.vector_free = end = start + one
-                    sm.tensor_free = (sm.tensor_free if sm.tensor_free > start else start) + two
+                    sm.tensor_free = (sm.tensor_free if sm.tensor_free > now else now) + two
                     yield timeout(end - now)
                 elif kind == MMA or kind == MMA_ASYNC:
                     now = int(env.now)
                     start = sm.tensor_free if sm.tensor_free > now else now
                     sm.tensor_free = end = start + one
-                    sm.vector_free = (sm.vector_free if sm.vector_free > start else start) + two
+                    sm.vector_free = (sm.vector_free if sm.vector_free > now else now) + two
                     if kind == MMA:
                         yield timeout(end - now)
                     else:

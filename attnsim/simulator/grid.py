@@ -199,6 +199,7 @@ class FastGrid:
             total = self._uniform(blocks, first[longest], following[longest], resident)
         else:
             total = self._mixed(first, following, resident)
+        total = max(total, float(self.memory_times() @ counts))  # never faster than the memory as a whole
         shares = following / following.max() @ counts
         waited = self._waited(longest, resident) * float(shares) / (self.sms * resident)
         return GridTime(total, waited, resident, blocks / slots, kernel.requested())

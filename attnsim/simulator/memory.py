@@ -92,5 +92,12 @@ def traffic(
 
 def _span(kernel: Kernel, running: int) -> float:
     """Bytes that pass between two touches of the same byte: the pieces of all tensors that running blocks work on."""
-    pieces = {use.tensor: use.piece_bytes * min(use.pieces, max(1.0, running / use.sharers)) for use in kernel.uses}
+    part = min(1.0, running / kernel.blocks)
+    pieces = {
+        # What one block touches once passes through in step with the blocks; what is shared or re-read stays whole.
+        use.tensor: use.unique_bytes * part
+        if use.sharers <= 1 and use.passes_per_block <= 1
+        else use.piece_bytes * min(use.pieces, max(1.0, running / use.sharers))
+        for use in kernel.uses
+    }
     return sum(pieces.values())

@@ -208,9 +208,9 @@ def test_a_block_beyond_the_register_file_is_refused() -> None:
 
 
 def test_a_tile_that_does_not_fit_is_refused_with_its_buffers_and_one_that_fits() -> None:
-    w = Workload(1, 1, 512, 256)
+    w = Workload(4, 16, 1024, 256)
     with pytest.raises(InputError) as refusal:
-        IMPLEMENTATIONS["flash_attn_v2"].build(Workload(4, 16, 1024, 256), A100, (128, 128))
+        IMPLEMENTATIONS["flash_attn_v2"].build(w, A100, (128, 128))
     message = str(refusal.value)
     assert "192 KiB (Q 64, K 64, V 64)" in message
     assert "163 KiB per block" in message
@@ -451,4 +451,5 @@ def test_no_unit_is_busy_for_longer_than_the_kernel_takes(mode: Mode, bandwidth:
         schedule = IMPLEMENTATIONS["flash_attn_v2"].build(w, gpu, None)
         for kernel in play(schedule, gpu, mode=mode, cache="cold").kernels:
             for unit, busy in kernel.units_s.items():
-                assert busy <= kernel.time_s * (1 + 1e-6), f"{kernel.name}, {unit}, {w}"
+                # every transfer is rounded to whole picoseconds, here by up to 1 in 100,000
+                assert busy <= kernel.time_s * (1 + 1e-5), f"{kernel.name}, {unit}, {w}"

@@ -4,7 +4,6 @@ import csv
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -146,21 +145,16 @@ def test_a_reader_that_goes_away_is_no_crash() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "limit_s", "absent"),
+    ("arguments", "absent"),
     [
-        (["--help"], 0.4, ["numpy", "yaml", "pydantic", "rich"]),
-        (["predict", *QUESTION], 1.5, ["pandas", "matplotlib", "scipy", "joblib", "pint"]),
+        (["--help"], ["numpy", "yaml", "pydantic", "rich"]),
+        (["predict", *QUESTION], ["pandas", "matplotlib", "scipy", "joblib", "pint"]),
     ],
 )
-def test_starting_up_is_quick_and_loads_little(arguments: list[str], limit_s: float, absent: list[str]) -> None:
+def test_starting_up_loads_little(arguments: list[str], absent: list[str]) -> None:
     script = (
         f"import sys; from attnsim.cli import main; main({arguments!r})\n"
         f"heavy = set({absent!r}) & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
     )
-    took = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-        took.append(time.perf_counter() - begin)
-        assert done.returncode == 0, done.stderr
-    assert min(took) < limit_s
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from importlib import resources
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from benchmarks.refresh_readme import blocks, commands, documents, write_files
 DOCUMENTS = {path.name: path.read_text(encoding="utf-8") for path in documents()}
 EVERYTHING = {*DOCUMENTS, "CHANGELOG.md"}
 COMMANDS = {"predict", "gpus", "algorithms", "roofline", "accuracy", "fit", "demo", "--version"}
-SLOW_S = 10.0
 """A command that takes longer on a laptop is to be marked `# takes ...`."""
 
 
@@ -40,11 +38,9 @@ def test_commands_are_answered(
             if not command.is_run:  # that it exists is all that can be asked of it here
                 assert main([words[1], "--help"]) == 0, command.line
                 continue
-            begin = time.perf_counter()
             code = main(words[1:])
             captured = capsys.readouterr()
             assert code == 0, f"{command.line}\n{captured.err}"
-            assert time.perf_counter() - begin < SLOW_S, command.line
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -147,6 +147,7 @@ def flash_forward(
         Whether the log-sum-exp of each row is written, fp32.
     """
     splits = splits or Splits()
+    w = replace(w, mask=w.mask.within(w.seq_q, w.seq_kv))
     pack = w.group if tile.pack_gqa else 1
     heads = w.batch * (w.heads_kv if tile.pack_gqa else w.heads_q)
     parts = [row_tiles(w, tile.rows, tile.keys, pack, s, splits.count) for s in range(splits.count)]
