@@ -181,7 +181,7 @@ def choose(implementation: str, like: Mapping[str, str], gpu: Gpu) -> Chosen:
         Implementation to the one whose calibration stands in for it ("" at the end of the chain).
     gpu : Gpu
     """
-    gpu_numbers, gpu_source = _gpu_numbers(gpu)
+    gpu_numbers, gpu_source = numbers_of(gpu)
     everything = calibrations()
     name, seen = implementation, set[str]()
     while name and name not in seen:
@@ -209,7 +209,8 @@ _NEAREST_ARCHITECTURES: dict[str, tuple[str, ...]] = {
 }
 
 
-def _gpu_numbers(gpu: Gpu) -> tuple[GpuNumbers, str]:
+def numbers_of(gpu: Gpu) -> tuple[GpuNumbers, str]:
+    """Fitted numbers of a GPU, and whose they are: its own, the nearest card's of its architecture, or none ("")."""
     known = gpu_calibrations()
     if gpu.base_id in known:
         return known[gpu.base_id][1], gpu.base_id

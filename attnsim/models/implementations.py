@@ -410,7 +410,8 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
         ),
         Implementation(
             "naive_fused_epilogue", "naive", _naive("naive_fused_epilogue", "fused_epilogue"), (70, 129),
-            "the fewest passes that an unfused form can make", like="pytorch", dtypes=_ALL, largest_head_dim=_ANY_WIDTH,
+            "the fewest passes that an unfused form can make", like="pytorch_eager",
+            dtypes=_ALL, largest_head_dim=_ANY_WIDTH,
             form="fused_epilogue",
         ),
         Implementation(

@@ -17,6 +17,7 @@ from attnsim.models.calibration import (
     calibrations,
     choose,
     gpu_calibrations,
+    numbers_of,
 )
 from attnsim.models.implementations import IMPLEMENTATIONS
 from attnsim.simulator import grid, memory
@@ -156,9 +157,8 @@ def _unseen(row: Row) -> Iterable[tuple[str, Numbers]]:
         for split, group in groups(row).items():
             if f"{split}: {group}" in own.folds:
                 numbers = own.folds[f"{split}: {group}"]
-                elsewhere = gpu_calibrations().get(row.gpu.base_id)
-                if row.gpu.base_id != own.gpu and elsewhere is not None:
-                    numbers = replace(numbers, gpu=elsewhere[1])
+                if row.gpu.base_id != own.gpu:
+                    numbers = replace(numbers, gpu=numbers_of(row.gpu)[0])
                 yield split, numbers
         return
     like = {name: record.like for name, record in IMPLEMENTATIONS.items()}

@@ -125,8 +125,8 @@ JOBS = (
             "flash_attn_triton": (*FLASH, "extra"),
             "xformers_cutlass": (*FLASH, "extra"),
         },
-        ("fa2_fig4", "cudnn_fe_train_20260928"),
-        others=("a100-pcie-80gb",),
+        ("fa2_fig4", "cudnn_fe_train_20260928", "fa1_appE6"),
+        others=("a100-pcie-80gb", "a100-sxm4-40gb"),
     ),
     Job(
         "flash1-paper-a100",
@@ -343,7 +343,7 @@ def fit_job(
     keys += tuple((owner, name) for owner, names in job.free.items() for name in names)
     gpu = known.get(job.gpu) or replace(known.get(job.like, GpuNumbers()), hbm_fraction=None)
     records = {owner: begin.get(owner) or begin.get(_like(owner)) or ImplementationNumbers() for owner in job.free}
-    others = {name: known[name] for name in job.others}
+    others = {name: known.get(name) or replace(gpu, hbm_fraction=None, clock_fraction=1.0) for name in job.others}
     problem = Problem(thinned, keys, gpu, records, others, load_gpu(job.gpu).hbm.achievable_fraction)
     best = solve(problem, problem.start(), iterations)
     progress(f"{job.name}: {len(rows)} rows, {len(keys)} numbers, {_spread(problem, best.units)}")
