@@ -74,6 +74,11 @@ def errors() -> list:  # type: ignore[type-arg]
 # missed the figure stands here as it is, with the target beside it: see CHANGELOG.
 LIMITS = {
     ("FlashAttention-2, ampere, papers' tables", "band"): (0.05, None),
+    ("FlashAttention-2, ampere, papers' tables", "head_dim"): (0.05, None),
+    ("FlashAttention-2, hopper, papers' tables", "head_dim"): (0.05, None),
+    ("FlashAttention-3, hopper, paper's table", "head_dim"): (0.08, None),  # wanted: 0.05
+    ("unfused PyTorch, ampere, N >= 1024", "head_dim"): (0.10, None),
+    ("unfused PyTorch, hopper, N >= 1024", "head_dim"): (0.10, None),
     ("FlashAttention-2, hopper, papers' tables", "band"): (0.05, None),
     ("FlashAttention-3, hopper, paper's table", "band"): (0.05, None),
     ("vLLM, A100, prefill", "band"): (0.05, 0.035),
@@ -128,6 +133,7 @@ def test_gpt2_medium_s_bytes_and_times() -> None:
     taken = {row["algorithm"]: row for row in gpt2_medium() if row["assumed"]}
     assert abs(taken["naive"]["bytes_ratio"] - 1) <= 0.10
     assert abs(taken["flash-1"]["bytes_ratio"] - 1) <= 0.15
+    assert abs(taken["naive"]["time_ratio"] - 1) <= 0.20
     assert abs(taken["flash-1"]["time_ratio"] - 1) <= 0.20
     masks = {(row["algorithm"], row["mask"]) for row in gpt2_medium()}
     assert {("naive", "full"), ("naive", "causal"), ("flash-1", "full"), ("flash-1", "causal")} <= masks
