@@ -190,7 +190,8 @@ class FastGrid:
         """Time of the whole grid."""
         kernel, slots = self.kernel, self.sms * self.slots
         blocks, counts = kernel.blocks, kernel.class_counts
-        if int(kernel.executions().sum()) <= PLAYED_IN_FULL:
+        whole = PLAYED_IN_FULL if len(counts) > 1 else PLAYED_IN_FULL // 3  # equal blocks are extended well
+        if int(kernel.executions().sum()) <= whole:
             return play_exact(kernel, self.compiled(sharers=1.0), self.sms, self.slots)
         resident = min(self.slots, -(-blocks // self.sms))
         first, following = self._rounds(blocks, resident)

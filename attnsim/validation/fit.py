@@ -125,7 +125,7 @@ JOBS = (
             "flash_attn_triton": (*FLASH, "extra"),
             "xformers_cutlass": (*FLASH, "extra"),
         },
-        # Not fa1_appE6: the FlashAttention-1 of its paper is an older kernel than the 1.0.9 of figure 4, and 1.5x slower.
+        # Not fa1_appE6: its FlashAttention-1 is an older kernel than the 1.0.9 of figure 4, and 1.5 times slower.
         ("fa2_fig4", "cudnn_fe_train_20260928"),
         others=("a100-pcie-80gb",),
     ),
