@@ -60,7 +60,7 @@ def test_gpu_files_load_and_meet_the_schema(name: str, tmp_path: Path) -> None:
         assert load_gpu(str(path)).id == path.stem
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.parametrize("name", sorted(EVERYTHING))
 def test_links_lead_somewhere(name: str) -> None:
     root = documents()[0].parent
     place = next(path for path in (root / name, root / "docs" / name) if path.exists())
