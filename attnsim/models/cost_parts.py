@@ -144,9 +144,16 @@ def helper(name: str, w: Workload, splits: int) -> Part | None:
             return Part(name, (*reads, store("K cache", k), store("V cache", v)))
         case "prepare":
             return Part(name, (load("lengths", 8 * w.batch), store("splits", 4 * w.batch)))
+        case "store_cache":
+            tokens = w.batch * min(w.seq_q, w.seq_kv)
+            size = tokens * w.heads_kv * (w.head_dim + w.head_dim_v) * e
+            return Part(name, (load("new KV", size), store("KV cache", size)))
+        case "combine (exits)":
+            return Part(name, (load("splits", 4 * w.batch),))
         case "Q transpose" | "O transpose":
-            size = heads * w.seq_q * w.head_dim * e
-            return Part(name, (load(name, size), store(f"{name}'", size)))
+            tensor = name[0]
+            size = heads * w.seq_q * (w.head_dim if tensor == "Q" else w.head_dim_v) * e
+            return Part(name, (load(tensor, size), store(f"{tensor} transposed", size)))
         case "sum dK" | "sum dV":
             tensor = name.removeprefix("sum ")
             width = w.head_dim if tensor == "dK" else w.head_dim_v

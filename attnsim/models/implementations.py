@@ -14,7 +14,7 @@ from attnsim.models.algorithms import tiles
 from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward, padded, with_tile
 from attnsim.models.algorithms.flash1 import flash1_backward, flash1_forward, key_block
 from attnsim.models.algorithms.flash_backward import BackwardTile, flash_backward
-from attnsim.models.algorithms.helpers import cache_write, combine, copy_rows, split_count
+from attnsim.models.algorithms.helpers import cache_write, combine, copy_rows, split_count, store_cache
 from attnsim.models.algorithms.naive import FORMS, naive
 from attnsim.models.algorithms.passes import Access, streaming
 from attnsim.models.errors import InputError
@@ -255,7 +255,7 @@ def sglang_ampere(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         splits = min(upper, max(1, -(-key_tiles // max(1, per_sm))))
         tile = replace(tile, persistent=True, max_blocks_per_sm=1)
     kernels = [
-        cache_write(w, w.batch * min(w.seq_q, w.seq_kv)),
+        store_cache(w, w.batch * min(w.seq_q, w.seq_kv)),
         _prepare(w),
         flash_forward(w_main, gpu, tile, "flash_fwd_sm80", Splits(splits)),
     ]
@@ -272,14 +272,14 @@ def _prepare(w: Workload) -> Kernel:
 
 def _empty_combine(w: Workload) -> Kernel:
     """The combine kernel when nothing was split: its blocks read the split counts and return."""
-    return streaming("combine", [Access("splits", 4 * w.batch)], elements=w.batch, blocks=-(-w.batch // 32))
+    return streaming("combine (exits)", [Access("splits", 4 * w.batch)], elements=w.batch, blocks=-(-w.batch // 32))
 
 
-def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, one_group: bool, write: bool) -> Schedule:
-    """VLLM or SGLang on Hopper: cache write, FA3 on the paged cp.async path with packed GQA, combine."""
+def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: bool) -> Schedule:
+    """Serving with vLLM or SGLang on Hopper: cache write, FA3 on the paged cp.async path with packed GQA, combine."""
     w_main = w if 64 < w.head_dim <= 128 else _one_query(w)
     base = tiles.fa3_forward(w_main, gpu, paged=True, pack_gqa=w.group > 1)
-    if one_group and w.seq_q * w.group <= 64 and w.head_dim in (64, 128):
+    if vllm and w.seq_q * w.group <= 64 and w.head_dim in (64, 128):
         base = tiles.hopper_tile(64, 192 if w.head_dim == 64 else 128, pack_gqa=w.group > 1)
     rows = -(-w.seq_q * w.group // base.rows)
     key_tiles = -(-w.seq_kv // base.keys)
@@ -289,7 +289,8 @@ def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, one_gr
         per_sm = -(-int(1.1 * w.batch * rows * key_tiles * w.heads_kv) // gpu.sm.count)
         splits = min(upper, max(1, -(-key_tiles // max(1, per_sm))))
     tile = _override(base, shape, w_main, gpu)
-    kernels = [cache_write(w, w.batch * min(w.seq_q, w.seq_kv))] if write else []
+    write = cache_write if vllm else store_cache
+    kernels = [write(w, w.batch * min(w.seq_q, w.seq_kv))]
     kernels.append(flash_forward(w_main, gpu, tile, splits=Splits(splits)))
     if upper > 1:
         kernels.append(combine(w, splits, 8, 256) if splits > 1 else _empty_combine(w))
@@ -321,10 +322,13 @@ _CLOSED = ("closed source: tiles and order are those of the nearest public kerne
 
 
 def _nearest_public(name: str) -> Builder:
-    """A closed implementation: FA2's schedule before Hopper, FA3's on it."""
+    """A closed implementation: FA2's schedule before Hopper, FA3's on it, FA4's forward on Blackwell."""
 
     def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
-        schedule = flash3(w, gpu, shape) if gpu.features.wgmma else flash2(w, gpu, shape)
+        if gpu.features.tcgen05 and w.passes == "fwd":
+            schedule = generic_flash(name, tiles.fa4)(w, gpu, shape)
+        else:
+            schedule = flash3(w, gpu, shape) if gpu.features.wgmma else flash2(w, gpu, shape)
         return replace(schedule, implementation=name, notes=_CLOSED)
 
     return build
@@ -444,12 +448,12 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
         ),
         Implementation(
             "vllm_flash_attn_fa3", "flash-3",
-            lambda w, g, s: serving_hopper(w, g, s, "vllm_flash_attn_fa3", one_group=True, write=True), (90, 90),
+            lambda w, g, s: serving_hopper(w, g, s, "vllm_flash_attn_fa3", vllm=True), (90, 90),
             "vllm-project/flash-attention@617264c1 hopper/", like="flash_attn_v3",
             dtypes=("fp16", "bf16", "fp8"), passes=_SERVING,
         ),
         Implementation(
-            "fa3", "flash-3", lambda w, g, s: serving_hopper(w, g, s, "fa3", one_group=False, write=True), (90, 90),
+            "fa3", "flash-3", lambda w, g, s: serving_hopper(w, g, s, "fa3", vllm=False), (90, 90),
             "sgl-project/sgl-attn@203b9b3d hopper/", like="flash_attn_v3",
             dtypes=("fp16", "bf16", "fp8"), passes=_SERVING,
         ),

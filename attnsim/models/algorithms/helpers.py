@@ -138,6 +138,13 @@ def cache_write(w: Workload, new_tokens: int) -> Kernel:
     )
 
 
+def store_cache(w: Workload, new_tokens: int) -> Kernel:
+    """Write the new tokens' K and V into the cache as SGLang does: rows spread over warps, bound by bytes."""
+    size = new_tokens * w.heads_kv * (w.head_dim + w.head_dim_v) * w.element_bytes
+    accesses = [Access("new KV", size), Access("KV cache", size, True)]
+    return streaming("store_cache", accesses, elements=size // w.element_bytes)
+
+
 def copy_rows(w: Workload, tensor: str) -> Kernel:
     """A transpose of the query or output rows of a decode step, as grouped heads need."""
     size = w.batch * w.heads_q * w.seq_q * (w.head_dim if tensor == "Q" else w.head_dim_v) * w.element_bytes
