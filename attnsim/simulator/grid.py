@@ -25,8 +25,10 @@ PERIOD_TURNS = 4
 """Further turns it plays to find the period."""
 DISPATCHED_BLOCKS = 6000
 """Blocks handed out one by one; a longer launch repeats its pattern at the rate found."""
-PLAYED_IN_FULL = 1500
-"""Segment executions of a grid so small that the fast mode plays it whole."""
+PLAYED_IN_FULL = 4500
+"""Segment executions by a warpgroup, in a grid of unequal blocks, that the fast mode plays whole: tails decide it."""
+EQUAL_PLAYED_IN_FULL = 500
+"""The same for equal blocks, which extend well."""
 IN_STEP_WAVES = 1
 """Waves during which SMs that began together still ask the memory for the same things at the same time."""
 QUEUEING = 10.0
@@ -190,8 +192,8 @@ class FastGrid:
         """Time of the whole grid."""
         kernel, slots = self.kernel, self.sms * self.slots
         blocks, counts = kernel.blocks, kernel.class_counts
-        whole = PLAYED_IN_FULL if len(counts) > 1 else PLAYED_IN_FULL // 3  # equal blocks are extended well
-        if int(kernel.executions().sum()) <= whole:
+        whole = PLAYED_IN_FULL if len(counts) > 1 else EQUAL_PLAYED_IN_FULL
+        if int(kernel.executions().sum()) * kernel.warpgroups <= whole:
             return play_exact(kernel, self.compiled(sharers=1.0), self.sms, self.slots)
         resident = min(self.slots, -(-blocks // self.sms))
         first, following = self._rounds(blocks, resident)

@@ -23,9 +23,6 @@ _outcomes: dict[int, Outcome] = {}
 
 
 KNOWN_GAPS = {
-    2: (0.128, "FlashAttention-1, three waves: blocks of different length, bursts still in step"),
-    17: (0.0435, "FlashAttention-1, two waves, the same"),
-    42: (0.0319, "FlashAttention-2 forward and backward, two to five waves of several block classes"),
     61: (-0.046, "FlashAttention-2 causal, 38 waves: mixed lengths on an SM collide more than the sample shows"),
     67: (-0.1915, "FlashAttention-1, 38 waves: each turn's burst brings the SMs back into step"),
     68: (0.0311, "cache write and main kernel, both near balance of latency and memory"),
