@@ -55,12 +55,13 @@ class Memory:
 
 @dataclass(slots=True)
 class Sm:
-    """One streaming multiprocessor: when each unit will be free, and how long its warpgroups waited for data."""
+    """One streaming multiprocessor: when each unit will be free, how long its warpgroups waited, blocks not ended."""
 
     tensor_free: int = 0
     vector_free: int = 0
     port_free: int = 0
     waited: int = 0
+    running: int = 0
 
 
 class Block:
@@ -221,6 +222,7 @@ class Slot:
         env = self.env
         block = self.take()
         while block is not None:
+            self.sm.running += 1
             self.next = None
             if self.program.warpgroups == 1:
                 yield from warpgroup(env, self.sm, self.memory, self.program, block, self.ahead)
@@ -232,6 +234,7 @@ class Slot:
                         for _ in members
                     ]
                 )
+            self.sm.running -= 1
             self.ends.append(int(env.now))
             block = self.next or self.take()
 
@@ -271,6 +274,8 @@ def play(program: Program, sms: int, slots_per_sm: int, queue: Iterator[Runs]) -
         for sm in machines:
             env.process(Slot(env, sm, memory, program, queue, ends).process())
     env.run()
+    if next(queue, None) is not None or any(sm.running for sm in machines):
+        raise RuntimeError("a thread block waits for a load that its loop nest never starts")
     drained = max(memory.l2_free, memory.hbm_free, *(sm.port_free for sm in machines))
     requested = {
         (kind, tensor): size

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.schedule import Kernel
+from attnsim.models.schedule import Kernel, Segment
 from attnsim.simulator.engine import Played, Runs, play
 from attnsim.simulator.program import LOAD, STORE, Program
 
@@ -34,7 +34,9 @@ IN_STEP_WAVES = 1
 QUEUEING = 10.0
 """Power of the smooth maximum of a round alone and of the memory: near balance each waits for the other now and then.
 Chosen by hand against the exact mode."""
-SAMPLED_ROUNDS = 6
+THINNED_SMS, THINNED_ROUNDS, THINNED_TURNS = 4, 6, 24
+"""SMs and rounds of the thinned chip that plays equal blocks of at most so many turns."""
+SAMPLED_ROUNDS = 14
 """Rounds of blocks in the sample that shows how unequal blocks share an SM."""
 SAMPLED_TURNS = 10
 """Longest loop of the sampled blocks."""
@@ -221,11 +223,26 @@ class FastGrid:
         first = self.class_times(resident, sharers, rounds=1)[0]
         alone = self.class_times(resident, 1.0)[1]
         memory = self.sms * resident * self.memory_times()
-        if (alone > 0.85 * memory).any():
-            alone *= self._mixing(alone, resident)
-        later = _smooth_maximum(alone, memory)
+        if len(alone) == 1 and resident > 1 and PLAYED_TURNS <= int(self.kernel.repeats.max()) <= THINNED_TURNS:
+            later = np.maximum(self._thinned_round(resident), memory)
+        else:
+            if (alone > 0.85 * memory).any():
+                alone *= self._mixing(alone, resident)
+            later = _smooth_maximum(alone, memory)
         settling = 2.0 - 0.5 ** (blocks // slots)
         return later + settling * np.maximum(first - later, 0.0), later
+
+    def _thinned_round(self, resident: int) -> float:
+        """A later round of equal blocks, as a few SMs show it that share the memory in proportion and fall out of step.
+
+        Whether SMs stay in step (FlashAttention-1, whose bursts of K and V bring them back) or not is then played, not
+        assumed.
+        """
+        program = self.compiled(sharers=self.sms / THINNED_SMS)
+        runs: Runs = self.runs(self.kernel.repeats[0].reshape(-1))
+        size = THINNED_SMS * resident
+        ends = sorted(play(program, THINNED_SMS, resident, iter([runs] * (size * THINNED_ROUNDS))).ends)
+        return (ends[-1] - ends[-1 - 2 * size]) / 2
 
     def _mixing(self, alone: NDArray[np.float64], resident: int) -> float:
         """How much longer blocks of all classes take beside one another than beside their own kind, begun together.
@@ -233,7 +250,7 @@ class FastGrid:
         One SM plays a sample of the launch, loops scaled down and the first residents staggered, until the sample is
         used up; list scheduling with the times of equal blocks says how long that should have taken.
         """
-        if resident == 1 or int(self.kernel.repeats.max()) < PLAYED_TURNS:  # short blocks leave nothing to overlap
+        if resident == 1 or int(self.kernel.repeats.max()) < 2:  # nothing to overlap
             return 1.0
         phases = PHASES if len(alone) == 1 else PHASES[:1]
         return float(np.mean([self._mixed_over_equal(alone, resident, phase) for phase in phases]))
@@ -245,10 +262,13 @@ class FastGrid:
         sample = self._classes_at(((np.arange(count) + jitter) / count * self.kernel.blocks).astype(np.int64))
         whole = self.kernel.repeats[:, self.kept].reshape(len(alone), -1)
         scale = min(1.0, SAMPLED_TURNS / int(whole.max()))
-        blocks = np.where(whole > 2, np.maximum(2, np.round(whole * scale)), whole).astype(np.int64)[sample]
+        loops = np.tile([_is_balanced(segment) for segment in self.kernel.segments], len(self.kept))
+        fewer_turns = loops & (whole > 2)
+        blocks = np.where(fewer_turns, np.maximum(2, np.round(whole * scale)), whole).astype(np.int64)[sample]
         for place in range(resident - 1):
             part = phase * (place + 1) * 2 / resident
-            blocks[place] = np.where(blocks[place] > 1, np.maximum(1, np.round(blocks[place] * part)), blocks[place])
+            shorter = np.maximum(1, np.round(blocks[place] * part))
+            blocks[place] = np.where(loops & (blocks[place] > 1), shorter, blocks[place])
         segments = len(self.kernel.segments)
         fewer = self.kernel.repeats.sum(axis=1)[sample] - blocks.reshape(count, -1, segments).sum(axis=1)
         longest = self.clipped[int(np.argmax(alone))]
@@ -375,3 +395,12 @@ def _smooth_maximum(alone: float | NDArray[np.float64], memory: float | NDArray[
     """The longer of the two, a little more where they are near each other."""
     longer = np.maximum(np.maximum(alone, memory), 1.0)
     return longer * ((alone / longer) ** QUEUEING + (memory / longer) ** QUEUEING) ** (1 / QUEUEING)
+
+
+def _is_balanced(segment: Segment) -> bool:
+    """Whether a segment starts as many loads of each tensor as it waits for, so that it may be left out or repeated."""
+    net: dict[str, int] = {}
+    for op in segment.ops:
+        if op.kind in ("load", "wait"):
+            net[op.tensor] = net.get(op.tensor, 0) + (1 if op.kind == "load" else -1)
+    return not any(net.values())

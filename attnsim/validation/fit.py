@@ -36,6 +36,8 @@ ROBUST_SCALE = 0.05
 """Residuals beyond about 5 % weigh linearly instead of quadratically (soft L1)."""
 FITTED_ROWS = 130
 """Larger sets are thinned evenly for the fit (not for the errors): neighbours on a dense grid tell nothing new."""
+TOLERANCE = 1e-3
+"""Relative change of the loss, or of a coordinate, at which a fit stops: below it the staircase of waves is all there is."""
 STEP = 0.02
 """Finite-difference step in the unit interval of each number: waves make the loss stepwise."""
 LOGARITHMIC = ("extra", "launch_scale")
@@ -288,6 +290,8 @@ def solve(problem: Problem, start: NDArray[np.float64], iterations: int) -> Solu
         f_scale=ROBUST_SCALE,
         max_nfev=iterations,
         x_scale=0.2,
+        ftol=TOLERANCE,
+        xtol=TOLERANCE,
     )
     residuals, jacobian = np.asarray(found.fun), np.asarray(found.jac)
     count = len(problem.rows)
