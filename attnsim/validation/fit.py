@@ -37,7 +37,7 @@ ROBUST_SCALE = 0.05
 FITTED_ROWS = 130
 """Larger sets are thinned evenly for the fit (not for the errors): neighbours on a dense grid tell nothing new."""
 TOLERANCE = 1e-3
-"""Relative change of the loss, or of a coordinate, at which a fit stops: below it the staircase of waves is all there is."""
+"""Relative change of the loss, or of a coordinate, at which a fit stops: below it waves make a staircase."""
 STEP = 0.02
 """Finite-difference step in the unit interval of each number: waves make the loss stepwise."""
 LOGARITHMIC = ("extra", "launch_scale")
