@@ -271,10 +271,13 @@ class FastGrid:
             blocks[place] = np.where(loops & (blocks[place] > 1), shorter, blocks[place])
         segments = len(self.kernel.segments)
         fewer = self.kernel.repeats.sum(axis=1)[sample] - blocks.reshape(count, -1, segments).sum(axis=1)
-        longest = self.clipped[int(np.argmax(alone))]
+        longest = int(np.argmax(alone))
+        turns = self.clipped.reshape(len(alone), -1, segments).sum(axis=1)
         expected = alone[sample].copy()
         for segment in np.flatnonzero(fewer.any(axis=0)):
-            expected -= fewer[:, segment] * self.period(longest, int(segment), resident, 1.0)
+            # A loop can only be lengthened in a class that has it: the longest, or the one that turns it most.
+            shown = longest if turns[longest, segment] else int(np.argmax(turns[:, segment]))
+            expected -= fewer[:, segment] * self.period(self.clipped[shown], int(segment), resident, 1.0)
         played = play(self.programs[1.0], 1, resident, iter([self.runs(block) for block in blocks]))
         free = [0.0] * resident
         expected_ends = []

@@ -234,3 +234,8 @@ def test_longer_blocks_first_leave_no_tail() -> None:
 def test_the_same_play_twice_is_the_same() -> None:
     work = kernel(LOAD, WAIT, MMA, SOFTMAX, TileOp("store", "O", bytes=64), repeats=5, blocks=13, warpgroups=2)
     assert played(work, sms=3, resident=2) == played(work, sms=3, resident=2)
+
+
+def test_a_block_that_waits_for_a_load_never_started_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="never starts"):
+        played(kernel(TileOp("wait", "K")))

@@ -62,7 +62,7 @@ def streaming(
         stores = [TileOp("store", a.tensor, bytes=n) for a, n in zip(accesses, shares, strict=True) if a.written]
         fp32, int32 = round(part * fp32_per_element), part * int32_per_element
         work = TileOp("vector", name, exps=exps // count, fp32=fp32, int32=int32)
-        waits = [TileOp("wait", load.tensor) for load in loads]
+        waits = [TileOp("wait", load.tensor) for load in loads if load.bytes]
         ops = (*loads, *waits, work, TileOp("delay", "step"), *stores)
         return Segment(tag, tuple(op for op in ops if op.bytes or op.kind not in ("load", "store")))
 
