@@ -16,8 +16,8 @@ from attnsim.models.gpu import Gpu
 from attnsim.models.gpu_fields import nearest, shown
 from attnsim.models.gpu_files import load_gpu
 from attnsim.models.implementations import Implementation, find_implementation
-from attnsim.models.mask import Mask
 from attnsim.models.workload import Workload
+from attnsim.validation.datasets import workload_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -175,9 +175,6 @@ def _predict_case(case: Case, tiles: str, mode: str) -> Answer:
 
 
 def _workload(case: Case) -> Workload:
-    mask = Mask.causal() if case.causal else Mask.full()
-    if case.window is not None:
-        mask = mask & Mask.sliding_window(case.window, case.causal)
     unknown = [key for key in case.options if key not in OPTIONS]
     if unknown:
         raise InputError(f"options has {shown(unknown[0])}; {nearest(unknown[0], OPTIONS)}; leave others out")
@@ -188,19 +185,7 @@ def _workload(case: Case) -> Workload:
         raise InputError(f"options has dropout={shown(dropout)}; allowed: 0, 1 or a rate below 1") from None
     if not 0 <= rate <= 1:
         raise InputError(f"options has dropout={dropout}; allowed: 0, 1 or a rate below 1")
-    return Workload(
-        batch=case.batch,
-        heads_q=case.heads_q,
-        seq_q=case.seq_q,
-        head_dim=case.head_dim,
-        heads_kv=case.heads_kv,
-        seq_kv=case.seq_kv,
-        head_dim_v=case.head_dim_v,
-        dtype=case.dtype,
-        passes=case.passes,
-        mask=mask,
-        dropout=rate > 0,
-    )
+    return workload_of(case)
 
 
 def _gpu(case: Case) -> Gpu:

@@ -61,7 +61,7 @@ def workload_of(case: Case) -> Workload:
         dtype=case.dtype,
         passes=case.passes,
         mask=mask,
-        dropout=case.options.get("dropout", "0") not in ("0", "", "0.0", "false"),
+        dropout=float(case.options.get("dropout") or 0) > 0,
     )
 
 
