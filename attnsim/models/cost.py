@@ -152,7 +152,7 @@ def _fused(w: Workload, schedule: Schedule, kernel: Kernel, first_generation: bo
             return cost_flash.flash1(w, keys, splits, is_backward=kernel.name == "flash1_bwd")
         case name if name.startswith("flash_fwd"):
             return cost_flash.forward(w, forward_tiling(w, schedule, kernel), name)
-    raise NotImplementedError(f"no closed form of the kernel {kernel.name}; add it to attnsim.models.cost_flash")
+    raise LookupError(f"no closed form of the kernel {kernel.name}; add it to attnsim.models.cost_flash")
 
 
 def forward_tiling(w: Workload, schedule: Schedule, kernel: Kernel) -> Tiling:
@@ -186,5 +186,5 @@ def _splits(w: Workload, schedule: Schedule, kernel: Kernel) -> int:
 def _numbers(pattern: str, text: str) -> tuple[int, ...]:
     found = re.search(pattern, text)
     if found is None:
-        raise NotImplementedError(f"no tile in the heading {text!r}; write it as '128 x 64, 4 warps'")
+        raise LookupError(f"no tile in the heading {text!r}; write it as '128 x 64, 4 warps'")
     return tuple(int(part) for part in found.groups())

@@ -185,14 +185,10 @@ def _replay_kernel(
         limited_by=fit.limited_by,
         waves=grid.waves,
         units_s=_units(kernel, costs, gpu.sm.count, rows),
-        exposed_s=_exposed(grid),
+        exposed_s=grid.waited_ps / PS,
         traffic=rows,
         requested=grid.requested,
     )
-
-
-def _exposed(grid: GridTime) -> float:
-    return grid.waited_ps / PS
 
 
 def _units(kernel: Kernel, costs: Machine, sms: int, rows: tuple[Traffic, ...]) -> dict[str, float]:
