@@ -21,9 +21,9 @@ from attnsim.models.calibration import Chosen, choose
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.gpu_fields import shown
+from attnsim.models.implementation import Implementation
 from attnsim.models.implementations import (
     IMPLEMENTATIONS,
-    Implementation,
     default_implementation,
     find_implementation,
 )

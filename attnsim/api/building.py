@@ -6,14 +6,14 @@ import dataclasses
 from dataclasses import replace
 
 from attnsim.api.choosing import Conditions
-from attnsim.models.algorithms.flash import padded
+from attnsim.models.algorithms.flash import flash_peak_bytes, padded
 from attnsim.models.algorithms.naive import FORMS
 from attnsim.models.algorithms.naive import peak_memory_bytes as naive_peak_bytes
 from attnsim.models.calibration import Numbers
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu, Sm
 from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
-from attnsim.models.implementations import Implementation, flash_peak_bytes
+from attnsim.models.implementation import Implementation
 from attnsim.models.occupancy import occupancy
 from attnsim.models.retune import ACCUMULATOR_REGISTERS, KEYS, ROWS
 from attnsim.models.schedule import Kernel, Schedule

@@ -9,8 +9,8 @@ from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.gpu_fields import nearest, shown
 from attnsim.models.gpu_files import load_gpu
+from attnsim.models.implementation import Implementation
 from attnsim.models.implementations import (
-    Implementation,
     check_runs,
     default_implementation,
     find_implementation,

@@ -15,7 +15,8 @@ from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.gpu_fields import nearest, shown
 from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import Implementation, find_implementation
+from attnsim.models.implementation import Implementation
+from attnsim.models.implementations import find_implementation
 from attnsim.models.workload import Workload
 from attnsim.validation.datasets import workload_of
 

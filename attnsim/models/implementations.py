@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from attnsim.models.algorithms import tiles
-from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward, padded, with_tile
+from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward, flash_peak_bytes, padded, with_tile
 from attnsim.models.algorithms.flash1 import flash1_backward, flash1_forward, key_block
 from attnsim.models.algorithms.flash_backward import BackwardTile, flash_backward
 from attnsim.models.algorithms.helpers import cache_write, combine, copy_rows, split_count, store_cache
@@ -19,79 +19,17 @@ from attnsim.models.algorithms.naive import FORMS, naive
 from attnsim.models.algorithms.passes import Access, streaming
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
+from attnsim.models.implementation import Builder, Implementation, Shape
 from attnsim.models.mask import Mask
 from attnsim.models.occupancy import occupancy
+from attnsim.models.own_kernels import OWN_KERNELS
 from attnsim.models.retune import check_tile
 from attnsim.models.schedule import Kernel, Path, Schedule
-from attnsim.models.workload import LARGEST, PASSES, Workload
-
-Shape = tuple[int, int]
-"""A tile given by the user: query rows x keys."""
-
-Builder = Callable[[Workload, Gpu, "Shape | None"], Schedule]
-
-
-@dataclass(frozen=True, slots=True)
-class Implementation:
-    """One code base's attention.
-
-    Parameters
-    ----------
-    name : str
-    family : {"naive", "flash-1", "flash-2", "flash-3"}
-        Loop order.
-    build : callable
-        (workload, gpu, tile or None) to Schedule.
-    compute_capability : (int, int)
-        Lowest and highest that it runs on.
-    source : str
-        Where its kernels were read.
-    aliases : tuple of str
-        Other names, `*` for any ending.
-    like : str
-        Implementation whose calibration stands in when there is none of its own.
-    dtypes : tuple of str
-    closed : bool
-        Tiles unknown (closed source): the nearest public schedule is played.
-    extra : str
-        What the calibration's `extra` number means here.
-    passes : tuple of str
-        Directions it has kernels for.
-    largest_head_dim : int
-    form : str
-        Of unfused attention, which passes it makes (:data:`attnsim.models.algorithms.naive.FORMS`).
-    """
-
-    name: str
-    family: str
-    build: Builder
-    compute_capability: tuple[int, int]
-    source: str
-    aliases: tuple[str, ...] = ()
-    like: str = ""
-    dtypes: tuple[str, ...] = ("fp16", "bf16")
-    closed: bool = False
-    extra: str = "tensor rate of the forward's GEMMs over the backward's"
-    passes: tuple[str, ...] = PASSES
-    largest_head_dim: int = 256
-    form: str = ""
+from attnsim.models.workload import LARGEST, Workload
 
 
 def _direction(w: Workload, direction: str) -> bool:
     return direction in w.directions
-
-
-def flash_peak_bytes(w: Workload, partial: int = 0) -> int:
-    """Inputs, outputs, log-sum-exp, the backward's dQ accumulator and gradients, and partial outputs."""
-    e = w.element_bytes
-    q = w.batch * w.heads_q * w.seq_q
-    kv = w.batch * w.heads_kv * w.seq_kv
-    inputs = (q + kv) * w.head_dim * e + kv * w.head_dim_v * e
-    out = q * w.head_dim_v * w.output_bytes + 4 * q
-    if _direction(w, "bwd"):
-        expanded = w.batch * w.heads_q * w.seq_kv * (w.head_dim + w.head_dim_v) * e if w.group > 1 else 0
-        return 2 * (inputs + out) + q * padded(w.head_dim) * 4 + 4 * q + expanded
-    return inputs + out + partial
 
 
 def _schedule(
@@ -480,6 +418,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
             "facebookresearch/xformers December 2024, csrc/attention/cuda/fmha", ("xformers", "efficient_attention"),
             like="flash_attn_v2", dtypes=("fp32", "fp16", "bf16"),
         ),
+        *OWN_KERNELS,
     )
 }  # fmt: skip
 

@@ -12,7 +12,8 @@ from attnsim.models.calibration import Numbers
 from attnsim.models.case_table import Case, parse_row
 from attnsim.models.gpu import Gpu
 from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import Implementation, find_implementation
+from attnsim.models.implementation import Implementation
+from attnsim.models.implementations import find_implementation
 from attnsim.models.mask import Mask
 from attnsim.models.schedule import Schedule
 from attnsim.models.workload import Workload

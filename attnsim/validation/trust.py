@@ -8,7 +8,7 @@ from typing import Literal
 
 from attnsim.models.calibration import Calibration, Chosen
 from attnsim.models.gpu import Gpu
-from attnsim.models.implementations import Implementation
+from attnsim.models.implementation import Implementation
 from attnsim.models.workload import Workload
 
 Level = Literal["validated", "interpolated", "extrapolated"]

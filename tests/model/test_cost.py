@@ -12,7 +12,8 @@ from attnsim.models.calibration import ImplementationNumbers, Numbers
 from attnsim.models.cost import ShapeTable, cost, cost_of, costs, roofline_time, useful_flops
 from attnsim.models.gpu import Gpu
 from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import IMPLEMENTATIONS, Implementation
+from attnsim.models.implementation import Implementation
+from attnsim.models.implementations import IMPLEMENTATIONS
 from attnsim.models.mask import Mask
 from attnsim.models.schedule import Schedule
 from attnsim.models.workload import Workload

@@ -112,6 +112,19 @@ def padded(d: int) -> int:
     raise InputError(f"head_dim is {d}; flash kernels exist up to 512; use --algorithm naive")
 
 
+def flash_peak_bytes(w: Workload, partial: int = 0) -> int:
+    """Inputs, outputs, log-sum-exp, the backward's dQ accumulator and gradients, and partial outputs."""
+    e = w.element_bytes
+    q = w.batch * w.heads_q * w.seq_q
+    kv = w.batch * w.heads_kv * w.seq_kv
+    inputs = (q + kv) * w.head_dim * e + kv * w.head_dim_v * e
+    out = q * w.head_dim_v * w.output_bytes + 4 * q
+    if "bwd" in w.directions:
+        expanded = w.batch * w.heads_q * w.seq_kv * (w.head_dim + w.head_dim_v) * e if w.group > 1 else 0
+        return 2 * (inputs + out) + q * padded(w.head_dim) * 4 + 4 * q + expanded
+    return inputs + out + partial
+
+
 @dataclass(frozen=True, slots=True)
 class Splits:
     """How many ranges the keys are cut into, and where partial results go."""

@@ -1,0 +1,67 @@
+"""The record of an implementation: whose code it is, what it runs, and how its schedule is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from attnsim.models.cost_parts import Part
+from attnsim.models.gpu import Gpu
+from attnsim.models.schedule import Schedule
+from attnsim.models.workload import PASSES, Workload
+
+Shape = tuple[int, int]
+"""A tile given by the user: query rows x keys."""
+
+Builder = Callable[[Workload, Gpu, "Shape | None"], Schedule]
+ClosedForm = Callable[[Workload, Schedule], list[Part]]
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One code base's attention.
+
+    Parameters
+    ----------
+    name : str
+    family : {"naive", "flash-1", "flash-2", "flash-3"}
+        Loop order.
+    build : callable
+        (workload, gpu, tile or None) to Schedule.
+    compute_capability : (int, int)
+        Lowest and highest that it runs on.
+    source : str
+        Where its kernels were read.
+    aliases : tuple of str
+        Other names, `*` for any ending.
+    like : str
+        Implementation whose calibration stands in when there is none of its own.
+    dtypes : tuple of str
+    closed : bool
+        Tiles unknown (closed source): the nearest public schedule is played.
+    extra : str
+        What the calibration's `extra` number means here.
+    passes : tuple of str
+        Directions it has kernels for.
+    largest_head_dim : int
+    form : str
+        Of unfused attention, which passes it makes (:data:`attnsim.models.algorithms.naive.FORMS`).
+    closed_form : callable, optional
+        (workload, schedule) to the closed form of each of its kernels, where :mod:`attnsim.models.cost` does not know
+        them by name.
+    """
+
+    name: str
+    family: str
+    build: Builder
+    compute_capability: tuple[int, int]
+    source: str
+    aliases: tuple[str, ...] = ()
+    like: str = ""
+    dtypes: tuple[str, ...] = ("fp16", "bf16")
+    closed: bool = False
+    extra: str = "tensor rate of the forward's GEMMs over the backward's"
+    passes: tuple[str, ...] = PASSES
+    largest_head_dim: int = 256
+    form: str = ""
+    closed_form: ClosedForm | None = None
