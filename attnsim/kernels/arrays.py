@@ -1,0 +1,99 @@
+"""16-bit arrays: conversions, and the checks that every operation makes before it launches anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attnsim.models.errors import InputError
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+
+DTYPES = {"float16": "fp16", "uint16": "bf16"}
+"""Array types and the formats that they hold; NumPy has no bf16, so its bits travel as ``uint16``."""
+
+
+def encode(values: ArrayLike, dtype: str) -> NDArray[Any]:
+    """Round to nearest even into a 16-bit format.
+
+    Parameters
+    ----------
+    values : array of float
+    dtype : {"fp16", "bf16"}
+
+    Returns
+    -------
+    ndarray of float16, or of uint16 with the bits of bf16
+    """
+    if dtype == "fp16":
+        return np.asarray(values, dtype=np.float16)
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return np.where(np.isnan(bits.view(np.float32)), np.uint32(0x7FC0), rounded).astype(np.uint16)
+
+
+def decode(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Values of a float16, a bf16 (uint16) or a float32 array."""
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    return values.astype(np.float64)
+
+
+def attention_workload(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Mask | None = None,
+    *,
+    passes: str = "fwd",
+    head_dims: tuple[int, ...] = (64, 128, 256),
+) -> Workload:
+    """The workload that three arrays ``[batch, heads, seq, head_dim]`` pose, after checking them.
+
+    Raises
+    ------
+    InputError
+        When types, layout or shapes are not what the kernels take.
+    """
+    for name, array in (("Q", q), ("K", k), ("V", v)):
+        check_array(name, array, 4)
+    dtypes = {DTYPES[str(array.dtype)] for array in (q, k, v)}
+    if len(dtypes) > 1:
+        raise InputError(f"Q is {q.dtype}, K {k.dtype}, V {v.dtype}; give all three the same type")
+    batch, heads_q, seq_q, head_dim = q.shape
+    if tuple(k.shape) != tuple(v.shape) or k.shape[0] != batch or k.shape[3] != head_dim:
+        raise InputError(
+            f"K is {list(k.shape)} and V {list(v.shape)} beside Q {list(q.shape)}; K and V must be equal in shape, and "
+            "agree with Q in batch and head_dim"
+        )
+    if head_dim not in head_dims:
+        raise InputError(f"head_dim is {head_dim}; this kernel takes {', '.join(map(str, head_dims))}")
+    return Workload(
+        batch=batch,
+        heads_q=heads_q,
+        seq_q=seq_q,
+        head_dim=head_dim,
+        heads_kv=k.shape[1],
+        seq_kv=k.shape[2],
+        dtype=dtypes.pop(),
+        passes=passes,
+        mask=mask or Mask(),
+    )
+
+
+def check_array(name: str, array: Any, dimensions: int, dtypes: tuple[str, ...] = tuple(DTYPES)) -> None:
+    """Refuse an array of another type, rank or layout than a kernel takes, or an empty one.
+
+    Raises
+    ------
+    InputError
+    """
+    if not hasattr(array, "dtype") or str(array.dtype) not in dtypes:
+        given = getattr(array, "dtype", type(array).__name__)
+        raise InputError(f"{name} is {given}; allowed: {', '.join(dtypes)} (uint16 holds the bits of bf16)")
+    if array.ndim != dimensions or 0 in array.shape:
+        raise InputError(f"{name} has shape {list(array.shape)}; allowed: {dimensions} dimensions of 1 or more")
+    if not array.flags.c_contiguous:
+        raise InputError(f"{name} is not contiguous; pass it through ascontiguousarray first")
