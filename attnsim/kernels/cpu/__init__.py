@@ -1,0 +1,1 @@
+"""Runs our CUDA kernels without a GPU: a SIMT interpreter on NumPy for the PTX that NVRTC emits."""

@@ -1,0 +1,183 @@
+"""Barriers of a block: who has arrived, who waits, and who may go on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from attnsim.kernels.cpu.faults import Deadlock, DivergentBarrier, UnsupportedInstruction
+from attnsim.kernels.cpu.lanes import WARP, Bools, Indices, Mask
+from attnsim.kernels.cpu.machine import Machine
+
+Groups = list[tuple[int, Mask]]
+"""Lanes that may go on, and the instruction that they go on with."""
+
+Finish = Callable[[Indices, Indices, Mask], None]
+"""What a barrier that votes gives these lanes: from the threads that voted yes and that voted, by block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Lanes that come to a barrier.
+
+    Parameters
+    ----------
+    barrier : int
+        Its number, 0 to 15.
+    threads : int or None
+        How many threads it takes; None for all.
+    resume : int
+        Where the lanes go on.
+    mask : Mask
+    waits : bool
+        False for ``bar.arrive``.
+    votes : ndarray of bool ``[lanes]`` or ``[1]``, optional
+        Each lane's vote, for ``bar.red``.
+    finish : Finish, optional
+    """
+
+    barrier: int
+    threads: int | None
+    resume: int
+    mask: Mask
+    waits: bool = True
+    votes: Bools | None = None
+    finish: Finish | None = None
+
+
+@dataclass(slots=True)
+class _State:
+    """One barrier of each block: warps that arrived and are expected (-1: all), votes, and who waits."""
+
+    arrived: Indices
+    expected: Indices
+    yes: Indices
+    voted: Indices
+    waiting: list[Arrival] = field(default_factory=list)
+
+
+class Barriers:
+    """Barriers of a batch of blocks.
+
+    A barrier without a thread count completes when every warp of the block that has not exited has arrived
+    (CUDA C++ Programming Guide, "Independent Thread Scheduling": ``__syncthreads`` waits for all non-exited threads).
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._lanes = machine.lanes
+        self._states: dict[int, _State] = defaultdict(
+            lambda: _State(self._none(), self._none(), self._none(), self._none())
+        )
+
+    def _none(self) -> Indices:
+        return np.zeros(self._lanes.blocks, np.int64)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any warp waits."""
+        return any(state.waiting for state in self._states.values())
+
+    def arrive(self, arrival: Arrival) -> Groups:
+        """Lanes come to a barrier; returned are those of any block that may go on.
+
+        Raises
+        ------
+        DivergentBarrier
+        """
+        mask = arrival.mask
+        self._require_whole_warps(mask)
+        plain = arrival.waits and arrival.threads is None and arrival.votes is None
+        if plain and not self.waiting and self._is_complete(mask):
+            self._complete(self._count(mask.lanes) > 0)
+            return [(arrival.resume, mask)]
+        if arrival.threads is not None and arrival.threads % WARP:
+            raise UnsupportedInstruction(f"a barrier of {arrival.threads} threads, which is no multiple of {WARP}")
+        state = self._states[arrival.barrier]
+        state.arrived += np.count_nonzero(mask.by_warp.reshape(self._lanes.blocks, -1), axis=1)
+        here = self._count(mask.lanes)
+        state.expected[here > 0] = -1 if arrival.threads is None else arrival.threads // WARP
+        if arrival.votes is not None:
+            state.voted += here
+            state.yes += self._count(mask.lanes & arrival.votes)
+        if arrival.waits:
+            state.waiting.append(arrival)
+            return self._release(state)
+        return [(arrival.resume, mask), *self._release(state)]
+
+    def after_exit(self) -> Groups:
+        """Threads have exited: returned are lanes that waited for nobody else."""
+        return [group for state in self._states.values() if state.waiting for group in self._release(state)]
+
+    def deadlock(self) -> Deadlock:
+        """The fault when nothing but waiting warps is left."""
+        number, state = next((n, s) for n, s in self._states.items() if s.waiting)
+        first = state.waiting[0]
+        lane = int(first.mask.index[0])
+        block = int(self._lanes.block_of[lane])
+        arrived, needed = int(state.arrived[block]), int(self._needed(state)[block])
+        fault = Deadlock(f"barrier {number} waits for {needed} warps, {arrived} arrived, no other will", lane)
+        fault.position = first.resume - 1
+        return fault
+
+    def _release(self, state: _State) -> Groups:
+        """Let go the blocks of which all that are expected have arrived."""
+        complete = (state.arrived > 0) & (state.arrived >= self._needed(state))
+        if not complete.any():
+            return []
+        self._complete(complete)
+        leaving = complete[self._lanes.block_of]
+        released: Groups = []
+        kept = []
+        for arrival in state.waiting:
+            going, staying = Mask(arrival.mask.lanes & leaving), Mask(arrival.mask.lanes & ~leaving)
+            if going.count:
+                released.append((arrival.resume, going))
+                if arrival.finish:
+                    arrival.finish(state.yes, state.voted, going)
+            if staying.count:
+                kept.append(Arrival(arrival.barrier, arrival.threads, arrival.resume, staying, finish=arrival.finish))
+        state.waiting = kept
+        for counts in (state.arrived, state.yes, state.voted):
+            counts[complete] = 0
+        return released
+
+    def _complete(self, blocks: Bools) -> None:
+        self._machine.counters.barriers += int(np.count_nonzero(blocks))
+        self._machine.shared.barrier(None if blocks.all() else blocks)
+
+    def _needed(self, state: _State) -> Indices:
+        """Warps that each block's barrier takes."""
+        live = self._machine.live.reshape(self._lanes.blocks, -1, WARP).any(axis=2)
+        needed: Indices = np.where(state.expected < 0, np.count_nonzero(live, axis=1), state.expected)
+        return needed
+
+    def _require_whole_warps(self, mask: Mask) -> None:
+        """Every warp comes with all its threads that have not exited."""
+        if mask.full:
+            return
+        live = self._machine.live.reshape(-1, WARP)
+        missing = live & ~mask.lanes.reshape(-1, WARP) & (mask.by_warp > 0)[:, None]
+        if missing.any():
+            warp, lane = (int(i) for i in np.argwhere(missing)[0])
+            first = int(np.flatnonzero(mask.lanes.reshape(-1, WARP)[warp])[0])
+            raise DivergentBarrier(
+                f"a barrier in divergent code: {int(mask.by_warp[warp])} of the warp's {int(live[warp].sum())} threads "
+                f"came, lane {lane} did not",
+                warp * WARP + first,
+            )
+
+    def _is_complete(self, mask: Mask) -> bool:
+        """Whether all live lanes of each block that takes part are here."""
+        if mask.full:
+            return True
+        absent = self._machine.live & ~mask.lanes
+        return not (absent & (self._count(mask.lanes) > 0)[self._lanes.block_of]).any()
+
+    def _count(self, lanes: Bools) -> Indices:
+        """How many lanes of each block."""
+        counts: Indices = np.count_nonzero(lanes.reshape(self._lanes.blocks, -1), axis=1)
+        return counts

@@ -1,0 +1,124 @@
+"""The tensor copy engine: boxes of tensors to shared memory, which arrive when nothing else can go on.
+
+PTX ISA 9.0, "cp.async.bulk.tensor".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnsim.kernels.cpu.faults import CopyInFlight, Misaligned, OutOfBounds
+from attnsim.kernels.cpu.lanes import Indices, Mask, Values
+from attnsim.kernels.cpu.machine import Machine, Step, unsupported
+from attnsim.kernels.cpu.ordering import PIECE
+from attnsim.kernels.cpu.phases import Mbarriers
+from attnsim.kernels.cpu.ptx import Instruction, TensorAddress
+from attnsim.kernels.cpu.tensor_maps import TensorMap, swizzled
+
+ALIGNMENT = 128
+"""Bytes that a box in shared memory is aligned to."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """Boxes under way that one instruction asked for: values ``[copies, pieces, 8]`` for rows ``[copies, pieces]``."""
+
+    mbarrier: int
+    lanes: Indices
+    blocks: Indices
+    rows: Values
+    values: Values
+
+    def part(self, chosen: Values) -> _Copy:
+        return _Copy(self.mbarrier, self.lanes[chosen], self.blocks[chosen], self.rows[chosen], self.values[chosen])
+
+
+class BulkCopies:
+    """Copies under way in a batch of blocks, and the tensor maps among the kernel's arguments."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._mbarriers = machine.unit(Mbarriers)
+        self._maps: dict[int, tuple[str, TensorMap]] = {}
+        self._queue: list[_Copy] = []
+
+    def start(self) -> None:
+        """No copy under way, no map known."""
+        self._maps, self._queue = {}, []
+
+    def place(self, address: int, name: str, tensor_map: TensorMap) -> None:
+        """Make a map known by its address; counts go by `name`."""
+        self._maps[address] = (name, tensor_map)
+
+    def begin(self, maps: Values, corners: Indices, targets: Values, mbarriers: Values, mask: Mask) -> None:
+        """Start a copy per active lane: from the corner ``[active, dimensions]`` in its map to a shared address."""
+        (address,) = np.unique(maps).tolist()
+        if address not in self._maps:
+            raise OutOfBounds(f"there is no tensor map at {address:#x}", mask.lane(0))
+        name, tensor_map = self._maps[address]
+        if (targets % ALIGNMENT).any():
+            bad = int(np.flatnonzero(targets % ALIGNMENT)[0])
+            raise Misaligned(f"bulk copy to shared address {int(targets[bad]):#x}: not of {ALIGNMENT}", mask.lane(bad))
+        values, valid, sectors = tensor_map.boxes(corners)
+        counters, shared = self._machine.counters, self._machine.shared
+        counters.loads[name] += int(valid.sum())
+        counters.sectors_loaded += sectors
+        counters.shared_bytes_stored += tensor_map.box_bytes * mask.count
+        places = swizzled(targets[:, None] + np.arange(0, tensor_map.box_bytes, PIECE))
+        blocks = self._machine.lanes.block_of[mask.index]
+        rows = shared.pieces(places, blocks, mask.index, "bulk copy")
+        if shared.ordering:
+            shared.ordering.begin_copy(rows, mask.index)
+        for number, part, chosen in self._mbarriers.for_copies(mbarriers, mask):
+            pieces = values[chosen].reshape(part.count, -1, PIECE // 2)
+            self._queue.append(_Copy(number, part.index, blocks[chosen], rows[chosen], pieces))
+
+    def land_oldest(self) -> bool:
+        """The oldest copy of each block arrives; returned is whether there was one."""
+        queue, self._queue = self._queue, []
+        served = np.zeros(self._machine.lanes.blocks, bool)
+        for copy in queue:
+            first = ~served[copy.blocks] & (np.arange(len(copy.blocks)) == _first_of(copy.blocks))
+            served[copy.blocks] = True
+            if first.any():
+                self._land(copy.part(first))
+            if not first.all():
+                self._queue.append(copy.part(~first))
+        return bool(queue)
+
+    def require_landed(self) -> None:
+        """Refuse a kernel that ends with copies under way."""
+        if self._queue:
+            raise CopyInFlight("the block has ended, and a bulk copy to it is still under way", self._queue[0].lanes[0])
+
+    def _land(self, copy: _Copy) -> None:
+        self._machine.shared.by_piece()[copy.rows] = copy.values
+        self._mbarriers.end_copies(copy.mbarrier, copy.blocks, copy.values[0].nbytes, copy.rows)
+
+
+def _first_of(values: Indices) -> Indices:
+    """For each value, where it stands first."""
+    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    found: Indices = first[inverse]
+    return found
+
+
+def compile_bulk_copy(instruction: Instruction, machine: Machine) -> Step:
+    """``cp.async.bulk.tensor.Nd.shared::cluster.global.mbarrier::complete_tx::bytes [to], [map, {..}], [mbarrier]``."""
+    modifiers = instruction.modifiers
+    target, source, mbarrier = instruction.operands[:3]
+    wanted = ("bulk", "tensor", "global", "mbarrier::complete_tx::bytes")
+    told = [m for m in modifiers if m in ("multicast::cluster", "im2col", "cta_group::2")]
+    if not isinstance(source, TensorAddress) or told or any(m not in modifiers for m in wanted):
+        raise unsupported(instruction)
+    copies, maps = machine.unit(BulkCopies), machine.read(source.map, "u64")
+    coordinates = [machine.read(c, "s32") for c in reversed(source.coordinates)]
+    to, barrier = machine.address(target), machine.address(mbarrier)
+
+    def step(mask: Mask) -> None:
+        corners = np.stack([mask.of(read()) for read in coordinates], axis=1).astype(np.int64)
+        copies.begin(mask.of(maps()), corners, to(mask).view(np.int64), barrier(mask).view(np.int64), mask)
+
+    return step

@@ -1,0 +1,159 @@
+"""Instructions that decide where a thread goes on: branches, exits, barriers, trap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnsim.kernels.cpu.barriers import Arrival, Finish
+from attnsim.kernels.cpu.faults import Trapped
+from attnsim.kernels.cpu.lanes import Indices, Mask
+from attnsim.kernels.cpu.machine import Machine, unsupported
+from attnsim.kernels.cpu.ptx import Immediate, Instruction
+from attnsim.kernels.cpu.registers import Read
+
+if TYPE_CHECKING:
+    from attnsim.kernels.cpu.program import Run
+
+Go = tuple[int, Mask] | None
+"""Where a group goes on after a control instruction; None where it was split, parked or has ended."""
+
+Control = Callable[["Run", int, Mask], Go]
+"""A compiled control instruction: of a run, at this instruction number, for these lanes."""
+
+
+def compile_control(instruction: Instruction, machine: Machine) -> Control | None:
+    """The control instruction that this one is, if it is one."""
+    name = instruction.name
+    if name == "bra":
+        return _branch(instruction, machine)
+    if name == "brx":
+        return _indexed_branch(instruction, machine)
+    if name in ("ret", "exit"):
+        return _exit(instruction, machine)
+    if name in ("bar", "barrier"):
+        return None if "warp" in instruction.modifiers else _barrier(instruction, machine)
+    if name == "trap":
+        return _trap(instruction, machine)
+    return None
+
+
+def _guard(instruction: Instruction, machine: Machine) -> Read | None:
+    if instruction.guard is None:
+        return None
+    predicate = machine.read(instruction.guard, "pred")
+    return (lambda: ~predicate()) if instruction.negated else predicate
+
+
+def _split(predicate: Read, mask: Mask) -> tuple[Mask, Mask]:
+    """Lanes where a predicate holds, and where it does not."""
+    taken = mask.where(predicate())
+    return taken, mask.without(taken) if taken.count else mask
+
+
+def _branch(instruction: Instruction, machine: Machine) -> Control:
+    (target,) = instruction.targets
+    predicate = _guard(instruction, machine)
+    if predicate is None:
+        return lambda run, position, mask: (target, mask)
+
+    def control(run: Run, position: int, mask: Mask) -> Go:
+        taken, rest = _split(predicate, mask)
+        if taken is mask:
+            return target, mask
+        if not taken.count:
+            return position + 1, mask
+        run.join([(target, taken), (position + 1, rest)])
+        return None
+
+    return control
+
+
+def _indexed_branch(instruction: Instruction, machine: Machine) -> Control:
+    index, targets = machine.read(instruction.operands[0], "u32"), instruction.targets
+    predicate = _guard(instruction, machine)
+
+    def control(run: Run, position: int, mask: Mask) -> Go:
+        if predicate is not None:
+            mask, rest = _split(predicate, mask)
+            run.join([(position + 1, rest)] if rest.count and rest is not mask else [])
+        chosen = index()
+        groups = [(target, mask.where(chosen == i)) for i, target in enumerate(targets)]
+        run.join([(target, part) for target, part in groups if part.count])
+        return None
+
+    return control
+
+
+def _exit(instruction: Instruction, machine: Machine) -> Control:
+    predicate = _guard(instruction, machine)
+
+    def control(run: Run, position: int, mask: Mask) -> Go:
+        leaving, rest = _split(predicate, mask) if predicate else (mask, None)
+        run.exit(leaving)
+        if predicate and leaving is not mask:
+            assert rest is not None
+            return position + 1, rest
+        return None
+
+    return control
+
+
+def fall_off(run: Run, position: int, mask: Mask) -> Go:
+    """The end of the function returns."""
+    run.exit(mask)
+    return None
+
+
+def _barrier(instruction: Instruction, machine: Machine) -> Control:
+    """``bar.sync a (, b)``, ``bar.arrive a, b``, ``bar.red.op d, a (, b), p``, and ``barrier`` for ``bar``."""
+    kind = next((m for m in ("sync", "arrive", "red") if m in instruction.modifiers), None)
+    if kind is None or "cluster" in instruction.modifiers or instruction.guard:
+        raise unsupported(instruction)
+    operands = instruction.operands
+    finish, votes = None, None
+    if kind == "red":
+        finish, votes = _vote(instruction, machine), machine.read(operands[-1], "pred")
+        operands = operands[1:-1]
+    if not isinstance(operands[0], Immediate):
+        raise unsupported(instruction)
+    number = int(operands[0].text, 0)
+    count = machine.read(operands[1], "u32") if len(operands) > 1 else None
+
+    def control(run: Run, position: int, mask: Mask) -> Go:
+        threads = int(mask.of(count())[0]) if count else None
+        ballot = votes() if votes else None
+        arrival = Arrival(number, threads, position + 1, mask, kind != "arrive", ballot, finish)
+        released = run.barriers.arrive(arrival)
+        if len(released) == 1:
+            return released[0]
+        run.join(released)
+        return None
+
+    return control
+
+
+def _vote(instruction: Instruction, machine: Machine) -> Finish:
+    """What each thread gets when a barrier that votes completes: ``popc``, ``and`` or ``or`` of the predicates."""
+    reduction = next(m for m in instruction.modifiers if m in ("popc", "and", "or"))
+    write = machine.write(instruction.operands[0], "u32" if reduction == "popc" else "pred")
+
+    def finish(yes: Indices, voted: Indices, mask: Mask) -> None:
+        result = {"popc": yes.astype(np.uint32), "and": yes == voted, "or": yes > 0}[reduction]
+        write(result[machine.lanes.block_of], mask)
+
+    return finish
+
+
+def _trap(instruction: Instruction, machine: Machine) -> Control:
+    predicate = _guard(instruction, machine)
+
+    def control(run: Run, position: int, mask: Mask) -> Go:
+        stopped = _split(predicate, mask)[0] if predicate else mask
+        if stopped.count:
+            raise Trapped("the kernel executed trap", int(stopped.index[0]))
+        return position + 1, mask
+
+    return control

@@ -1,0 +1,153 @@
+"""``cvt``: between integers and floats of all widths, and pairs of floats into one register."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnsim.kernels.cpu.elementwise import Function, elementwise
+from attnsim.kernels.cpu.floats import flush
+from attnsim.kernels.cpu.lanes import Values
+from attnsim.kernels.cpu.machine import Machine, Step, operation, unsupported
+from attnsim.kernels.cpu.ptx import Instruction
+from attnsim.kernels.cpu.registers import DTYPES, Dtype
+from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, float_to_bf16, float_to_half
+
+_TO_INTEGER: dict[str, Function] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_FLOATS = ("f16", "bf16", "tf32", "f32", "f64")
+
+
+@operation("cvt")
+def compile_conversion(instruction: Instruction, machine: Machine) -> Step:
+    """``cvt.rounding.dtype.atype d, a``, and ``cvt.rounding.f16x2.f32 d, high, low``."""
+    modifiers = instruction.modifiers
+    types = [m for m in modifiers if m in DTYPES]
+    if len(types) != 2 or "pack" in modifiers or "rs" in modifiers:
+        raise unsupported(instruction)
+    target, source = types
+    if target in ("f16x2", "bf16x2"):
+        if source != "f32":
+            raise unsupported(instruction)
+        narrow = _to_float(target.removesuffix("x2"), instruction)
+        return elementwise(instruction, machine, _pair(narrow), ("f32", "f32"), target)
+    convert = _conversion(target, source, instruction)
+    return elementwise(instruction, machine, convert, (source,), target)
+
+
+def _pair(narrow: Function) -> Callable[[Values, Values], Values]:
+    def pack(high: Values, low: Values) -> Values:
+        high, low = np.broadcast_arrays(high, low)
+        return narrow(np.stack((low, high), axis=1)).view(np.uint32).reshape(-1)
+
+    return pack
+
+
+def _conversion(target: str, source: str, instruction: Instruction) -> Function:
+    if source in _FLOATS:
+        widen: Function = bf16_to_float if source == "bf16" else lambda a: a
+        if source == "f32" and "ftz" in instruction.modifiers:
+            widen = flush
+        narrow = _to_float(target, instruction) if target in _FLOATS else _to_integer(DTYPES[target], instruction)
+        return lambda a: narrow(widen(a))
+    if target in _FLOATS:
+        return _integer_to_float(target, instruction)
+    dtype = DTYPES[target]
+    if "sat" in instruction.modifiers:
+        limits = np.iinfo(dtype)
+        return lambda a: np.clip(a, *_common_range(a.dtype, limits)).astype(dtype)
+    return lambda a: a.astype(dtype)
+
+
+def _common_range(dtype: Dtype, limits: np.iinfo[Any]) -> tuple[int, int]:
+    """The part of a type's range that another type can hold."""
+    own = np.iinfo(dtype)
+    return max(own.min, limits.min), min(own.max, limits.max)
+
+
+def _to_integer(dtype: Dtype, instruction: Instruction) -> Function:
+    """Rounded, then clamped to the integer's range; NaN is 0 (PTX ISA 9.0, section cvt)."""
+    name = next((m for m in instruction.modifiers if m in _TO_INTEGER), None)
+    if name is None:
+        raise unsupported(instruction)
+    rounded = _TO_INTEGER[name]
+    limits = np.iinfo(dtype)
+    too_large = 2.0 ** (8 * dtype.itemsize - (dtype.kind == "i"))
+
+    def convert(a: Values) -> Values:
+        wide = rounded(a.astype(np.float64))
+        inside = (wide >= limits.min) & (wide < too_large)
+        clamped = np.where(wide > 0, dtype.type(limits.max), dtype.type(limits.min))
+        result = np.where(inside, np.where(inside, wide, 0.0).astype(dtype), clamped)
+        return np.where(np.isnan(wide), dtype.type(0), result)
+
+    return convert
+
+
+def _integer_to_float(target: str, instruction: Instruction) -> Function:
+    if not {"rn", "rz", "rm", "rp"} & set(instruction.modifiers):
+        raise unsupported(instruction)
+    if target == "bf16":
+        if "rn" not in instruction.modifiers:
+            raise unsupported(instruction)
+        return lambda a: float_to_bf16(a.astype(np.float64).astype(np.float32))
+    return lambda a: _directed(a, DTYPES[target], instruction)
+
+
+def _directed(a: Values, dtype: Dtype, instruction: Instruction) -> Values:
+    """To a float type, in the direction that the instruction names."""
+    nearest = a.astype(dtype)
+    modifiers = instruction.modifiers
+    if not {"rz", "rm", "rp"} & set(modifiers):
+        return nearest
+    exact, back = a.astype(np.longdouble), nearest.astype(np.longdouble)
+    limit = np.inf
+    if "rz" in modifiers:
+        wrong = np.abs(back) > np.abs(exact)
+        return np.where(wrong, np.nextafter(nearest, dtype.type(0)), nearest)
+    if "rm" in modifiers:
+        limit, wrong = -np.inf, back > exact
+    else:
+        wrong = back < exact
+    return np.where(wrong, np.nextafter(nearest, dtype.type(limit)), nearest)
+
+
+def _to_float(target: str, instruction: Instruction) -> Function:
+    """From float16, float32 or float64 to a float type."""
+    modifiers = instruction.modifiers
+    if target == "bf16":
+        if {"rm", "rp"} & set(modifiers):
+            raise unsupported(instruction)
+        convert: Function = lambda a: float_to_bf16(a, toward_zero="rz" in modifiers)  # noqa: E731
+    elif target == "f16":
+        if {"rm", "rp"} & set(modifiers):
+            raise unsupported(instruction)
+        convert = lambda a: float_to_half(a, toward_zero="rz" in modifiers)  # noqa: E731
+    elif target == "tf32":
+        convert = lambda a: _to_tf32(a, away="rna" in modifiers)  # noqa: E731
+    elif name := next((m for m in modifiers if m in _TO_INTEGER), None):
+        convert = lambda a: _TO_INTEGER[name](a).astype(DTYPES[target])  # noqa: E731
+    else:
+        convert = lambda a: _directed(a, DTYPES[target], instruction)  # noqa: E731
+    if "ftz" in modifiers and target == "f32":
+        unflushed = convert
+        convert = lambda a: flush(unflushed(a))  # noqa: E731
+    return _bounded(convert, modifiers)
+
+
+def _bounded(convert: Function, modifiers: tuple[str, ...]) -> Function:
+    """``.sat`` clamps to [0, 1], NaN to 0; ``.relu`` clamps below at 0."""
+    if "sat" in modifiers:
+        return lambda a: convert(np.fmin(np.fmax(a, a.dtype.type(0)), a.dtype.type(1)))
+    if "relu" in modifiers:
+        return lambda a: convert(np.where(a < 0, a.dtype.type(0), a))
+    return convert
+
+
+def _to_tf32(values: Values, away: bool) -> Values:
+    """Ten mantissa bits in a float32: ties away from zero (``.rna``) or to even."""
+    bits = values.view(np.uint32)
+    up = np.uint32(0x1000) if away else np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))
+    rounded = ((bits + up) & np.uint32(0xFFFF_E000)).view(np.float32)
+    return np.where(np.isfinite(values), rounded, values)

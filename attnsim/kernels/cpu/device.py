@@ -1,0 +1,146 @@
+"""The CPU as a device: kernels are compiled to PTX by NVRTC and run by the interpreter, every access counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.kernels.compiler import compile_variant
+from attnsim.kernels.cpu.counters import Counters
+from attnsim.kernels.cpu.run import run
+from attnsim.kernels.device import Grid
+from attnsim.kernels.limits import check_launch
+from attnsim.kernels.variant import Variant
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+
+PTX_ARCHITECTURES = (80, 86, 89, 90)
+"""What kernels are compiled for here; a newer GPU is played by the newest of them."""
+
+POISON = 0xFF
+"""Every byte of fresh memory: a NaN in each floating-point format, so that an output nobody wrote is noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """One kernel that ran, and what it did.
+
+    Parameters
+    ----------
+    variant : Variant
+    grid : (int, int, int)
+    counters : Counters
+    """
+
+    variant: Variant
+    grid: Grid
+    counters: Counters
+
+    def requested(self) -> Iterator[tuple[tuple[str, str, str], int]]:
+        """Bytes of global memory by (kernel, "load" or "store", tensor), where there are any."""
+        for kind, by_tensor in (("load", self.counters.loads), ("store", self.counters.stores)):
+            for tensor, count in by_tensor.items():
+                if count:
+                    yield (self.variant.entry, kind, tensor), count
+
+
+class CpuDevice:
+    """Runs kernels in the PTX interpreter, within the limits of a GPU and with its tiles.
+
+    Parameters
+    ----------
+    gpu : str or Gpu
+        Built-in id, GPU file, or the GPU itself: whose tiles and limits are taken.
+    checks : bool
+        Whether races, uninitialised shared memory and the like are looked for as well.
+
+    Attributes
+    ----------
+    gpu : Gpu
+    launches : list of Launched
+        What has run, in order.
+
+    Examples
+    --------
+    >>> from attnsim.kernels.cpu.device import CpuDevice
+    >>> CpuDevice("h100-sxm5-80gb").gpu.sm.shared_memory_per_block_bytes
+    232448
+    """
+
+    def __init__(self, gpu: str | Gpu = "a100-sxm4-80gb", *, checks: bool = True) -> None:
+        self.gpu = gpu if isinstance(gpu, Gpu) else _load(gpu)
+        self.checks = checks
+        self.launches: list[Launched] = []
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+        """An array of poison."""
+        array = np.empty(shape, dtype)
+        array.reshape(-1).view(np.uint8)[:] = POISON
+        return array
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+        """An array of zeros."""
+        return np.zeros(shape, dtype)
+
+    def upload(self, array: Any) -> NDArray[Any]:
+        """A contiguous copy: what the kernel does to it, it does not do to the caller's."""
+        return np.array(array, order="C", copy=True)
+
+    def download(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The array itself, which is NumPy's already."""
+        return array
+
+    def launch(self, variant: Variant, grid: Grid, arguments: Mapping[str, Any]) -> None:
+        """Compile a kernel for the nearest architecture, run it and record what it did.
+
+        Raises
+        ------
+        InputError
+            When the GPU could not hold a block of it, or it does not compile.
+        Fault
+            What the kernel does wrong, and where.
+        """
+        check_launch(variant, grid, arguments, self.gpu)
+        if variant.arch_suffix:
+            raise InputError(
+                f"{variant.label} is written for sm_{_number(variant)}{variant.arch_suffix} alone, which the "
+                "interpreter does not run; run it on such a GPU"
+            )
+        ptx = compile_variant(variant, self._architecture(variant), cubin=False).ptx
+        counters = run(
+            ptx,
+            variant.entry,
+            grid,
+            (variant.threads, 1, 1),
+            arguments,
+            variant.shared_memory_bytes,
+            checks=self.checks,
+        )
+        self.launches.append(Launched(variant, grid, counters))
+
+    def requested(self) -> dict[tuple[str, str, str], int]:
+        """Bytes requested of global memory by (kernel, "load" or "store", tensor), summed over the launches."""
+        out: dict[tuple[str, str, str], int] = {}
+        for launched in self.launches:
+            for key, count in launched.requested():
+                out[key] = out.get(key, 0) + count
+        return out
+
+    def _architecture(self, variant: Variant) -> str:
+        lowest = min(PTX_ARCHITECTURES)
+        usable = [arch for arch in PTX_ARCHITECTURES if arch <= max(self.gpu.compute_capability_number, lowest)]
+        return str(max(usable))
+
+
+def _number(variant: Variant) -> int:
+    return variant.compute_capability[0] * 10 + variant.compute_capability[1]
+
+
+def _load(name: str) -> Gpu:
+    from attnsim.models.gpu_files import load_gpu  # YAML and pydantic: not on a bare GPU machine
+
+    return load_gpu(name)

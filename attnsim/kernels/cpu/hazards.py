@@ -1,0 +1,184 @@
+"""Who touched which shared bytes since the last barrier: races, reads of nothing, copies still in flight.
+
+Each granule (the narrowest access that the kernel makes) carries two tags, of its last write and its last read. A tag
+is the block's barrier epoch and the warp: equal tags, or a tag from before the last barrier, are in order. A barrier
+of some of a block's warps is taken to order all of them, so a race across such a barrier may be missed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnsim.kernels.cpu.faults import CopyInFlight, Fault, Race, UninitialisedRead
+from attnsim.kernels.cpu.lanes import Bools, Lanes, Mask, Values
+from attnsim.kernels.cpu.registers import row_type
+
+_EPOCH_BITS = 7
+_ATOMIC = np.uint32(32)  # added to the warp: its last write was an atomic
+_SEVERAL_READERS = np.uint32(64)
+_SEVERAL_ATOMICS = np.uint32(65)
+_UNWRITTEN = np.uint32(0xFFFF_FFFF)
+_IN_FLIGHT = np.uint32(0xFFFF_FFFE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """One access by the active lanes, each of so many granules; arrays are ``[active * granules]``.
+
+    Parameters
+    ----------
+    verb : str
+    rows : ndarray ``[active]``
+        Where, in units of the access's width.
+    granules : int
+    mask : Mask
+    floor, tag : ndarray of uint32
+        The lanes' smallest tag of this epoch, and their own.
+    """
+
+    verb: str
+    rows: Values
+    granules: int
+    mask: Mask
+    floor: Values
+    tag: Values
+
+    def of(self, tags: Values) -> Values:
+        """The tags of what is accessed."""
+        gathered: Values = tags.view(row_type(4 * self.granules))[self.rows]
+        return gathered.view(np.uint32)
+
+    def put(self, tags: Values, values: Values) -> None:
+        """Give what is accessed new tags."""
+        kind = row_type(4 * self.granules)
+        tags.view(kind)[self.rows] = values.view(kind)
+
+    def mark(self, tags: Values, chosen: Bools, code: np.uint32) -> None:
+        """Give chosen granules a tag of this epoch that is no single warp's."""
+        if chosen.all():
+            self.put(tags, self.floor + code)
+        elif chosen.any():
+            position = np.flatnonzero(chosen)
+            granule = self.rows[position // self.granules] * self.granules + position % self.granules
+            tags[granule] = self.floor[position] + code
+
+
+class Hazards:
+    """Tags of the shared memory of a batch of blocks.
+
+    Parameters
+    ----------
+    lanes : Lanes
+    bytes_per_block : int
+    granule : int
+        Bytes that share a tag.
+    """
+
+    def __init__(self, lanes: Lanes, bytes_per_block: int, granule: int) -> None:
+        self._granule = granule
+        self._lanes = lanes
+        self._bytes_per_block = bytes_per_block
+        granules = lanes.blocks * bytes_per_block // granule
+        self._written = np.full(granules, _UNWRITTEN)
+        self._read = np.zeros(granules, np.uint32)
+        self._warp = lanes.warp_of.astype(np.uint32)
+        self._floor: Values = np.full(lanes.count, 1 << _EPOCH_BITS, np.uint32)
+        self._by_granules: dict[int, tuple[Values, Values]] = {}
+
+    def barrier(self, blocks: Bools | None) -> None:
+        """All warps of these blocks (None: of every block) have met."""
+        step = np.uint32(1 << _EPOCH_BITS)
+        self._floor = self._floor + (step if blocks is None else step * blocks[self._lanes.block_of])
+        self._by_granules.clear()
+
+    def read(self, rows: Values, width: int, mask: Mask) -> None:
+        """Check and note a load of `width` bytes by each active lane, at these multiples of `width`."""
+        access = self._access("load", rows, width, mask)
+        written = access.of(self._written)
+        bad = (written >= access.floor) & (written != access.tag)
+        if bad.any():
+            self._refuse(bad & (written != access.tag + _ATOMIC), written, access)
+        before = access.of(self._read)
+        access.put(self._read, access.tag)
+        several = (before >= access.floor) & (before != access.tag)
+        several |= access.of(self._read) != access.tag  # more than one warp at once
+        access.mark(self._read, several, _SEVERAL_READERS)
+
+    def write(self, rows: Values, width: int, mask: Mask, verb: str = "store") -> None:
+        """Check and note a store."""
+        access = self._access(verb, rows, width, mask)
+        written = access.of(self._written)
+        bad = (written >= access.floor) & (written != access.tag)
+        if bad.any():
+            self._refuse(bad & (written != _UNWRITTEN) & (written != access.tag + _ATOMIC), written, access)
+        self._check_readers(access)
+        access.put(self._written, access.tag)
+        after = access.of(self._written)
+        self._refuse(after != access.tag, after, access)
+
+    def issue(self, rows: Values, width: int, mask: Mask) -> None:
+        """Check and note the start of a cp.async: a write from here until it lands."""
+        self.write(rows, width, mask, "cp.async")
+        access = self._access("cp.async", rows, width, mask)
+        access.put(self._written, np.full_like(access.tag, _IN_FLIGHT))
+
+    def land(self, rows: Values, width: int, mask: Mask) -> None:
+        """Note the end of a cp.async: its warp, and no other before a barrier, may read the bytes."""
+        access = self._access("cp.async", rows, width, mask)
+        access.put(self._written, access.tag)
+
+    def atomic(self, rows: Values, width: int, mask: Mask) -> None:
+        """Check and note an atomic: in order with other atomics, not with plain accesses."""
+        access = self._access("atomic", rows, width, mask)
+        written = access.of(self._written)
+        atomics = (written >= access.floor + _ATOMIC) & (written <= access.floor + _SEVERAL_ATOMICS)
+        self._refuse((written >= access.floor) & (written != access.tag) & ~atomics, written, access)
+        self._check_readers(access)
+        mine = access.tag + _ATOMIC
+        access.put(self._written, mine)
+        several = (atomics & (written != mine)) | (access.of(self._written) != mine)
+        access.mark(self._written, several, _SEVERAL_ATOMICS)
+
+    def _access(self, verb: str, rows: Values, width: int, mask: Mask) -> _Access:
+        granules = width // self._granule
+        if granules not in self._by_granules:
+            floor = np.repeat(self._floor, granules)
+            self._by_granules[granules] = floor, floor | np.repeat(self._warp, granules)
+        floor, tag = self._by_granules[granules]
+        if not mask.full:
+            kind = row_type(4 * granules)
+            floor, tag = (mask.of(a.view(kind)).view(np.uint32) for a in (floor, tag))
+        return _Access(verb, rows, granules, mask, floor, tag)
+
+    def _check_readers(self, access: _Access) -> None:
+        read = access.of(self._read)
+        self._refuse((read >= access.floor) & (read != access.tag), read, access, "read")
+
+    def _refuse(self, bad: Bools, tags: Values, access: _Access, other: str = "written") -> None:
+        """Raise for the first bad granule, if there is one."""
+        if not bad.any():
+            return
+        position = int(np.flatnonzero(bad)[0])
+        which, part = divmod(position, access.granules)
+        lane = access.mask.lane(which)
+        width = access.granules * self._granule
+        offset = (int(access.rows[which]) * width + part * self._granule) % self._bytes_per_block
+        place = f"{access.verb} of {width} bytes at shared address {offset:#x}"
+        raise _fault(int(tags[position]), place, other, int(self._warp[lane]), lane)
+
+
+def _fault(tag: int, place: str, other: str, warp: int, lane: int) -> Fault:
+    """What is wrong with touching a granule that carries this tag."""
+    if tag == int(_UNWRITTEN):
+        return UninitialisedRead(f"{place}: nothing has been written there", lane)
+    if tag == int(_IN_FLIGHT):
+        return CopyInFlight(
+            f"{place}: a cp.async to it is still in flight; its thread must wait (cp.async.wait_group), then the block "
+            "must meet at a barrier",
+            lane,
+        )
+    code = tag & ((1 << _EPOCH_BITS) - 1)
+    who = "several warps" if code >= int(_SEVERAL_READERS) else f"warp {code % int(_ATOMIC)}"
+    return Race(f"{place} by warp {warp}, {other} by {who} with no barrier between", lane)

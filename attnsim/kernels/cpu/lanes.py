@@ -1,0 +1,170 @@
+"""The threads that run together: a batch of blocks, one lane per thread, and masks of active lanes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+WARP = 32
+WARPGROUP = 4 * WARP
+"""Threads that execute wgmma together: four warps, the first of them a multiple of four."""
+
+Values = NDArray[Any]
+"""One value per lane, shape ``[lanes]``; or ``[1]`` where all lanes agree. Never modified once made."""
+
+Bools = NDArray[np.bool_]
+Indices = NDArray[np.int64]
+Dim3 = tuple[int, int, int]
+
+Index = TypeVar("Index", int, Indices)
+
+
+class Lanes:
+    """Lanes of a batch of equal blocks; each block is padded to whole warps.
+
+    Parameters
+    ----------
+    block : (int, int, int)
+        Threads of a block.
+    blocks : int
+        Blocks of the batch.
+
+    Attributes
+    ----------
+    count : int
+    warps : int
+        Warps of the batch.
+    block_of, warp_of, thread_of : ndarray ``[lanes]``
+        The lane's block in the batch, its warp in the block, its thread in the block.
+    """
+
+    def __init__(self, block: Dim3, blocks: int) -> None:
+        self.block = block
+        self.blocks = blocks
+        self.threads = math.prod(block)
+        self.warps_per_block = -(-self.threads // WARP)
+        self.lanes_per_block = self.warps_per_block * WARP
+        self.warps = blocks * self.warps_per_block
+        self.count = self.warps * WARP
+        lane = np.arange(self.count)
+        self.lane_of = lane % WARP
+        self.block_of = lane // self.lanes_per_block
+        self.thread_of = lane % self.lanes_per_block
+        self.warp_of = self.thread_of // WARP
+
+    def spread(self, values: Values) -> Values:
+        """One value per lane."""
+        return values if values.shape[0] == self.count else np.broadcast_to(values, (self.count,))
+
+
+@functools.lru_cache(maxsize=32)
+def lanes_of(block: Dim3, blocks: int) -> Lanes:
+    """The lanes of a batch, one object for equal batches."""
+    return Lanes(block, blocks)
+
+
+def position(index: Index, shape: Dim3) -> tuple[Index, Index, Index]:
+    """``x, y, z`` of a thread in its block, or of a block in its grid."""
+    return index % shape[0], index // shape[0] % shape[1], index // (shape[0] * shape[1])
+
+
+class Mask:
+    """Active lanes.
+
+    Parameters
+    ----------
+    lanes : ndarray of bool ``[lanes]``
+    count : int, optional
+        How many are active, where that is known.
+    """
+
+    def __init__(self, lanes: Bools, count: int | None = None) -> None:
+        self.lanes = lanes
+        self.count = int(np.count_nonzero(lanes)) if count is None else count
+        self.full = self.count == len(lanes)
+        self._whole: dict[int, bool] = {}
+
+    def where(self, predicate: Bools) -> Mask:
+        """Those active lanes where a predicate holds."""
+        if predicate.shape[0] == 1:
+            return self if predicate[0] else Mask(np.zeros_like(self.lanes), 0)
+        lanes = predicate if self.full else predicate & self.lanes
+        count = int(np.count_nonzero(lanes))
+        return self if count == self.count else Mask(lanes, count)
+
+    def select(self, chosen: Bools) -> Mask:
+        """Those active lanes that booleans ``[active]`` choose."""
+        lanes = np.zeros_like(self.lanes)
+        lanes[self.index[chosen]] = True
+        return Mask(lanes)
+
+    def without(self, other: Mask) -> Mask:
+        """Active lanes that are not in the other."""
+        return Mask(self.lanes & ~other.lanes, None)
+
+    def __or__(self, other: Mask) -> Mask:
+        """Lanes of either."""
+        return Mask(self.lanes | other.lanes)
+
+    def of(self, values: Values) -> Values:
+        """Values of the active lanes alone."""
+        if values.shape[0] == 1 and len(self.lanes) != 1:
+            return np.broadcast_to(values, (self.count,))
+        return values if self.full else values[self.index]
+
+    def lane(self, position: int) -> int:
+        """Lane of the active lane at that position."""
+        return int(position if self.full else self.index[position])
+
+    @cached_property
+    def index(self) -> Indices:
+        """Active lanes, ascending."""
+        lanes: Indices = np.flatnonzero(self.lanes)
+        return lanes
+
+    @cached_property
+    def by_warp(self) -> Indices:
+        """Active lanes of each warp of the batch."""
+        counts: Indices = np.count_nonzero(self.lanes.reshape(-1, WARP), axis=1)
+        return counts
+
+    @cached_property
+    def warp_count(self) -> int:
+        """Warps with an active lane."""
+        return self.count // WARP if self.full else int(np.count_nonzero(self.by_warp))
+
+    @cached_property
+    def warp_index(self) -> Indices:
+        """Warps with an active lane, ascending."""
+        warps: Indices = np.flatnonzero(self.by_warp)
+        return warps
+
+    @cached_property
+    def whole_warps(self) -> bool:
+        """Whether every warp is active with all lanes or none."""
+        return self.full or self.count == WARP * self.warp_count
+
+    @cached_property
+    def warpgroups(self) -> Indices:
+        """Warpgroups of the batch with an active lane, ascending."""
+        groups: Indices = np.unique(self.warp_index // 4)
+        return groups
+
+    @cached_property
+    def warpgroup_bits(self) -> int:
+        """The same as bits of a number."""
+        return sum(1 << group for group in self.warpgroups.tolist())
+
+    def in_whole(self, group: int) -> bool:
+        """Whether every aligned group of so many lanes is active with all lanes or none."""
+        if self.full or self.whole_warps:
+            return True
+        if group not in self._whole:
+            active = np.count_nonzero(self.lanes.reshape(-1, group), axis=1)
+            self._whole[group] = bool(((active == 0) | (active == group)).all())
+        return self._whole[group]

@@ -1,0 +1,52 @@
+"""Where a kernel's own variables lie, and how finely it touches shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnsim.kernels.cpu.ptx import Function, Immediate, Instruction, size_of
+from attnsim.kernels.cpu.registers import DTYPES
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Variables of one state space.
+
+    Parameters
+    ----------
+    addresses : dict of str to int
+    size_bytes : int
+        All of them, without dynamic shared memory, which comes after.
+    """
+
+    addresses: dict[str, int]
+    size_bytes: int
+
+
+def lay_out(function: Function, space: str) -> Layout:
+    """Addresses of a kernel's shared or local variables, in order of declaration, dynamic shared memory last."""
+    variables = sorted((v for v in function.variables if v.space == space), key=lambda v: v.size_bytes == 0)
+    addresses, end = {}, 0
+    for variable in variables:
+        end = -(-end // variable.align) * variable.align
+        addresses[variable.name] = end
+        end += variable.size_bytes
+    return Layout(addresses, end)
+
+
+def shared_granule(function: Function) -> int:
+    """Bytes of the narrowest access that a kernel may make to shared memory: 16 for cp.async and ldmatrix alone."""
+    return min((_width(i) for i in function.instructions), default=16)
+
+
+def _width(instruction: Instruction) -> int:
+    """Bytes of one lane's access to shared memory; 16 where it makes none."""
+    modifiers = instruction.modifiers
+    if instruction.name == "cp" and len(instruction.operands) > 2:
+        size = instruction.operands[2]
+        return int(size.text, 0) if isinstance(size, Immediate) else 4
+    elsewhere = {"global", "local", "param", "const"} & set(modifiers)
+    if instruction.name not in ("ld", "st", "atom", "red") or elsewhere:
+        return 16
+    item = size_of(next((m for m in reversed(modifiers) if m in DTYPES), "b8"))
+    return item * next((int(m[1:]) for m in modifiers if m in ("v2", "v4")), 1)

@@ -1,0 +1,57 @@
+"""Local memory: each thread's own stack, for spills and for arrays that are indexed at run time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnsim.kernels.cpu.counters import Counters
+from attnsim.kernels.cpu.faults import Misaligned, OutOfBounds
+from attnsim.kernels.cpu.lanes import Lanes, Mask, Values
+from attnsim.kernels.cpu.registers import row_type
+
+
+class LocalMemory:
+    """Local memory of a batch of blocks.
+
+    Parameters
+    ----------
+    bytes_per_thread : int
+    """
+
+    def __init__(self, bytes_per_thread: int) -> None:
+        self.counters = Counters()
+        self.bytes_per_thread = bytes_per_thread
+        self._stride = -(-bytes_per_thread // 16) * 16
+        self._start = np.zeros(0, np.int64)
+        self._bytes = np.zeros(0, np.uint8)
+
+    def start(self, lanes: Lanes, counters: Counters) -> None:
+        """Garbage for every thread of a batch; counts go to `counters` from now on."""
+        self.counters = counters
+        self._start = np.arange(lanes.count) * self._stride
+        self._bytes = np.full(lanes.count * self._stride, 0xFF, np.uint8)
+
+    def load(self, addresses: Values, width: int, mask: Mask) -> Values:
+        """Rows ``[active]`` of `width` bytes."""
+        values: Values = self._bytes.view(row_type(width))[self._rows(addresses, width, mask)]
+        return values
+
+    def store(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
+        """Write rows ``[active]`` of `width` bytes."""
+        self._bytes.view(row_type(width))[self._rows(addresses, width, mask)] = values
+
+    def _rows(self, addresses: Values, width: int, mask: Mask) -> Values:
+        self.counters.local_bytes += width * mask.count
+        if mask.count == 0:
+            return np.zeros(0, np.int64)
+        if int(addresses.min()) < 0 or int(addresses.max()) + width > self.bytes_per_thread:
+            bad = int(np.flatnonzero((addresses < 0) | (addresses + width > self.bytes_per_thread))[0])
+            raise OutOfBounds(
+                f"access of {width} bytes at local address {int(addresses[bad]):#x}, but the thread has "
+                f"{self.bytes_per_thread} bytes of local memory",
+                mask.lane(bad),
+            )
+        if int(np.bitwise_or.reduce(addresses)) & (width - 1):
+            bad = int(np.flatnonzero(addresses & (width - 1))[0])
+            raise Misaligned(f"access of {width} bytes at local address {int(addresses[bad]):#x}", mask.lane(bad))
+        return (addresses + mask.of(self._start)) >> (width.bit_length() - 1)

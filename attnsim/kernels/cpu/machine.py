@@ -1,0 +1,122 @@
+"""What compiled instructions work on: the registers and memories of one batch of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from attnsim.kernels.cpu.counters import Counters
+from attnsim.kernels.cpu.faults import UnsupportedInstruction
+from attnsim.kernels.cpu.lanes import WARP, Bools, Lanes, Mask, Values, lanes_of
+from attnsim.kernels.cpu.layout import lay_out, shared_granule
+from attnsim.kernels.cpu.local import LocalMemory
+from attnsim.kernels.cpu.memory import GlobalMemory
+from attnsim.kernels.cpu.ptx import Address, Function, Instruction, Operand, Vector
+from attnsim.kernels.cpu.registers import DTYPES, Read, Registers, Write
+from attnsim.kernels.cpu.shared import SharedMemory
+
+Step = Callable[[Mask], None]
+"""One compiled instruction."""
+
+Compile = Callable[[Instruction, "Machine"], Step]
+
+OPERATIONS: dict[str, Compile] = {}
+"""How each instruction is compiled, by the first part of its opcode."""
+
+
+class Machine:
+    """Registers and memories of a kernel, for whichever batch of blocks runs.
+
+    Parameters
+    ----------
+    function : Function
+
+    Attributes
+    ----------
+    lanes : Lanes
+        Of the batch.
+    live : ndarray of bool ``[lanes]``
+        Threads that have not exited.
+    addresses : dict of str to int
+        Of the kernel's shared and local variables.
+    parameters : dict of str to bytes
+    matrices : dict
+        Fragments of ``mma`` in float32: for which mask, from which registers' values, the matrices.
+    """
+
+    def __init__(self, function: Function) -> None:
+        shared, local = lay_out(function, "shared"), lay_out(function, "local")
+        self.addresses = shared.addresses | local.addresses
+        self.registers = Registers()
+        self.memory = GlobalMemory()
+        self.shared = SharedMemory(shared.size_bytes, shared_granule(function))
+        self.local = LocalMemory(local.size_bytes)
+        self.counters = Counters()
+        self.parameters: dict[str, bytes] = {}
+        self.matrices: dict[tuple[str, ...], tuple[Mask, list[Values], Values]] = {}
+        self.lanes = lanes_of((WARP, 1, 1), 1)
+        self.live: Bools = np.zeros(0, bool)
+
+    def start(self, lanes: Lanes, dynamic_bytes: int, checks: bool, counters: Counters) -> None:
+        """Get ready for a batch: registers and memories as before any instruction."""
+        self.lanes, self.counters = lanes, counters
+        self.live = lanes.thread_of < lanes.threads
+        self.registers.reset()
+        self.memory.clear(counters)
+        self.shared.start(lanes, dynamic_bytes, checks, counters)
+        self.local.start(lanes, counters)
+
+    def forget(self) -> None:
+        """Let go of the batch's arrays and registers."""
+        self.registers.reset()
+        self.memory.clear(self.counters)
+        self.matrices.clear()
+
+    def read(self, operand: Operand, ptx_type: str) -> Read:
+        """A closure that returns an operand's value."""
+        return self.registers.read(operand, DTYPES[ptx_type])
+
+    def write(self, operand: Operand, ptx_type: str) -> Write:
+        """A closure that stores a value into a destination."""
+        return self.registers.write(operand, DTYPES[ptx_type])
+
+    def address(self, operand: Operand) -> Callable[[Mask], Values]:
+        """A closure that returns the active lanes' addresses, unsigned 64-bit ``[active]``."""
+        if not isinstance(operand, Address):
+            raise UnsupportedInstruction(f"address {operand}")
+        base = self.read(operand.base, "u64")
+        if operand.offset == 0:
+            return lambda mask: mask.of(base())
+        offset = np.array([operand.offset], np.int64).view(np.uint64)
+        return lambda mask: mask.of(base() + offset)
+
+
+def operation(*names: str) -> Callable[[Compile], Compile]:
+    """Register the compiler of instructions with these names."""
+
+    def register(function: Compile) -> Compile:
+        for name in names:
+            OPERATIONS[name] = function
+        return function
+
+    return register
+
+
+def items(operand: Operand) -> tuple[Operand, ...]:
+    """Elements of a vector operand, or the operand alone."""
+    return operand.items if isinstance(operand, Vector) else (operand,)
+
+
+def value_type(instruction: Instruction) -> str:
+    """The type that an instruction works in: the last modifier that is one."""
+    for modifier in reversed(instruction.modifiers):
+        if modifier in DTYPES:
+            return modifier
+    raise UnsupportedInstruction(f"'{instruction.text}' has no type that the interpreter knows")
+
+
+def unsupported(instruction: Instruction) -> UnsupportedInstruction:
+    """The exception for an instruction, or a form of one, that the interpreter does not know."""
+    opcode = ".".join((instruction.name, *instruction.modifiers))
+    return UnsupportedInstruction(f"'{opcode}' is not known to the interpreter ('{instruction.text}')")

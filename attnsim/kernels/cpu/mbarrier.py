@@ -1,0 +1,122 @@
+"""Instructions on mbarriers, and the fences that go with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnsim.kernels.cpu.faults import Fault
+from attnsim.kernels.cpu.lanes import Mask, Values
+from attnsim.kernels.cpu.machine import Machine, Step, operation, unsupported
+from attnsim.kernels.cpu.phases import Mbarriers
+from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand
+from attnsim.kernels.cpu.registers import Read
+from attnsim.kernels.cpu.spaces import space_name
+from attnsim.kernels.cpu.stalls import Stall
+
+if TYPE_CHECKING:
+    from attnsim.kernels.cpu.control import Control, Go
+    from attnsim.kernels.cpu.program import Run
+
+_NONE, _ONE = Immediate("0"), Immediate("1")
+
+
+@operation("mbarrier")
+def compile_mbarrier(instruction: Instruction, machine: Machine) -> Step:
+    """``mbarrier.init``, ``inval``, ``arrive``, ``arrive.expect_tx`` and ``expect_tx`` in the block's own memory."""
+    _require_own_memory(instruction)
+    kind, operands = instruction.modifiers[0], instruction.operands
+    barriers = machine.unit(Mbarriers)
+    if kind == "arrive":
+        return _arrive(instruction, machine)
+    address = machine.address(operands[0])
+    if kind == "inval":
+        return lambda mask: barriers.invalidate(address(mask).view(np.int64), mask)
+    value = machine.read(operands[1], "u32") if len(operands) > 1 else None
+    if kind == "init" and value:
+        return lambda mask: barriers.init(address(mask).view(np.int64), mask.of(value()), mask)
+    if kind == "expect_tx" and value:
+        none = machine.read(_NONE, "u32")
+
+        def announce(mask: Mask) -> None:
+            barriers.arrive(address(mask).view(np.int64), mask.of(none()), mask.of(value()), mask)
+
+        return announce
+    raise unsupported(instruction)
+
+
+def _arrive(instruction: Instruction, machine: Machine) -> Step:
+    """``mbarrier.arrive state, [a] (, count)`` and ``mbarrier.arrive.expect_tx state, [a], bytes``."""
+    modifiers, operands = instruction.modifiers, instruction.operands
+    if "noComplete" in modifiers or "relaxed" in modifiers:
+        raise unsupported(instruction)
+    barriers, address = machine.unit(Mbarriers), machine.address(operands[1])
+    count: Operand = operands[2] if len(operands) > 2 else _ONE
+    announced: Operand = _NONE
+    if "expect_tx" in modifiers:
+        count, announced = _ONE, operands[2]
+    counts, expected = machine.read(count, "u32"), machine.read(announced, "u32")
+    write = machine.registers.write_active(operands[0], np.dtype(np.uint64))
+
+    def step(mask: Mask) -> None:
+        write(barriers.arrive(address(mask).view(np.int64), mask.of(counts()), mask.of(expected()), mask), mask)
+
+    return step
+
+
+def compile_wait(instruction: Instruction, machine: Machine) -> Control:
+    """``mbarrier.try_wait(.parity) p, [a], phase``: the lanes whose phase is not over are suspended until it is."""
+    _require_own_memory(instruction)
+    if instruction.modifiers[0] != "try_wait" or instruction.guard or "relaxed" in instruction.modifiers:
+        raise unsupported(instruction)
+    parity = "parity" in instruction.modifiers
+    target, place, phase = instruction.operands[:3]
+    barriers, write, address = machine.unit(Mbarriers), machine.write(target, "pred"), machine.address(place)
+    asked: Read = machine.read(phase, "u32" if parity else "u64")
+    yes = np.ones(1, bool)
+
+    def addresses(mask: Mask) -> Values:
+        return address(mask).view(np.int64)
+
+    def ready(mask: Mask) -> Mask:
+        return barriers.over(addresses(mask), mask.of(asked()), parity, mask)
+
+    def fault(mask: Mask) -> Fault:
+        return barriers.deadlock(int(addresses(mask)[0]), mask.lane(0))
+
+    def control(run: Run, position: int, mask: Mask) -> Go:
+        over = ready(mask)
+        if over.count < mask.count:
+            run.stalls.add(position, Stall(mask.without(over), ready, fault))
+        if not over.count:
+            return None
+        barriers.learn(addresses(over), over)
+        write(yes, over)
+        return position + 1, over
+
+    return control
+
+
+def _require_own_memory(instruction: Instruction) -> None:
+    remote = "shared::cluster" in instruction.modifiers or "cluster" in instruction.modifiers
+    if remote or space_name(instruction) != "shared":
+        raise unsupported(instruction)
+
+
+@operation("fence", "membar")
+def compile_fence(instruction: Instruction, machine: Machine) -> Step:
+    """Fences; those towards the asynchronous proxy matter here, the others do not: every store is visible at once."""
+    modifiers = instruction.modifiers
+    barriers, shared = machine.unit(Mbarriers), machine.shared
+    if "mbarrier_init" in modifiers:
+        return barriers.show
+    if "async" not in modifiers or "global" in modifiers:
+        return lambda mask: None
+
+    def pass_on(mask: Mask) -> None:
+        barriers.show(mask)
+        if shared.ordering:
+            shared.ordering.fence(mask)
+
+    return pass_on

@@ -1,0 +1,182 @@
+"""Global memory: the caller's arrays at addresses of their own, with gaps between, checked on every access."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.kernels.cpu.counters import Counters
+from attnsim.kernels.cpu.faults import Misaligned, OutOfBounds
+from attnsim.kernels.cpu.lanes import WARP, Mask, Values
+from attnsim.kernels.cpu.registers import row_type
+from attnsim.models.errors import InputError
+
+BASE = 0x4000_0000_0000
+GAP = 1 << 20
+"""Bytes of no array after each array: an index that is out of range hits nothing else."""
+_SECTOR_BITS = 5
+
+Bytes = NDArray[np.uint8]
+Selection = Values | slice
+
+
+class Tensor:
+    """One array in global memory.
+
+    Parameters
+    ----------
+    name : str
+    address : int
+    array : ndarray
+        C-contiguous; the kernel works on it in place.
+    """
+
+    def __init__(self, name: str, address: int, array: NDArray[np.generic]) -> None:
+        if not array.flags.c_contiguous:
+            raise InputError(f"{name} is not contiguous; pass it through ascontiguousarray first")
+        self.name = name
+        self.address = address
+        self.size_bytes = array.nbytes
+        self.writeable = array.flags.writeable
+        self._bytes: Bytes = array.reshape(-1).view(np.uint8)
+        self._views: dict[int, Values] = {}
+
+    def rows(self, width: int) -> Values:
+        """The array as rows of `width` bytes each."""
+        view = self._views.get(width)
+        if view is None:
+            whole = self.size_bytes // width * width
+            view = self._views[width] = self._bytes[:whole].view(row_type(width))
+        return view
+
+
+class GlobalMemory:
+    """The arrays of a launch.
+
+    Parameters
+    ----------
+    counters : Counters
+        Where traffic is counted.
+    """
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self._tensors: list[Tensor] = []
+        self._addresses: list[int] = []
+
+    def clear(self, counters: Counters) -> None:
+        """Forget all arrays; count into `counters` from now on."""
+        self.counters = counters
+        self._tensors, self._addresses = [], []
+
+    def place(self, name: str, array: NDArray[np.generic]) -> int:
+        """Give an array an address, a multiple of 256 as from ``cudaMalloc``."""
+        last = self._tensors[-1] if self._tensors else None
+        address = -(-(last.address + last.size_bytes + GAP) // 256) * 256 if last else BASE
+        self._tensors.append(Tensor(name, address, array))
+        self._addresses.append(address)
+        return address
+
+    def load(self, addresses: Values, width: int, mask: Mask) -> Values:
+        """Rows ``[active]`` of `width` bytes."""
+        self.counters.sectors_loaded += sectors(addresses, mask)
+        parts = list(self.parts(addresses, width, mask, "load"))
+        for tensor, selection, rows in parts:
+            self.counters.loads[tensor.name] += len(rows) * width
+            if isinstance(selection, slice):
+                loaded: Values = tensor.rows(width)[rows]
+                return loaded
+        result = np.empty(len(addresses), row_type(width))
+        for tensor, selection, rows in parts:
+            result[selection] = tensor.rows(width)[rows]
+        return result
+
+    def load_bytes(self, addresses: Values, length: int, mask: Mask) -> NDArray[np.uint8]:
+        """``[active, length]`` bytes, which need no alignment."""
+        self.counters.sectors_loaded += sectors(addresses, mask)
+        result = np.empty((len(addresses), length), np.uint8)
+        for i in range(length):
+            for tensor, selection, rows in self.parts(addresses + np.uint64(i), 1, mask, "load"):
+                self.counters.loads[tensor.name] += len(rows)
+                result[selection, i] = tensor.rows(1)[rows]
+        return result
+
+    def store(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
+        """Write rows ``[active]`` of `width` bytes; of lanes with equal addresses the last wins."""
+        self.counters.sectors_stored += sectors(addresses, mask)
+        for tensor, selection, rows in self.parts(addresses, width, mask, "store"):
+            self.counters.stores[tensor.name] += len(rows) * width
+            tensor.rows(width)[rows] = values[selection]
+
+    def parts(self, addresses: Values, width: int, mask: Mask, verb: str) -> Iterator[tuple[Tensor, Selection, Values]]:
+        """Tensors that an access touches: which active lanes, and their row numbers in units of `width` bytes.
+
+        Raises
+        ------
+        Misaligned, OutOfBounds
+        """
+        if len(addresses) == 0:
+            return
+        if int(np.bitwise_or.reduce(addresses)) & (width - 1):
+            bad = int(np.flatnonzero(addresses & np.uint64(width - 1))[0])
+            where = self._describe(int(addresses[bad]))
+            raise Misaligned(f"{verb} of {width} bytes at {where} is not aligned to {width} bytes", mask.lane(bad))
+        shift = np.uint64(width.bit_length() - 1)
+        low, high = int(addresses.min()), int(addresses.max())
+        position = bisect_right(self._addresses, low) - 1
+        tensor = self._tensors[max(position, 0)] if self._tensors else None
+        if tensor and tensor.address <= low and high + width <= tensor.address + tensor.size_bytes:
+            self._check_writeable(tensor, verb, mask.lane(0))
+            yield tensor, slice(None), (addresses - np.uint64(tensor.address)) >> shift
+            return
+        which = np.searchsorted(np.array(self._addresses, np.uint64), addresses, side="right") - 1
+        for position in np.unique(which).tolist():
+            selected = np.flatnonzero(which == position)
+            tensor = self._tensors[max(position, 0)] if self._tensors else None
+            part = addresses[selected]
+            outside = np.ones(len(part), bool)
+            if tensor and position >= 0:
+                outside = part + np.uint64(width) > np.uint64(tensor.address + tensor.size_bytes)
+            if tensor is None or outside.any():
+                bad = int(selected[np.flatnonzero(outside)[0]])
+                where = self._describe(int(addresses[bad]))
+                raise OutOfBounds(f"{verb} of {width} bytes at {where}", mask.lane(bad))
+            self._check_writeable(tensor, verb, mask.lane(int(selected[0])))
+            yield tensor, selected, (part - np.uint64(tensor.address)) >> shift
+
+    def _check_writeable(self, tensor: Tensor, verb: str, lane: int) -> None:
+        if verb != "load" and not tensor.writeable:
+            raise OutOfBounds(f"{verb} to {tensor.name}, which is read-only", lane)
+
+    def _describe(self, address: int) -> str:
+        """An address in words: its tensor, or the nearest one, and the offset."""
+        if not self._tensors:
+            return f"{address:#x}, and the kernel has no arrays"
+        nearest = min(
+            self._tensors,
+            key=lambda t: max(t.address - address, address - t.address - t.size_bytes, 0),
+        )
+        offset = address - nearest.address
+        if 0 <= offset < nearest.size_bytes:
+            return f"byte {offset} of {nearest.name}, which has {nearest.size_bytes} bytes"
+        if abs(offset) < GAP + nearest.size_bytes:
+            side = f"{-offset} bytes before {nearest.name}"
+            if offset >= 0:
+                side = f"{offset - nearest.size_bytes} bytes past the end of {nearest.name}"
+            return f"{side}, which has {nearest.size_bytes} bytes"
+        return f"{address:#x}, near no array"
+
+
+def sectors(addresses: Values, mask: Mask) -> int:
+    """32-byte sectors that each warp touches, summed; an aligned access of up to 16 bytes lies in one."""
+    touched = addresses >> np.uint64(_SECTOR_BITS)
+    if mask.full:
+        ordered = np.sort(touched.reshape(-1, WARP), axis=1)
+        return mask.warp_count + int(np.count_nonzero(ordered[:, 1:] != ordered[:, :-1]))
+    if len(touched) == 0:
+        return 0
+    ordered = np.sort(touched | (mask.index // WARP).astype(np.uint64) << np.uint64(48))
+    return 1 + int(np.count_nonzero(ordered[1:] != ordered[:-1]))

@@ -1,0 +1,260 @@
+"""Which work each warp knows to be over: races in kernels whose warps meet a few at a time.
+
+Named barriers and mbarriers order some warps and not others, so that counting barriers (hazards.py) says too little.
+Here each warp has a vector clock: how much of every agent's work it knows to be over (FastTrack: Flanagan and Freund,
+PLDI 2009). Agents are the warps, the tensor cores of each warpgroup, and the copy engine once for each mbarrier.
+
+The clock has a second plane for the asynchronous proxy, through which wgmma and bulk copies see shared memory: what
+threads have written is on it only after ``fence.proxy.async`` (PTX ISA 9.0, "Async proxy").
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.kernels.cpu.faults import CopyInFlight, Fault, MisusedMbarrier, Race, UninitialisedRead
+from attnsim.kernels.cpu.lanes import WARP, Bools, Indices, Lanes, Mask, Values
+
+Clock = NDArray[np.int32]
+"""Vector clocks ``[rows, 2, agents]``: what ordinary accesses, and what the asynchronous proxy, may rely on."""
+
+MBARRIERS = 64
+"""Most mbarriers of a block that are told apart."""
+
+PIECE = 16
+"""Bytes of shared memory that the copy engine and wgmma move as a whole."""
+
+_GENERIC, _ASYNC = 0, 1
+_UNWRITTEN, _IN_FLIGHT, _MBARRIER = -1, -2, -3
+"""Writers that are no agents; their time is `_NEVER`, which nobody knows to be over."""
+_NEVER = np.iinfo(np.int32).max
+
+
+class Ordering:
+    """Vector clocks of a batch of blocks, and each granule of shared memory's last write and last reads.
+
+    Accesses are given as `rows`: where in the batch's shared memory, in units of the access's width.
+
+    Parameters
+    ----------
+    lanes : Lanes
+    bytes_per_block : int
+    granule : int
+        Bytes that are tracked together.
+    """
+
+    def __init__(self, lanes: Lanes, bytes_per_block: int, granule: int) -> None:
+        self._granule, self._bytes_per_block = granule, bytes_per_block
+        self._blocks, self._warps = lanes.blocks, lanes.warps_per_block
+        self._readers = self._warps + -(-self._warps // 4)
+        self._own = np.arange(lanes.warps) % self._warps
+        granules = lanes.blocks * bytes_per_block // granule
+        self._writer = np.full(granules, _UNWRITTEN, np.int16)
+        self._written = np.full(granules, _NEVER, np.int32)
+        self._by_atomic = np.zeros(granules, bool)
+        self._read = np.zeros((granules, self._readers), np.int32)
+        self._known: Clock = np.zeros((lanes.warps, 2, self._readers + MBARRIERS), np.int32)
+        self._known[np.arange(lanes.warps), _GENERIC, self._own] = 1
+
+    # Meetings of warps.
+
+    def clock(self) -> Clock:
+        """What a barrier has been told, by block: nothing."""
+        return np.zeros((self._blocks, *self._known.shape[1:]), np.int32)
+
+    def publish(self, clock: Clock, mask: Mask) -> None:
+        """These warps tell a barrier all that they know, themselves included."""
+        warps = mask.warp_index
+        np.maximum.at(clock, warps // self._warps, self._known[warps])
+        self._tick(warps)
+
+    def acquire(self, clock: Clock, mask: Mask) -> None:
+        """These warps learn what a barrier has been told."""
+        warps = mask.warp_index
+        self._known[warps] = np.maximum(self._known[warps], clock[warps // self._warps])
+
+    def barrier(self, blocks: Bools | None) -> None:
+        """All warps of these blocks (None: of every block) have met."""
+        known = self._known.reshape(self._blocks, self._warps, *self._known.shape[1:])
+        chosen = np.arange(self._blocks) if blocks is None else np.flatnonzero(blocks)
+        known[chosen] = known[chosen].max(axis=1, keepdims=True)
+        self._tick((chosen[:, None] * self._warps + np.arange(self._warps)).reshape(-1))
+
+    def stamp(self, clock: Clock, mask: Mask) -> None:
+        """Note in a clock that these warps have come here, and nothing else that they know."""
+        warps = mask.warp_index
+        own = self._own[warps]
+        clock[warps // self._warps, _GENERIC, own] = self._known[warps, _GENERIC, own]
+
+    def fence(self, mask: Mask) -> None:
+        """``fence.proxy.async``: what these warps know, the asynchronous proxy sees too."""
+        warps = mask.warp_index
+        self._known[warps, _ASYNC] = self._known[warps, _GENERIC]
+        self._tick(warps)
+
+    def knows(self, clock: Clock, mask: Mask) -> Bools:
+        """Which of these warps know all that a barrier has been told, by active warp."""
+        warps = mask.warp_index
+        known: Bools = (clock[warps // self._warps, _GENERIC] <= self._known[warps, _GENERIC]).all(axis=1)
+        return known
+
+    # Accesses of threads.
+
+    def read(self, rows: Values, width: int, mask: Mask) -> None:
+        """Check and note a load."""
+        warps = mask.index // WARP
+        self._check_written(rows, width, self._known[:, _GENERIC], warps, mask.index, f"load of {width} bytes")
+        own = self._own[warps]
+        self._of(self._read, width)[rows, :, own] = self._known[warps, _GENERIC, own][:, None]
+
+    def write(self, rows: Values, width: int, mask: Mask, verb: str = "store") -> None:
+        """Check and note a store."""
+        warps, what = mask.index // WARP, f"{verb} of {width} bytes"
+        known, written = self._known[:, _GENERIC], self._of(self._writer, width)[rows] != _UNWRITTEN
+        self._check_written(rows, width, known, warps, mask.index, what, written)
+        self._check_read(rows, width, warps, mask.index, what)
+        self._sign(rows, width, warps)
+        clash = self._of(self._writer, width)[rows] != self._own[warps][:, None]  # two warps at once
+        self._refuse(clash, rows, width, mask.index, what)
+
+    def issue(self, rows: Values, width: int, mask: Mask) -> None:
+        """Check and note the start of a cp.async."""
+        self.write(rows, width, mask, "cp.async")
+        self._take(rows, width, _IN_FLIGHT)
+
+    def land(self, rows: Values, width: int, mask: Mask) -> None:
+        """Note the end of a cp.async, which its own thread has waited for."""
+        self._sign(rows, width, mask.index // WARP)
+
+    def atomic(self, rows: Values, width: int, mask: Mask) -> None:
+        """Check and note an atomic: in order with other atomics, not with plain accesses."""
+        warps, what = mask.index // WARP, f"atomic of {width} bytes"
+        known, plain = self._known[:, _GENERIC], ~self._of(self._by_atomic, width)[rows]
+        self._check_written(rows, width, known, warps, mask.index, what, plain)
+        self._check_read(rows, width, warps, mask.index, what)
+        self._sign(rows, width, warps)
+        self._of(self._by_atomic, width)[rows] = True
+
+    # Accesses of tensor cores and of the copy engine, by pieces of 16 bytes: rows ``[.., pieces]``.
+
+    def read_by_wgmma(self, rows: Values, groups: Indices, numbers: Indices) -> None:
+        """Check and note what the wgmma of warpgroups `groups` read, in their groups of such numbers (from 1).
+
+        All four warps of a warpgroup must know that what is read has been written.
+        """
+        known = self._known[groups[:, None] * 4 + np.arange(4)].min(axis=1)
+        which, flat = np.repeat(np.arange(len(groups)), rows.shape[1]), rows.reshape(-1)
+        lanes = groups[which] * 4 * WARP
+        self._check_written(flat, PIECE, known[:, _ASYNC], which, lanes, "read by wgmma", told=known[:, _GENERIC])
+        agents = self._warps + self._own[groups * 4] // 4
+        self._of(self._read, PIECE)[flat, :, agents[which]] = numbers[which][:, None]
+
+    def wgmma_done(self, groups: Indices, numbers: Indices) -> None:
+        """The warps of these warpgroups have waited for their wgmma groups up to such numbers."""
+        warps = (groups[:, None] * 4 + np.arange(4)).reshape(-1)
+        agents = self._warps + self._own[warps] // 4
+        self._known[warps, :, agents] = np.maximum(self._known[warps, :, agents], np.repeat(numbers, 4)[:, None])
+
+    def begin_copy(self, rows: Values, lanes: Indices) -> None:
+        """Check and note the start of bulk copies by these lanes."""
+        by_piece, flat = np.repeat(lanes, rows.shape[1]), rows.reshape(-1)
+        known, written = self._known[:, _ASYNC], self._of(self._writer, PIECE)[flat] != _UNWRITTEN
+        told = self._known[:, _GENERIC]
+        self._check_written(flat, PIECE, known, by_piece // WARP, by_piece, "bulk copy", written, told)
+        self._check_read(flat, PIECE, by_piece // WARP, by_piece, "bulk copy")
+        self._take(flat, PIECE, _IN_FLIGHT)
+
+    def end_copy(self, rows: Values, mbarrier: int, phases: Indices) -> None:
+        """Bulk copies have arrived, in such phases of the mbarrier with that number."""
+        self._of(self._writer, PIECE)[rows] = self._readers + mbarrier
+        self._of(self._written, PIECE)[rows] = phases[:, None, None]
+
+    def copied(self, clock: Clock, mbarrier: int, blocks: Indices, phases: Indices) -> None:
+        """Tell an mbarrier that copies have arrived in this phase of it."""
+        clock[blocks, :, self._readers + mbarrier] = phases[:, None]
+
+    def place_mbarrier(self, rows: Values, mask: Mask) -> None:
+        """Eight bytes that become an mbarrier: no business of any other access."""
+        self.write(rows, 8, mask, "mbarrier.init")
+        self._take(rows, 8, _MBARRIER)
+
+    def remove_mbarrier(self, rows: Values) -> None:
+        """Eight bytes that an mbarrier no longer takes."""
+        self._take(rows, 8, _UNWRITTEN)
+
+    # The books, and checks against them.
+
+    def _of(self, tracked: Values, width: int) -> Values:
+        """Something of every granule, by accesses of `width` bytes: ``[accesses, granules, ...]``."""
+        return tracked.reshape(-1, max(width // self._granule, 1), *tracked.shape[1:])
+
+    def _tick(self, warps: Indices) -> None:
+        """What these warps do from now on comes after what they have told."""
+        self._known[warps, _GENERIC, self._own[warps]] += 1
+
+    def _sign(self, rows: Values, width: int, warps: Indices) -> None:
+        """These warps are the last that wrote."""
+        own = self._own[warps]
+        self._of(self._writer, width)[rows] = own[:, None]
+        self._of(self._written, width)[rows] = self._known[warps, _GENERIC, own][:, None]
+        self._of(self._by_atomic, width)[rows] = False
+
+    def _take(self, rows: Values, width: int, writer: int) -> None:
+        self._of(self._writer, width)[rows] = writer
+        self._of(self._written, width)[rows] = _NEVER
+
+    def _check_written(
+        self, rows: Values, width: int, known: Clock, who: Indices, lanes: Indices, what: str,
+        where: Bools | None = None, told: Clock | None = None,
+    ) -> None:  # fmt: skip
+        """The last writes are over by the clocks `known[who]`; where they are by those of `told`, a fence is missing."""
+        writers, written = self._of(self._writer, width)[rows], self._of(self._written, width)[rows]
+        bad = written > known[who[:, None], writers]
+        if where is not None:
+            bad &= where
+        if told is not None and bad.any():
+            unfenced = bad & (written <= told[who[:, None], writers])
+            self._refuse(unfenced, rows, width, lanes, what, " and not passed on by fence.proxy.async")
+        self._refuse(bad, rows, width, lanes, what)
+
+    def _check_read(self, rows: Values, width: int, warps: Indices, lanes: Indices, what: str) -> None:
+        """These warps know the last reads to be over."""
+        late = self._of(self._read, width)[rows] > self._known[warps, None, _GENERIC, : self._readers]
+        if late.any():
+            access, piece, reader = (int(i) for i in np.argwhere(late)[0])
+            place = self._place(int(rows[access]), width, piece, what, int(lanes[access]))
+            raise Race(f"{place}, read by {self._agent(reader)} with no barrier between", int(lanes[access]))
+
+    def _refuse(self, bad: Bools, rows: Values, width: int, lanes: Indices, what: str, why: str = "") -> None:
+        """Raise for the first bad granule, if there is one."""
+        if not bad.any():
+            return
+        access, piece = (int(i) for i in np.argwhere(bad)[0])
+        lane, writer = int(lanes[access]), int(self._of(self._writer, width)[rows[access], piece])
+        raise self._fault(self._place(int(rows[access]), width, piece, what, lane), writer, lane, why)
+
+    def _fault(self, place: str, writer: int, lane: int, why: str) -> Fault:
+        if writer == _UNWRITTEN:
+            return UninitialisedRead(f"{place}: nothing has been written there", lane)
+        if writer == _IN_FLIGHT:
+            return CopyInFlight(
+                f"{place}: a copy to it is still in flight; wait for it (mbarrier.try_wait, cp.async.wait_group)", lane
+            )
+        if writer == _MBARRIER:
+            return MisusedMbarrier(f"{place}: an mbarrier lies there", lane)
+        why = why or (
+            " whose mbarrier it has not waited for" if writer >= self._readers else " with no barrier between"
+        )
+        return Race(f"{place}, written by {self._agent(writer)}{why}", lane)
+
+    def _place(self, row: int, width: int, piece: int, what: str, lane: int) -> str:
+        offset = (row * width + piece * self._granule) % self._bytes_per_block
+        return f"{what} at shared address {offset:#x} by warp {self._own[lane // WARP]}"
+
+    def _agent(self, agent: int) -> str:
+        if agent < self._warps:
+            return f"warp {agent}"
+        if agent < self._readers:
+            return f"wgmma of warpgroup {agent - self._warps}"
+        return "a bulk copy"

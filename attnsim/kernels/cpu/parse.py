@@ -1,0 +1,257 @@
+"""PTX text to functions of instructions: the subset of the grammar that NVRTC emits, inline assembly included.
+
+Grammar: PTX ISA 9.0, chapters 4 (Syntax) and 5 (State Spaces, Types and Variables).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import dataclass, replace
+
+from attnsim.kernels.cpu.faults import UnsupportedInstruction
+from attnsim.kernels.cpu.ptx import (
+    Address,
+    Function,
+    Immediate,
+    Instruction,
+    Module,
+    Negated,
+    Operand,
+    Pair,
+    Parameter,
+    Register,
+    Symbol,
+    TensorAddress,
+    Variable,
+    Vector,
+    size_of,
+)
+from attnsim.models.errors import InputError
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_LINE_DIRECTIVE = re.compile(r"^\s*\.(loc|file|version|target|address_size)\b[^\n]*$", re.M)
+_VARIABLE = re.compile(
+    r"(?:\.(?:visible|extern|weak|common)\s+)?\.(?P<space>shared|local|global|const)\s+"
+    r"(?:\.align\s+(?P<align>\d+)\s+)?(?:\.attribute\([^)]*\)\s+)?\.(?P<type>\w+)\s+(?P<name>[\w$%]+)"
+    r"(?P<dimensions>(?:\s*\[\s*\d*\s*\])*)\s*(?:=\s*(?P<content>.*))?$",
+    re.S,
+)
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\((.*?)\))?([^{;]*)\{", re.S)
+_PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.ptr[^,]*?\s)?([\w$]+)(?:\[(\d+)\])?\s*$", re.S)
+_LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
+_STATEMENT = re.compile(r"[^;]*;")
+_REGISTERS = re.compile(r"\.reg\s+(?:\.v\d\s+)?\.(\w+)\s+(.*)", re.S)
+_INSTRUCTION = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([A-Za-z][\w.:]*)\s*(.*)", re.S)
+_OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,{}\[\]]+")
+_NUMBER = re.compile(r"-?\s*(0[fFdD][0-9a-fA-F]+|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+\.?\d*(?:[eE][-+]?\d+)?U?)$")
+
+
+@functools.lru_cache(maxsize=64)
+def parse(ptx: str) -> Module:
+    """Parse a translation unit; the result is kept by its text."""
+    text = _LINE_DIRECTIVE.sub("", _COMMENT.sub(" ", ptx))
+    functions: dict[str, Function] = {}
+    outside, bodies = [], []
+    position = 0
+    for found in _ENTRY.finditer(text):
+        end = _closing_brace(text, found.end())
+        outside.append(text[position : found.start()])
+        bodies.append((found[1], found[2] or "", text[found.end() : end]))
+        position = end + 1
+    outside.append(text[position:])
+    variables = tuple(v for part in " ".join(outside).split(";") if (v := _variable(part)) is not None)
+    for name, parameters, body in bodies:
+        functions[name] = _Body(body).function(name, parameters, variables)
+    return Module(functions)
+
+
+def _closing_brace(text: str, start: int) -> int:
+    depth = 1
+    for found in re.compile(r"[{}]").finditer(text, start):
+        depth += 1 if found[0] == "{" else -1
+        if depth == 0:
+            return found.start()
+    raise InputError("the PTX ends inside a function")
+
+
+def _variable(statement: str) -> Variable | None:
+    """The variable that a statement declares, if it declares one."""
+    start = re.search(r"(?:\.(?:visible|extern|weak|common)\s+)?\.(?:shared|local|global|const)\s", statement)
+    found = _VARIABLE.match(statement[start.start() :].strip()) if start else None
+    if found is None:
+        return None
+    dimensions = re.findall(r"\[\s*(\d*)\s*\]", found["dimensions"])
+    item = size_of(found["type"])
+    content = b""
+    if found["content"]:
+        numbers = re.findall(r"-?\w+", found["content"])
+        content = b"".join(_bits(number, item) for number in numbers)
+    return Variable(
+        space=found["space"],
+        name=found["name"],
+        align=int(found["align"] or item),
+        size_bytes=item * math.prod(int(d or 0) for d in dimensions),
+        content=content,
+    )
+
+
+def _bits(number: str, size: int) -> bytes:
+    value = int(number[2:], 16) if number[:2].lower() in ("0f", "0d") else int(number.rstrip("U"), 0)
+    return (value % (1 << 8 * size)).to_bytes(size, "little")
+
+
+def _parameter(text: str) -> Parameter:
+    found = _PARAMETER.match(text.strip())
+    if found is None:
+        raise UnsupportedInstruction(f"parameter '{text.strip()}'")
+    return Parameter(found[2], found[1], size_of(found[1]) * int(found[3] or 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Unresolved:
+    """An instruction before its labels are known, with the scopes that it stands in."""
+
+    instruction: Instruction
+    scopes: tuple[int, ...]
+
+
+class _Body:
+    """A function's body while it is parsed; scopes ``{ }`` of inline assembly have their own registers and labels."""
+
+    def __init__(self, text: str) -> None:
+        self._scopes = [0]
+        self._registers: dict[tuple[int, str], str] = {}
+        self._labels: dict[tuple[int, str], int] = {}
+        self._tables: dict[str, tuple[str, ...]] = {}
+        self._variables: list[Variable] = []
+        self._symbols: set[str] = set()
+        self._operands: dict[str, Operand] = {}
+        self._code: list[_Unresolved] = []
+        self._parse(text)
+
+    def function(self, name: str, parameters: str, variables: tuple[Variable, ...]) -> Function:
+        """The whole function; of the module's variables it keeps those that it names."""
+        instructions = tuple(self._resolved(item) for item in self._code)
+        return Function(
+            name,
+            tuple(_parameter(p) for p in parameters.split(",") if p.strip()),
+            instructions,
+            (*self._variables, *(v for v in variables if v.name in self._symbols)),
+        )
+
+    def _parse(self, text: str) -> None:
+        position, scopes, label = 0, 1, ""
+        while position < len(text):
+            character = text[position]
+            if character.isspace() or character == ";":
+                position += 1
+            elif character == "{":
+                self._scopes.append(scopes)
+                scopes += 1
+                position += 1
+            elif character == "}":
+                self._scopes.pop()
+                position += 1
+            elif found := _LABEL.match(text, position):
+                label = found[1]
+                self._labels[self._scopes[-1], label] = len(self._code)
+                position = found.end()
+            elif found := _STATEMENT.match(text, position):
+                self._statement(" ".join(found[0][:-1].split()), label)
+                position = found.end()
+            else:
+                raise InputError(f"not PTX: {text[position : position + 60]!r}")
+
+    def _statement(self, text: str, label: str) -> None:
+        if not text.startswith("."):
+            self._code.append(_Unresolved(self._instruction(text), tuple(self._scopes)))
+        elif found := _REGISTERS.match(text):
+            for name in found[2].split(","):
+                self._registers[self._scopes[-1], name.split("<")[0].strip()] = found[1]
+        elif text.startswith(".branchtargets"):
+            self._tables[label] = tuple(name.strip() for name in text.split(maxsplit=1)[1].split(","))
+        elif (variable := _variable(text)) is not None:
+            self._variables.append(variable)
+
+    def _instruction(self, text: str) -> Instruction:
+        found = _INSTRUCTION.match(text)
+        if found is None:
+            raise InputError(f"not a PTX instruction: {text!r}")
+        guard = self._operand(found[2]) if found[2] else None
+        name, *modifiers = found[3].split(".")
+        return Instruction(
+            name=name,
+            modifiers=tuple(modifiers),
+            operands=tuple(self._operand(o.strip()) for o in _OPERAND.findall(found[4]) if o.strip()),
+            guard=guard if isinstance(guard, Register) else None,
+            negated=bool(found[1]),
+            targets=(),
+            text=text,
+        )
+
+    def _operand(self, text: str) -> Operand:
+        """An operand; outside of scopes, where a name means one thing, each is read once."""
+        if len(self._scopes) > 1:
+            return self._read_operand(text)
+        if text not in self._operands:
+            self._operands[text] = self._read_operand(text)
+        return self._operands[text]
+
+    def _read_operand(self, text: str) -> Operand:
+        if text.startswith("{"):
+            return Vector(tuple(self._operand(item.strip()) for item in text[1:-1].split(",")))
+        if text.startswith("["):
+            return self._address(text[1:-1])
+        if "|" in text:
+            first, second = text.split("|")
+            return Pair(self._operand(first.strip()), self._operand(second.strip()))
+        if text.startswith("!"):
+            predicate = self._operand(text[1:].strip())
+            assert isinstance(predicate, Register)
+            return Negated(predicate)
+        if _NUMBER.match(text):
+            return Immediate(text.replace(" ", ""))
+        return self._name(text)
+
+    def _address(self, text: str) -> Address | TensorAddress:
+        if found := re.fullmatch(r"\s*([\w$%.]+)\s*,\s*(\{.*\})\s*", text):
+            map_, place = self._operand(found[1]), self._operand(found[2])
+            assert isinstance(map_, Register | Symbol | Immediate) and isinstance(place, Vector)
+            return TensorAddress(map_, place.items)
+        found = re.fullmatch(r"\s*([\w$%.]+)\s*(?:\+\s*(-?\s*\d+|0x[0-9a-fA-F]+))?\s*", text)
+        if found is None:
+            raise UnsupportedInstruction(f"address '[{text}]'")
+        base = self._operand(found[1])
+        assert isinstance(base, Register | Symbol | Immediate)
+        return Address(base, int((found[2] or "0").replace(" ", ""), 0))
+
+    def _name(self, text: str) -> Register | Symbol:
+        """A register of the innermost scope that declares it, a special register, or the name of something else."""
+        for scope in reversed(self._scopes):
+            for declared in (text, text.rstrip("0123456789")):
+                if (kind := self._registers.get((scope, declared))) is not None:
+                    return Register(f"{text}#{scope}" if scope else text, kind)
+        if text.startswith("%"):
+            return Register(text, "b64" if text.endswith("64") else "b32", special=True)
+        self._symbols.add(text)
+        return Symbol(text)
+
+    def _resolved(self, item: _Unresolved) -> Instruction:
+        """The instruction with its branch targets."""
+        instruction = item.instruction
+        if instruction.name not in ("bra", "brx"):
+            return instruction
+        last = instruction.operands[-1]
+        if not isinstance(last, Symbol):
+            raise UnsupportedInstruction(f"'{instruction.text}'")
+        names = self._tables[last.name] if instruction.name == "brx" else (last.name,)
+        targets = tuple(self._label(name, item.scopes) for name in names)
+        return replace(instruction, targets=targets)
+
+    def _label(self, name: str, scopes: tuple[int, ...]) -> int:
+        for scope in reversed(scopes):
+            if (scope, name) in self._labels:
+                return self._labels[scope, name]
+        raise InputError(f"the PTX branches to {name}, which it does not have")

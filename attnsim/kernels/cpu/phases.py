@@ -1,0 +1,175 @@
+"""The state of mbarriers: phases that end when enough threads have arrived and all announced bytes have come.
+
+PTX ISA 9.0, "Parallel Synchronization and Communication Instructions: mbarrier".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnsim.kernels.cpu.faults import Deadlock, MisusedMbarrier
+from attnsim.kernels.cpu.lanes import Indices, Mask, Values
+from attnsim.kernels.cpu.machine import Machine
+from attnsim.kernels.cpu.ordering import MBARRIERS, Clock
+
+MOST_BYTES = 2**20 - 1
+"""Largest count of bytes that a phase can wait for, and largest count of arrivals."""
+
+
+class Mbarriers:
+    """The mbarriers of a batch of blocks, by number, in the order of their first initialisation, and block.
+
+    A thread is ordered after all that arrived in a phase, and after the copies that completed in it, by waiting for it.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._numbers: dict[int, int] = {}
+
+    def start(self) -> None:
+        """None yet."""
+        lanes, self._ordering = self._machine.lanes, self._machine.shared.ordering
+        self._numbers = {}
+        self._block_of = lanes.block_of
+        size = (MBARRIERS, lanes.blocks)
+        self._expected, self._pending = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        self._bytes, self._phase = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        self._maker = np.full(size, -1)
+        self._visible = np.zeros(size, bool)
+        self._made: list[Clock] = []
+        self._told: list[Clock] = []
+        self._over: list[Clock] = []
+
+    def init(self, addresses: Values, counts: Values, mask: Mask) -> None:
+        """``mbarrier.init``: phase 0 begins, and takes so many arrivals."""
+        self._machine.shared.place_mbarrier(addresses, mask)
+        for address in np.unique(addresses).tolist():
+            chosen = addresses == address
+            part, number = mask.select(chosen), self._numbers.setdefault(address, len(self._numbers))
+            if number == MBARRIERS:
+                raise MisusedMbarrier(f"more than {MBARRIERS} mbarriers in a block", part.lane(0))
+            blocks = self._block_of[part.index]
+            self._expected[number, blocks] = self._pending[number, blocks] = counts[chosen]
+            self._bytes[number, blocks] = self._phase[number, blocks] = 0
+            self._maker[number, blocks], self._visible[number, blocks] = part.index // 32, False
+            if self._ordering:
+                if number == len(self._made):
+                    for clocks in (self._made, self._told, self._over):
+                        clocks.append(self._ordering.clock())
+                self._ordering.stamp(self._made[number], part)
+
+    def invalidate(self, addresses: Values, mask: Mask) -> None:
+        """``mbarrier.inval``: ordinary memory again."""
+        for number, part, _ in self._each(addresses, mask):
+            self._expected[number, self._block_of[part.index]] = 0
+        self._machine.shared.remove_mbarrier(addresses, mask)
+
+    def show(self, mask: Mask) -> None:
+        """These warps' mbarriers can be seen by the copy engine from now on."""
+        self._visible |= np.isin(self._maker, mask.warp_index)
+
+    def arrive(self, addresses: Values, counts: Values, announced: Values, mask: Mask) -> Values:
+        """Announce bytes, then arrive so many times; returned is the number of each lane's phase."""
+        phases = np.zeros(mask.count, np.uint64)
+        for number, part, chosen in self._each(addresses, mask):
+            blocks = self._block_of[part.index]
+            phases[chosen] = self._phase[number, blocks]
+            np.add.at(self._bytes[number], blocks, announced[chosen].astype(np.int64))
+            np.subtract.at(self._pending[number], blocks, counts[chosen].astype(np.int64))
+            over = (self._pending[number] < 0) | (self._bytes[number] > MOST_BYTES)
+            if over.any():
+                block = int(np.flatnonzero(over)[0])
+                lane = int(part.index[blocks == block][0])
+                raise MisusedMbarrier(f"more than it can count for {self.described(number, block)}", lane)
+            if self._ordering:
+                self._ordering.publish(self._told[number], part)
+            self._settle(number)
+        return phases
+
+    def over(self, addresses: Values, phases: Values, parity: bool, mask: Mask) -> Mask:
+        """The lanes for which the phase of that number, or the last one of that parity, is over."""
+        done = np.zeros(mask.count, bool)
+        for number, part, chosen in self._each(addresses, mask):
+            now, asked = self._phase[number, self._block_of[part.index]], phases[chosen].astype(np.int64)
+            done[chosen] = (now & 1 != asked & 1) if parity else now > asked
+        return mask.select(done)
+
+    def learn(self, addresses: Values, mask: Mask) -> None:
+        """These lanes have seen a phase end: they know what was told before its end."""
+        for number, part, _ in self._each(addresses, mask):
+            if self._ordering:
+                self._ordering.acquire(self._over[number], part)
+
+    def deadlock(self, address: int, lane: int) -> Deadlock:
+        """The fault when a lane waits for a phase, and nothing is left that could end it."""
+        waited = self.described(self._numbers[address], int(self._block_of[lane]))
+        return Deadlock(f"waits at {waited}; no thread can go on, and no copy is under way", lane)
+
+    def for_copies(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Values]]:
+        """Numbers of the mbarriers that copies by these lanes are to tell, each with its lanes and where they are in `mask`.
+
+        Raises
+        ------
+        MisusedMbarrier
+            Where the copy engine cannot see one yet.
+        """
+        for number, part, chosen in self._each(addresses, mask):
+            hidden = ~self._visible[number, self._block_of[part.index]]
+            if hidden.any():
+                raise MisusedMbarrier(
+                    f"the copy engine may not see the mbarrier at {self._address(number):#x} yet: no "
+                    "fence.mbarrier_init or fence.proxy.async after its initialisation",
+                    part.lane(int(np.flatnonzero(hidden)[0])),
+                )
+            yield number, part, chosen
+
+    def end_copies(self, number: int, blocks: Indices, count: int, rows: Values) -> None:
+        """Copies of `count` bytes each have come to these blocks, to these pieces ``[copies, pieces]``."""
+        np.subtract.at(self._bytes[number], blocks, count)
+        if self._ordering:
+            phases = self._phase[number, blocks] + 1
+            self._ordering.end_copy(rows, number, phases)
+            self._ordering.copied(self._told[number], number, blocks, phases)
+        self._settle(number)
+
+    def described(self, number: int, block: int) -> str:
+        """An mbarrier of a block in words."""
+        return (
+            f"the mbarrier at {self._address(number):#x}: phase {self._phase[number, block]} lacks "
+            f"{self._pending[number, block]} of {self._expected[number, block]} arrivals and "
+            f"{self._bytes[number, block]} bytes"
+        )
+
+    def _address(self, number: int) -> int:
+        return next(address for address, one in self._numbers.items() if one == number)
+
+    def _each(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Values]]:
+        """Number, lanes, and where these are in `mask`, of each mbarrier that active lanes name.
+
+        Raises
+        ------
+        MisusedMbarrier
+            Where there is none that the lane could know of.
+        """
+        for address in np.unique(addresses).tolist():
+            chosen = addresses == address
+            part, number = mask.select(chosen), self._numbers.get(address)
+            blocks = self._block_of[part.index]
+            if number is None or not self._expected[number, blocks].all():
+                raise MisusedMbarrier(f"there is no mbarrier at {address:#x}", part.lane(0))
+            if self._ordering and not self._ordering.knows(self._made[number], part).all():
+                raise MisusedMbarrier(
+                    f"the mbarrier at {address:#x} has been initialised, but with no barrier between", part.lane(0)
+                )
+            yield number, part, chosen
+
+    def _settle(self, number: int) -> None:
+        """End the phase of every block in which nothing is missing."""
+        over = (self._expected[number] > 0) & (self._pending[number] == 0) & (self._bytes[number] == 0)
+        if over.any():
+            self._phase[number, over] += 1
+            self._pending[number, over] = self._expected[number, over]
+            if self._ordering:
+                self._over[number][over] = self._told[number][over]

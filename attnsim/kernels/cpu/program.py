@@ -1,0 +1,205 @@
+"""A kernel compiled to closures, and its run over a batch of blocks: branches, reconvergence, barriers, exits.
+
+Lanes at different instructions are groups; the group with the lowest instruction number runs until it meets the next
+one and joins it. For code without backward jumps into the middle of a loop that is where a GPU reconverges too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnsim.kernels.cpu import (  # noqa: F401  (each registers the instructions that it knows)
+    atomics,
+    bits,
+    comparisons,
+    conversions,
+    copies,
+    floats,
+    fragments,
+    integers,
+    transfers,
+    warps,
+)
+from attnsim.kernels.cpu.barriers import Barriers, Groups
+from attnsim.kernels.cpu.control import Control, compile_control, fall_off
+from attnsim.kernels.cpu.costs import Costs, cost
+from attnsim.kernels.cpu.faults import Deadlock, Fault, UnsupportedInstruction
+from attnsim.kernels.cpu.lanes import Mask
+from attnsim.kernels.cpu.machine import OPERATIONS, Machine, Step, unsupported
+from attnsim.kernels.cpu.ptx import Function, Instruction
+
+STEPS_LIMIT = 5_000_000
+"""Instructions of one batch after which a kernel is taken to be in an endless loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled kernel.
+
+    Parameters
+    ----------
+    function : Function
+    machine : Machine
+    steps : tuple of Step
+        One per instruction; those of control instructions do nothing.
+    controls : mapping of int to Control
+        The control instructions.
+    next_control : tuple of int
+        For each instruction the nearest control instruction from there on.
+    exits : frozenset of int
+        The instructions that end a thread whatever its predicates.
+    costs : Costs
+        Costs up to each instruction.
+    """
+
+    function: Function
+    machine: Machine
+    steps: tuple[Step, ...]
+    controls: dict[int, Control]
+    next_control: tuple[int, ...]
+    exits: frozenset[int]
+    costs: Costs
+
+    def run(self) -> None:
+        """Run the batch that the machine has been started with."""
+        Run(self).finish()
+
+
+def compile_program(function: Function) -> Program:
+    """Compile every instruction of a kernel.
+
+    Raises
+    ------
+    UnsupportedInstruction
+        By name, for the first one that is not known.
+    """
+    machine = Machine(function)
+    steps: list[Step] = []
+    controls: dict[int, Control] = {}
+    for position, instruction in enumerate(function.instructions):
+        try:
+            control = compile_control(instruction, machine)
+            if control is not None:
+                controls[position] = control
+                steps.append(_nothing)
+            elif instruction.name in OPERATIONS:
+                step = OPERATIONS[instruction.name](instruction, machine)
+                steps.append(_guarded(step, instruction, machine) if instruction.guard else step)
+            else:
+                raise unsupported(instruction)
+        except UnsupportedInstruction as fault:
+            fault.place = f"{function.name}, instruction {position} '{instruction.text}'"
+            raise
+    end = len(steps)
+    controls[end] = fall_off
+    steps.append(_nothing)
+    nearest, next_control = end, [end] * (end + 1)
+    for position in range(end, -1, -1):
+        nearest = position if position in controls else nearest
+        next_control[position] = nearest
+    exits = frozenset(
+        [end, *(n for n, i in enumerate(function.instructions) if i.name in ("ret", "exit") and not i.guard)]
+    )
+    costs = Costs(function.instructions)
+    return Program(function, machine, tuple(steps), controls, tuple(next_control), exits, costs)
+
+
+def _nothing(mask: Mask) -> None:
+    pass
+
+
+def _guarded(step: Step, instruction: Instruction, machine: Machine) -> Step:
+    """A step under its predicate, which counts its own cost since it may not run in every lane."""
+    assert instruction.guard is not None
+    predicate, negated, price = machine.read(instruction.guard, "pred"), instruction.negated, cost(instruction)
+
+    def guarded(mask: Mask) -> None:
+        holds = predicate()
+        active = mask.where(~holds if negated else holds)
+        if active.count:
+            price.charge(machine.counters, active.count)
+            step(active)
+
+    return guarded
+
+
+class Run:
+    """One run of a program over a batch of blocks."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.machine = program.machine
+        self.barriers = Barriers(self.machine)
+        self._groups: dict[int, Mask] = {0: Mask(self.machine.live)}
+        self._everyone = self._groups[0]
+        self._steps = 0
+
+    def finish(self) -> None:
+        """Run until every lane has exited.
+
+        Raises
+        ------
+        Fault
+            With the place where it happened.
+        """
+        with np.errstate(all="ignore"):
+            while self._groups:
+                position = min(self._groups)
+                self._advance(position, self._groups.pop(position))
+                if not self._groups and self.barriers.waiting:
+                    raise self.barriers.deadlock()
+
+    def join(self, groups: Groups) -> None:
+        """Add lanes that are to go on; those that come to an exit are not kept waiting for it."""
+        for position, mask in groups:
+            if position in self.program.exits:
+                self.program.costs.charge(self.machine.counters, position, position + 1, mask)
+                self.exit(mask)
+                continue
+            here = self._groups.get(position)
+            joined = mask if here is None else here | mask
+            self._groups[position] = self._everyone if joined.count == self._everyone.count else joined
+
+    def exit(self, mask: Mask) -> None:
+        """These lanes have ended."""
+        self.machine.live = self.machine.live & ~mask.lanes
+        if self.barriers.waiting:
+            self.join(self.barriers.after_exit())
+
+    def _advance(self, position: int, mask: Mask) -> None:
+        """Run one group until it ends, splits, waits, or meets or passes the next group."""
+        program, machine = self.program, self.machine
+        steps, end = program.steps, len(program.steps)
+        while True:
+            following = min(self._groups, default=end)
+            stop = min(program.next_control[position], following)
+            start = position
+            at = start
+            try:
+                for at in range(start, stop):
+                    steps[at](mask)
+                at = stop
+                if stop == following:
+                    program.costs.charge(machine.counters, start, stop, mask)
+                    return self.join([(stop, mask)])
+                program.costs.charge(machine.counters, start, stop + 1, mask)
+                go = program.controls[stop](self, stop, mask)
+            except Fault as fault:
+                fault.position = at
+                raise
+            self._count(stop + 1 - start, stop, mask)
+            if go is None:
+                return None
+            position, mask = go
+            if position >= min(self._groups, default=end):
+                return self.join([go])
+
+    def _count(self, steps: int, position: int, mask: Mask) -> None:
+        self._steps += steps
+        if self._steps > STEPS_LIMIT:
+            what = f"no end after {STEPS_LIMIT} instructions: an endless loop, or one that waits for other blocks"
+            fault = Deadlock(what, mask.lane(0))
+            fault.position = position
+            raise fault

@@ -1,0 +1,114 @@
+"""Run a kernel on the CPU from its PTX."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from attnsim.kernels.cpu.counters import Counters
+from attnsim.kernels.cpu.faults import Fault
+from attnsim.kernels.cpu.lanes import WARP, Dim3, Lanes, lanes_of, position
+from attnsim.kernels.cpu.parse import parse
+from attnsim.kernels.cpu.program import Program, compile_program
+from attnsim.kernels.cpu.ptx import Function
+from attnsim.kernels.cpu.start import Arguments, preset
+from attnsim.models.errors import InputError
+
+MOST_THREADS = 1024
+"""Of a block, on every GPU."""
+
+LANES = 4096
+"""Lanes that run together: enough to hide Python's overhead, few enough to stay in the cache."""
+
+
+def run(
+    ptx: str,
+    entry: str,
+    grid: tuple[int, ...] | int,
+    block: tuple[int, ...] | int,
+    arguments: Arguments,
+    shared_memory_bytes: int = 0,
+    *,
+    checks: bool = True,
+    lanes: int = LANES,
+) -> Counters:
+    """Run every block of a grid; arrays are changed in place.
+
+    Parameters
+    ----------
+    ptx : str
+    entry : str
+        Name of the kernel.
+    grid, block : int or tuple of 1 to 3 int
+    arguments : mapping of str to ndarray or NumPy scalar
+        In the order of the kernel's parameters. Arrays are C-contiguous; their keys name them in counts and faults.
+    shared_memory_bytes : int
+        Dynamic shared memory of a block.
+    checks : bool
+        Whether to look for races, reads of uninitialised shared memory, and missing waits for cp.async. Bounds and
+        alignment are checked always.
+    lanes : int
+        Threads to run together; bounds the memory that the interpreter takes.
+
+    Returns
+    -------
+    Counters
+
+    Notes
+    -----
+    A compiled kernel is kept, with its registers, so two threads of Python must not run the same one at once.
+
+    Raises
+    ------
+    Fault
+        What the kernel did wrong, and where.
+    UnsupportedInstruction
+        By name.
+    InputError
+        When entry or arguments do not fit the PTX.
+    """
+    grid3, block3 = _three(grid, "grid"), _three(block, "block")
+    if math.prod(block3) > MOST_THREADS:
+        raise InputError(f"block is {block3}, {math.prod(block3)} threads; allowed: up to {MOST_THREADS}")
+    program = _program(ptx, entry)
+    blocks, lanes_per_block = math.prod(grid3), -(-math.prod(block3) // WARP) * WARP
+    batches = -(-blocks // max(lanes // lanes_per_block, 1))
+    per_batch = -(-blocks // batches)
+    counters = Counters()
+    for first in range(0, blocks, per_batch):
+        machine = program.machine
+        machine.start(lanes_of(block3, min(per_batch, blocks - first)), shared_memory_bytes, checks, counters)
+        preset(machine, program.function, arguments, grid3, first, shared_memory_bytes)
+        try:
+            program.run()
+        except Fault as fault:
+            fault.place = _place(fault, program.function, machine.lanes, grid3, first)
+            raise
+        finally:
+            machine.forget()
+    return counters
+
+
+@functools.lru_cache(maxsize=32)
+def _program(ptx: str, entry: str) -> Program:
+    return compile_program(parse(ptx).function(entry))
+
+
+def _three(sizes: tuple[int, ...] | int, what: str) -> Dim3:
+    shape = sizes if isinstance(sizes, tuple) else (sizes,)
+    if not 1 <= len(shape) <= 3 or min(shape) < 1:
+        raise InputError(f"{what} is {shape}; give one to three sizes of 1 or more")
+    x, y, z = (*shape, 1, 1)[:3]
+    return int(x), int(y), int(z)
+
+
+def _place(fault: Fault, function: Function, lanes: Lanes, grid: Dim3, first: int) -> str:
+    """Kernel, instruction, block and thread of a fault."""
+    where = ""
+    if fault.position is not None:
+        where = f", instruction {fault.position} '{function.instructions[fault.position].text}'"
+    if fault.lane is None:
+        return f"{function.name}{where}"
+    block = position(first + int(lanes.block_of[fault.lane]), grid)
+    thread = position(int(lanes.thread_of[fault.lane]), lanes.block)
+    return f"{function.name}{where}, block {block}, thread {thread}"

@@ -1,0 +1,165 @@
+"""Shared memory of a batch of blocks: bytes, bounds, counts, and asynchronous copies that land when waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnsim.kernels.cpu.banks import ROW_BYTES, passes
+from attnsim.kernels.cpu.counters import Counters
+from attnsim.kernels.cpu.faults import Misaligned, OutOfBounds
+from attnsim.kernels.cpu.hazards import Hazards
+from attnsim.kernels.cpu.lanes import Lanes, Mask, Values
+from attnsim.kernels.cpu.registers import row_type
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """Copies by cp.async that one instruction began: values for rows of `width` bytes."""
+
+    mask: Mask
+    groups: Values
+    rows: Values
+    values: Values
+    width: int
+
+    def part(self, chosen: Values) -> _Copy:
+        mask = self.mask.select(chosen)
+        return _Copy(mask, self.groups[chosen], self.rows[chosen], self.values[chosen], self.width)
+
+
+class SharedMemory:
+    """Shared memory of a batch of blocks.
+
+    Parameters
+    ----------
+    static_bytes : int
+        What a block declares.
+    granule : int
+        Narrowest access of the kernel, in bytes.
+
+    Attributes
+    ----------
+    bytes_per_block : int
+        With dynamic shared memory.
+    """
+
+    def __init__(self, static_bytes: int, granule: int) -> None:
+        self.counters = Counters()
+        self.bytes_per_block = static_bytes
+        self._static_bytes = static_bytes
+        self._granule = granule
+        self._hazards: Hazards | None = None
+        self._start: Values = np.zeros(0, np.int64)
+        self._group: Values = np.zeros(0, np.int64)
+        self._bytes: Values = np.zeros(0, np.uint8)
+        self._copies: list[_Copy] = []
+
+    def start(self, lanes: Lanes, dynamic_bytes: int, checks: bool, counters: Counters) -> None:
+        """Garbage for every block of a batch.
+
+        Parameters
+        ----------
+        lanes : Lanes
+        dynamic_bytes : int
+            Beside what the kernel declares.
+        checks : bool
+            Whether to look for races, uninitialised reads and missing waits.
+        counters : Counters
+            Where to count from now on.
+        """
+        self.counters = counters
+        self.bytes_per_block = self._static_bytes + dynamic_bytes
+        stride = max(-(-self.bytes_per_block // ROW_BYTES) * ROW_BYTES, ROW_BYTES)
+        self._start = lanes.block_of * stride
+        self._group = np.zeros(lanes.count, np.int64)
+        self._bytes = np.full(lanes.blocks * stride, 0xFF, np.uint8)
+        self._hazards = Hazards(lanes, stride, self._granule) if checks else None
+        self._copies = []
+
+    def load(self, addresses: Values, width: int, mask: Mask) -> Values:
+        """Rows ``[active]`` of `width` bytes."""
+        rows = self._rows(addresses, width, mask, "load")
+        if self._hazards:
+            self._hazards.read(rows, width, mask)
+        self.counters.shared_bytes_loaded += width * mask.count
+        values: Values = self._bytes.view(row_type(width))[rows]
+        return values
+
+    def store(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
+        """Write rows ``[active]`` of `width` bytes."""
+        rows = self._rows(addresses, width, mask, "store")
+        if self._hazards:
+            self._hazards.write(rows, width, mask)
+        self.counters.shared_bytes_stored += width * mask.count
+        self._bytes.view(row_type(width))[rows] = values
+
+    def atomic(self, addresses: Values, width: int, mask: Mask) -> tuple[Values, Values]:
+        """Shared memory as rows of `width` bytes, and each active lane's row."""
+        rows = self._rows(addresses, width, mask, "atomic")
+        if self._hazards:
+            self._hazards.atomic(rows, width, mask)
+        self.counters.shared_bytes_stored += width * mask.count
+        return self._bytes.view(row_type(width)), rows
+
+    def begin_copy(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
+        """Start a cp.async of rows ``[active]`` of `width` bytes into each active thread's open group."""
+        rows = self._rows(addresses, width, mask, "cp.async")
+        if self._hazards:
+            self._hazards.issue(rows, width, mask)
+        self.counters.shared_bytes_stored += width * mask.count
+        self._copies.append(_Copy(mask, mask.of(self._group), rows, values, width))
+
+    def commit_copies(self, mask: Mask) -> None:
+        """Close each active thread's open group."""
+        self._group = self._group + mask.lanes
+
+    def wait_copies(self, pending: int, mask: Mask) -> None:
+        """Land each active thread's groups but the newest `pending` committed ones."""
+        if not self._copies:
+            return
+        newest = np.where(mask.lanes, self._group - pending, 0)
+        kept = []
+        for copy in self._copies:
+            done = copy.groups < copy.mask.of(newest)
+            if done.all():
+                self._land(copy)
+            elif done.any():
+                self._land(copy.part(done))
+                kept.append(copy.part(~done))
+            else:
+                kept.append(copy)
+        self._copies = kept
+
+    def barrier(self, blocks: Values | None) -> None:
+        """All warps of these blocks (None: of every block) have met."""
+        if self._hazards:
+            self._hazards.barrier(blocks)
+
+    def _land(self, copy: _Copy) -> None:
+        self._bytes.view(row_type(copy.width))[copy.rows] = copy.values
+        if self._hazards:
+            self._hazards.land(copy.rows, copy.width, copy.mask)
+
+    def _rows(self, addresses: Values, width: int, mask: Mask, verb: str) -> Values:
+        """Rows of `width` bytes of the batch's shared memory that active lanes access, after checks and counts."""
+        if mask.count == 0:
+            return np.zeros(0, np.int64)
+        if int(np.bitwise_or.reduce(addresses)) & (width - 1):
+            bad = int(np.flatnonzero(addresses & (width - 1))[0])
+            raise Misaligned(
+                f"{verb} of {width} bytes at shared address {int(addresses[bad]):#x} is not aligned to {width} bytes",
+                mask.lane(bad),
+            )
+        if int(addresses.min()) < 0 or int(addresses.max()) + width > self.bytes_per_block:
+            bad = int(np.flatnonzero((addresses < 0) | (addresses + width > self.bytes_per_block))[0])
+            raise OutOfBounds(
+                f"{verb} of {width} bytes at shared address {int(addresses[bad]):#x}, but the block has "
+                f"{self.bytes_per_block} bytes of shared memory",
+                mask.lane(bad),
+            )
+        total, conflicts = passes(addresses, width, mask)
+        self.counters.shared_wavefronts += total
+        self.counters.bank_conflicts += conflicts
+        return (addresses + mask.of(self._start)) >> (width.bit_length() - 1)

@@ -1,0 +1,99 @@
+"""State spaces behind one interface, and generic addresses, which tell by their value which space they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from attnsim.kernels.cpu.lanes import Mask, Values
+from attnsim.kernels.cpu.machine import Machine, unsupported
+from attnsim.kernels.cpu.ptx import Instruction
+from attnsim.kernels.cpu.registers import row_type
+
+SHARED_WINDOW = 0x7F00_0000_0000
+LOCAL_WINDOW = 0x7E00_0000_0000
+"""Where shared and local memory lie among generic addresses; the low 32 bits are the address in the space."""
+
+WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "global": 0, "const": 0}
+
+
+class Space(Protocol):
+    """Memory that instructions load from and store to; addresses are unsigned 64-bit ``[active]``."""
+
+    def load(self, addresses: Values, width: int, mask: Mask) -> Values:
+        """Rows ``[active]`` of `width` bytes."""
+        ...
+
+    def store(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
+        """Write rows ``[active]`` of `width` bytes."""
+        ...
+
+
+class _Window:
+    """Shared or local memory, whose own addresses are small signed integers."""
+
+    def __init__(self, memory: Space) -> None:
+        self._memory = memory
+
+    def load(self, addresses: Values, width: int, mask: Mask) -> Values:
+        return self._memory.load(addresses.view(np.int64), width, mask)
+
+    def store(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
+        self._memory.store(addresses.view(np.int64), values, width, mask)
+
+
+class _Generic:
+    """Each lane in the space that its address names."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._spaces = (
+            (SHARED_WINDOW, _Window(machine.shared)),
+            (LOCAL_WINDOW, _Window(machine.local)),
+            (0, machine.memory),
+        )
+
+    def load(self, addresses: Values, width: int, mask: Mask) -> Values:
+        result = np.empty(len(addresses), row_type(width))
+        for space, chosen, local, part in self._routes(addresses, mask):
+            result[chosen] = space.load(local, width, part)
+        return result
+
+    def store(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
+        for space, chosen, local, part in self._routes(addresses, mask):
+            space.store(local, values[chosen], width, part)
+
+    def _routes(self, addresses: Values, mask: Mask) -> Iterator[tuple[Space, Values, Values, Mask]]:
+        window = addresses >> np.uint64(32)
+        for base, space in self._spaces:
+            inside = window == np.uint64(base >> 32)
+            if base == 0:
+                inside = (window != np.uint64(SHARED_WINDOW >> 32)) & (window != np.uint64(LOCAL_WINDOW >> 32))
+            if inside.any():
+                yield space, inside, addresses[inside] - np.uint64(base), mask.select(inside)
+
+
+def space_name(instruction: Instruction) -> str:
+    """The state space that an instruction names; "" for a generic address."""
+    for modifier in instruction.modifiers:
+        name = modifier.split("::")[0]
+        if name in ("global", "shared", "local", "param", "const"):
+            if modifier == "shared::cluster":
+                raise unsupported(instruction)
+            return name
+    return ""
+
+
+def space_of(instruction: Instruction, machine: Machine) -> Space:
+    """The memory that an instruction works on."""
+    match space_name(instruction):
+        case "global" | "const":
+            return machine.memory
+        case "shared":
+            return _Window(machine.shared)
+        case "local":
+            return _Window(machine.local)
+        case "":
+            return _Generic(machine)
+    raise unsupported(instruction)

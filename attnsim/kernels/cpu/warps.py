@@ -1,0 +1,232 @@
+"""Warp-wide instructions on registers: shfl, vote, activemask, match, redux, elect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from attnsim.kernels.cpu.faults import InactiveLane
+from attnsim.kernels.cpu.lanes import WARP, Mask, Values
+from attnsim.kernels.cpu.machine import Machine, Step, operation, unsupported, value_type
+from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Pair
+from attnsim.kernels.cpu.registers import DTYPES, Read
+
+_BIT = np.left_shift(np.uint32(1), np.arange(WARP, dtype=np.uint32))
+
+
+def ballots(lanes: Values) -> Values:
+    """Bits ``[warps]`` of booleans ``[lanes]``."""
+    bits: Values = np.where(lanes.reshape(-1, WARP), _BIT, np.uint32(0)).sum(axis=1, dtype=np.uint32)
+    return bits
+
+
+def check_members(members: Values, mask: Mask, machine: Machine, name: str) -> None:
+    """Every executing lane is in its member mask, and every lane in the mask that has not exited executes.
+
+    Raises
+    ------
+    InactiveLane
+    """
+    if mask.full and members.shape[0] == 1 and members[0] == 0xFFFF_FFFF:
+        return
+    per_lane = machine.lanes.spread(members)
+    active, live = ballots(mask.lanes), ballots(machine.live)
+    own = np.tile(_BIT, machine.lanes.warps)
+    absent = per_lane & np.repeat(live & ~active, WARP)
+    outside = (per_lane & own) == 0
+    bad = mask.lanes & (outside | (absent != 0))
+    if not bad.any():
+        return
+    lane = int(np.flatnonzero(bad)[0])
+    if outside[lane]:
+        raise InactiveLane(
+            f"{name} by lane {lane % WARP}, which is not in its member mask {per_lane[lane]:#010x}", lane
+        )
+    missing = int(absent[lane]).bit_length() - 1
+    raise InactiveLane(f"{name} with member mask {per_lane[lane]:#010x}, but lane {missing} is not there", lane)
+
+
+def require_whole_warps(mask: Mask, name: str) -> None:
+    """Refuse a warp with some of its lanes inactive.
+
+    Raises
+    ------
+    InactiveLane
+    """
+    if mask.whole_warps:
+        return
+    warp = int(np.flatnonzero((mask.by_warp > 0) & (mask.by_warp < WARP))[0])
+    lane = int(np.flatnonzero(mask.lanes.reshape(-1, WARP)[warp])[0])
+    raise InactiveLane(
+        f"{name} needs all 32 lanes of the warp, {int(mask.by_warp[warp])} are active", warp * WARP + lane
+    )
+
+
+@operation("shfl")
+def compile_shuffle(instruction: Instruction, machine: Machine) -> Step:
+    """``shfl.sync.mode.b32 d|p, a, b, c, members``, by the pseudocode of PTX ISA 9.0."""
+    if instruction.modifiers[0] != "sync":
+        raise unsupported(instruction)
+    mode = instruction.modifiers[1]
+    target, source, offset, clamp, members = instruction.operands
+    first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
+    write = machine.write(first, "b32")
+    write_valid = machine.write(second, "pred") if second is not None else None
+    value, member_mask = machine.read(source, "b32"), machine.read(members, "u32")
+    route = _route(mode, offset, clamp, machine)
+
+    def step(mask: Mask) -> None:
+        check_members(member_mask(), mask, machine, "shfl")
+        source_lane, valid = route()
+        if not mask.full:
+            silent = mask.lanes & ~mask.lanes[source_lane]
+            if silent.any():
+                lane = int(np.flatnonzero(silent)[0])
+                raise InactiveLane(f"shfl from lane {int(source_lane[lane]) % WARP}, which is not active", lane)
+        values = value()
+        write(values if values.shape[0] == 1 else values[source_lane], mask)
+        if write_valid:
+            write_valid(valid, mask)
+
+    return step
+
+
+def _route(mode: str, offset: Operand, clamp: Operand, machine: Machine) -> Callable[[], tuple[Values, Values]]:
+    """Where each lane reads from, and whether that is inside its segment; worked out once when it is constant."""
+    b, c = machine.read(offset, "s32"), machine.read(clamp, "s32")
+    if isinstance(offset, Immediate) and isinstance(clamp, Immediate):
+        known: dict[int, tuple[Values, Values]] = {}
+
+        def fixed() -> tuple[Values, Values]:
+            count = machine.lanes.count
+            if count not in known:
+                known[count] = _source_lanes(mode, b, c, machine)
+            return known[count]
+
+        return fixed
+    return lambda: _source_lanes(mode, b, c, machine)
+
+
+def _source_lanes(mode: str, b: Read, c: Read, machine: Machine) -> tuple[Values, Values]:
+    lane = machine.lanes.lane_of
+    by, limits = b().astype(np.int64) & 31, c().astype(np.int64)
+    segment, clamp = (limits >> 8) & 31, limits & 31
+    highest, lowest = (lane & segment) | (clamp & ~segment), lane & segment
+    wanted = {"up": lane - by, "down": lane + by, "bfly": lane ^ by, "idx": lowest | (by & ~segment)}[mode]
+    valid = wanted >= highest if mode == "up" else wanted <= highest
+    source = np.where(valid, wanted, lane)
+    return np.arange(machine.lanes.count) - lane + source, valid
+
+
+@operation("vote")
+def compile_vote(instruction: Instruction, machine: Machine) -> Step:
+    """``vote.sync.any/all/uni.pred`` and ``vote.sync.ballot.b32``."""
+    if instruction.modifiers[0] != "sync":
+        raise unsupported(instruction)
+    mode = instruction.modifiers[1]
+    target, source, members = instruction.operands
+    predicate, member_mask = machine.read(source, "pred"), machine.read(members, "u32")
+    write = machine.write(target, "b32" if mode == "ballot" else "pred")
+
+    def step(mask: Mask) -> None:
+        check_members(member_mask(), mask, machine, f"vote.{mode}")
+        holds = ballots(mask.lanes & predicate())
+        active = ballots(mask.lanes)
+        result = {
+            "ballot": holds,
+            "any": holds != 0,
+            "all": holds == active,
+            "uni": (holds == active) | (holds == 0),
+        }[mode]
+        write(np.repeat(result, WARP), mask)
+
+    return step
+
+
+@operation("activemask")
+def compile_active_mask(instruction: Instruction, machine: Machine) -> Step:
+    """``activemask.b32 d``."""
+    write = machine.write(instruction.operands[0], "b32")
+    return lambda mask: write(np.repeat(ballots(mask.lanes), WARP), mask)
+
+
+@operation("match")
+def compile_match(instruction: Instruction, machine: Machine) -> Step:
+    """``match.sync.any.type d, a, members`` and ``match.sync.all.type d|p, a, members``."""
+    kind, every = instruction.modifiers[-1], "all" in instruction.modifiers
+    target, source, members = instruction.operands
+    first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
+    write = machine.write(first, "b32")
+    write_all = machine.write(second, "pred") if second is not None else None
+    value, member_mask = machine.read(source, kind), machine.read(members, "u32")
+
+    def step(mask: Mask) -> None:
+        check_members(member_mask(), mask, machine, "match")
+        values = machine.lanes.spread(value()).reshape(-1, WARP)
+        active = mask.lanes.reshape(-1, WARP)
+        equal = (values[:, :, None] == values[:, None, :]) & active[:, None, :]
+        result = np.where(equal, _BIT, np.uint32(0)).sum(axis=2, dtype=np.uint32).reshape(-1)
+        if every:
+            same = result == np.repeat(ballots(mask.lanes), WARP)
+            result = np.where(same, result, np.uint32(0))
+            if write_all:
+                write_all(same, mask)
+        write(result, mask)
+
+    return step
+
+
+@operation("redux")
+def compile_reduction(instruction: Instruction, machine: Machine) -> Step:
+    """``redux.sync.op.type d, a, members``; all members must be the active lanes."""
+    kind = value_type(instruction)
+    dtype = DTYPES[kind]
+    name = instruction.modifiers[1]
+    functions: dict[str, tuple[np.ufunc, int]] = {
+        "add": (np.add, 0),
+        "or": (np.bitwise_or, 0),
+        "xor": (np.bitwise_xor, 0),
+        "and": (np.bitwise_and, -1),
+    }
+    if name in ("min", "max") and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        functions |= {"min": (np.minimum, int(limits.max)), "max": (np.maximum, int(limits.min))}
+    if name not in functions:
+        raise unsupported(instruction)
+    function, neutral = functions[name]
+    target, source, members = instruction.operands
+    value, member_mask, write = machine.read(source, kind), machine.read(members, "u32"), machine.write(target, kind)
+    fill = np.array(neutral).astype(dtype)[()]
+
+    def step(mask: Mask) -> None:
+        check_members(member_mask(), mask, machine, "redux")
+        values = np.where(mask.lanes, value(), fill).reshape(-1, WARP)
+        write(np.repeat(function.reduce(values, axis=1, dtype=dtype), WARP), mask)
+
+    return step
+
+
+@operation("elect")
+def compile_election(instruction: Instruction, machine: Machine) -> Step:
+    """``elect.sync d|p, members``: the lowest active lane leads."""
+    target, members = instruction.operands
+    if not isinstance(target, Pair):
+        raise unsupported(instruction)
+    member_mask = machine.read(members, "u32")
+    write, write_leader = machine.write(target.first, "b32"), machine.write(target.second, "pred")
+
+    def step(mask: Mask) -> None:
+        check_members(member_mask(), mask, machine, "elect")
+        leader = np.repeat(mask.lanes.reshape(-1, WARP).argmax(axis=1), WARP)
+        write(leader.astype(np.uint32), mask)
+        write_leader(machine.lanes.lane_of == leader, mask)
+
+    return step
+
+
+@operation("bar")
+def compile_warp_barrier(instruction: Instruction, machine: Machine) -> Step:
+    """``bar.warp.sync members``: lanes run in step anyway, so only the members are checked."""
+    member_mask = machine.read(instruction.operands[0], "u32")
+    return lambda mask: check_members(member_mask(), mask, machine, "bar.warp.sync")
