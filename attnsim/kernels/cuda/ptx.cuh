@@ -6,6 +6,7 @@
 using uint32 = unsigned int;
 using uint16 = unsigned short;
 using int64 = long long;
+using uint64 = unsigned long long;
 
 constexpr int kWarp = 32;
 constexpr uint32 kAllLanes = 0xffffffffu;
@@ -21,6 +22,17 @@ __device__ __forceinline__ uint32 shared_address(const void* pointer) {
 __device__ __forceinline__ void cp_async_16(uint32 shared, const void* global, bool valid = true) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared), "l"(global), "r"(valid ? 16 : 0)
                  : "memory");
+}
+
+// The same for 4 bytes: one number, which need not be aligned further.
+__device__ __forceinline__ void cp_async_4(uint32 shared, const void* global, bool valid = true) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared), "l"(global), "r"(valid ? 4 : 0)
+                 : "memory");
+}
+
+// Starts a copy of the first `bytes` of 16; zeros are written for the rest, which is not read.
+__device__ __forceinline__ void cp_async_up_to_16(uint32 shared, const void* global, int bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
@@ -56,6 +68,47 @@ __device__ __forceinline__ void ldmatrix_x2(uint32 (&r)[2], uint32 address) {
 __device__ __forceinline__ void ldmatrix_x2_trans(uint32 (&r)[2], uint32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];\n"
                  : "=r"(r[0]), "=r"(r[1])
+                 : "r"(address)
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_shared_32(uint32 address, uint32 word) {
+    asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(address), "r"(word) : "memory");
+}
+
+__device__ __forceinline__ float load_shared_float(uint32 address) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(x) : "r"(address) : "memory");
+    return x;
+}
+
+__device__ __forceinline__ void load_shared_128(uint32 (&words)[4], uint32 address) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_shared_128(uint32 address, const uint32 (&words)[4]) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(words[0]), "r"(words[1]),
+                 "r"(words[2]), "r"(words[3])
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_global_128(void* global, const uint32 (&words)[4]) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"l"(global), "r"(words[0]), "r"(words[1]),
+                 "r"(words[2]), "r"(words[3])
+                 : "memory");
+}
+
+// Plain accesses of shared memory by such an address.
+__device__ __forceinline__ void store_shared(uint32 address, uint32 value) {
+    asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(address), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void load_shared(uint32 (&r)[4], uint32 address) {
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(address)
                  : "memory");
 }

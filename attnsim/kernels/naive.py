@@ -1,0 +1,239 @@
+"""Unfused attention on our kernels: scores, softmax and P V apart, S and P in global memory."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from attnsim.kernels.arrays import attention_workload, decode, encode
+from attnsim.kernels.device import Array, Device
+from attnsim.kernels.outcome import Outcome
+from attnsim.kernels.reference import attention
+from attnsim.kernels.variant import Variant
+from attnsim.models.algorithms import own_naive
+from attnsim.models.algorithms.passes import GemmTile
+from attnsim.models.errors import InputError
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+
+NO_LIMIT = 1 << 30
+"""A reach longer than any sequence; the kernels add it to positions in 32 bits."""
+
+
+def variants() -> tuple[Variant, ...]:
+    """Both GEMMs at both tile widths, each softmax tile and the two passes, in both formats."""
+    found: list[Variant] = []
+    for dtype in ("bf16", "fp16"):
+        tiles = (own_naive.gemm_tile(64), own_naive.gemm_tile(128))
+        found += [gemm_variant(entry, dtype, tile) for entry in ("naive_scores", "naive_output") for tile in tiles]
+        found += [softmax_variant(dtype, tile) for tile in own_naive.SOFTMAX_TILES]
+        found += [pass_variant(entry, dtype) for entry in ("naive_scale", "naive_mask")]
+    return tuple(found)
+
+
+def gemm_variant(entry: str, dtype: str, tile: GemmTile) -> Variant:
+    """`naive_scores` or `naive_output` with a tile."""
+    return Variant(
+        source="naive_gemm.cu",
+        entry=entry,
+        defines=own_naive.gemm_constants(dtype, tile),
+        threads=tile.warps * 32,
+        shared_memory_bytes=tile.stages * (tile.m + tile.n) * tile.k * 2,
+    )
+
+
+def softmax_variant(dtype: str, tile: own_naive.SoftmaxTile) -> Variant:
+    """`naive_softmax` with a tile."""
+    return Variant(
+        source="naive_softmax.cu",
+        entry="naive_softmax",
+        defines=tile.constants(dtype),
+        threads=tile.threads,
+        shared_memory_bytes=tile.shared_memory_bytes,
+    )
+
+
+def pass_variant(entry: str, dtype: str) -> Variant:
+    """`naive_scale` or `naive_mask`."""
+    return Variant(
+        source="naive_passes.cu",
+        entry=entry,
+        defines=own_naive.pass_constants(dtype),
+        threads=own_naive.PASS_WARPS * 32,
+    )
+
+
+def naive_forward(
+    device: Device,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    passes: str = "fused",
+) -> tuple[Array, Array]:
+    """O and the log-sum-exp of the scaled scores, all seq_q x seq_kv scores worked on whatever the mask.
+
+    S is rounded to the inputs' 16 bits as frameworks do: a score s is wrong by up to ``|s| / 2^12`` in fp16 and
+    ``|s| / 2^9`` in bf16, its weight by that many times itself. In fp16 a score beyond 65,504 becomes 65,504.
+
+    Parameters
+    ----------
+    device : Device
+    q : array ``[batch, heads_q, seq_q, head_dim]``
+    k, v : array ``[batch, heads_kv, seq_kv, head_dim]``
+        float16, or uint16 with the bits of bf16; head_dim 64, 128 or 256.
+    mask : Mask, optional
+        A diagonal band; default none.
+    scale : float, optional
+        Default ``1 / sqrt(head_dim)``.
+    passes : {"fused", "separate"}
+        "fused": scale in the first GEMM's epilogue, mask in softmax, three kernels. "separate": a kernel each over S,
+        unscaled S in 16 bits between them; the mask's only where it hides something.
+
+    Returns
+    -------
+    o : array ``[batch, heads_q, seq_q, head_dim]``
+    lse : array ``[batch, heads_q, seq_q]``, float32
+
+    Raises
+    ------
+    InputError
+        When the inputs do not fit the kernels, or S and P the GPU's memory.
+    """
+    w = attention_workload(q, k, v, mask, head_dims=own_naive.HEAD_DIMS)
+    if passes not in own_naive.NAMES:
+        raise InputError(f"passes is {passes!r}; allowed: {', '.join(own_naive.NAMES)}")
+    factor = checked_scale(w, scale)
+    check_memory(device, w)
+    fused = passes == "fused"
+    s = empty_scores(device, w)
+    _scores(device, w, q, k, s, factor if fused else 1.0)
+    if not fused:
+        _pass(device, w, s, "naive_scale", {"factor": np.float32(factor)})
+    if not fused and own_naive.hides(w):
+        _pass(device, w, s, "naive_mask", {"seq_q": np.int32(w.seq_q), **_limits(w.mask)})
+    p, lse = softmax(device, w, s, w.mask if fused else Mask())
+    return _output(device, w, p, v), lse
+
+
+def checked_scale(w: Workload, scale: float | None) -> float:
+    """The factor of Q K^T.
+
+    Raises
+    ------
+    InputError
+        When it is not a finite number.
+    """
+    if scale is None:
+        return float(w.head_dim**-0.5)
+    if not math.isfinite(scale):
+        raise InputError(f"scale is {scale}; allowed: a finite number, or none for 1 / sqrt(head_dim)")
+    return scale
+
+
+def check_memory(device: Device, w: Workload) -> None:
+    """Refuse a workload whose S and P do not fit the GPU.
+
+    Raises
+    ------
+    InputError
+    """
+    needed, have = own_naive.peak_memory_bytes(w), device.gpu.hbm.capacity_bytes
+    if needed > have:
+        scratch = own_naive.scratch_bytes(w)
+        raise InputError(
+            f"unfused attention of {w} needs {needed / 1e9:.1f} GB ({scratch / 1e9:.1f} of them for S and P), "
+            f"{device.gpu.id} has {have / 1e9:.1f} GB; take the flash kernels, or fewer heads at a time"
+        )
+
+
+def empty_scores(device: Device, w: Workload) -> Array:
+    """An array for S or P: rows padded to whole pieces of 16 bytes, the padding never touched."""
+    shape = (w.batch, w.heads_q, w.seq_q, own_naive.score_stride(w.seq_kv))
+    return device.empty(shape, "float16" if w.dtype == "fp16" else "uint16")
+
+
+def softmax(device: Device, w: Workload, s: Array, mask: Mask) -> tuple[Array, Array]:
+    """P and the log-sum-exp of each row of S, keys hidden by `mask` left out."""
+    tile = own_naive.softmax_tile(w.seq_kv)
+    rows = w.batch * w.heads_q * w.seq_q
+    p = empty_scores(device, w)
+    lse = device.empty((w.batch, w.heads_q, w.seq_q), "float32")
+    arguments = {
+        "S": s,
+        "P": p,
+        "LSE": lse,
+        "rows": np.int32(rows),
+        "seq_q": np.int32(w.seq_q),
+        **_row_shape(w),
+        **_limits(mask),
+    }
+    device.launch(softmax_variant(w.dtype, tile), (-(-rows // tile.rows), 1, 1), arguments)
+    return p, lse
+
+
+def _scores(device: Device, w: Workload, q: Array, k: Array, s: Array, factor: float) -> None:
+    tile = own_naive.gemm_tile(w.seq_kv)
+    arguments = {
+        "Q": q,
+        "K": k,
+        "S": s,
+        "seq_q": np.int32(w.seq_q),
+        **_row_shape(w),
+        "head_dim": np.int32(w.head_dim),
+        "group": np.int32(w.group),
+        "factor": np.float32(factor),
+    }
+    device.launch(gemm_variant("naive_scores", w.dtype, tile), _gemm_grid(w, tile, w.seq_kv), arguments)
+
+
+def _output(device: Device, w: Workload, p: Array, v: Array) -> Array:
+    tile = own_naive.gemm_tile(w.head_dim)
+    o = device.empty((w.batch, w.heads_q, w.seq_q, w.head_dim), str(v.dtype))
+    arguments = {
+        "P": p,
+        "V": v,
+        "O": o,
+        "seq_q": np.int32(w.seq_q),
+        **_row_shape(w),
+        "head_dim": np.int32(w.head_dim),
+        "group": np.int32(w.group),
+    }
+    device.launch(gemm_variant("naive_output", w.dtype, tile), _gemm_grid(w, tile, w.head_dim), arguments)
+    return o
+
+
+def _pass(device: Device, w: Workload, s: Array, entry: str, parameters: dict[str, Array]) -> None:
+    arguments = {"S": s, "rows": np.int32(w.batch * w.heads_q * w.seq_q), **_row_shape(w), **parameters}
+    device.launch(pass_variant(entry, w.dtype), (own_naive.pass_blocks(w), 1, 1), arguments)
+
+
+def _gemm_grid(w: Workload, tile: GemmTile, columns: int) -> tuple[int, int, int]:
+    return (w.batch * w.heads_q * -(-w.seq_q // tile.m) * -(-columns // tile.n), 1, 1)
+
+
+def _row_shape(w: Workload) -> dict[str, Array]:
+    return {"seq_kv": np.int32(w.seq_kv), "stride": np.int32(own_naive.score_stride(w.seq_kv))}
+
+
+def _limits(mask: Mask) -> dict[str, Array]:
+    reaches = {"left": mask.left, "right": mask.right}
+    return {name: np.int32(NO_LIMIT if reach is None else min(reach, NO_LIMIT)) for name, reach in reaches.items()}
+
+
+def exercise(device: Device, w: Workload, seed: int = 0, passes: str = "fused") -> Outcome:
+    """Random normal inputs through the kernels and through the float64 reference."""
+    random = np.random.default_rng(seed)
+    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
+    q, k, v = (
+        encode(random.standard_normal(shape), w.dtype) for shape in ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
+    )
+    o, lse = naive_forward(device, device.upload(q), device.upload(k), device.upload(v), mask=w.mask, passes=passes)
+    expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
+    return Outcome(
+        {"O": decode(device.download(o)), "LSE": decode(device.download(lse))},
+        {"O": expected_o, "LSE": expected_lse},
+    )

@@ -1,0 +1,131 @@
+"""Unfused attention with cuBLAS's GEMMs around our softmax kernel: a yardstick on a GPU.
+
+CuPy has no bf16 arrays, so cuBLAS is called through CuPy's binding of ``cublasGemmStridedBatchedEx`` on raw addresses
+(cupy/cupy, ``cupy_backends/cuda/libs/cublas.pxd``) rather than through ``cupy.matmul``; the scale is the GEMM's alpha.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnsim.kernels.arrays import attention_workload, decode, encode
+from attnsim.kernels.device import Array, Device
+from attnsim.kernels.naive import check_memory, checked_scale, empty_scores, softmax
+from attnsim.kernels.outcome import Outcome
+from attnsim.kernels.reference import attention
+from attnsim.models.algorithms import own_naive
+from attnsim.models.errors import InputError
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+
+CUDA_R_16F, CUDA_R_16BF = 2, 14
+"""``cudaDataType_t`` (CUDA's library_types.h)."""
+CUBLAS_OP_N, CUBLAS_OP_T = 0, 1
+CUBLAS_COMPUTE_32F = 68
+CUBLAS_GEMM_DEFAULT = -1
+
+
+def naive_cublas(
+    device: Device, q: Array, k: Array, v: Array, *, mask: Mask | None = None, scale: float | None = None
+) -> tuple[Array, Array]:
+    """O and the log-sum-exp of the scaled scores, in three kernels as :func:`attnsim.kernels.naive.naive_forward`.
+
+    S and P have 16 bits; in fp16 a score beyond 65,504 becomes infinite and its row NaN, as in frameworks. The query
+    heads that share a key/value head are stacked into one matrix, so that grouped heads are one batch too.
+
+    Parameters
+    ----------
+    device : Device
+        A GPU.
+    q : CuPy array ``[batch, heads_q, seq_q, head_dim]``
+    k, v : CuPy array ``[batch, heads_kv, seq_kv, head_dim]``
+        float16, or uint16 with the bits of bf16; head_dim 64, 128 or 256.
+    mask : Mask, optional
+        A diagonal band; default none.
+    scale : float, optional
+        Default ``1 / sqrt(head_dim)``.
+
+    Returns
+    -------
+    o : CuPy array ``[batch, heads_q, seq_q, head_dim]``
+    lse : CuPy array ``[batch, heads_q, seq_q]``, float32
+
+    Raises
+    ------
+    InputError
+        When the arrays are not on a GPU, do not fit the kernels, or S and P the GPU's memory.
+    """
+    w = attention_workload(q, k, v, mask, head_dims=own_naive.HEAD_DIMS)
+    for name, array in (("Q", q), ("K", k), ("V", v)):
+        if not hasattr(array, "__cuda_array_interface__"):
+            given = type(array).__module__.split(".")[0]
+            raise InputError(
+                f"{name} is an array of {given}; cuBLAS takes CuPy's, on a GPU; elsewhere take naive_forward"
+            )
+    factor = checked_scale(w, scale)
+    check_memory(device, w)
+    rows, stride, d = w.group * w.seq_q, own_naive.score_stride(w.seq_kv), w.head_dim
+    s, o = empty_scores(device, w), device.empty(q.shape, str(q.dtype))
+    # cuBLAS counts by columns, so what it is told of are the transposes: S^T = K Q^T and O^T = V^T P^T.
+    keys, queries = _Operand(k, d, w.seq_kv * d, transposed=True), _Operand(q, d, rows * d)
+    _multiply(w, (w.seq_kv, rows, d), keys, queries, _Operand(s, stride, rows * stride), factor)
+    p, lse = softmax(device, w, s, w.mask)
+    values, weights = _Operand(v, d, w.seq_kv * d), _Operand(p, stride, rows * stride)
+    _multiply(w, (d, rows, w.seq_kv), values, weights, _Operand(o, d, rows * d), 1.0)
+    return o, lse
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """A batch of matrices: elements from one row to the next, and from one matrix to the next."""
+
+    array: Any
+    row: int
+    matrix: int
+    transposed: bool = False
+
+
+def _multiply(w: Workload, shape: tuple[int, int, int], a: _Operand, b: _Operand, c: _Operand, factor: float) -> None:
+    """C = factor A B for each key/value head, by columns, accumulated in fp32."""
+    from cupy.cuda import device
+    from cupy_backends.cuda.libs import cublas
+
+    alpha, beta = np.array(factor, np.float32), np.array(0.0, np.float32)
+    kind = CUDA_R_16F if w.dtype == "fp16" else CUDA_R_16BF
+    orders = (CUBLAS_OP_T if operand.transposed else CUBLAS_OP_N for operand in (a, b))
+
+    def told(operand: _Operand) -> tuple[int, int, int, int]:
+        return operand.array.data.ptr, kind, operand.row, operand.matrix
+
+    with c.array.device:
+        cublas.gemmStridedBatchedEx(
+            device.get_cublas_handle(),
+            *orders,
+            *shape,
+            alpha.ctypes.data,
+            *told(a),
+            *told(b),
+            beta.ctypes.data,
+            *told(c),
+            w.batch * w.heads_kv,
+            CUBLAS_COMPUTE_32F,
+            CUBLAS_GEMM_DEFAULT,
+        )
+
+
+def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
+    """Random normal inputs through the kernels and through the float64 reference."""
+    random = np.random.default_rng(seed)
+    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
+    q, k, v = (
+        encode(random.standard_normal(shape), w.dtype) for shape in ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
+    )
+    o, lse = naive_cublas(device, device.upload(q), device.upload(k), device.upload(v), mask=w.mask)
+    expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
+    return Outcome(
+        {"O": decode(device.download(o)), "LSE": decode(device.download(lse))},
+        {"O": expected_o, "LSE": expected_lse},
+    )
