@@ -1,0 +1,165 @@
+"""Decoding: a few queries against a long cache of keys, the keys shared out over blocks and then combined."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnsim.kernels.arrays import attention_workload, decode, encode
+from attnsim.kernels.device import Array, Device
+from attnsim.kernels.outcome import Outcome
+from attnsim.kernels.reference import attention
+from attnsim.kernels.variant import Variant
+from attnsim.models.algorithms import own_decode
+from attnsim.models.algorithms.own_decode_tiles import (
+    TILES,
+    DecodeTile,
+    check_splits,
+    choose_splits,
+    choose_tile,
+    reachable,
+    row_tiles,
+)
+from attnsim.models.errors import InputError
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+
+NO_LIMIT = 1 << 30
+"""Reach of a mask without a limit: longer than any sequence, and the sum of both is no overflow."""
+
+
+def variants() -> tuple[Variant, ...]:
+    """Both formats of every tile, and of the combine kernel at each width."""
+    dtypes = ("bf16", "fp16")
+    splits = [split_variant(dtype, tile) for dtype in dtypes for tiles in TILES.values() for tile in tiles]
+    widths = [Workload(1, 1, 1, width, dtype=dtype) for dtype in dtypes for width in TILES]
+    return (*splits, *(combine_variant(w) for w in widths))
+
+
+def split_variant(dtype: str, tile: DecodeTile) -> Variant:
+    """The compilation of the split kernel for a tile."""
+    constants = tile.constants(dtype)
+    return Variant("decode.cu", own_decode.SPLIT, constants, tile.threads, tile.shared_memory_bytes)
+
+
+def combine_variant(w: Workload) -> Variant:
+    """The compilation of the combine kernel."""
+    return Variant(
+        source="decode_combine.cu",
+        entry=own_decode.COMBINE,
+        defines=own_decode.combine_constants(w),
+        threads=32 * own_decode.COMBINE_WARPS,
+        shared_memory_bytes=own_decode.combine_shared_memory_bytes(w.head_dim),
+    )
+
+
+def decode_attention(
+    device: Device,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    splits: int | None = None,
+) -> tuple[Array, Array]:
+    """O and the log-sum-exp of the scaled scores.
+
+    Parameters
+    ----------
+    device : Device
+    q : array ``[batch, heads_q, seq_q, head_dim]``
+        float16, or uint16 with the bits of bf16; head_dim 64, 128 or 256. Any `seq_q` is answered; with many queries
+        the forward kernel is faster.
+    k, v : array ``[batch, heads_kv, seq_kv, head_dim]``
+        The cache, contiguous; `heads_kv` divides `heads_q`.
+    mask : Mask, optional
+        A diagonal band that ends at the last query and the last key; default none.
+    scale : float, optional
+        Default ``1 / sqrt(head_dim)``.
+    splits : int, optional
+        Ranges that the keys are cut into; default what fills the GPU.
+
+    Returns
+    -------
+    o : array ``[batch, heads_q, seq_q, head_dim]``
+        In the type of `q`; 0 where a query sees no key.
+    lse : array ``[batch, heads_q, seq_q]``, float32
+        Natural logarithm; -inf where a query sees no key.
+
+    Raises
+    ------
+    InputError
+        When the inputs or the GPU do not fit the kernel.
+    """
+    w = attention_workload(q, k, v, mask, passes="decode", head_dims=tuple(TILES))
+    tile = choose_tile(w, device.gpu)
+    w = reachable(w)
+    if splits is None:
+        splits = choose_splits(w, device.gpu, tile)
+    check_splits(splits)
+    _check_rows(w)
+    o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
+    if splits == 1:
+        _launch_split(device, w, tile, 1, {"Q": q, "K": k, "V": v, "O": o, "LSE": lse}, scale)
+        return o, lse
+    o_partial = device.empty((splits, *q.shape), "float32")
+    lse_partial = device.empty((splits, *q.shape[:3]), "float32")
+    tensors = {"Q": q, "K": k, "V": v, "O partial": o_partial, "LSE partial": lse_partial}
+    _launch_split(device, w, tile, splits, tensors, scale)
+    rows = w.batch * w.heads_q * w.seq_q
+    device.launch(
+        combine_variant(w),
+        (rows, 1, 1),
+        {
+            "O partial": o_partial,
+            "LSE partial": lse_partial,
+            "O": o,
+            "LSE": lse,
+            "rows": np.int32(rows),
+            "splits": np.int32(splits),
+        },
+    )
+    return o, lse
+
+
+def _launch_split(
+    device: Device, w: Workload, tile: DecodeTile, splits: int, tensors: dict[str, Array], scale: float | None
+) -> None:
+    heads = w.batch * w.heads_kv
+    left, right = (NO_LIMIT if reach is None else reach for reach in (w.mask.left, w.mask.right))
+    factor = w.head_dim**-0.5 if scale is None else scale
+    device.launch(
+        split_variant(w.dtype, tile),
+        (row_tiles(w) * splits * heads, 1, 1),
+        {
+            **tensors,
+            "heads": np.int32(heads),
+            "group": np.int32(w.group),
+            "seq_q": np.int32(w.seq_q),
+            "seq_kv": np.int32(w.seq_kv),
+            "splits": np.int32(splits),
+            "left": np.int32(left),
+            "right": np.int32(right),
+            "scale_log2": np.float32(factor * np.log2(np.e)),
+        },
+    )
+
+
+def _check_rows(w: Workload) -> None:
+    rows = w.batch * w.heads_q * w.seq_q
+    if rows >= 1 << 31:
+        raise InputError(f"batch x heads_q x seq_q is {rows}; the kernel counts rows up to 2^31 - 1; split the batch")
+
+
+def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
+    """Random inputs through the kernels and through the float64 reference."""
+    random = np.random.default_rng(seed)
+    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
+    shapes = ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
+    q, k, v = (encode(random.standard_normal(shape), w.dtype) for shape in shapes)
+    o, lse = decode_attention(device, device.upload(q), device.upload(k), device.upload(v), mask=w.mask)
+    expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
+    return Outcome(
+        {"O": decode(device.download(o)), "LSE": decode(device.download(lse))},
+        {"O": expected_o, "LSE": expected_lse},
+    )
