@@ -1,0 +1,150 @@
+"""Gradients of fused attention: dQ, dK and dV, the probabilities recomputed from the log-sum-exp."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnsim.kernels.arrays import attention_workload, check_array, decode, encode
+from attnsim.kernels.device import Array, Device
+from attnsim.kernels.outcome import Outcome
+from attnsim.kernels.reference import attention, attention_backward
+from attnsim.kernels.variant import Variant
+from attnsim.models.algorithms.own_backward_tiles import (
+    CONVERT,
+    MAIN,
+    ROW_DOTS,
+    THREADS,
+    TILES,
+    BackwardTile,
+    choose_tile,
+    query_tiles,
+)
+from attnsim.models.errors import InputError
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+
+NO_LIMIT = 1 << 30
+"""Reach of a mask without a limit: longer than any sequence, and the sum of both is no overflow."""
+
+
+def variants() -> tuple[Variant, ...]:
+    """Every kernel in both formats on every tile."""
+    return tuple(
+        variant(entry, dtype, tile)
+        for dtype in ("bf16", "fp16")
+        for tiles in TILES.values()
+        for tile in tiles
+        for entry in (ROW_DOTS, MAIN, CONVERT)
+    )
+
+
+def variant(entry: str, dtype: str, tile: BackwardTile) -> Variant:
+    """The compilation of a kernel for a tile."""
+    shared = {ROW_DOTS: 0, MAIN: tile.shared_memory_bytes, CONVERT: tile.rows * tile.head_dim * 2}
+    return Variant("flash_backward.cu", entry, tile.constants(dtype), THREADS, shared[entry])
+
+
+def flash_backward(
+    device: Device,
+    q: Array,
+    k: Array,
+    v: Array,
+    o: Array,
+    lse: Array,
+    do: Array,
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+) -> tuple[Array, Array, Array]:
+    """Gradients of ``sum(O * dO)`` with respect to Q, K and V.
+
+    Parameters
+    ----------
+    device : Device
+    q : array ``[batch, heads_q, seq_q, head_dim]``
+        float16, or uint16 with the bits of bf16; head_dim 64 or 128, or 256 where a block may have 137 KiB of shared
+        memory.
+    k, v : array ``[batch, heads_kv, seq_kv, head_dim]``
+        `heads_kv` divides `heads_q`.
+    o : array ``[batch, heads_q, seq_q, head_dim]``
+        What the forward pass gave, and `lse`, float32 ``[batch, heads_q, seq_q]``, its log-sum-exp.
+    do : array ``[batch, heads_q, seq_q, head_dim]``
+        Gradient of O, in the type of `q`.
+    mask : Mask, optional
+        A diagonal band that ends at the last query and the last key; default none.
+    scale : float, optional
+        Default ``1 / sqrt(head_dim)``.
+
+    Returns
+    -------
+    dq, dk, dv : arrays
+        In the shapes and the type of `q`, `k` and `v`. dK and dV are the same at every run; dQ is summed by atomics, in
+        an order that varies.
+
+    Raises
+    ------
+    InputError
+        When the inputs or the GPU do not fit the kernels.
+    """
+    w = attention_workload(q, k, v, mask, passes="bwd", head_dims=tuple(TILES))
+    _check_forward(q, o, lse, do)
+    tile = choose_tile(w, device.gpu)
+    row_tiles, factor = query_tiles(w, tile), w.head_dim**-0.5 if scale is None else scale
+    d = device.empty(lse.shape, "float32")
+    dq_sums = device.empty((w.batch, w.heads_q, row_tiles, tile.rows, w.head_dim), "float32")
+    dq, dk, dv = (device.empty(array.shape, str(array.dtype)) for array in (q, k, v))
+    per_query_tile = (row_tiles, w.heads_q, w.batch)
+    device.launch(
+        variant(ROW_DOTS, w.dtype, tile),
+        per_query_tile,
+        {"O": o, "dO": do, "D": d, "dQ accum": dq_sums, "seq_q": np.int32(w.seq_q)},
+    )
+    band = w.mask.within(w.seq_q, w.seq_kv)
+    left, right = (NO_LIMIT if reach is None else min(reach, NO_LIMIT) for reach in (band.left, band.right))
+    device.launch(
+        variant(MAIN, w.dtype, tile),
+        (-(-w.seq_kv // tile.keys), w.heads_kv, w.batch),
+        {
+            **{"Q": q, "K": k, "V": v, "dO": do, "LSE": lse, "D": d, "dQ accum": dq_sums, "dK": dk, "dV": dv},
+            "group": np.int32(w.group),
+            "seq_q": np.int32(w.seq_q),
+            "seq_kv": np.int32(w.seq_kv),
+            "left": np.int32(left),
+            "right": np.int32(right),
+            "scale": np.float32(factor),
+            "scale_log2": np.float32(factor * np.log2(np.e)),
+        },
+    )
+    device.launch(
+        variant(CONVERT, w.dtype, tile),
+        per_query_tile,
+        {"dQ accum": dq_sums, "dQ": dq, "seq_q": np.int32(w.seq_q), "scale": np.float32(factor)},
+    )
+    return dq, dk, dv
+
+
+def _check_forward(q: Array, o: Array, lse: Array, do: Array) -> None:
+    for name, array in (("O", o), ("dO", do)):
+        check_array(name, array, 4)
+        if tuple(array.shape) != tuple(q.shape) or array.dtype != q.dtype:
+            raise InputError(f"{name} is {array.dtype} {list(array.shape)}; it must be as Q, {q.dtype} {list(q.shape)}")
+    check_array("LSE", lse, 3, ("float32",))
+    if tuple(lse.shape) != tuple(q.shape[:3]):
+        raise InputError(f"LSE is {list(lse.shape)}; it must have one number for each row of Q, {list(q.shape[:3])}")
+
+
+def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
+    """Random inputs through the kernels and through the float64 reference, which also gives them O and LSE."""
+    random = np.random.default_rng(seed)
+    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
+    rows = (w.batch, w.heads_q, w.seq_q, w.head_dim)
+    q, k, v, do = (encode(random.standard_normal(shape), w.dtype) for shape in (rows, kv, kv, rows))
+    o, lse = attention(decode(q), decode(k), decode(v), w.mask)
+    arrays = (q, k, v, encode(o, w.dtype), lse.astype(np.float32), do)
+    got = flash_backward(device, *(device.upload(array) for array in arrays), mask=w.mask)
+    want = attention_backward(decode(q), decode(k), decode(v), decode(do), w.mask)
+    names = ("dQ", "dK", "dV")
+    return Outcome(
+        {name: decode(device.download(array)) for name, array in zip(names, got, strict=True)},
+        dict(zip(names, want, strict=True)),
+    )
