@@ -1,0 +1,94 @@
+"""What the GPU's clocks, power and temperature are while something is timed, through NVML.
+
+Nothing is ever set: the card is measured as it is found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+THROTTLE_REASONS = {
+    0x0000000000000004: "power cap",
+    0x0000000000000008: "hardware slowdown",
+    0x0000000000000020: "software thermal slowdown",
+    0x0000000000000040: "hardware thermal slowdown",
+    0x0000000000000080: "power brake",
+}
+"""Bits of nvmlClocksThrottleReasons that mean the GPU ran slower than asked (NVML API reference); idle, application
+clocks and sync boost are not among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """State of the GPU at one moment; None where the driver does not tell.
+
+    Parameters
+    ----------
+    sm_mhz, memory_mhz : float or None
+    power_w, temperature_c : float or None
+    throttled : tuple of str
+        Why the clock is below what was asked for; empty when it is not.
+    """
+
+    sm_mhz: float | None = None
+    memory_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    throttled: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, ready for JSON."""
+        return asdict(self) | {"throttled": list(self.throttled)}
+
+
+class Clocks:
+    """Reads one GPU's state; every reading is empty where NVML is not installed or refuses.
+
+    Parameters
+    ----------
+    pci_bus_id : str
+        As CUDA gives it: NVML numbers GPUs in another order than CUDA does.
+    """
+
+    def __init__(self, pci_bus_id: str) -> None:
+        self._nvml: Any = None
+        self.missing = ""
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id.encode())
+            self._nvml = pynvml
+        except ImportError:
+            self.missing = "no NVML: pip install nvidia-ml-py"
+        except Exception as error:
+            # pynvml raises a class of its own per driver error; a missing clock must not stop a measurement.
+            self.missing = f"NVML refuses: {error}"
+
+    def driver(self) -> str:
+        """The driver's version, or "" where NVML is missing."""
+        return str(self._asked("nvmlSystemGetDriverVersion", system=True) or "")
+
+    def read(self) -> Reading:
+        """The state now."""
+        if self._nvml is None:
+            return Reading()
+        nvml = self._nvml
+        bits = self._asked("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+        power = self._asked("nvmlDeviceGetPowerUsage")
+        return Reading(
+            sm_mhz=self._asked("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            memory_mhz=self._asked("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+            power_w=None if power is None else power / 1e3,  # NVML counts milliwatts
+            temperature_c=self._asked("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            throttled=tuple(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit),
+        )
+
+    def _asked(self, function: str, *arguments: Any, system: bool = False) -> Any:
+        if self._nvml is None:
+            return None
+        try:
+            return getattr(self._nvml, function)(*(() if system else (self._handle,)), *arguments)
+        except self._nvml.NVMLError:
+            return None

@@ -1,0 +1,95 @@
+"""An append-only file of measured points: a run that was killed goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnsim.models.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Something to measure.
+
+    Parameters
+    ----------
+    key : str
+        Unique in a run, and the same in every run.
+    measure : callable
+        Returns the record, ready for JSON.
+    """
+
+    key: str
+    measure: Callable[[], dict[str, Any]]
+
+
+class Records:
+    """The records of a run, one JSON object a line.
+
+    Parameters
+    ----------
+    path : Path
+        Created when the first record comes. A last line cut off by a kill is dropped, its point done again.
+
+    Raises
+    ------
+    InputError
+        When the file is not of this kind.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.done: dict[str, dict[str, Any]] = {}
+        if path.exists():
+            self._read()
+
+    def _read(self) -> None:
+        text = self.path.read_text(encoding="utf-8")
+        whole, _, cut_off = text.rpartition("\n")
+        for number, line in enumerate(whole.splitlines(), start=1):
+            try:
+                record = json.loads(line)
+                self.done[record["key"]] = record
+            except (ValueError, KeyError, TypeError):
+                raise InputError(f"{self.path}, line {number}: not a record of a run; take another --out") from None
+        if cut_off:
+            os.truncate(self.path, len((whole + "\n" if whole else "").encode()))
+
+    def append(self, key: str, data: dict[str, Any]) -> None:
+        """Add a record; it is on disk when this returns."""
+        record = {"key": key} | data
+        line = (json.dumps(record) + "\n").encode()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(file, line)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        self.done[key] = record
+
+    def run(
+        self, points: Iterable[Point], deadline_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Measure the points that have no record yet, in order, until the clock passes `deadline_s`.
+
+        A point that fails becomes a record with ``error``, so that it does not stop those behind it.
+        """
+        for point in points:
+            if point.key in self.done:
+                continue
+            if clock() >= deadline_s:
+                return
+            start = clock()
+            try:
+                data = point.measure()
+            except (RuntimeError, ValueError, ImportError, OSError) as error:
+                data = {"error": f"{type(error).__name__}: {error}"}
+            self.append(point.key, data | {"took_s": round(clock() - start, 3)})
+            yield point.key, self.done[point.key]
