@@ -49,14 +49,27 @@ def attention_workload(
     *,
     passes: str = "fwd",
     head_dims: tuple[int, ...] = (64, 128, 256),
+    patterns: bool = False,
 ) -> Workload:
     """The workload that three arrays ``[batch, heads, seq, head_dim]`` pose, after checking them.
+
+    Parameters
+    ----------
+    q, k, v : array
+    mask : Mask, optional
+    passes : str
+    head_dims : tuple of int
+        Widths that the kernel takes.
+    patterns : bool
+        Whether it plays masks with patterns beside their band.
 
     Raises
     ------
     InputError
-        When types, layout or shapes are not what the kernels take.
+        When types, layout, shapes or mask are not what the kernel takes.
     """
+    if mask is not None and not (mask.is_band or patterns):
+        raise InputError(f"this kernel plays diagonal bands only, the mask is {mask}; take sparse_forward")
     for name, array in (("Q", q), ("K", k), ("V", v)):
         check_array(name, array, 4)
     dtypes = {DTYPES[str(array.dtype)] for array in (q, k, v)}

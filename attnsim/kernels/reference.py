@@ -17,13 +17,7 @@ Floats = NDArray[np.float64]
 
 def visible(mask: Mask, seq_q: int, seq_kv: int) -> NDArray[np.bool_]:
     """The mask as a matrix ``[seq_q, seq_kv]``, straight from its definition."""
-    distance = np.arange(seq_kv)[None, :] - (np.arange(seq_q)[:, None] + seq_kv - seq_q)
-    seen = np.ones((seq_q, seq_kv), dtype=bool)
-    if mask.left is not None:
-        seen &= distance >= -mask.left
-    if mask.right is not None:
-        seen &= distance <= mask.right
-    return seen
+    return mask.seen(np.arange(seq_q)[:, None], np.arange(seq_kv)[None, :], seq_q, seq_kv)
 
 
 def attention(
@@ -126,7 +120,8 @@ def flash_reference(
             stop = min(start + keys, seq_kv)
             s = q64[:, :, first:last] @ k64[:, :, start:stop].swapaxes(-1, -2) * _scale(q64, scale)
             if mask.tile((first, last), (start, stop), seq_q, seq_kv) is not Visibility.FULL:
-                s[..., ~_seen(mask, (first, last), (start, stop), seq_kv - seq_q)] = -np.inf
+                seen = mask.seen(np.arange(first, last)[:, None], np.arange(start, stop)[None, :], seq_q, seq_kv)
+                s[..., ~seen] = -np.inf
             new = np.maximum(highest, s.max(axis=-1))
             shift = np.where(np.isneginf(new), 0.0, new)  # a row that has seen nothing yet
             p = np.exp(s - shift[..., None])
@@ -139,16 +134,6 @@ def flash_reference(
         log = np.log(np.where(any_key, total, 1.0))
         lse[:, :, first:last] = np.where(any_key, highest + log, -np.inf)
     return o, lse
-
-
-def _seen(mask: Mask, rows: tuple[int, int], keys: tuple[int, int], shift: int) -> NDArray[np.bool_]:
-    distance = np.arange(*keys)[None, :] - (np.arange(*rows)[:, None] + shift)
-    seen = np.ones(distance.shape, dtype=bool)
-    if mask.left is not None:
-        seen &= distance >= -mask.left
-    if mask.right is not None:
-        seen &= distance <= mask.right
-    return seen
 
 
 def _inputs(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> tuple[Floats, Floats, Floats]:

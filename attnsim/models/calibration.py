@@ -7,7 +7,7 @@ by hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
@@ -167,7 +167,9 @@ class Chosen:
     reason: str
 
 
-def choose(implementation: str, like: Mapping[str, str], gpu: Gpu) -> Chosen:
+def choose(
+    implementation: str, like: Mapping[str, str], gpu: Gpu, known: Collection[str] | None = None
+) -> Chosen:
     """The numbers to predict `implementation` on `gpu` with.
 
     The implementation's own calibration on the architecture; failing that its own on another architecture; failing
@@ -180,9 +182,13 @@ def choose(implementation: str, like: Mapping[str, str], gpu: Gpu) -> Chosen:
     like : mapping of str to str
         Implementation to the one whose calibration stands in for it ("" at the end of the chain).
     gpu : Gpu
+    known : collection of str, optional
+        Ids of the GPUs that are taken to exist: whatever was fitted on another one is not looked at.
     """
-    gpu_numbers, gpu_source = numbers_of(gpu)
-    everything = calibrations()
+    gpu_numbers, gpu_source = numbers_of(gpu, known)
+    everything = {
+        key: found for key, found in calibrations().items() if known is None or {*found.domain.gpus, found.gpu} <= {*known}
+    }
     name, seen = implementation, set[str]()
     while name and name not in seen:
         seen.add(name)
@@ -209,9 +215,12 @@ _NEAREST_ARCHITECTURES: dict[str, tuple[str, ...]] = {
 }
 
 
-def numbers_of(gpu: Gpu) -> tuple[GpuNumbers, str]:
-    """Fitted numbers of a GPU, and whose they are: its own, the nearest card's of its architecture, or none ("")."""
-    known = gpu_calibrations()
+def numbers_of(gpu: Gpu, among: Collection[str] | None = None) -> tuple[GpuNumbers, str]:
+    """Fitted numbers of a GPU, and whose they are: its own, the nearest card's of its architecture, or none ("").
+
+    With `among`, only numbers of those GPUs are looked at.
+    """
+    known = {name: found for name, found in gpu_calibrations().items() if among is None or name in among}
     if gpu.base_id in known:
         return known[gpu.base_id][1], gpu.base_id
     same = [name for name, (architecture, _) in known.items() if architecture == gpu.architecture]

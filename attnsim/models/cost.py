@@ -4,7 +4,7 @@ The formulas take the shape, the tile and the grid; they never walk the tile str
 stream, closed form and replay can be held against each other (the requested bytes must agree exactly). FLOP
 convention: useful = 2 B H (visible pairs)(d + dv) forward and 2.5 times that backward (Dao, arXiv 2307.08691,
 section 4.1); executed = whole tiles at the head_dim the kernel is compiled for, with recomputation; dense =
-useful as if unmasked.
+useful as if unmasked. An implementation that is not softmax attention brings its own (`Implementation.needed`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attnsim.models.cost_flash import Tiling
 from attnsim.models.cost_parts import Part
 from attnsim.models.cost_table import CostTable, ShapeTable, costs
 from attnsim.models.gpu import Gpu
-from attnsim.models.implementation import Implementation, Shape
+from attnsim.models.implementation import Implementation, Needed, Shape
 from attnsim.models.implementations import find_implementation
 from attnsim.models.schedule import Kernel, Schedule
 from attnsim.models.tile_sums import visible_pairs
@@ -38,6 +38,8 @@ class Cost:
         See the module's FLOP convention.
     exponentials : int
         As executed: whole tiles, and one per row and tile for the rescaling of O.
+    exponentials_needed : int
+        Those that no schedule does without.
     requested_bytes : mapping of (kernel, "load" or "store", tensor) to int
         Asked of global memory.
     compulsory_bytes : int
@@ -55,6 +57,7 @@ class Cost:
     flops_executed: int
     flops_dense: int
     exponentials: int
+    exponentials_needed: int
     requested_bytes: Mapping[tuple[str, str, str], int]
     compulsory_bytes: int
     no_reuse_bytes: int
@@ -85,11 +88,13 @@ def cost_of(w: Workload, schedule: Schedule) -> Cost:
     """Closed form of a schedule of `w`: of the schedule only the kernels' names, tile and grid are used."""
     parts = _parts(w, schedule)
     requested = cost_parts.requested(parts)
+    needed, dense = needed_work(find_implementation(schedule.implementation), w)
     return Cost(
-        flops_useful=useful_flops(w),
+        flops_useful=needed.flops,
         flops_executed=sum(part.flops for part in parts),
-        flops_dense=useful_flops(w, dense=True),
+        flops_dense=dense,
         exponentials=sum(part.exponentials for part in parts),
+        exponentials_needed=needed.exponentials,
         requested_bytes=MappingProxyType(requested),
         compulsory_bytes=cost_parts.compulsory_bytes(parts),
         no_reuse_bytes=sum(requested.values()),
@@ -98,12 +103,29 @@ def cost_of(w: Workload, schedule: Schedule) -> Cost:
     )
 
 
+def needed_work(implementation: Implementation, w: Workload) -> tuple[Needed, int]:
+    """Useful work of a workload by the implementation's own convention, and its dense FLOPs.
+
+    Linear attention's do not depend on the mask.
+    """
+    if implementation.needed is not None:
+        needed = implementation.needed(w)
+        return needed, needed.flops
+    return Needed(useful_flops(w), _needed_exponentials(w)), useful_flops(w, dense=True)
+
+
 def useful_flops(w: Workload, dense: bool = False) -> int:
     """2 B H pairs (d + dv) forward, 2.5 times that backward; `dense` counts masked pairs too."""
-    left, right = (-1 if reach is None else reach for reach in (w.mask.left, w.mask.right))
-    pairs = w.seq_q * w.seq_kv if dense else int(visible_pairs(w.seq_q, w.seq_kv, left, right))
+    pairs = w.seq_q * w.seq_kv if dense else _visible_pairs(w)
     forward = 2 * w.batch * w.heads_q * pairs * (w.head_dim + w.head_dim_v)
     return sum({"fwd": 2, "bwd": 5}[direction] * forward // 2 for direction in w.directions)
+
+
+def _visible_pairs(w: Workload) -> int:
+    if not w.mask.is_band:
+        return w.visible_pairs
+    left, right = (-1 if reach is None else reach for reach in (w.mask.left, w.mask.right))
+    return int(visible_pairs(w.seq_q, w.seq_kv, left, right))
 
 
 def roofline_time(cost: Cost, w: Workload, gpu: Gpu) -> float:
@@ -115,7 +137,7 @@ def roofline_time(cost: Cost, w: Workload, gpu: Gpu) -> float:
     """
     return max(
         min(cost.flops_useful, cost.flops_executed) / gpu.peak_tensor_flops_per_s(w.dtype),
-        min(cost.exponentials, _needed_exponentials(w)) / gpu.exp_per_s,
+        min(cost.exponentials, cost.exponentials_needed) / gpu.exp_per_s,
         cost.compulsory_bytes / gpu.hbm.bandwidth_bytes_per_s,
     )
 

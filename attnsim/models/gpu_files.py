@@ -12,23 +12,14 @@ from typing import Any
 import yaml
 
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import L2, Clock, Features, Figure, Gpu, Hbm, Launch, Power, Sm, Tensor
+from attnsim.models.gpu import Figure, Gpu
 from attnsim.models.gpu_changes import followers, inconsistency, with_values
 from attnsim.models.gpu_fields import FIELDS, get_value, nearest, shown
+from attnsim.models.gpu_figures import gpu_of_figures, with_rules
 from attnsim.models.gpu_file_format import SECTIONS, GpuFile, read_document
-from attnsim.models.gpu_rules import ARCHITECTURES, REQUIRED, Known, fill
+from attnsim.models.gpu_rules import ARCHITECTURES, REQUIRED
 
 _FOLDER = Path(__file__).parent / "gpus"
-_SECTION_TYPES = {
-    "sm": Sm,
-    "tensor": Tensor,
-    "l2": L2,
-    "hbm": Hbm,
-    "clock": Clock,
-    "launch": Launch,
-    "power": Power,
-    "features": Features,
-}
 
 
 @functools.lru_cache(maxsize=1)
@@ -124,34 +115,20 @@ def _whole(file: str, gpu_id: str, document: dict[str, Any], figures: dict[str, 
             raise InputError(f"{file}: {key} is missing; allowed: {FIELDS[key].allowed()}; add it with kind and source")
     if not {"clock.boost", "clock.tensor"} & figures.keys():
         raise InputError(f"{file}: clock.boost is missing; allowed: {FIELDS['clock.boost'].allowed()}; add it")
-    known = Known(capability, document.get("memory", ""), {key: figure.value for key, figure in figures.items()})
-    for key, (value, rule) in fill(known).items():
-        field = FIELDS[key]
-        try:
-            field.check(value, field.show(value))
-        except InputError as error:
-            raise InputError(f"{file}: {key} is not given and by {rule} {error}") from None
-        figures[key] = Figure(value, field.unit, "assumed", rule)
-    gpu = Gpu(
-        id=gpu_id,
-        name=document["name"],
+    try:
+        figures = with_rules(capability, document.get("memory", ""), figures)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+    gpu = gpu_of_figures(
+        gpu_id,
+        document["name"],
+        document["compute_capability"],
+        figures,
         architecture=architecture,
-        compute_capability=document["compute_capability"],
         changes=tuple(document.get("changes", ())),
         base_id=base_id,
-        provenance=MappingProxyType({key: figures[key] for key in FIELDS}),
-        **{section: _section(section, figures) for section in SECTIONS},
     )
     return _consistent(file, gpu)
-
-
-def _section(section: str, figures: dict[str, Figure]) -> Any:
-    values = {}
-    for key, field in FIELDS.items():
-        if key.split(".")[0] == section:
-            value = figures[key].value
-            values[field.attribute] = bool(value) if field.unit == "bool" else int(value) if field.integer else value
-    return _SECTION_TYPES[section](**values)
 
 
 def _derived(

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from attnsim.models.gpu import Architecture
+
 # Compute capabilities with figures of their own; others take those of the nearest one not newer, except that
 # consumer Blackwell (12.0) is nearer to Ada than to data-centre Blackwell where it has none.
 _NEAREST = {
@@ -52,7 +54,13 @@ _LIMITS = {
 _HOPPER_MMA_SYNC_FLOPS_PER_CLK = 0.629 * 4096
 
 MEMORY_KINDS = ("HBM2", "HBM2e", "HBM3", "HBM3e", "GDDR6", "GDDR6X", "GDDR7")
-ARCHITECTURES = {70: "volta", 75: "turing", 80: "ampere", 86: "ampere", 89: "ada", 90: "hopper"} | {
+ARCHITECTURES: dict[int, Architecture] = {
+    70: "volta",
+    75: "turing",
+    80: "ampere",
+    86: "ampere",
+    89: "ada",
+    90: "hopper",
     100: "blackwell",
     120: "blackwell",
 }

@@ -18,13 +18,28 @@ ClosedForm = Callable[[Workload, Schedule], list[Part]]
 
 
 @dataclass(frozen=True, slots=True)
+class Needed:
+    """What an algorithm cannot do without, whatever the schedule.
+
+    Parameters
+    ----------
+    flops : int
+        Useful FLOPs.
+    exponentials : int
+    """
+
+    flops: int
+    exponentials: int
+
+
+@dataclass(frozen=True, slots=True)
 class Implementation:
     """One code base's attention.
 
     Parameters
     ----------
     name : str
-    family : {"naive", "flash-1", "flash-2", "flash-3"}
+    family : {"naive", "flash-1", "flash-2", "flash-3", "sparse", "linear"}
         Loop order.
     build : callable
         (workload, gpu, tile or None) to Schedule.
@@ -49,6 +64,10 @@ class Implementation:
     closed_form : callable, optional
         (workload, schedule) to the closed form of each of its kernels, where :mod:`attnsim.models.cost` does not know
         them by name.
+    patterns : bool
+        Whether it plays masks with patterns beside their band.
+    needed : callable, optional
+        Useful work of a workload, where it is not that of softmax attention (:func:`attnsim.models.cost.useful_flops`).
     """
 
     name: str
@@ -65,3 +84,5 @@ class Implementation:
     largest_head_dim: int = 256
     form: str = ""
     closed_form: ClosedForm | None = None
+    patterns: bool = False
+    needed: Callable[[Workload], Needed] | None = None

@@ -320,15 +320,31 @@ _ANY_WIDTH = LARGEST["head_dim"]
 _ALL = ("fp32", "fp16", "bf16", "fp8")
 
 
-def _dropping_unreached_limits(build: Builder) -> Builder:
+def _normalising(record: Implementation) -> Builder:
+    """The record's builder for masks that it plays, without limits that are never reached."""
+
     def normalised(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
-        return build(replace(w, mask=w.mask.within(w.seq_q, w.seq_kv)), gpu, shape)
+        check_mask(record, w)
+        return record.build(replace(w, mask=w.mask.within(w.seq_q, w.seq_kv)), gpu, shape)
 
     return normalised
 
 
+def check_mask(record: Implementation, w: Workload) -> None:
+    """Refuse patterns in the mask of an implementation that plays none.
+
+    Raises
+    ------
+    InputError
+    """
+    if not (w.mask.is_band or record.patterns):
+        raise InputError(
+            f"{record.name} plays diagonal bands only, the mask is {w.mask}; take attnsim_sparse (--algorithm sparse)"
+        )
+
+
 IMPLEMENTATIONS: dict[str, Implementation] = {
-    record.name: replace(record, build=_dropping_unreached_limits(record.build))
+    record.name: replace(record, build=_normalising(record))
     for record in (
         Implementation(
             "pytorch", "naive", _naive("pytorch", "benchmark"), (70, 129),
@@ -468,7 +484,7 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
     if not runs_on(record, gpu):
         low, high = record.compute_capability
         span = f"sm_{low}" if low == high else f"sm_{low} or newer" if high >= 120 else f"sm_{low} to sm_{high}"
-        near = default_implementation("naive" if record.family == "naive" else "flash", gpu, w)
+        near = default_implementation("naive" if record.family in ("naive", "sparse") else "flash", gpu, w)
         raise InputError(f"{record.name} needs {span}, {gpu.id} is {gpu.sm_arch}; nearest it can: {near.name}")
     if w.passes not in record.passes:
         raise InputError(f"{record.name} has no {w.passes} kernels; allowed: {', '.join(record.passes)}")
@@ -477,6 +493,7 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
             f"{record.name} has kernels up to head_dim {record.largest_head_dim}, not "
             f"{max(w.head_dim, w.head_dim_v)}; take --algorithm naive"
         )
+    check_mask(record, w)
     if w.dtype not in record.dtypes:
         raise InputError(
             f"{record.name} has no {w.dtype} kernels; allowed: {', '.join(record.dtypes)}"
@@ -490,6 +507,8 @@ _PREFERRED = {
     "flash-1": ("flash_attn_v1",),
     "flash-2": ("flash_attn_v2", "xformers_cutlass"),
     "flash-3": ("flash_attn_v3", "flash_attn_v4"),
+    "sparse": ("attnsim_sparse",),
+    "linear": ("attnsim_linear",),
 }
 
 

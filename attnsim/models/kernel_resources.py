@@ -1,4 +1,4 @@
-"""Registers and shared memory of our CUDA kernels, as the compiler reported them.
+"""Registers of our CUDA kernels, as the compiler reported them.
 
 ``kernel_resources.csv`` is written by ``attnsim kernels check --write`` and reviewed like source.
 """
@@ -11,14 +11,18 @@ from importlib.resources import files
 
 from attnsim.models.gpu import Gpu
 
+FILE = "kernel_resources.csv"
+
 
 @functools.cache
-def _table() -> dict[tuple[str, int], int]:
-    source = files("attnsim.models") / "kernel_resources.csv"
-    if not source.is_file():
-        return {}
-    rows = csv.DictReader(source.read_text(encoding="utf-8").splitlines())
-    return {(row["kernel"], int(row["arch"])): int(row["registers"]) for row in rows if row["arch"].isdigit()}
+def _table() -> dict[str, dict[str, int]]:
+    """Registers by kernel and architecture."""
+    found: dict[str, dict[str, int]] = {}
+    source = files("attnsim.models") / FILE
+    if source.is_file():
+        for row in csv.DictReader(source.read_text(encoding="utf-8").splitlines()):
+            found.setdefault(row["kernel"], {})[row["arch"]] = int(row["registers"])
+    return found
 
 
 def registers_of(kernel: str, gpu: Gpu, threads: int) -> int:
@@ -30,7 +34,12 @@ def registers_of(kernel: str, gpu: Gpu, threads: int) -> int:
         Entry point and compile-time constants, ``flash_forward(Half,64,...)``.
     gpu : Gpu
     threads : int
-        Of a block; where nothing is recorded the most that so many threads may have is taken.
+        Of a block; on an architecture that the kernel is not compiled for the most that so many threads may have.
     """
-    known = [arch for name, arch in _table() if name == kernel and arch <= gpu.compute_capability_number]
-    return _table()[kernel, max(known)] if known else min(255, gpu.sm.registers // threads // 8 * 8)
+    by_arch = _table().get(kernel, {})
+    number = gpu.compute_capability_number
+    exactly = by_arch.get(f"{number}a")
+    if exactly is not None:
+        return exactly
+    older = [int(arch) for arch in by_arch if arch.isdigit() and int(arch) <= number]
+    return by_arch[str(max(older))] if older else min(255, gpu.sm.registers // threads // 8 * 8)

@@ -2,6 +2,57 @@
 
 from __future__ import annotations
 
+from attnsim.models.algorithms import (
+    linear,
+    linear_cost,
+    linear_tiles,
+    own_backward,
+    own_backward_tiles,
+    own_decode,
+    own_decode_tiles,
+    own_flash,
+    own_hopper,
+    own_naive,
+    sparse,
+    sparse_tiles,
+)
 from attnsim.models.implementation import Implementation
 
-OWN_KERNELS: tuple[Implementation, ...] = ()
+OWN_KERNELS: tuple[Implementation, ...] = (
+    *(
+        Implementation(
+            own_naive.NAMES[passes], "naive", own_naive.builder(passes), (80, 129),
+            f"this package, kernels/cuda/naive_*.cu, scale and mask {where}", like="pytorch_eager",
+            dtypes=("fp16", "bf16"), passes=("fwd", "decode"), closed_form=own_naive.closed_form,
+        )
+        for passes, where in (("fused", "fused"), ("separate", "as passes of their own"))
+    ),
+    Implementation(
+        own_decode_tiles.NAME, "flash-2", own_decode.build, (80, 129), "this package, kernels/cuda/decode.cu",
+        like="flash_attn_v2", dtypes=("fp16", "bf16"), passes=("decode", "fwd"), closed_form=own_decode.closed_form,
+    ),
+    Implementation(
+        sparse_tiles.NAME, "sparse", sparse.build, (80, 129), "this package, kernels/cuda/sparse_forward.cu",
+        like="flash_attn_v2", dtypes=("fp16", "bf16"), passes=("fwd", "decode"), closed_form=sparse.closed_form,
+        patterns=True,
+    ),
+    Implementation(
+        own_flash.NAME, "flash-2", own_flash.build, (80, 129), "this package, kernels/cuda/flash_forward.cu",
+        like="flash_attn_v2", dtypes=("fp16", "bf16"), passes=("fwd", "decode"), closed_form=own_flash.closed_form,
+    ),
+    Implementation(
+        own_hopper.NAME, "flash-3", own_hopper.build, (90, 90), "this package, kernels/cuda/flash_hopper.cu",
+        like="flash_attn_v3", dtypes=("fp16", "bf16"), passes=("fwd",), largest_head_dim=128,
+        closed_form=own_hopper.closed_form,
+    ),
+    Implementation(
+        own_backward_tiles.NAME, "flash-2", own_backward.build, (80, 129),
+        "this package, kernels/cuda/flash_backward.cu", like="flash_attn_v2", dtypes=("fp16", "bf16"), passes=("bwd",),
+        closed_form=own_backward.closed_form,
+    ),
+    Implementation(
+        linear_tiles.NAME, "linear", linear.build, (80, 129), "this package, kernels/cuda/linear_*.cu",
+        like="flash_attn_v2", dtypes=("fp16", "bf16"), passes=("fwd", "decode"), largest_head_dim=128,
+        closed_form=linear_cost.closed_form, needed=linear.needed,
+    ),
+)  # fmt: skip

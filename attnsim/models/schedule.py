@@ -93,6 +93,9 @@ class TensorUse:
         Times a block goes over its piece (FlashAttention-1 re-reads Q once per block of keys).
     written : bool
         Whether the tensor is an output.
+    in_place : bool
+        Of a tensor that the kernel both reads and writes: whether it reads what was there before, rather than what it
+        has written itself.
     """
 
     tensor: str
@@ -101,6 +104,7 @@ class TensorUse:
     sharers: float = 1.0
     passes_per_block: float = 1.0
     written: bool = False
+    in_place: bool = False
 
     @property
     def unique_bytes(self) -> int:

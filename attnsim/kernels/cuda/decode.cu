@@ -26,13 +26,6 @@ constexpr int kRingBytes = STAGES * kSlotBytes;
 static_assert(STAGES >= 2, "the merge uses two slots of a ring: one for O, one for the softmax's state");
 static_assert(kRows * HEAD_DIM * 4 <= kSlotBytes, "O of a warp passes through a slot");
 
-// The mask: no limit is a reach that is never met, as band.cuh says.
-struct Band {
-    int seq_q, seq_kv, left, right;
-
-    __device__ __forceinline__ VisibleKeys keys(int query) const { return {query, seq_q, seq_kv, left, right}; }
-};
-
 // The rows of a block: queries of one key head's group, packed.
 struct PackedRows {
     int head, group, seq_q, first, valid;
@@ -293,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int first_row = blockIdx.x % row_tiles * kRows, split = blockIdx.x / row_tiles % splits;
     const int head = blockIdx.x / row_tiles / splits;
     const PackedRows rows{head, group, seq_q, first_row, min(kRows, all_rows - first_row)};
-    const Band band{seq_q, seq_kv, left, right};
+    const Band band{seq_kv, seq_kv - seq_q, left, right};
     const KeyTiles tiles(band, rows, split, splits);
     const int steps = tiles.end - tiles.begin;
 

@@ -131,3 +131,10 @@ __device__ __forceinline__ float log2_fast(float x) {
 __device__ __forceinline__ void atomic_add_global(float* address, float value) {
     asm volatile("red.global.add.f32 [%0], %1;\n" ::"l"(address), "f"(value) : "memory");
 }
+
+// The same value, as one that the compiler cannot trace: arithmetic on it is not moved out of a loop, where its results
+// would hold registers from one turn to the next.
+__device__ __forceinline__ int opaque(int value) {
+    asm volatile("" : "+r"(value));
+    return value;
+}

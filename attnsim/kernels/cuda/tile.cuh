@@ -20,40 +20,51 @@ struct SharedTile {
         return base + row * (kColumns * 2) + ((piece ^ (row & 7)) << 4);
     }
 
+    // Address of 16-byte piece `piece`, 0 or 1, of the 16 columns from `column` on, in row `lane_row` after row `row`.
+    // `row` is a multiple of 8 and `column` of 16, so that the lane's share is one value for the whole tile and the rest,
+    // after unrolling, an XOR and an immediate offset.
+    __device__ __forceinline__ uint32 lane_address(int row, int column, int lane_row, int piece) const {
+        const uint32 lane_base = base + lane_row * (kColumns * 2) + ((piece ^ (lane_row & 7)) << 4);
+        return (lane_base ^ (column % 64 * 2)) + column / 64 * 128 + row * (kColumns * 2);
+    }
+
     // Starts copying `valid` rows of a row-major matrix whose rows are `stride` elements apart; the rest become zero.
-    template <int kThreads>
+    // kWhole: all rows are valid.
+    template <int kThreads, bool kWhole = false>
     __device__ __forceinline__ void load_async(const Element* source, int64 stride, int valid, int thread) const {
-        constexpr int kTotal = kRows * kPieces;
+        constexpr int kRowsAtOnce = kThreads / kPieces;
+        static_assert(kThreads % kPieces == 0 && (kRowsAtOnce & (kRowsAtOnce - 1)) == 0, "rows do not change threads");
+        const int first = thread / kPieces, piece = thread % kPieces;
+        const uint32 target = address(first, piece);
+        source += first * stride + piece * 8;
 #pragma unroll
-        for (int i = 0; i < (kTotal + kThreads - 1) / kThreads; ++i) {
-            const int index = i * kThreads + thread;
-            if (kTotal % kThreads == 0 || index < kTotal) {
-                const int row = index / kPieces, piece = index % kPieces;
-                const bool inside = row < valid;
-                cp_async_16(address(row, piece), source + (inside ? row * stride : 0) + piece * 8, inside);
+        for (int row = 0; row < kRows; row += kRowsAtOnce) {
+            if (kRows % kRowsAtOnce == 0 || first + row < kRows) {
+                const uint32 here = (target ^ ((row & 7) << 4)) + row * (kColumns * 2);  // first + row has no carries
+                cp_async_16(here, source + row * stride, kWhole || first + row < valid);
             }
         }
     }
 
     // A of mma.m16n8k16: rows row..row+15, columns column..column+15.
     __device__ __forceinline__ void fragment_a(uint32 (&a)[4], int row, int column, int lane) const {
-        ldmatrix_x4(a, address(row + (lane & 15), column / 8 + (lane >> 4)));
+        ldmatrix_x4(a, lane_address(row, column, lane & 15, lane >> 4));
     }
 
     // B = (rows of this tile)^T, for S = Q K^T: columns n of B are rows row..row+15, its k are columns
     // column..column+15. b[0], b[1] belong to the first eight n, b[2], b[3] to the next.
     __device__ __forceinline__ void fragment_b_rows(uint32 (&b)[4], int row, int column, int lane) const {
-        ldmatrix_x4(b, address(row + (lane & 7) + ((lane >> 4) << 3), column / 8 + ((lane >> 3) & 1)));
+        ldmatrix_x4(b, lane_address(row, column, (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1));
     }
 
     // B = this tile, for O = P V: its k are rows row..row+15, its n are columns column..column+15.
     __device__ __forceinline__ void fragment_b_columns(uint32 (&b)[4], int row, int column, int lane) const {
-        ldmatrix_x4_trans(b, address(row + (lane & 15), column / 8 + (lane >> 4)));
+        ldmatrix_x4_trans(b, lane_address(row, column, lane & 15, lane >> 4));
     }
 
     // A = (this tile)^T, for dV = P^T dO and phi(K)^T V: rows m of A are columns column..column+15, its k are rows
     // row..row+15.
     __device__ __forceinline__ void fragment_a_transposed(uint32 (&a)[4], int row, int column, int lane) const {
-        ldmatrix_x4_trans(a, address(row + (lane & 7) + ((lane >> 4) << 3), column / 8 + ((lane >> 3) & 1)));
+        ldmatrix_x4_trans(a, lane_address(row, column, (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1));
     }
 };

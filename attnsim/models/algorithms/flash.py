@@ -22,7 +22,7 @@ from attnsim.models.gpu import Gpu
 from attnsim.models.schedule import Kernel, Launch, Path, Segment, TensorUse, TileOp
 from attnsim.models.workload import Workload
 
-Loop = Literal["fa2", "fa3", "staged"]
+Loop = Literal["fa2", "fa3", "staged", "ring"]
 MASK_INSTRUCTIONS = 2
 """FP32-lane instructions per score of a masked tile: compare and select."""
 
@@ -37,8 +37,9 @@ class FlashTile:
         Tile of queries x keys.
     warps : int
         Compute warps of a block.
-    loop : {"fa2", "fa3", "staged"}
-        Loop order: single-buffered, warp-specialised with overlapped GEMMs, or plain multi-stage.
+    loop : {"fa2", "fa3", "staged", "ring"}
+        Loop order: single-buffered, warp-specialised with overlapped GEMMs, plain multi-stage, or multi-stage with one
+        barrier a step (the tile `stages - 1` ahead is copied under a whole step).
     stages : int
         Buffers of K and of V.
     warpgroups : int
@@ -59,6 +60,10 @@ class FlashTile:
         One block per SM fetches tiles.
     max_blocks_per_sm : int or None
         Launch bounds.
+    rescale_once : bool
+        O is rescaled where a row's maximum grows by more than is tolerated: at the first key tile, then hardly ever.
+    edges_only : bool
+        Of a window only the key tiles at its edges are masked, not all.
     """
 
     rows: int
@@ -77,6 +82,8 @@ class FlashTile:
     order: Literal["ascending", "longest_first"] = "ascending"
     persistent: bool = False
     max_blocks_per_sm: int | None = None
+    rescale_once: bool = False
+    edges_only: bool = False
 
     def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
         """Shared-memory buffers of a block and their bytes."""
@@ -163,7 +170,10 @@ def flash_forward(
     w = replace(w, mask=w.mask.within(w.seq_q, w.seq_kv))
     pack = w.group if tile.pack_gqa else 1
     heads = w.batch * (w.heads_kv if tile.pack_gqa else w.heads_q)
-    parts = [row_tiles(w, tile.rows, tile.keys, pack, s, splits.count) for s in range(splits.count)]
+    parts = [
+        row_tiles(w, tile.rows, tile.keys, pack, s, splits.count, edges_only=tile.edges_only)
+        for s in range(splits.count)
+    ]
     shape = parts[0]
     columns = [
         np.concatenate([getattr(part, column) for part in parts])
@@ -226,15 +236,18 @@ def _launch_order(
     """
     if tile.order == "ascending" or splits > 1:
         return (Launch(inverse, heads),)
-    one_head = w.seq_kv * (w.head_dim + w.head_dim_v) * w.element_bytes
-    section = 1 if one_head > 32 << 20 else 1 << int(np.log2((32 << 20) / one_head))
-    if not tile.pack_gqa:
-        section *= w.group
-    section = min(section, heads)
+    section = section_heads(w, tile, heads)
     descending = inverse[::-1]
     whole = Launch(np.repeat(descending, section), heads // section)
     rest = heads % section
     return (whole, Launch(np.repeat(descending, rest), 1)) if rest else (whole,)
+
+
+def section_heads(w: Workload, tile: FlashTile, heads: int) -> int:
+    """Heads of a section of longest-first order: so many that their K and V fit 32 MiB of L2, a power of two."""
+    one_head = w.seq_kv * (w.head_dim + w.head_dim_v) * w.element_bytes
+    section = 1 if one_head > 32 << 20 else 1 << int(np.log2((32 << 20) / one_head))
+    return min(section * (1 if tile.pack_gqa else w.group), heads)
 
 
 class _Operations:
@@ -277,15 +290,18 @@ class _Operations:
             smem_bytes=self.readers * keys * self.dv * e + p_reads,
         )
 
-    def softmax(self, masked: bool) -> TileOp:
-        """Online softmax of one tile and the rescaling of O."""
+    def softmax(self, masked: bool, first: bool = False) -> TileOp:
+        """Online softmax of one tile and the rescaling of O; `first`: it is the block's first tile."""
         scores = self.rows * self.tile.keys
+        factors, rescaled = self.rows, self.rows
+        if self.tile.rescale_once:  # each of the four lanes that share a row computes its factor
+            factors, rescaled = (4 * self.rows, self.rows) if first else (0, 0)
         return TileOp(
             "vector",
             "P",
             scores=scores,
-            exps=scores + self.rows,
-            fp32=self.rows * self.dv + (MASK_INSTRUCTIONS * scores if masked else 0),
+            exps=scores + factors,
+            fp32=rescaled * self.dv + (MASK_INSTRUCTIONS * scores if masked else 0),
         )
 
     def stores(self, rows: int) -> tuple[TileOp, ...]:
@@ -334,7 +350,7 @@ def _fa2_loop(ops: _Operations, steps: NDArray[np.int64], masked: NDArray[np.int
     keys, last = ops.tile.keys, ops.shape.last_keys
     always = ops.w.mask.right is not None or ops.w.mask.is_windowed
 
-    def step(name: str, v_keys: int, next_k: bool, mask: bool) -> Segment:
+    def step(name: str, v_keys: int, next_k: bool, mask: bool, first: bool = False) -> Segment:
         return Segment(
             name,
             (
@@ -344,7 +360,7 @@ def _fa2_loop(ops: _Operations, steps: NDArray[np.int64], masked: NDArray[np.int
                 ops.scores(),
                 TileOp("wait", "V"),
                 *((ops.load("K", keys),) if next_k else ()),
-                ops.softmax(mask),
+                ops.softmax(mask, first),
                 ops.output(),
             ),
         )
@@ -358,8 +374,8 @@ def _fa2_loop(ops: _Operations, steps: NDArray[np.int64], masked: NDArray[np.int
         size, tag = (last, " (last keys)") if is_ragged else (keys, "")
         nest += [
             (Segment(f"load K{tag}", (ops.load("K", size), TileOp("wait", "Q"))), (here & (steps > 0)) * 1),
-            (step(f"only step{tag}", size, False, always or is_ragged), (here & one) * 1),
-            (step(f"first step{tag}", size, True, always or is_ragged), (here & many) * 1),
+            (step(f"only step{tag}", size, False, always or is_ragged, True), (here & one) * 1),
+            (step(f"first step{tag}", size, True, always or is_ragged, True), (here & many) * 1),
         ]
     nest += [
         (step("masked step", keys, True, True), middle_masked),
@@ -417,6 +433,40 @@ def _fill(ops: _Operations, steps: NDArray[np.int64], ragged: NDArray[np.int64])
         (fill("fill", keys, False), np.minimum(steps, ops.tile.stages) - (busy & (ragged == 1))),
         (Segment("wait Q", (TileOp("wait", "Q"),)), busy * 1),
     ]
+
+
+def _ring_loop(
+    ops: _Operations, steps: NDArray[np.int64], masked: NDArray[np.int64], ragged: NDArray[np.int64]
+) -> Nest:
+    """Multi-stage with one barrier a step: wait K and V, start both of the tile `stages - 1` ahead, compute."""
+    keys, ahead = ops.tile.keys, ops.tile.stages - 1
+
+    def step(load: bool, mask: bool, first: bool) -> Segment:
+        name = f"{'first ' if first else ''}step{', masked' if mask else ''}{'' if load else ', no load'}"
+        return Segment(
+            name,
+            (
+                TileOp("wait", "K"),
+                TileOp("wait", "V"),
+                TileOp("delay", "step"),
+                *((ops.load("K", keys), ops.load("V", keys)) if load else ()),
+                ops.scores(),
+                ops.softmax(mask, first),
+                ops.output(),
+            ),
+        )
+
+    loading = np.maximum(steps - ahead, 0)
+    nest = _fill(ops, np.minimum(steps, ahead), ragged)
+    done = np.zeros_like(steps)
+    for first in (True, False):
+        limit = np.minimum(steps, 1) if first else steps
+        for load, mask in ((True, True), (True, False), (False, True), (False, False)):
+            until = np.minimum(limit, loading if load else steps)
+            until = np.minimum(until, masked) if mask else until
+            nest.append((step(load, mask, first), np.maximum(until - done, 0)))
+            done = np.maximum(done, until)
+    return nest
 
 
 def _fa3_loop(ops: _Operations, steps: NDArray[np.int64], masked: NDArray[np.int64], ragged: NDArray[np.int64]) -> Nest:
@@ -499,4 +549,9 @@ def with_tile(tile: FlashTile, rows: int, keys: int) -> FlashTile:
     return replace(tile, rows=rows, keys=keys, warps=4 * groups, warpgroups=groups, registers=registers)
 
 
-_LOOPS: dict[str, Callable[..., Nest]] = {"fa2": _fa2_loop, "fa3": _fa3_loop, "staged": _staged_loop}
+_LOOPS: dict[str, Callable[..., Nest]] = {
+    "fa2": _fa2_loop,
+    "fa3": _fa3_loop,
+    "staged": _staged_loop,
+    "ring": _ring_loop,
+}

@@ -42,7 +42,9 @@ class RowTiles:
     last_keys: int
 
 
-def row_tiles(w: Workload, rows: int, keys: int, pack: int = 1, split: int = 0, splits: int = 1) -> RowTiles:
+def row_tiles(
+    w: Workload, rows: int, keys: int, pack: int = 1, split: int = 0, splits: int = 1, *, edges_only: bool = False
+) -> RowTiles:
     """Visits of the row tiles of one head.
 
     Parameters
@@ -54,6 +56,8 @@ def row_tiles(w: Workload, rows: int, keys: int, pack: int = 1, split: int = 0, 
         Query heads packed into the rows of a tile (row ``r`` is query ``r // pack``).
     split, splits : int
         Which of how many equal ranges of key tiles to visit (split-KV).
+    edges_only : bool
+        Whether of a window, too, only the tiles at its edges count as masked; most kernels mask all of them.
     """
     total_rows = w.seq_q * pack
     count = -(-total_rows // rows)
@@ -69,14 +73,8 @@ def row_tiles(w: Workload, rows: int, keys: int, pack: int = 1, split: int = 0, 
     steps = np.maximum(stop - start, 0)
     last_keys = w.seq_kv - (key_tiles - 1) * keys
     ragged_keys = (steps > 0) & (stop == key_tiles) & (last_keys < keys)
-    if w.mask.is_windowed:
-        masked = steps
-    elif w.mask.right is None:
-        masked = ragged_keys.astype(np.int64)
-    else:
-        seen_by_all = (first_query + (w.seq_kv - w.seq_q) + w.mask.right + 1) // keys
-        masked = np.clip(stop - np.maximum(seen_by_all, start), 0, steps)
-        masked = np.maximum(masked, ragged_keys)
+    whole = np.minimum(stop, _end(w, first_query) // keys) - np.maximum(start, -(-_begin(w, last_query) // keys))
+    masked = steps if w.mask.is_windowed and not edges_only else steps - np.clip(whole, 0, steps)
     last_rows = total_rows - (count - 1) * rows
     ragged_rows = (np.arange(count) == count - 1) & (last_rows < rows)
     return RowTiles(steps, masked, ragged_keys, ragged_rows, rows, keys, last_rows, last_keys)
@@ -84,11 +82,23 @@ def row_tiles(w: Workload, rows: int, keys: int, pack: int = 1, split: int = 0, 
 
 def visible_keys(w: Workload, first: Ints, last: Ints) -> tuple[Ints, Ints]:
     """Half-open key intervals that queries `first` to `last` (inclusive) see, as :meth:`Mask.columns` for arrays."""
-    shift, mask = w.seq_kv - w.seq_q, w.mask
-    low = np.zeros_like(first) if mask.left is None else np.maximum(0, first + shift - mask.left)
-    high = np.full_like(last, w.seq_kv) if mask.right is None else np.minimum(w.seq_kv, last + shift + mask.right + 1)
+    low, high = _begin(w, first), _end(w, last)
     empty = high <= low
     return np.where(empty, 0, low), np.where(empty, 0, high)
+
+
+def _begin(w: Workload, query: Ints) -> Ints:
+    """First key that queries see."""
+    left = w.mask.left
+    return np.zeros_like(query) if left is None else np.maximum(0, query + (w.seq_kv - w.seq_q) - left)
+
+
+def _end(w: Workload, query: Ints) -> Ints:
+    """The key after the last that queries see; 0 where they see none."""
+    right = w.mask.right
+    if right is None:
+        return np.full_like(query, w.seq_kv)
+    return np.clip(query + (w.seq_kv - w.seq_q) + right + 1, 0, w.seq_kv)
 
 
 def visible_queries(w: Workload, first: Ints, last: Ints) -> tuple[Ints, Ints]:

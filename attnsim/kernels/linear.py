@@ -1,0 +1,259 @@
+"""Linear attention with phi = elu + 1: over all keys, causal in chunks, and recurrent in decoding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnsim.kernels.arrays import attention_workload, check_array, decode, encode
+from attnsim.kernels.device import Array, Device
+from attnsim.kernels.linear_reference import linear_attention, linear_attention_chunked, linear_attention_recurrent
+from attnsim.kernels.outcome import Outcome
+from attnsim.kernels.variant import Variant
+from attnsim.models.algorithms.linear_tiles import (
+    CAUSAL,
+    DECODE,
+    HEAD_DIMS,
+    OUTPUT,
+    REDUCE,
+    SCAN,
+    STATE,
+    block_of,
+    causal_ranges,
+    check_takes,
+    is_causal,
+    merge_blocks,
+    row_ranges,
+    state_ranges,
+)
+from attnsim.models.errors import InputError
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+
+SOURCES = {
+    STATE: "linear_state.cu",
+    REDUCE: "linear_merge.cu",
+    SCAN: "linear_merge.cu",
+    OUTPUT: "linear_output.cu",
+    CAUSAL: "linear_causal.cu",
+    DECODE: "linear_decode.cu",
+}
+"""File of each kernel."""
+
+
+def variants() -> tuple[Variant, ...]:
+    """Every kernel in both formats and at both widths."""
+    return tuple(variant(kernel, dtype, d) for kernel in SOURCES for dtype in ("bf16", "fp16") for d in HEAD_DIMS)
+
+
+def variant(kernel: str, dtype: str, head_dim: int) -> Variant:
+    """The compilation of a kernel."""
+    block = block_of(kernel, head_dim)
+    return Variant(SOURCES[kernel], kernel, block.constants(dtype), block.threads, block.shared_memory_bytes)
+
+
+def linear_forward(device: Device, q: Array, k: Array, v: Array, *, causal: bool = False) -> Array:
+    """O of linear attention.
+
+    phi(K), and S / z by which queries are multiplied, are rounded to the inputs' 16 bits, sums are fp32. In fp16 a
+    feature of a key below 2^-25, ``exp(-17.3)``, is 0.
+
+    Parameters
+    ----------
+    device : Device
+    q : array ``[batch, heads_q, seq_q, head_dim]``
+        float16, or uint16 with the bits of bf16; head_dim 64 or 128.
+    k, v : array ``[batch, heads_kv, seq_kv, head_dim]``
+    causal : bool
+        Query ``i`` sees keys up to ``i``; `seq_q` and `seq_kv` must then be equal.
+
+    Returns
+    -------
+    array ``[batch, heads_q, seq_q, head_dim]``
+        In the type of `q`.
+
+    Raises
+    ------
+    InputError
+        When the inputs or the GPU do not fit the kernels.
+    """
+    w = attention_workload(q, k, v, Mask.causal() if causal else None, head_dims=HEAD_DIMS)
+    check_takes(w)
+    return _causal(device, w, q, k, v) if is_causal(w) else _full(device, w, q, k, v)
+
+
+def _full(device: Device, w: Workload, q: Array, k: Array, v: Array) -> Array:
+    ranges, rows = state_ranges(w, device.gpu), row_ranges(w, device.gpu)
+    heads, d = (w.batch, w.heads_kv), w.head_dim
+    partial, partial_normalizer = _states(device, w, k, v, ranges, ranges)
+    state, normalizer = device.empty((*heads, d, d), str(k.dtype)), device.empty((*heads, d), "float32")
+    device.launch(
+        variant(REDUCE, w.dtype, d),
+        (merge_blocks(w), 1, 1),
+        {
+            "State partial": partial,
+            "Normalizer partial": partial_normalizer,
+            "State": state,
+            "Normalizer": normalizer,
+            "ranges": np.int32(ranges),
+        },
+    )
+    o = device.empty(q.shape, str(q.dtype))
+    device.launch(
+        variant(OUTPUT, w.dtype, d),
+        (w.batch * w.heads_q * rows, 1, 1),
+        {
+            "Q": q,
+            "State": state,
+            "Normalizer": normalizer,
+            "O": o,
+            "seq_q": np.int32(w.seq_q),
+            "group": np.int32(w.group),
+            "ranges": np.int32(rows),
+        },
+    )
+    return o
+
+
+def _causal(device: Device, w: Workload, q: Array, k: Array, v: Array) -> Array:
+    ranges = causal_ranges(w, device.gpu)
+    if ranges > 1:
+        state, normalizer = _states(device, w, k, v, ranges, ranges - 1)
+    else:
+        state, normalizer = device.empty((1,), "float32"), device.empty((1,), "float32")  # not read
+    if ranges > 2:
+        device.launch(
+            variant(SCAN, w.dtype, w.head_dim),
+            (merge_blocks(w), 1, 1),
+            {"State partial": state, "Normalizer partial": normalizer, "ranges": np.int32(ranges - 1)},
+        )
+    o = device.empty(q.shape, str(q.dtype))
+    device.launch(
+        variant(CAUSAL, w.dtype, w.head_dim),
+        (w.batch * w.heads_q * ranges, 1, 1),
+        {
+            "Q": q,
+            "K": k,
+            "V": v,
+            "State partial": state,
+            "Normalizer partial": normalizer,
+            "O": o,
+            "seq": np.int32(w.seq_q),
+            "group": np.int32(w.group),
+            "ranges": np.int32(ranges),
+        },
+    )
+    return o
+
+
+def _states(device: Device, w: Workload, k: Array, v: Array, ranges: int, summed: int) -> tuple[Array, Array]:
+    """S and z of the first `summed` of `ranges` ranges of each key head."""
+    heads, d = w.batch * w.heads_kv, w.head_dim
+    state = device.empty((heads, summed, d, d), "float32")
+    normalizer = device.empty((heads, summed, d), "float32")
+    device.launch(
+        variant(STATE, w.dtype, d),
+        (heads * summed, 1, 1),
+        {
+            "K": k,
+            "V": v,
+            "State partial": state,
+            "Normalizer partial": normalizer,
+            "seq_kv": np.int32(w.seq_kv),
+            "ranges": np.int32(ranges),
+            "blocks_per_head": np.int32(summed),
+        },
+    )
+    return state, normalizer
+
+
+def linear_decode(
+    device: Device, q: Array, k: Array, v: Array, state: Array, normalizer: Array
+) -> tuple[Array, Array, Array]:
+    """O of new tokens, one after the other, and the state that has taken them in.
+
+    Parameters
+    ----------
+    device : Device
+    q : array ``[batch, heads_q, tokens, head_dim]``
+        float16, or uint16 with the bits of bf16; head_dim 64 or 128.
+    k, v : array ``[batch, heads_kv, tokens, head_dim]``
+        Of the new tokens.
+    state : array ``[batch, heads_kv, head_dim, head_dim]``, float32
+        Sum of ``phi(k) v^T`` over the tokens before, zeros at the start; updated in place.
+    normalizer : array ``[batch, heads_kv, head_dim]``, float32
+        Sum of ``phi(k)``; updated in place.
+
+    Returns
+    -------
+    o : array ``[batch, heads_q, tokens, head_dim]``
+    state, normalizer : array
+        Those given.
+
+    Raises
+    ------
+    InputError
+        When the inputs do not fit the kernel.
+    """
+    w = attention_workload(q, k, v, Mask.causal(), passes="decode", head_dims=HEAD_DIMS)
+    check_takes(w)
+    if w.seq_q != w.seq_kv:
+        raise InputError(f"Q has {w.seq_q} tokens, K and V {w.seq_kv}; give the new tokens only, as many of each")
+    d = w.head_dim
+    for name, array, shape in (
+        ("state", state, (w.batch, w.heads_kv, d, d)),
+        ("normalizer", normalizer, (w.batch, w.heads_kv, d)),
+    ):
+        check_array(name, array, len(shape), ("float32",))
+        if tuple(array.shape) != shape:
+            raise InputError(f"{name} is {list(array.shape)}; allowed: {list(shape)}, one for each key head")
+    o = device.empty(q.shape, str(q.dtype))
+    device.launch(
+        variant(DECODE, w.dtype, d),
+        (w.batch * w.heads_kv, 1, 1),
+        {
+            "Q": q,
+            "K": k,
+            "V": v,
+            "State": state,
+            "Normalizer": normalizer,
+            "O": o,
+            "tokens": np.int32(w.seq_q),
+            "group": np.int32(w.group),
+        },
+    )
+    return o, state, normalizer
+
+
+def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
+    """Random inputs through the kernels and through the float64 reference; in decoding a random state before."""
+    check_takes(w)
+    random = np.random.default_rng(seed)
+    keys = w.seq_q if w.passes == "decode" else w.seq_kv
+    kv = (w.batch, w.heads_kv, keys, w.head_dim)
+    shapes = ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
+    q, k, v = (encode(random.standard_normal(shape), w.dtype) for shape in shapes)
+    if w.passes == "decode":
+        return _exercise_decode(device, w, (q, k, v), random)
+    o = linear_forward(device, device.upload(q), device.upload(k), device.upload(v), causal=is_causal(w))
+    reference = linear_attention_chunked if is_causal(w) else linear_attention
+    return Outcome({"O": decode(device.download(o))}, {"O": reference(decode(q), decode(k), decode(v))})
+
+
+def _exercise_decode(
+    device: Device, w: Workload, arrays: tuple[Array, Array, Array], random: np.random.Generator
+) -> Outcome:
+    """A state such as so many tokens leave: sums of positive features, values of either sign."""
+    before = w.seq_kv - w.seq_q
+    shape = (w.batch, w.heads_kv, w.head_dim)
+    normalizer = (before * random.uniform(0.5, 1.5, shape)).astype(np.float32)
+    averages = random.standard_normal((*shape, w.head_dim)) / max(1, before) ** 0.5
+    state = (normalizer[..., None] * averages).astype(np.float32)
+    inputs = [device.upload(array) for array in (*arrays, state, normalizer)]
+    q, k, v = (decode(array) for array in arrays)
+    got = linear_decode(device, *inputs)
+    want = linear_attention_recurrent(q, k, v, state, normalizer)
+    names = ("O", "State", "Normalizer")
+    return Outcome(
+        {name: decode(device.download(array)) for name, array in zip(names, got, strict=True)},
+        dict(zip(names, want, strict=True)),
+    )
