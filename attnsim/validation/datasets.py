@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import resources
 
 from attnsim.models.calibration import Numbers
@@ -25,13 +25,17 @@ TABLES = ("flash_attention_1", "flash_attention_2", "flash_attention_3", "cudnn_
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A measured case and the schedule that its implementation runs for it."""
+    """A measured case, and the schedule that its implementation runs for it once it is asked for."""
 
     case: Case
     workload: Workload
     gpu: Gpu
     record: Implementation
-    schedule: Schedule
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The kernels that the implementation launches."""
+        return self.record.build(self.workload, self.gpu, None)
 
     @property
     def measured_s(self) -> float:
@@ -89,5 +93,4 @@ def _cases(table: str) -> Iterator[Case]:
 def _row(case: Case) -> Row:
     assert case.implementation is not None
     record = find_implementation(case.implementation)
-    workload, gpu = workload_of(case), gpu_of(case)
-    return Row(case, workload, gpu, record, record.build(workload, gpu, None))
+    return Row(case, workload_of(case), gpu_of(case), record)

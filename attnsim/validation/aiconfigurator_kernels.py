@@ -1,0 +1,75 @@
+"""Which implementation stands behind each kernel of ``aiconfigurator-core``, and which rows have a schedule here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnsim.models.gpu import Gpu
+from attnsim.models.implementations import IMPLEMENTATIONS, runs_on
+from attnsim.validation.aiconfigurator_files import CHUNK, TableFile
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+_SERVING = {
+    ("vllm", "vllm_flash_attn"): "vllm_flash_attn",
+    ("vllm", "vllm_flash_attn_fa2"): "vllm_flash_attn",
+    ("vllm", "vllm_flash_attn_fa3"): "vllm_flash_attn_fa3",
+    ("vllm", "vllm_flashinfer_trtllmprefill"): "trtllm",
+    ("vllm", "vllm_flashinfer_trtllmdecode"): "trtllm",
+    ("sglang", "flash_attention"): "flash_attention",
+    ("sglang", "fa3"): "fa3",
+    ("sglang", "trtllm_mha"): "trtllm",
+    ("trtllm", "torch_flow"): "trtllm",
+}
+_ENCODERS = {
+    ("vllm", "vllm_vit_flash_attn_fa2"): "flash_attn_v2",
+    ("vllm", "vllm_vit_flash_attn_fa3"): "flash_attn_v3",
+    ("vllm", "vllm_vit_flash_attn_fa4"): "flash_attn_v4",
+    ("sglang", "flash_attention_v3"): "flash_attn_v3",
+    ("sglang", "flash_attention_v4"): "flash_attn_v4",
+    ("trtllm", "torch_flow"): "trtllm",
+}
+"""Kernels by (framework, column ``kernel_source``). FlashInfer's own, SGLang's and vLLM's Triton kernels are nobody's
+here. The kernels that vLLM and SGLang take on Blackwell through FlashInfer are TensorRT-LLM's."""
+
+
+def implementation_of(file: TableFile, kernel: str) -> str:
+    """Name of the implementation behind a kernel of a file, "" where there is none."""
+    known = {"context": _SERVING, "generation": _SERVING, "encoder": _ENCODERS}.get(file.kind, {})
+    return known.get((file.framework, kernel), "")
+
+
+def uncovered(file: TableFile, frame: pd.DataFrame, gpu: Gpu) -> NDArray[np.object_]:
+    """Why a row has no schedule here, by row; "" where it has one.
+
+    Parameters
+    ----------
+    file : TableFile
+    frame : pandas.DataFrame
+        From `read_shapes`.
+    gpu : Gpu
+    """
+    if file.kind.startswith("mla"):
+        return np.full(len(frame), "no MLA schedule", dtype=object)
+    reason = np.full(len(frame), "", dtype=object)
+    dtype, kernels = frame["dtype"].astype(str).to_numpy(), frame["kernel"].astype(str).to_numpy()
+    mixed = dtype != frame["kv_dtype"].astype(str).to_numpy()
+    chunked = (frame["window"] == CHUNK).to_numpy() & (file.framework == "sglang")
+    for kernel in frame["kernel"].cat.categories:
+        rows, name = kernels == kernel, implementation_of(file, kernel)
+        if not name:
+            reason[rows] = "kernel without a schedule"
+            continue
+        record = IMPLEMENTATIONS[name]
+        if not runs_on(record, gpu):
+            reason[rows] = f"{name} has no schedule on {gpu.sm_arch}"
+            continue
+        reason[rows & (frame["head_dim"] > record.largest_head_dim).to_numpy()] = "head_dim above the largest"
+        reason[rows & ~np.isin(dtype, record.dtypes)] = f"{name} has no fp8 schedule"
+        reason[rows & mixed] = "16-bit queries on an fp8 cache"
+        reason[rows & chunked] = "chunked attention"
+    return reason
