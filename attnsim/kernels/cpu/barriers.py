@@ -11,6 +11,7 @@ import numpy as np
 from attnsim.kernels.cpu.faults import Deadlock, DivergentBarrier, UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARP, Bools, Indices, Mask
 from attnsim.kernels.cpu.machine import Machine
+from attnsim.kernels.cpu.ordering import Clock
 
 Groups = list[tuple[int, Mask]]
 """Lanes that may go on, and the instruction that they go on with."""
@@ -50,12 +51,13 @@ class Arrival:
 
 @dataclass(slots=True)
 class _State:
-    """One barrier of each block: warps that arrived and are expected (-1: all), votes, and who waits."""
+    """One barrier of each block: warps that arrived and are expected (-1: all), votes, what it was told, who waits."""
 
     arrived: Indices
     expected: Indices
     yes: Indices
     voted: Indices
+    told: Clock
     waiting: list[Arrival] = field(default_factory=list)
 
 
@@ -69,12 +71,16 @@ class Barriers:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._lanes = machine.lanes
+        self._ordering = machine.shared.ordering
         self._states: dict[int, _State] = defaultdict(
-            lambda: _State(self._none(), self._none(), self._none(), self._none())
+            lambda: _State(self._none(), self._none(), self._none(), self._none(), self._clock())
         )
 
     def _none(self) -> Indices:
         return np.zeros(self._lanes.blocks, np.int64)
+
+    def _clock(self) -> Clock:
+        return self._ordering.clock() if self._ordering else np.zeros((self._lanes.blocks, 0, 0), np.int32)
 
     @property
     def waiting(self) -> bool:
@@ -97,11 +103,15 @@ class Barriers:
         if arrival.threads is not None and arrival.threads % WARP:
             raise UnsupportedInstruction(f"a barrier of {arrival.threads} threads, which is no multiple of {WARP}")
         state = self._states[arrival.barrier]
-        state.arrived += np.count_nonzero(mask.by_warp.reshape(self._lanes.blocks, -1), axis=1)
-        here = self._count(mask.lanes)
-        state.expected[here > 0] = -1 if arrival.threads is None else arrival.threads // WARP
+        arrived = np.count_nonzero(mask.by_warp.reshape(self._lanes.blocks, -1), axis=1)
+        expected = -1 if arrival.threads is None else arrival.threads // WARP
+        self._require_one_count(state, arrived, expected, arrival)
+        state.arrived += arrived
+        state.expected[arrived > 0] = expected
+        if self._ordering:
+            self._ordering.publish(state.told, mask)
         if arrival.votes is not None:
-            state.voted += here
+            state.voted += self._count(mask.lanes)
             state.yes += self._count(mask.lanes & arrival.votes)
         if arrival.waits:
             state.waiting.append(arrival)
@@ -128,7 +138,7 @@ class Barriers:
         complete = (state.arrived > 0) & (state.arrived >= self._needed(state))
         if not complete.any():
             return []
-        self._complete(complete)
+        self._complete(complete, partly=True)
         leaving = complete[self._lanes.block_of]
         released: Groups = []
         kept = []
@@ -136,24 +146,40 @@ class Barriers:
             going, staying = Mask(arrival.mask.lanes & leaving), Mask(arrival.mask.lanes & ~leaving)
             if going.count:
                 released.append((arrival.resume, going))
+                if self._ordering:
+                    self._ordering.acquire(state.told, going)
                 if arrival.finish:
                     arrival.finish(state.yes, state.voted, going)
             if staying.count:
                 kept.append(Arrival(arrival.barrier, arrival.threads, arrival.resume, staying, finish=arrival.finish))
         state.waiting = kept
-        for counts in (state.arrived, state.yes, state.voted):
+        for counts in (state.arrived, state.yes, state.voted, state.told):
             counts[complete] = 0
         return released
 
-    def _complete(self, blocks: Bools) -> None:
+    def _complete(self, blocks: Bools, partly: bool = False) -> None:
+        """Count barriers of these blocks; all their warps have met, or `partly` those that arrived."""
         self._machine.counters.barriers += int(np.count_nonzero(blocks))
-        self._machine.shared.barrier(None if blocks.all() else blocks)
+        if not (partly and self._ordering):
+            self._machine.shared.barrier(None if blocks.all() else blocks)
 
     def _needed(self, state: _State) -> Indices:
         """Warps that each block's barrier takes."""
         live = self._machine.live.reshape(self._lanes.blocks, -1, WARP).any(axis=2)
         needed: Indices = np.where(state.expected < 0, np.count_nonzero(live, axis=1), state.expected)
         return needed
+
+    def _require_one_count(self, state: _State, arrived: Indices, expected: int, arrival: Arrival) -> None:
+        """Warps that meet agree on how many they are, and no more of them come."""
+        here, total = arrived > 0, state.arrived + arrived
+        differs = here & (state.arrived > 0) & (state.expected != expected)
+        if differs.any() or 0 <= expected < int(total[here].max()):
+            block = int(np.flatnonzero(differs if differs.any() else here & (total > expected))[0])
+            others = f", {state.expected[block]} for those before" if differs.any() else ""
+            raise DivergentBarrier(
+                f"barrier {arrival.barrier} is for {expected} warps{others}; {total[block]} have come",
+                arrival.mask.lane(0),
+            )
 
     def _require_whole_warps(self, mask: Mask) -> None:
         """Every warp comes with all its threads that have not exited."""

@@ -52,9 +52,8 @@ class BulkCopies:
         """Make a map known by its address; counts go by `name`."""
         self._maps[address] = (name, tensor_map)
 
-    def begin(self, maps: Values, corners: Indices, targets: Values, mbarriers: Values, mask: Mask) -> None:
-        """Start a copy per active lane: from the corner ``[active, dimensions]`` in its map to a shared address."""
-        (address,) = np.unique(maps).tolist()
+    def begin(self, address: int, corners: Indices, targets: Values, mbarriers: Values, mask: Mask) -> None:
+        """Start a copy per active lane: the box at a corner ``[active, dimensions]`` of the map at `address`."""
         if address not in self._maps:
             raise OutOfBounds(f"there is no tensor map at {address:#x}", mask.lane(0))
         name, tensor_map = self._maps[address]
@@ -119,6 +118,9 @@ def compile_bulk_copy(instruction: Instruction, machine: Machine) -> Step:
 
     def step(mask: Mask) -> None:
         corners = np.stack([mask.of(read()) for read in coordinates], axis=1).astype(np.int64)
-        copies.begin(mask.of(maps()), corners, to(mask).view(np.int64), barrier(mask).view(np.int64), mask)
+        chosen, targets, barriers = mask.of(maps()), to(mask).view(np.int64), barrier(mask).view(np.int64)
+        for address in np.unique(chosen).tolist():
+            here = chosen == address
+            copies.begin(address, corners[here], targets[here], barriers[here], mask.select(here))
 
     return step

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnsim.kernels.cpu.barriers import Arrival, Finish
+from attnsim.kernels.cpu.barriers import Arrival, Finish, Groups
 from attnsim.kernels.cpu.faults import Trapped
 from attnsim.kernels.cpu.lanes import Indices, Mask
 from attnsim.kernels.cpu.machine import Machine, unsupported
-from attnsim.kernels.cpu.ptx import Immediate, Instruction
+from attnsim.kernels.cpu.mbarrier import compile_wait
+from attnsim.kernels.cpu.ptx import Instruction
 from attnsim.kernels.cpu.registers import Read
+from attnsim.kernels.cpu.wgmma import compile_wgmma_fence
 
 if TYPE_CHECKING:
     from attnsim.kernels.cpu.program import Run
@@ -26,18 +28,22 @@ Control = Callable[["Run", int, Mask], Go]
 
 def compile_control(instruction: Instruction, machine: Machine) -> Control | None:
     """The control instruction that this one is, if it is one."""
-    name = instruction.name
-    if name == "bra":
-        return _branch(instruction, machine)
-    if name == "brx":
-        return _indexed_branch(instruction, machine)
-    if name in ("ret", "exit"):
-        return _exit(instruction, machine)
-    if name in ("bar", "barrier"):
-        return None if "warp" in instruction.modifiers else _barrier(instruction, machine)
-    if name == "trap":
-        return _trap(instruction, machine)
-    return None
+    name, kind = instruction.name, (*instruction.modifiers, "")[0]
+    compilers: dict[str, Callable[[Instruction, Machine], Control]] = {
+        "bra": _branch,
+        "brx": _indexed_branch,
+        "ret": _exit,
+        "exit": _exit,
+        "bar": _barrier,
+        "barrier": _barrier,
+        "trap": _trap,
+        "mbarrier": compile_wait,
+        "wgmma": compile_wgmma_fence,
+    }
+    runs_through = {"bar": kind == "warp", "mbarrier": "wait" not in kind, "wgmma": kind != "fence"}
+    if name not in compilers or runs_through.get(name):
+        return None
+    return compilers[name](instruction, machine)
 
 
 def _guard(instruction: Instruction, machine: Machine) -> Read | None:
@@ -117,16 +123,18 @@ def _barrier(instruction: Instruction, machine: Machine) -> Control:
     if kind == "red":
         finish, votes = _vote(instruction, machine), machine.read(operands[-1], "pred")
         operands = operands[1:-1]
-    if not isinstance(operands[0], Immediate):
-        raise unsupported(instruction)
-    number = int(operands[0].text, 0)
-    count = machine.read(operands[1], "u32") if len(operands) > 1 else None
+    barrier, count = machine.read(operands[0], "u32"), machine.read(operands[1], "u32") if len(operands) > 1 else None
 
     def control(run: Run, position: int, mask: Mask) -> Go:
-        threads = int(mask.of(count())[0]) if count else None
         ballot = votes() if votes else None
-        arrival = Arrival(number, threads, position + 1, mask, kind != "arrive", ballot, finish)
-        released = run.barriers.arrive(arrival)
+        released: Groups = []
+        numbers = mask.of(barrier())
+        for number in np.unique(numbers).tolist():  # lanes of several warps may name different barriers
+            here = numbers == number
+            part = mask if here.all() else mask.select(here)
+            threads = int(part.of(count())[0]) if count else None
+            arrival = Arrival(number, threads, position + 1, part, kind != "arrive", ballot, finish)
+            released += run.barriers.arrive(arrival)
         if len(released) == 1:
             return released[0]
         run.join(released)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnsim.kernels.cpu.bulk_copies import compile_bulk_copy
 from attnsim.kernels.cpu.lanes import Mask, Values
 from attnsim.kernels.cpu.machine import Machine, Step, operation, unsupported
 from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Register
@@ -15,7 +16,9 @@ from attnsim.kernels.cpu.spaces import space_name
 def compile_copy(instruction: Instruction, machine: Machine) -> Step:
     """``cp.async``: the copy, ``commit_group``, ``wait_group`` and ``wait_all``."""
     modifiers = instruction.modifiers
-    if modifiers[0] != "async" or "bulk" in modifiers or "mbarrier" in modifiers or "reduce" in modifiers:
+    if "bulk" in modifiers:
+        return compile_bulk_copy(instruction, machine)
+    if modifiers[0] != "async" or "mbarrier" in modifiers or "reduce" in modifiers:
         raise unsupported(instruction)
     if "commit_group" in modifiers:
         return machine.shared.commit_copies

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnsim.kernels.cpu.counters import Counters
-from attnsim.kernels.cpu.lanes import WARP, Mask
+from attnsim.kernels.cpu.lanes import WARP, WARPGROUP, Mask
 from attnsim.kernels.cpu.ptx import Instruction
 
 _FLOPS = {"add": 1, "sub": 1, "mul": 1, "fma": 2, "mad": 2}
@@ -33,12 +33,16 @@ class Cost:
 
 
 def cost(instruction: Instruction) -> Cost:
-    """Operations of one lane of an instruction; of ``mma``, a 32nd of the warp's 2 m n k."""
+    """Operations of one lane of an instruction; of ``mma`` and ``wgmma`` a lane's share of 2 m n k."""
     kind = instruction.modifiers[-1] if instruction.modifiers else ""
     width = _FLOAT_TYPES.get(kind, 0)
     if instruction.name == "mma":
         shape = next(m for m in instruction.modifiers if m.startswith("m16n8k"))
         return Cost(tensor_flops=2 * 16 * 8 * int(shape.removeprefix("m16n8k")) // WARP)
+    if instruction.name == "wgmma" and instruction.modifiers[0] == "mma_async":
+        shape = next(m for m in instruction.modifiers if m.startswith("m64n"))
+        columns, depth = shape.removeprefix("m64n").split("k")
+        return Cost(tensor_flops=2 * 64 * int(columns) * int(depth) // WARPGROUP)
     if instruction.name == "shfl":
         return Cost(shuffles=1)
     return Cost(

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from attnsim.kernels.compiler import compile_variant
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.run import run
+from attnsim.kernels.cpu.tensor_maps import SWIZZLE_BYTES, TensorMap
 from attnsim.kernels.device import Grid
-from attnsim.kernels.limits import check_launch
+from attnsim.kernels.limits import check_launch, check_supported
 from attnsim.kernels.variant import Variant
-from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 
 PTX_ARCHITECTURES = (80, 86, 89, 90)
@@ -58,6 +58,11 @@ class CpuDevice:
     checks : bool
         Whether races, uninitialised shared memory and the like are looked for as well.
 
+    Raises
+    ------
+    InputError
+        For an unknown GPU, or one older than the kernels need.
+
     Attributes
     ----------
     gpu : Gpu
@@ -73,6 +78,7 @@ class CpuDevice:
 
     def __init__(self, gpu: str | Gpu = "a100-sxm4-80gb", *, checks: bool = True) -> None:
         self.gpu = gpu if isinstance(gpu, Gpu) else _load(gpu)
+        check_supported(self.gpu)
         self.checks = checks
         self.launches: list[Launched] = []
 
@@ -94,6 +100,11 @@ class CpuDevice:
         """The array itself, which is NumPy's already."""
         return array
 
+    def tensor_map(self, array: NDArray[Any], rows: int) -> TensorMap:
+        """Boxes of `rows` x 64 elements of one head."""
+        batch, heads, seq, width = array.shape
+        return TensorMap(array.reshape(batch * heads, seq, width), (1, rows, SWIZZLE_BYTES // 2))
+
     def launch(self, variant: Variant, grid: Grid, arguments: Mapping[str, Any]) -> None:
         """Compile a kernel for the nearest architecture, run it and record what it did.
 
@@ -105,12 +116,7 @@ class CpuDevice:
             What the kernel does wrong, and where.
         """
         check_launch(variant, grid, arguments, self.gpu)
-        if variant.arch_suffix:
-            raise InputError(
-                f"{variant.label} is written for sm_{_number(variant)}{variant.arch_suffix} alone, which the "
-                "interpreter does not run; run it on such a GPU"
-            )
-        ptx = compile_variant(variant, self._architecture(variant), cubin=False).ptx
+        ptx = compile_variant(variant, self._architecture() + variant.arch_suffix, cubin=False).ptx
         counters = run(
             ptx,
             variant.entry,
@@ -130,14 +136,8 @@ class CpuDevice:
                 out[key] = out.get(key, 0) + count
         return out
 
-    def _architecture(self, variant: Variant) -> str:
-        lowest = min(PTX_ARCHITECTURES)
-        usable = [arch for arch in PTX_ARCHITECTURES if arch <= max(self.gpu.compute_capability_number, lowest)]
-        return str(max(usable))
-
-
-def _number(variant: Variant) -> int:
-    return variant.compute_capability[0] * 10 + variant.compute_capability[1]
+    def _architecture(self) -> str:
+        return str(max(arch for arch in PTX_ARCHITECTURES if arch <= self.gpu.compute_capability_number))
 
 
 def _load(name: str) -> Gpu:

@@ -76,5 +76,9 @@ class InactiveLane(Fault):
     """A warp-wide instruction (mma, ldmatrix, shfl, ...) ran without a lane that it needs."""
 
 
+class NotUniform(Fault):
+    """Threads that must agree on an operand do not."""
+
+
 class Trapped(Fault):
     """The kernel executed ``trap``."""

@@ -1,8 +1,12 @@
 """Who touched which shared bytes since the last barrier: races, reads of nothing, copies still in flight.
 
 Each granule (the narrowest access that the kernel makes) carries two tags, of its last write and its last read. A tag
-is the block's barrier epoch and the warp: equal tags, or a tag from before the last barrier, are in order. A barrier
-of some of a block's warps is taken to order all of them, so a race across such a barrier may be missed.
+is the block's barrier epoch and the warp: equal tags, or a tag from before the last barrier, are in order. That holds
+where all warps of a block meet at once; kernels whose warps meet a few at a time are checked by `ordering`.
+
+Within a warp a granule's author, which is the lane that wrote it and the ``__syncwarp`` of the warp so far, tells a
+load of what another lane has written with no ``__syncwarp`` between. Loads that are overtaken by stores of other lanes
+of the warp are not looked for.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from attnsim.kernels.cpu.lanes import Bools, Lanes, Mask, Values
 from attnsim.kernels.cpu.registers import row_type
 
 _EPOCH_BITS = 7
+_LANE_BITS = 5
 _ATOMIC = np.uint32(32)  # added to the warp: its last write was an atomic
 _SEVERAL_READERS = np.uint32(64)
 _SEVERAL_ATOMICS = np.uint32(65)
@@ -36,6 +41,8 @@ class _Access:
     mask : Mask
     floor, tag : ndarray of uint32
         The lanes' smallest tag of this epoch, and their own.
+    synced, author : ndarray of uint32
+        The smallest author since the last ``__syncwarp``, and the lanes' own.
     """
 
     verb: str
@@ -44,6 +51,8 @@ class _Access:
     mask: Mask
     floor: Values
     tag: Values
+    synced: Values
+    author: Values
 
     def of(self, tags: Values) -> Values:
         """The tags of what is accessed."""
@@ -85,12 +94,20 @@ class Hazards:
         self._read = np.zeros(granules, np.uint32)
         self._warp = lanes.warp_of.astype(np.uint32)
         self._floor: Values = np.full(lanes.count, 1 << _EPOCH_BITS, np.uint32)
-        self._by_granules: dict[int, tuple[Values, Values]] = {}
+        self._author = np.zeros(granules, np.uint32)
+        self._lane = lanes.lane_of.astype(np.uint32)
+        self._synced: Values = np.zeros(lanes.count, np.uint32)
+        self._by_granules: dict[int, tuple[Values, ...]] = {}
 
     def barrier(self, blocks: Bools | None) -> None:
         """All warps of these blocks (None: of every block) have met."""
         step = np.uint32(1 << _EPOCH_BITS)
         self._floor = self._floor + (step if blocks is None else step * blocks[self._lanes.block_of])
+        self._by_granules.clear()
+
+    def warp_barrier(self, mask: Mask) -> None:
+        """The active lanes of each warp have met (``__syncwarp``)."""
+        self._synced = self._synced + np.where(mask.lanes, np.uint32(1 << _LANE_BITS), np.uint32(0))
         self._by_granules.clear()
 
     def read(self, rows: Values, width: int, mask: Mask) -> None:
@@ -100,6 +117,7 @@ class Hazards:
         bad = (written >= access.floor) & (written != access.tag)
         if bad.any():
             self._refuse(bad & (written != access.tag + _ATOMIC), written, access)
+        self._check_authors(written == access.tag, access)
         before = access.of(self._read)
         access.put(self._read, access.tag)
         several = (before >= access.floor) & (before != access.tag)
@@ -115,6 +133,7 @@ class Hazards:
             self._refuse(bad & (written != _UNWRITTEN) & (written != access.tag + _ATOMIC), written, access)
         self._check_readers(access)
         access.put(self._written, access.tag)
+        access.put(self._author, access.author)
         after = access.of(self._written)
         self._refuse(after != access.tag, after, access)
 
@@ -125,9 +144,10 @@ class Hazards:
         access.put(self._written, np.full_like(access.tag, _IN_FLIGHT))
 
     def land(self, rows: Values, width: int, mask: Mask) -> None:
-        """Note the end of a cp.async: its warp, and no other before a barrier, may read the bytes."""
+        """Note the end of a cp.async: its thread, and no other before a barrier, may read the bytes."""
         access = self._access("cp.async", rows, width, mask)
         access.put(self._written, access.tag)
+        access.put(self._author, access.author)
 
     def atomic(self, rows: Values, width: int, mask: Mask) -> None:
         """Check and note an atomic: in order with other atomics, not with plain accesses."""
@@ -144,29 +164,48 @@ class Hazards:
     def _access(self, verb: str, rows: Values, width: int, mask: Mask) -> _Access:
         granules = width // self._granule
         if granules not in self._by_granules:
-            floor = np.repeat(self._floor, granules)
-            self._by_granules[granules] = floor, floor | np.repeat(self._warp, granules)
-        floor, tag = self._by_granules[granules]
+            each = self._floor, self._floor | self._warp, self._synced, self._synced | self._lane
+            self._by_granules[granules] = tuple(np.repeat(values, granules) for values in each)
+        own = self._by_granules[granules]
         if not mask.full:
             kind = row_type(4 * granules)
-            floor, tag = (mask.of(a.view(kind)).view(np.uint32) for a in (floor, tag))
-        return _Access(verb, rows, granules, mask, floor, tag)
+            own = tuple(mask.of(values.view(kind)).view(np.uint32) for values in own)
+        return _Access(verb, rows, granules, mask, *own)
 
     def _check_readers(self, access: _Access) -> None:
         read = access.of(self._read)
         self._refuse((read >= access.floor) & (read != access.tag), read, access, "read")
 
+    def _check_authors(self, by_own_warp: Bools, access: _Access) -> None:
+        """What the own warp has written since its last ``__syncwarp`` the lane has written itself."""
+        if not by_own_warp.any():
+            return
+        author = access.of(self._author)
+        bad = by_own_warp & (author >= access.synced) & (author != access.author)
+        if bad.any():
+            place, lane, position = self._place(bad, access)
+            mine, other = int(self._lane[lane]), int(author[position]) % (1 << _LANE_BITS)
+            raise Race(
+                f"{place} by lane {mine} of warp {int(self._warp[lane])}, written by its lane {other} with no "
+                "__syncwarp between",
+                lane,
+            )
+
     def _refuse(self, bad: Bools, tags: Values, access: _Access, other: str = "written") -> None:
         """Raise for the first bad granule, if there is one."""
         if not bad.any():
             return
+        place, lane, position = self._place(bad, access)
+        raise _fault(int(tags[position]), place, other, int(self._warp[lane]), lane)
+
+    def _place(self, bad: Bools, access: _Access) -> tuple[str, int, int]:
+        """The first bad granule of an access: in words, by which lane, and its position in the access."""
         position = int(np.flatnonzero(bad)[0])
         which, part = divmod(position, access.granules)
-        lane = access.mask.lane(which)
         width = access.granules * self._granule
         offset = (int(access.rows[which]) * width + part * self._granule) % self._bytes_per_block
         place = f"{access.verb} of {width} bytes at shared address {offset:#x}"
-        raise _fault(int(tags[position]), place, other, int(self._warp[lane]), lane)
+        return place, access.mask.lane(which), position
 
 
 def _fault(tag: int, place: str, other: str, warp: int, lane: int) -> Fault:

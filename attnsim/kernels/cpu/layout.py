@@ -39,9 +39,28 @@ def shared_granule(function: Function) -> int:
     return min((_width(i) for i in function.instructions), default=16)
 
 
+def meets_pairwise(function: Function) -> bool:
+    """Whether warps of a block meet a few at a time: at mbarriers, or at barriers with a count of threads."""
+    return any(
+        i.name in ("mbarrier", "wgmma") or (i.name in ("bar", "barrier") and _counts_threads(i))
+        for i in function.instructions
+    )
+
+
+def _counts_threads(instruction: Instruction) -> bool:
+    """Whether a barrier is for some of the block's threads."""
+    return "warp" not in instruction.modifiers and len(instruction.operands) > (
+        3 if "red" in instruction.modifiers else 1
+    )
+
+
 def _width(instruction: Instruction) -> int:
     """Bytes of one lane's access to shared memory; 16 where it makes none."""
     modifiers = instruction.modifiers
+    if instruction.name == "mbarrier":
+        return 8
+    if "bulk" in modifiers:
+        return 16
     if instruction.name == "cp" and len(instruction.operands) > 2:
         size = instruction.operands[2]
         return int(size.text, 0) if isinstance(size, Immediate) else 4

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARP, Bools, Lanes, Mask, Values, lanes_of
-from attnsim.kernels.cpu.layout import lay_out, shared_granule
+from attnsim.kernels.cpu.layout import lay_out, meets_pairwise, shared_granule
 from attnsim.kernels.cpu.local import LocalMemory
 from attnsim.kernels.cpu.memory import GlobalMemory
 from attnsim.kernels.cpu.ptx import Address, Function, Instruction, Operand, Vector
@@ -23,6 +24,17 @@ Compile = Callable[[Instruction, "Machine"], Step]
 
 OPERATIONS: dict[str, Compile] = {}
 """How each instruction is compiled, by the first part of its opcode."""
+
+
+class Unit(Protocol):
+    """Something that only some kernels need, such as mbarriers."""
+
+    def start(self) -> None:
+        """As before any instruction of a batch."""
+        ...
+
+
+AnyUnit = TypeVar("AnyUnit", bound=Unit)
 
 
 class Machine:
@@ -50,13 +62,20 @@ class Machine:
         self.addresses = shared.addresses | local.addresses
         self.registers = Registers()
         self.memory = GlobalMemory()
-        self.shared = SharedMemory(shared.size_bytes, shared_granule(function))
+        self.shared = SharedMemory(shared.size_bytes, shared_granule(function), meets_pairwise(function))
         self.local = LocalMemory(local.size_bytes)
         self.counters = Counters()
         self.parameters: dict[str, bytes] = {}
         self.matrices: dict[tuple[str, ...], tuple[Mask, list[Values], Values]] = {}
         self.lanes = lanes_of((WARP, 1, 1), 1)
         self.live: Bools = np.zeros(0, bool)
+        self._units: dict[Callable[[Machine], Unit], Unit] = {}
+
+    def unit(self, kind: Callable[[Machine], AnyUnit]) -> AnyUnit:
+        """The machine's unit of that kind, made when it is first asked for."""
+        if kind not in self._units:
+            self._units[kind] = kind(self)
+        return cast(AnyUnit, self._units[kind])
 
     def start(self, lanes: Lanes, dynamic_bytes: int, checks: bool, counters: Counters) -> None:
         """Get ready for a batch: registers and memories as before any instruction."""
@@ -66,6 +85,8 @@ class Machine:
         self.memory.clear(counters)
         self.shared.start(lanes, dynamic_bytes, checks, counters)
         self.local.start(lanes, counters)
+        for unit in self._units.values():
+            unit.start()
 
     def forget(self) -> None:
         """Let go of the batch's arrays and registers."""

@@ -17,7 +17,7 @@ from attnsim.models.errors import InputError
 BASE = 0x4000_0000_0000
 GAP = 1 << 20
 """Bytes of no array after each array: an index that is out of range hits nothing else."""
-_SECTOR_BITS = 5
+SECTOR = 32
 
 Bytes = NDArray[np.uint8]
 Selection = Values | slice
@@ -172,7 +172,7 @@ class GlobalMemory:
 
 def sectors(addresses: Values, mask: Mask) -> int:
     """32-byte sectors that each warp touches, summed; an aligned access of up to 16 bytes lies in one."""
-    touched = addresses >> np.uint64(_SECTOR_BITS)
+    touched = addresses // np.uint64(SECTOR)
     if mask.full:
         ordered = np.sort(touched.reshape(-1, WARP), axis=1)
         return mask.warp_count + int(np.count_nonzero(ordered[:, 1:] != ordered[:, :-1]))

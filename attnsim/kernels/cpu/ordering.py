@@ -208,7 +208,7 @@ class Ordering:
         self, rows: Values, width: int, known: Clock, who: Indices, lanes: Indices, what: str,
         where: Bools | None = None, told: Clock | None = None,
     ) -> None:  # fmt: skip
-        """The last writes are over by the clocks `known[who]`; where they are by those of `told`, a fence is missing."""
+        """The last writes are over by the clocks `known[who]`; where they are only by `told`, a fence is missing."""
         writers, written = self._of(self._writer, width)[rows], self._of(self._written, width)[rows]
         bad = written > known[who[:, None], writers]
         if where is not None:

@@ -15,7 +15,7 @@ from attnsim.kernels.cpu.machine import Machine
 from attnsim.kernels.cpu.ordering import MBARRIERS, Clock
 
 MOST_BYTES = 2**20 - 1
-"""Largest count of bytes that a phase can wait for, and largest count of arrivals."""
+"""Largest count of bytes that a phase can wait for (PTX ISA 9.0, "Contents of the mbarrier object")."""
 
 
 class Mbarriers:
@@ -108,7 +108,7 @@ class Mbarriers:
         return Deadlock(f"waits at {waited}; no thread can go on, and no copy is under way", lane)
 
     def for_copies(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Values]]:
-        """Numbers of the mbarriers that copies by these lanes are to tell, each with its lanes and where they are in `mask`.
+        """The mbarriers that copies by these lanes are to tell: number, lanes, and their places in `mask`.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class Mbarriers:
         return next(address for address, one in self._numbers.items() if one == number)
 
     def _each(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Values]]:
-        """Number, lanes, and where these are in `mask`, of each mbarrier that active lanes name.
+        """Number, lanes, and their places in `mask`, of each mbarrier that active lanes name.
 
         Raises
         ------

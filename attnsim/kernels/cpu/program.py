@@ -19,16 +19,22 @@ from attnsim.kernels.cpu import (  # noqa: F401  (each registers the instruction
     floats,
     fragments,
     integers,
+    mbarrier,
+    register_budget,
     transfers,
     warps,
+    wgmma,
 )
 from attnsim.kernels.cpu.barriers import Barriers, Groups
+from attnsim.kernels.cpu.bulk_copies import BulkCopies
 from attnsim.kernels.cpu.control import Control, compile_control, fall_off
 from attnsim.kernels.cpu.costs import Costs, cost
 from attnsim.kernels.cpu.faults import Deadlock, Fault, UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import Mask
 from attnsim.kernels.cpu.machine import OPERATIONS, Machine, Step, unsupported
 from attnsim.kernels.cpu.ptx import Function, Instruction
+from attnsim.kernels.cpu.stalls import Stalls
+from attnsim.kernels.cpu.tensor_cores import Watch
 
 STEPS_LIMIT = 5_000_000
 """Instructions of one batch after which a kernel is taken to be in an endless loop."""
@@ -76,6 +82,7 @@ def compile_program(function: Function) -> Program:
         By name, for the first one that is not known.
     """
     machine = Machine(function)
+    watch = Watch(function, machine)
     steps: list[Step] = []
     controls: dict[int, Control] = {}
     for position, instruction in enumerate(function.instructions):
@@ -85,7 +92,7 @@ def compile_program(function: Function) -> Program:
                 controls[position] = control
                 steps.append(_nothing)
             elif instruction.name in OPERATIONS:
-                step = OPERATIONS[instruction.name](instruction, machine)
+                step = watch.over(instruction, OPERATIONS[instruction.name](instruction, machine))
                 steps.append(_guarded(step, instruction, machine) if instruction.guard else step)
             else:
                 raise unsupported(instruction)
@@ -132,6 +139,7 @@ class Run:
         self.program = program
         self.machine = program.machine
         self.barriers = Barriers(self.machine)
+        self.stalls = Stalls(self.machine.unit(BulkCopies).land_oldest)
         self._groups: dict[int, Mask] = {0: Mask(self.machine.live)}
         self._everyone = self._groups[0]
         self._steps = 0
@@ -145,11 +153,22 @@ class Run:
             With the place where it happened.
         """
         with np.errstate(all="ignore"):
-            while self._groups:
+            while self._groups or self._resume():
                 position = min(self._groups)
                 self._advance(position, self._groups.pop(position))
-                if not self._groups and self.barriers.waiting:
-                    raise self.barriers.deadlock()
+            if self.barriers.waiting:
+                raise self.barriers.deadlock()
+        self.machine.unit(BulkCopies).require_landed()
+
+    def _resume(self) -> bool:
+        """Whether lanes that had stalled go on."""
+        try:
+            self.join(self.stalls.resume())
+        except Deadlock as fault:
+            if self.barriers.waiting:
+                fault.what += f"; {self.barriers.deadlock().what}"
+            raise
+        return bool(self._groups)
 
     def join(self, groups: Groups) -> None:
         """Add lanes that are to go on; those that come to an exit are not kept waiting for it."""

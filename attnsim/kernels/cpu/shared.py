@@ -10,7 +10,8 @@ from attnsim.kernels.cpu.banks import ROW_BYTES, passes
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import Misaligned, OutOfBounds
 from attnsim.kernels.cpu.hazards import Hazards
-from attnsim.kernels.cpu.lanes import Lanes, Mask, Values
+from attnsim.kernels.cpu.lanes import Indices, Lanes, Mask, Values
+from attnsim.kernels.cpu.ordering import PIECE, Ordering
 from attnsim.kernels.cpu.registers import row_type
 
 
@@ -38,19 +39,26 @@ class SharedMemory:
         What a block declares.
     granule : int
         Narrowest access of the kernel, in bytes.
+    pairwise : bool
+        Whether warps meet a few at a time, so that checks need vector clocks.
 
     Attributes
     ----------
     bytes_per_block : int
         With dynamic shared memory.
+    ordering : Ordering or None
+        The vector clocks, where there are any.
     """
 
-    def __init__(self, static_bytes: int, granule: int) -> None:
+    def __init__(self, static_bytes: int, granule: int, pairwise: bool = False) -> None:
         self.counters = Counters()
         self.bytes_per_block = static_bytes
         self._static_bytes = static_bytes
         self._granule = granule
-        self._hazards: Hazards | None = None
+        self._pairwise = pairwise
+        self._stride = 0
+        self.ordering: Ordering | None = None
+        self._hazards: Hazards | Ordering | None = None
         self._start: Values = np.zeros(0, np.int64)
         self._group: Values = np.zeros(0, np.int64)
         self._bytes: Values = np.zeros(0, np.uint8)
@@ -75,7 +83,9 @@ class SharedMemory:
         self._start = lanes.block_of * stride
         self._group = np.zeros(lanes.count, np.int64)
         self._bytes = np.full(lanes.blocks * stride, 0xFF, np.uint8)
-        self._hazards = Hazards(lanes, stride, self._granule) if checks else None
+        self._stride = stride
+        self.ordering = Ordering(lanes, stride, self._granule) if checks and self._pairwise else None
+        self._hazards = self.ordering or (Hazards(lanes, stride, self._granule) if checks else None)
         self._copies = []
 
     def load(self, addresses: Values, width: int, mask: Mask) -> Values:
@@ -136,6 +146,46 @@ class SharedMemory:
         """All warps of these blocks (None: of every block) have met."""
         if self._hazards:
             self._hazards.barrier(blocks)
+
+    def warp_barrier(self, mask: Mask) -> None:
+        """The active lanes of each warp have met (``__syncwarp``)."""
+        if isinstance(self._hazards, Hazards):
+            self._hazards.warp_barrier(mask)
+
+    def pieces(self, addresses: Values, blocks: Indices, lanes: Indices, verb: str) -> Indices:
+        """Rows of :meth:`by_piece` of aligned addresses ``[n, ...]`` in blocks ``[n]``.
+
+        Raises
+        ------
+        OutOfBounds
+            Blamed on one of the lanes ``[n]``.
+        """
+        outside = (addresses < 0) | (addresses + PIECE > self.bytes_per_block)
+        if outside.any():
+            first = tuple(int(i) for i in np.argwhere(outside)[0])
+            raise OutOfBounds(
+                f"{verb} at shared address {int(addresses[first]):#x}, but the block has {self.bytes_per_block} bytes "
+                "of shared memory",
+                int(lanes[first[0]]),
+            )
+        found: Indices = (addresses + (blocks * self._stride).reshape(-1, *(1,) * (addresses.ndim - 1))) // PIECE
+        return found
+
+    def by_piece(self) -> Values:
+        """Shared memory of all blocks, ``[pieces, 8]`` words of 16 bits."""
+        return self._bytes.view(np.uint16).reshape(-1, PIECE // 2)
+
+    def place_mbarrier(self, addresses: Values, mask: Mask) -> None:
+        """Give eight bytes per active lane to an mbarrier."""
+        rows = self._rows(addresses, 8, mask, "mbarrier.init")
+        if self.ordering:
+            self.ordering.place_mbarrier(rows, mask)
+
+    def remove_mbarrier(self, addresses: Values, mask: Mask) -> None:
+        """Take them back."""
+        rows = self._rows(addresses, 8, mask, "mbarrier.inval")
+        if self.ordering:
+            self.ordering.remove_mbarrier(rows)
 
     def _land(self, copy: _Copy) -> None:
         self._bytes.view(row_type(copy.width))[copy.rows] = copy.values

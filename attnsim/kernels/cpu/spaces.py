@@ -16,7 +16,10 @@ SHARED_WINDOW = 0x7F00_0000_0000
 LOCAL_WINDOW = 0x7E00_0000_0000
 """Where shared and local memory lie among generic addresses; the low 32 bits are the address in the space."""
 
-WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "global": 0, "const": 0}
+PARAMETER_WINDOW = 0x7D00_0000_0000
+"""Where parameters lie that a kernel takes the address of: tensor maps."""
+
+WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "global": 0, "const": 0, "param": 0}
 
 
 class Space(Protocol):

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.kernels.cpu.bulk_copies import BulkCopies
 from attnsim.kernels.cpu.lanes import WARP, Dim3, Lanes, Values, position
 from attnsim.kernels.cpu.machine import Machine
 from attnsim.kernels.cpu.ptx import Function, Parameter, Variable
+from attnsim.kernels.cpu.spaces import PARAMETER_WINDOW
+from attnsim.kernels.cpu.tensor_maps import MAP_BYTES, TensorMap
 from attnsim.models.errors import InputError
 
-Arguments = Mapping[str, NDArray[Any] | np.generic]
+Arguments = Mapping[str, NDArray[Any] | np.generic | TensorMap]
 
 
 def preset(
@@ -47,9 +50,21 @@ def _parameters(machine: Machine, function: Function, arguments: Arguments) -> d
         )
     values = {}
     for parameter, (name, argument) in zip(function.parameters, arguments.items(), strict=True):
+        if isinstance(argument, TensorMap):
+            _place_map(machine, function, parameter, name, argument)
+            continue
         value = np.uint64(machine.memory.place(name, argument)) if isinstance(argument, np.ndarray) else argument
         values[parameter.name] = _bytes_of(function.name, parameter, name, value)
     return values
+
+
+def _place_map(machine: Machine, function: Function, parameter: Parameter, name: str, tensor_map: TensorMap) -> None:
+    """A tensor map is never read, only pointed to: it gets an address, and no bytes."""
+    if parameter.size_bytes != MAP_BYTES:
+        raise InputError(f"{function.name}: {name} is a tensor map, its parameter takes {parameter.size_bytes} bytes")
+    address = PARAMETER_WINDOW + MAP_BYTES * function.parameters.index(parameter)
+    machine.unit(BulkCopies).place(address, name, tensor_map)
+    machine.registers.preset(parameter.name, np.array([address], np.uint64))
 
 
 def _bytes_of(kernel: str, parameter: Parameter, name: str, value: np.generic) -> bytes:

@@ -115,9 +115,7 @@ def compile_address_conversion(instruction: Instruction, machine: Machine) -> St
     return lambda mask: write(read() + window, mask)
 
 
-@operation(
-    "fence", "membar", "prefetch", "prefetchu", "discard", "applypriority", "nanosleep", "griddepcontrol", "pmevent"
-)
+@operation("prefetch", "prefetchu", "discard", "applypriority", "nanosleep", "griddepcontrol", "pmevent")
 def compile_nothing(instruction: Instruction, machine: Machine) -> Step:
     """Instructions without an effect here: every store is visible at once, and nothing takes time."""
 

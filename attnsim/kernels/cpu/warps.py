@@ -227,6 +227,11 @@ def compile_election(instruction: Instruction, machine: Machine) -> Step:
 
 @operation("bar")
 def compile_warp_barrier(instruction: Instruction, machine: Machine) -> Step:
-    """``bar.warp.sync members``: lanes run in step anyway, so only the members are checked."""
+    """``bar.warp.sync members``."""
     member_mask = machine.read(instruction.operands[0], "u32")
-    return lambda mask: check_members(member_mask(), mask, machine, "bar.warp.sync")
+
+    def step(mask: Mask) -> None:
+        check_members(member_mask(), mask, machine, "bar.warp.sync")
+        machine.shared.warp_barrier(mask)
+
+    return step

@@ -17,7 +17,7 @@ Launch = Callable[..., Counters]
 
 
 @functools.cache
-def ptx_of(source: str, arch: int) -> str:
+def ptx_of(source: str, arch: int | str) -> str:
     options = ("-std=c++17", f"-I{CUDA}", f"-arch=compute_{arch}", "-DELEMENT=Half")
     text = '#include "tile.cuh"\n#define KERNEL extern "C" __global__ void kernel\n' + source
     return find_nvrtc().compile(text, "test.cu", options).ptx
@@ -34,7 +34,7 @@ def launch() -> Launch:
         block: int | tuple[int, ...] = 32,
         grid: int | tuple[int, ...] = 1,
         shared: int = 0,
-        arch: int = 80,
+        arch: int | str = 80,
         **options: Any,
     ) -> Counters:
 

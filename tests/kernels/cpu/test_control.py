@@ -10,7 +10,7 @@ import pytest
 
 from attnsim.kernels.cpu import program
 from attnsim.kernels.cpu.counters import Counters
-from attnsim.kernels.cpu.faults import Deadlock, UnsupportedInstruction
+from attnsim.kernels.cpu.faults import Deadlock, OutOfBounds, UnsupportedInstruction
 from attnsim.kernels.cpu.parse import parse
 from attnsim.kernels.cpu.run import run
 from attnsim.models.errors import InputError
@@ -210,6 +210,27 @@ def test_unknown_special_register(launch: Launch) -> None:
 def test_arguments_are_checked(launch: Launch, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         launch("KERNEL(int* out) { out[0] = 1; }", arguments)
+
+
+def test_one_array_under_two_names(launch: Launch) -> None:
+    """As when a kernel works in place: what is stored under one name is loaded under the other."""
+    array = np.arange(64, dtype=np.int32)
+    source = "KERNEL(const int* in, int* out) { out[threadIdx.x] = 2 * in[threadIdx.x]; }"
+    counters = launch(source, {"in": array, "out": array[32:]})
+    np.testing.assert_array_equal(array[32:], 2 * np.arange(32))
+    launch(source, {"in": array[32:], "out": array})
+    np.testing.assert_array_equal(array[:32], 4 * np.arange(32))
+    assert (counters.loads, counters.stores) == ({"in": 128}, {"out": 128})
+
+
+def test_the_last_bytes_of_an_array(launch: Launch) -> None:
+    """Three elements of two bytes: the third is one access of two bytes, not half of one of four."""
+    source = "KERNEL(const @* in, @* out) { out[blockIdx.x] = in[blockIdx.x]; }"
+    array, out = np.array([5, 6, 7], np.uint16), np.zeros(3, np.uint16)
+    launch(source.replace("@", "uint16"), {"in": array, "out": out}, grid=3, block=1)
+    np.testing.assert_array_equal(out, array)
+    with pytest.raises(OutOfBounds, match="load of 4 bytes at byte 4 of in, which has 6 bytes"):
+        launch(source.replace("@", "uint32"), {"in": array, "out": out}, grid=2, block=1)
 
 
 def test_too_many_threads(launch: Launch) -> None:

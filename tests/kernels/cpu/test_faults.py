@@ -11,6 +11,7 @@ import pytest
 
 from attnsim.kernels.cpu import faults
 from attnsim.kernels.cpu.counters import Counters
+from attnsim.kernels.cpu.run import run
 
 Launch = Callable[..., Counters]
 
@@ -149,6 +150,35 @@ BUGS = {
         wrong="",
         right="__syncthreads();",
         message=r"cp.async of 16 bytes at shared address 0x80 by warp 0, read by warp 1",
+    ),
+    "missing __syncwarp": Bug(
+        faults.Race,
+        """
+        KERNEL(const float* in, float* out) {
+            __shared__ float tile[64];
+            tile[threadIdx.x] = in[threadIdx.x];
+            @
+            out[threadIdx.x] = tile[threadIdx.x ^ 1];
+        }""",
+        wrong="",
+        right="__syncwarp();",
+        message=r"by lane 0 of warp 0, written by its lane 1 with no __syncwarp between",
+    ),
+    "cp.async read by its warp without __syncwarp": Bug(
+        faults.Race,
+        """
+        KERNEL(const float* in, float* out) {
+            __shared__ __align__(16) float tile[64];
+            const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
+            if (lane < 8) cp_async_16(shared_address(tile + first + 4 * lane), in + first + 4 * lane);
+            cp_async_commit();
+            cp_async_wait<0>();
+            @
+            out[threadIdx.x] = tile[threadIdx.x];
+        }""",
+        wrong="",
+        right="__syncwarp();",
+        message=r"by lane 1 of warp 0, written by its lane 0 with no __syncwarp between",
     ),
     "out of bounds": Bug(
         faults.OutOfBounds,
@@ -306,10 +336,16 @@ def test_store_to_a_read_only_array(launch: Launch) -> None:
         launch("KERNEL(float* out) { out[threadIdx.x] = 1.f; }", {"table": array})
 
 
-def test_unknown_instructions_are_named(launch: Launch) -> None:
-    source = 'KERNEL(float* out) { asm volatile("wgmma.fence.sync.aligned;"); out[0] = 1.f; }'
-    with pytest.raises(faults.UnsupportedInstruction, match=r"kernel, instruction \d+ .*'wgmma.fence.sync.aligned'"):
-        launch(source, {"out": np.zeros(1, np.float32)}, arch=90)
+def test_unknown_instructions_are_named() -> None:
+    ptx = """.version 9.0
+    .target sm_100a
+    .address_size 64
+    .visible .entry kernel() {
+    tcgen05.wait::ld.sync.aligned;
+    ret; }"""
+    message = r"kernel, instruction 0 .*'tcgen05.wait::ld.sync.aligned' is not known to the interpreter"
+    with pytest.raises(faults.UnsupportedInstruction, match=message):
+        run(ptx, "kernel", 1, 32, {})
 
 
 def test_trap(launch: Launch) -> None:

@@ -1,0 +1,200 @@
+"""What the tensor cores of each warpgroup are at: accumulators that threads get back only by waiting for them.
+
+PTX ISA 9.0, "Asynchronous wgmma": registers that a wgmma works on may not be touched before ``wgmma.wait_group``, and
+``wgmma.fence`` must stand between an access to them and the next wgmma.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnsim.kernels.cpu.faults import InactiveLane, RegisterInFlight
+from attnsim.kernels.cpu.lanes import WARPGROUP, Indices, Mask, Values
+from attnsim.kernels.cpu.machine import Machine, Step
+from attnsim.kernels.cpu.ptx import Function, Instruction, Operand, Register, Vector
+from attnsim.kernels.cpu.registers import DTYPES
+
+
+class Fragment:
+    """Registers of one wgmma operand: an accumulator, or A.
+
+    Attributes
+    ----------
+    flying, touched : int
+        Warpgroups, as bits, whose tensor cores have them; and which have accessed them since their last wgmma.fence.
+    groups : ndarray ``[warpgroups]``
+        The wgmma group, from 1, that has them or had them last.
+    values : ndarray ``[warpgroups, 64, n]``
+        Of an accumulator, while it flies.
+    """
+
+    def __init__(self, registers: tuple[Register, ...]) -> None:
+        self.registers = registers
+        self.names = frozenset(register.name for register in registers)
+        self.others: list[Fragment] = []
+        self.start(0)
+
+    def start(self, warpgroups: int) -> None:
+        """Nothing flies, and a fence is needed before anything may."""
+        self.flying, self.touched = 0, -1
+        self.groups = np.zeros(warpgroups, np.int64)
+        self.values: Values = np.zeros((0, 0, 0), np.float32)
+
+    def lend(self, mask: Mask) -> None:
+        """Hand the registers of these warpgroups to the tensor cores.
+
+        Raises
+        ------
+        RegisterInFlight
+        """
+        bits = mask.warpgroup_bits
+        if self.touched & bits:
+            raise RegisterInFlight("its registers were accessed, and no wgmma.fence came after", mask.lane(0))
+        for other in self.others:
+            if other.flying & bits:
+                raise RegisterInFlight("a register of it belongs to another wgmma that is still running", mask.lane(0))
+        self.flying |= bits
+
+
+class TensorCores:
+    """The wgmma under way in a batch of blocks."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._fragments: dict[tuple[Register, ...], Fragment] = {}
+        self._committed = np.zeros(0, np.int64)
+
+    def start(self) -> None:
+        """Nothing runs."""
+        warpgroups = -(-self._machine.lanes.warps // 4)
+        self._committed = np.zeros(warpgroups, np.int64)
+        for fragment in self._fragments.values():
+            fragment.start(warpgroups)
+
+    def fragment(self, registers: tuple[Operand, ...]) -> Fragment:
+        """The fragment that these registers are, one object for equal ones."""
+        key = tuple(register for register in registers if isinstance(register, Register))
+        if key not in self._fragments:
+            new = self._fragments[key] = Fragment(key)
+            for other in self._fragments.values():
+                if other is not new and other.names & new.names:
+                    new.others.append(other)
+                    other.others.append(new)
+        return self._fragments[key]
+
+    def fence(self, mask: Mask) -> None:
+        """``wgmma.fence``: register accesses of these warpgroups are over."""
+        for fragment in self._fragments.values():
+            fragment.touched &= ~mask.warpgroup_bits
+
+    def numbers(self, warpgroups: Indices) -> Indices:
+        """The groups, from 1, that wgmma of these warpgroups now belong to."""
+        found: Indices = self._committed[warpgroups] + 1
+        return found
+
+    def commit(self, mask: Mask) -> None:
+        """``wgmma.commit_group``."""
+        self._committed[mask.warpgroups] += 1
+
+    def wait(self, pending: int, mask: Mask) -> None:
+        """``wgmma.wait_group``: all but the `pending` newest committed groups are over, their registers given back."""
+        done = self._committed[mask.warpgroups] - pending
+        ordering = self._machine.shared.ordering
+        if ordering:
+            ordering.wgmma_done(mask.warpgroups, np.maximum(done, 0))
+        for fragment in self._fragments.values():
+            if fragment.flying & mask.warpgroup_bits:
+                over = mask.warpgroups[fragment.groups[mask.warpgroups] <= done]
+                self._give_back(fragment, np.array([g for g in over.tolist() if fragment.flying >> g & 1], np.int64))
+
+    def _give_back(self, fragment: Fragment, warpgroups: Indices) -> None:
+        if not len(warpgroups):
+            return
+        fragment.flying &= ~sum(1 << group for group in warpgroups.tolist())
+        if not fragment.values.size:
+            return
+        lanes = np.zeros((len(self._committed), WARPGROUP), bool)
+        lanes[warpgroups] = True
+        mask = Mask(lanes.reshape(-1))
+        columns = np.empty((len(fragment.registers), mask.lanes.size), np.float32)
+        columns[:, mask.index] = to_registers(fragment.values[warpgroups])
+        for register, column in zip(fragment.registers, columns, strict=True):
+            self._machine.registers.write(register, DTYPES["f32"])(column, mask)
+
+
+def from_registers(columns: Values) -> Values:
+    """Accumulators ``[warpgroups, 64, n]`` of registers ``[n / 2, warpgroups, 128]``.
+
+    PTX ISA 9.0, "Register Fragments for wgmma.mma_async.m64nNk16": warp w has rows 16 w to 16 w + 15, as mma has them.
+    """
+    split = columns.reshape(-1, 2, 2, columns.shape[1], 4, 8, 4)  # eight columns, half, pair, group, warp, row, quad
+    return split.transpose(3, 4, 1, 5, 0, 6, 2).reshape(columns.shape[1], 64, -1)
+
+
+def to_registers(values: Values) -> Values:
+    """The reverse of :func:`from_registers`: ``[n / 2, warpgroups * 128]``."""
+    split = values.reshape(len(values), 4, 2, 8, -1, 4, 2)  # group, warp, half, row, eight columns, quad, pair
+    return split.transpose(4, 2, 6, 0, 1, 3, 5).reshape(-1, len(values) * WARPGROUP)
+
+
+def require_warpgroups(mask: Mask, name: str) -> None:
+    """Refuse a warpgroup with some of its threads elsewhere.
+
+    Raises
+    ------
+    InactiveLane
+    """
+    active = mask.by_warp.reshape(-1, 4).sum(axis=1) if len(mask.by_warp) % 4 == 0 else mask.by_warp
+    partial = (active > 0) & (active < WARPGROUP)
+    if partial.any():
+        group = int(np.flatnonzero(partial)[0])
+        raise InactiveLane(
+            f"{name} needs all 128 threads of the warpgroup together, {int(active[group])} are here", mask.lane(0)
+        )
+
+
+class Watch:
+    """Notes accesses to the registers that a kernel's wgmma work on, and refuses them while they fly."""
+
+    def __init__(self, function: Function, machine: Machine) -> None:
+        vectors = [
+            operand.items
+            for instruction in function.instructions
+            if instruction.name == "wgmma"
+            for operand in instruction.operands
+            if isinstance(operand, Vector)
+        ]
+        self._fragments = [machine.unit(TensorCores).fragment(vector) for vector in dict.fromkeys(vectors)]
+
+    def over(self, instruction: Instruction, step: Step) -> Step:
+        """A step that notes what it accesses; the step itself where that is nothing of interest."""
+        if instruction.name == "wgmma":
+            return step
+        names = _registers(instruction.operands)
+        fragments = [fragment for fragment in self._fragments if fragment.names & names]
+        if not fragments:
+            return step
+
+        def watched(mask: Mask) -> None:
+            bits = mask.warpgroup_bits
+            for fragment in fragments:
+                if fragment.flying & bits:
+                    raise RegisterInFlight(
+                        "a wgmma works on a register of this instruction; wgmma.wait_group must come first",
+                        mask.lane(0),
+                    )
+                fragment.touched |= bits
+            step(mask)
+
+        return watched
+
+
+def _registers(operands: tuple[Operand, ...]) -> set[str]:
+    """Names of the registers among operands."""
+    names: set[str] = set()
+    for operand in operands:
+        if isinstance(operand, Register):
+            names.add(operand.name)
+        elif isinstance(operand, Vector):
+            names |= _registers(operand.items)
+    return names

@@ -1,0 +1,184 @@
+"""``wgmma``: a warpgroup's asynchronous D = A B + D on tiles of 64 x n x 16, with A and B in shared memory or A not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnsim.kernels.cpu.faults import Fault, InactiveLane, NotUniform
+from attnsim.kernels.cpu.lanes import WARPGROUP, Indices, Mask, Values
+from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported
+from attnsim.kernels.cpu.matrix_descriptors import DEPTH, piece_addresses
+from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Vector
+from attnsim.kernels.cpu.registers import Read
+from attnsim.kernels.cpu.sixteen_bit import bf16_to_float
+from attnsim.kernels.cpu.stalls import Stall
+from attnsim.kernels.cpu.tensor_cores import Fragment, TensorCores, from_registers, require_warpgroups
+
+if TYPE_CHECKING:
+    from attnsim.kernels.cpu.control import Control, Go
+    from attnsim.kernels.cpu.program import Run
+
+Matrices = Callable[[Mask], Values]
+"""An operand, float32 ``[warpgroups, rows, 16]``."""
+
+
+@operation("wgmma")
+def compile_wgmma(instruction: Instruction, machine: Machine) -> Step:
+    """``wgmma.mma_async``, ``wgmma.commit_group`` and ``wgmma.wait_group``."""
+    kind, cores = instruction.modifiers[0], machine.unit(TensorCores)
+    if kind == "mma_async":
+        return _multiply(instruction, machine)
+    if kind == "commit_group":
+
+        def commit(mask: Mask) -> None:
+            require_warpgroups(mask, "wgmma.commit_group")
+            cores.commit(mask)
+
+        return commit
+    if kind == "wait_group":
+        (count,) = instruction.operands
+        pending = machine.read(count, "s64")
+
+        def wait(mask: Mask) -> None:
+            require_warpgroups(mask, "wgmma.wait_group")
+            cores.wait(int(pending()[0]), mask)
+
+        return wait
+    raise unsupported(instruction)
+
+
+def compile_wgmma_fence(instruction: Instruction, machine: Machine) -> Control:
+    """``wgmma.fence``, where the four warps of a warpgroup also wait for one another."""
+    cores = machine.unit(TensorCores)
+
+    def complete(mask: Mask) -> Mask:
+        here = np.count_nonzero(mask.lanes.reshape(-1, WARPGROUP), axis=1) == WARPGROUP
+        return mask.where(np.repeat(here, WARPGROUP))
+
+    def fault(mask: Mask) -> Fault:
+        return InactiveLane("the other warps of the warpgroup do not come to this wgmma.fence", mask.lane(0))
+
+    def control(run: Run, position: int, mask: Mask) -> Go:
+        if len(mask.lanes) % WARPGROUP or machine.lanes.lanes_per_block % WARPGROUP:
+            raise InactiveLane("wgmma needs blocks of whole warpgroups, 128 threads each", mask.lane(0))
+        whole = complete(mask)
+        if whole.count < mask.count:
+            run.stalls.add(position, Stall(mask.without(whole), complete, fault))
+        if not whole.count:
+            return None
+        cores.fence(whole)
+        return position + 1, whole
+
+    return control
+
+
+def _multiply(instruction: Instruction, machine: Machine) -> Step:
+    """``wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T {d}, a, b, scale-d, sign a, sign b (, trans a), trans b``.
+
+    a is a descriptor, or four registers and then has no flag for being transposed.
+    """
+    modifiers, (d, a, b, keep, *options) = instruction.modifiers, instruction.operands
+    shape, kinds = modifiers[-4], modifiers[-3:]
+    numbers = [int(option.text, 0) for option in options if isinstance(option, Immediate)]
+    in_registers = isinstance(a, Vector)
+    known = (
+        kinds in (("f32", "f16", "f16"), ("f32", "bf16", "bf16")) and shape.endswith("k16") and "sp" not in modifiers
+    )
+    if not known or len(numbers) != len(options) or len(options) != (3 if in_registers else 4):
+        raise unsupported(instruction)
+    columns, cores = int(shape.removeprefix("m64n").removesuffix("k16")), machine.unit(TensorCores)
+    if len(items(d)) != columns // 2:
+        raise unsupported(instruction)
+    kind, sign = kinds[-1], np.float32(numbers[0] * numbers[1])
+    accumulator = cores.fragment(items(d))
+    source = cores.fragment(items(a)) if in_registers else None
+    left = _from_registers(a, kind, machine) if in_registers else _from_shared(a, 64, bool(numbers[2]), kind, machine)
+    right = _from_shared(b, columns, bool(numbers[-1]), kind, machine)
+    scale, before = machine.read(keep, "pred"), _accumulator(accumulator, machine)
+
+    def step(mask: Mask) -> None:
+        require_warpgroups(mask, "wgmma.mma_async")
+        groups = mask.warpgroups
+        start = before(mask, agreed(scale, mask, machine, "scale-d").astype(bool))
+        product = left(mask) @ right(mask).swapaxes(1, 2)
+        for fragment in (accumulator, source):
+            if fragment:
+                fragment.lend(mask)
+                fragment.groups[groups] = cores.numbers(groups)
+        accumulator.values[groups] = start + sign * product
+
+    return step
+
+
+def agreed(read: Read, mask: Mask, machine: Machine, what: str) -> Values:
+    """A value that all threads of a warpgroup must share, by active warpgroup.
+
+    Raises
+    ------
+    NotUniform
+    """
+    values = machine.lanes.spread(read()).reshape(-1, WARPGROUP)[mask.warpgroups]
+    differs = (values != values[:, :1]).any(axis=1)
+    if differs.any():
+        group = int(mask.warpgroups[np.flatnonzero(differs)[0]])
+        raise NotUniform(f"the threads of the warpgroup have different values for {what}", group * WARPGROUP)
+    return values[:, 0]
+
+
+def _accumulator(fragment: Fragment, machine: Machine) -> Callable[[Mask, Values], Values]:
+    """A closure that returns D before the product: what flies, what the registers hold, or zero where not kept."""
+    reads = [machine.read(register, "f32") for register in fragment.registers]
+
+    def before(mask: Mask, keep: Values) -> Values:
+        groups = mask.warpgroups
+        if not fragment.values.size:
+            fragment.values = np.zeros((len(fragment.groups), 64, 2 * len(reads)), np.float32)
+        values = fragment.values[groups]
+        values[~keep] = 0
+        fresh = keep & np.array([not fragment.flying >> g & 1 for g in groups.tolist()])
+        if fresh.any():
+            columns = [machine.lanes.spread(read()).reshape(-1, WARPGROUP)[groups[fresh]] for read in reads]
+            values[fresh] = from_registers(np.stack(columns))
+        return values
+
+    return before
+
+
+def _from_shared(operand: Operand, rows: int, transposed: bool, kind: str, machine: Machine) -> Matrices:
+    """A or B by its matrix descriptor."""
+    descriptor, cores = machine.read(operand, "u64"), machine.unit(TensorCores)
+
+    def matrices(mask: Mask) -> Values:
+        groups, shared = mask.warpgroups, machine.shared
+        lanes: Indices = groups * WARPGROUP
+        described = agreed(descriptor, mask, machine, "a matrix descriptor")
+        addresses = piece_addresses(described, rows, transposed, lanes)
+        places = shared.pieces(addresses, machine.lanes.block_of[lanes], lanes, "wgmma operand")
+        machine.counters.shared_bytes_loaded += 16 * places.size
+        if shared.ordering:
+            shared.ordering.read_by_wgmma(places.reshape(len(groups), -1), groups, cores.numbers(groups))
+        found = _floats(shared.by_piece()[places], kind)
+        return found.reshape(len(groups), DEPTH, rows).swapaxes(1, 2) if transposed else found.reshape(-1, rows, DEPTH)
+
+    return matrices
+
+
+def _from_registers(operand: Operand, kind: str, machine: Machine) -> Matrices:
+    """A in four registers of two elements, each a quarter of 16 x 16 as in mma."""
+    reads = [machine.read(register, "b32") for register in items(operand)]
+
+    def matrices(mask: Mask) -> Values:
+        groups = mask.warpgroups
+        columns = [machine.lanes.spread(read()).reshape(-1, WARPGROUP)[groups] for read in reads]
+        # half of k, half of the warp's rows, group, warp, row, quad, pair
+        split = _floats(np.stack(columns).view(np.uint16), kind).reshape(2, 2, len(groups), 4, 8, 4, 2)
+        return split.transpose(2, 3, 1, 4, 0, 5, 6).reshape(len(groups), 64, DEPTH)
+
+    return matrices
+
+
+def _floats(bits: Values, kind: str) -> Values:
+    return bf16_to_float(bits) if kind == "bf16" else bits.view(np.float16).astype(np.float32)
