@@ -1,1 +1,38 @@
-"""Attention kernels: our own, and the float64 reference they are checked against."""
+"""Attention kernels of our own, and the float64 reference that they are checked against.
+
+The functions of :data:`attnsim.kernels.catalog.OPERATIONS` are here under their names, on NumPy arrays (run by the
+interpreter) or on CuPy arrays (run by the GPU); float16 is fp16, uint16 holds the bits of bf16. Each is imported when
+it is first asked for, and this package needs NumPy alone until something is launched.
+
+Examples
+--------
+>>> import numpy as np
+>>> import attnsim.kernels as ak
+>>> q = k = v = np.ones((1, 1, 64, 64), np.float16)
+>>> o, lse = ak.flash_forward(q, k, v, causal=True)
+>>> o.shape, float(o[0, 0, 0, 0])
+((1, 1, 64, 64), 1.0)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """An operation by the name of its function (PEP 562)."""
+    if not name.startswith("_"):
+        from attnsim.kernels.calling import on_arrays
+        from attnsim.kernels.catalog import OPERATIONS
+
+        for operation in OPERATIONS.values():
+            if operation.function == name:
+                globals()[name] = found = on_arrays(operation)
+                return found
+    raise AttributeError(f"module 'attnsim.kernels' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from attnsim.kernels.catalog import OPERATIONS
+
+    return sorted({*globals(), *(operation.function for operation in OPERATIONS.values())})

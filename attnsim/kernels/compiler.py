@@ -1,12 +1,15 @@
-"""NVRTC: CUDA source to PTX (for the interpreter) and to a CUBIN (for resources and for a GPU), with no driver."""
+"""CUDA source to PTX (for the interpreter) and to a CUBIN (for resources and for a GPU), with no driver."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from dataclasses import dataclass
-from typing import Any
 
+from attnsim.kernels import compile_cache
+from attnsim.kernels.nvrtc import CompileError, find_nvrtc
+from attnsim.kernels.sources import source_hash
 from attnsim.kernels.variant import Variant
 from attnsim.models.errors import InputError
 
@@ -76,7 +79,7 @@ class Compiled:
 
 @functools.cache
 def compile_variant(variant: Variant, arch: str = "80", *, cubin: bool = True) -> Compiled:
-    """Compile a variant for ``sm_<arch>``.
+    """Compile a variant for ``sm_<arch>``, or take it from the cache of an earlier run.
 
     Parameters
     ----------
@@ -91,38 +94,17 @@ def compile_variant(variant: Variant, arch: str = "80", *, cubin: bool = True) -
     InputError
         When NVRTC is not installed, or with the compiler's messages when it refuses the source.
     """
-    try:
-        from cuda.bindings import nvrtc
-    except ImportError:
-        raise InputError(
-            "compiling kernels without a GPU needs NVRTC; install it with: pip install 'attnsim[cuda-cpu]'"
-        ) from None
-    target = "sm" if cubin else "compute"
-    options = [*variant.options, f"-arch={target}_{arch}"]
+    nvrtc = find_nvrtc()
+    options = [*variant.options, f"-arch={'sm' if cubin else 'compute'}_{arch}"]
     if cubin:
         options.append("--ptxas-options=-v")
-    status, program = nvrtc.nvrtcCreateProgram(variant.text().encode(), variant.source.encode(), 0, [], [])
-    _check(nvrtc, status, variant, "create")
-    try:
-        encoded = [option.encode() for option in options]
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
-        log = _fetch(nvrtc, program, "ProgramLog").decode(errors="replace").rstrip("\0")
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise InputError(f"{variant.label} does not compile for sm_{arch}:\n{log}")
-        ptx = _fetch(nvrtc, program, "PTX").decode().rstrip("\0")
-        binary = _fetch(nvrtc, program, "CUBIN") if cubin else b""
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-    return Compiled(ptx, binary, log)
-
-
-def _fetch(nvrtc: Any, program: object, what: str) -> bytes:
-    _, size = getattr(nvrtc, f"nvrtcGet{what}Size")(program)
-    buffer: bytes = b" " * size
-    getattr(nvrtc, f"nvrtcGet{what}")(program, buffer)
-    return buffer
-
-
-def _check(nvrtc: Any, status: object, variant: Variant, step: str) -> None:
-    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise InputError(f"NVRTC cannot {step} {variant.label}: {status}")
+    told = ["1", source_hash(variant), *map(str, nvrtc.version), *(o for o in options if not o.startswith("-I"))]
+    key = hashlib.sha256("\0".join(told).encode()).hexdigest()[:40]
+    binary = compile_cache.read(key)
+    if binary is None:
+        try:
+            binary = nvrtc.compile(variant.text(), variant.source, options)
+        except CompileError as error:
+            raise InputError(f"{variant.label} does not compile for sm_{arch}:\n{error}") from None
+        compile_cache.write(key, binary)
+    return Compiled(binary.ptx, binary.cubin, binary.log)

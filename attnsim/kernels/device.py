@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from numpy.typing import NDArray
+
 from attnsim.kernels.variant import Variant
 from attnsim.models.gpu import Gpu
 
@@ -39,6 +41,27 @@ class Device(Protocol):
 
     def upload(self, array: Any) -> Array:
         """A NumPy array, on the device."""
+        ...
+
+    def download(self, array: Array) -> NDArray[Any]:
+        """An array of the device, in NumPy."""
+        ...
+
+    def tensor_map(self, array: Array, rows: int) -> Any:
+        """What the tensor copy engine of Hopper and newer takes: an argument of a kernel, for boxes of one head.
+
+        Parameters
+        ----------
+        array : array ``[batch, heads, seq, head_dim]``
+            16-bit.
+        rows : int
+            Of a box; it is 64 elements wide, and rows past the end of a head are zeros.
+
+        Raises
+        ------
+        InputError
+            When the device has none, or refuses the shape.
+        """
         ...
 
     def launch(self, variant: Variant, grid: Grid, arguments: Mapping[str, Array]) -> None:

@@ -9,10 +9,10 @@ from attnsim.kernels.outcome import Outcome
 from attnsim.models.mask import Mask
 from attnsim.models.workload import Workload
 
-__all__ = ["exercise", "naive_passes", "variants"]
+__all__ = ["exercise", "naive_passes_forward", "variants"]
 
 
-def naive_passes(
+def naive_passes_forward(
     device: Device, q: Array, k: Array, v: Array, *, mask: Mask | None = None, scale: float | None = None
 ) -> tuple[Array, Array]:
     """O and the log-sum-exp, in four kernels, or five where the mask hides something.

@@ -1,26 +1,35 @@
 """Time on a GPU with CUDA events: cold or warm L2, in a stream or as a graph, every sample kept.
 
 ``cupyx.profiler.benchmark`` synchronises after every repeat and never flushes the L2, so that short kernels show the
-latency of a launch; here a whole burst of samples is queued before anything is waited for.
+latency of a launch; here a whole burst of samples is queued before anything is waited for. The burst stands behind a
+kernel that does nothing for as long as the CPU needs to queue it: otherwise the GPU would wait for Python between the
+start event and the kernel, and the time of anything shorter than a tenth of a millisecond would be Python's.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+from attnsim.kernels import probe_kernels
 from attnsim.kernels.clocks import Clocks, Reading
 from attnsim.kernels.gpu import CudaDevice
 
-Mode = Literal["cold", "warm", "graph"]
-MODES: tuple[Mode, ...] = ("cold", "warm", "graph")
+Mode = Literal["cold", "warm", "graph", "cold graph"]
+MODES: tuple[Mode, ...] = ("cold", "warm", "graph", "cold graph")
 
 BURST = 5
 """Samples queued between two looks at the clocks."""
 CALLS_PER_GRAPH = 10
-"""Calls captured in one graph: its own launch is shared among them."""
+"""Calls captured in one graph, so that its own launch is shared among them; with the L2 flushed it can be one only."""
+
+SHORTEST_GATE_S = 1e-4
+LONGEST_GATE_S = 0.05
+"""A burst that takes longer to queue than this runs kernels for which Python's share does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +46,9 @@ class Timing:
 
     Parameters
     ----------
-    mode : {"cold", "warm", "graph"}
-        The L2 flushed before every call; the call repeated on the same data; the same from a CUDA graph.
+    mode : {"cold", "warm", "graph", "cold graph"}
+        The L2 flushed before every call; the call repeated on the same data; the same from a CUDA graph of ten calls;
+        a graph of one call after a flush.
     samples : tuple of Sample
         In order, throttled ones included.
     """
@@ -47,15 +57,23 @@ class Timing:
     samples: tuple[Sample, ...]
 
     @property
+    def _kept(self) -> tuple[Sample, ...]:
+        return tuple(sample for sample in self.samples if not sample.state.throttled) or self.samples
+
+    @property
     def kept(self) -> tuple[float, ...]:
         """Seconds of the samples that were not throttled; of all when every one was."""
-        good = tuple(sample.seconds for sample in self.samples if not sample.state.throttled)
-        return good or tuple(sample.seconds for sample in self.samples)
+        return tuple(sample.seconds for sample in self._kept)
 
     @property
     def throttled(self) -> int:
         """How many samples were throttled."""
         return sum(bool(sample.state.throttled) for sample in self.samples)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why samples were throttled, each reason once."""
+        return tuple(dict.fromkeys(reason for sample in self.samples for reason in sample.state.throttled))
 
     @property
     def median_s(self) -> float:
@@ -69,6 +87,45 @@ class Timing:
             return 0.0
         low, _, high = statistics.quantiles(self.kept, n=4, method="inclusive")
         return high - low
+
+    @property
+    def sm_mhz(self) -> float | None:
+        """Median SM clock of the kept samples; None where the driver does not tell."""
+        clocks = [sample.state.sm_mhz for sample in self._kept if sample.state.sm_mhz is not None]
+        return statistics.median(clocks) if clocks else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON: samples in bursts, each with the state of the GPU after it."""
+        bursts = itertools.groupby(self.samples, key=lambda sample: id(sample.state))
+        groups = [list(burst) for _, burst in bursts]
+        return {
+            "mode": self.mode,
+            "median_s": self.median_s,
+            "iqr_s": self.iqr_s,
+            "kept": len(self.kept),
+            "throttled": self.throttled,
+            "reasons": list(self.reasons),
+            "sm_mhz": self.sm_mhz,
+            "bursts": [
+                {"samples_s": [one.seconds for one in burst], **burst[0].state.to_dict()} for burst in groups
+            ],
+        }
+
+
+class Watch(Protocol):
+    """What times a call: :class:`Stopwatch`, or a stand-in for it in tests."""
+
+    def time(
+        self,
+        call: Callable[[], object],
+        mode: Mode = "cold",
+        *,
+        samples: int = 30,
+        warm_up: int = 3,
+        limit_s: float = 2.0,
+    ) -> Timing:
+        """Run a call until there are `samples` of it, or `limit_s` is used up."""
+        ...
 
 
 class Stopwatch:
@@ -85,9 +142,13 @@ class Stopwatch:
         import cupy
 
         self._cupy = cupy
+        self._device = device
+        # One for all: the memory pool keeps what was freed apart by stream.
+        self._stream = cupy.cuda.Stream(non_blocking=True)
         self.clocks = clocks or Clocks(cupy.cuda.runtime.deviceGetPCIBusId(cupy.cuda.runtime.getDevice()))
         # Twice the L2, so that nothing of the last call's data is left in it.
         self._flush = cupy.empty(2 * int(device.gpu.l2.capacity_bytes), "uint8")
+        probe_kernels.wait(device, 0.0)  # loaded now: a load between two events would be timed
 
     def time(
         self,
@@ -104,39 +165,63 @@ class Stopwatch:
         ----------
         call : callable
             Queues work on the current stream and does not wait for it.
-        mode : {"cold", "warm", "graph"}
+        mode : {"cold", "warm", "graph", "cold graph"}
         samples, warm_up : int
         limit_s : float
             GPU time after which no further burst is begun.
         """
-        with self._cupy.cuda.Stream(non_blocking=True) as stream:
+        calls = {"graph": CALLS_PER_GRAPH, "cold graph": 1}.get(mode, 0)
+        self._device.synchronize()  # inputs are made on another stream, which this one does not wait for
+        with self._stream as stream:
             for _ in range(warm_up):
                 call()
             stream.synchronize()
-            run, calls = (self._graph(call, stream), CALLS_PER_GRAPH) if mode == "graph" else (call, 1)
+            run = self._graph(call, calls, stream) if calls else call
+            gate_s = self._gate(run, stream)
             found: list[Sample] = []
-            while len(found) < samples and sum(one.seconds * calls for one in found) < limit_s:
-                burst = self._burst(run, stream, min(BURST, samples - len(found)), flush=mode == "cold")
+            while len(found) < samples and sum(one.seconds for one in found) * max(1, calls) < limit_s:
+                count = min(BURST, samples - len(found))
+                burst, gate_s = self._burst(run, stream, count, gate_s, flush=mode.startswith("cold"))
                 state = self.clocks.read()
-                found += [Sample(seconds / calls, state) for seconds in burst]
+                found += [Sample(seconds / max(1, calls), state) for seconds in burst]
         return Timing(mode, tuple(found))
 
-    def _burst(self, run: Callable[[], object], stream: Any, count: int, *, flush: bool) -> list[float]:
-        events = []
-        for _ in range(count):
-            if flush:
-                self._flush.fill(0)
-            start, stop = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-            start.record(stream)
-            run()
-            stop.record(stream)
-            events.append((start, stop))
+    def _gate(self, run: Callable[[], object], stream: Any) -> float:
+        """Seconds for which a burst is held back: twice what queueing it takes."""
+        start = time.perf_counter()
+        run()
+        queueing = time.perf_counter() - start
         stream.synchronize()
-        return [self._cupy.cuda.get_elapsed_time(start, stop) / 1e3 for start, stop in events]  # CUDA counts ms
+        return min(LONGEST_GATE_S, max(SHORTEST_GATE_S, 2 * BURST * queueing))
 
-    def _graph(self, call: Callable[[], object], stream: Any) -> Callable[[], object]:
+    def _burst(
+        self, run: Callable[[], object], stream: Any, count: int, gate_s: float, *, flush: bool
+    ) -> tuple[list[float], float]:
+        """Seconds of each call, and the gate that was shut until the last of them was queued."""
+        while True:
+            gate = self._cupy.cuda.Event()
+            probe_kernels.wait(self._device, gate_s)
+            gate.record(stream)
+            events = [self._queued(run, stream, flush) for _ in range(count)]
+            in_time = not gate.done
+            stream.synchronize()
+            if in_time or gate_s >= LONGEST_GATE_S:
+                # CUDA counts in milliseconds.
+                return [self._cupy.cuda.get_elapsed_time(start, stop) / 1e3 for start, stop in events], gate_s
+            gate_s = min(LONGEST_GATE_S, 2 * gate_s)
+
+    def _queued(self, run: Callable[[], object], stream: Any, flush: bool) -> tuple[Any, Any]:
+        if flush:
+            self._flush.data.memset_async(0, self._flush.nbytes, stream)
+        start, stop = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        start.record(stream)
+        run()
+        stop.record(stream)
+        return start, stop
+
+    def _graph(self, call: Callable[[], object], calls: int, stream: Any) -> Callable[[], object]:
         stream.begin_capture()
-        for _ in range(CALLS_PER_GRAPH):
+        for _ in range(calls):
             call()
         graph = stream.end_capture()
         graph.launch(stream)

@@ -74,8 +74,8 @@ struct KeyTiles {
     __device__ __forceinline__ bool any() const { return stop > first; }
 };
 
-// Copies the visible tiles, last one first, as buffers become free. A fresh mbarrier counts as just past an odd phase, so
-// that the first turn of the ring does not wait.
+// Copies the visible tiles, last one first, as buffers become free. A fresh mbarrier counts as just past an odd phase,
+// so that the first turn of the ring does not wait.
 __device__ __forceinline__ void produce(const Pipeline& pipe, const TensorMap& q_map, const TensorMap& k_map,
                                         const TensorMap& v_map, KeyTiles tiles, int row, int head, int kv_head) {
     pipe.q().load(q_map, pipe.q_full(), row, head);
@@ -177,8 +177,8 @@ __device__ __forceinline__ void consume(float (&o)[kDim / 2], OnlineSoftmax& sof
     pin(o);
 }
 
-// Divides by the row sums and writes the first `valid` of the warpgroup's rows. Each warp's rows of O pass through its own
-// rows of Q, which nobody reads any more, so that every thread stores 16 bytes.
+// Divides by the row sums and writes the first `valid` of the warpgroup's rows. Each warp's rows of O pass through its
+// own rows of Q, which nobody reads any more, so that every thread stores 16 bytes.
 __device__ __forceinline__ void store(const float (&o)[kDim / 2], OnlineSoftmax& softmax, QTile staging, Element* out,
                                       float* lse, int valid, int consumer, float scale_log2) {
     const int lane = threadIdx.x % kWarp, warp_row = threadIdx.x % 128 / kWarp * 16;
@@ -238,12 +238,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             produce(pipe, q_map, k_map, v_map, tiles, at.row_tile * kRows, at.head, at.head / group);
     } else {
         take_registers<kConsumerRegisters>();
-        const int consumer = threadIdx.x / 128 - 1;
+        const int consumer = threadIdx.x / 128 - 1, first_row = at.row_tile * kRows + consumer * 64;
         float o[kDim / 2];
 #pragma unroll
         for (int i = 0; i < kDim / 2; ++i) o[i] = 0.f;
         OnlineSoftmax softmax;
-        if (tiles.any()) consume(o, softmax, pipe, band, tiles, at.row_tile * kRows + consumer * 64, consumer, scale_log2);
+        if (tiles.any()) consume(o, softmax, pipe, band, tiles, first_row, consumer, scale_log2);
         // Where to: worked out again, since beside S, P and O there is no register to keep it in.
         const Position to = position(opaque(seq_q), heads, section);
         const int row = to.row_tile * kRows + consumer * 64;

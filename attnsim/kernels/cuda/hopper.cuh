@@ -41,8 +41,8 @@ __device__ __forceinline__ void mbarrier_wait(uint32 barrier, uint32 parity) {
 __device__ __forceinline__ void tensor_copy(uint32 shared, const TensorMap& map, uint32 barrier, int column, int row,
                                             int plane) {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];\n" ::
-            "r"(shared),
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4, %5}], [%2];\n" ::"r"(shared),
         "l"(reinterpret_cast<uint64>(&map)), "r"(barrier), "r"(column), "r"(row), "r"(plane)
         : "memory");
 }
@@ -61,8 +61,8 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
 
 // Stores four 8 x 8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i.
 __device__ __forceinline__ void stmatrix_x4(uint32 address, const uint32 (&r)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(r[0]), "r"(r[1]),
-                 "r"(r[2]), "r"(r[3])
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(r[0]),
+                 "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
 }
 

@@ -39,6 +39,24 @@ extern "C" __global__ void __launch_bounds__(256) probe_copy(const uint4* source
     for (; i < count; i += stride) target[i] = source[i];
 }
 
+// Sums `count` vectors of 16 bytes `passes` times over. The L1 is passed by (.cg), so that every pass is the L2's to
+// answer, or the memory's behind it where they do not fit.
+extern "C" __global__ void __launch_bounds__(256) probe_reread(const uint4* source, uint32* sink, int64 count, int passes) {
+    const int64 stride = static_cast<int64>(gridDim.x) * blockDim.x;
+    uint32 sum = 0;
+    for (int pass = 0; pass < passes; ++pass) {
+#pragma unroll 4
+        for (int64 i = static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+            uint32 x, y, z, w;
+            asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                         : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
+                         : "l"(source + i));
+            sum += x ^ y ^ z ^ w;
+        }
+    }
+    if (sum == 0x9e3779b9u) *sink = sum;
+}
+
 // `rounds` exponentials on each of kChains chains.
 extern "C" __global__ void __launch_bounds__(256) probe_exp(float* sink, int rounds) {
     float x[kChains];
@@ -117,4 +135,13 @@ extern "C" __global__ void __launch_bounds__(32) probe_latency(const uint32* nex
     asm volatile("mov.u64 %0, %%clock64;\n" : "=l"(stop) : "r"(at) : "memory");
     *sink = at;
     *clocks = stop - start;
+}
+
+// Holds the stream for a while: what is queued behind it meanwhile runs without waiting for the CPU.
+extern "C" __global__ void __launch_bounds__(32) probe_wait(int64 nanoseconds) {
+    int64 start, now;
+    asm volatile("mov.u64 %0, %%globaltimer;\n" : "=l"(start));
+    do {
+        asm volatile("mov.u64 %0, %%globaltimer;\n" : "=l"(now));
+    } while (now - start < nanoseconds);
 }

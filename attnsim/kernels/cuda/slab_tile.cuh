@@ -35,8 +35,8 @@ struct SlabTile {
         return matrix_descriptor(base + step / 4 * kSlabBytes + row * 128 + step % 4 * 32, 16, 1024);
     }
 
-    // An operand whose k runs along the rows, of all columns: k from 16 step to 16 step + 15. Groups of eight k are 1024
-    // bytes apart, groups of 64 columns a slab.
+    // An operand whose k runs along the rows, of all columns: k from 16 step to 16 step + 15. Groups of eight k are
+    // 1024 bytes apart, groups of 64 columns a slab.
     __device__ __forceinline__ uint64 along_rows(int step) const {
         return matrix_descriptor(base + step * 2048, kSlabBytes, 1024);
     }

@@ -54,7 +54,7 @@ def longest_first(w: Workload) -> bool:
 def tile_of(w: Workload) -> FlashTile:
     """The tile; blocks are not persistent, each SM holds one."""
     tile = hopper_tile(64 * consumers(w.head_dim), KEYS, longest_first=longest_first(w))
-    return replace(tile, persistent=False)
+    return replace(tile, persistent=False, edges_only=True)
 
 
 def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:

@@ -151,7 +151,7 @@ def test_wgmma(name: str) -> None:
     for i in range(p.columns // 2):
         row, column = rows_and_columns(i)
         d[:, :, i] = c[:, row, column]
-    arguments = {"image": image, "descriptors": descriptors, "a": fragments, "d": d}
+    arguments: dict[str, Array] = {"image": image, "descriptors": descriptors, "a": fragments, "d": d}
     counters = run(wgmma_kernel(p, image.nbytes), "kernel", 1, THREADS, arguments)
     product = p.signs[0] * p.signs[1] * (decode(a) @ decode(b).swapaxes(1, 2))
     want = product + (c if p.keep else 0)
@@ -173,10 +173,12 @@ TOUCHES = {
 def test_registers_belong_to_the_tensor_cores_until_waited_for(line: str) -> None:
     p = Product(TOUCHES[line], (False, True))
     text = wgmma_kernel(p, 1 << 15)
-    memory = {"image": np.zeros(1 << 14, np.uint16), "descriptors": np.zeros((WARPGROUPS, 2), np.uint64)}
-    place(memory["image"], np.zeros((64, 16), np.uint16), 0, 1, transposed=False)
-    memory["descriptors"][:] = [1 << 62 | 64 << 32 | 1 << 16]
-    arguments = memory | {"a": np.zeros((THREADS, 8), np.uint16), "d": np.zeros((THREADS, 32), np.float32)}
+    arguments: dict[str, Array] = {
+        "image": np.zeros(1 << 14, np.uint16),
+        "descriptors": np.full((WARPGROUPS, 2), 1 << 62 | 64 << 32 | 1 << 16, np.uint64),
+        "a": np.zeros((THREADS, 8), np.uint16),
+        "d": np.zeros((THREADS, 32), np.float32),
+    }
     wait = "wgmma.wait_group.sync.aligned 0;"
     run(text.replace(wait, f"{wait}\n{line}"), "kernel", 1, THREADS, arguments)
     with pytest.raises(RegisterInFlight, match="a wgmma works on a register of this instruction"):

@@ -1,0 +1,204 @@
+"""The operations that have CUDA kernels: one record each, from which commands, tests and benchmarks take theirs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from attnsim.kernels.device import Device
+from attnsim.kernels.outcome import TOLERANCE, Outcome
+from attnsim.kernels.variant import Variant
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.gpu_fields import nearest
+from attnsim.models.schedule import Schedule
+from attnsim.models.workload import Workload
+
+SCORES_IN_16_BITS = 2.0
+"""Slack where S is rounded before the exponential: a score of 6 in bf16 is off by up to 2^-7, and P relatively so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Something that kernels of ours compute.
+
+    Parameters
+    ----------
+    name : str
+        As commands take it.
+    module : str
+        Module of :mod:`attnsim.kernels` that launches its kernels; imported when something of it is asked for.
+    function : str
+        The operation in that module.
+    implementation : str
+        Its record in :data:`attnsim.models.own_kernels.OWN_KERNELS`.
+    description : str
+    passes : str
+        Direction of the workloads that it answers.
+    head_dims : tuple of int
+    causal, window, gqa, rectangular : bool
+        Whether it takes causal masks, windows, fewer key/value heads than query heads, and as many keys as one likes.
+    masks : tuple of str
+        Patterns, as text, that only it takes.
+    slack : float
+        Times :data:`attnsim.kernels.outcome.TOLERANCE` that it may be off, where it rounds more than its output.
+    example_gpu : str
+        A GPU that it runs on, for where none is named.
+    experimental : bool
+        Run in the interpreter, not yet on a GPU.
+    """
+
+    name: str
+    module: str
+    function: str
+    implementation: str
+    description: str
+    passes: str = "fwd"
+    head_dims: tuple[int, ...] = (64, 128, 256)
+    causal: bool = True
+    window: bool = True
+    gqa: bool = True
+    rectangular: bool = True
+    masks: tuple[str, ...] = ()
+    slack: float = 1.0
+    example_gpu: str = "a100-sxm4-80gb"
+    experimental: bool = False
+
+    def _import(self) -> Any:
+        return importlib.import_module(f"attnsim.kernels.{self.module}")
+
+    def variants(self) -> tuple[Variant, ...]:
+        """Every compilation that it can ask for."""
+        found: tuple[Variant, ...] = self._import().variants()
+        return found
+
+    def exercise(self, device: Device, w: Workload, seed: int = 0) -> Outcome:
+        """Random inputs through the operation and through the float64 reference."""
+        found: Outcome = self._import().exercise(device, w, seed)
+        return found
+
+    def tolerance(self, dtype: str) -> float:
+        """Largest allowed ``max |got - want| / max |want|``."""
+        return self.slack * TOLERANCE[dtype]
+
+    def call(self) -> Callable[..., Any]:
+        """The operation: (device, arrays, keywords) to arrays."""
+        found: Callable[..., Any] = getattr(self._import(), self.function)
+        return found
+
+    def schedule(self, w: Workload, gpu: Gpu) -> Schedule:
+        """The tile program of a workload on a GPU, as the simulator plays it.
+
+        Raises
+        ------
+        InputError
+            When no tile of it fits.
+        """
+        from attnsim.models.own_kernels import OWN_KERNELS
+
+        record = next(one for one in OWN_KERNELS if one.name == self.implementation)
+        return record.build(w, gpu, None)
+
+
+OPERATIONS: dict[str, Operation] = {
+    one.name: one
+    for one in (
+        Operation(
+            "naive",
+            "naive",
+            "naive_forward",
+            "attnsim_naive",
+            "unfused: scores, softmax and PV as kernels of their own, S and P in global memory",
+            slack=SCORES_IN_16_BITS,
+        ),
+        Operation(
+            "naive-passes",
+            "naive_passes",
+            "naive_passes_forward",
+            "attnsim_naive_passes",
+            "the same with scaling and mask as passes of their own over S",
+            slack=SCORES_IN_16_BITS,
+        ),
+        Operation(
+            "flash",
+            "flash",
+            "flash_forward",
+            "attnsim_flash",
+            "fused forward in FlashAttention-2's loop order",
+        ),
+        Operation(
+            "sparse",
+            "sparse",
+            "sparse_forward",
+            "attnsim_sparse",
+            "flash over a list of visible blocks",
+            masks=(
+                "causal, window 64, global 16",
+                "dilated 48 step 3, global 8",
+                "block window 1x64, random 2x64 seed 1, global 32",
+            ),
+        ),
+        Operation(
+            "decode",
+            "decode",
+            "decode_attention",
+            "attnsim_decode",
+            "split-KV decode: keys shared out over blocks, then combined",
+            passes="decode",
+        ),
+        Operation(
+            "linear",
+            "linear",
+            "linear_forward",
+            "attnsim_linear",
+            "linear attention with elu(x) + 1: over all keys, or causal in chunks",
+            head_dims=(64, 128),
+            window=False,
+            rectangular=False,
+        ),
+        Operation(
+            "linear-decode",
+            "linear",
+            "linear_decode",
+            "attnsim_linear",
+            "the same token by token, on the sums over all keys before",
+            passes="decode",
+            head_dims=(64, 128),
+            window=False,
+            rectangular=False,
+        ),
+        Operation(
+            "flash-backward",
+            "backward",
+            "flash_backward",
+            "attnsim_flash_backward",
+            "gradients of fused attention, probabilities recomputed",
+            passes="bwd",
+        ),
+        Operation(
+            "flash-hopper",
+            "hopper",
+            "flash_hopper",
+            "attnsim_flash_hopper",
+            "fused forward with wgmma, the tensor copy engine and register hand-over (sm_90a)",
+            head_dims=(64, 128),
+            example_gpu="h100-sxm5-80gb",
+            experimental=True,
+        ),
+    )
+}
+
+
+def find_operation(name: str) -> Operation:
+    """The operation of a name.
+
+    Raises
+    ------
+    InputError
+        Unknown name; says the nearest and all.
+    """
+    if name not in OPERATIONS:
+        raise InputError(f"unknown kernel {name!r}; {nearest(name, OPERATIONS)}; all: {', '.join(OPERATIONS)}")
+    return OPERATIONS[name]

@@ -1,0 +1,87 @@
+"""What ran in the interpreter beside what the schedule says: the same quantities, kernel by kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from attnsim.kernels.cpu.counters import Counters
+from attnsim.kernels.cpu.device import Launched
+from attnsim.models.schedule import Kernel, Schedule
+
+EXACT = ("blocks", "load", "store")
+"""What must agree to the last byte; the schedule's FLOPs and exponentials are what it charges for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """One quantity of one kernel.
+
+    Parameters
+    ----------
+    kernel : str
+    quantity : str
+        "blocks", "load Q", "tensor FLOPs", ...
+    unit : str
+    counted : int
+        By the interpreter.
+    planned : int or None
+        By the schedule; None for what it says nothing of.
+    """
+
+    kernel: str
+    quantity: str
+    unit: str
+    counted: int
+    planned: int | None = None
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the two are equal; None where there is nothing to compare."""
+        return None if self.planned is None else self.counted == self.planned
+
+    @property
+    def must_agree(self) -> bool:
+        """Whether a difference is a bug."""
+        return self.quantity.split()[0] in EXACT
+
+
+def compare(launches: Sequence[Launched], schedule: Schedule) -> list[Count]:
+    """Counts of every kernel that ran or was planned, in launch order; several launches of one kernel are summed."""
+    names = dict.fromkeys([*(kernel.name for kernel in schedule.kernels), *(one.variant.entry for one in launches)])
+    found: list[Count] = []
+    for name in names:
+        ran = [one for one in launches if one.variant.entry == name]
+        planned = [kernel for kernel in schedule.kernels if kernel.name == name]
+        found += _counts(name, ran, planned)
+    return found
+
+
+def _counts(name: str, ran: Sequence[Launched], planned: Sequence[Kernel]) -> Iterator[Count]:
+    total = sum((one.counters for one in ran), Counters())
+    blocks = sum(math.prod(one.grid) for one in ran)
+    yield Count(name, "blocks", "", blocks, sum(kernel.blocks for kernel in planned))
+    wanted: dict[tuple[str, str], int] = {}
+    for kernel in planned:
+        for key, count in kernel.requested().items():
+            wanted[key] = wanted.get(key, 0) + count
+    got = {key[1:]: 0 for one in ran for key, _ in one.requested()}
+    for one in ran:
+        for (_, kind, tensor), count in one.requested():
+            got[kind, tensor] += count
+    for kind, tensor in sorted({*got, *wanted}):
+        key = kind, tensor
+        yield Count(name, f"{kind} {tensor}", "B", got.get(key, 0), wanted.get(key, 0))
+    on_tensor_cores = [kernel for kernel in planned if kernel.path != "simt"]
+    flops = sum(kernel.total("flops") for kernel in on_tensor_cores)
+    yield Count(name, "tensor FLOPs", "", total.tensor_flops, flops)
+    yield Count(name, "exponentials", "", total.exponentials, sum(kernel.total("exps") for kernel in planned))
+    yield Count(name, "FP32 FLOPs", "", total.flops)
+    yield Count(name, "sectors loaded", "32 B", total.sectors_loaded)
+    yield Count(name, "sectors stored", "32 B", total.sectors_stored)
+    yield Count(name, "shared memory", "B", total.shared_bytes_loaded + total.shared_bytes_stored)
+    yield Count(name, "bank conflicts", "", total.bank_conflicts)
+    yield Count(name, "barriers", "", total.barriers)
+    yield Count(name, "shuffles", "", total.shuffles)
+    yield Count(name, "local memory", "B", total.local_bytes)

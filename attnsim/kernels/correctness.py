@@ -1,0 +1,84 @@
+"""Whether an operation is right on a device: the questions put to it, and its answer as a record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from attnsim.kernels.catalog import Operation
+from attnsim.kernels.device import Device
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+
+FULL = Mask()
+
+LONG = 500
+"""Lengths beyond it are checked with one head and the first two widths: the float64 reference holds all scores."""
+
+
+SHORT, MIDDLE, CACHE = 127, 500, 4096
+"""Ragged lengths of the quick questions, and a cache that is long enough for decoding to split it."""
+
+
+def case(one: Operation, seq: int, head_dim: int, dtype: str = "bf16", mask: Mask = FULL, heads: int = 4) -> Workload:
+    """A workload that the operation answers, its heads in groups of four where it takes groups."""
+    return Workload(
+        batch=1,
+        heads_q=heads,
+        heads_kv=max(1, heads // 4) if one.gqa else heads,
+        seq_q=1 if one.passes == "decode" else seq,
+        seq_kv=seq,
+        head_dim=head_dim,
+        dtype=dtype,
+        passes=one.passes,
+        mask=mask,
+    )
+
+
+def masks_of(one: Operation, seq: int, dtype: str = "bf16") -> list[Mask]:
+    """The kinds of mask that an operation plays; windows in bf16 alone, both formats share their code."""
+    if one.passes == "decode":
+        return [FULL]
+    if one.masks:
+        return [Mask.parse(text) for text in one.masks]
+    found = [FULL, *([Mask.causal()] if one.causal else [])]
+    return [*found, Mask.sliding_window(max(1, seq // 4))] if one.window and dtype == "bf16" else found
+
+
+def cases(one: Operation, seq: int) -> Iterator[Workload]:
+    """One length in both formats, at every width, with every kind of mask."""
+    for dtype in ("bf16", "fp16"):
+        for head_dim in one.head_dims if seq <= LONG else one.head_dims[:2]:
+            for mask in masks_of(one, seq, dtype):
+                yield case(one, seq, head_dim, dtype, mask, heads=4 if seq <= LONG else 1)
+
+
+def quick_cases(one: Operation) -> Iterator[Workload]:
+    """Both formats, every width and every kind of mask, each at one length or two."""
+    for dtype in ("bf16", "fp16"):
+        for head_dim in one.head_dims:
+            if one.passes == "decode":
+                yield from (case(one, seq, head_dim, dtype) for seq in (SHORT, CACHE))
+                continue
+            for number, mask in enumerate(masks_of(one, MIDDLE, dtype)):
+                yield case(one, MIDDLE if number else SHORT, head_dim, dtype, mask)
+
+
+def check(one: Operation, device: Device, w: Workload, seed: int) -> dict[str, Any]:
+    """Random inputs through the operation and through float64.
+
+    Returns
+    -------
+    dict
+        ``errors`` by tensor (None for one that is not finite), ``tolerance`` and ``ok``.
+    """
+    errors, allowed = one.exercise(device, w, seed).errors(), one.tolerance(w.dtype)
+    return {
+        "operation": one.name,
+        "workload": str(w),
+        "seed": seed,
+        "errors": {name: error if math.isfinite(error) else None for name, error in errors.items()},
+        "tolerance": allowed,
+        "ok": max(errors.values()) <= allowed,
+    }

@@ -1,0 +1,234 @@
+"""What of the machinery around kernels works on this machine, and what to do about the rest."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from attnsim.kernels.device import Device
+from attnsim.kernels.host import Machine, one_line, read, tried
+from attnsim.kernels.variant import CUDA
+from attnsim.models.errors import InputError
+from attnsim.models.workload import Workload
+
+Status = Literal["ok", "missing", "not needed"]
+
+PACKAGES = ("numpy", "scipy", "simpy", "pandas", "pydantic", "pint", "pyyaml", "typer", "rich", "matplotlib", "joblib")
+"""What predictions need; a bare GPU machine runs kernels with NumPy and CuPy alone."""
+
+_TINY = "import cupy; cupy.arange(1 << 20).sum(); cupy.cuda.Device().synchronize()"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One part of the machinery.
+
+    Parameters
+    ----------
+    what : str
+    status : {"ok", "missing", "not needed"}
+        "not needed": absent, and without a GPU nothing here asks for it.
+    found : str
+        Versions, or what was tried and what came of it.
+    fix : str
+        A command, or what to do; empty where nothing needs to be done.
+    """
+
+    what: str
+    status: Status
+    found: str
+    fix: str = ""
+
+
+def examine() -> Iterator[Finding]:
+    """Every part, in the order in which one depends on another."""
+    machine = Machine.here()
+    yield _packages()
+    yield _nvrtc()
+    yield _sources()
+    yield _interpreter()
+    for part in (_gpu, _driver, _cupy, _launch, _nvml, _profiler, _counters, _sanitizer):
+        yield part(machine)
+
+
+def _absent(machine: Machine, what: str, found: str, fix: str) -> Finding:
+    """Something that is not here: missing beside a GPU, not needed without one."""
+    if machine.cards:
+        return Finding(what, "missing", found, fix)
+    return Finding(what, "not needed", f"{found}; no GPU here")
+
+
+def _packages() -> Finding:
+    found, absent = [], []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            absent.append(name)
+    told = f"Python {sys.version.split()[0]}, {', '.join(found)}"
+    if absent:
+        return Finding("packages", "missing", f"{told}; without {', '.join(absent)}", f"pip install {' '.join(absent)}")
+    return Finding("packages", "ok", told)
+
+
+def _nvrtc() -> Finding:
+    from attnsim.kernels.nvrtc import CompileError, find_nvrtc
+
+    fix = "pip install 'attnsim[cuda-cpu]'"
+    try:
+        nvrtc = find_nvrtc()
+        nvrtc.compile('extern "C" __global__ void k(float* x) { *x = 1.0f; }', "k.cu", ["-arch=sm_80"])
+    except InputError as error:
+        return Finding("NVRTC", "missing", str(error).partition(";")[0], fix)
+    except CompileError as error:
+        return Finding("NVRTC", "missing", f"cannot compile a kernel of one line: {one_line(error)}", fix)
+    newest = max(nvrtc.architectures)
+    return Finding("NVRTC", "ok", f"{'.'.join(map(str, nvrtc.version))} through {nvrtc.binding}, up to sm_{newest}")
+
+
+def _sources() -> Finding:
+    count = sum(1 for suffix in ("*.cu", "*.cuh") for _ in CUDA.glob(suffix))
+    if not count:
+        return Finding("CUDA sources", "missing", f"none in {CUDA}", "pip install --force-reinstall attnsim")
+    return Finding("CUDA sources", "ok", f"{count} files; they include no CUDA header, so none has to be installed")
+
+
+def _interpreter() -> Finding:
+    from attnsim.kernels.cpu.device import CpuDevice
+
+    try:
+        return Finding("interpreter", "ok", _exercised(CpuDevice()))
+    except Exception as error:  # an examination reports whatever goes wrong
+        return Finding("interpreter", "missing", one_line(error), "pip install 'attnsim[cuda-cpu]'")
+
+
+def _gpu(machine: Machine) -> Finding:
+    if machine.gpus:
+        return Finding("GPU", "ok", "; ".join(machine.gpus))
+    if machine.cards:
+        return Finding("GPU", "missing", f"{machine.cards} attached, none usable: {machine.trouble}", "see below")
+    return Finding("GPU", "not needed", "none attached; kernels run on the CPU, nothing can be timed")
+
+
+def _driver(machine: Machine) -> Finding:
+    if not machine.driver_cuda:
+        container = Path("/.dockerenv").exists() or Path("/run/.containerenv").exists()
+        fix = "start the container with --gpus all" if container else "sudo ubuntu-drivers install, then reboot"
+        return _absent(machine, "driver", "no libcuda.so.1 that answers", fix)
+    version = f"{machine.driver_cuda // 1000}.{machine.driver_cuda % 1000 // 10}"
+    told = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", read(Path("/proc/driver/nvidia/version")))
+    release = f"{told[1]}, " if told else ""
+    if machine.driver_cuda < 13000:
+        return Finding(
+            "driver",
+            "missing",
+            f"{release}knows CUDA up to {version}; cupy-cuda13x needs 13.0",
+            "install driver 580 or newer, or: pip install cupy-cuda12x in place of cupy-cuda13x",
+        )
+    return Finding("driver", "ok", f"{release}CUDA up to {version}")
+
+
+def _cupy(machine: Machine) -> Finding:
+    try:
+        import cupy
+    except ImportError as error:
+        return _absent(machine, "CuPy", one_line(error), "pip install 'attnsim[gpu]'")
+    if machine.gpus:
+        return Finding("CuPy", "ok", f"{cupy.__version__}, CUDA runtime {cupy.cuda.runtime.runtimeGetVersion()}")
+    return _absent(machine, "CuPy", f"{cupy.__version__} installed, but: {machine.trouble}", "mend the driver, above")
+
+
+def _launch(machine: Machine) -> Finding:
+    """Whether a kernel of ours compiles, loads and runs on the GPU."""
+    if not machine.gpus:
+        return _absent(machine, "launch", "not tried", "mend what is missing above")
+    from attnsim.kernels.gpu import CudaDevice
+
+    try:
+        return Finding("launch", "ok", _exercised(CudaDevice(synchronous=True)))
+    except (InputError, RuntimeError) as error:
+        return Finding(
+            "launch", "missing", one_line(error), "mend what is missing above, and report this if nothing is"
+        )
+
+
+def _nvml(machine: Machine) -> Finding:
+    try:
+        import pynvml
+    except ImportError:
+        return _absent(machine, "NVML", "nvidia-ml-py is not installed", "pip install nvidia-ml-py")
+    try:
+        pynvml.nvmlInit()
+        told = f"driver {pynvml.nvmlSystemGetDriverVersion()}, {pynvml.nvmlDeviceGetCount()} GPUs: clocks can be read"
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        return _absent(machine, "NVML", one_line(error), "mend the driver, above")
+    return Finding("NVML", "ok", told)
+
+
+def _profiler(machine: Machine) -> Finding:
+    path = shutil.which("ncu")
+    if path is None:
+        return _absent(machine, "profiler", "ncu is not on PATH", "install Nsight Compute: apt install nsight-compute")
+    version = re.search(r"Version ([\d.]+)", tried([path, "--version"])[1])
+    return Finding("profiler", "ok", f"{path} {version[1] if version else ''}".rstrip())
+
+
+def _counters(machine: Machine) -> Finding:
+    """Whether the profiler may read the GPU's counters (NVIDIA, ERR_NVGPUCTRPERM)."""
+    what = "counters"
+    fix = (
+        "run as root, or: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | "
+        "sudo tee /etc/modprobe.d/nvidia-profiling.conf, then reboot; in a container add --cap-add SYS_ADMIN"
+    )
+    restricted = re.search(r"RmProfilingAdminOnly: (\d)", read(Path("/proc/driver/nvidia/params")))
+    path = shutil.which("ncu")
+    if not machine.gpus or path is None:
+        return _absent(machine, what, "not tried: they need a usable GPU and ncu", "mend what is missing above")
+    told = (
+        {"1": "administrators only", "0": "every user"}[restricted[1]] if restricted else "driver does not say who may"
+    )
+    command = [path, "--metrics", "dram__bytes_read.sum", "--launch-count", "1", sys.executable, "-c", _TINY]
+    code, text = tried(command)
+    if "ERR_NVGPUCTRPERM" in text:
+        return Finding(what, "missing", f"ERR_NVGPUCTRPERM ({told}); byte counts are then not measured", fix)
+    if code or "dram__bytes_read" not in text:
+        last = text.strip().splitlines()[-1:] or [f"exit code {code}"]
+        return Finding(what, "missing", f"ncu gives no counter: {one_line(last[0])}", fix)
+    return Finding(what, "ok", f"dram__bytes_read.sum was read ({told})")
+
+
+def _sanitizer(machine: Machine) -> Finding:
+    what = "sanitizer"
+    path = shutil.which("compute-sanitizer")
+    if path is None:
+        return _absent(machine, what, "compute-sanitizer is not on PATH", "apt install cuda-sanitizer-13-0")
+    if not machine.gpus:
+        return _absent(machine, what, f"{path}, not tried without a usable GPU", "mend what is missing above")
+    code, text = tried([path, "--error-exitcode", "9", sys.executable, "-c", _TINY])
+    if code or "ERROR SUMMARY: 0 errors" not in text:
+        last = text.strip().splitlines()[-1:] or [f"exit code {code}"]
+        return Finding(
+            what, "missing", f"fails on a correct kernel: {one_line(last[0])}", "match its release to the driver's"
+        )
+    return Finding(what, "ok", f"{path} runs a correct kernel without a complaint")
+
+
+def _exercised(device: Device) -> str:
+    """Flash attention on a device in words, or the error that it ends in."""
+    from attnsim.kernels.catalog import OPERATIONS
+    from attnsim.kernels.outcome import TOLERANCE
+
+    question = Workload(1, 1, 64, 64)
+    started = time.perf_counter()
+    error = OPERATIONS["flash"].exercise(device, question).largest_error()
+    if error > TOLERANCE[question.dtype]:
+        raise InputError(f"flash on {question} is wrong: error {error:.1e}, allowed {TOLERANCE[question.dtype]:.1e}")
+    return f"flash on 64 x 64 agrees with float64 to {error:.1e}, {time.perf_counter() - started:.1f} s"

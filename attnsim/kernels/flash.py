@@ -1,0 +1,125 @@
+"""FlashAttention forward on any GPU since sm_80: fused, O(N) memory, FlashAttention-2's loop order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnsim.kernels.arrays import attention_workload, decode, encode
+from attnsim.kernels.device import Array, Device
+from attnsim.kernels.outcome import Outcome
+from attnsim.kernels.reference import attention
+from attnsim.kernels.variant import Variant
+from attnsim.models.algorithms import own_flash
+from attnsim.models.algorithms.flash import FlashTile, section_heads
+from attnsim.models.errors import InputError
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+
+NO_LIMIT = 1 << 30
+"""Reach of a band without a limit: longer than any sequence, and short enough to add to."""
+
+
+def variants() -> tuple[Variant, ...]:
+    """Both formats of every tile."""
+    return tuple(
+        variant(dtype, head_dim, tile)
+        for dtype in own_flash.ELEMENT
+        for head_dim, tiles in own_flash.TILES.items()
+        for tile in tiles
+    )
+
+
+def variant(dtype: str, head_dim: int, tile: FlashTile) -> Variant:
+    """The compilation of the kernel for a tile."""
+    return Variant(
+        source="flash_forward.cu",
+        entry=own_flash.ENTRY,
+        defines=own_flash.constants(dtype, head_dim, tile),
+        threads=tile.threads,
+        shared_memory_bytes=own_flash.shared_memory_bytes(head_dim, tile),
+    )
+
+
+def flash_forward(
+    device: Device,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    tile: tuple[int, int] | None = None,
+) -> tuple[Array, Array]:
+    """O = softmax(scale Q K^T) V and the log-sum-exp of the scaled scores.
+
+    Parameters
+    ----------
+    device : Device
+    q : array ``[batch, heads_q, seq_q, head_dim]``
+    k, v : array ``[batch, heads_kv, seq_kv, head_dim]``
+        float16, or uint16 with the bits of bf16; head_dim 64, 128 or 256.
+    mask : Mask, optional
+        A diagonal band; default none. Rows that see no key get O = 0 and log-sum-exp -inf.
+    scale : float, optional
+        Positive; default ``1 / sqrt(head_dim)``.
+    tile : (int, int), optional
+        Query rows x keys instead of the preferred one.
+
+    Returns
+    -------
+    o : array ``[batch, heads_q, seq_q, head_dim]``
+    lse : array ``[batch, heads_q, seq_q]``, float32
+
+    Raises
+    ------
+    InputError
+        When the inputs or the GPU do not fit the kernel.
+    """
+    w = attention_workload(q, k, v, mask, head_dims=tuple(own_flash.TILES))
+    chosen = own_flash.choose_tile(w, device.gpu, tile)
+    band = w.mask.within(w.seq_q, w.seq_kv)
+    heads = w.batch * w.heads_q
+    o = device.empty(q.shape, str(q.dtype))
+    lse = device.empty(q.shape[:3], "float32")
+    device.launch(
+        variant(w.dtype, w.head_dim, chosen),
+        (-(-w.seq_q // chosen.rows) * heads, 1, 1),
+        {
+            "Q": q,
+            "K": k,
+            "V": v,
+            "O": o,
+            "LSE": lse,
+            "seq_q": np.int32(w.seq_q),
+            "seq_kv": np.int32(w.seq_kv),
+            "heads": np.int32(heads),
+            "group": np.int32(w.group),
+            "left": np.int32(NO_LIMIT if band.left is None else min(band.left, NO_LIMIT)),
+            "right": np.int32(NO_LIMIT if band.right is None else min(band.right, NO_LIMIT)),
+            "section": np.int32(section_heads(w, chosen, heads) if chosen.order == "longest_first" else 0),
+            "scale_log2": np.float32((w.head_dim**-0.5 if scale is None else _positive(scale)) * np.log2(np.e)),
+        },
+    )
+    return o, lse
+
+
+def _positive(scale: float) -> float:
+    """The scale: the largest score must stay the largest when it is scaled."""
+    if not 0 < scale < float("inf"):
+        raise InputError(f"scale is {scale}; allowed: more than 0; change the sign of Q instead")
+    return scale
+
+
+def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
+    """Random inputs through the kernel and through the float64 reference."""
+    random = np.random.default_rng(seed)
+    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
+    q, k, v = (
+        encode(random.standard_normal(shape), w.dtype) for shape in ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
+    )
+    o, lse = flash_forward(device, device.upload(q), device.upload(k), device.upload(v), mask=w.mask)
+    expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
+    return Outcome(
+        {"O": decode(device.download(o)), "LSE": decode(device.download(lse))},
+        {"O": expected_o, "LSE": expected_lse},
+    )

@@ -1,0 +1,269 @@
+"""An NVIDIA GPU as a device: kernels are compiled by NVRTC, loaded and launched through CuPy.
+
+CuPy is imported when a :class:`CudaDevice` is made and not before: this module loads where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from attnsim.kernels.compiler import compile_variant
+from attnsim.kernels.device import Array, Grid
+from attnsim.kernels.limits import check_launch, check_supported
+from attnsim.kernels.nvrtc import find_nvrtc
+from attnsim.kernels.tensor_map import tensor_map
+from attnsim.kernels.variant import Variant
+from attnsim.models.attached_gpu import Attached, gpu_of_attached
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+
+POISON = 0xFF
+"""Every byte of fresh memory when poisoning is asked for: a NaN in each floating-point format."""
+
+OPT_IN_BYTES = 48 * 1024
+"""Shared memory that a block gets without asking (CUDA Programming Guide, "Compute Capability 7.x: Shared Memory")."""
+
+
+class CudaError(RuntimeError):
+    """A kernel that the GPU refused or that failed while it ran."""
+
+
+class CudaDevice:
+    """Runs kernels on the current CUDA device.
+
+    Parameters
+    ----------
+    poison : bool
+        Fill fresh memory with NaN, so that an output nobody wrote is noticed.
+    synchronous : bool
+        Wait after every launch, so that a failure names the kernel that failed.
+
+    Attributes
+    ----------
+    gpu : Gpu
+        The built-in record of this GPU, or one made of what the driver says.
+
+    Raises
+    ------
+    InputError
+        Where there is no CuPy, driver or GPU, or one older than the kernels need; says what is missing.
+    """
+
+    def __init__(self, *, poison: bool = False, synchronous: bool = False) -> None:
+        self._cupy = import_cupy()
+        self._id = int(self._cupy.cuda.runtime.getDevice())
+        self.gpu: Gpu = _gpu_of(self._id)
+        check_supported(self.gpu)
+        self.poison = poison
+        self.synchronous = synchronous
+        self._kernels: dict[Variant, Any] = {}
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """An array of unspecified content, or of poison."""
+        with self._current(), self._told(f"allocate {dtype} {list(shape)}"):
+            array = self._cupy.empty(shape, dtype)
+            if self.poison and array.nbytes:
+                array.reshape(-1).view("uint8").fill(POISON)
+        return array
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """An array of zeros."""
+        with self._current(), self._told(f"allocate {dtype} {list(shape)}"):
+            return self._cupy.zeros(shape, dtype)
+
+    def upload(self, array: Any) -> Array:
+        """A NumPy array, on this device and contiguous."""
+        with self._current(), self._told("upload"):
+            return self._cupy.array(array, order="C")
+
+    def download(self, array: Array) -> NDArray[Any]:
+        """An array of this device in NumPy, after everything launched before."""
+        with self._current(), self._told("download"):
+            found: NDArray[Any] = self._cupy.asnumpy(array)
+            return found
+
+    def tensor_map(self, array: Array, rows: int) -> NDArray[Any]:
+        """The driver's descriptor of boxes of `rows` x 64 elements of one head."""
+        with self._current():
+            return tensor_map(array, rows)
+
+    def synchronize(self) -> None:
+        """Wait until everything launched has run.
+
+        Raises
+        ------
+        CudaError
+            When something of it failed.
+        """
+        with self._current(), self._told("synchronize"):
+            self._cupy.cuda.get_current_stream().synchronize()
+
+    def launch(self, variant: Variant, grid: Grid, arguments: Mapping[str, Array]) -> None:
+        """Launch a kernel on the current stream.
+
+        Raises
+        ------
+        InputError
+            When the GPU cannot carry it out: architecture, threads, shared memory, registers, grid, arguments.
+        CudaError
+            When the driver refuses it all the same, or reports that an earlier kernel failed.
+        """
+        check_launch(variant, grid, arguments, self.gpu)
+        for name, value in arguments.items():
+            self._check_argument(variant, name, value)
+        with self._current():
+            kernel = self.kernel(variant)
+            with self._told(f"launch {described(variant, grid)}"):
+                kernel(grid, (variant.threads, 1, 1), tuple(arguments.values()), shared_mem=variant.shared_memory_bytes)
+                if self.synchronous:
+                    self._cupy.cuda.get_current_stream().synchronize()
+
+    def kernel(self, variant: Variant) -> Any:
+        """The loaded kernel, a ``cupy.RawKernel`` with its shared memory opted in to.
+
+        Raises
+        ------
+        InputError
+            When it does not compile, or needs more registers than a block of its size can have.
+        """
+        if variant not in self._kernels:
+            with self._current():
+                self._kernels[variant] = self._loaded(variant)
+        return self._kernels[variant]
+
+    def _loaded(self, variant: Variant) -> Any:
+        with self._told(f"load {variant.label}"):
+            kernel = self._load(variant)
+            most = int(kernel.max_threads_per_block)
+            if most < variant.threads:
+                raise InputError(
+                    f"Registers: {variant.label} takes {kernel.num_regs} a thread, so that a block may have {most} "
+                    f"threads on {self.gpu.id}, not {variant.threads}; choose a smaller tile"
+                )
+            if variant.shared_memory_bytes + int(kernel.shared_size_bytes) >= OPT_IN_BYTES:
+                kernel.max_dynamic_shared_size_bytes = variant.shared_memory_bytes
+            return kernel
+
+    def _load(self, variant: Variant) -> Any:
+        """Compile for exactly this GPU and hand the file to the driver; CuPy reads it before this returns."""
+        number = self.gpu.compute_capability_number
+        known = find_nvrtc().architectures
+        if number in known or variant.arch_suffix:
+            suffix, content = "cubin", compile_variant(variant, f"{number}{variant.arch_suffix}").cubin
+        else:  # a GPU newer than the compiler: the driver assembles the PTX of the newest it knows
+            newest = max(arch for arch in known if arch <= number)
+            suffix, content = "ptx", compile_variant(variant, str(newest), cubin=False).ptx.encode() + b"\0"
+        with tempfile.TemporaryDirectory(prefix="attnsim-") as folder:
+            path = Path(folder) / f"{variant.entry}.{suffix}"
+            path.write_bytes(content)
+            return self._cupy.RawModule(path=str(path)).get_function(variant.entry)
+
+    def _check_argument(self, variant: Variant, name: str, value: Any) -> None:
+        if not isinstance(value, self._cupy.ndarray):
+            by_value = getattr(value, "size", 0) == 1  # a scalar, or one structure of bytes such as a tensor map
+            if not by_value:
+                raise InputError(f"{variant.label}: {name} is a {type(value).__name__}; pass arrays of CuPy")
+            return
+        if value.device.id != self._id:
+            raise InputError(
+                f"{variant.label}: {name} is on CUDA device {value.device.id}, the kernel runs on {self._id}; copy it, "
+                f"or work inside 'with cupy.cuda.Device({value.device.id})'"
+            )
+        if not value.flags.c_contiguous:  # a kernel gets the bare address and would read it as if it were
+            raise InputError(f"{variant.label}: {name} is not contiguous; pass it through ascontiguousarray first")
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        with self._cupy.cuda.Device(self._id):
+            yield
+
+    @contextmanager
+    def _told(self, action: str) -> Iterator[None]:
+        """Errors of the driver as one line that says what was tried, and whether the process can go on."""
+        cuda = self._cupy.cuda
+        try:
+            yield
+        except cuda.memory.OutOfMemoryError as error:
+            free, total = cuda.runtime.memGetInfo()
+            raise InputError(
+                f"cannot {action} on {self.gpu.id}: {error}; {free / 1e9:.1f} of {total / 1e9:.1f} GB are free, "
+                "take a smaller workload"
+            ) from None
+        except (cuda.driver.CUDADriverError, cuda.runtime.CUDARuntimeError) as error:
+            raise CudaError(f"cannot {action} on {self.gpu.id}: {error}{self._lasting()}") from error
+
+    def _lasting(self) -> str:
+        """Ends a message: whether the error stays with the process."""
+        try:
+            self._cupy.cuda.runtime.deviceSynchronize()
+        except RuntimeError:
+            hint = "" if self.synchronous else " with CudaDevice(synchronous=True), which names the kernel that fails"
+            return f"; the device stays in error for this process, start a new one{hint}"
+        return "; the device is usable"
+
+
+def described(variant: Variant, grid: Grid) -> str:
+    """A launch in words: kernel, grid, block, shared memory and options."""
+    constants = " ".join(f"-D{name}={value}" for name, value in variant.defines)
+    return (
+        f"{variant.entry} with {' x '.join(map(str, grid))} blocks of {variant.threads} threads, "
+        f"{variant.shared_memory_bytes / 1024:g} KiB shared memory, {constants}"
+    )
+
+
+def import_cupy() -> Any:
+    """CuPy with a GPU behind it.
+
+    Raises
+    ------
+    InputError
+        Saying which of package, driver and GPU is missing, and the fix.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        raise InputError(
+            f"running kernels on a GPU needs CuPy ({error}); install it: pip install 'attnsim[gpu]', or run on the CPU"
+        ) from None
+    try:
+        count = int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise InputError(
+            f"CuPy finds no usable driver ({error}); install NVIDIA's driver for CUDA 13 (`attnsim doctor` says more), "
+            "or run on the CPU"
+        ) from None
+    if not count:
+        raise InputError("CuPy finds no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES, or run on the CPU")
+    return cupy
+
+
+def attached(device_id: int) -> Attached:
+    """What the driver says of a CUDA device."""
+    cupy = import_cupy()
+    device = cupy.cuda.Device(device_id)
+    name = cupy.cuda.runtime.getDeviceProperties(device_id)["name"]
+    with device:
+        _, total = cupy.cuda.runtime.memGetInfo()
+    return Attached(
+        name=name.decode() if isinstance(name, bytes) else str(name),
+        capability=int(device.compute_capability),
+        memory_bytes=int(total),
+        attributes={key: int(value) for key, value in device.attributes.items()},
+    )
+
+
+@functools.cache
+def _gpu_of(device_id: int) -> Gpu:
+    found = attached(device_id)
+    try:
+        from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
+    except ImportError:  # a bare GPU machine: no YAML, no pydantic
+        return gpu_of_attached(found)
+    return gpu_of_attached(found, map(load_gpu, builtin_gpu_ids()))

@@ -1,0 +1,119 @@
+"""FlashAttention forward with Hopper's own instructions: wgmma, the tensor copy engine, register hand-over.
+
+Experimental: run in the interpreter, compiled and inspected, not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnsim.kernels.arrays import attention_workload, decode, encode
+from attnsim.kernels.device import Array, Device
+from attnsim.kernels.limits import check_architecture
+from attnsim.kernels.outcome import Outcome
+from attnsim.kernels.reference import attention
+from attnsim.kernels.variant import Variant
+from attnsim.models.algorithms import own_hopper
+from attnsim.models.algorithms.flash import section_heads
+from attnsim.models.errors import InputError
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+
+NO_LIMIT = 1 << 30
+"""Reach of a band without a limit: longer than any sequence, and short enough to add to."""
+
+
+def variants() -> tuple[Variant, ...]:
+    """Both formats at each width."""
+    return tuple(
+        variant(Workload(1, 1, 128, head_dim, dtype=dtype))
+        for dtype in ("bf16", "fp16")
+        for head_dim in own_hopper.HEAD_DIMS
+    )
+
+
+def variant(w: Workload) -> Variant:
+    """The compilation that answers a workload."""
+    return Variant(
+        source="flash_hopper.cu",
+        entry=own_hopper.ENTRY,
+        defines=own_hopper.constants(w),
+        threads=128 * (own_hopper.consumers(w.head_dim) + 1),
+        shared_memory_bytes=own_hopper.shared_memory_bytes(w.head_dim),
+        compute_capability=(9, 0),
+        arch_suffix="a",
+    )
+
+
+def flash_hopper(
+    device: Device, q: Array, k: Array, v: Array, *, mask: Mask | None = None, scale: float | None = None
+) -> tuple[Array, Array]:
+    """O and the log-sum-exp of the scaled scores.
+
+    Parameters
+    ----------
+    device : Device
+        A Hopper GPU.
+    q : array ``[batch, heads_q, seq_q, head_dim]``
+    k, v : array ``[batch, heads_kv, seq_kv, head_dim]``
+        float16, or uint16 with the bits of bf16; head_dim 64 or 128.
+    mask : Mask, optional
+        A diagonal band; default none.
+    scale : float, optional
+        Default ``1 / sqrt(head_dim)``.
+
+    Returns
+    -------
+    o : array ``[batch, heads_q, seq_q, head_dim]``
+    lse : array ``[batch, heads_q, seq_q]``, float32
+
+    Raises
+    ------
+    InputError
+        When the inputs or the GPU do not fit the kernel.
+    """
+    w = attention_workload(q, k, v, mask, head_dims=own_hopper.HEAD_DIMS)
+    chosen, tile = variant(w), own_hopper.tile_of(w)
+    check_architecture(chosen, device.gpu)
+    band = w.mask.within(w.seq_q, w.seq_kv)
+    factor = w.head_dim**-0.5 if scale is None else scale
+    if not 0 < factor < np.inf:
+        raise InputError(f"scale is {factor}; allowed: more than 0; change the sign of Q instead")
+    o = device.empty(q.shape, str(q.dtype))
+    lse = device.empty(q.shape[:3], "float32")
+    heads = w.batch * w.heads_q
+    device.launch(
+        chosen,
+        (-(-w.seq_q // tile.rows) * heads, 1, 1),
+        {
+            "Q": device.tensor_map(q, tile.rows),
+            "K": device.tensor_map(k, tile.keys),
+            "V": device.tensor_map(v, tile.keys),
+            "O": o,
+            "LSE": lse,
+            "seq_q": np.int32(w.seq_q),
+            "seq_kv": np.int32(w.seq_kv),
+            "heads": np.int32(heads),
+            "group": np.int32(w.group),
+            "left": np.int32(NO_LIMIT if band.left is None else min(band.left, NO_LIMIT)),
+            "right": np.int32(NO_LIMIT if band.right is None else min(band.right, NO_LIMIT)),
+            "section": np.int32(section_heads(w, tile, heads) if tile.order == "longest_first" else 0),
+            "scale_log2": np.float32(factor * np.log2(np.e)),
+        },
+    )
+    return o, lse
+
+
+def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
+    """Random inputs through the kernel and through the float64 reference."""
+    random = np.random.default_rng(seed)
+    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
+    q, k, v = (
+        encode(random.standard_normal(shape), w.dtype) for shape in ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
+    )
+    o, lse = flash_hopper(device, device.upload(q), device.upload(k), device.upload(v), mask=w.mask)
+    expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
+    return Outcome(
+        {"O": decode(device.download(o)), "LSE": decode(device.download(lse))},
+        {"O": expected_o, "LSE": expected_lse},
+    )

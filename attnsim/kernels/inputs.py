@@ -1,0 +1,51 @@
+"""Random 16-bit arrays on a GPU, made without CuPy's compiler, which needs CUDA headers that may not be there."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from attnsim.kernels.arrays import encode
+from attnsim.kernels.device import Array, Device
+
+DRAWN = 1 << 20
+"""Numbers drawn for an array; longer ones repeat them, which no kernel can notice."""
+
+
+class Random(Protocol):
+    """Makes arrays of random numbers."""
+
+    def __call__(self, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
+        """Normal numbers of a shape in fp16 or bf16."""
+        ...
+
+
+class RepeatedNormals:
+    """Normal numbers in device memory, drawn once on the CPU and repeated there by copies.
+
+    Parameters
+    ----------
+    device : CudaDevice
+    seed : int
+    """
+
+    def __init__(self, device: Device, seed: int) -> None:
+        self._device = device
+        self._seed = seed
+
+    def __call__(self, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
+        """Normal numbers of a shape; `seed` tells arrays of one workload apart."""
+        count = int(np.prod(shape))
+        drawn = np.random.default_rng((self._seed, seed)).standard_normal(min(count, DRAWN), dtype=np.float32)
+        some = self._device.upload(encode(drawn, dtype))
+        if some.size == count:
+            return some.reshape(shape)
+        array = self._device.empty((count,), str(some.dtype))
+        array.data.copy_from_device_async(some.data, some.nbytes)
+        done = int(some.size)
+        while done < count:  # doubling: as many copies as the length has bits
+            more = min(done, count - done)
+            array[done : done + more].data.copy_from_device_async(array.data, more * array.itemsize)
+            done += more
+        return array.reshape(shape)

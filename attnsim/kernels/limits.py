@@ -1,0 +1,83 @@
+"""What a GPU can run: refusals before a launch, in place of an error from the driver after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attnsim.kernels.device import Grid
+from attnsim.kernels.variant import Variant
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+
+LARGEST_GRID = (2**31 - 1, 65535, 65535)
+"""Blocks in x, y and z (CUDA Programming Guide, "Compute Capabilities": technical specifications)."""
+
+OLDEST = 80
+"""Compute capability, times ten, of the first GPU with ``cp.async`` (PTX ISA, "cp.async": target sm_80)."""
+
+
+def check_launch(variant: Variant, grid: Grid, arguments: Mapping[str, Any], gpu: Gpu) -> None:
+    """Refuse a launch that `gpu` cannot carry out.
+
+    Raises
+    ------
+    InputError
+        Naming the kernel, the limit and what would be needed.
+    """
+    check_architecture(variant, gpu)
+    sm = gpu.sm
+    if variant.threads % 32 or not 32 <= variant.threads <= sm.max_threads_per_block:
+        raise InputError(
+            f"{variant.label} has {variant.threads} threads in a block; {gpu.id} takes multiples of 32 up to "
+            f"{sm.max_threads_per_block}; choose fewer warps"
+        )
+    if variant.shared_memory_bytes > sm.shared_memory_per_block_bytes:
+        raise InputError(
+            f"Shared memory: {variant.label} needs {variant.shared_memory_bytes / 1024:g} KiB, {gpu.id} has "
+            f"{sm.shared_memory_per_block_bytes / 1024:g} KiB per block; take a smaller tile or fewer stages"
+        )
+    if not all(1 <= blocks <= most for blocks, most in zip(grid, LARGEST_GRID, strict=True)):
+        allowed = " x ".join(map(str, LARGEST_GRID))
+        raise InputError(
+            f"{variant.label} has a grid of {' x '.join(map(str, grid))} blocks; allowed: 1 x 1 x 1 to {allowed}; "
+            "split the batch"
+        )
+    for name, value in arguments.items():
+        if not hasattr(value, "dtype"):  # CuPy would guess the width of a plain number, and the kernel misread it
+            raise InputError(f"{variant.label}: {name} is {value!r}; wrap scalars as np.int32, np.int64 or np.float32")
+
+
+def check_supported(gpu: Gpu) -> None:
+    """Refuse a GPU that none of the kernels runs on.
+
+    Raises
+    ------
+    InputError
+    """
+    if gpu.compute_capability_number < OLDEST:
+        raise InputError(
+            f"{gpu.id} has compute capability {gpu.compute_capability}; the kernels copy asynchronously, which needs "
+            f"{OLDEST / 10} (A100 or newer)"
+        )
+
+
+def check_architecture(variant: Variant, gpu: Gpu) -> None:
+    """Refuse a kernel that needs a newer GPU, or another one than this.
+
+    Raises
+    ------
+    InputError
+        Naming the compute capability that is needed.
+    """
+    needed = variant.compute_capability[0] * 10 + variant.compute_capability[1]
+    have = gpu.compute_capability_number
+    exactly = bool(variant.arch_suffix)
+    if have == needed or (have > needed and not exactly):
+        return
+    known = {80: "A100 or newer", 86: "RTX 30 series or newer", 89: "L4, L40, RTX 40 series or newer"}
+    known |= {90: "H100, H200 or GH200" if exactly else "H100 or newer", 100: "B200 or newer"}
+    raise InputError(
+        f"{variant.label} needs compute capability {'' if exactly else 'at least '}{needed // 10}.{needed % 10} "
+        f"({known.get(needed, 'a newer GPU')}); {gpu.id} has {gpu.compute_capability}"
+    )

@@ -1,0 +1,113 @@
+"""What a measurement was made with: GPU, driver, versions, the kernels' hashes, the revision, the date."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnsim.kernels.catalog import Operation
+from attnsim.kernels.sources import source_hash
+from attnsim.models.attached_gpu import Attached
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.kernels.gpu import CudaDevice
+    from attnsim.kernels.timing import Stopwatch
+
+
+@functools.cache
+def version_of(one: Operation) -> str:
+    """Hash of every compilation that an operation can ask for: another one means other kernels."""
+    digest = hashlib.sha256(" ".join(sorted(source_hash(variant) for variant in one.variants())).encode())
+    return digest.hexdigest()[:16]
+
+
+def now() -> str:
+    """The time in UTC, to the second: what a session of measuring is told by."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def machine_record(
+    device: CudaDevice, watch: Stopwatch, operations: Iterable[Operation], *, seed: int, date: str
+) -> dict[str, Any]:
+    """Everything that another machine, or this one later, would need to know.
+
+    Parameters
+    ----------
+    device : CudaDevice
+    watch : Stopwatch
+    operations : iterable of Operation
+        Whose kernels are measured.
+    seed : int
+        Of the random inputs.
+    date : str
+        From :func:`now`.
+    """
+    from attnsim.kernels.gpu import attached, import_cupy
+
+    cupy = import_cupy()
+    runtime = cupy.cuda.runtime
+    found = attached(int(runtime.getDevice()))
+    return {
+        "gpu": found.name,
+        "id": device.gpu.id,
+        "attached": dataclasses.asdict(found) | {"attributes": dict(found.attributes)},
+        "driver": watch.clocks.driver(),
+        "cuda_driver": int(runtime.driverGetVersion()),
+        "cuda_runtime": int(runtime.runtimeGetVersion()),
+        "cupy": cupy.__version__,
+        "numpy": np.__version__,
+        "python": sys.version.split()[0],
+        "clocks_missing": watch.clocks.missing,
+        "state": watch.clocks.read().to_dict(),
+        "kernel_hashes": {variant.label: source_hash(variant) for one in operations for variant in one.variants()},
+        "git_revision": _revision(),
+        "date": date,
+        "seed": seed,
+    }
+
+
+def attached_of(record: Mapping[str, Any]) -> Attached:
+    """The GPU of a machine record as its driver described it.
+
+    Raises
+    ------
+    InputError
+        When the record has none.
+    """
+    try:
+        return Attached(**record["attached"])
+    except (KeyError, TypeError):
+        raise InputError(
+            "the machine record says nothing of the GPU's attributes; it is of another version, measure again"
+        ) from None
+
+
+def _revision() -> str | None:
+    """The checkout's revision, with a + where files differ from it; None outside a checkout."""
+    here, told = Path(__file__).resolve(), []
+    # The first fails where this file is not git's: installed beside somebody's own project.
+    for words in (
+        ["ls-files", "--error-unmatch", here.name],
+        ["rev-parse", "HEAD"],
+        ["status", "--porcelain", "--untracked-files=no"],
+    ):
+        command = ["git", "-C", str(here.parent), *words]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        if done.returncode:
+            return None
+        told.append(done.stdout.strip())
+    _, revision, changed = told
+    return f"{revision}+" if changed else revision

@@ -1,0 +1,120 @@
+"""NVRTC, the compiler as a library, through whichever binding is installed: NVIDIA's, or the one inside CuPy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnsim.models.errors import InputError
+
+
+class CompileError(Exception):
+    """A source that the compiler refuses; the message is its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """What came out of one compilation.
+
+    Parameters
+    ----------
+    ptx : str
+    cubin : bytes
+        Empty for a virtual architecture (``compute_80``).
+    log : str
+        Messages of the compiler and of the assembler.
+    """
+
+    ptx: str
+    cubin: bytes
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nvrtc:
+    """One binding of the library.
+
+    Parameters
+    ----------
+    binding : str
+        "cuda-bindings" or "CuPy".
+    version : (int, int)
+        Of the library.
+    architectures : tuple of int
+        Compute capabilities that it compiles for.
+    compile : callable
+        (text, file name, options) to Binary; raises :class:`CompileError`.
+    """
+
+    binding: str
+    version: tuple[int, int]
+    architectures: tuple[int, ...]
+    compile: Callable[[str, str, Sequence[str]], Binary]
+
+
+@functools.cache
+def find_nvrtc() -> Nvrtc:
+    """The binding that works here, NVIDIA's own first.
+
+    Raises
+    ------
+    InputError
+        When there is none; says what to install.
+    """
+    for binding in (_from_cuda_bindings, _from_cupy):
+        try:
+            return binding()
+        except (ImportError, OSError, RuntimeError):  # no such package, or no library behind it
+            continue
+    raise InputError("compiling kernels needs NVRTC, which is not here; install it: pip install 'attnsim[cuda-cpu]'")
+
+
+def _from_cuda_bindings() -> Nvrtc:
+    from cuda.bindings import nvrtc
+
+    def checked(results: tuple[Any, ...]) -> Any:
+        status, *rest = results
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise RuntimeError(f"NVRTC: {status.name}")
+        return rest[0] if len(rest) == 1 else tuple(rest)
+
+    def fetch(program: object, what: str) -> bytes:
+        buffer: bytes = b" " * checked(getattr(nvrtc, f"nvrtcGet{what}Size")(program))
+        checked(getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
+        return buffer
+
+    def compile_text(text: str, file: str, options: Sequence[str]) -> Binary:
+        program = checked(nvrtc.nvrtcCreateProgram(text.encode(), file.encode(), 0, [], []))
+        try:
+            (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+            log = fetch(program, "ProgramLog").decode(errors="replace").rstrip("\0")
+            if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+                raise CompileError(log or status.name)
+            return Binary(fetch(program, "PTX").decode().rstrip("\0"), fetch(program, "CUBIN"), log)
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
+
+    version = checked(nvrtc.nvrtcVersion())
+    architectures = checked(nvrtc.nvrtcGetSupportedArchs())
+    return Nvrtc("cuda-bindings", version, tuple(architectures), compile_text)
+
+
+def _from_cupy() -> Nvrtc:
+    from cupy_backends.cuda.libs import nvrtc
+
+    def compile_text(text: str, file: str, options: Sequence[str]) -> Binary:
+        program = nvrtc.createProgram(text, file, (), ())
+        try:
+            try:
+                nvrtc.compileProgram(program, tuple(options))
+            except nvrtc.NVRTCError as error:
+                raise CompileError(nvrtc.getProgramLog(program) or str(error)) from None
+            ptx = nvrtc.getPTX(program)
+            cubin = b"" if any("=compute_" in option for option in options) else nvrtc.getCUBIN(program)
+            return Binary(ptx.decode().rstrip("\0"), cubin, nvrtc.getProgramLog(program))
+        finally:
+            nvrtc.destroyProgram(program)
+
+    return Nvrtc("CuPy", nvrtc.getVersion(), tuple(nvrtc.getSupportedArchs()), compile_text)

@@ -1,0 +1,93 @@
+"""An operation on a workload as a call without arguments: its inputs are made before, so that only it is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attnsim.kernels.catalog import OPERATIONS, Operation
+from attnsim.kernels.device import Device
+from attnsim.kernels.inputs import Random
+from attnsim.models.workload import Workload
+
+Call = Callable[[], object]
+
+
+def prepare(one: Operation, device: Device, w: Workload, random: Random) -> Call:
+    """Random inputs on `device`, and the call that runs the operation on them.
+
+    Parameters
+    ----------
+    one : Operation
+    device : Device
+    w : Workload
+        One that the operation answers.
+    random : callable
+        Makes the inputs where `device` can read them.
+
+    Raises
+    ------
+    InputError
+        When workload or GPU do not fit the kernels, or memory runs out.
+    """
+    ready = _SPECIAL.get(one.name, _attention)
+    return ready(one, device, w, random)
+
+
+def inputs(w: Workload, random: Random) -> tuple[Any, Any, Any]:
+    """Q, K and V of a workload."""
+    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
+    shapes = ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
+    q, k, v = (random(shape, w.dtype, seed) for seed, shape in enumerate(shapes))
+    return q, k, v
+
+
+def _attention(one: Operation, device: Device, w: Workload, random: Random) -> Call:
+    q, k, v = inputs(w, random)
+    run = one.call()
+    return lambda: run(device, q, k, v, mask=w.mask)
+
+
+def _sparse(one: Operation, device: Device, w: Workload, random: Random) -> Call:
+    """The mask's block list is made and uploaded once, as a model would for all its layers."""
+    from attnsim.kernels.sparse import list_blocks
+
+    q, k, v = inputs(w, random)
+    run, listed = one.call(), list_blocks(device, w)
+    return lambda: run(device, q, k, v, listed=listed)
+
+
+def _backward(one: Operation, device: Device, w: Workload, random: Random) -> Call:
+    """O and the log-sum-exp are those of our forward kernel."""
+    q, k, v = inputs(w, random)
+    o, lse = OPERATIONS["flash"].call()(device, q, k, v, mask=w.mask)
+    do = random(tuple(q.shape), w.dtype, 3)
+    run = one.call()
+    return lambda: run(device, q, k, v, o, lse, do, mask=w.mask)
+
+
+def _linear(one: Operation, device: Device, w: Workload, random: Random) -> Call:
+    from attnsim.models.algorithms.linear_tiles import is_causal
+
+    q, k, v = inputs(w, random)
+    run, causal = one.call(), is_causal(w)
+    return lambda: run(device, q, k, v, causal=causal)
+
+
+def _linear_decode(one: Operation, device: Device, w: Workload, random: Random) -> Call:
+    """The new tokens alone; the sums over those before are zeros, and grow with every call."""
+    kv = (w.batch, w.heads_kv, w.seq_q, w.head_dim)
+    shapes = ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
+    q, k, v = (random(shape, w.dtype, seed) for seed, shape in enumerate(shapes))
+    state = device.zeros((w.batch, w.heads_kv, w.head_dim, w.head_dim), "float32")
+    normalizer = device.zeros((w.batch, w.heads_kv, w.head_dim), "float32")
+    run = one.call()
+    return lambda: run(device, q, k, v, state, normalizer)
+
+
+_SPECIAL: dict[str, Callable[[Operation, Device, Workload, Random], Call]] = {
+    "sparse": _sparse,
+    "flash-backward": _backward,
+    "linear": _linear,
+    "linear-decode": _linear_decode,
+}

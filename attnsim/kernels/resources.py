@@ -1,0 +1,176 @@
+"""Registers, spills and shared memory of every kernel on every architecture, and the table of them under review."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from attnsim.kernels.catalog import Operation
+from attnsim.kernels.compiler import compile_variant
+from attnsim.kernels.sources import source_hash
+from attnsim.kernels.variant import Variant
+from attnsim.models import kernel_resources
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.occupancy import occupancy
+from attnsim.models.schedule import Kernel
+
+ARCHITECTURES = ("80", "86", "89", "90", "90a", "100")
+"""What the table covers; "90a" is for kernels that run on nothing else."""
+
+GOLDEN = Path(str(kernel_resources.__file__)).with_name("kernel_resources.csv")
+"""The committed table."""
+
+Job = tuple[Variant, str]
+"""A variant and an architecture to compile it for."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ResourceRow:
+    """What one kernel takes on one architecture.
+
+    Parameters
+    ----------
+    kernel : str
+        Label of the variant.
+    arch : str
+        "80", "90a".
+    registers : int
+        Per thread.
+    spill_bytes, stack_bytes : int
+        Per thread: spilled registers stored and loaded, and local memory.
+    shared_memory_bytes : int
+        Per block, dynamic and static.
+    threads : int
+        Of a block.
+    source_hash : str
+        Of the text and constants that it was compiled from.
+    """
+
+    kernel: str
+    arch: str
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_memory_bytes: int
+    threads: int
+    source_hash: str
+
+
+def jobs(operations: Iterable[Operation], architectures: Sequence[str] = ARCHITECTURES) -> list[Job]:
+    """Every variant of the operations once, for each architecture that it is meant for."""
+    found = {variant.label: variant for operation in operations for variant in operation.variants()}
+    return [(variant, arch) for variant in found.values() for arch in architectures if _meant_for(variant, arch)]
+
+
+def _meant_for(variant: Variant, arch: str) -> bool:
+    major, minor = variant.compute_capability
+    if variant.arch_suffix:
+        return arch == f"{major * 10 + minor}{variant.arch_suffix}"
+    return arch.isdigit() and int(arch) >= major * 10 + minor
+
+
+def inspect_variant(variant: Variant, arch: str) -> ResourceRow:
+    """Compile a variant and read the assembler's report.
+
+    Raises
+    ------
+    InputError
+        When it does not compile.
+    """
+    used = compile_variant(variant, arch).resources(variant.entry)
+    return ResourceRow(
+        kernel=variant.label,
+        arch=arch,
+        registers=used.registers,
+        spill_bytes=used.spill_bytes,
+        stack_bytes=used.stack_bytes,
+        shared_memory_bytes=variant.shared_memory_bytes + used.static_shared_bytes,
+        threads=variant.threads,
+        source_hash=source_hash(variant),
+    )
+
+
+def inspect_all(work: Sequence[Job], done: Callable[[Job], None] = lambda job: None) -> list[ResourceRow]:
+    """Rows of all jobs, sorted; compiled on every core, because NVRTC works outside Python's lock.
+
+    Parameters
+    ----------
+    work : sequence of Job
+    done : callable
+        Told of each job as it is finished.
+    """
+    found: list[ResourceRow] = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        running = {pool.submit(inspect_variant, *job): job for job in work}
+        try:
+            for future in as_completed(running):
+                found.append(future.result())
+                done(running[future])
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return sorted(found, key=_order)
+
+
+def _order(one: ResourceRow) -> tuple[str, int, str]:
+    return one.kernel, int(one.arch.rstrip("a")), one.arch
+
+
+def resident_blocks(one: ResourceRow, gpu: Gpu) -> int:
+    """Blocks of a kernel that share an SM of a GPU; 0 where not even one fits."""
+    kernel = Kernel(
+        name=one.kernel,
+        threads=one.threads,
+        registers_per_thread=one.registers,
+        shared_memory_bytes=one.shared_memory_bytes,
+        segments=(),
+        repeats=np.zeros((0, 1, 0), np.int64),
+        launches=(),
+        uses=(),
+    )
+    try:
+        return occupancy(kernel, gpu).blocks_per_sm
+    except InputError:
+        return 0
+
+
+def runs_on(one: ResourceRow, gpu: Gpu) -> bool:
+    """Whether this row is the one that counts on a GPU: of its architecture, or the nearest older in the table."""
+    if not one.arch.isdigit():
+        return one.arch.rstrip("a") == str(gpu.compute_capability_number)
+    older = [int(arch) for arch in ARCHITECTURES if arch.isdigit() and int(arch) <= gpu.compute_capability_number]
+    return bool(older) and int(one.arch) == max(older)
+
+
+def to_csv(table: Iterable[ResourceRow]) -> str:
+    """The rows as the text of the committed table."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [field.name for field in fields(ResourceRow)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(one) for one in sorted(table, key=_order))
+    return out.getvalue()
+
+
+def from_csv(text: str) -> list[ResourceRow]:
+    """The rows of such a text."""
+    return [
+        ResourceRow(
+            kernel=line["kernel"],
+            arch=line["arch"],
+            registers=int(line["registers"]),
+            spill_bytes=int(line["spill_bytes"]),
+            stack_bytes=int(line["stack_bytes"]),
+            shared_memory_bytes=int(line["shared_memory_bytes"]),
+            threads=int(line["threads"]),
+            source_hash=line["source_hash"],
+        )
+        for line in csv.DictReader(text.splitlines())
+    ]
