@@ -1,6 +1,8 @@
 """`python -m attnsim`."""
 
+import sys
+
 from attnsim.cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -45,8 +45,13 @@ SeqKv = Annotated[int | None, _count("Keys, where not as many as queries.")]
 HeadDim = Annotated[int | None, _count("Width of Q and K.")]
 HeadDimV = Annotated[int | None, _count("Width of V; default: as --head-dim.")]
 Window = Annotated[int | None, _count("Keys seen to the left, the query's own included; for sliding-window only.")]
+Reach = Annotated[int | None, _count("Keys seen to the left, the query's own included.")]
 Dtype = Annotated[str, typer.Option(help="fp32, fp16, bf16 or fp8.")]
 Causal = Annotated[bool, typer.Option("--causal", help="Causal mask, last query against last key.")]
+MaskText = Annotated[
+    str | None,
+    typer.Option("--mask", metavar="TEXT", help="Patterns for sparse, such as 'causal, window 512, global 16'."),
+]
 Pass = Annotated[str, typer.Option("--pass", help="fwd, bwd, fwd+bwd or decode.")]
 Json = Annotated[bool, typer.Option("--json", help="A list of objects on stdout, and nothing else.")]
 
@@ -63,6 +68,7 @@ def workload(
     dtype: str = "bf16",
     causal: bool = False,
     window: int | None = None,
+    mask: str | None = None,
     passes: str = "fwd",
 ) -> Workload:
     """The question that the flags ask.
@@ -84,9 +90,13 @@ def workload(
     queries, keys = seq, seq_kv or seq
     if passes == "decode" and seq_kv is None:
         queries = 1
-    mask = Mask.causal() if causal else Mask.full()
+    if mask is not None and (causal or window is not None):
+        raise InputError(
+            f"--mask {mask!r} says all of the mask; put causal and window into it, and leave the flags out"
+        )
+    visible = Mask.parse(mask) if mask is not None else Mask.causal() if causal else Mask.full()
     if window is not None:
-        mask = mask & Mask.sliding_window(window, causal)
+        visible = visible & Mask.sliding_window(window, causal)
     return Workload(
         batch=batch,
         heads_q=heads,
@@ -97,7 +107,7 @@ def workload(
         head_dim_v=head_dim_v or head_dim,
         dtype=dtype,
         passes=passes,
-        mask=mask,
+        mask=visible,
     )
 
 
@@ -151,6 +161,31 @@ def check_output(path: Path) -> None:
     folder = path.parent
     if not folder.is_dir():
         raise InputError(f"{path} cannot be written: {folder} is not a folder")
+
+
+def new_gpu_file(path: Path, force: bool) -> str:
+    """The id of a GPU whose file is to be written, after refusing what could not be.
+
+    Raises
+    ------
+    InputError
+    """
+    import re
+
+    from attnsim.models.gpu_file_format import ID_PATTERN
+    from attnsim.models.gpu_files import builtin_gpu_ids
+
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        raise InputError(f"{path}: end the name with .yaml")
+    name = path.stem.lower()
+    if not re.fullmatch(ID_PATTERN, name):
+        raise InputError(f"{path}: the name becomes the GPU's id; allowed: letters, digits, '.', '_' and '-'")
+    if name in builtin_gpu_ids():
+        raise InputError(f"{path}: {name} is a built-in GPU; choose another name")
+    check_output(path)
+    if path.exists() and not force:
+        raise InputError(f"{path} exists; give another name, or --force to replace it")
+    return name
 
 
 def write_text(path: Path, text: str) -> None:

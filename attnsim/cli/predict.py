@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +24,7 @@ def predict(
     context: typer.Context,
     gpu: options.ManyGpus = [],  # noqa: B006 Typer copies it
     algorithm: Annotated[
-        str, typer.Option(help="Names with commas; default: naive,flash, and sliding-window with --window.")
+        str, typer.Option(help="Names with commas; default: naive,flash, and what has the window or the patterns.")
     ] = "",
     implementation: Annotated[str | None, typer.Option(help="Whose kernels to imitate.")] = None,
     batch: options.Batch = 1,
@@ -36,6 +37,7 @@ def predict(
     dtype: options.Dtype = "bf16",
     causal: options.Causal = False,
     window: options.Window = None,
+    mask: options.MaskText = None,
     passes: options.Pass = "fwd",
     changes: options.Changes = [],  # noqa: B006
     tiles: Annotated[
@@ -69,13 +71,15 @@ def predict(
         dtype=dtype,
         causal=causal,
         window=window,
+        mask=mask,
         passes=passes,
     )
-    names = options.words([algorithm or ("naive,flash,sliding-window" if window else "naive,flash")], "--algorithm")
-    if window and "sliding-window" not in names:
-        raise InputError(
-            f"--window {window} is for sliding-window, which is not in --algorithm {','.join(names)}; add it"
-        )
+    only = only_for(question)
+    usual = ("naive", "flash", *only[:1], *_run_by(implementation))
+    names = options.words([algorithm or ",".join(dict.fromkeys(usual))], "--algorithm")
+    if only and not set(only) & set(names):
+        told = f"--window {window}" if window else f"--mask {mask!r}"
+        raise InputError(f"{told} is for {' and '.join(only)}, not for --algorithm {','.join(names)}; add {only[0]}")
     if tile is not None and tiles is not None:
         raise InputError(f"--tile {tile} and --tiles {tiles} exclude each other; leave one out")
     asked = _Asked(names, implementation, tile, mode, cache, launch)
@@ -159,7 +163,8 @@ def _way(way: str) -> str:
 
 def _print(question: Workload, groups: list[_Group]) -> None:
     out = show.console()
-    out.print(f"{heading(question)}\n")
+    names = [item.algorithm for group in groups for item in group.predictions]
+    out.print(f"{heading(question, names)}\n")
     for group in groups:
         if group.refusal:
             out.print(f"{group.title}\n{group.refusal}\n")
@@ -167,27 +172,52 @@ def _print(question: Workload, groups: list[_Group]) -> None:
             show.print_predictions(out, group.title, group.predictions, group.unchanged)
     everything = [item for group in groups for item in group.predictions]
     show.print_remarks(out, everything)
-    out.print(caption(question, any(group.unchanged for group in groups)))
+    out.print(caption(question, any(group.unchanged for group in groups), names))
 
 
-def heading(question: Workload) -> str:
-    """The question in words, the window apart because only one algorithm has it."""
+def only_for(question: Workload) -> tuple[str, ...]:
+    """The algorithms that play the question's mask, where others would see more keys."""
+    if not question.mask.is_band:
+        return ("sparse",)
+    return ("sliding-window", "sparse") if question.mask.is_windowed else ()
+
+
+def _run_by(implementation: str | None) -> tuple[str, ...]:
+    """The algorithm that an implementation runs, where it is not one of the usual two."""
+    if implementation is None:
+        return ()
+    from attnsim.api import ALGORITHMS
+    from attnsim.models.implementations import find_implementation
+
+    family = find_implementation(implementation).family
+    if any(family in ALGORITHMS[name].families for name in ("naive", "flash")):
+        return ()
+    return tuple(name for name, item in ALGORITHMS.items() if family in item.families)[:1]
+
+
+def heading(question: Workload, shown: Collection[str] = ()) -> str:
+    """The question in words, window and patterns apart because only some algorithms have them."""
     from attnsim.api.choosing import without_window
 
     plain = without_window(question)
-    return str(plain) if plain == question else f"{plain}; sliding-window: {question.mask}"
+    return str(plain) if plain == question else f"{plain}; {_players(question, shown)}: {question.mask}"
 
 
-def caption(question: Workload, based: bool) -> str:
+def _players(question: Workload, shown: Collection[str]) -> str:
+    """Those of the algorithms shown that play the question's mask; the usual one where none is named."""
+    return " and ".join([name for name in only_for(question) if name in shown] or only_for(question)[:1])
+
+
+def caption(question: Workload, based: bool, shown: Collection[str] = ()) -> str:
     """How to read the table's columns; `based`: whether it has those of the unchanged GPU."""
     text = "vs naive: speedup over unfused attention (pytorch) on the same GPU. "
     if based:
         text += "vs base: over the unchanged GPU. "
     text += "TFLOP/s: useful FLOPs (visible pairs only) over the time."
-    if question.mask.is_windowed:
-        text += " Only sliding-window has the window; the others see all keys" + (
-            " up to the query." if question.mask.is_causal else "."
-        )
+    if only_for(question):
+        who, what = _players(question, shown), "window" if question.mask.is_band else "patterns"
+        text += f" Only {who} {'have' if ' and ' in who else 'has'} the {what}; the others see all keys"
+        text += " up to the query." if question.mask.is_causal else "."
     return text
 
 

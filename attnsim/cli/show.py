@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -165,20 +165,28 @@ def _print_table(out: Console, table: Table, width: int) -> None:
     out.print("")
 
 
-def print_rows(out: Console, title: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """A table of plain records; numbers to the right, long texts folded."""
+def print_rows(
+    out: Console,
+    title: str,
+    rows: Sequence[Mapping[str, object]],
+    *,
+    right: Collection[str] = (),
+    whole: Collection[str] = (),
+) -> None:
+    """A table of plain records; numbers and the columns of `right` to the right, long texts but `whole` folded."""
     table = _table()
     columns = list(dict.fromkeys(name for row in rows for name in row))
     for name in columns:
         values = [row.get(name) for row in rows]
         numeric = all(isinstance(value, (int, float)) or value is None for value in values)
-        short = max((len(_cell(value)) for value in values), default=0) <= _SHORT
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=short)
+        short = name in whole or max((len(_cell(value)) for value in values), default=0) <= _SHORT
+        justify: Literal["left", "right"] = "right" if numeric or name in right else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=short)
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in columns))
     if title:
         out.print(title)
-    _print_table(out, table, out.width)
+    _print_table(out, table, 2 * WIDTH if whole else out.width)
 
 
 def _cell(value: object) -> str:

@@ -75,8 +75,6 @@ def check(one: Operation, device: Device, w: Workload, seed: int) -> dict[str, A
     """
     errors, allowed = one.exercise(device, w, seed).errors(), one.tolerance(w.dtype)
     return {
-        "operation": one.name,
-        "workload": str(w),
         "seed": seed,
         "errors": {name: error if math.isfinite(error) else None for name, error in errors.items()},
         "tolerance": allowed,

@@ -31,6 +31,10 @@ OPT_IN_BYTES = 48 * 1024
 """Shared memory that a block gets without asking (CUDA Programming Guide, "Compute Capability 7.x: Shared Memory")."""
 
 
+LASTING = "the device stays in error for this process"
+"""In the message of an error after which nothing else can run."""
+
+
 class CudaError(RuntimeError):
     """A kernel that the GPU refused or that failed while it ran."""
 
@@ -205,7 +209,7 @@ class CudaDevice:
             self._cupy.cuda.runtime.deviceSynchronize()
         except RuntimeError:
             hint = "" if self.synchronous else " with CudaDevice(synchronous=True), which names the kernel that fails"
-            return f"; the device stays in error for this process, start a new one{hint}"
+            return f"; {LASTING}, start a new one{hint}"
         return "; the device is usable"
 
 

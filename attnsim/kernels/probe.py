@@ -86,10 +86,7 @@ def measure(device: Device, watch: Watch) -> Iterator[Rate]:
     """
     l2 = int(device.gpu.l2.capacity_bytes)
     large = device.zeros((max(8 * l2, STREAMED_BYTES),), "uint8")
-    other = device.empty(large.shape, "uint8")
-    yield _rate(watch, "hbm.read", large.nbytes, "B/s", lambda: probe_kernels.read(device, large))
-    yield _rate(watch, "hbm.copy", 2 * large.nbytes, "B/s", lambda: probe_kernels.copy(device, large, other))
-    del other
+    yield from _streamed(device, watch, large)
     for entry, name, unit in SPUN:
         if entry != "probe_wgmma" or device.gpu.features.wgmma:
             work = probe_kernels.work_of(entry) * probe_kernels.blocks_of(device, entry)
@@ -104,6 +101,13 @@ def measure(device: Device, watch: Watch) -> Iterator[Rate]:
     yield _latency(device, "l2", l2 // 8)
     # Read in between, `large` drives the links out of the L2; the first chase of each leaves nothing behind.
     yield _latency(device, "hbm", 4 * l2, before=lambda: probe_kernels.read(device, large))
+
+
+def _streamed(device: Device, watch: Watch, large: Array) -> Iterator[Rate]:
+    """Device memory read, and copied to an array that is given back afterwards."""
+    other = device.empty(large.shape, "uint8")
+    yield _rate(watch, "hbm.read", large.nbytes, "B/s", lambda: probe_kernels.read(device, large))
+    yield _rate(watch, "hbm.copy", 2 * large.nbytes, "B/s", lambda: probe_kernels.copy(device, large, other))
 
 
 def launches(device: Device, watch: Watch) -> Iterator[Rate]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,13 @@ class Point:
         Unique in a run, and the same in every run.
     measure : callable
         Returns the record, ready for JSON.
+    about : mapping
+        What the record says of the point even when measuring fails.
     """
 
     key: str
     measure: Callable[[], dict[str, Any]]
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Records:
@@ -91,5 +94,5 @@ class Records:
                 data = point.measure()
             except (RuntimeError, ValueError, ImportError, OSError) as error:
                 data = {"error": f"{type(error).__name__}: {error}"}
-            self.append(point.key, data | {"took_s": round(clock() - start, 3)})
+            self.append(point.key, {**point.about, **data, "took_s": round(clock() - start, 3)})
             yield point.key, self.done[point.key]

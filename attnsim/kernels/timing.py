@@ -106,9 +106,7 @@ class Timing:
             "throttled": self.throttled,
             "reasons": list(self.reasons),
             "sm_mhz": self.sm_mhz,
-            "bursts": [
-                {"samples_s": [one.seconds for one in burst], **burst[0].state.to_dict()} for burst in groups
-            ],
+            "bursts": [{"samples_s": [one.seconds for one in burst], **burst[0].state.to_dict()} for burst in groups],
         }
 
 
@@ -170,21 +168,31 @@ class Stopwatch:
         limit_s : float
             GPU time after which no further burst is begun.
         """
-        calls = {"graph": CALLS_PER_GRAPH, "cold graph": 1}.get(mode, 0)
         self._device.synchronize()  # inputs are made on another stream, which this one does not wait for
-        with self._stream as stream:
-            for _ in range(warm_up):
-                call()
-            stream.synchronize()
-            run = self._graph(call, calls, stream) if calls else call
-            gate_s = self._gate(run, stream)
-            found: list[Sample] = []
-            while len(found) < samples and sum(one.seconds for one in found) * max(1, calls) < limit_s:
-                count = min(BURST, samples - len(found))
-                burst, gate_s = self._burst(run, stream, count, gate_s, flush=mode.startswith("cold"))
-                state = self.clocks.read()
-                found += [Sample(seconds / max(1, calls), state) for seconds in burst]
-        return Timing(mode, tuple(found))
+        try:
+            with self._stream as stream:
+                for _ in range(warm_up):
+                    call()
+                stream.synchronize()
+                return Timing(mode, tuple(self._samples(call, mode, samples, limit_s, stream)))
+        except Exception:
+            # The stream may be left in the middle of a capture, or the device in error: which the next line then says.
+            self._stream = self._cupy.cuda.Stream(non_blocking=True)
+            self._device.synchronize()
+            raise
+
+    def _samples(
+        self, call: Callable[[], object], mode: Mode, samples: int, limit_s: float, stream: Any
+    ) -> list[Sample]:
+        calls = {"graph": CALLS_PER_GRAPH, "cold graph": 1}.get(mode, 0)
+        run = self._graph(call, calls, stream) if calls else call
+        gate_s, found = self._gate(run, stream), list[Sample]()
+        while len(found) < samples and sum(one.seconds for one in found) * max(1, calls) < limit_s:
+            count = min(BURST, samples - len(found))
+            burst, gate_s = self._burst(run, stream, count, gate_s, flush=mode.startswith("cold"))
+            state = self.clocks.read()
+            found += [Sample(seconds / max(1, calls), state) for seconds in burst]
+        return found
 
     def _gate(self, run: Callable[[], object], stream: Any) -> float:
         """Seconds for which a burst is held back: twice what queueing it takes."""

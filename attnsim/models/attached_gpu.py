@@ -114,14 +114,16 @@ def _from_attributes(attached: Attached) -> Gpu:
     }
     values["hbm.capacity"] = float(attached.memory_bytes)
     bits = attached.attributes.get("GlobalMemoryBusWidth", 0)
-    # Two transfers a clock; drivers that no longer tell the memory clock leave the bandwidth of an RTX 3090.
+    # Two transfers a clock.
     bandwidth = 2 * attached.attributes.get("MemoryClockRate", 0) * 1e3 * bits / 8
     figures = {
         key: Figure(value, FIELDS[key].unit, "measured", "CUDA device attribute") for key, value in values.items()
     }
     assumed = {
         "tensor.fp16": (float(_TENSOR_RATE[capability]), "rule: of this compute capability"),
-        "hbm.bandwidth": (bandwidth or 936e9, "CUDA device attributes: twice the memory clock times the bus"),
+        "hbm.bandwidth": (bandwidth, "CUDA device attributes: twice the memory clock times the bus")
+        if bandwidth
+        else (936e9, "rule: that of an RTX 3090; the driver does not tell"),
         "l2.capacity": (40.0 * 2**20, "rule: that of an A100; the driver does not tell"),
         "clock.boost": (1.5e9, "rule: the driver does not tell"),
         "power.tdp": (400.0, "rule: the driver was not asked"),

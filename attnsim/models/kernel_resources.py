@@ -34,9 +34,16 @@ def registers_of(kernel: str, gpu: Gpu, threads: int) -> int:
         Entry point and compile-time constants, ``flash_forward(Half,64,...)``.
     gpu : Gpu
     threads : int
-        Of a block; on an architecture that the kernel is not compiled for the most that so many threads may have.
+        Of a block; on a GPU older than any that the kernel is compiled for, the most that so many may have is taken.
+
+    Raises
+    ------
+    LookupError
+        When the table has no such kernel: it was changed, and the table not written anew.
     """
-    by_arch = _table().get(kernel, {})
+    by_arch = _table().get(kernel)
+    if by_arch is None:
+        raise LookupError(f"{FILE} has no row of {kernel}; write it anew: attnsim kernels check --write")
     number = gpu.compute_capability_number
     exactly = by_arch.get(f"{number}a")
     if exactly is not None:

@@ -77,7 +77,7 @@ def traffic(
             else:
                 if use.tensor in touched:
                     first = 1 - kept(passed - touched[use.tensor] + own, capacity)
-                elif use.tensor in written_here:
+                elif use.tensor in written_here and not use.in_place:
                     first = lost
                 else:
                     first = 1 - kept(footprint, capacity) if warm else 1.0

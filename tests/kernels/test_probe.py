@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnsim.kernels import probe
+from attnsim.kernels import probe_kernels as probe
 from attnsim.kernels.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.models.gpu import Gpu
@@ -28,6 +28,23 @@ def test_read_and_copy_touch_every_byte_once(device: CpuDevice, vectors: int) ->
         ("probe_copy", "load", "source"): source.nbytes,
         ("probe_copy", "store", "target"): source.nbytes,
     }
+
+
+@pytest.mark.parametrize(("vectors", "passes"), [(1, 4), (2049, 2), (9001, 3)])
+def test_a_working_set_is_read_as_often_as_asked(device: CpuDevice, vectors: int, passes: int) -> None:
+    source = np.random.default_rng(0).integers(0, 255, vectors * 16, np.uint8)
+    probe.reread(device, source, passes)
+    assert device.requested() == {("probe_reread", "load", "source"): passes * source.nbytes}
+    assert "ld.global.cg.v4" in compile_variant(probe.variant("probe_reread"), "80").ptx  # not the L1's to answer
+
+
+@pytest.mark.parametrize("arch", ["80", "89", "90", "100"])
+def test_the_gate_asks_the_clock_again_and_again(arch: str) -> None:
+    """The interpreter has no clock; that the loop is not folded away shows in the PTX."""
+    compiled = compile_variant(probe.variant("probe_wait"), arch)
+    assert compiled.resources("probe_wait").spill_bytes == 0
+    entry = compiled.ptx[compiled.ptx.index(".entry probe_wait") :]
+    assert entry.count("%globaltimer") == 2 and "bra" in entry.split("%globaltimer")[2]
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,39 @@ def test_kernels_import_numpy_the_standard_library_and_models() -> None:
                 assert ours or name.partition(".")[0] in allowed, f"{path.name} imports {name}"
 
 
+BARE = """
+import importlib, importlib.abc, pkgutil, sys
+
+class OnlyNumpy(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        root = name.partition(".")[0]
+        if root not in sys.stdlib_module_names and root not in ("numpy", "attnsim"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, OnlyNumpy())
+import attnsim.kernels
+for module in pkgutil.walk_packages(attnsim.kernels.__path__, "attnsim.kernels."):
+    importlib.import_module(module.name)
+
+from attnsim.kernels.catalog import OPERATIONS
+from attnsim.models.attached_gpu import Attached, gpu_of_attached
+from attnsim.models.workload import Workload
+
+gpu = gpu_of_attached(Attached("NVIDIA H200", 90, 150 * 10**9, {"MultiProcessorCount": 132}))
+for operation in OPERATIONS.values():
+    assert operation.variants()
+    queries = 1 if operation.passes == "decode" else 256
+    question = Workload(1, 4, queries, operation.head_dims[0], seq_kv=256, passes=operation.passes)
+    assert operation.schedule(question, gpu).kernels
+"""
+"""What a GPU machine with NumPy and CuPy alone does up to the launch."""
+
+
+def test_a_machine_with_numpy_alone_gets_as_far_as_the_launch() -> None:
+    done = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_case_tables_load_without_pandas() -> None:
     script = (
         "import sys; import attnsim.models.case_table; "

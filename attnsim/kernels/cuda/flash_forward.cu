@@ -24,7 +24,8 @@ struct Block {
     const Element* k;
     const Element* v;
     Band band;
-    int kv_head, first_query, first_tile;
+    int kv_head, first_tile;
+    int diagonal;  // key on the diagonal of the first query; the band counts from there
     float scale_log2;
 
     __device__ __forceinline__ QTile q() const { return {shared}; }
@@ -87,35 +88,33 @@ __device__ __forceinline__ void visit(Warp& warp, const Block& block, int tile) 
     }
     if (kMasked) {
         const Band& band = block.band;
-        const int query = block.first_query + row, key = tile * kKeys;
-        if (key < band.begin(query + Warp::kRows - 1) || key + kKeys > band.end(query))  // not for all rows of the warp
-            warp.hide([&](int i, int j) { return key + j >= band.begin(query + i) && key + j < band.end(query + i); },
-                      lane);
+        const int at = block.diagonal + row, key = tile * kKeys;
+        const VisibleKeys to_all{band.begin(at + Warp::kRows - 1), band.end(at)};
+        if (!to_all.all(key, kKeys)) warp.hide([&](int i, int j) { return band.keys(at + i)(key + j); }, lane);
     }
     warp.template softmax_and_output<kMasked>(block.v_tile(tile), block.scale_log2, lane);
 }
 
-// Everything that the queries of a row tile see.
-__device__ __forceinline__ void attend(Warp& warp, const Element* q, Block block, int last_query, int head, int seq_q) {
+__device__ __forceinline__ int row_tiles(int seq_q) { return (seq_q + kRows - 1) / kRows; }
+
+// All that the `rows` queries at `q`, those of the block, see.
+__device__ __forceinline__ void attend(Warp& warp, const Element* q, Block block, int rows) {
     const Band& band = block.band;
-    const int begin = band.begin(block.first_query), end = band.end(last_query);
+    const int last = block.diagonal + rows - 1, begin = band.begin(block.diagonal), end = band.end(last);
     if (end <= begin) return;
     const int last_tile = (end - 1) / kKeys;
     block.first_tile = begin / kKeys;
     // Tiles whole_begin to whole_end - 1 are seen whole by every query.
-    int whole_begin = (band.begin(last_query) + kKeys - 1) / kKeys;
-    int whole_end = max(0, band.end(block.first_query)) / kKeys;
+    int whole_begin = (band.begin(last) + kKeys - 1) / kKeys, whole_end = max(0, band.end(block.diagonal)) / kKeys;
     if (whole_begin >= whole_end) whole_begin = whole_end = block.first_tile;
 
-    block.q().load_async<kThreads>(q + (int64(head) * seq_q + block.first_query) * kHeadDim, kHeadDim,
-                                   last_query - block.first_query + 1, threadIdx.x);
+    block.q().load_async<kThreads>(q, kHeadDim, rows, threadIdx.x);
     fill(block, last_tile, threadIdx.x);
     // Masked tiles at the far end, whole ones, masked ones at the near end.
-    for (int tile = last_tile; tile >= block.first_tile;) {
-        const int masked_until = tile >= whole_end ? whole_end : block.first_tile;
-        for (; tile >= masked_until; --tile) visit<true>(warp, block, tile);
-        for (; tile >= whole_begin; --tile) visit<false>(warp, block, tile);
-    }
+    int tile = last_tile;
+    for (; tile >= whole_end; --tile) visit<true>(warp, block, tile);
+    for (; tile >= whole_begin; --tile) visit<false>(warp, block, tile);
+    for (; tile >= block.first_tile; --tile) visit<true>(warp, block, tile);
 }
 
 // The 1 keeps the assembler from saving registers for blocks that shared memory has no room for.
@@ -124,18 +123,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                   int heads, int group, int left, int right, int section, float scale_log2) {
     extern __shared__ __align__(128) unsigned char shared[];
     const uint32 base = shared_address(shared);
-    const int row_tiles = (seq_q + kRows - 1) / kRows;
     Warp warp;
     warp.clear();
     {
-        const Position at(blockIdx.x, row_tiles, heads, section);
-        const Band band{seq_kv, seq_kv - seq_q, left, right};
-        const int first_query = at.row_tile * kRows, last_query = min(first_query + kRows, seq_q) - 1;
-        const Block block{base, k, v, band, at.head / group, first_query, 0, scale_log2};
-        attend(warp, q, block, last_query, at.head, seq_q);
+        const Position at(blockIdx.x, row_tiles(seq_q), heads, section);
+        const Band band{seq_kv, 0, left, right};
+        const int first_query = at.row_tile * kRows;
+        const Block block{base, k, v, band, at.head / group, 0, first_query + seq_kv - seq_q, scale_log2};
+        attend(warp, q + (int64(at.head) * seq_q + first_query) * kHeadDim, block, min(kRows, seq_q - first_query));
     }
     // Found out again: it would have held registers all the while.
-    const Position at(opaque(int(blockIdx.x)), row_tiles, heads, section);
+    const Position at(opaque(int(blockIdx.x)), row_tiles(opaque(seq_q)), heads, section);
     const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * Warp::kRows;
     const int query = at.row_tile * kRows + row;
     const int64 offset = int64(at.head) * seq_q + query;

@@ -51,8 +51,8 @@ struct FlashWarp {
             for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) s[m][n][i] = 0.0f;
-        // Of 32 rows the assembler, given the whole loop, loads so many fragments ahead that it spills.
-        constexpr int kUnrolled = kFragments == 1 ? kHeadDim / 16 : 1;
+        // Given the whole of a long loop over 32 rows, the assembler loads so many fragments ahead that it spills.
+        constexpr int kUnrolled = kFragments == 1 || kHeadDim == 64 ? kHeadDim / 16 : 1;
         add_scores(rows, k, 0, here);  // apart, so that it takes 0 for C instead of cleared registers
 #pragma unroll kUnrolled
         for (int depth = 16; depth < kHeadDim; depth += 16) add_scores(rows, k, depth, here);
@@ -207,7 +207,7 @@ struct FlashWarp {
                                                int lane) {
 #pragma unroll
         for (int slab = 0; slab < kKeys / 16; ++slab) {
-            if (slab % 2 == 1) await_sums(shift);
+            if (slab > 0) await_sums(shift);
             uint32 p[kFragments][4];
             probabilities(p, slab, shift, scale_log2);
 #pragma unroll

@@ -1,0 +1,177 @@
+"""`attnsim kernels run`: one operation on random inputs, on the CPU with its counts or on the GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnsim.cli import options, progress, show
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from attnsim.kernels.catalog import Operation
+    from attnsim.kernels.comparison import Count
+    from attnsim.kernels.outcome import Outcome
+    from attnsim.models.workload import Workload
+
+FAILED = 1
+"""Exit code where the command ran and what it checked is not as it should be."""
+
+
+def run(
+    *,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As in `attnsim kernels list`.")],
+    cpu: Annotated[bool, typer.Option("--cpu", help="In the interpreter, every access counted.")] = False,
+    gpu: Annotated[
+        str, typer.Option("--gpu", metavar="ID", help="With --cpu: whose tiles and limits to take; default: an A100.")
+    ] = "",
+    batch: options.Batch = 1,
+    heads: options.Heads = 2,
+    kv_heads: options.KvHeads = None,
+    seq: options.Seq = 128,
+    seq_kv: options.SeqKv = None,
+    head_dim: options.HeadDim = 64,
+    dtype: Annotated[str, typer.Option(help="fp16 or bf16.")] = "bf16",
+    causal: options.Causal = False,
+    window: options.Reach = None,
+    mask: Annotated[
+        str, typer.Option("--mask", metavar="TEXT", help="A pattern such as 'causal, window 512, global 16'.")
+    ] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
+    json: options.Json = False,
+) -> None:
+    """Run one operation on random inputs against float64; with --cpu, count what its kernels did."""
+    from attnsim.kernels.catalog import find_operation
+
+    operation = find_operation(name)
+    if dtype not in ("fp16", "bf16"):
+        raise InputError(f"--dtype {dtype}: the kernels take fp16 and bf16")
+    if mask and (causal or window):
+        raise InputError("--mask holds the whole pattern; write causal and window in it and leave out the flags")
+    question = options.workload(
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        seq=seq,
+        seq_kv=seq_kv,
+        head_dim=head_dim,
+        dtype=dtype,
+        causal=causal,
+        window=window,
+        passes=operation.passes,
+    )
+    if mask:
+        from attnsim.models.mask import Mask
+
+        question = dataclasses.replace(question, mask=Mask.parse(mask))
+    where, outcome, counts = _on_cpu(operation, question, gpu, seed) if cpu else _on_gpu(operation, question, seed)
+    faults = _faults(outcome, operation.tolerance(dtype), counts)
+    if json:
+        show.print_json([_answer(operation, question, where, seed, outcome, counts)])
+    else:
+        _print_run(operation, question, where, outcome, counts)
+    if faults:
+        sys.stdout.flush()
+        print(f"error: {operation.name} on {where}: {'; '.join(faults)}", file=sys.stderr)
+        raise typer.Exit(FAILED)
+
+
+def _on_cpu(operation: Operation, question: Workload, gpu: str, seed: int) -> tuple[str, Outcome, list[Count]]:
+    from attnsim.kernels.comparison import compare
+    from attnsim.kernels.cpu.device import CpuDevice
+    from attnsim.kernels.cpu.faults import Fault
+
+    device = CpuDevice(gpu or operation.example_gpu)
+    schedule = operation.schedule(question, device.gpu)
+    blocks = sum(kernel.blocks for kernel in schedule.kernels)
+    try:
+        with progress.busy(f"interpreting {blocks} blocks"):
+            outcome = operation.exercise(device, question, seed)
+    except Fault as fault:  # a bug of the kernel, which is what the interpreter is there to find
+        print(f"error: {fault}", file=sys.stderr)
+        raise typer.Exit(FAILED) from None
+    return f"the interpreter, tiles of {device.gpu.id}", outcome, compare(device.launches, schedule)
+
+
+def _on_gpu(operation: Operation, question: Workload, seed: int) -> tuple[str, Outcome, list[Count]]:
+    from attnsim.kernels.gpu import CudaDevice, CudaError
+
+    try:
+        device = CudaDevice(poison=True, synchronous=True)
+    except InputError as error:
+        raise InputError(f"{str(error).partition(', or run on the CPU')[0]}; or add --cpu") from None
+    try:
+        outcome = operation.exercise(device, question, seed)
+    except CudaError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(FAILED) from None
+    return device.gpu.id, outcome, []
+
+
+def _faults(outcome: Outcome, allowed: float, counts: Sequence[Count]) -> list[str]:
+    wrong = [
+        f"{name} is off by {error:.1e}, allowed {allowed:.1e}"
+        for name, error in outcome.errors().items()
+        if error > allowed
+    ]
+    differing = [
+        f"{one.kernel} {one.quantity} is {one.counted:,}, in the schedule {one.planned:,}"
+        for one in counts
+        if one.must_agree and one.agrees is False
+    ]
+    return wrong + differing
+
+
+def _answer(
+    operation: Operation, question: Workload, where: str, seed: int, outcome: Outcome, counts: Sequence[Count]
+) -> dict[str, Any]:
+    errors = {name: error if error < float("inf") else None for name, error in outcome.errors().items()}
+    return {
+        "kernel": operation.name,
+        "implementation": operation.implementation,
+        "workload": str(question),
+        "where": where,
+        "seed": seed,
+        "errors": errors,
+        "tolerance": operation.tolerance(question.dtype),
+        "counts": [{**dataclasses.asdict(one), "agrees": one.agrees} for one in counts],
+    }
+
+
+def _print_run(operation: Operation, question: Workload, where: str, outcome: Outcome, counts: Sequence[Count]) -> None:
+    out = show.console()
+    allowed = operation.tolerance(question.dtype)
+    out.print(f"{operation.name} on {where}\n{question}\n")
+    errors = [
+        {
+            "output": name,
+            "error": f"{error:.1e}",
+            "allowed": f"{allowed:.1e}",
+            "": "ok" if error <= allowed else "WRONG",
+        }
+        for name, error in outcome.errors().items()
+    ]
+    show.print_rows(out, "Largest difference from float64 over the largest value", errors)
+    if not counts:
+        return
+    rows = [
+        {
+            "kernel": one.kernel,
+            "quantity": one.quantity,
+            "unit": one.unit,
+            "counted": f"{one.counted:,}",
+            "schedule": show.NOTHING if one.planned is None else f"{one.planned:,}",
+            "": {None: "", True: "=", False: "differs"}[one.agrees],
+        }
+        for one in counts
+        if one.counted or one.planned or one.quantity == "bank conflicts"
+    ]
+    title = "Counted by the interpreter, and in the schedule that the simulator plays"
+    show.print_rows(out, title, rows, right=("counted", "schedule"))
+    if any(one.agrees is False and not one.must_agree for one in counts):
+        out.print("blocks and bytes must agree; FLOPs and exponentials the schedule charges by the tile")

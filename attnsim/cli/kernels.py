@@ -1,0 +1,201 @@
+"""`attnsim kernels`: our CUDA kernels and what they compile to."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnsim.cli import kernel_run, options, progress, show
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from attnsim.kernels.catalog import Operation
+    from attnsim.kernels.resources import ResourceRow
+    from attnsim.models.gpu import Gpu
+
+app = typer.Typer(help="List our CUDA kernels, compile them, or run one.", invoke_without_command=True)
+app.command("run")(kernel_run.run)
+
+
+@app.callback()
+def kernels(context: typer.Context, json: options.Json = False) -> None:
+    """List our CUDA kernels, or compile them, or run one."""
+    if context.invoked_subcommand is None:
+        list_kernels(json)
+    elif json:
+        raise InputError("--json comes after the command: attnsim kernels list --json")
+
+
+@app.command("list")
+def list_kernels(json: options.Json = False) -> None:
+    """List the operations that have kernels."""
+    from attnsim.kernels.catalog import OPERATIONS
+
+    if json:
+        show.print_json(_record(operation) for operation in OPERATIONS.values())
+        return
+    out = show.console()
+    rows = [
+        {
+            "name": one.name,
+            "pass": one.passes,
+            "head_dim": [str(width) for width in one.head_dims],
+            "what it is": one.description + ("; experimental: not yet run on a GPU" if one.experimental else ""),
+        }
+        for one in OPERATIONS.values()
+    ]
+    show.print_rows(out, "Kernels", rows)
+    out.print("attnsim kernels check: registers, spills, shared memory and resident blocks of each")
+    out.print("attnsim kernels run NAME --cpu: one of them in the interpreter, its counts beside the schedule's")
+
+
+def _record(operation: Operation) -> dict[str, Any]:
+    return {
+        "name": operation.name,
+        "implementation": operation.implementation,
+        "description": operation.description,
+        "pass": operation.passes,
+        "head_dims": list(operation.head_dims),
+        "experimental": operation.experimental,
+        "kernels": [
+            {
+                "kernel": variant.label,
+                "source": variant.source,
+                "constants": dict(variant.defines),
+                "threads": variant.threads,
+                "shared_memory_bytes": variant.shared_memory_bytes,
+                "compute_capability": list(variant.compute_capability),
+            }
+            for variant in operation.variants()
+        ],
+    }
+
+
+@app.command("check")
+def check(
+    kernel: Annotated[
+        list[str], typer.Option("--kernel", metavar="NAME", help="Operations; repeat it or use commas. Default: all.")
+    ] = [],  # noqa: B006 Typer copies it
+    arch: Annotated[
+        list[str], typer.Option("--arch", metavar="SM", help="80, 86, 89, 90, 90a, 100; default: all.")
+    ] = [],  # noqa: B006
+    write: Annotated[bool, typer.Option("--write", help="Write the table that the simulator reads.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Compile every kernel for every architecture and show what it takes."""
+    from attnsim.kernels import compile_cache
+    from attnsim.kernels.catalog import OPERATIONS, find_operation
+    from attnsim.kernels.resources import ARCHITECTURES, GOLDEN, inspect_all, jobs, to_csv
+
+    chosen = [find_operation(name) for name in options.words(kernel, "--kernel")] if kernel else [*OPERATIONS.values()]
+    wanted = [name.removeprefix("sm_") for name in options.words(arch, "--arch")] if arch else list(ARCHITECTURES)
+    for name in wanted:
+        if name not in ARCHITECTURES:
+            raise InputError(f"--arch {name} is not known; allowed: {', '.join(ARCHITECTURES)}")
+    if write and (kernel or arch):
+        raise InputError("--write writes the whole table; leave out --kernel and --arch")
+    work = jobs(chosen, wanted)
+    if not work:
+        raise InputError(f"no kernel of {', '.join(kernel)} is meant for {', '.join(wanted)}; leave out --arch")
+    with progress.steps("compiling", len(work)) as step:
+        rows = inspect_all(work, lambda job: step())
+    compile_cache.prune()
+    if write:
+        options.write_text(GOLDEN, to_csv(rows))
+    from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
+
+    gpus = [load_gpu(name) for name in builtin_gpu_ids()]
+    if json:
+        show.print_json(_with_blocks(row, gpus) for row in rows)
+    else:
+        _print_resources(rows, gpus)
+        if write:
+            show.console().print(f"written: {GOLDEN}", soft_wrap=True)
+    slow = [row for row in rows if row.spill_bytes or row.stack_bytes]
+    if slow:
+        sys.stdout.flush()
+        worst = max(slow, key=lambda row: row.spill_bytes + row.stack_bytes)
+        print(
+            f"error: {len(slow)} of {len(rows)} compilations use local memory, the most {worst.kernel} on "
+            f"sm_{worst.arch}: {worst.spill_bytes} bytes a thread spilled, {worst.stack_bytes} on the stack; take a "
+            "smaller tile, or index its register arrays by constants",
+            file=sys.stderr,
+        )
+        raise typer.Exit(kernel_run.FAILED)
+
+
+def _with_blocks(row: ResourceRow, gpus: Sequence[Gpu]) -> dict[str, Any]:
+    from attnsim.kernels.resources import resident_blocks, runs_on
+
+    blocks = {gpu.id: resident_blocks(row, gpu) for gpu in gpus if runs_on(row, gpu)}
+    return {**dataclasses.asdict(row), "blocks_per_sm": blocks}
+
+
+def _print_resources(rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> None:
+    """One line for each kernel, and another for architectures on which it takes something else."""
+    from attnsim.kernels.resources import resident_blocks, runs_on
+
+    lines: dict[tuple[Any, ...], list[str]] = {}
+    for row in rows:
+        taken = (row.registers, row.spill_bytes, row.stack_bytes, row.shared_memory_bytes, row.threads)
+        for gpu in gpus:
+            if runs_on(row, gpu):
+                older = row.arch.isdigit() and int(row.arch) < gpu.compute_capability_number
+                name = f"{gpu.compute_capability_number}*" if older else row.arch
+                names = lines.setdefault((row.kernel, *taken, resident_blocks(row, gpu)), [])
+                if name not in names:
+                    names.append(name)
+    order = list(dict.fromkeys(name for names in lines.values() for name in names))
+    order.sort(key=lambda name: int(name.rstrip("a*")))
+    table = [
+        {
+            "kernel": kernel,
+            "sm": _runs(names, order),
+            "regs": registers,
+            "spill": spill,
+            "stack": stack,
+            "smem": shared / 1024,
+            "threads": threads,
+            "blk/SM": str(blocks or "none"),
+        }
+        for (kernel, registers, spill, stack, shared, threads, blocks), names in lines.items()
+    ]
+    out = show.console()
+    show.print_rows(out, "", table, right=("blk/SM",), whole=("kernel",))
+    _print_notes(out, rows, gpus)
+
+
+def _print_notes(out: Console, rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> None:
+    """Which GPUs are behind the architectures, and how to read the columns."""
+    from attnsim.kernels.resources import runs_on
+
+    named: dict[str, list[str]] = {}
+    for gpu in gpus:
+        for arch in dict.fromkeys(row.arch for row in rows if runs_on(row, gpu)):
+            number = f"{gpu.compute_capability_number}"
+            as_compiled = "" if number == arch.rstrip("a") else f"* (as compiled for sm_{arch})"
+            named.setdefault(f"sm_{number if as_compiled else arch}{as_compiled}", []).append(gpu.id)
+    for arch, names in sorted(named.items(), key=lambda item: (len(item[0]), item[0])):
+        out.print(f"{arch}: {', '.join(names)}")
+    slow = sum(row.spill_bytes + row.stack_bytes > 0 for row in rows)
+    out.print(f"{len(rows)} compilations of {len({row.kernel for row in rows})} kernels, {slow} with local memory")
+    out.print("spill, stack: bytes a thread; smem: KiB a block; blk/SM: resident blocks, none if not one fits")
+
+
+def _runs(names: list[str], order: list[str]) -> str:
+    """Architectures in short: "80 to 90, 120*"."""
+    runs: list[list[str]] = []
+    for name in order:
+        if name in names:
+            if runs and order.index(runs[-1][-1]) + 1 == order.index(name):
+                runs[-1].append(name)
+            else:
+                runs.append([name])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)

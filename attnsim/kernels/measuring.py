@@ -1,0 +1,118 @@
+"""The points of a measuring run and their records: is a kernel right, what does nothing cost, how long does it take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from attnsim.kernels import probe, probe_kernels
+from attnsim.kernels.bench import Bench
+from attnsim.kernels.catalog import Operation
+from attnsim.kernels.correctness import check
+from attnsim.kernels.grid import CONDITIONS, GridPoint, ordered, useful_flops
+from attnsim.kernels.machine_record import version_of
+from attnsim.kernels.prepared import prepare
+from attnsim.kernels.records import Point
+from attnsim.kernels.timing import Mode
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+
+SAMPLES = 30
+NULL_SAMPLES = 100
+LIMIT_S = 0.4
+"""GPU time of a point, after which no further burst is begun: five samples at least."""
+
+
+def machine_points(bench: Bench, operations: Iterable[Operation], session: str) -> Iterator[Point]:
+    """The machine record, one for each session: the driver may be another one when a run is taken up again."""
+    about = {"kind": "machine", "session": session}
+    yield Point(f"machine {session}", lambda: bench.describe(list(operations), session), about)
+
+
+def correctness_points(
+    bench: Bench, operations: Iterable[Operation], cases: Callable[[Operation], Iterable[Workload]]
+) -> Iterator[Point]:
+    """Operations against float64 on the device whose fresh memory is poisoned.
+
+    Parameters
+    ----------
+    bench : Bench
+    operations : iterable of Operation
+    cases : callable
+        Operation to workloads.
+    """
+    for one in operations:
+        version = version_of(one)
+        for w in cases(one):
+            about = {"kind": "correct", "operation": one.name, "version": version, "workload": str(w)}
+            measure = partial(check, one, bench.checked, w, bench.seed)
+            yield Point(f"correct {one.name} {version} {w}", measure, about)
+
+
+def null_points(bench: Bench, session: str) -> Iterator[Point]:
+    """A kernel that does nothing in every mode: what of a measured time is the launch, and the stopwatch's own."""
+
+    def measure(mode: Mode) -> dict[str, Any]:
+        call = partial(probe_kernels.null, bench.device)
+        return bench.watch.time(call, mode, samples=NULL_SAMPLES, limit_s=LIMIT_S).to_dict()
+
+    for mode, (cache, launch) in CONDITIONS.items():
+        about = {"kind": "null", "session": session, "cache": cache, "launch": launch}
+        yield Point(f"null {mode} {session}", partial(measure, mode), about)
+
+
+def probe_points(bench: Bench, session: str) -> Iterator[Point]:
+    """The microbenchmarks, as one point: they take seconds, and belong together."""
+
+    def measure() -> dict[str, Any]:
+        return {"rates": [rate.to_dict() for rate in probe.measure(bench.device, bench.watch)]}
+
+    yield Point("probe", measure, {"kind": "probe", "session": session})
+
+
+def time_points(bench: Bench, operations: Iterable[Operation], session: str) -> Iterator[Point]:
+    """The grid, most informative points first; a record holds every sample and the GPU's state after each burst."""
+
+    def measure(point: GridPoint) -> dict[str, Any]:
+        call = prepare(point.operation, bench.device, point.workload, bench.random)
+        return bench.watch.time(call, point.mode, samples=SAMPLES, limit_s=LIMIT_S).to_dict()
+
+    for point in ordered(operations, bench.device.gpu):
+        one, w = point.operation, point.workload
+        version, (cache, launch) = version_of(one), CONDITIONS[point.mode]
+        about = {
+            "kind": "time",
+            "session": session,
+            "operation": one.name,
+            "implementation": one.implementation,
+            "version": version,
+            "workload": as_dict(w),
+            "useful_flops": useful_flops(w),
+            "cache": cache,
+            "launch": launch,
+        }
+        yield Point(f"time {one.name} {version} {point.mode} {w}", partial(measure, point), about)
+
+
+def as_dict(w: Workload) -> dict[str, Any]:
+    """A workload in the columns of a case table; `band` is whether those say all of its mask."""
+    causal, window = w.mask.is_causal, None if w.mask.left is None else w.mask.left + 1
+    said = Mask.causal() if causal else Mask()
+    if window is not None:
+        said = said & Mask.sliding_window(window, causal)
+    return {
+        "batch": w.batch,
+        "heads_q": w.heads_q,
+        "heads_kv": w.heads_kv,
+        "seq_q": w.seq_q,
+        "seq_kv": w.seq_kv,
+        "head_dim": w.head_dim,
+        "head_dim_v": w.head_dim_v,
+        "dtype": w.dtype,
+        "pass": w.passes,
+        "causal": causal,
+        "window": window,
+        "mask": str(w.mask),
+        "band": said == w.mask,
+    }
