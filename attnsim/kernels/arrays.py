@@ -11,6 +11,9 @@ from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask
 from attnsim.models.workload import Workload
 
+NO_LIMIT = 1 << 30
+"""Reach of a band without a limit, as kernels take it: longer than any sequence, and short enough to add to."""
+
 DTYPES = {"float16": "fp16", "uint16": "bf16"}
 """Array types and the formats that they hold; NumPy has no bf16, so its bits travel as ``uint16``."""
 
@@ -110,3 +113,9 @@ def check_array(name: str, array: Any, dimensions: int, dtypes: tuple[str, ...] 
         raise InputError(f"{name} has shape {list(array.shape)}; allowed: {dimensions} dimensions of 1 or more")
     if not array.flags.c_contiguous:
         raise InputError(f"{name} is not contiguous; pass it through ascontiguousarray first")
+
+
+def reaches(mask: Mask) -> dict[str, np.int32]:
+    """How far a band reaches to the left and to the right of the diagonal, as kernel arguments."""
+    found = {"left": mask.left, "right": mask.right}
+    return {name: np.int32(NO_LIMIT if reach is None else min(reach, NO_LIMIT)) for name, reach in found.items()}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.kernels.arrays import attention_workload, check_array, decode, encode
+from attnsim.kernels.arrays import attention_workload, check_array, decode, encode, reaches
 from attnsim.kernels.device import Array, Device
+from attnsim.kernels.exercising import random_arrays
 from attnsim.kernels.outcome import Outcome
 from attnsim.kernels.reference import attention, attention_backward
 from attnsim.kernels.variant import Variant
@@ -22,9 +23,6 @@ from attnsim.models.algorithms.own_backward_tiles import (
 from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask
 from attnsim.models.workload import Workload
-
-NO_LIMIT = 1 << 30
-"""Reach of a mask without a limit: longer than any sequence, and the sum of both is no overflow."""
 
 
 def variants() -> tuple[Variant, ...]:
@@ -99,8 +97,6 @@ def flash_backward(
         per_query_tile,
         {"O": o, "dO": do, "D": d, "dQ accum": dq_sums, "seq_q": np.int32(w.seq_q)},
     )
-    band = w.mask.within(w.seq_q, w.seq_kv)
-    left, right = (NO_LIMIT if reach is None else min(reach, NO_LIMIT) for reach in (band.left, band.right))
     device.launch(
         variant(MAIN, w.dtype, tile),
         (-(-w.seq_kv // tile.keys), w.heads_kv, w.batch),
@@ -109,8 +105,7 @@ def flash_backward(
             "group": np.int32(w.group),
             "seq_q": np.int32(w.seq_q),
             "seq_kv": np.int32(w.seq_kv),
-            "left": np.int32(left),
-            "right": np.int32(right),
+            **reaches(w.mask.within(w.seq_q, w.seq_kv)),
             "scale": np.float32(factor),
             "scale_log2": np.float32(factor * np.log2(np.e)),
         },
@@ -135,10 +130,7 @@ def _check_forward(q: Array, o: Array, lse: Array, do: Array) -> None:
 
 def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
     """Random inputs through the kernels and through the float64 reference, which also gives them O and LSE."""
-    random = np.random.default_rng(seed)
-    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
-    rows = (w.batch, w.heads_q, w.seq_q, w.head_dim)
-    q, k, v, do = (encode(random.standard_normal(shape), w.dtype) for shape in (rows, kv, kv, rows))
+    q, k, v, do = random_arrays(w, seed, "QKVO")
     o, lse = attention(decode(q), decode(k), decode(v), w.mask)
     arrays = (q, k, v, encode(o, w.dtype), lse.astype(np.float32), do)
     got = flash_backward(device, *(device.upload(array) for array in arrays), mask=w.mask)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.kernels.arrays import attention_workload, decode, encode
+from attnsim.kernels.arrays import attention_workload, reaches
 from attnsim.kernels.device import Array, Device
+from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import Outcome
-from attnsim.kernels.reference import attention
 from attnsim.kernels.variant import Variant
 from attnsim.models.algorithms import own_decode
 from attnsim.models.algorithms.own_decode_tiles import (
@@ -22,9 +22,6 @@ from attnsim.models.algorithms.own_decode_tiles import (
 from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask
 from attnsim.models.workload import Workload
-
-NO_LIMIT = 1 << 30
-"""Reach of a mask without a limit: longer than any sequence, and the sum of both is no overflow."""
 
 
 def variants() -> tuple[Variant, ...]:
@@ -126,7 +123,6 @@ def _launch_split(
     device: Device, w: Workload, tile: DecodeTile, splits: int, tensors: dict[str, Array], scale: float | None
 ) -> None:
     heads = w.batch * w.heads_kv
-    left, right = (NO_LIMIT if reach is None else reach for reach in (w.mask.left, w.mask.right))
     factor = w.head_dim**-0.5 if scale is None else scale
     device.launch(
         split_variant(w.dtype, tile),
@@ -138,8 +134,7 @@ def _launch_split(
             "seq_q": np.int32(w.seq_q),
             "seq_kv": np.int32(w.seq_kv),
             "splits": np.int32(splits),
-            "left": np.int32(left),
-            "right": np.int32(right),
+            **reaches(w.mask),
             "scale_log2": np.float32(factor * np.log2(np.e)),
         },
     )
@@ -153,13 +148,4 @@ def _check_rows(w: Workload) -> None:
 
 def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
     """Random inputs through the kernels and through the float64 reference."""
-    random = np.random.default_rng(seed)
-    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
-    shapes = ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
-    q, k, v = (encode(random.standard_normal(shape), w.dtype) for shape in shapes)
-    o, lse = decode_attention(device, device.upload(q), device.upload(k), device.upload(v), mask=w.mask)
-    expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
-    return Outcome(
-        {"O": decode(device.download(o)), "LSE": decode(device.download(lse))},
-        {"O": expected_o, "LSE": expected_lse},
-    )
+    return exercise_attention(decode_attention, device, w, seed)

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.kernels.arrays import attention_workload, decode, encode
+from attnsim.kernels.arrays import attention_workload, reaches
 from attnsim.kernels.device import Array, Device
+from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import Outcome
-from attnsim.kernels.reference import attention
 from attnsim.kernels.variant import Variant
 from attnsim.models.algorithms import own_flash
 from attnsim.models.algorithms.flash import FlashTile, section_heads
 from attnsim.models.errors import InputError
+from attnsim.models.kernel_naming import ELEMENT
 from attnsim.models.mask import Mask
 from attnsim.models.workload import Workload
-
-NO_LIMIT = 1 << 30
-"""Reach of a band without a limit: longer than any sequence, and short enough to add to."""
 
 
 def variants() -> tuple[Variant, ...]:
     """Both formats of every tile."""
     return tuple(
         variant(dtype, head_dim, tile)
-        for dtype in own_flash.ELEMENT
+        for dtype in ELEMENT
         for head_dim, tiles in own_flash.TILES.items()
         for tile in tiles
     )
@@ -77,7 +75,6 @@ def flash_forward(
     """
     w = attention_workload(q, k, v, mask, head_dims=tuple(own_flash.TILES))
     chosen = own_flash.choose_tile(w, device.gpu, tile)
-    band = w.mask.within(w.seq_q, w.seq_kv)
     heads = w.batch * w.heads_q
     o = device.empty(q.shape, str(q.dtype))
     lse = device.empty(q.shape[:3], "float32")
@@ -94,8 +91,7 @@ def flash_forward(
             "seq_kv": np.int32(w.seq_kv),
             "heads": np.int32(heads),
             "group": np.int32(w.group),
-            "left": np.int32(NO_LIMIT if band.left is None else min(band.left, NO_LIMIT)),
-            "right": np.int32(NO_LIMIT if band.right is None else min(band.right, NO_LIMIT)),
+            **reaches(w.mask.within(w.seq_q, w.seq_kv)),
             "section": np.int32(section_heads(w, chosen, heads) if chosen.order == "longest_first" else 0),
             "scale_log2": np.float32((w.head_dim**-0.5 if scale is None else _positive(scale)) * np.log2(np.e)),
         },
@@ -112,14 +108,4 @@ def _positive(scale: float) -> float:
 
 def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
     """Random inputs through the kernel and through the float64 reference."""
-    random = np.random.default_rng(seed)
-    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
-    q, k, v = (
-        encode(random.standard_normal(shape), w.dtype) for shape in ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
-    )
-    o, lse = flash_forward(device, device.upload(q), device.upload(k), device.upload(v), mask=w.mask)
-    expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
-    return Outcome(
-        {"O": decode(device.download(o)), "LSE": decode(device.download(lse))},
-        {"O": expected_o, "LSE": expected_lse},
-    )
+    return exercise_attention(flash_forward, device, w, seed)

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.kernels.arrays import attention_workload, decode, encode
+from attnsim.kernels.arrays import attention_workload, reaches
 from attnsim.kernels.device import Array, Device
+from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.limits import check_architecture
 from attnsim.kernels.outcome import Outcome
-from attnsim.kernels.reference import attention
 from attnsim.kernels.variant import Variant
 from attnsim.models.algorithms import own_hopper
 from attnsim.models.algorithms.flash import section_heads
 from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask
 from attnsim.models.workload import Workload
-
-NO_LIMIT = 1 << 30
-"""Reach of a band without a limit: longer than any sequence, and short enough to add to."""
 
 
 def variants() -> tuple[Variant, ...]:
@@ -75,7 +72,6 @@ def flash_hopper(
     w = attention_workload(q, k, v, mask, head_dims=own_hopper.HEAD_DIMS)
     chosen, tile = variant(w), own_hopper.tile_of(w)
     check_architecture(chosen, device.gpu)
-    band = w.mask.within(w.seq_q, w.seq_kv)
     factor = w.head_dim**-0.5 if scale is None else scale
     if not 0 < factor < np.inf:
         raise InputError(f"scale is {factor}; allowed: more than 0; change the sign of Q instead")
@@ -95,8 +91,7 @@ def flash_hopper(
             "seq_kv": np.int32(w.seq_kv),
             "heads": np.int32(heads),
             "group": np.int32(w.group),
-            "left": np.int32(NO_LIMIT if band.left is None else min(band.left, NO_LIMIT)),
-            "right": np.int32(NO_LIMIT if band.right is None else min(band.right, NO_LIMIT)),
+            **reaches(w.mask.within(w.seq_q, w.seq_kv)),
             "section": np.int32(section_heads(w, tile, heads) if tile.order == "longest_first" else 0),
             "scale_log2": np.float32(factor * np.log2(np.e)),
         },
@@ -106,14 +101,4 @@ def flash_hopper(
 
 def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
     """Random inputs through the kernel and through the float64 reference."""
-    random = np.random.default_rng(seed)
-    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
-    q, k, v = (
-        encode(random.standard_normal(shape), w.dtype) for shape in ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
-    )
-    o, lse = flash_hopper(device, device.upload(q), device.upload(k), device.upload(v), mask=w.mask)
-    expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
-    return Outcome(
-        {"O": decode(device.download(o)), "LSE": decode(device.download(lse))},
-        {"O": expected_o, "LSE": expected_lse},
-    )
+    return exercise_attention(flash_hopper, device, w, seed)

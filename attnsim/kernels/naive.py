@@ -6,19 +6,16 @@ import math
 
 import numpy as np
 
-from attnsim.kernels.arrays import attention_workload, decode, encode
+from attnsim.kernels.arrays import attention_workload, reaches
 from attnsim.kernels.device import Array, Device
+from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import Outcome
-from attnsim.kernels.reference import attention
 from attnsim.kernels.variant import Variant
 from attnsim.models.algorithms import own_naive
 from attnsim.models.algorithms.passes import GemmTile
 from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask
 from attnsim.models.workload import Workload
-
-NO_LIMIT = 1 << 30
-"""A reach longer than any sequence; the kernels add it to positions in 32 bits."""
 
 
 def variants() -> tuple[Variant, ...]:
@@ -114,7 +111,7 @@ def naive_forward(
     if not fused:
         _pass(device, w, s, "naive_scale", {"factor": np.float32(factor)})
     if not fused and own_naive.hides(w):
-        _pass(device, w, s, "naive_mask", {"seq_q": np.int32(w.seq_q), **_limits(w.mask)})
+        _pass(device, w, s, "naive_mask", {"seq_q": np.int32(w.seq_q), **reaches(w.mask)})
     p, lse = softmax(device, w, s, w.mask if fused else Mask())
     return _output(device, w, p, v), lse
 
@@ -169,7 +166,7 @@ def softmax(device: Device, w: Workload, s: Array, mask: Mask) -> tuple[Array, A
         "rows": np.int32(rows),
         "seq_q": np.int32(w.seq_q),
         **_row_shape(w),
-        **_limits(mask),
+        **reaches(mask),
     }
     device.launch(softmax_variant(w.dtype, tile), (-(-rows // tile.rows), 1, 1), arguments)
     return p, lse
@@ -219,21 +216,6 @@ def _row_shape(w: Workload) -> dict[str, Array]:
     return {"seq_kv": np.int32(w.seq_kv), "stride": np.int32(own_naive.score_stride(w.seq_kv))}
 
 
-def _limits(mask: Mask) -> dict[str, Array]:
-    reaches = {"left": mask.left, "right": mask.right}
-    return {name: np.int32(NO_LIMIT if reach is None else min(reach, NO_LIMIT)) for name, reach in reaches.items()}
-
-
 def exercise(device: Device, w: Workload, seed: int = 0, passes: str = "fused") -> Outcome:
     """Random normal inputs through the kernels and through the float64 reference."""
-    random = np.random.default_rng(seed)
-    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
-    q, k, v = (
-        encode(random.standard_normal(shape), w.dtype) for shape in ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
-    )
-    o, lse = naive_forward(device, device.upload(q), device.upload(k), device.upload(v), mask=w.mask, passes=passes)
-    expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
-    return Outcome(
-        {"O": decode(device.download(o)), "LSE": decode(device.download(lse))},
-        {"O": expected_o, "LSE": expected_lse},
-    )
+    return exercise_attention(naive_forward, device, w, seed, passes=passes)

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.kernels.arrays import attention_workload, decode, encode
+from attnsim.kernels.arrays import attention_workload
 from attnsim.kernels.device import Array, Device
+from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.naive import check_memory, checked_scale, empty_scores, softmax
 from attnsim.kernels.outcome import Outcome
-from attnsim.kernels.reference import attention
 from attnsim.models.algorithms import own_naive
 from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask
@@ -118,14 +118,4 @@ def _multiply(w: Workload, shape: tuple[int, int, int], a: _Operand, b: _Operand
 
 def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
     """Random normal inputs through the kernels and through the float64 reference."""
-    random = np.random.default_rng(seed)
-    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
-    q, k, v = (
-        encode(random.standard_normal(shape), w.dtype) for shape in ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
-    )
-    o, lse = naive_cublas(device, device.upload(q), device.upload(k), device.upload(v), mask=w.mask)
-    expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
-    return Outcome(
-        {"O": decode(device.download(o)), "LSE": decode(device.download(lse))},
-        {"O": expected_o, "LSE": expected_lse},
-    )
+    return exercise_attention(naive_cublas, device, w, seed)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.kernels.arrays import attention_workload, decode, encode
+from attnsim.kernels.arrays import attention_workload
 from attnsim.kernels.device import Array, Device
+from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import Outcome
-from attnsim.kernels.reference import attention
 from attnsim.kernels.variant import Variant
 from attnsim.models.algorithms.sparse import LIST, MASKS, ROW_TILES
 from attnsim.models.algorithms.sparse_tiles import (
@@ -177,13 +177,4 @@ def _at_least_one(array: NDArray[Any]) -> NDArray[Any]:
 
 def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
     """Random inputs through the kernel and through the float64 reference."""
-    random = np.random.default_rng(seed)
-    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
-    shapes = ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
-    q, k, v = (encode(random.standard_normal(shape), w.dtype) for shape in shapes)
-    o, lse = sparse_forward(device, device.upload(q), device.upload(k), device.upload(v), mask=w.mask)
-    expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
-    return Outcome(
-        {"O": decode(device.download(o)), "LSE": decode(device.download(lse))},
-        {"O": expected_o, "LSE": expected_lse},
-    )
+    return exercise_attention(sparse_forward, device, w, seed)

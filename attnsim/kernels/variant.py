@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnsim.models.kernel_naming import kernel_label
+
 CUDA = Path(__file__).parent / "cuda"
 """Folder of the CUDA sources."""
-
-ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
-"""Struct of ``element.cuh`` behind each 16-bit format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Variant:
     @property
     def label(self) -> str:
         """Entry and constants in one word: ``flash_forward(Half,64,...)``."""
-        return f"{self.entry}({','.join(str(value) for _, value in self.defines)})"
+        return kernel_label(self.entry, self.defines)
 
     def text(self) -> str:
         """The CUDA source."""

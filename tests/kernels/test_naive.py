@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnsim.kernels.arrays import decode, encode
+from attnsim.kernels.arrays import NO_LIMIT, decode, encode
 from attnsim.kernels.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
-from attnsim.kernels.naive import NO_LIMIT, empty_scores, exercise, naive_forward, softmax, softmax_variant, variants
+from attnsim.kernels.naive import empty_scores, exercise, naive_forward, softmax, softmax_variant, variants
 from attnsim.kernels.outcome import TOLERANCE
 from attnsim.kernels.reference import visible
 from attnsim.models.algorithms.own_naive import NAMES, own_naive, score_stride, softmax_tile

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
+from attnsim.models.kernel_naming import ELEMENT, kernel_label
 from attnsim.models.occupancy import SHARED_MEMORY_UNIT, check_shared_memory
 from attnsim.models.workload import Workload
 
@@ -19,7 +20,6 @@ NAME = "attnsim_linear"
 STATE, REDUCE, OUTPUT = "linear_state", "linear_reduce", "linear_output"
 SCAN, CAUSAL, DECODE = "linear_scan", "linear_causal", "linear_decode"
 HEAD_DIMS = (64, 128)
-ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
 
 WARPS = 4
 KEYS = 64
@@ -81,7 +81,7 @@ class Block:
 
     def label(self, dtype: str) -> str:
         """Entry and constants in one word."""
-        return f"{self.kernel}({','.join(str(value) for _, value in self.constants(dtype))})"
+        return kernel_label(self.kernel, self.constants(dtype))
 
     def slots(self, gpu: Gpu) -> int:
         """Blocks that run at the same time.

@@ -30,6 +30,7 @@ from attnsim.models.algorithms.own_backward_tiles import (
 from attnsim.models.algorithms.tiling import classes, visible_queries
 from attnsim.models.cost_parts import Part, load, store
 from attnsim.models.gpu import Gpu
+from attnsim.models.kernel_naming import kernel_label
 from attnsim.models.kernel_resources import registers_of
 from attnsim.models.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
 from attnsim.models.tile_sums import Band
@@ -56,7 +57,7 @@ def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
 
 
 def _registers(entry: str, w: Workload, gpu: Gpu, tile: BackwardTile) -> int:
-    label = f"{entry}({','.join(str(value) for _, value in tile.constants(w.dtype))})"
+    label = kernel_label(entry, tile.constants(w.dtype))
     return registers_of(label, gpu, THREADS)
 
 

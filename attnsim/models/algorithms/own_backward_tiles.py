@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
+from attnsim.models.kernel_naming import ELEMENT
 from attnsim.models.occupancy import check_shared_memory
 from attnsim.models.workload import Workload
 
@@ -14,7 +15,6 @@ ROW_DOTS, MAIN, CONVERT = "backward_row_dots", "backward_main", "backward_conver
 WARPS = 8
 THREADS = 32 * WARPS
 STAGES = 2
-ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import numpy as np
 
 from attnsim.models.algorithms.flash import MASK_INSTRUCTIONS, flash_peak_bytes
 from attnsim.models.algorithms.own_decode_tiles import (
-    ELEMENT,
     NAME,
     ROWS,
     SLICE,
@@ -27,6 +26,7 @@ from attnsim.models.algorithms.own_decode_tiles import (
 from attnsim.models.algorithms.tiling import classes
 from attnsim.models.cost_parts import Part, load, store
 from attnsim.models.gpu import Gpu
+from attnsim.models.kernel_naming import ELEMENT, kernel_label
 from attnsim.models.kernel_resources import registers_of
 from attnsim.models.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
 from attnsim.models.tile_sums import Band
@@ -104,7 +104,7 @@ def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kerne
     used = repeats.sum(axis=(0, 1)) > 0
     kv_heads, rows = w.batch * w.heads_kv, w.batch * w.heads_q
     e, d = w.element_bytes, w.head_dim
-    label = f"{SPLIT}({','.join(str(value) for _, value in tile.constants(w.dtype))})"
+    label = kernel_label(SPLIT, tile.constants(w.dtype))
     return Kernel(
         name=SPLIT,
         threads=tile.threads,
@@ -252,7 +252,7 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
     ]
     nest = [(segment, count) for segment, count in nest if count]
     threads = 32 * COMBINE_WARPS
-    label = f"{COMBINE}({','.join(str(value) for _, value in combine_constants(w))})"
+    label = kernel_label(COMBINE, combine_constants(w))
     return Kernel(
         name=COMBINE,
         threads=threads,

@@ -14,6 +14,7 @@ from attnsim.models.algorithms.helpers import MAX_SPLITS
 from attnsim.models.algorithms.tiling import visible_keys
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
+from attnsim.models.kernel_naming import ELEMENT
 from attnsim.models.occupancy import SHARED_MEMORY_UNIT, check_shared_memory
 from attnsim.models.workload import Workload
 
@@ -22,7 +23,6 @@ ROWS = 16
 """Packed rows of a block, row ``r`` being query ``r // group`` of head ``r % group``."""
 SLICE = 16
 """Keys that a warp loads and multiplies at a time."""
-ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
 
 Ints = NDArray[np.int64]
 

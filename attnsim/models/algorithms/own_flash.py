@@ -9,6 +9,7 @@ from attnsim.models.cost_flash import Tiling, forward
 from attnsim.models.cost_parts import Part
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
+from attnsim.models.kernel_naming import ELEMENT, kernel_label
 from attnsim.models.kernel_resources import registers_of
 from attnsim.models.occupancy import check_shared_memory
 from attnsim.models.schedule import Schedule
@@ -17,7 +18,6 @@ from attnsim.models.workload import Workload
 
 NAME = "attnsim_flash"
 ENTRY = "flash_forward"
-ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
 RESIDENT_WARPS = 8
 """Warps an SM should hold: two for each of its schedulers, one computing exponentials under the other's products."""
 
@@ -103,7 +103,7 @@ def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
         See :func:`choose_tile`.
     """
     tile = choose_tile(w, gpu, shape)
-    label = f"{ENTRY}({','.join(str(value) for _, value in constants(w.dtype, w.head_dim, tile))})"
+    label = kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile))
     tile = replace(tile, registers=registers_of(label, gpu, tile.threads))
     algorithm = "sliding-window" if w.mask.is_windowed else "flash"
     return Schedule(algorithm, NAME, (flash_forward(w, gpu, tile, ENTRY),), str(tile), flash_peak_bytes(w))

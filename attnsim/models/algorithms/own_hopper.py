@@ -10,6 +10,7 @@ from attnsim.models.cost_flash import Tiling, forward
 from attnsim.models.cost_parts import Part
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
+from attnsim.models.kernel_naming import ELEMENT, kernel_label
 from attnsim.models.kernel_resources import registers_of
 from attnsim.models.schedule import Schedule
 from attnsim.models.workload import Workload
@@ -21,7 +22,6 @@ KEYS = 128
 STAGES = 2
 ALIGNMENT = 1024
 """Bytes that tiles with the 128-byte swizzle are aligned to; a block asks for so much more than it uses."""
-ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
 
 
 def consumers(head_dim: int) -> int:
@@ -70,7 +70,7 @@ def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
     tile = tile_of(w)
     if shape not in (None, (tile.rows, tile.keys)):
         raise InputError(f"{NAME} has the tile {tile.rows} x {tile.keys} at head_dim {w.head_dim}; leave --tile out")
-    label = f"{ENTRY}({','.join(str(value) for _, value in constants(w))})"
+    label = kernel_label(ENTRY, constants(w))
     tile = replace(tile, registers=registers_of(label, gpu, tile.threads))
     kernel = flash_forward(w, gpu, tile, ENTRY)
     buffers = tile.buffers(padded(w.head_dim), padded(w.head_dim), w.element_bytes)

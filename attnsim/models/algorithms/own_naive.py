@@ -19,6 +19,7 @@ from attnsim.models.cost_parts import gemm as gemm_part
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.implementation import Builder, Shape
+from attnsim.models.kernel_naming import ELEMENT, kernel_label
 from attnsim.models.kernel_resources import registers_of
 from attnsim.models.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
 from attnsim.models.workload import Workload
@@ -26,7 +27,6 @@ from attnsim.models.workload import Workload
 HEAD_DIMS = (64, 128, 256)
 NAMES = {"fused": "attnsim_naive", "separate": "attnsim_naive_passes"}
 """Implementations by what `passes` asks for."""
-ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
 Constants = tuple[tuple[str, int | str], ...]
 """Compile-time constants of a kernel, in the order of its label."""
 WARP_COLUMNS = 1024
@@ -170,7 +170,7 @@ def _rows(w: Workload) -> int:
 
 
 def _with_registers(kernel: Kernel, constants: Constants, gpu: Gpu) -> Kernel:
-    label = f"{kernel.name}({','.join(str(value) for _, value in constants)})"
+    label = kernel_label(kernel.name, constants)
     return replace(kernel, registers_per_thread=registers_of(label, gpu, kernel.threads))
 
 

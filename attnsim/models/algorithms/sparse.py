@@ -30,6 +30,7 @@ from attnsim.models.algorithms.sparse_tiles import (
 from attnsim.models.algorithms.tiling import classes
 from attnsim.models.cost_parts import Part, load, store
 from attnsim.models.gpu import Gpu
+from attnsim.models.kernel_naming import kernel_label
 from attnsim.models.kernel_resources import registers_of
 from attnsim.models.occupancy import occupancy
 from attnsim.models.patterns import Ints
@@ -68,7 +69,7 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
     repeats = np.stack([count for _, count in nest], axis=1)[:, None, :].astype(np.int64)
     used = repeats.sum(axis=(0, 1)) > 0
     together = heads_together(w, gpu, counts)
-    label = f"{ENTRY}({','.join(str(value) for _, value in tile.constants(w.dtype))})"
+    label = kernel_label(ENTRY, tile.constants(w.dtype))
     kernel = Kernel(
         name=ENTRY,
         threads=tile.threads,

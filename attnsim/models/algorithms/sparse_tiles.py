@@ -11,6 +11,7 @@ import numpy as np
 
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
+from attnsim.models.kernel_naming import ELEMENT
 from attnsim.models.occupancy import check_shared_memory
 from attnsim.models.patterns import Ints
 from attnsim.models.tile_counts import TileCounts, tile_counts
@@ -18,7 +19,6 @@ from attnsim.models.workload import Workload
 
 NAME = "attnsim_sparse"
 ENTRY = "sparse_forward"
-ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
 
 ROW_TILE_BYTES = 16
 """A row tile's entry in the launch order: its number, its first visit, the end of its visits, and nothing."""
