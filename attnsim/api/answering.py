@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from attnsim.api.building import peak_bytes, play, tunable
 from attnsim.api.choosing import (
+    ALGORITHMS,
     Algorithm,
     Conditions,
     choose_implementation,
@@ -18,6 +19,7 @@ from attnsim.api.choosing import (
 )
 from attnsim.api.prediction import Prediction
 from attnsim.models.calibration import Chosen, choose
+from attnsim.models.cost import needed_work
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.gpu_fields import shown
@@ -33,8 +35,6 @@ from attnsim.simulator.replay import Replay
 from attnsim.validation.trust import assess
 
 _LIKE = {name: record.like for name, record in IMPLEMENTATIONS.items()}
-_PASS_FLOPS = {"fwd": 2, "decode": 2, "bwd": 5, "fwd+bwd": 7}
-"""Useful FLOPs per visible pair and column of Q and V: 2 forward, 2.5 times that backward."""
 
 
 def predict(
@@ -114,8 +114,9 @@ def compare(
 ) -> list[Prediction]:
     """Predict several algorithms for the same question, in the order given.
 
-    A window in the workload's mask applies to sliding-window only: the others run the full or causal mask, so
-    that the list shows what the window saves. `implementation` and `tile` apply to algorithms that have them.
+    A window in the workload's mask applies to sliding-window and sparse only, patterns to sparse only: the others
+    run the full or causal mask, so that the list shows what is saved. `implementation` and `tile` apply to
+    algorithms that have them.
 
     Parameters
     ----------
@@ -136,16 +137,16 @@ def compare(
     if named and not any(named.family in item.families for item in chosen):
         raise InputError(
             f"{named.name} runs none of the algorithms {', '.join(item.name for item in chosen)}; "
-            f"add the one it runs: {'naive' if named.family == 'naive' else 'flash'}"
+            f"add the one it runs: {next(name for name, item in ALGORITHMS.items() if named.family in item.families)}"
         )
-    fused = [item for item in chosen if item.families not in (("naive",), ("flash-1",))]
+    fused = [item for item in chosen if item.families not in (("naive",), ("flash-1",), ("linear",))]
     if tile is not None and not fused:
         raise InputError(f"tile is {shown(tile)}, but {chosen[0].name} has no tile to choose; leave it out")
     answers = []
     for item in chosen:
         answers.append(
             predict(
-                workload if item.name == "sliding-window" else without_window(workload),
+                workload if item.name in ("sliding-window", "sparse") else without_window(workload),
                 gpu,
                 item.name,
                 implementation=named.name if named and named.family in item.families else None,
@@ -202,7 +203,7 @@ def _prediction(
         trust = replace(trust, reason=f"{notes[0]}; {trust.reason}")
     if algorithm.name == "split-kv" and schedule is not None and schedule.algorithm != "split-kv":
         notes = (*notes, f"{record.name} does not split the keys of this question")
-    factor = _PASS_FLOPS[w.passes] * w.batch * w.heads_q * (w.head_dim + w.head_dim_v)
+    needed, dense = needed_work(record, w)
     time = played.time_s if played else None
     main = played.main if played else None
     return Prediction(
@@ -222,9 +223,9 @@ def _prediction(
         hbm_write_bytes=round(played.hbm_write_bytes) if played else None,
         l2_bytes=round(played.l2_bytes) if played else None,
         smem_bytes=played.smem_bytes if played else None,
-        flops_useful=factor * w.visible_pairs,
+        flops_useful=needed.flops,
         flops_executed=schedule.total("flops") if schedule else None,
-        flops_dense=factor * w.seq_q * w.seq_kv,
+        flops_dense=dense,
         exponentials=schedule.total("exps") if schedule else None,
         peak_memory_bytes=peak,
         fits=played is not None,

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from attnsim.api.choosing import Conditions
 from attnsim.models.algorithms.flash import flash_peak_bytes, padded
+from attnsim.models.algorithms.linear import peak_memory_bytes as linear_peak_bytes
 from attnsim.models.algorithms.naive import FORMS
 from attnsim.models.algorithms.naive import peak_memory_bytes as naive_peak_bytes
+from attnsim.models.algorithms.own_naive import peak_memory_bytes as own_naive_peak_bytes
 from attnsim.models.calibration import Numbers
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu, Sm
@@ -27,14 +29,16 @@ REPLAYED_CANDIDATES = 12
 
 def peak_bytes(record: Implementation, w: Workload) -> int:
     """Least memory of a call, without building its schedule (partial results of split-KV left out)."""
+    if record.family == "linear":
+        return linear_peak_bytes(w)
     if record.family == "naive":
-        return naive_peak_bytes(w, FORMS[record.form])
+        return naive_peak_bytes(w, FORMS[record.form]) if record.form else own_naive_peak_bytes(w)
     return flash_peak_bytes(w)
 
 
 def tunable(record: Implementation) -> bool:
     """Whether an implementation has a tile that can be chosen."""
-    return record.family not in ("naive", "flash-1")
+    return record.family not in ("naive", "flash-1", "linear")
 
 
 def play(

@@ -52,6 +52,8 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("flash-2", "FlashAttention-2: queries in the outer loop", ("flash-2",)),
         Algorithm("flash-3", "FlashAttention-3: warp-specialised, softmax under the next GEMM", ("flash-3",)),
         Algorithm("sliding-window", "fused, visiting only the key tiles inside the window", _ANY_FLASH),
+        Algorithm("sparse", "fused, visiting only the tiles in a mask's block list", ("sparse",)),
+        Algorithm("linear", "linear attention, phi = elu + 1: an approximation, O(N)", ("linear",)),
         Algorithm("split-kv", "fused decode: keys shared out over blocks, then combined", _ANY_FLASH),
     )
 }
@@ -172,7 +174,7 @@ def choose_implementation(algorithm: Algorithm, implementation: str | None, w: W
 
 
 def _default(algorithm: Algorithm, gpu: Gpu, w: Workload) -> Implementation:
-    family = algorithm.name if algorithm.name in ("naive", *_ANY_FLASH) else "flash"
+    family = algorithm.name if algorithm.name in ("naive", "sparse", "linear", *_ANY_FLASH) else "flash"
     record = default_implementation(family, gpu, w)
     if (algorithm.name == "split-kv" or w.passes == "decode") and record.name == "flash_attn_v4":
         record = find_implementation("flash_attn_v2")  # the only open kernels with split-KV there
@@ -198,8 +200,8 @@ def _check_question(algorithm: Algorithm, w: Workload) -> None:
 
 
 def without_window(w: Workload) -> Workload:
-    """The same question without the window in its mask; a window closed on both sides becomes full."""
-    if not w.mask.is_windowed:
+    """The same question without window and patterns in its mask; a window closed on both sides becomes full."""
+    if w.mask.is_band and not w.mask.is_windowed:
         return w
     right = w.mask.right if w.mask.right == 0 else None
     return replace(w, mask=Mask(right=right))

@@ -201,8 +201,8 @@ def _algorithm(case: Case, record: Implementation | None) -> str:
     """The row's algorithm; where its implementation runs another, what that runs."""
     if record is None:
         return case.algorithm
-    if record.family == "naive":
-        return "naive"
+    if record.family in ("naive", "linear", "sparse"):
+        return record.family
     return case.algorithm if case.algorithm in ("sliding-window", "split-kv") else "flash"
 
 

@@ -179,11 +179,11 @@ def _dtype(gpu: Gpu, predictions: Sequence[Predicted]) -> str:
 
 
 def _flops_per_exp(predictions: Sequence[Predicted]) -> float:
-    """Useful FLOPs per exponential needed, or per one executed where the workload is not known."""
+    """Useful FLOPs per exponential needed, or per one executed: of linear attention, and without a known workload."""
     found = []
     for item in predictions:
         workload = getattr(item, "workload", None)
-        if isinstance(workload, Workload):
+        if isinstance(workload, Workload) and item.algorithm != "linear":
             needed = workload.batch * workload.heads_q * workload.visible_pairs * len(workload.directions)
             found.append(item.flops_useful / max(needed, 1))
         elif item.exponentials:

@@ -24,7 +24,15 @@ SHAPES = 24
 MASKS = {
     "any": (Mask.full(), Mask.causal(), Mask.causal(), Mask.sliding_window(70)),
     "full": (Mask.full(),),
+    "causal": (Mask.causal(),),
     "window": (Mask.sliding_window(1), Mask.sliding_window(65), Mask.sliding_window(200, causal=False)),
+    "patterns": (
+        Mask.longformer(100, 3),
+        Mask.bigbird(16),
+        Mask.sparse_transformer(50),
+        Mask.parse("causal, dilated 20 step 9, global at 70 200-210"),
+        Mask.blocks(64, ((0, 1), (2, 0), (1, 3))),
+    ),
 }
 CASES = {
     "flash-1 forward": ("flash_attn_v1", A100, "fwd", "full"),
@@ -44,6 +52,22 @@ CASES = {
     "serving, vLLM on Ampere": ("vllm_flash_attn", A100, "decode", "any"),
     "serving, SGLang on Ampere": ("flash_attention", A100, "decode", "any"),
     "serving, vLLM on Hopper": ("vllm_flash_attn_fa3", H100, "fwd", "any"),
+    "our unfused kernels": ("attnsim_naive", A100, "fwd", "any"),
+    "our unfused kernels, scale and mask apart": ("attnsim_naive_passes", H100, "decode", "window"),
+    "our flash": ("attnsim_flash", A100, "fwd", "any"),
+    "our flash on Hopper, windows": ("attnsim_flash", H100, "fwd", "window"),
+    "our flash with wgmma": ("attnsim_flash_hopper", H100, "fwd", "any"),
+    "our flash with wgmma, windows": ("attnsim_flash_hopper", H100, "fwd", "window"),
+    "our split-KV decode": ("attnsim_decode", A100, "decode", "any"),
+    "our split-KV decode on Hopper, windows": ("attnsim_decode", H100, "decode", "window"),
+    "our backward": ("attnsim_flash_backward", A100, "bwd", "any"),
+    "our backward on Hopper, windows": ("attnsim_flash_backward", H100, "bwd", "window"),
+    "our block-sparse flash": ("attnsim_sparse", A100, "fwd", "patterns"),
+    "our block-sparse flash on Hopper, bands": ("attnsim_sparse", H100, "fwd", "any"),
+    "our block-sparse flash, few queries": ("attnsim_sparse", H100, "decode", "patterns"),
+    "our linear attention": ("attnsim_linear", A100, "fwd", "full"),
+    "our linear attention on Hopper, causal": ("attnsim_linear", H100, "fwd", "causal"),
+    "our linear attention, recurrent": ("attnsim_linear", A100, "decode", "causal"),
     "naive forward": ("pytorch", A100, "fwd", "any"),
     "naive backward": ("pytorch", A100, "bwd", "any"),
     "naive, Hugging Face, both": ("hf_eager", A100, "fwd+bwd", "any"),
@@ -64,6 +88,14 @@ def shapes(case: str) -> Iterator[Workload]:
         heads_kv = draw.choice([1, 2])
         narrow = name in ("flash_attn_v1", "flash_attn_v4")
         d = draw.choice([40, 64, 96, 128] if narrow else [40, 64, 96, 128, 192, 256])
+        ours = name.startswith("attnsim_")
+        d = draw.choice([64, 128, 256]) if ours else d
+        if name == "attnsim_flash_hopper":
+            d = draw.choice([64, 128])
+        if name == "attnsim_linear":
+            d = draw.choice([64, 128])
+            if masks == "causal" and passes == "fwd":
+                seq_q = seq_kv = draw.choice([1, 64, 200, 1000, 2500])
         yield Workload(
             batch=draw.choice([1, 2]),
             heads_q=heads_kv * draw.choice([1, 2, 3, 7]),
@@ -71,7 +103,7 @@ def shapes(case: str) -> Iterator[Workload]:
             head_dim=d,
             heads_kv=heads_kv,
             seq_kv=seq_kv,
-            head_dim_v=draw.choice([d, d, 64]),
+            head_dim_v=d if ours else draw.choice([d, d, 64]),
             dtype=draw.choice(["fp16", "bf16"]),
             passes=passes,
             mask=draw.choice(MASKS[masks]),
