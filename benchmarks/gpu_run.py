@@ -10,6 +10,7 @@ again: it goes on where it stopped. Speeds count useful FLOPs.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -17,19 +18,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attnsim.kernels import probe
+from attnsim.kernels import probe_kernels
 from attnsim.kernels.arrays import DTYPES
+from attnsim.kernels.bench import Bench, attached_bench, by_value, runs_on
 from attnsim.kernels.catalog import OPERATIONS, Operation
-from attnsim.kernels.outcome import TOLERANCE
+from attnsim.kernels.correctness import case, cases, masks_of
+from attnsim.kernels.gpu import LASTING
+from attnsim.kernels.grid import useful_flops
+from attnsim.kernels.machine_record import now
+from attnsim.kernels.measuring import correctness_points, machine_points, null_points, probe_points, time_points
+from attnsim.kernels.prepared import inputs, prepare
 from attnsim.kernels.records import Point, Records
-from attnsim.kernels.sources import source_hash
 from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask
 from attnsim.models.workload import Workload
@@ -38,22 +43,24 @@ HERE = Path(__file__).resolve().parent
 STEPS = ("machine", "correct", "flash", "decode", "sparse", "probe", "rest", "interpreter", "sanitizer", "counters")
 TORCH_BACKENDS = ("flash", "cudnn", "math")
 SIZES = (1, 63, 127, 500, 4096)
+REST = 400
+"""Points of the grid of `attnsim measure`, which has ten times as many."""
 COUNTERS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum", "gpu__time_duration.sum")
 
 
-@dataclass
-class Gpu:
-    """The GPU and what is made on first use: CuPy, the device, the stopwatch, PyTorch if there is one."""
+class Run:
+    """The GPU, what runs on it, and PyTorch if there is one.
 
-    seed: int
+    Parameters
+    ----------
+    bench : Bench
+    """
 
-    def __post_init__(self) -> None:
-        from attnsim.kernels.gpu import CudaDevice, import_cupy
-        from attnsim.kernels.timing import Stopwatch
+    def __init__(self, bench: Bench) -> None:
+        from attnsim.kernels.gpu import import_cupy
 
-        self.cupy = import_cupy()
-        self.device = CudaDevice()
-        self.watch = Stopwatch(self.device)
+        self.bench, self.device, self.cupy, self.session = bench, bench.device, import_cupy(), now()
+        self.operations = [one for one in by_value(list(OPERATIONS)) if not runs_on(one, bench.device.gpu)]
         try:
             import torch
 
@@ -61,34 +68,9 @@ class Gpu:
         except ImportError:
             self.torch = None
 
-    def random(self, shape: tuple[int, ...], dtype: str, seed: int) -> Any:
-        """Normal numbers in a 16-bit format, made on the GPU; bf16 as its bits."""
-        values = self.cupy.random.default_rng(self.seed + seed).standard_normal(shape, dtype="float32")
-        if dtype == "fp16":
-            return values.astype("float16")
-        return ((values.view("uint32") + 0x8000) >> 16).astype("uint16")
-
-    def inputs(self, w: Workload) -> tuple[Any, Any, Any]:
-        """Q, K and V."""
-        kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
-        return (
-            self.random((w.batch, w.heads_q, w.seq_q, w.head_dim), w.dtype, 0),
-            self.random(kv, w.dtype, 1),
-            self.random(kv, w.dtype, 2),
-        )
-
-    def timed(self, call: Callable[[], object], mode: str = "cold", **options: Any) -> dict[str, Any]:
+    def timed(self, call: Callable[[], object], mode: Any = "cold", **options: Any) -> dict[str, Any]:
         """All samples of a call and the GPU's state during them."""
-        found = self.watch.time(call, mode, **options)  # type: ignore[arg-type]
-        last = found.samples[-1].state
-        return {
-            "mode": mode,
-            "median_s": found.median_s,
-            "iqr_s": found.iqr_s,
-            "samples_s": [sample.seconds for sample in found.samples],
-            "throttled": found.throttled,
-            "state": last.to_dict(),
-        }
+        return self.bench.watch.time(call, mode, **options).to_dict()
 
     def torch_attention(self, q: Any, k: Any, v: Any, backend: str, causal: bool) -> Callable[[], object]:
         """PyTorch's scaled_dot_product_attention with one backend, on the same memory and the current stream."""
@@ -109,79 +91,20 @@ class Gpu:
         return call
 
 
-def useful_flops(w: Workload) -> float:
-    """2 B H pairs (d + dv) forward, 2.5 times that backward."""
-    return 4.0 * w.batch * w.heads_q * w.visible_pairs * w.head_dim * (2.5 if w.passes == "bwd" else 1.0)
+def machine(gpu: Run) -> Iterator[Point]:
+    """What was measured, with what; PyTorch's version too."""
+    for point in machine_points(gpu.bench, gpu.operations, gpu.session):
+        torch = {"torch": getattr(gpu.torch, "__version__", None)}
+        yield Point(point.key, point.measure, {**point.about, **torch})
 
 
-def machine(gpu: Gpu) -> dict[str, Any]:
-    """What was measured, with what."""
-    runtime = gpu.cupy.cuda.runtime
-    revision = subprocess.run(["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False)
-    name = runtime.getDeviceProperties(0)["name"]
-    return {
-        "gpu": name.decode() if isinstance(name, bytes) else name,
-        "id": gpu.device.gpu.id,
-        "driver": gpu.watch.clocks.driver(),
-        "cuda_driver": runtime.driverGetVersion(),
-        "cuda_runtime": runtime.runtimeGetVersion(),
-        "cupy": gpu.cupy.__version__,
-        "torch": getattr(gpu.torch, "__version__", None),
-        "numpy": np.__version__,
-        "python": sys.version.split()[0],
-        "clocks_missing": gpu.watch.clocks.missing,
-        "state": gpu.watch.clocks.read().to_dict(),
-        "kernel_hashes": {v.label: source_hash(v) for one in OPERATIONS.values() for v in one.variants()},
-        "git_revision": revision.stdout.strip() or None,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seed": gpu.seed,
-    }
-
-
-def operations() -> list[Operation]:
-    """The most valuable first."""
-    order = ("flash", "flash-hopper", "decode", "sparse", "flash-backward", "linear", "naive", "naive-passes")
-    return [OPERATIONS[name] for name in order]
-
-
-def case(
-    one: Operation, seq: int, head_dim: int, dtype: str = "bf16", causal: bool = False, heads: int = 4
-) -> Workload:
-    """A workload that the operation answers."""
-    decode = one.passes == "decode"
-    return Workload(
-        batch=1,
-        heads_q=heads,
-        heads_kv=max(1, heads // 4) if one.gqa else heads,
-        seq_q=1 if decode else seq,
-        seq_kv=seq,
-        head_dim=head_dim,
-        dtype=dtype,
-        passes=one.passes,
-        mask=Mask.parse(one.masks[0]) if one.masks else Mask.causal() if causal and not decode else Mask(),
-    )
-
-
-def correctness(gpu: Gpu) -> Iterator[Point]:
+def correctness(gpu: Run) -> Iterator[Point]:
     """Every kernel against float64, outputs poisoned first; small sizes of all before large ones of any."""
-    from attnsim.kernels.gpu import CudaDevice
-
-    poisoned = CudaDevice(poison=True, synchronous=True)
-
-    def check(one: Operation, w: Workload) -> dict[str, Any]:
-        errors = one.exercise(poisoned, w, gpu.seed).errors()
-        return {"errors": errors, "tolerance": TOLERANCE[w.dtype], "ok": max(errors.values()) <= TOLERANCE[w.dtype]}
-
     for seq in SIZES:
-        for one in operations():
-            for dtype in ("bf16", "fp16"):
-                for head_dim in one.head_dims if seq <= 500 else one.head_dims[:2]:
-                    for causal in (False, True) if one.causal and one.passes != "decode" else (False,):
-                        w = case(one, seq, head_dim, dtype, causal, heads=4 if seq <= 500 else 1)
-                        yield Point(f"correct {one.name} {w}", lambda one=one, w=w: check(one, w))
+        yield from correctness_points(gpu.bench, gpu.operations, lambda one, seq=seq: cases(one, seq))
 
 
-def flash(gpu: Gpu) -> Iterator[Point]:
+def flash(gpu: Run) -> Iterator[Point]:
     """Flash forward, ours and Hopper's beside PyTorch's backends: 16k tokens a batch, 2,048 / d heads."""
     for seq in (4096, 16384, 2048, 8192, 1024, 512):
         for head_dim in (128, 64):
@@ -191,9 +114,9 @@ def flash(gpu: Gpu) -> Iterator[Point]:
                 yield Point(f"flash {w}", lambda w=w: side_by_side(gpu, w, ("flash", "flash-hopper")))
 
 
-def side_by_side(gpu: Gpu, w: Workload, names: tuple[str, ...]) -> dict[str, Any]:
+def side_by_side(gpu: Run, w: Workload, names: tuple[str, ...]) -> dict[str, Any]:
     """Times of our operations and of PyTorch's backends on the same inputs."""
-    q, k, v = gpu.inputs(w)
+    q, k, v = inputs(w, gpu.bench.random)
     flops = useful_flops(w)
     out: dict[str, Any] = {"workload": str(w), "useful_flops": flops, "times": {}}
     calls: dict[str, Callable[[], object]] = {}
@@ -214,17 +137,17 @@ def side_by_side(gpu: Gpu, w: Workload, names: tuple[str, ...]) -> dict[str, Any
     return out
 
 
-def decode(gpu: Gpu) -> Iterator[Point]:
+def decode(gpu: Run) -> Iterator[Point]:
     """GQA 32/8 decoding from a cache of at least four times the L2, beside a kernel that only reads as much."""
     for head_dim in (128, 64):
         for batch, seq in ((64, 8192), (16, 8192), (1, 65536), (8, 32768), (128, 2048)):
             w = Workload(batch, 32, 1, head_dim, heads_kv=8, seq_kv=seq, passes="decode")
 
             def measure(w: Workload = w) -> dict[str, Any]:
-                q, k, v = gpu.inputs(w)
+                q, k, v = inputs(w, gpu.bench.random)
                 size = k.nbytes + v.nbytes
-                both = gpu.cupy.empty((size,), "uint8")
-                reading = gpu.timed(lambda: probe.read(gpu.device, both))
+                both = gpu.device.empty((size,), "uint8")
+                reading = gpu.timed(lambda: probe_kernels.read(gpu.device, both))
                 operation = OPERATIONS["decode"].call()
                 ours = gpu.timed(lambda: operation(gpu.device, q, k, v, mask=w.mask))
                 return {
@@ -239,7 +162,7 @@ def decode(gpu: Gpu) -> Iterator[Point]:
             yield Point(f"decode {w}", measure)
 
 
-def sparse(gpu: Gpu) -> Iterator[Point]:
+def sparse(gpu: Run) -> Iterator[Point]:
     """Windows of falling width: time against visited tiles, and against dense flash."""
     for seq in (16384, 65536):
         for head_dim in (128, 64):
@@ -248,78 +171,46 @@ def sparse(gpu: Gpu) -> Iterator[Point]:
                 mask = Mask() if share == 1 else Mask.sliding_window(max(1, seq // (2 * share)), causal=False)
 
                 def measure(w: Workload = dense, mask: Mask = mask) -> dict[str, Any]:
-                    q, k, v = gpu.inputs(w)
-                    operation, whole = OPERATIONS["sparse"].call(), OPERATIONS["flash"].call()
+                    random = gpu.bench.random
+                    windowed = prepare(OPERATIONS["sparse"], gpu.device, replace(w, mask=mask), random)
+                    whole = prepare(OPERATIONS["flash"], gpu.device, w, random)
                     return {
                         "workload": str(w),
                         "mask": str(mask),
                         "density": mask.visible_pairs(w.seq_q, w.seq_kv) / (w.seq_q * w.seq_kv),
                         "times": {
-                            "sparse": gpu.timed(lambda: operation(gpu.device, q, k, v, mask=mask)),
-                            "dense flash": gpu.timed(lambda: whole(gpu.device, q, k, v), samples=10),
+                            "sparse": gpu.timed(windowed),
+                            "dense flash": gpu.timed(whole, samples=10),
                         },
                     }
 
                 yield Point(f"sparse {dense} {mask}", measure)
 
 
-def probes(gpu: Gpu) -> Iterator[Point]:
-    """The microbenchmarks, as one point: they take seconds."""
-    yield Point("probe", lambda: {"rates": [vars_of(rate) for rate in probe.measure(gpu.device, gpu.watch)]})
+def probes(gpu: Run) -> Iterator[Point]:
+    """The microbenchmarks: `attnsim probe --from` makes a GPU file of them."""
+    yield from probe_points(gpu.bench, gpu.session)
 
 
-def vars_of(rate: probe.Rate) -> dict[str, Any]:
-    """A rate, ready for JSON."""
-    return {name: getattr(rate, name) for name in ("name", "value", "spread", "unit", "samples")}
+def rest(gpu: Run) -> Iterator[Point]:
+    """The beginning of the grid of `attnsim measure`, whose `--from` makes a case table of it."""
+    yield from null_points(gpu.bench, gpu.session)
+    yield from itertools.islice(time_points(gpu.bench, gpu.operations, gpu.session), REST)
 
 
-def rest(gpu: Gpu) -> Iterator[Point]:
-    """The remaining operations, and other formats and cache states, on a coarse grid."""
-    for seq in (4096, 1024, 16384):
-        for head_dim in (128, 64):
-            for one in operations():
-                if one.passes != "fwd" or one.masks or (one.name.startswith("naive") and seq > 4096):
-                    continue
-                for dtype, mode in (("bf16", "cold"), ("bf16", "warm"), ("fp16", "cold")):
-                    w = Workload(max(1, 8192 // seq), 16, seq, head_dim, dtype=dtype)
-
-                    def measure(one: Operation = one, w: Workload = w, mode: str = mode) -> dict[str, Any]:
-                        q, k, v = gpu.inputs(w)
-                        operation = one.call()
-                        found = gpu.timed(lambda: operation(gpu.device, q, k, v), mode)
-                        return {"workload": str(w), "implementation": one.implementation, "times": {one.name: found}}
-
-                    yield Point(f"rest {one.name} {mode} {w}", measure)
-    for seq in (1024, 4096):
-        for head_dim in (64, 128):
-            w = Workload(8192 // seq, 16, seq, head_dim, passes="bwd")
-            yield Point(f"rest flash-backward {w}", lambda w=w: backward(gpu, w))
-
-
-def backward(gpu: Gpu, w: Workload) -> dict[str, Any]:
-    """Time of the backward kernels; O and the log-sum-exp are those of our forward."""
-    q, k, v = gpu.inputs(w)
-    o, lse = OPERATIONS["flash"].call()(gpu.device, q, k, v, mask=w.mask)
-    do = gpu.random(q.shape, w.dtype, 3)
-    operation = OPERATIONS["flash-backward"].call()
-    found = gpu.timed(lambda: operation(gpu.device, q, k, v, o, lse, do, mask=w.mask))
-    flops = useful_flops(w)
-    return {"workload": str(w), "times": {"flash-backward": found | {"flops_per_s": flops / found["median_s"]}}}
-
-
-def interpreter(gpu: Gpu) -> Iterator[Point]:
+def interpreter(gpu: Run) -> Iterator[Point]:
     """The CPU interpreter beside the GPU on the same sources and inputs: the share of outputs equal bit for bit."""
     from attnsim.kernels.cpu.device import CpuDevice
 
-    for one in operations():
+    for one in gpu.operations:
         if one.experimental:
             continue
         for dtype in ("bf16", "fp16"):
-            w = case(one, 127, 64, dtype)
+            w = case(one, 127, 64, dtype, masks_of(one, 127)[0])
 
             def measure(one: Operation = one, w: Workload = w) -> dict[str, Any]:
-                there = one.exercise(gpu.device, w, gpu.seed).outputs
-                here = one.exercise(CpuDevice(gpu.device.gpu), w, gpu.seed).outputs
+                there = one.exercise(gpu.device, w, gpu.bench.seed).outputs
+                here = one.exercise(CpuDevice(gpu.device.gpu), w, gpu.bench.seed).outputs
                 return {
                     "workload": str(w),
                     "equal": {name: float(np.mean(there[name] == here[name])) for name in there},
@@ -332,10 +223,10 @@ def interpreter(gpu: Gpu) -> Iterator[Point]:
             yield Point(f"interpreter {one.name} {w}", measure)
 
 
-def sanitizer(gpu: Gpu) -> Iterator[Point]:
+def sanitizer(gpu: Run) -> Iterator[Point]:
     """Compute-sanitizer's memcheck and racecheck over every kernel at two ragged sizes."""
     for tool in ("memcheck", "racecheck", "initcheck"):
-        for one in operations():
+        for one in gpu.operations:
             yield Point(f"sanitizer {tool} {one.name}", lambda tool=tool, one=one: sanitized(tool, one.name))
 
 
@@ -349,9 +240,9 @@ def sanitized(tool: str, name: str) -> dict[str, Any]:
     return {"ok": done.returncode == 0, "exit": done.returncode, "tail": (done.stdout + done.stderr)[-2000:]}
 
 
-def counters(gpu: Gpu) -> Iterator[Point]:
+def counters(gpu: Run) -> Iterator[Point]:
     """HBM and L2 bytes of every operation, where the profiler may read them."""
-    for one in operations():
+    for one in gpu.operations:
         yield Point(f"counters {one.name}", lambda one=one: counted(one.name))
 
 
@@ -377,13 +268,11 @@ def child(name: str, large: bool) -> None:
 
     one, device = OPERATIONS[name], CudaDevice(synchronous=True)
     for seq in (4096,) if large else (63, 200):
-        one.exercise(device, case(one, seq, 64, heads=1 if large else 4), 0)
+        one.exercise(device, case(one, seq, 64, mask=masks_of(one, seq)[0], heads=1 if large else 4), 0)
 
 
-PLAN: dict[str, Callable[[Gpu], Iterator[Point]]] = {
-    "machine": lambda gpu: iter(
-        [Point(f"machine {datetime.now(UTC).isoformat(timespec='seconds')}", lambda: machine(gpu))]
-    ),
+PLAN: dict[str, Callable[[Run], Iterator[Point]]] = {
+    "machine": machine,
     "correct": correctness,
     "flash": flash,
     "decode": decode,
@@ -401,9 +290,9 @@ def line(key: str, record: dict[str, Any]) -> str:
     if "error" in record:
         return f"{key}: {record['error'].splitlines()[0]}"
     if "errors" in record:
-        worst = max(record["errors"].values())
+        worst = max(float("inf") if error is None else error for error in record["errors"].values())
         return f"{key}: {'ok' if record['ok'] else 'WRONG'}, {worst:.1e} of {record['tolerance']:.1e}"
-    parts = []
+    parts = [f"{record['median_s'] * 1e6:.1f} us"] if "median_s" in record else []
     for name, found in record.get("times", {}).items():
         if "error" in found:
             parts.append(f"{name} failed")
@@ -436,10 +325,12 @@ def main() -> int:
         parser.error(f"unknown step {', '.join(unknown)}; allowed: {', '.join(STEPS)}")
     deadline = time.monotonic() + 60 * options.minutes
     records = Records(options.out / "records.jsonl")
-    gpu = Gpu(int(time.time()) % (1 << 31) if options.seed is None else options.seed)
+    gpu = Run(attached_bench(int(time.time()) % (1 << 31) if options.seed is None else options.seed))
     for step in steps:
         for key, record in records.run(PLAN[step](gpu), deadline):
             print(line(key, record), flush=True)
+            if LASTING in record.get("error", ""):
+                return 1
     wrong = [key for key, record in records.done.items() if record.get("ok") is False]
     print(json.dumps({"records": len(records.done), "wrong": wrong, "file": str(records.path)}))
     return 1 if wrong else 0

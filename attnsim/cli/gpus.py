@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -117,19 +116,9 @@ def new_gpu(
     json: options.Json = False,
 ) -> None:
     """Write a GPU file from another GPU and changes to it."""
-    from attnsim.models.gpu_file_format import ID_PATTERN
-    from attnsim.models.gpu_files import builtin_gpu_ids, gpu_to_yaml, load_gpu
+    from attnsim.models.gpu_files import gpu_to_yaml, load_gpu
 
-    if file.suffix.lower() not in (".yaml", ".yml"):
-        raise InputError(f"{file}: end the name with .yaml")
-    name = file.stem.lower()
-    if not re.fullmatch(ID_PATTERN, name):
-        raise InputError(f"{file}: the name becomes the GPU's id; allowed: letters, digits, '.', '_' and '-'")
-    if name in builtin_gpu_ids():
-        raise InputError(f"{file}: {name} is a built-in GPU; choose another name")
-    options.check_output(file)
-    if file.exists() and not force:
-        raise InputError(f"{file} exists; give another name, or --force to replace it")
+    name = options.new_gpu_file(file, force)
     original = load_gpu(base)
     machine = options.changed(original, changes)
     machine = dataclasses.replace(machine, id=name, name=f"{original.name}, changed" if changes else original.name)

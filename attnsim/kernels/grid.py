@@ -26,8 +26,8 @@ from attnsim.models.workload import Workload
 BANDS = (1024, 4096)
 """Longest of the first and of the second band of lengths, as the fits hold them out."""
 
-LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
-CACHES = (1024, 4096, 16384, 65536, 131072)
+LENGTHS: tuple[int, ...] = (512, 1024, 2048, 4096, 8192, 16384, 32768)
+CACHES: tuple[int, ...] = (1024, 4096, 16384, 65536, 131072)
 """Keys that a decoding step finds."""
 
 HEADS = {"few": (1, 16), "many": (4, 32)}

@@ -1,0 +1,131 @@
+"""`attnsim measure`: our kernels timed on the GPU that is here."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnsim.cli import on_gpu, options, progress, show
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.kernels.records import Records
+    from attnsim.validation.measure import Finished
+
+RECORDS, TABLE = "records.jsonl", "measurements.csv"
+
+
+def measure(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where records and table go; a run there is continued.")],
+    minutes: Annotated[float, typer.Option(min=0, help="No point is begun after this time.")] = 8.0,
+    algorithms: Annotated[
+        list[str], typer.Option(metavar="NAME", help="As in `attnsim kernels list`; repeat it or use commas.")
+    ] = [],  # noqa: B006 Typer copies it
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Leave out kernels that are wrong instead of stopping.")
+    ] = False,
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Make the table from records; needs no GPU.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the random inputs; default: the clock.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Check our kernels on the GPU, then time them, most informative points first, until the time is up."""
+    from attnsim.kernels.records import Records
+
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is a file; give a folder")
+    if source is not None:
+        if not source.is_file():
+            raise InputError(f"--from {source} is no file; give the {RECORDS} of a run")
+        _finish(Records(source), None, out, json)
+        return
+    from attnsim.kernels.bench import attached_bench
+    from attnsim.validation.measure import chosen
+    from attnsim.validation.measure import measure as run
+
+    names = options.words(algorithms, "--algorithms") if algorithms else []
+    with on_gpu.told():
+        bench = attached_bench(int(time.time()) % (1 << 31) if seed is None else seed)
+    operations, left_out = chosen(names, bench.device.gpu)
+    _make(out)
+    records = Records(out / RECORDS)
+    with on_gpu.told(), progress.budget("measuring", 60 * minutes) as told:
+        finished = run(bench, records, operations, budget_s=60 * minutes, keep_going=keep_going, told=told)
+    for line in left_out:
+        print(line, file=sys.stderr)
+    if (finished.wrong and not keep_going) or finished.stopped:
+        raise _failed(finished)
+    _finish(records, finished, out, json)
+    if finished.wrong:
+        raise _failed(finished)
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be made: {error.strerror or error}") from None
+
+
+def _failed(finished: Finished) -> typer.Exit:
+    """Say what is wrong, on one line each."""
+    sys.stdout.flush()
+    for name, complaint in finished.wrong.items():
+        print(f"error: {name} is wrong: {complaint}", file=sys.stderr)
+    if finished.stopped:
+        print(f"error: {finished.stopped}", file=sys.stderr)
+    return typer.Exit(on_gpu.FAILED)
+
+
+def _finish(records: Records, finished: Finished | None, out: Path, json: bool) -> None:
+    """Write the table and show what it holds."""
+    from attnsim.models.case_table import write_table
+    from attnsim.validation.measured_table import machines_of, measured_frame, measured_rows, summary
+
+    everything = list(records.done.values())
+    rows = measured_rows(everything)
+    table = out / TABLE
+    _make(out)
+    write_table(measured_frame(rows), table)
+    machines, kernels = machines_of(everything), summary(everything)
+    null = [record for record in everything if record.get("kind") == "null" and "error" not in record]
+    if json:
+        kinds = [("machine", list(machines.values())), ("null", null), ("kernel", kernels), ("time", rows)]
+        show.print_json([{**row, "kind": kind} for kind, items in kinds for row in items])
+        return
+    shown = show.console()
+    machine = list(machines.values())[-1]
+    shown.print(f"{machine['gpu']} ({machine['gpu_id']}), driver {machine['driver'] or 'unknown'}, {machine['date']}\n")
+    show.print_rows(shown, "Timed", [_line(row) for row in kernels])
+    if machine["clocks_missing"]:
+        shown.print(f"clocks and throttling were not read: {machine['clocks_missing']}")
+    for record in null:
+        if record["session"] == machine["session"]:
+            shown.print(
+                f"a kernel that does nothing, {record['launch']}, {record['cache']}: {record['median_s'] * 1e6:.2f} us"
+            )
+    for record in everything:
+        if record.get("kind") == "time" and "error" in record:
+            shown.print(f"failed: {record['key']}: {record['error'].splitlines()[0]}", soft_wrap=True)
+    shown.print(f"written: {table}, {len(rows)} rows, for attnsim predict --cases", soft_wrap=True)
+    if finished is not None and finished.left:
+        shown.print(f"{finished.left} points are left; the same command goes on with them")
+
+
+def _line(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "kernel": row["operation"],
+        "points": row["points"],
+        "failed": row["failed"],
+        "samples": row["samples"],
+        "throttled": row["throttled"],
+        "spread": None if row["spread"] is None else f"{row['spread']:.1%}",
+        "MHz": row["clock_mhz"],
+        "TFLOP/s": None if row["flops_per_s"] is None else round(row["flops_per_s"] / 1e12, 1),
+        "TB/s": None if row["bytes_per_s"] is None else round(row["bytes_per_s"] / 1e12, 2),
+    }

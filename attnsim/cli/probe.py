@@ -1,0 +1,125 @@
+"""`attnsim probe`: a GPU file with figures measured on the GPU that is here."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnsim.cli import on_gpu, options, progress, show
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.models.gpu import Gpu
+    from attnsim.validation.probe_file import Measured, Probed
+
+
+def probe(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Ends in .yaml; its name becomes the id.")],
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Make the file from records; needs no GPU.")
+    ] = None,
+    records: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep what was measured, refused or not.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Measure what the GPU's units reach and write a GPU file with it; refuses what the vendor says is impossible."""
+    from attnsim.kernels.records import Records
+    from attnsim.models.gpu_files import gpu_to_yaml
+    from attnsim.validation.probe_file import probed_gpu, probed_of, quantities, refuse_implausible
+
+    gpu_id = options.new_gpu_file(out, force)
+    if source is not None:
+        if records is not None:
+            raise InputError(f"--records {records} goes with measuring, --from {source} without it; leave one out")
+        if not source.is_file():
+            raise InputError(f"--from {source} is no file; give the records of attnsim probe --records")
+        probed = probed_of(Records(source).done.values())
+    else:
+        if records is not None:
+            options.check_output(records)
+        with on_gpu.told():
+            probed = _probe(records)
+    measured = quantities(probed)
+    refuse_implausible(measured)
+    gpu = probed_gpu(probed, measured, gpu_id, f"attnsim probe --out {out.name}")
+    options.write_text(out, gpu_to_yaml(gpu))
+    if json:
+        show.print_json(_record(one, gpu) for one in measured)
+        return
+    _print(out, probed, measured, gpu)
+
+
+def _probe(path: Path | None) -> Probed:
+    """Run the microbenchmarks on the GPU, and keep them where a file is given."""
+    from attnsim.kernels.bench import attached_bench
+    from attnsim.kernels.machine_record import now
+    from attnsim.kernels.measuring import machine_points, probe_points
+    from attnsim.kernels.records import Records
+    from attnsim.validation.probe_file import probed_of
+
+    bench, session = attached_bench(int(time.time()) % (1 << 31)), now()
+    kept = Records(path) if path is not None else None
+    found: list[dict[str, Any]] = []
+    with progress.busy("probing"):
+        for point in (*machine_points(bench, (), session), *probe_points(bench, session)):
+            record = {**point.about, **point.measure()}
+            found.append(record)
+            if kept is not None:
+                kept.append(point.key, record)
+    return probed_of(found)
+
+
+def _record(one: Measured, gpu: Gpu) -> dict[str, Any]:
+    from attnsim.models.gpu_fields import get_value
+
+    return {
+        "name": one.name,
+        "value": one.value,
+        "unit": one.unit,
+        "limit": one.limit,
+        "limit_source": one.limit_source or None,
+        "spread": one.spread,
+        "samples": one.samples,
+        "throttled": one.throttled,
+        "sm_mhz": one.sm_mhz,
+        "key": one.key or None,
+        "written": get_value(gpu, one.key) if one.key else None,
+        "note": one.note or None,
+    }
+
+
+def _print(out: Path, probed: Probed, measured: list[Measured], gpu: Gpu) -> None:
+    from attnsim.models.gpu_fields import FIELDS, get_value
+
+    shown = show.console()
+    shown.print(f"{probed.base.name}, driver {probed.driver or 'unknown'}, {probed.date}\n")
+    rows = []
+    for one in measured:
+        written = one.key or show.NOTHING
+        if one.key and FIELDS[one.key].unit != one.unit:  # a share of what the vendor states
+            written += f" = {FIELDS[one.key].show(get_value(gpu, one.key))}"
+        rows.append(
+            {
+                "measured": one.name,
+                "value": one.shown(one.value),
+                "of": None if one.limit is None else one.shown(one.limit),
+                "share": None if one.limit is None else f"{one.value / one.limit:.1%}",
+                "spread": f"{one.spread:.1%}" if one.samples else None,
+                "written as": written,
+            }
+        )
+    show.print_rows(
+        shown, "", rows, right=("value", "of", "share", "spread"), whole=("measured", "value", "of", "written as")
+    )
+    throttled = sum(one.throttled for one in measured)
+    if throttled:
+        shown.print(f"{throttled} samples were throttled and dropped")
+    for one in measured:
+        if one.note and not one.note.startswith("at "):
+            shown.print(f"{one.name}: {one.note}")
+    shown.print(f"written: {out}; use it with --gpu, see it with attnsim gpus show", soft_wrap=True)

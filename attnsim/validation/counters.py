@@ -1,0 +1,173 @@
+"""What a profiler counted: the CSV of Nsight Compute as records, one for each kernel launch.
+
+    ncu --csv --page raw --print-units base --clock-control none --log-file counters.csv --metrics METRICS PROGRAM
+
+where METRICS is ``dram__bytes_read.sum,dram__bytes_write.sum,lts__t_bytes.sum,gpu__time_duration.sum``.
+
+A profiler may not be allowed to read counters (ERR_NVGPUCTRPERM, `attnsim doctor` says how to change that); its CSV can
+be brought from a machine where it is.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from attnsim.models.errors import InputError
+
+METRICS = {
+    "hbm_read_bytes": "dram__bytes_read.sum",
+    "hbm_write_bytes": "dram__bytes_write.sum",
+    "l2_bytes": "lts__t_bytes.sum",
+    "time_s": "gpu__time_duration.sum",
+}
+"""Quantities and the profiler's names for them (Nsight Compute, "Metrics Reference"); lts__t_bytes counts everything
+that passes the L2's tags, so also what its two halves pass to each other where it has two."""
+
+OPTIONAL = ("time_s",)
+
+UNITS = {
+    "byte": 1.0,
+    "Kbyte": 1e3,
+    "Mbyte": 1e6,
+    "Gbyte": 1e9,
+    "ns": 1e-9,
+    "nsecond": 1e-9,
+    "us": 1e-6,
+    "usecond": 1e-6,
+    "ms": 1e-3,
+    "msecond": 1e-3,
+    "s": 1.0,
+    "second": 1.0,
+}
+"""SI value of the units that its releases write; ``--print-units base`` leaves byte and ns (nsecond)."""
+
+_ASK = "--csv --page raw --print-units base"
+_FORBIDDEN = "ERR_NVGPUCTRPERM"
+_NUMBER = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?|\d+(\.\d+)?")
+_ENTRY = re.compile(r"(?:void\s+)?([\w:]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One kernel launch under the profiler.
+
+    Parameters
+    ----------
+    kernel : str
+        Entry point, as the schedule's kernel is called.
+    blocks : int or None
+        Of its grid; None where the profiler's release does not tell.
+    hbm_read_bytes, hbm_write_bytes, l2_bytes : int
+    time_s : float or None
+    """
+
+    kernel: str
+    blocks: int | None
+    hbm_read_bytes: int
+    hbm_write_bytes: int
+    l2_bytes: int
+    time_s: float | None = None
+
+    def to_record(self) -> dict[str, Any]:
+        """The fields, ready for JSON."""
+        return {"kind": "counters", **asdict(self)}
+
+
+def read_counters(path: str | Path) -> list[Counted]:
+    """The launches in a CSV of the profiler, in the order in which they ran.
+
+    Raises
+    ------
+    InputError
+        When it is not such a CSV, lacks a metric, or has numbers that cannot be read.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); give the CSV of ncu") from None
+    return parse_counters(text, str(path))
+
+
+def parse_counters(text: str, where: str = "the profiler's output") -> list[Counted]:
+    """The launches in the profiler's output; the program's own lines and the profiler's remarks are passed over.
+
+    Parameters
+    ----------
+    text : str
+    where : str
+        What to call it in messages.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_counters`.
+    """
+    lines = text.splitlines()
+    start = next((number for number, line in enumerate(lines) if line.startswith('"ID",')), None)
+    if start is None:
+        if _FORBIDDEN in text:
+            raise InputError(f"{where}: the profiler may not read counters ({_FORBIDDEN}); attnsim doctor has the fix")
+        raise InputError(f'{where} has no line that begins with "ID"; run ncu with {_ASK}')
+    rows = list(csv.reader(io.StringIO("\n".join(line for line in lines[start:] if line.startswith('"')))))
+    header, *rest = rows
+    if "Metric Name" in header:
+        raise InputError(f"{where} has a line for each metric, not for each kernel; run ncu with {_ASK}")
+    absent = [name for key, name in METRICS.items() if name not in header and key not in OPTIONAL]
+    if absent:
+        raise InputError(f"{where} has no column {', '.join(absent)}; add --metrics {','.join(METRICS.values())}")
+    if not rest or rest[0][0]:
+        raise InputError(f"{where} has no line of units below its header; run ncu with {_ASK}")
+    units = dict(zip(header, rest[0], strict=False))
+    return [_counted(dict(zip(header, row, strict=False)), units, where) for row in rest[1:]]
+
+
+def counters_of(records: Sequence[Mapping[str, Any]]) -> Iterator[Counted]:
+    """Launches from the records of ``benchmarks/gpu_run.py``, which keep the profiler's output as it was.
+
+    Raises
+    ------
+    InputError
+        When the output of a record cannot be read.
+    """
+    for record in records:
+        if record.get("csv"):
+            yield from parse_counters(str(record["csv"]), str(record["key"]))
+
+
+def _counted(row: Mapping[str, str], units: Mapping[str, str], where: str) -> Counted:
+    entry = _ENTRY.match(row.get("Kernel Name", "").strip())
+    if entry is None:
+        raise InputError(f"{where}: a line has no kernel name: {row}")
+    named = f"{where}, {entry[1]} (ID {row['ID']})"
+    values = {
+        key: _value(row.get(name, ""), units.get(name, ""), f"{named}: {name}", optional=key in OPTIONAL)
+        for key, name in METRICS.items()
+    }
+    whole = {key: int(value or 0) for key, value in values.items() if key not in OPTIONAL}
+    return Counted(entry[1], _blocks(row.get("Grid Size", "")), **whole, time_s=values["time_s"])
+
+
+def _value(text: str, unit: str, what: str, *, optional: bool) -> float | None:
+    """A number in SI units; bytes are whole, which tells a decimal point from another country's thousands."""
+    if optional and text.strip() in ("", "n/a"):
+        return None
+    if not _NUMBER.fullmatch(text.strip()):
+        raise InputError(f"{what} is {text!r}; a number such as 1,234 is needed: run ncu with LC_ALL=C and {_ASK}")
+    if unit not in UNITS:
+        raise InputError(f"{what} is in {unit!r}; known: {', '.join(UNITS)}; run ncu with {_ASK}")
+    value = float(text.replace(",", "")) * UNITS[unit]
+    if unit == "byte" and not value.is_integer():
+        raise InputError(f"{what} is {text!r} bytes, not a whole number; run ncu with LC_ALL=C")
+    return value
+
+
+def _blocks(grid: str) -> int | None:
+    sizes = [int(size) for size in re.findall(r"\d+", grid)]
+    return math.prod(sizes) if sizes else None
