@@ -1,14 +1,15 @@
 """Write the real output of every documented command back into the documents that show it.
 
-`python benchmarks/refresh_readme.py` rewrites README.md, CONTRIBUTING.md and docs/*.md in place. With `--check` it
-changes nothing and fails if anything would change; `--no-accuracy` leaves the table of errors as it is; `--benchmarks`
-also runs the benchmarks that a document quotes.
+`python benchmarks/refresh_readme.py` rewrites README.md, CONTRIBUTING.md, DEVIATIONS.md and docs/*.md in place. With
+`--check` it changes nothing and fails if anything would change; `--no-accuracy` leaves the tables of errors as they
+are; `--benchmarks` also runs the benchmarks that a document quotes.
 
 In a ```console block a line `$ attnsim ...` is run, and what follows it replaced; `| head -N` keeps N lines. A line
 `$ cat FILE` makes FILE of what follows it, a ```yaml block that begins with `# NAME.yaml` makes that file. Other
 commands, and those with a comment `# needs a GPU` or `# takes ...`, are left alone. A ```python block followed by a
-```text block has its output there; it sees the names of the blocks above it. The table of errors goes between
-`<!-- accuracy:begin -->` and `<!-- accuracy:end -->`.
+```text block has its output there; it sees the names of the blocks above it. Tables go between comments: that of errors
+between `<!-- accuracy:begin -->` and `<!-- accuracy:end -->`, that of GPUs as if they did not exist between those of
+`hypothetical` (where the extra `datasets` is installed), the list of known gaps between those of `deviations`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LEFT_ALONE = re.compile(r"#\s*(needs a GPU|takes )")
 ACCURACY = re.compile(r"(<!-- accuracy:begin -->\n).*?(<!-- accuracy:end -->)", re.DOTALL)
+HYPOTHETICAL = re.compile(r"(<!-- hypothetical:begin -->\n).*?(<!-- hypothetical:end -->)", re.DOTALL)
+DEVIATIONS = re.compile(r"(<!-- deviations:begin -->\n).*?(<!-- deviations:end -->)", re.DOTALL)
 COMMAND_LINE = "import sys; from attnsim.cli import main; sys.exit(main())"
 SILENTLY = "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()):\n    exec({!r}, globals())\n"
 
@@ -66,7 +69,10 @@ class Command:
 
 def documents() -> list[Path]:
     """The documents with examples."""
-    return [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+    return [
+        *(REPOSITORY / f"{name}.md" for name in ("README", "CONTRIBUTING", "DEVIATIONS")),
+        *sorted((REPOSITORY / "docs").glob("*.md")),
+    ]
 
 
 def blocks(text: str) -> Iterator[tuple[str, str]]:
@@ -171,6 +177,47 @@ def accuracy_markdown(rows: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def hypothetical_markdown(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The errors of `attnsim validate --hypothetical` from the datasheet, without sliding windows."""
+    names = (
+        "from",
+        "to",
+        "implementation",
+        "numbers of",
+        "pass",
+        "rows",
+        "mean",
+        "median",
+        "p90",
+        "bias",
+        "step",
+        "at home",
+    )
+    lines = [f"| {' | '.join(names)} |", f"|{'---|' * 5}{'---:|' * (len(names) - 5)}"]
+    for row in rows:
+        if row["view"] == "datasheet" and "window" not in row["pass"]:
+            shares = ["" if row[name] is None else _percent(row[name]) for name in ("step", "at_home")]
+            cells = [row["older"], row["newer"], row["implementation"], row["numbers"], row["pass"], str(row["rows"])]
+            cells += [_percent(row[name]) for name in ("mean", "median", "p90")] + [f"{row['bias']:.2f}", *shares]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _hypothetical() -> str:
+    """The table, "" where the package with the serving rows is not installed."""
+    from attnsim.validation import aiconfigurator
+    from attnsim.validation.hypothetical import errors
+
+    return hypothetical_markdown(errors()) if aiconfigurator.available() else ""
+
+
+def _deviations() -> str:
+    sys.path.insert(0, str(REPOSITORY))
+    from attnsim.validation.deviations import markdown
+
+    return markdown()
+
+
 def _percent(error: float) -> str:
     return f"{100 * error:.1f} %"
 
@@ -185,10 +232,12 @@ def _accuracy() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing, fail if something is out of date")
-    parser.add_argument("--no-accuracy", action="store_true", help="leave the table of errors as it is")
+    parser.add_argument("--no-accuracy", action="store_true", help="leave the tables of errors as they are")
     parser.add_argument("--benchmarks", action="store_true", help="run the benchmarks that a document quotes too")
     options = parser.parse_args()
     table = "" if options.no_accuracy else _accuracy()
+    transfers = "" if options.no_accuracy else _hypothetical()
+    known = _deviations()
     stale = []
     for path in documents():
         text = path.read_text(encoding="utf-8")
@@ -196,6 +245,9 @@ def main() -> int:
             new = refreshed(text, Path(folder), options.benchmarks)
         if table:
             new = ACCURACY.sub(lambda match: f"{match[1]}{table}{match[2]}", new)
+        new = DEVIATIONS.sub(lambda match: f"{match[1]}{known}{match[2]}", new)
+        if transfers:
+            new = HYPOTHETICAL.sub(lambda match: f"{match[1]}{transfers}{match[2]}", new)
         if new != text:
             stale.append(path.relative_to(REPOSITORY))
             if not options.check:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from attnsim.cli import options, show
+from attnsim.cli.progress import busy
 from attnsim.models.errors import InputError
 
 
@@ -39,7 +40,7 @@ def accuracy(
 def _percent(row: dict[str, Any]) -> dict[str, Any]:
     """The row with its errors in percent."""
     return {
-        name: f"{100 * value:.1f} %" if name in ("mean", "median", "p90", "worst") else value
+        name: f"{100 * value:.1f} %" if name in ("mean", "median", "p90", "worst", "committed", "now") else value
         for name, value in row.items()
     }
 
@@ -72,8 +73,19 @@ def _claims(json: bool) -> None:
 
 def fit(
     names: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="Fits to run; default: all.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Fit nothing: fail if a committed calibration no longer gives its errors.")
+    ] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Fit nothing: write errors, residuals and the widths of trust anew.")
+    ] = False,
 ) -> None:
     """Fit the calibrations to the committed measurements anew; takes minutes."""
+    if check + record + bool(names) > 1:
+        raise InputError("--check, --record and names of fits exclude each other; give one of them")
+    if check:
+        _check()
+        return
     import attnsim.models
     from attnsim.models.gpu_fields import nearest
     from attnsim.validation.fit import JOBS
@@ -84,9 +96,29 @@ def fit(
         if name not in known:
             raise InputError(f"fit {name!r} is not known; {nearest(name, known)}; all: {', '.join(known)}")
     folder = Path(str(attnsim.models.__file__)).parent / "calibrations"
+
+    def progress(line: str) -> None:
+        print(line, file=sys.stderr)
+
     try:
-        written = run(folder, names or [], lambda line: print(line, file=sys.stderr))
+        written = [] if record else run(folder, names or [], progress)
+        if record:
+            from attnsim.validation.recording import record as write_records
+
+            written = write_records(folder, progress)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror or error}") from None
     for path in written:
         print(path)
+
+
+def _check() -> None:
+    """Print the committed errors beside the recomputed ones; exit with 1 if they differ."""
+    from attnsim.validation.recording import differences
+
+    with busy("predicting held-out rows"):
+        rows = differences()
+    table = [_percent(row | {"same": "yes" if row["same"] else "NO"}) for row in rows]
+    show.print_rows(show.console(), "Committed calibrations, mean errors on held-out rows", table)
+    if not all(row["same"] for row in rows):
+        raise typer.Exit(1)

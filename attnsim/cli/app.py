@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from attnsim.cli import accuracy, algorithms, demo, gpus, predict, roofline
+from attnsim.cli import accuracy, algorithms, demo, doctor, gpus, kernels, measure, predict, probe, roofline, validate
 
 app = typer.Typer(
     name="attnsim",
@@ -22,7 +22,12 @@ app.command("algorithms")(algorithms.algorithms)
 app.command("roofline")(roofline.roofline)
 app.command("accuracy")(accuracy.accuracy)
 app.command("fit")(accuracy.fit)
+app.command("measure")(measure.measure)
+app.command("probe")(probe.probe)
+app.command("validate")(validate.validate)
 app.command("demo")(demo.demo)
+app.add_typer(kernels.app, name="kernels")
+app.command("doctor")(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:

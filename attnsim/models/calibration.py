@@ -7,6 +7,7 @@ by hand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -45,6 +46,16 @@ GPU_NUMBERS: dict[str, Number] = {
     "launch_scale": Number("1", 1.0, 0.25, 4.0, "kernel launch cost over the GPU file's"),
     "clock_fraction": Number("1", 1.0, 0.6, 1.15, "SM clock under load over the GPU file's sustained clock"),
 }
+
+LOGARITHMIC = ("extra", "launch_scale")
+"""Ratios: their unit coordinate is the logarithm."""
+
+QUADRATIC = ("step_clks", "block_clks", "call_s")
+"""Latencies span decades down to zero: their unit coordinate is the square root."""
+
+OPEN = 0.5
+"""Share of a number's bounds, in unit coordinates, from which on a confidence interval determines nothing. Chosen by
+hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +139,10 @@ class Calibration:
         95 % confidence interval of each fitted number.
     sources : tuple of str
         Keys of the measurements.
+    spread : mapping of str to float
+        Mean size of log(measured / predicted) by what was left out: "band", "head_dim".
+    undetermined : tuple of str
+        Fitted numbers that the data leaves open: their confidence interval spans most of their bounds.
     """
 
     implementation: str
@@ -141,6 +156,8 @@ class Calibration:
     folds: Mapping[str, Numbers]
     ranges: Mapping[str, tuple[float, float]]
     sources: tuple[str, ...]
+    spread: Mapping[str, float] = field(default_factory=dict)
+    undetermined: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +184,7 @@ class Chosen:
     reason: str
 
 
-def choose(
-    implementation: str, like: Mapping[str, str], gpu: Gpu, known: Collection[str] | None = None
-) -> Chosen:
+def choose(implementation: str, like: Mapping[str, str], gpu: Gpu, known: Collection[str] | None = None) -> Chosen:
     """The numbers to predict `implementation` on `gpu` with.
 
     The implementation's own calibration on the architecture; failing that its own on another architecture; failing
@@ -187,7 +202,9 @@ def choose(
     """
     gpu_numbers, gpu_source = numbers_of(gpu, known)
     everything = {
-        key: found for key, found in calibrations().items() if known is None or {*found.domain.gpus, found.gpu} <= {*known}
+        key: found
+        for key, found in calibrations().items()
+        if known is None or {*found.domain.gpus, found.gpu} <= {*known}
     }
     name, seen = implementation, set[str]()
     while name and name not in seen:
@@ -253,6 +270,61 @@ def gpu_calibrations() -> dict[str, tuple[str, GpuNumbers]]:
     }
 
 
+@lru_cache(maxsize=1)
+def gpu_ranges() -> dict[str, dict[str, tuple[float, float]]]:
+    """The 95 % confidence intervals of the fitted GPU numbers, by GPU id and number."""
+    return {
+        data["gpu"]: {k: (v["low"], v["high"]) for k, v in data["numbers"].items() if "low" in v}
+        for data in _files("gpus")
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Half-widths of 90 % intervals, as measured on predictions whose answer was known and not used.
+
+    Parameters
+    ----------
+    times_spread : mapping of str to float
+        By level of trust: half-width of log time over the calibration's own spread.
+    at_least : mapping of str to float
+        By where the numbers come from ("own on another architecture", "borrowed", "priors"): half-width of log time.
+    """
+
+    times_spread: Mapping[str, float]
+    at_least: Mapping[str, float]
+
+
+@lru_cache(maxsize=1)
+def widths() -> Widths:
+    """The committed widths; written by `attnsim fit --record`, see `attnsim.validation.coverage`."""
+    import yaml
+
+    where = resources.files("attnsim.models").joinpath("calibrations", "trust.yaml")
+    data = yaml.safe_load(where.read_text("utf-8"))
+    return Widths(
+        {name: found["half_width"] for name, found in data["times_spread"].items()},
+        {name: found["half_width"] for name, found in data["at_least"].items()},
+    )
+
+
+def unit_of(number: Number, name: str, value: float) -> float:
+    """The point of a number's unit interval, in which it is fitted, where it has a value.
+
+    Ratios are fitted by their logarithm; latencies, which span decades down to zero, by their square root.
+    """
+    if name in LOGARITHMIC:
+        return math.log(value / number.low) / math.log(number.high / number.low)
+    part = min(1.0, max(0.0, (value - number.low) / (number.high - number.low)))
+    return math.sqrt(part) if name in QUADRATIC else part
+
+
+def is_determined(name: str, low: float, high: float) -> bool:
+    """Whether a 95 % confidence interval says anything: whether it spans less than `OPEN` of the number's bounds."""
+    number = GPU_NUMBERS.get(name) or IMPLEMENTATION_NUMBERS[name]
+    return unit_of(number, name, high) - unit_of(number, name, low) < OPEN
+
+
 def _files(folder: str) -> list[dict[str, Any]]:
     import yaml
 
@@ -284,4 +356,6 @@ def _read_calibration(data: dict[str, Any]) -> Calibration:
         },
         ranges={k: (v["low"], v["high"]) for k, v in data["numbers"].items() if "low" in v},
         sources=tuple(data["sources"]),
+        spread={split: found["spread"] for split, found in data["residuals"].items()},
+        undetermined=tuple(k for k, v in data["numbers"].items() if not v.get("determined", True)),
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,15 @@ from attnsim.models.algorithms import flash, flash_backward, naive, passes
 from attnsim.models.calibration import (
     GPU_NUMBERS,
     IMPLEMENTATION_NUMBERS,
-    Numbers,
     calibrations,
-    choose,
     gpu_calibrations,
-    numbers_of,
+    gpu_ranges,
+    is_determined,
 )
 from attnsim.models.implementations import IMPLEMENTATIONS
 from attnsim.simulator import grid, memory
-from attnsim.validation.datasets import Row, published_rows
-from attnsim.validation.fit import groups
+from attnsim.validation.datasets import Row
+from attnsim.validation.held_out import HeldOut, held_out_predictions
 
 LENGTHS = ((0, 511), (512, 1023), (1024, 4095), (4096, 1 << 40))
 """Length bands of the table, by the longer of seq_q and seq_kv."""
@@ -132,37 +130,9 @@ def _kind(row: Row) -> str:
             return f"{name}, {row.gpu.architecture}"
 
 
-def held_out_errors() -> list[Unseen]:
+def held_out_errors(found: Sequence[HeldOut] | None = None) -> list[Unseen]:
     """(row, split, error) for every published row and every fold that did not see it."""
-    from joblib import Parallel, delayed
-
-    rows = published_rows()
-    tasks: list[tuple[int, str, Numbers]] = []
-    for index, row in enumerate(rows):
-        tasks += ((index, split, numbers) for split, numbers in _unseen(row))
-    chunks = [tasks[start::8] for start in range(8)]
-    done = Parallel(n_jobs=min(2, os.cpu_count() or 1))(delayed(_predict)(chunk) for chunk in chunks)
-    return [(rows[index], split, error) for chunk in done for index, split, error in chunk]
-
-
-def _predict(tasks: Sequence[tuple[int, str, Numbers]]) -> list[tuple[int, str, float]]:
-    rows = published_rows()
-    return [(i, split, abs(rows[i].predict_s(numbers) / rows[i].measured_s - 1)) for i, split, numbers in tasks]
-
-
-def _unseen(row: Row) -> Iterable[tuple[str, Numbers]]:
-    """The numbers to predict a row with that were fitted without it, by split."""
-    own = calibrations().get((row.record.name, row.gpu.architecture))
-    if own is not None and row.case.source in own.sources:
-        for split, group in groups(row).items():
-            if f"{split}: {group}" in own.folds:
-                numbers = own.folds[f"{split}: {group}"]
-                if row.gpu.base_id != own.gpu:
-                    numbers = replace(numbers, gpu=numbers_of(row.gpu)[0])
-                yield split, numbers
-        return
-    like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
-    yield "never fitted", choose(row.record.name, like, row.gpu).numbers
+    return [(one.row, one.split, one.error) for one in (held_out_predictions() if found is None else found)]
 
 
 def _band(low: int, high: int) -> str:
@@ -187,13 +157,15 @@ def constants() -> list[dict[str, Any]]:
     -------
     list of dict
         ``owner, number, value, low, high, fitted, unit, meaning``; `low` and `high` are the 95 % confidence interval.
+        `fitted` is "yes", "open" for a number that the rows do not determine, "carried" for one of another card, or
+        "by hand".
     """
     out = []
     for gpu, (_, gpu_numbers) in gpu_calibrations().items():
         for name, value in asdict(gpu_numbers).items():
             number = GPU_NUMBERS[name]
             if value is not None and value != number.prior:
-                out.append(_constant(gpu, name, value, None, number.unit, number.meaning))
+                out.append(_constant(gpu, name, value, gpu_ranges()[gpu].get(name), number.unit, number.meaning))
     for (owner, architecture), calibration in calibrations().items():
         for name in calibration.fitted:
             number = IMPLEMENTATION_NUMBERS[name]
@@ -218,5 +190,6 @@ def _constant(
     owner: str, name: str, value: object, interval: tuple[float, float] | None, unit: str, meaning: str
 ) -> dict[str, Any]:
     low, high = interval or (None, None)
-    row = {"owner": owner, "number": name, "value": value, "low": low, "high": high, "fitted": "yes"}
+    known = "carried" if interval is None else "yes" if is_determined(name, *interval) else "open"
+    row = {"owner": owner, "number": name, "value": value, "low": low, "high": high, "fitted": known}
     return row | {"unit": unit, "meaning": meaning}

@@ -7,10 +7,8 @@ are kept in the calibration file: they predict the rows that they did not see.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,13 +20,19 @@ from numpy.typing import NDArray
 from attnsim.models.calibration import (
     GPU_NUMBERS,
     IMPLEMENTATION_NUMBERS,
+    LOGARITHMIC,
+    OPEN,
+    QUADRATIC,
     GpuNumbers,
     ImplementationNumbers,
     Number,
     Numbers,
+    is_determined,
+    unit_of,
 )
 from attnsim.models.gpu_files import load_gpu
 from attnsim.validation.datasets import Row, published_rows
+from attnsim.validation.records import code_digest, domain_of, evaluation, rows_digest, write_yaml
 
 SHORTEST = 512
 """Shorter prefill and training rows are left out of the fits: they time launches, not attention."""
@@ -40,13 +44,9 @@ TOLERANCE = 1e-3
 """Relative change of the loss, or of a coordinate, at which a fit stops: below it waves make a staircase."""
 STEP = 0.02
 """Finite-difference step in the unit interval of each number: waves make the loss stepwise."""
-LOGARITHMIC = ("extra", "launch_scale")
-"""Ratios: their unit coordinate is the logarithm."""
 PRIOR_WEIGHT = 0.05
 """Pull of each number towards its prior, as a residual per unit coordinate: too weak to move what the rows determine,
 enough to hold what they do not."""
-QUADRATIC = ("step_clks", "block_clks", "call_s")
-"""Latencies span decades down to zero: their unit coordinate is the square root."""
 BANDS = ((0, 1024), (1025, 4096), (4097, 1 << 30))
 """Bands of the longer of seq_q and seq_kv."""
 
@@ -203,11 +203,7 @@ class Problem:
 
     def unit(self, key: tuple[str, str], value: float) -> float:
         """The point of the unit interval where the number has a value."""
-        number = self.definition(key)
-        if key[1] in LOGARITHMIC:
-            return math.log(value / number.low) / math.log(number.high / number.low)
-        part = min(1.0, max(0.0, (value - number.low) / (number.high - number.low)))
-        return math.sqrt(part) if key[1] in QUADRATIC else part
+        return unit_of(self.definition(key), key[1], value)
 
     def start(self) -> NDArray[np.float64]:
         """Unit coordinates of the present numbers."""
@@ -245,6 +241,18 @@ class Problem:
             ]
         )
 
+    def held_at_prior(self, keys: Sequence[tuple[str, str]]) -> Problem:
+        """The same problem with these numbers at their priors and no longer free."""
+        gpu, records = self.gpu, dict(self.implementations)
+        for owner, name in keys:
+            prior = self.hbm if name == "hbm_fraction" else self.definition((owner, name)).prior
+            if owner:
+                records[owner] = replace(records[owner], **{name: prior})
+            else:
+                gpu = replace(gpu, **{name: prior})
+        free = tuple(key for key in self.keys if key not in keys)
+        return replace(self, keys=free, gpu=gpu, implementations=records)
+
     def pulled(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
         """The residuals, and the pull of the priors."""
         return np.concatenate([self.residuals(units), PRIOR_WEIGHT * (units - self.priors())])
@@ -275,6 +283,22 @@ class Solution:
     numbers: dict[str, Numbers]
     units: NDArray[np.float64]
     ranges: dict[tuple[str, str], tuple[float, float]]
+    jacobian: NDArray[np.float64]
+    variance: float
+
+    def undetermined(self, keys: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+        """Numbers that the rows leave open: held one after the other, the widest first, until the rest are determined.
+
+        Two numbers that do the same to every row are both open, but once one of them is held the other is not.
+        """
+        free, held = list(range(len(keys))), []
+        while len(free) > 1:
+            widths = 2 * _spreads(self.jacobian[:, free], self.variance)
+            widest = int(np.argmax(widths))
+            if widths[widest] < OPEN:
+                break
+            held.append(free.pop(widest))
+        return tuple(keys[index] for index in sorted(held))
 
 
 def solve(problem: Problem, start: NDArray[np.float64], iterations: int) -> Solution:
@@ -296,8 +320,7 @@ def solve(problem: Problem, start: NDArray[np.float64], iterations: int) -> Solu
     residuals, jacobian = np.asarray(found.fun), np.asarray(found.jac)
     count = len(problem.rows)
     variance = float(residuals[:count] @ residuals[:count]) / max(1, count - len(start))
-    covariance = variance * np.linalg.pinv(jacobian.T @ jacobian)
-    spread = 1.96 * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    spread = _spreads(jacobian, variance)
     ranges = {
         key: (
             problem.value(key, float(np.clip(unit - width, 0, 1))),
@@ -305,7 +328,13 @@ def solve(problem: Problem, start: NDArray[np.float64], iterations: int) -> Solu
         )
         for key, unit, width in zip(problem.keys, found.x, spread, strict=True)
     }
-    return Solution(problem.numbers(found.x), found.x, ranges)
+    return Solution(problem.numbers(found.x), found.x, ranges, jacobian, variance)
+
+
+def _spreads(jacobian: NDArray[np.float64], variance: float) -> NDArray[np.float64]:
+    """Half-widths of the 95 % confidence intervals in unit coordinates."""
+    covariance = variance * np.linalg.pinv(jacobian.T @ jacobian)
+    return np.asarray(1.96 * np.sqrt(np.maximum(np.diag(covariance), 0.0)))
 
 
 def rows_of(job: Job) -> tuple[Row, ...]:
@@ -351,6 +380,11 @@ def fit_job(
     others = {name: known.get(name) or replace(gpu, hbm_fraction=None, clock_fraction=1.0) for name in job.others}
     problem = Problem(thinned, keys, gpu, records, others, load_gpu(job.gpu).hbm.achievable_fraction)
     best = solve(problem, problem.start(), iterations)
+    open_ = best.undetermined(problem.keys)
+    if open_:  # what the rows leave open is held at its prior, and the others are fitted once more
+        progress(f"{job.name}: held at the prior: {', '.join(' '.join(key).strip() for key in open_)}")
+        problem = problem.held_at_prior(open_)
+        best = solve(problem, problem.start(), iterations)
     progress(f"{job.name}: {len(rows)} rows, {len(keys)} numbers, {_spread(problem, best.units)}")
     folds = [
         (split, group)
@@ -405,17 +439,18 @@ def fit(folder: Path, names: Sequence[str] = (), progress: Callable[[str], None]
         known[job.gpu] = first.gpu
         begin |= {owner: numbers.implementation for owner, numbers in best.numbers.items()}
         if job.gpu_free:
-            written.append(_write(folder / "gpus" / f"{job.gpu}.yaml", _gpu_file(job, best, problem)))
+            written.append(write_yaml(folder / "gpus" / f"{job.gpu}.yaml", _gpu_file(job, best, problem)))
         for owner in job.free:
             name = f"{owner}.{problem.rows[0].gpu.architecture}.yaml"
-            written.append(_write(folder / "implementations" / name, _file(job, owner, best, folds, problem)))
+            written.append(write_yaml(folder / "implementations" / name, _file(job, owner, best, folds, problem)))
     return written
 
 
 def _number(value: float, key: tuple[str, str], best: Solution, free: Iterable[tuple[str, str]]) -> dict[str, Any]:
     out: dict[str, Any] = {"value": float(f"{value:.6g}"), "fitted": key in free}
     if key in best.ranges:
-        out |= {"low": float(f"{best.ranges[key][0]:.4g}"), "high": float(f"{best.ranges[key][1]:.4g}")}
+        low, high = (float(f"{end:.4g}") for end in best.ranges[key])
+        out |= {"low": low, "high": high, "determined": is_determined(key[1], low, high)}
     return out
 
 
@@ -427,6 +462,9 @@ def _gpu_file(job: Job, best: Solution, problem: Problem) -> dict[str, Any]:
         "architecture": problem.rows[0].gpu.architecture,
         "fitted_with": sorted(job.free),
         "sources": sorted(job.sources),
+        "rows": len(problem.rows),
+        "rows_sha256": rows_digest(problem.rows),
+        "code_sha256": code_digest(),
         "numbers": {k: _number(v, ("", k), best, problem.keys) for k, v in numbers.items()},
     }
 
@@ -436,8 +474,6 @@ def _file(job: Job, owner: str, best: Solution, folds: Mapping[str, Solution], p
     held = held_out(mine, {name: fold.numbers[owner] for name, fold in folds.items()}, problem.others)
     if not held:  # one group only: nothing was held out, and `folds` stays empty
         held = {"fitted": [(row, predict_s(row, best.numbers[owner], problem.others)) for row in mine]}
-    ratios = np.array([row.measured_s / predicted for pairs in held.values() for row, predicted in pairs])
-    errors = np.abs(1 / ratios - 1)
     numbers = asdict(best.numbers[owner].implementation)
     return {
         "implementation": owner,
@@ -445,17 +481,11 @@ def _file(job: Job, owner: str, best: Solution, folds: Mapping[str, Solution], p
         "gpu": job.gpu,
         "sources": sorted({row.case.source for row in mine}),
         "rows": len(mine),
-        "rows_sha256": _digest(mine),
+        "rows_sha256": rows_digest(mine),
+        "code_sha256": code_digest(),
         "numbers": {k: _number(v, (owner, k), best, problem.keys) for k, v in numbers.items()},
-        "held_out": {
-            "rows": len(errors),
-            "mean": round(float(errors.mean()), 5),
-            "median": round(float(np.median(errors)), 5),
-            "p90": round(float(np.quantile(errors, 0.9)), 5),
-            "worst": round(float(errors.max()), 5),
-        },
-        "interval": [round(float(np.quantile(ratios, q)), 4) for q in (0.05, 0.95)],
-        "domain": _domain(mine),
+        **evaluation(held),
+        "domain": domain_of(mine),
         "folds": {
             name: {
                 part: {
@@ -480,39 +510,3 @@ def held_out(
             if numbers is not None:
                 out.setdefault(split, []).append((row, predict_s(row, numbers, others)))
     return out
-
-
-def _digest(rows: Sequence[Row]) -> str:
-    text = "\n".join(repr((row.case.source, str(row.workload), row.case.cache, row.measured_s)) for row in rows)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _domain(rows: Sequence[Row]) -> dict[str, Any]:
-    def span(values: Iterable[int]) -> list[int]:
-        found = list(values)
-        return [min(found), max(found)]
-
-    return {
-        "gpus": sorted({row.gpu.base_id for row in rows}),
-        "passes": sorted({row.case.passes for row in rows}),
-        "head_dims": sorted({row.case.head_dim for row in rows}),
-        "seq_q": span(row.case.seq_q for row in rows),
-        "seq_kv": span(row.case.seq_kv for row in rows),
-        "rows": span(row.case.batch * row.case.heads_q * row.case.seq_q for row in rows),
-        "causal": sorted({row.workload.mask.is_causal for row in rows}),
-        "windowed": any(row.workload.mask.is_windowed for row in rows),
-        "dropout": any(row.workload.dropout for row in rows),
-    }
-
-
-def _write(path: Path, data: dict[str, Any]) -> Path:
-    """Write a calibration file, whole or not at all."""
-    import yaml
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = "# Written by `attnsim fit`; do not edit. See attnsim/validation/fit.py.\n"
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(head + yaml.safe_dump(data, sort_keys=False, width=110))
-    Path(file.name).replace(path)
-    path.chmod(0o644)
-    return path

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from attnsim.models.calibration import Calibration, Chosen
+from attnsim.models.calibration import Calibration, Chosen, widths
 from attnsim.models.gpu import Gpu
 from attnsim.models.implementation import Implementation
 from attnsim.models.workload import Workload
@@ -14,22 +15,13 @@ from attnsim.models.workload import Workload
 Level = Literal["validated", "interpolated", "extrapolated"]
 LEVELS: tuple[Level, ...] = ("validated", "interpolated", "extrapolated")
 
-INTERPOLATED_WIDENING = 1.5
-"""Power to which an interval is raised between or near a calibration's shapes. Chosen by hand, not fitted."""
+ELSEWHERE = "own numbers of another architecture"
+BORROWED = "another implementation's numbers"
+PRIORS = "priors"
+"""Where the numbers of a kernel come from when it has no calibration of its own on the architecture."""
 
-EXTRAPOLATED_WIDENING = 2.5
-"""The same away from them. Chosen by hand, not fitted."""
-
-INTERPOLATED_FLOOR = 1.1
-"""Narrowest interval of an interpolated time, as a factor either way. Chosen by hand: published tables of one
-kernel with a head_dim left out were met to 5 to 13 % (docs/design.md)."""
-
-EXTRAPOLATED_FLOOR = 1.3
-"""Narrowest interval of an extrapolated time. Chosen by hand: prototypes were 6 to 15 % off from A100 to H100
-and 20 to 42 % from Hopper to another make of kernel (docs/design.md)."""
-
-PRIOR_INTERVAL = (0.5, 2.0)
-"""Interval where no calibration of anything like the implementation exists. Chosen by hand."""
+WINDOWS = "a sliding window, never measured"
+"""What a calibration is used for without having seen any."""
 
 NEAR = 2.0
 """Factor beyond a calibration's ranges of lengths and rows that still counts as near. Chosen by hand."""
@@ -87,9 +79,11 @@ def assess(
     bits. *Extrapolated*: everything else: a borrowed calibration or none, a hypothetical GPU, another
     architecture, tiles that were not shipped, shapes far from those measured.
 
-    Outside the domain the interval is raised to a power (`INTERPOLATED_WIDENING`,
-    `EXTRAPOLATED_WIDENING`) and never narrower than a floor; without any calibration it is
-    `PRIOR_INTERVAL`.
+    The half-width of the interval, in log time, is a multiple of what the calibration was off on average where
+    a group was held out (a head_dim, if this question's was not measured; a band of lengths otherwise). It is
+    at least what numbers from elsewhere were off; the same for hypothetical GPUs, tiles that were not shipped
+    and passes that were never measured, and what windows were off for a window. All of these are measured, see
+    `attnsim.validation.coverage`.
 
     Parameters
     ----------
@@ -113,7 +107,7 @@ def assess(
     if chosen.calibration is not None and chosen.own:
         _outside(w, gpu, chosen.calibration, near, far)
     level: Level = "extrapolated" if far else "interpolated" if near else "validated"
-    low, high = _interval(level, chosen.calibration)
+    half = _half_width(level, w, chosen, record, unlike=bool(gpu.changes) or tiles != "shipped")
     said = [*far, *near]
     if level == "validated" and chosen.calibration is not None:
         summary = chosen.calibration.held_out
@@ -125,21 +119,41 @@ def assess(
         said.append(f"{record.name} is closed source: tiles are those of the nearest public kernel")
     said += assumed
     error = chosen.calibration.held_out.mean if level == "validated" and chosen.calibration else None
-    return Trust(level, low, high, error, "; ".join(said))
+    return Trust(level, math.exp(-half), math.exp(half), error, "; ".join(said))
 
 
-def _interval(level: Level, calibration: Calibration | None) -> tuple[float, float]:
+def level_of(w: Workload, gpu: Gpu, calibration: Calibration) -> tuple[Level, list[str], list[str]]:
+    """The level of an own calibration for a question, and what is near and what far outside its domain."""
+    near: list[str] = []
+    far: list[str] = []
+    _outside(w, gpu, calibration, near, far)
+    return ("extrapolated" if far else "interpolated" if near else "validated"), near, far
+
+
+def _half_width(level: Level, w: Workload, chosen: Chosen, record: Implementation, *, unlike: bool) -> float:
+    """Half-width of the 90 % interval of log time; `unlike` for a GPU or a tile that nobody has."""
+    known, calibration = widths(), chosen.calibration
     if calibration is None:
-        return PRIOR_INTERVAL
-    low, high = min(calibration.interval[0], 1.0), max(calibration.interval[1], 1.0)
-    if level == "validated":
-        return low, high
-    power, floor = (
-        (INTERPOLATED_WIDENING, INTERPOLATED_FLOOR)
-        if level == "interpolated"
-        else (EXTRAPOLATED_WIDENING, EXTRAPOLATED_FLOOR)
-    )
-    return min(low**power, 1 / floor), max(high**power, floor)
+        return known.at_least[PRIORS]
+    domain = calibration.domain
+    split = "band" if w.head_dim in domain.head_dims else "head_dim"
+    spread = calibration.spread.get(split) or max(calibration.spread.values())
+    times = max(known.times_spread[nearer] for nearer in LEVELS[: LEVELS.index(level) + 1])
+    found = [times * spread]
+    # No group that was held out stands for these: as far away as a chip that is predicted before it exists.
+    passes = set(_DIRECTIONS[w.passes]) <= {direction for one in domain.passes for direction in _DIRECTIONS[one]}
+    unlike = unlike or not passes or w.head_dim_v != w.head_dim or not w.mask.is_band
+    if unlike or (w.dropout and not domain.dropout):
+        found.append(known.at_least[ELSEWHERE])
+    if w.mask.is_windowed and not domain.windowed:
+        found.append(known.at_least[WINDOWS])
+    if not chosen.own:
+        found.append(known.at_least[ELSEWHERE if calibration.implementation == record.name else BORROWED])
+    return max(found)
+
+
+_DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "fwd+bwd": ("fwd", "bwd"), "decode": ("decode",)}
+"""What a measured pass says something about."""
 
 
 def _outside(w: Workload, gpu: Gpu, calibration: Calibration, near: list[str], far: list[str]) -> None:
@@ -171,6 +185,8 @@ def _outside(w: Workload, gpu: Gpu, calibration: Calibration, near: list[str], f
         near.append(f"{'causal' if w.mask.is_causal else 'not causal'}, which was not measured")
     if w.mask.is_windowed and not domain.windowed:
         far.append("sliding window, which was not measured")
+    if not w.mask.is_band:
+        far.append("a mask with patterns, none of which was measured")
     if w.dropout and not domain.dropout:
         far.append("dropout, which was not measured")
     if w.element_bytes != 2:

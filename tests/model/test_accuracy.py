@@ -1,10 +1,12 @@
 """The committed calibrations: how many numbers, on which data, and the errors they are quoted with."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import attnsim.models
 from attnsim.models.calibration import (
     GPU_NUMBERS,
     IMPLEMENTATION_NUMBERS,
@@ -13,11 +15,24 @@ from attnsim.models.calibration import (
     Numbers,
     calibrations,
     gpu_calibrations,
+    is_determined,
+    widths,
 )
-from attnsim.validation.accuracy import accuracy_table, constants, held_out_errors, targets_table
+from attnsim.validation import aiconfigurator
+from attnsim.validation.accuracy import Unseen, accuracy_table, constants, held_out_errors, targets_table
 from attnsim.validation.claims import gpt2_medium
+from attnsim.validation.coverage import Point, coverage, own_points
 from attnsim.validation.datasets import published_rows
-from attnsim.validation.fit import JOBS, Problem, _digest, groups, rows_of, separate, solve
+from attnsim.validation.deviations import Deviation, deviations, markdown, sizes
+from attnsim.validation.fit import JOBS, Problem, Solution, groups, rows_of, separate, solve
+from attnsim.validation.held_out import HeldOut, held_out_predictions
+from attnsim.validation.hypothetical import PAIRS, outcomes
+from attnsim.validation.recording import differences
+from attnsim.validation.records import rows_digest
+from attnsim.validation.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "DEVIATIONS.md"
+CALIBRATIONS = Path(next(iter(attnsim.models.__path__))) / "calibrations"
 
 
 def test_at_most_eight_numbers_an_implementation_and_five_a_gpu() -> None:
@@ -55,7 +70,7 @@ def test_calibrations_were_fitted_on_the_committed_measurements() -> None:
             mine = [row for row in rows if row.record.name == owner]
             with open(f"{folder}/{owner}.{mine[0].gpu.architecture}.yaml", encoding="utf-8") as file:
                 data = yaml.safe_load(file)
-            assert data["rows_sha256"] == _digest(mine), owner
+            assert data["rows_sha256"] == rows_digest(mine), owner
 
 
 def test_no_fold_saw_the_rows_it_predicts() -> None:
@@ -66,8 +81,115 @@ def test_no_fold_saw_the_rows_it_predicts() -> None:
 
 
 @pytest.fixture(scope="module")
-def errors() -> list:  # type: ignore[type-arg]
-    return held_out_errors()
+def held() -> list[HeldOut]:
+    return held_out_predictions()
+
+
+@pytest.fixture(scope="module")
+def errors(held: list[HeldOut]) -> list[Unseen]:
+    return held_out_errors(held)
+
+
+def test_committed_calibrations_still_give_their_committed_errors(held: list[HeldOut]) -> None:
+    """After a change of models or simulator: run `attnsim fit --record`, look at what moved, and say so."""
+    changed = [row for row in differences(held) if not row["same"]]
+    assert not changed
+
+
+def test_nine_true_times_in_ten_lie_in_their_interval(held: list[HeldOut]) -> None:
+    table = {row["kind"]: row for row in coverage(own_points(held))}
+    for level in LEVELS:
+        assert 0.85 <= table[level]["coverage"] <= 0.95, table[level]
+        assert table[level]["width_over_error"] <= 2.5, table[level]
+        assert table[level]["half_width"] == pytest.approx(widths().times_spread[level], rel=0.01)
+
+
+def test_intervals_of_numbers_from_elsewhere_hold_what_they_should() -> None:
+    import yaml
+
+    data = yaml.safe_load(CALIBRATIONS.joinpath("trust.yaml").read_text(encoding="utf-8"))
+    assert data["rows_sha256"] == rows_digest(published_rows())
+    for kind in (ELSEWHERE, BORROWED, WINDOWS, PRIORS):
+        found = data["at_least"][kind]
+        assert 0.85 <= found["coverage"] <= 0.95, kind
+        assert found["width_over_error"] <= 2.6, kind  # wanted: 2.5; see DEVIATIONS.md
+
+
+def test_every_known_gap_has_its_size(held: list[HeldOut]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aiconfigurator, "available", lambda: False)
+        transfers = outcomes([PAIRS[0]])
+    now = sizes(held, transfers)
+    assert set(now) == {one.name for one in deviations() if aiconfigurator.available() or not one.needs_datasets}
+    said = [one.verdict(now[one.name]) for one in deviations() if one.name in now]
+    assert not [line for line in said if line]
+
+
+def test_a_gap_may_neither_grow_nor_close() -> None:
+    gap = Deviation("x", {"table": "error"}, 0.05, 0.1, 0.2, "")
+    assert "grown" in gap.verdict(0.121) and "closed" in gap.verdict(0.079) and not gap.verdict(0.11)
+
+
+def test_the_document_of_gaps_is_written_from_their_list() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert text.partition("<!-- deviations:begin -->\n")[2].partition("<!-- deviations:end -->")[0] == markdown()
+    assert len({one.name for one in deviations()}) == len(deviations())
+
+
+def test_coverage_leaves_out_the_cell_that_it_judges() -> None:
+    """A cell ten times as wrong as the others is not covered, though it would be by an interval of all points."""
+    good = [Point(BORROWED, f"good {i % 3}", 0.01 * (1 + i % 10), 1.0) for i in range(30)]
+    bad = [Point(BORROWED, "bad", 1.0 + 0.01 * i, 1.0) for i in range(30)]
+    (found, _) = coverage([*good, *bad])
+    assert found["coverage"] == pytest.approx(0.5, abs=0.05)
+    assert found["half_width"] > 1
+
+
+def test_files_say_how_they_were_made() -> None:
+    import yaml
+
+    for path in sorted(CALIBRATIONS.glob("*/*.yaml")):
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert len(data["rows_sha256"]) == len(data["code_sha256"]) == 64, path.name
+        for name, number in data["numbers"].items():
+            assert ("low" in number) == number["fitted"], (path.name, name)
+            if number["fitted"]:
+                assert number["determined"] == is_determined(name, number["low"], number["high"])
+    for calibration in calibrations().values():
+        assert set(calibration.spread) <= {"band", "head_dim"} and calibration.spread
+
+
+def test_constants_say_what_the_rows_leave_open() -> None:
+    listed = {(row["owner"], row["number"]): row for row in constants()}
+    # Rows of a few milliseconds in a stream say nothing about launches: 0.3 to 4 times the file's.
+    assert listed["h100-sxm5-80gb", "launch_scale"]["fitted"] == "open"
+    assert listed["h100-sxm5-80gb", "hbm_fraction"]["fitted"] == "yes"
+    assert listed["h100-sxm5-80gb", "hbm_fraction"]["low"] < listed["h100-sxm5-80gb", "hbm_fraction"]["value"]
+    assert listed["a100-pcie-80gb", "l2_fraction"]["fitted"] == "carried"
+
+
+def test_a_number_that_no_row_depends_on_is_open_and_goes_back_to_its_prior() -> None:
+    rows = tuple(
+        row for row in published_rows() if row.record.name == "flash_attn_v2" and row.case.source == "fa3_fig5"
+    )[::6]
+    # Backward's GEMM rate: these rows are forward.
+    keys = (("flash_attn_v2", "tensor_efficiency"), ("flash_attn_v2", "extra"))
+    problem = Problem(rows, keys, GpuNumbers(), {"flash_attn_v2": ImplementationNumbers(extra=3.0)}, {}, 0.85)
+    found = solve(problem, problem.start(), 6)
+    assert not is_determined("extra", *found.ranges[keys[1]])
+    open_ = found.undetermined(keys)
+    assert open_ == keys[1:]
+    held = problem.held_at_prior(open_)
+    assert held.keys == keys[:1]
+    assert held.implementations["flash_attn_v2"].extra == 1.0
+
+
+def test_of_two_numbers_that_do_the_same_one_is_held() -> None:
+    keys = (("a", "step_clks"), ("a", "block_clks"), ("a", "tensor_efficiency"))
+    jacobian = np.array([[1.0, 1.0, 0.0], [0.5, 0.5, 1.0], [0.2, 0.2, 3.0], [0.05, 0, 0], [0, 0.05, 0], [0, 0, 0.05]])
+    found = Solution({}, np.zeros(3), {}, jacobian, 0.05**2)
+    assert len(found.undetermined(keys)) == 1
+    assert found.undetermined(keys)[0] in keys[:2]
 
 
 # What the first calibration is held to (mean, median), on rows its fit did not see. Where the project's target was
@@ -90,14 +212,14 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("what", LIMITS, ids=[f"{kind}, {split}" for kind, split in LIMITS])
-def test_held_out_errors_stay_within_their_limits(what: tuple[str, str], errors: list) -> None:  # type: ignore[type-arg]
+def test_held_out_errors_stay_within_their_limits(what: tuple[str, str], errors: list[Unseen]) -> None:
     found = {(row["what"], row["split"]): row for row in targets_table(errors)}[what]
     mean, median = LIMITS[what]
     assert found["mean"] <= mean, found
     assert median is None or found["median"] <= median, found
 
 
-def test_the_table_has_every_row_and_its_totals(errors: list) -> None:  # type: ignore[type-arg]
+def test_the_table_has_every_row_and_its_totals(errors: list[Unseen]) -> None:
     table = accuracy_table(errors)
     assert sum(row["rows"] for row in table if row["band"] == "all") == len(errors)
     assert sum(row["rows"] for row in table if row["band"] != "all") == len(errors)
@@ -107,7 +229,7 @@ def test_the_table_has_every_row_and_its_totals(errors: list) -> None:  # type: 
 
 def test_constants_name_every_fitted_number_and_the_hand_chosen_ones() -> None:
     listed = constants()
-    assert {row["fitted"] for row in listed} == {"yes", "by hand"}
+    assert {row["fitted"] for row in listed} == {"yes", "open", "carried", "by hand"}
     for (owner, architecture), calibration in calibrations().items():
         mine = {row["number"] for row in listed if row["owner"] == f"{owner}, {architecture}"}
         assert mine == set(calibration.fitted)
@@ -119,9 +241,7 @@ def test_a_fit_finds_the_numbers_that_made_its_rows() -> None:
         ::4
     ]
     truth = Numbers(ImplementationNumbers(tensor_efficiency=0.7, softmax_instructions=8.0), GpuNumbers())
-    made = tuple(
-        replace(row, case=replace(row.case, time_s=row.predict_s(truth)), schedule=row.schedule) for row in rows
-    )
+    made = tuple(replace(row, case=replace(row.case, time_s=row.predict_s(truth))) for row in rows)
     keys = (("flash_attn_v2", "tensor_efficiency"), ("flash_attn_v2", "softmax_instructions"))
     problem = Problem(made, keys, GpuNumbers(), {"flash_attn_v2": ImplementationNumbers()}, {}, 0.85)
     found = solve(problem, problem.start(), 8)

@@ -21,10 +21,11 @@ from attnsim.models.calibration import (
     ErrorSummary,
     ImplementationNumbers,
     Numbers,
+    widths,
 )
 from attnsim.models.gpu import Gpu
 from attnsim.models.implementations import find_implementation
-from attnsim.validation.trust import EXTRAPOLATED_FLOOR, LEVELS, PRIOR_INTERVAL, Trust, assess
+from attnsim.validation.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS, Trust, assess
 
 H100, A100 = "h100-sxm5-80gb", "a100-sxm4-80gb"
 CAUSAL = Workload(batch=2, heads_q=16, seq_q=2048, head_dim=128, heads_kv=4, mask=Mask.causal())
@@ -92,7 +93,7 @@ def test_json_has_the_promised_fields_and_no_nan() -> None:
 
 
 @pytest.mark.parametrize("passes", ["fwd", "bwd", "fwd+bwd", "decode"])
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "split-kv"])
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name not in ("split-kv", "sparse", "linear")])
 def test_every_algorithm_and_pass_is_answered(algorithm: str, passes: str) -> None:
     question = WINDOWED if algorithm == "sliding-window" else CAUSAL
     question = replace(question, passes=passes, seq_q=1) if passes == "decode" else question.with_passes(passes)
@@ -131,6 +132,19 @@ def test_compare_gives_the_window_to_sliding_window_only() -> None:
 def test_a_window_on_both_sides_becomes_full_for_the_others() -> None:
     both = replace(CAUSAL, mask=Mask.sliding_window(512, causal=False))
     assert compare(both, H100, ["flash"])[0].workload.mask == Mask.full()
+
+
+@pytest.mark.parametrize("mask", [Mask.longformer(256, 16), Mask.bigbird(), Mask.sparse_transformer(512)], ids=str)
+def test_patterns_are_for_sparse_alone(mask: Mask) -> None:
+    question = replace(CAUSAL, seq_q=8192, seq_kv=8192, mask=mask)
+    flash, sparse = compare(question, H100, ["flash", "sparse"])
+    assert flash.workload.mask.is_band and sparse.workload.mask == mask
+    assert time_of(sparse) < time_of(flash)
+    assert sparse.flops_useful == 4 * 2 * 16 * 128 * mask.visible_pairs(8192, 8192) <= (sparse.flops_executed or 0)
+    with pytest.raises(InputError, match=r"flash_attn_v2 plays diagonal bands only, .*; take attnsim_sparse"):
+        predict(question, H100, implementation="flash_attn_v2")
+    with pytest.raises(InputError, match="attnsim_sparse has no bwd kernels"):
+        predict(question.with_passes("bwd"), H100, "sparse")
 
 
 def test_compare_gives_the_implementation_to_those_it_runs() -> None:
@@ -224,6 +238,7 @@ CALIBRATION = Calibration(
     folds={"head_dim: 64": Numbers()},
     ranges={},
     sources=(),
+    spread={"band": 0.03, "head_dim": 0.05},
 )
 OWN = Chosen(Numbers(), CALIBRATION, True, A100, "")
 
@@ -234,7 +249,9 @@ def trust(question: Workload, gpu: Gpu | None = None, chosen: Chosen = OWN, tile
 
 def test_inside_the_domain_is_validated_with_its_error() -> None:
     found = trust(CAUSAL)
-    assert (found.level, found.low, found.high, found.error) == ("validated", 0.95, 1.05, 0.03)
+    assert (found.level, found.error) == ("validated", 0.03)
+    assert math.log(found.high) == pytest.approx(widths().times_spread["validated"] * 0.03)
+    assert found.low == pytest.approx(1 / found.high)
     assert "3.0 %" in found.reason
 
 
@@ -257,7 +274,9 @@ def test_outside_the_domain_says_how_far_and_why(change: dict[str, object], leve
     found = trust(replace(CAUSAL, **change))  # type: ignore[arg-type]
     assert (found.level, found.error) == (level, None)
     assert word in found.reason
-    assert found.low < 0.95 and found.high > 1.05
+    assert found.high >= trust(CAUSAL).high
+    spread = 0.05 if "head_dim" in change else 0.03
+    assert math.log(found.high) >= widths().times_spread[level] * spread * 0.999
 
 
 def test_a_calibration_that_was_never_held_out_is_not_validation() -> None:
@@ -270,7 +289,18 @@ def test_another_machine_is_trusted_less() -> None:
     assert trust(CAUSAL, other).level == "interpolated"
     found = trust(CAUSAL, changed)
     assert found.level == "extrapolated" and "hypothetical GPU: hbm.bandwidth = 6 TB/s" in found.reason
-    assert found.high >= EXTRAPOLATED_FLOOR
+    assert math.log(found.high) >= widths().at_least[ELSEWHERE] * 0.999
+    assert math.log(trust(CAUSAL, tiles="retuned").high) >= widths().at_least[ELSEWHERE] * 0.999
+
+
+def test_what_no_held_out_group_stands_for_is_at_least_as_far_as_another_chip() -> None:
+    least = widths().at_least
+    for change in ({"passes": "decode"}, {"dropout": True}, {"head_dim_v": 64}):
+        assert math.log(trust(replace(CAUSAL, **change)).high) >= least[ELSEWHERE] * 0.999
+    window = replace(CAUSAL, mask=CAUSAL.mask & Mask.sliding_window(64, True))
+    assert math.log(trust(window).high) >= least[WINDOWS] * 0.999
+    summed = replace(CALIBRATION, domain=replace(DOMAIN, passes=("fwd+bwd",)))
+    assert math.log(trust(CAUSAL, chosen=replace(OWN, calibration=summed)).high) < least[ELSEWHERE]
 
 
 def test_a_borrowed_calibration_or_none_is_extrapolated() -> None:
@@ -278,7 +308,12 @@ def test_a_borrowed_calibration_or_none_is_extrapolated() -> None:
     assert trust(CAUSAL, chosen=borrowed).level == "extrapolated"
     assert "nearest: y on ampere" in trust(CAUSAL, chosen=borrowed).reason
     nothing = trust(CAUSAL, chosen=Chosen(Numbers(), None, False, "", "priors used"))
-    assert (nothing.low, nothing.high) == PRIOR_INTERVAL
+    assert math.log(nothing.high) == pytest.approx(widths().at_least[PRIORS])
+    assert math.log(trust(CAUSAL, chosen=borrowed).high) == pytest.approx(widths().at_least[ELSEWHERE])
+    foreign = replace(CALIBRATION, implementation="cudnn")
+    assert math.log(trust(CAUSAL, chosen=replace(borrowed, calibration=foreign)).high) == pytest.approx(
+        widths().at_least[BORROWED]
+    )
     assert trust(CAUSAL, tiles="retuned").level == "extrapolated"
 
 

@@ -37,6 +37,22 @@ def test_a_question_is_answered_in_words(capsys: pytest.CaptureFixture[str]) -> 
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_patterns_are_written_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    question = [word for word in QUESTION if word != "--causal"]
+    text = run(capsys, "predict", *question, "--mask", "causal, window 256, global 16")
+    rows = [line.split()[0] for line in text.splitlines() if line.endswith("pol.")]
+    assert rows == ["naive", "flash", "sparse"]
+    assert "causal; sparse: causal, window 256, global 16" in text and "tiles visited" in text
+    assert "Only sparse has the patterns" in " ".join(text.split())
+    for wrong, told in (
+        (["--mask", "windw 3"], "'windw 3' is not understood; write causal, left N"),
+        (["--mask", "causal", "--causal"], "leave the flags out"),
+        (["--mask", "global 3", "--algorithm", "flash"], "is for sparse, not for --algorithm flash; add sparse"),
+    ):
+        assert main(["predict", *question, *wrong]) == 2
+        assert told in capsys.readouterr().err
+
+
 def test_a_what_if_shows_the_unchanged_gpu_and_both_ways_of_tiling(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

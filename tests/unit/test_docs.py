@@ -15,9 +15,20 @@ from benchmarks.refresh_readme import blocks, commands, documents, write_files
 
 DOCUMENTS = {path.name: path.read_text(encoding="utf-8") for path in documents()}
 EVERYTHING = {*DOCUMENTS, "CHANGELOG.md"}
-COMMANDS = {"predict", "gpus", "algorithms", "roofline", "accuracy", "fit", "validate", "demo", "kernels", "doctor"} | {
-    "--version"
-}
+COMMANDS = {
+    "predict",
+    "gpus",
+    "algorithms",
+    "roofline",
+    "accuracy",
+    "fit",
+    "validate",
+    "demo",
+    "kernels",
+    "measure",
+    "probe",
+    "doctor",
+} | {"--version"}
 """A command that takes longer on a laptop is to be marked `# takes ...`."""
 
 

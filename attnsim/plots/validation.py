@@ -1,0 +1,186 @@
+"""Predicted over measured time, one panel an implementation, and a page that holds the picture and the tables."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnsim.plots.files import write_atomically, write_csv
+from attnsim.plots.roofline_labels import COLOURS, SIZE
+from attnsim.validation.validate import COLUMNS, Report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMNS_OF_PANELS = 5
+BAND = 0.1
+"""Errors within this share are inside the grey band."""
+TITLE = (
+    "Predicted over measured time; in the titles mean error and points. Filled: published rows that the fit did not "
+    "see. Hollow: serving tables. Grey: within 10 %."
+)
+MARKERS = "os^"
+"""When the colours are used up they begin again with the next marker."""
+RANGE = (0.4, 2.5)
+"""Ratios drawn; those beyond are drawn at the edge."""
+
+TITLES = {
+    "error": "Errors on rows the fit did not see",
+    "serving": "Serving tables (a sample), with the numbers that a question gets today",
+    "dataset": "Rows of the serving tables",
+    "hypothetical": "GPUs as if they did not exist",
+    "trust": "90 % intervals: share of true times inside, and width",
+    "stated": "The same of the intervals as stated, on serving rows that did not set them",
+    "calibration": "Committed calibrations, mean errors then and now",
+    "undetermined": "Fitted numbers that their rows leave open",
+    "noise": "Noise of the data: one measured time over another, mean size of the log",
+    "error_by_length": "Errors by source, implementation, pass and length",
+}
+SHARES = ("mean", "median", "p90", "worst", "step", "at_home", "coverage", "mean_error", "committed", "now")
+
+
+def write_report(report: Report, folder: Path) -> list[Path]:
+    """Write ``validation.png``, the table of its points and ``validation.html``.
+
+    Parameters
+    ----------
+    report : Report
+    folder : Path
+        Exists.
+
+    Raises
+    ------
+    InputError
+        When the folder cannot be written.
+    """
+    picture, table, page = (folder / f"validation.{kind}" for kind in ("png", "csv", "html"))
+    drawn = BytesIO()
+    points = report.points
+    validation_figure(points).savefig(drawn, format="png", dpi=110)
+    write_atomically(picture, lambda path: _write_bytes(path, drawn.getvalue()))
+    write_csv(table, COLUMNS, points)
+    text = html_page(report, drawn.getvalue())
+    write_atomically(page, lambda path: _write_bytes(path, text.encode()))
+    return [picture, table, page]
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def validation_figure(points: Sequence[Mapping[str, Any]]) -> Figure:
+    """Predicted over measured time against the measured time, log-log, with a 10 % band.
+
+    Parameters
+    ----------
+    points : sequence of mapping
+        As `Report.points` gives them.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = sorted({str(point["implementation"]) for point in points})
+    gpus = sorted({str(point["gpu"]) for point in points})
+    lines = ceil(len(names) / COLUMNS_OF_PANELS)
+    figure = Figure(figsize=(15, 1.6 + 2.2 * lines), facecolor="white")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(lines, COLUMNS_OF_PANELS, sharex=True, sharey=True, squeeze=False)
+    panels = list(grid.flat)
+    for axes, name in zip(panels, names, strict=False):
+        _panel(axes, name, [point for point in points if point["implementation"] == name], gpus)
+    for axes in panels[len(names) :]:
+        axes.set_axis_off()
+    for axes in panels[max(0, len(names) - COLUMNS_OF_PANELS) : len(names)]:
+        axes.tick_params(labelbottom=True)  # the lowest panel of each column names the times
+    handles = [
+        panels[0].plot([], [], _marker(place), markersize=5, color=COLOURS[place % len(COLOURS)], label=gpu)[0]
+        for place, gpu in enumerate(gpus)
+    ]
+    height = figure.get_figheight()
+    figure.subplots_adjust(left=0.05, right=0.985, bottom=0.95 / height, top=1 - 0.8 / height, hspace=0.3, wspace=0.08)
+    figure.legend(handles=handles, loc="lower center", ncols=len(gpus), frameon=False, fontsize=SIZE)
+    figure.text(0.05, 1 - 0.35 / height, TITLE, fontsize=10.5)
+    figure.text(0.5, 0.42 / height, "measured time, s", fontsize=SIZE + 1, ha="center")
+    figure.text(0.012, 0.5, "predicted over measured time", fontsize=SIZE + 1, rotation=90, va="center")
+    return figure
+
+
+def _marker(place: int) -> str:
+    return MARKERS[min(place // len(COLOURS), len(MARKERS) - 1)]
+
+
+def _panel(axes: Axes, name: str, points: Sequence[Mapping[str, Any]], gpus: Sequence[str]) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_ylim(*RANGE)
+    axes.set_yticks([0.5, 0.7, 1.0, 1.4, 2.0], ["0.5", "0.7", "1", "1.4", "2"])
+    axes.minorticks_off()
+    axes.axhspan(1 - BAND, 1 + BAND, color="#E4E4E4", zorder=0)
+    axes.axhline(1.0, color="#888888", linewidth=0.8, zorder=1)
+    for place, gpu in enumerate(gpus):
+        colour = COLOURS[place % len(COLOURS)]
+        for kind, face in (("held out", colour), ("serving", "none")):
+            mine = [point for point in points if point["gpu"] == gpu and point["kind"] == kind]
+            shown = [min(max(point["ratio"], RANGE[0]), RANGE[1]) for point in mine]
+            axes.plot(
+                [point["measured_s"] for point in mine], shown, _marker(place), markersize=3, markerfacecolor=face,
+                markeredgecolor=colour, markeredgewidth=0.6, alpha=0.8, clip_on=False,
+            )  # fmt: skip
+    error = sum(abs(point["ratio"] - 1) for point in points) / len(points)
+    axes.set_title(f"{name}: {100 * error:.1f} %, {len(points)}", fontsize=SIZE, loc="left")
+    axes.tick_params(labelsize=SIZE - 1)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def html_page(report: Report, picture: bytes) -> str:
+    """A page that needs no other file.
+
+    Parameters
+    ----------
+    report : Report
+    picture : bytes
+        PNG.
+    """
+    tables = report.tables
+    parts = [f"<h2>{TITLES[name]}</h2>\n{_html_table(tables[name])}" for name in TITLES if tables[name]]
+    verdict = (
+        "Every committed calibration gives its committed errors."
+        if report.ok
+        else "Some committed calibrations no longer give their committed errors."
+    )
+    missing = f"<p>{html.escape(report.missing)}</p>" if report.missing else ""
+    encoded = base64.b64encode(picture).decode()
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>attnsim: validation</title>\n<style>\n'
+        "body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem;color:#1a1a1a}\n"
+        "table{border-collapse:collapse;font-size:13px}th,td{padding:.15rem .6rem;border-bottom:1px solid #ddd;"
+        "text-align:left}td.n{text-align:right;font-variant-numeric:tabular-nums}img{max-width:100%}\n"
+        f"</style></head><body>\n<h1>attnsim: predictions against measurements</h1>\n<p>{verdict}</p>{missing}\n"
+        f'<img alt="predicted over measured time by implementation" src="data:image/png;base64,{encoded}">\n'
+        + "\n".join(parts)
+        + "\n</body></html>\n"
+    )
+
+
+def _html_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in columns)
+    body = "\n".join("<tr>" + "".join(_html_cell(name, row.get(name)) for name in columns) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
+
+
+def _html_cell(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return f"<td>{'yes' if value else 'no'}</td>"
+    if isinstance(value, float):
+        return f'<td class="n">{f"{100 * value:.1f} %" if name in SHARES else f"{value:.4g}"}</td>'
+    if isinstance(value, int):
+        return f'<td class="n">{value:,}</td>'
+    return f"<td>{html.escape('' if value is None else str(value))}</td>"

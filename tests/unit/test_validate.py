@@ -1,0 +1,175 @@
+"""`attnsim validate` and `attnsim fit --check`: tables, picture, page, exit codes."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnsim.cli import main
+from attnsim.models.calibration import calibrations
+from attnsim.plots.validation import html_page, validation_figure, write_report
+from attnsim.validation import aiconfigurator, held_out, hypothetical, recording
+from attnsim.validation import validate as validation
+from attnsim.validation.datasets import published_rows
+from attnsim.validation.held_out import HeldOut
+from attnsim.validation.trust import Trust
+from attnsim.validation.validate import COLUMNS, Report, Served, stated_table
+
+TRUST = Trust("extrapolated", 0.5, 2.0, None, "borrowed numbers")
+
+
+@pytest.fixture
+def report() -> Report:
+    rows = published_rows()[::100]
+    held = tuple(HeldOut(row, "band", "length 0+, few heads", 1.05 * row.measured_s) for row in rows)
+    served = (Served(rows[0], "flash_attn_v3, hopper", 0.01 * rows[0].measured_s, TRUST),)
+    same = [{"calibration": "flash_attn_v2, ampere", "rows": 9, "committed": 0.05, "now": 0.05, "same": True}]
+    error = [
+        {"what": "FA2 <papers>", "split": "band", "rows": 3, "mean": 0.0512, "median": 0.04, "p90": 0.1, "worst": 1.0}
+    ]
+    trust = [{"kind": "validated", "points": 7, "coverage": 0.9, "mean_error": 0.05, "width_over_error": 2.0}]
+    return Report(
+        held, served, error, [], [], [], same, trust, stated_table(served), [], [], [], "not checked: serving tables"
+    )
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
+    def run(sample: int, progress: Callable[[], None]) -> Report:
+        assert sample == 24
+        progress()
+        return report
+
+    monkeypatch.setattr(validation, "validate", run)
+
+
+def test_the_page_needs_no_other_file(report: Report, tmp_path: Path) -> None:
+    picture, table, page = write_report(report, tmp_path)
+    text = page.read_text(encoding="utf-8")
+    assert "data:image/png;base64," in text
+    assert not re.search(r"(src|href)=\"(?!data:)", text)
+    assert "FA2 &lt;papers&gt;" in text and "5.1 %" in text and "not checked: serving tables" in text
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    lines = table.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == ",".join(COLUMNS) and len(lines) == 1 + len(report.points)
+
+
+def test_an_interval_as_stated_holds_the_truth_or_not() -> None:
+    row = published_rows()[0]
+    served = [Served(row, "", factor * row.measured_s, TRUST) for factor in (0.9, 1.5, 3.0, 0.4)]
+    (line,) = stated_table(served)
+    assert (line["level"], line["rows"], line["coverage"]) == ("extrapolated", 4, 0.5)
+    assert line["width_over_error"] == pytest.approx(math.log(2) / line["mean_error"], rel=0.01)
+
+
+def test_the_page_says_when_a_calibration_has_changed(report: Report) -> None:
+    assert "Every committed calibration gives" in html_page(report, b"")
+    other = replace(report, differences=[report.differences[0] | {"same": False}])
+    assert "no longer" in html_page(other, b"")
+
+
+def test_a_panel_an_implementation_and_no_point_beyond_its_edge(report: Report) -> None:
+    figure = validation_figure(report.points)
+    drawn = [axes for axes in figure.axes if axes.get_title(loc="left")]
+    assert len(drawn) == len({point["implementation"] for point in report.points})
+    for axes in drawn:
+        low, high = axes.get_ylim()
+        for line in axes.lines:
+            heights = np.asarray(line.get_ydata(), dtype=float)
+            assert ((low <= heights) & (heights <= high)).all()
+
+
+def test_validate_prints_tables_and_writes(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", "--out", str(tmp_path / "new")]) == 0
+    out = capsys.readouterr().out
+    assert "Errors on rows the fit did not see" in out and "not checked: serving tables" in out
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
+        "validation.csv", "validation.html", "validation.png",
+    ]  # fmt: skip
+
+
+def test_validate_in_json_is_one_list(quick: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", "--json"]) == 0
+    found = capsys.readouterr()
+    assert {row["table"] for row in json.loads(found.out)} == {"error", "trust", "stated", "calibration"}
+    assert found.err == ""
+
+
+def test_validate_fails_when_a_calibration_no_longer_gives_its_errors(
+    report: Report, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = replace(report, differences=[report.differences[0] | {"same": False, "now": 0.06}])
+    monkeypatch.setattr(validation, "validate", lambda sample, progress: changed)
+    assert main(["validate"]) == 1
+    assert "no longer gives" in capsys.readouterr().out
+
+
+def test_fit_check_compares_and_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"calibration": "flash_attn_v2, ampere", "rows": 9, "committed": 0.05, "now": 0.05}
+    monkeypatch.setattr(recording, "differences", lambda: [row | {"same": True}])
+    assert main(["fit", "--check"]) == 0
+    monkeypatch.setattr(recording, "differences", lambda: [row | {"same": False, "now": 0.06}])
+    assert main(["fit", "--check"]) == 1
+    assert "NO" in capsys.readouterr().out
+
+
+def test_a_changed_prediction_is_a_difference() -> None:
+    rows = [row for row in published_rows() if row.record.name == "flash_attn_v1" and row.case.source == "fa2_fig7"]
+    found = [
+        HeldOut(row, split, group, numbers_s)
+        for row in rows
+        for split, group, numbers_s in (("band", "a", 1.5 * row.measured_s), ("head_dim", "b", row.measured_s))
+    ]
+    only = {("flash_attn_v1", "hopper"): calibrations()["flash_attn_v1", "hopper"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recording, "calibrations", lambda: only)
+        (line,) = recording.differences(found)
+    assert not line["same"] and line["now"] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["validate", "--hypothetical", "--out", "x"], "--hypothetical"),
+        (["validate", "--sample", "0"], "'0' given"),
+        (["validate", "--out", "{file}"], "folder"),
+        (["fit", "--check", "--record"], "exclude"),
+        (["fit", "--check", "vllm-a100"], "exclude"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    arguments: list[str], word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert main([argument.format(file=file) for argument in arguments]) == 2
+    refused = capsys.readouterr().err
+    assert refused.count("\n") == 1 and word in refused
+
+
+def test_recording_needs_the_serving_rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(aiconfigurator, "available", lambda: False)
+    assert main(["fit", "--record"]) == 2
+    assert "attnsim[datasets]" in capsys.readouterr().err
+
+
+def test_hypothetical_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(aiconfigurator, "available", lambda: False)
+    monkeypatch.setattr(hypothetical, "published_rows", lambda: published_rows()[::40])
+    assert main(["validate", "--hypothetical"]) == 0
+    out = capsys.readouterr().out
+    assert "h100-sxm5-80gb as if it did not exist" in out and "attnsim[datasets]" in out
+
+
+def test_held_out_rows_come_in_the_tables_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = published_rows()[::150]
+    monkeypatch.setattr(held_out, "published_rows", lambda: some)
+    monkeypatch.setattr("joblib.Parallel", lambda n_jobs: list)
+    monkeypatch.setattr("joblib.delayed", lambda function: function)
+    found = held_out.held_out_predictions()
+    assert list(dict.fromkeys(one.row for one in found)) == list(some)
