@@ -24,17 +24,17 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.kernels import probe_kernels
 from attnsim.kernels.arrays import DTYPES
-from attnsim.kernels.bench import Bench, attached_bench, by_value, runs_on
 from attnsim.kernels.catalog import OPERATIONS, Operation
-from attnsim.kernels.correctness import case, cases, masks_of
-from attnsim.kernels.gpu import LASTING
-from attnsim.kernels.grid import useful_flops
-from attnsim.kernels.machine_record import now
-from attnsim.kernels.measuring import correctness_points, machine_points, null_points, probe_points, time_points
-from attnsim.kernels.prepared import inputs, prepare
-from attnsim.kernels.records import Point, Records
+from attnsim.kernels.gpu import probe_kernels
+from attnsim.kernels.gpu.bench import Bench, attached_bench, by_value, runs_on
+from attnsim.kernels.gpu.correctness import case, cases, masks_of
+from attnsim.kernels.gpu.cuda_device import LASTING
+from attnsim.kernels.gpu.grid import useful_flops
+from attnsim.kernels.gpu.machine_record import now
+from attnsim.kernels.gpu.measuring import correctness_points, machine_points, null_points, probe_points, time_points
+from attnsim.kernels.gpu.prepared import inputs, prepare
+from attnsim.kernels.gpu.records import Point, Records
 from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask
 from attnsim.models.workload import Workload
@@ -57,7 +57,7 @@ class Run:
     """
 
     def __init__(self, bench: Bench) -> None:
-        from attnsim.kernels.gpu import import_cupy
+        from attnsim.kernels.gpu.cuda_device import import_cupy
 
         self.bench, self.device, self.cupy, self.session = bench, bench.device, import_cupy(), now()
         self.operations = [one for one in by_value(list(OPERATIONS)) if not runs_on(one, bench.device.gpu)]
@@ -264,7 +264,7 @@ def child_environment() -> dict[str, str]:
 
 def child(name: str, large: bool) -> None:
     """What a profiler or sanitizer watches: one operation at one large or two small sizes."""
-    from attnsim.kernels.gpu import CudaDevice
+    from attnsim.kernels.gpu.cuda_device import CudaDevice
 
     one, device = OPERATIONS[name], CudaDevice(synchronous=True)
     for seq in (4096,) if large else (63, 200):

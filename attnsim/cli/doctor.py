@@ -9,7 +9,7 @@ from attnsim.cli import options, progress, show
 
 def doctor(json: options.Json = False) -> None:
     """Say what of packages, compiler, interpreter, driver, GPU and profiler works here, and how to mend the rest."""
-    from attnsim.kernels.environment import examine
+    from attnsim.kernels.gpu.environment import examine
 
     with progress.busy("examining"):
         findings = list(examine())

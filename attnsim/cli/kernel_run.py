@@ -99,7 +99,7 @@ def _on_cpu(operation: Operation, question: Workload, gpu: str, seed: int) -> tu
 
 
 def _on_gpu(operation: Operation, question: Workload, seed: int) -> tuple[str, Outcome, list[Count]]:
-    from attnsim.kernels.gpu import CudaDevice, CudaError
+    from attnsim.kernels.gpu.cuda_device import CudaDevice, CudaError
 
     try:
         device = CudaDevice(poison=True, synchronous=True)

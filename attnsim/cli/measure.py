@@ -13,7 +13,7 @@ from attnsim.cli import on_gpu, options, progress, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
-    from attnsim.kernels.records import Records
+    from attnsim.kernels.gpu.records import Records
     from attnsim.validation.measure import Finished
 
 RECORDS, TABLE = "records.jsonl", "measurements.csv"
@@ -35,7 +35,7 @@ def measure(
     json: options.Json = False,
 ) -> None:
     """Check our kernels on the GPU, then time them, most informative points first, until the time is up."""
-    from attnsim.kernels.records import Records
+    from attnsim.kernels.gpu.records import Records
 
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file; give a folder")
@@ -44,7 +44,7 @@ def measure(
             raise InputError(f"--from {source} is no file; give the {RECORDS} of a run")
         _finish(Records(source), None, out, json)
         return
-    from attnsim.kernels.bench import attached_bench
+    from attnsim.kernels.gpu.bench import attached_bench
     from attnsim.validation.measure import chosen
     from attnsim.validation.measure import measure as run
 

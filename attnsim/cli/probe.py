@@ -28,7 +28,7 @@ def probe(
     json: options.Json = False,
 ) -> None:
     """Measure what the GPU's units reach and write a GPU file with it; refuses what the vendor says is impossible."""
-    from attnsim.kernels.records import Records
+    from attnsim.kernels.gpu.records import Records
     from attnsim.models.gpu_files import gpu_to_yaml
     from attnsim.validation.probe_file import probed_gpu, probed_of, quantities, refuse_implausible
 
@@ -56,10 +56,10 @@ def probe(
 
 def _probe(path: Path | None) -> Probed:
     """Run the microbenchmarks on the GPU, and keep them where a file is given."""
-    from attnsim.kernels.bench import attached_bench
-    from attnsim.kernels.machine_record import now
-    from attnsim.kernels.measuring import machine_points, probe_points
-    from attnsim.kernels.records import Records
+    from attnsim.kernels.gpu.bench import attached_bench
+    from attnsim.kernels.gpu.machine_record import now
+    from attnsim.kernels.gpu.measuring import machine_points, probe_points
+    from attnsim.kernels.gpu.records import Records
     from attnsim.validation.probe_file import probed_of
 
     bench, session = attached_bench(int(time.time()) % (1 << 31)), now()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.kernels.arrays import attention_workload, check_array, decode, encode, reaches
+from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import random_arrays
 from attnsim.kernels.outcome import Outcome
 from attnsim.kernels.reference import attention, attention_backward
-from attnsim.kernels.variant import Variant
 from attnsim.models.algorithms.own_backward_tiles import (
     CONVERT,
     MAIN,

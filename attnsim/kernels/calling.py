@@ -41,7 +41,7 @@ def device_of(*arrays: Any) -> Device:
 def _gpu(number: int) -> Device:
     import cupy
 
-    from attnsim.kernels.gpu import CudaDevice
+    from attnsim.kernels.gpu.cuda_device import CudaDevice
 
     with cupy.cuda.Device(number):
         return CudaDevice()

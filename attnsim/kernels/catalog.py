@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Device
 from attnsim.kernels.outcome import TOLERANCE, Outcome
-from attnsim.kernels.variant import Variant
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.gpu_fields import nearest

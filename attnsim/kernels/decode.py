@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.kernels.arrays import attention_workload, reaches
+from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import Outcome
-from attnsim.kernels.variant import Variant
 from attnsim.models.algorithms import own_decode
 from attnsim.models.algorithms.own_decode_tiles import (
     TILES,

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from attnsim.kernels.variant import Variant
+from attnsim.kernels.build.variant import Variant
 from attnsim.models.gpu import Gpu
 
 Array = Any

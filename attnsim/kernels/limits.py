@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Grid
-from attnsim.kernels.variant import Variant
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.kernels.arrays import attention_workload, check_array, decode, encode
+from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.linear_reference import linear_attention, linear_attention_chunked, linear_attention_recurrent
 from attnsim.kernels.outcome import Outcome
-from attnsim.kernels.variant import Variant
 from attnsim.models.algorithms.linear_tiles import (
     CAUSAL,
     DECODE,

@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from attnsim.kernels.arrays import attention_workload, reaches
+from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import Outcome
-from attnsim.kernels.variant import Variant
 from attnsim.models.algorithms import own_naive
 from attnsim.models.algorithms.passes import GemmTile
 from attnsim.models.errors import InputError

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.kernels.arrays import attention_workload
+from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import Outcome
-from attnsim.kernels.variant import Variant
 from attnsim.models.algorithms.sparse import LIST, MASKS, ROW_TILES
 from attnsim.models.algorithms.sparse_tiles import (
     ENTRY,

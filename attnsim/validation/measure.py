@@ -1,7 +1,7 @@
 """A measuring run on a GPU: every kernel checked first, then timed point by point until the time is used up.
 
-Each point is a record in an append-only file as soon as it is measured (:mod:`attnsim.kernels.records`), so that a run
-that was killed goes on where it stopped, and another with more time continues it.
+Each point is a record in an append-only file as soon as it is measured (:mod:`attnsim.kernels.gpu.records`): a run that
+was killed goes on where it stopped, and another with more time continues it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnsim.kernels.bench import Bench, by_value, runs_on
 from attnsim.kernels.catalog import OPERATIONS, Operation, find_operation
-from attnsim.kernels.correctness import quick_cases
-from attnsim.kernels.gpu import LASTING
-from attnsim.kernels.machine_record import now, version_of
-from attnsim.kernels.measuring import correctness_points, machine_points, null_points, time_points
-from attnsim.kernels.records import Point, Records
+from attnsim.kernels.gpu.bench import Bench, by_value, runs_on
+from attnsim.kernels.gpu.correctness import quick_cases
+from attnsim.kernels.gpu.cuda_device import LASTING
+from attnsim.kernels.gpu.machine_record import now, version_of
+from attnsim.kernels.gpu.measuring import correctness_points, machine_points, null_points, time_points
+from attnsim.kernels.gpu.records import Point, Records
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnsim.kernels.machine_record import attached_of
+from attnsim.kernels.gpu.machine_record import attached_of
 from attnsim.models.attached_gpu import gpu_of_attached
 from attnsim.models.case_table import COLUMNS
 from attnsim.models.errors import InputError

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from attnsim.kernels.machine_record import attached_of
-from attnsim.kernels.probe import Rate
+from attnsim.kernels.gpu.machine_record import attached_of
+from attnsim.kernels.gpu.probe import Rate
 from attnsim.models.attached_gpu import gpu_of_attached
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Figure, Gpu

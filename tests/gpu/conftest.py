@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from attnsim.kernels.gpu import CudaDevice
+from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.models.errors import InputError
 
 

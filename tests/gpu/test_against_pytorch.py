@@ -9,7 +9,7 @@ import pytest
 
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.catalog import OPERATIONS
-from attnsim.kernels.gpu import CudaDevice
+from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.limits import check_architecture
 from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.errors import InputError

@@ -12,7 +12,7 @@ import attnsim.kernels as ak
 from attnsim.kernels import naive_cublas
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.catalog import OPERATIONS, SCORES_IN_16_BITS, Operation
-from attnsim.kernels.gpu import CudaDevice
+from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.limits import check_architecture
 from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.errors import InputError

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from attnsim.kernels.gpu import CudaDevice
+from attnsim.kernels.gpu.cuda_device import CudaDevice
 
 pytestmark = pytest.mark.gpu
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 EVERYTHING = """
 from attnsim.kernels.catalog import OPERATIONS
-from attnsim.kernels.gpu import CudaDevice
+from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.limits import check_architecture
 from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.backward import exercise, flash_backward, variants
-from attnsim.kernels.compiler import compile_variant
+from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.outcome import TOLERANCE
 from attnsim.kernels.reference import attention, attention_backward, visible

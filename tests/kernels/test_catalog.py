@@ -7,9 +7,9 @@ import tomllib
 
 import pytest
 
+from attnsim.kernels.build.sources import files_of
+from attnsim.kernels.build.variant import CUDA, Variant
 from attnsim.kernels.catalog import OPERATIONS, Operation, find_operation
-from attnsim.kernels.sources import files_of
-from attnsim.kernels.variant import CUDA, Variant
 from attnsim.models.errors import InputError
 from attnsim.models.gpu_files import load_gpu
 from attnsim.models.own_kernels import OWN_KERNELS

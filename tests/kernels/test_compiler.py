@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from attnsim.kernels import compile_cache, compiler, sources, variant
-from attnsim.kernels.compiler import compile_variant
-from attnsim.kernels.nvrtc import Binary, Nvrtc, find_nvrtc
-from attnsim.kernels.variant import Variant
+from attnsim.kernels.build import compile_cache, compiler, sources, variant
+from attnsim.kernels.build.compiler import compile_variant
+from attnsim.kernels.build.nvrtc import Binary, Nvrtc, find_nvrtc
+from attnsim.kernels.build.variant import Variant
 from attnsim.models.errors import InputError
 
 SOURCE = """
@@ -64,8 +64,8 @@ def test_without_nvrtc_the_package_is_named(folder: Path, monkeypatch: pytest.Mo
         raise ImportError
 
     find_nvrtc.cache_clear()
-    monkeypatch.setattr("attnsim.kernels.nvrtc._from_cuda_bindings", absent)
-    monkeypatch.setattr("attnsim.kernels.nvrtc._from_cupy", absent)
+    monkeypatch.setattr("attnsim.kernels.build.nvrtc._from_cuda_bindings", absent)
+    monkeypatch.setattr("attnsim.kernels.build.nvrtc._from_cupy", absent)
     try:
         with pytest.raises(InputError, match=r"attnsim\[cuda-cpu\]"):
             compile_variant(fill(), "80")

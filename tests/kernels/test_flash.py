@@ -13,13 +13,13 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.kernels.arrays import decode, encode
-from attnsim.kernels.compiler import compile_variant
+from attnsim.kernels.build.compiler import compile_variant
+from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.device import Array, Grid
 from attnsim.kernels.flash import exercise, flash_forward, variants
 from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.kernels.reference import attention, visible
-from attnsim.kernels.variant import Variant
 from attnsim.models.algorithms.own_flash import TILES, build, choose_tile
 from attnsim.models.algorithms.tiling import row_tiles
 from attnsim.models.errors import InputError

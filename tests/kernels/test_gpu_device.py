@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnsim.kernels import gpu as gpu_module
-from attnsim.kernels.gpu import CudaDevice, CudaError
-from attnsim.kernels.variant import Variant
+from attnsim.kernels.build.variant import Variant
+from attnsim.kernels.gpu import cuda_device as gpu_module
+from attnsim.kernels.gpu.cuda_device import CudaDevice, CudaError
 from attnsim.models.errors import InputError
 
 ATTRIBUTES = {"MultiProcessorCount": 132, "MaxThreadsPerMultiProcessor": 2048, "L2CacheSize": 52428800}

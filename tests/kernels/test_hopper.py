@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnsim.kernels import probe_kernels
 from attnsim.kernels.arrays import decode, encode
-from attnsim.kernels.compiler import Compiled, compile_variant
+from attnsim.kernels.build.compiler import Compiled, compile_variant
+from attnsim.kernels.build.nvrtc import find_nvrtc
+from attnsim.kernels.build.variant import CUDA, Variant
 from attnsim.kernels.cpu import faults
 from attnsim.kernels.cpu.bulk_copies import BulkCopies
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.device import Array, Grid
+from attnsim.kernels.gpu import probe_kernels
 from attnsim.kernels.hopper import exercise, flash_hopper, variants
-from attnsim.kernels.nvrtc import find_nvrtc
 from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.kernels.reference import attention
-from attnsim.kernels.variant import CUDA, Variant
 from attnsim.models.algorithms.flash import section_heads
 from attnsim.models.algorithms.own_hopper import build, tile_of
 from attnsim.models.errors import InputError

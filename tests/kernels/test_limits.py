@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.device import Grid
 from attnsim.kernels.limits import check_launch
-from attnsim.kernels.variant import Variant
 from attnsim.models.errors import InputError
 from attnsim.models.gpu_files import load_gpu
 

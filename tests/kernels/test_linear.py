@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attnsim.kernels import linear as operation
 from attnsim.kernels.arrays import decode, encode
-from attnsim.kernels.compiler import compile_variant
+from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.linear import exercise, linear_decode, linear_forward, variants
 from attnsim.kernels.linear_reference import linear_attention, linear_attention_quadratic, linear_attention_recurrent

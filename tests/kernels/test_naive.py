@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.kernels.arrays import NO_LIMIT, decode, encode
-from attnsim.kernels.compiler import compile_variant
+from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.naive import empty_scores, exercise, naive_forward, softmax, softmax_variant, variants
 from attnsim.kernels.outcome import TOLERANCE

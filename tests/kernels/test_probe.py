@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from attnsim.kernels import probe_kernels as probe
-from attnsim.kernels.compiler import compile_variant
+from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.gpu import probe_kernels as probe
 from attnsim.models.gpu import Gpu
 
 

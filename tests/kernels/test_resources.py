@@ -6,8 +6,7 @@ import functools
 
 import pytest
 
-from attnsim.kernels.catalog import OPERATIONS
-from attnsim.kernels.resources import (
+from attnsim.kernels.build.resources import (
     ARCHITECTURES,
     GOLDEN,
     ResourceRow,
@@ -18,8 +17,9 @@ from attnsim.kernels.resources import (
     runs_on,
     to_csv,
 )
-from attnsim.kernels.sources import source_hash
-from attnsim.kernels.variant import Variant
+from attnsim.kernels.build.sources import source_hash
+from attnsim.kernels.build.variant import Variant
+from attnsim.kernels.catalog import OPERATIONS
 from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
 from attnsim.models.kernel_resources import registers_of
 

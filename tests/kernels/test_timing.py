@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from attnsim.kernels.clocks import Reading
-from attnsim.kernels.timing import MODES, Sample, Stopwatch, Timing
+from attnsim.kernels.gpu.clocks import Reading
+from attnsim.kernels.gpu.timing import MODES, Sample, Stopwatch, Timing
 from attnsim.models.gpu_files import load_gpu
 
 KERNEL_S, PYTHON_S, FLUSH_S = 5e-6, 150e-6, 40e-6

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.kernels.bench import Bench
 from attnsim.kernels.catalog import Operation
-from attnsim.kernels.clocks import Reading
+from attnsim.kernels.gpu.bench import Bench
+from attnsim.kernels.gpu.clocks import Reading
+from attnsim.kernels.gpu.timing import Sample, Timing
 from attnsim.kernels.outcome import Outcome
-from attnsim.kernels.timing import Sample, Timing
 from attnsim.models.gpu_files import load_gpu
 
 GPU = load_gpu("h200-sxm-141gb")

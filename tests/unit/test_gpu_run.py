@@ -11,8 +11,8 @@ import pytest
 
 from attnsim.cli import main
 from attnsim.kernels.catalog import Operation
-from attnsim.kernels.gpu import LASTING
-from attnsim.kernels.records import Records
+from attnsim.kernels.gpu.cuda_device import LASTING
+from attnsim.kernels.gpu.records import Records
 from attnsim.models.case_table import read_table
 from benchmarks import gpu_run
 from tests.unit.fake_bench import FakeWatch, make_bench, outcome
@@ -23,7 +23,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Few points of each step, and kernels that are right."""
     made = make_bench()
     monkeypatch.setattr(gpu_run, "attached_bench", lambda seed: made)
-    monkeypatch.setattr("attnsim.kernels.gpu.import_cupy", SimpleNamespace)
+    monkeypatch.setattr("attnsim.kernels.gpu.cuda_device.import_cupy", SimpleNamespace)
     monkeypatch.setattr(Operation, "exercise", lambda *_: outcome(0.0))
     monkeypatch.setattr(gpu_run, "SIZES", (1, 63))
     monkeypatch.setattr(gpu_run, "REST", 12)

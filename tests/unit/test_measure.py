@@ -16,18 +16,18 @@ import pytest
 
 from attnsim.api import predict_table
 from attnsim.cli import main
-from attnsim.kernels import bench as bench_module
-from attnsim.kernels.bench import VALUABLE
 from attnsim.kernels.catalog import OPERATIONS, Operation
-from attnsim.kernels.correctness import cases, quick_cases
 from attnsim.kernels.cpu.device import CpuDevice
-from attnsim.kernels.gpu import LASTING
-from attnsim.kernels.grid import BANDS, CONDITIONS, candidates, informative, ordered
-from attnsim.kernels.inputs import DRAWN, RepeatedNormals
+from attnsim.kernels.gpu import bench as bench_module
+from attnsim.kernels.gpu.bench import VALUABLE
+from attnsim.kernels.gpu.correctness import cases, quick_cases
+from attnsim.kernels.gpu.cuda_device import LASTING
+from attnsim.kernels.gpu.grid import BANDS, CONDITIONS, candidates, informative, ordered
+from attnsim.kernels.gpu.inputs import DRAWN, RepeatedNormals
+from attnsim.kernels.gpu.prepared import prepare
+from attnsim.kernels.gpu.records import Records
+from attnsim.kernels.gpu.timing import Timing
 from attnsim.kernels.outcome import Outcome
-from attnsim.kernels.prepared import prepare
-from attnsim.kernels.records import Records
-from attnsim.kernels.timing import Timing
 from attnsim.models.case_table import parse_row, read_table
 from attnsim.models.errors import InputError
 from attnsim.models.gpu_files import load_gpu
@@ -89,7 +89,7 @@ def test_kernels_that_have_changed_are_measured_again(
     path, operations = tmp_path / "records.jsonl", some("flash")
     measure(make_bench(), Records(path), operations, budget_s=60, clock=Clock())
     for module in ("measuring", "correctness"):
-        monkeypatch.setattr(f"attnsim.kernels.{module}.version_of", lambda one: "f" * 16, raising=False)
+        monkeypatch.setattr(f"attnsim.kernels.gpu.{module}.version_of", lambda one: "f" * 16, raising=False)
     monkeypatch.setattr("attnsim.validation.measure.version_of", lambda one: "f" * 16)
     records = Records(path)
     before = len(records.done)

@@ -14,13 +14,13 @@ import pytest
 
 from attnsim import predict
 from attnsim.cli import main
-from attnsim.kernels import bench as bench_module
-from attnsim.kernels import probe, probe_kernels
-from attnsim.kernels.bench import Bench
-from attnsim.kernels.clocks import Reading
-from attnsim.kernels.probe import L2_SHARES, Rate
-from attnsim.kernels.records import Records
-from attnsim.kernels.timing import Sample, Timing
+from attnsim.kernels.gpu import bench as bench_module
+from attnsim.kernels.gpu import probe, probe_kernels
+from attnsim.kernels.gpu.bench import Bench
+from attnsim.kernels.gpu.clocks import Reading
+from attnsim.kernels.gpu.probe import L2_SHARES, Rate
+from attnsim.kernels.gpu.records import Records
+from attnsim.kernels.gpu.timing import Sample, Timing
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.gpu_files import gpu_to_yaml, load_gpu

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attnsim.kernels.records import Point, Records
+from attnsim.kernels.gpu.records import Point, Records
 from attnsim.models.errors import InputError
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.kernels.compiler import compile_variant
+from attnsim.kernels.build.compiler import compile_variant
+from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.run import run
 from attnsim.kernels.cpu.tensor_maps import SWIZZLE_BYTES, TensorMap
 from attnsim.kernels.device import Grid
 from attnsim.kernels.limits import check_launch, check_supported
-from attnsim.kernels.variant import Variant
 from attnsim.models.gpu import Gpu
 
 PTX_ARCHITECTURES = (80, 86, 89, 90)

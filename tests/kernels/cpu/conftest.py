@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from attnsim.kernels.build.nvrtc import find_nvrtc
+from attnsim.kernels.build.variant import CUDA
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.run import run
-from attnsim.kernels.nvrtc import find_nvrtc
-from attnsim.kernels.variant import CUDA
 
 Launch = Callable[..., Counters]
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnsim.kernels.build.nvrtc import find_nvrtc
+from attnsim.kernels.build.variant import CUDA, Variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.cpu.faults import CopyInFlight, Race
 from attnsim.kernels.cpu.run import run
 from attnsim.kernels.device import Grid
 from attnsim.kernels.flash import flash_forward
-from attnsim.kernels.nvrtc import find_nvrtc
-from attnsim.kernels.variant import CUDA, Variant
 from attnsim.models.mask import Mask
 
 SOURCE = (CUDA / "flash_forward.cu").read_text(encoding="utf-8")

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnsim.kernels import probe_kernels
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.device import Device
-from attnsim.kernels.inputs import Random, RepeatedNormals
+from attnsim.kernels.gpu import probe_kernels
+from attnsim.kernels.gpu.inputs import Random, RepeatedNormals
+from attnsim.kernels.gpu.machine_record import machine_record
+from attnsim.kernels.gpu.timing import Watch
 from attnsim.kernels.limits import check_architecture
-from attnsim.kernels.machine_record import machine_record
-from attnsim.kernels.timing import Watch
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 
@@ -68,8 +68,8 @@ def attached_bench(seed: int) -> Bench:
     InputError
         Where there is no CuPy, driver or GPU, in one line.
     """
-    from attnsim.kernels.gpu import CudaDevice
-    from attnsim.kernels.timing import Stopwatch
+    from attnsim.kernels.gpu.cuda_device import CudaDevice
+    from attnsim.kernels.gpu.timing import Stopwatch
 
     try:
         device = CudaDevice()

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from attnsim.kernels import probe_kernels
-from attnsim.kernels.clocks import Clocks, Reading
-from attnsim.kernels.gpu import CudaDevice
+from attnsim.kernels.gpu import probe_kernels
+from attnsim.kernels.gpu.clocks import Clocks, Reading
+from attnsim.kernels.gpu.cuda_device import CudaDevice
 
 Mode = Literal["cold", "warm", "graph", "cold graph"]
 MODES: tuple[Mode, ...] = ("cold", "warm", "graph", "cold graph")

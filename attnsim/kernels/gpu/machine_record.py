@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnsim.kernels.build.sources import source_hash
 from attnsim.kernels.catalog import Operation
-from attnsim.kernels.sources import source_hash
 from attnsim.models.attached_gpu import Attached
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
-    from attnsim.kernels.gpu import CudaDevice
-    from attnsim.kernels.timing import Stopwatch
+    from attnsim.kernels.gpu.cuda_device import CudaDevice
+    from attnsim.kernels.gpu.timing import Stopwatch
 
 
 @functools.cache
@@ -52,7 +52,7 @@ def machine_record(
     date : str
         From :func:`now`.
     """
-    from attnsim.kernels.gpu import attached, import_cupy
+    from attnsim.kernels.gpu.cuda_device import attached, import_cupy
 
     cupy = import_cupy()
     runtime = cupy.cuda.runtime

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attnsim.models.kernel_naming import kernel_label
 
-CUDA = Path(__file__).parent / "cuda"
+CUDA = Path(__file__).parents[1] / "cuda"
 """Folder of the CUDA sources."""
 
 

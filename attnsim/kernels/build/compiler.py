@@ -7,10 +7,10 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from attnsim.kernels import compile_cache
-from attnsim.kernels.nvrtc import CompileError, find_nvrtc
-from attnsim.kernels.sources import source_hash
-from attnsim.kernels.variant import Variant
+from attnsim.kernels.build import compile_cache
+from attnsim.kernels.build.nvrtc import CompileError, find_nvrtc
+from attnsim.kernels.build.sources import source_hash
+from attnsim.kernels.build.variant import Variant
 from attnsim.models.errors import InputError
 
 

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import re
 
-from attnsim.kernels.variant import CUDA, Variant
+from attnsim.kernels.build.variant import CUDA, Variant
 
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
 

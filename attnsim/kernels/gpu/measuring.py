@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from attnsim.kernels import probe, probe_kernels
-from attnsim.kernels.bench import Bench
 from attnsim.kernels.catalog import Operation
-from attnsim.kernels.correctness import check
-from attnsim.kernels.grid import CONDITIONS, GridPoint, ordered, useful_flops
-from attnsim.kernels.machine_record import version_of
-from attnsim.kernels.prepared import prepare
-from attnsim.kernels.records import Point
-from attnsim.kernels.timing import Mode
+from attnsim.kernels.gpu import probe, probe_kernels
+from attnsim.kernels.gpu.bench import Bench
+from attnsim.kernels.gpu.correctness import check
+from attnsim.kernels.gpu.grid import CONDITIONS, GridPoint, ordered, useful_flops
+from attnsim.kernels.gpu.machine_record import version_of
+from attnsim.kernels.gpu.prepared import prepare
+from attnsim.kernels.gpu.records import Point
+from attnsim.kernels.gpu.timing import Mode
 from attnsim.models.mask import Mask
 from attnsim.models.workload import Workload
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from attnsim.kernels.compiler import compile_variant
+from attnsim.kernels.build.compiler import compile_variant
+from attnsim.kernels.build.nvrtc import find_nvrtc
+from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Grid
+from attnsim.kernels.gpu.tensor_map import tensor_map
 from attnsim.kernels.limits import check_launch, check_supported
-from attnsim.kernels.nvrtc import find_nvrtc
-from attnsim.kernels.tensor_map import tensor_map
-from attnsim.kernels.variant import Variant
 from attnsim.models.attached_gpu import Attached, gpu_of_attached
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu

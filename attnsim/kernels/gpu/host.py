@@ -66,7 +66,7 @@ def _driver_cuda() -> int:
 
 
 def _usable_gpus() -> Iterator[str]:
-    from attnsim.kernels.gpu import attached, import_cupy
+    from attnsim.kernels.gpu.cuda_device import attached, import_cupy
 
     cupy = import_cupy()
     for number in range(cupy.cuda.runtime.getDeviceCount()):

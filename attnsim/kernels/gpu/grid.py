@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.kernels.catalog import Operation
-from attnsim.kernels.timing import Mode
+from attnsim.kernels.gpu.timing import Mode
 from attnsim.models.gpu import Gpu
 from attnsim.models.mask import Mask
 from attnsim.models.workload import Workload

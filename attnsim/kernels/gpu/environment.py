@@ -12,9 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from attnsim.kernels.build.variant import CUDA
 from attnsim.kernels.device import Device
-from attnsim.kernels.host import Machine, one_line, read, tried
-from attnsim.kernels.variant import CUDA
+from attnsim.kernels.gpu.host import Machine, one_line, read, tried
 from attnsim.models.errors import InputError
 from attnsim.models.workload import Workload
 
@@ -79,7 +79,7 @@ def _packages() -> Finding:
 
 
 def _nvrtc() -> Finding:
-    from attnsim.kernels.nvrtc import CompileError, find_nvrtc
+    from attnsim.kernels.build.nvrtc import CompileError, find_nvrtc
 
     fix = "pip install 'attnsim[cuda-cpu]'"
     try:
@@ -149,7 +149,7 @@ def _launch(machine: Machine) -> Finding:
     """Whether a kernel of ours compiles, loads and runs on the GPU."""
     if not machine.gpus:
         return _absent(machine, "launch", "not tried", "mend what is missing above")
-    from attnsim.kernels.gpu import CudaDevice
+    from attnsim.kernels.gpu.cuda_device import CudaDevice
 
     try:
         return Finding("launch", "ok", _exercised(CudaDevice(synchronous=True)))

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.kernels import probe_kernels
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.timing import Mode, Timing, Watch
+from attnsim.kernels.gpu import probe_kernels
+from attnsim.kernels.gpu.timing import Mode, Timing, Watch
 
 L2_SHARES = (1 / 8, 3 / 16, 1 / 4, 5 / 16, 3 / 8, 7 / 16, 1 / 2, 9 / 16, 5 / 8, 3 / 4, 7 / 8, 1, 5 / 4, 3 / 2, 2, 3)
 """Working sets of the sweep that shows the L2's bandwidth and where it ends, over the L2's capacity."""

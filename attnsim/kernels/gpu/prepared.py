@@ -7,7 +7,7 @@ from typing import Any
 
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.device import Device
-from attnsim.kernels.inputs import Random
+from attnsim.kernels.gpu.inputs import Random
 from attnsim.models.workload import Workload
 
 Call = Callable[[], object]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from attnsim.kernels.build.compiler import compile_variant
+from attnsim.kernels.build.sources import source_hash
+from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.catalog import Operation
-from attnsim.kernels.compiler import compile_variant
-from attnsim.kernels.sources import source_hash
-from attnsim.kernels.variant import Variant
 from attnsim.models import kernel_resources
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu

@@ -16,7 +16,7 @@ import time
 import zlib
 from pathlib import Path
 
-from attnsim.kernels.nvrtc import Binary
+from attnsim.kernels.build.nvrtc import Binary
 
 KEPT_DAYS = 60
 """Entries that nobody has read for so long are removed by :func:`prune`."""
