@@ -1,8 +1,8 @@
 """The Python way in: a workload and a GPU in, predictions out."""
 
 from attnsim.api.answering import compare, predict
-from attnsim.api.choosing import ALGORITHMS
 from attnsim.api.prediction import Prediction
 from attnsim.api.tables import predict_table
+from attnsim.models.registry import ALGORITHMS
 
 __all__ = ["ALGORITHMS", "Prediction", "compare", "predict", "predict_table"]

@@ -8,8 +8,6 @@ from functools import lru_cache
 
 from attnsim.api.building import peak_bytes, play, tunable
 from attnsim.api.choosing import (
-    ALGORITHMS,
-    Algorithm,
     Conditions,
     choose_implementation,
     read_algorithm,
@@ -29,6 +27,7 @@ from attnsim.models.implementations import (
     default_implementation,
     find_implementation,
 )
+from attnsim.models.registry import ALGORITHMS, Algorithm
 from attnsim.models.schedule import Schedule
 from attnsim.models.workload import Workload
 from attnsim.simulator.replay import Replay

@@ -17,46 +17,12 @@ from attnsim.models.implementations import (
     runs_on,
 )
 from attnsim.models.mask import Mask
+from attnsim.models.registry import ALGORITHMS, Algorithm
 from attnsim.models.workload import Workload
 from attnsim.simulator.replay import Cache, LaunchMode, Mode
 
 FEW_QUERIES = 64
 """Most queries of a head that count as decoding: one row tile of the split-KV kernels."""
-
-_ANY_FLASH = ("flash-1", "flash-2", "flash-3")
-
-
-@dataclass(frozen=True, slots=True)
-class Algorithm:
-    """One name that can be asked for.
-
-    Parameters
-    ----------
-    name : str
-    summary : str
-    families : tuple of str
-        Families of implementations that run it.
-    """
-
-    name: str
-    summary: str
-    families: tuple[str, ...]
-
-
-ALGORITHMS: dict[str, Algorithm] = {
-    item.name: item
-    for item in (
-        Algorithm("naive", "unfused: scores and probabilities go through HBM", ("naive",)),
-        Algorithm("flash", "fused: the best implementation available for the GPU", _ANY_FLASH),
-        Algorithm("flash-1", "FlashAttention-1: keys in the outer loop", ("flash-1",)),
-        Algorithm("flash-2", "FlashAttention-2: queries in the outer loop", ("flash-2",)),
-        Algorithm("flash-3", "FlashAttention-3: warp-specialised, softmax under the next GEMM", ("flash-3",)),
-        Algorithm("sliding-window", "fused, visiting only the key tiles inside the window", _ANY_FLASH),
-        Algorithm("sparse", "fused, visiting only the tiles in a mask's block list", ("sparse",)),
-        Algorithm("linear", "linear attention, phi = elu + 1: an approximation, O(N)", ("linear",)),
-        Algorithm("split-kv", "fused decode: keys shared out over blocks, then combined", _ANY_FLASH),
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +140,12 @@ def choose_implementation(algorithm: Algorithm, implementation: str | None, w: W
 
 
 def _default(algorithm: Algorithm, gpu: Gpu, w: Workload) -> Implementation:
-    family = algorithm.name if algorithm.name in ("naive", "sparse", "linear", *_ANY_FLASH) else "flash"
-    record = default_implementation(family, gpu, w)
+    record = default_implementation(algorithm.name, gpu, w)
     if (algorithm.name == "split-kv" or w.passes == "decode") and record.name == "flash_attn_v4":
         record = find_implementation("flash_attn_v2")  # the only open kernels with split-KV there
     missing_wgmma = record.name == "flash_attn_v3" and not gpu.features.wgmma
     missing_tcgen05 = record.name == "flash_attn_v4" and not gpu.features.tcgen05
-    if family == "flash" and (missing_wgmma or missing_tcgen05):
+    if "flash_attn_v2" in algorithm.implementations and (missing_wgmma or missing_tcgen05):
         second = find_implementation("flash_attn_v2")
         return second if runs_on(second, gpu) else record
     return record

@@ -9,7 +9,6 @@ from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import random_arrays
 from attnsim.kernels.outcome import Outcome
-from attnsim.kernels.reference import attention, attention_backward
 from attnsim.models.algorithms.own_backward_tiles import (
     CONVERT,
     MAIN,
@@ -22,6 +21,7 @@ from attnsim.models.algorithms.own_backward_tiles import (
 )
 from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask
+from attnsim.models.references.softmax import attention, attention_backward
 from attnsim.models.workload import Workload
 
 

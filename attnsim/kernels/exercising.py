@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.outcome import Outcome
-from attnsim.kernels.reference import attention
+from attnsim.models.references.softmax import attention
 from attnsim.models.workload import Workload
 
 

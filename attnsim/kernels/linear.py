@@ -7,7 +7,6 @@ import numpy as np
 from attnsim.kernels.arrays import attention_workload, check_array, decode, encode
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.linear_reference import linear_attention, linear_attention_chunked, linear_attention_recurrent
 from attnsim.kernels.outcome import Outcome
 from attnsim.models.algorithms.linear_tiles import (
     CAUSAL,
@@ -27,6 +26,7 @@ from attnsim.models.algorithms.linear_tiles import (
 )
 from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask
+from attnsim.models.references.linear import linear_attention, linear_attention_chunked, linear_attention_recurrent
 from attnsim.models.workload import Workload
 
 SOURCES = {

@@ -23,6 +23,7 @@ from attnsim.models.implementation import Builder, Implementation, Shape
 from attnsim.models.mask import Mask
 from attnsim.models.occupancy import occupancy
 from attnsim.models.own_kernels import OWN_KERNELS
+from attnsim.models.registry import ALGORITHMS
 from attnsim.models.retune import check_tile
 from attnsim.models.schedule import Kernel, Path, Schedule
 from attnsim.models.workload import LARGEST, Workload
@@ -501,17 +502,6 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
         )
 
 
-_PREFERRED = {
-    "naive": ("pytorch", "naive_fused_epilogue"),
-    "flash": ("flash_attn_v3", "flash_attn_v4", "flash_attn_v2", "flash_attn_v1", "xformers_cutlass"),
-    "flash-1": ("flash_attn_v1",),
-    "flash-2": ("flash_attn_v2", "xformers_cutlass"),
-    "flash-3": ("flash_attn_v3", "flash_attn_v4"),
-    "sparse": ("attnsim_sparse",),
-    "linear": ("attnsim_linear",),
-}
-
-
 def _fits(record: Implementation, w: Workload, gpu: Gpu) -> bool:
     """Whether the implementation's own tiles fit; unfused GEMMs are not tried, their grids may be enormous."""
     if record.family == "naive":
@@ -533,7 +523,7 @@ def default_implementation(algorithm: str, gpu: Gpu, w: Workload) -> Implementat
     InputError
         When none runs there.
     """
-    names = _PREFERRED.get(algorithm, _PREFERRED["flash"])
+    names = ALGORITHMS[algorithm].implementations
     usable = [IMPLEMENTATIONS[name] for name in names if runs_on(IMPLEMENTATIONS[name], gpu)]
     able = [record for record in usable if w.dtype in record.dtypes]
     for record in able:

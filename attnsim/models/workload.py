@@ -15,6 +15,31 @@ LARGEST = {"batch": 1 << 20, "heads_q": 1 << 16, "seq_q": 1 << 27, "seq_kv": 1 <
 
 
 @dataclass(frozen=True, slots=True)
+class Latent:
+    """What multi-head latent attention caches in place of K and V (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+
+    Parameters
+    ----------
+    rank : int
+        Width of the latent from which every head's K and V are made.
+    rope : int
+        Width of the rotary key that all heads share; it is part of `head_dim`.
+
+    Raises
+    ------
+    InputError
+    """
+
+    rank: int
+    rope: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("rank", self.rank), ("rope", self.rope)):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 4096:
+                raise InputError(f"latent {name} is {value!r}; allowed: a whole number from 1 to 4096")
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """An attention call on tensors ``[batch, heads, seq, head_dim]``.
 
@@ -32,6 +57,8 @@ class Workload:
         Which keys a query sees.
     dropout : bool
         Whether training dropout is applied to the probabilities (the naive path then writes its mask).
+    latent : Latent, optional
+        Of multi-head latent attention, whose heads and widths are those of the decompressed form.
 
     Raises
     ------
@@ -50,6 +77,7 @@ class Workload:
     passes: str = "fwd"
     mask: Mask = field(default_factory=Mask)
     dropout: bool = False
+    latent: Latent | None = None
 
     def __post_init__(self) -> None:
         for name, other in (("heads_kv", "heads_q"), ("seq_kv", "seq_q"), ("head_dim_v", "head_dim")):
@@ -63,6 +91,10 @@ class Workload:
         if self.heads_q % self.heads_kv:
             divisors = ", ".join(str(g) for g in range(1, self.heads_q + 1) if self.heads_q % g == 0)
             raise InputError(f"heads_kv is {self.heads_kv}; it must divide heads_q = {self.heads_q}: one of {divisors}")
+        if self.latent is not None and self.latent.rope >= self.head_dim:
+            raise InputError(
+                f"latent rope is {self.latent.rope}; it is a part of head_dim = {self.head_dim} and must be smaller"
+            )
         if self.dtype not in DTYPE_BYTES:
             raise InputError(f"dtype is {self.dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
         if self.passes not in PASSES:

@@ -12,12 +12,12 @@ from attnsim.kernels.backward import exercise, flash_backward, variants
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.outcome import TOLERANCE
-from attnsim.kernels.reference import attention, attention_backward, visible
 from attnsim.models.algorithms.own_backward_tiles import MAIN, TILES, choose_tile
 from attnsim.models.errors import InputError
 from attnsim.models.gpu_files import load_gpu
 from attnsim.models.implementations import find_implementation
 from attnsim.models.mask import Mask
+from attnsim.models.references.softmax import attention, attention_backward, visible
 from attnsim.models.schedule import Schedule
 from attnsim.models.workload import Workload
 

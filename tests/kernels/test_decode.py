@@ -12,13 +12,13 @@ from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.decode import decode_attention, exercise, variants
 from attnsim.kernels.outcome import TOLERANCE, Outcome
-from attnsim.kernels.reference import attention
 from attnsim.models.algorithms import own_decode
 from attnsim.models.algorithms.own_decode_tiles import TILES, choose_splits, choose_tile
 from attnsim.models.errors import InputError
 from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
 from attnsim.models.implementations import find_implementation
 from attnsim.models.mask import Mask
+from attnsim.models.references.softmax import attention
 from attnsim.models.schedule import Schedule
 from attnsim.models.workload import Workload
 

@@ -14,12 +14,12 @@ from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.linear import exercise, linear_decode, linear_forward, variants
-from attnsim.kernels.linear_reference import linear_attention, linear_attention_quadratic, linear_attention_recurrent
 from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.models.algorithms import linear as schedules
 from attnsim.models.algorithms.linear_tiles import CAUSAL, HEAD_DIMS, OUTPUT, STATE, block_of
 from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask
+from attnsim.models.references.linear import linear_attention, linear_attention_quadratic, linear_attention_recurrent
 from attnsim.models.schedule import Schedule
 from attnsim.models.workload import Workload
 

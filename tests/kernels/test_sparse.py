@@ -13,13 +13,13 @@ from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.outcome import TOLERANCE, Outcome
-from attnsim.kernels.reference import attention
 from attnsim.kernels.sparse import exercise, list_blocks, sparse_forward
 from attnsim.models.algorithms.sparse import build
 from attnsim.models.algorithms.sparse_tiles import TILES, SparseTile
 from attnsim.models.block_list import block_list
 from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask
+from attnsim.models.references.softmax import attention
 from attnsim.models.schedule import Schedule
 from attnsim.models.workload import Workload
 

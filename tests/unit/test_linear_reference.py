@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnsim.kernels.linear_reference import (
+from attnsim.models.errors import InputError
+from attnsim.models.references.linear import (
     Floats,
     linear_attention,
     linear_attention_chunked,
@@ -13,7 +14,6 @@ from attnsim.kernels.linear_reference import (
     linear_attention_recurrent,
     phi,
 )
-from attnsim.models.errors import InputError
 
 
 def inputs(seq_q: int, seq_kv: int, *, heads: int = 4, kv_heads: int = 2, seed: int = 0) -> tuple[Floats, ...]:

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from attnsim.kernels.reference import Floats, attention, attention_backward, flash_reference, visible
 from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask
+from attnsim.models.references.softmax import Floats, attention, attention_backward, flash_reference, visible
 
 MASKS = [
     Mask.full(),

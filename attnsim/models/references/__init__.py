@@ -1,0 +1,1 @@
+"""What each attention computes, in NumPy and float64: the executable definitions."""

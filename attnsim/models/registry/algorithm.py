@@ -1,0 +1,70 @@
+"""The record of an algorithm: what it computes, who runs it, when it wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.models.workload import Workload
+
+Floats = NDArray[np.float64]
+
+Reference = Callable[[Workload, Floats, Floats, Floats], Floats]
+"""(workload, q, k, v) to O in float64; tensors are ``[batch, heads, seq, head_dim]``."""
+
+Group = Literal["sharing", "dense", "sparse", "linear"]
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One attention mechanism.
+
+    Parameters
+    ----------
+    name : str
+        What `--algorithm` and `attnsim explain` take.
+    title, summary : str
+        Heading, and one line.
+    group : {"sharing", "dense", "sparse", "linear"}
+        Chapter of the documentation: who shares keys, how dense attention is scheduled, which pairs are left out, what
+        replaces the softmax.
+    families : tuple of str
+        Families of implementations that run it (:class:`attnsim.models.implementation.Implementation`).
+    implementations : tuple of str
+        Those to imitate by default, best first; the first that runs on the GPU is taken.
+    definition : str
+        In MyST, with LaTeX between dollars.
+    wins : str
+        When it is the right choice, and what it gives up.
+    sources : tuple of str
+        Papers and code, with arXiv numbers or equations.
+    example : Workload
+        A question that shows it, small enough for a page.
+    reference : callable
+        The executable definition (:mod:`attnsim.models.references`).
+    mask : str
+        Pattern, in the text form of :class:`attnsim.models.mask.Mask`, taken where the question names none.
+    exact : bool
+        Whether it computes softmax attention over the pairs that its mask shows; if not, its error is reported too.
+    selectable : bool
+        Whether it is a schedule that `--algorithm` can ask for; sharing is a property of the question instead.
+    """
+
+    name: str
+    title: str
+    summary: str
+    group: Group
+    families: tuple[str, ...]
+    implementations: tuple[str, ...]
+    definition: str
+    wins: str
+    sources: tuple[str, ...]
+    example: Workload
+    reference: Reference
+    mask: str = ""
+    exact: bool = True
+    selectable: bool = True
