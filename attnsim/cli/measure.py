@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attnsim.kernels.gpu.records import Records
     from attnsim.validation.measure import Finished
 
-RECORDS, TABLE = "records.jsonl", "measurements.csv"
+TABLE = "measurements.csv"
 
 
 def measure(
@@ -35,13 +35,13 @@ def measure(
     json: options.Json = False,
 ) -> None:
     """Check our kernels on the GPU, then time them, most informative points first, until the time is up."""
-    from attnsim.kernels.gpu.records import Records
+    from attnsim.kernels.gpu.records import FILE_NAME, Records
 
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file; give a folder")
     if source is not None:
         if not source.is_file():
-            raise InputError(f"--from {source} is no file; give the {RECORDS} of a run")
+            raise InputError(f"--from {source} is no file; give the {FILE_NAME} of a run")
         _finish(Records(source), None, out, json)
         return
     from attnsim.kernels.gpu.bench import attached_bench
@@ -53,7 +53,7 @@ def measure(
         bench = attached_bench(int(time.time()) % (1 << 31) if seed is None else seed)
     operations, left_out = chosen(names, bench.device.gpu)
     _make(out)
-    records = Records(out / RECORDS)
+    records = Records(out / FILE_NAME)
     with on_gpu.told(), progress.budget("measuring", 60 * minutes) as told:
         finished = run(bench, records, operations, budget_s=60 * minutes, keep_going=keep_going, told=told)
     for line in left_out:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import options, show
-from attnsim.cli.progress import busy, steps
+from attnsim.cli import on_gpu, options, show
+from attnsim.cli.progress import budget, busy, steps
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from attnsim.validation.datasets import Row
     from attnsim.validation.validate import Report
 
 SAMPLE = 24
+MINUTES = 3.0
 _SHARES = ("mean", "median", "p90", "worst", "step", "at_home", "coverage", "mean_error", "committed", "now")
 _RATIOS = ("over", "bias")
 
@@ -27,9 +29,24 @@ def validate(
         bool,
         typer.Option("--hypothetical", help="Only real GPUs treated as if they did not exist, from older ones."),
     ] = False,
+    io: Annotated[
+        bool, typer.Option("--io", help="Only predicted against counted bytes: ncu on our kernels, or --counters.")
+    ] = False,
+    counters: Annotated[
+        Path | None, typer.Option("--counters", metavar="CSV", help="With --io: what ncu counted elsewhere.")
+    ] = None,
+    cases: Annotated[
+        Path | None, typer.Option("--cases", metavar="TABLE", help="With --counters: the calls that ran, in order.")
+    ] = None,
     sample: Annotated[
         int, options._count("Rows of the large tables for each GPU, kernel and pass (extra datasets).")
     ] = SAMPLE,
+    minutes: Annotated[
+        float, typer.Option(min=0, help="On a machine with a GPU: measure our kernels on it first; 0 does not.")
+    ] = MINUTES,
+    measured: Annotated[
+        list[Path], typer.Option("--measured", metavar="PATH", help="Tables or folders of attnsim measure; repeat it.")
+    ] = [],  # noqa: B006 Typer copies it
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write a picture, its table and an HTML page there.")
     ] = None,
@@ -39,18 +56,21 @@ def validate(
 
     Ends with 1 if a committed calibration no longer gives its committed errors.
     """
-    if hypothetical and out is not None:
-        raise InputError("--out writes the whole validation; leave --hypothetical out")
+    _check(hypothetical=hypothetical, io=io, counters=counters, cases=cases, measured=measured, out=out)
     if hypothetical:
         _hypothetical(sample, json)
+        return
+    if io:
+        _io(counters, cases, json)
         return
     if out is not None:
         _make_folder(out)
     from attnsim.validation.validate import STEPS
     from attnsim.validation.validate import validate as run
 
+    own, told = _own(measured, minutes)
     with steps("validating", STEPS) as advance:
-        report = run(sample, advance)
+        report = run(sample, advance, own)
     written = []
     if out is not None:
         from attnsim.plots.validation import write_report
@@ -60,9 +80,80 @@ def validate(
     if json:
         show.print_json([{"table": name, **row} for name, rows in report.tables.items() for row in rows])
     else:
-        _print(show.console(), report, written)
+        _print(show.console(), report, told, written)
     if not report.ok:
         raise typer.Exit(1)
+
+
+def _check(
+    *, hypothetical: bool, io: bool, counters: Path | None, cases: Path | None, measured: list[Path], out: Path | None
+) -> None:
+    part = "--hypothetical" if hypothetical else "--io" if io else ""
+    if hypothetical and io:
+        raise InputError("--hypothetical and --io exclude each other; give one")
+    if part and out is not None:
+        raise InputError(f"--out writes the whole validation; leave {part} out")
+    if part and measured:
+        raise InputError(f"--measured belongs to the whole validation; leave {part} out")
+    if (counters is None) != (cases is None):
+        given, other = ("--counters", "--cases") if counters else ("--cases", "--counters")
+        raise InputError(f"{given} is given without {other}; counters and the calls that ran belong together")
+    if counters is not None and not io:
+        raise InputError("--counters belongs to --io; add it")
+
+
+def _own(measured: Sequence[Path], minutes: float) -> tuple[list[Row], str]:
+    """Our kernels' measured rows: committed ones, the user's, and this GPU's."""
+    from attnsim.validation.own_runs import committed_tables, measure_here, rows_of
+
+    rows = [row for table in (*committed_tables(), *measured) for row in rows_of(table)]
+    if minutes == 0:
+        return rows, ""
+    with on_gpu.told(), budget("measuring", 60 * minutes) as shown:
+        here, told = measure_here(minutes, shown)
+    return rows + here, told
+
+
+def _io(counters: Path | None, cases: Path | None, json: bool) -> None:
+    from attnsim.validation.io_errors import compare_io
+
+    if counters is not None and cases is not None:
+        from attnsim.models.case_table import read_cases
+        from attnsim.validation.counters import read_counters
+
+        found = compare_io(read_counters(counters), read_cases(cases))
+    else:
+        from attnsim.kernels.gpu.cuda_device import CudaDevice
+        from attnsim.validation.profiling import count, profiler, shapes
+
+        profiler()
+        with on_gpu.told():
+            asked = list(shapes(CudaDevice().gpu))
+        with steps("profiling", len(asked)) as advance:
+            found = []
+            for one, case in asked:
+                found += compare_io(count(one, case), [case])
+                advance()
+    if json:
+        show.print_json(found)
+        return
+    title = "Predicted and counted bytes, each kernel from a cold L2"
+    show.print_rows(show.console(), title, [line for row in found for line in _bytes(row)])
+
+
+def _bytes(row: Mapping[str, Any]) -> Iterator[dict[str, object]]:
+    """A line for each quantity, in MB."""
+    for name, quantity in (("HBM read", "hbm_read"), ("HBM write", "hbm_write"), ("L2", "l2")):
+        error = row[f"{quantity}_error"]
+        yield {
+            "implementation": row["implementation"],
+            "kernel": row["kernel"],
+            "workload": row["workload"],
+            "what": name,
+            "predicted MB": f"{row[f'{quantity}_bytes'] / 1e6:.4g}",
+            "counted MB": f"{row[f'{quantity}_counted'] / 1e6:.4g}",
+            "error": "" if error is None else f"{100 * error:+.1f} %",
+        }
 
 
 def _make_folder(folder: Path) -> None:
@@ -110,7 +201,7 @@ def _text(name: str, value: object) -> object:
     return value
 
 
-def _print(out: Console, report: Report, written: Sequence[Path]) -> None:
+def _print(out: Console, report: Report, told: str, written: Sequence[Path]) -> None:
     if report.undetermined:
         show.print_rows(out, "Fitted numbers that their rows leave open", report.undetermined)
     if report.datasets:
@@ -118,6 +209,9 @@ def _print(out: Console, report: Report, written: Sequence[Path]) -> None:
     if report.serving:
         title = "Serving tables (a sample), with the numbers that a question gets today"
         show.print_rows(out, title, [_shown(row, ("numbers",)) for row in report.serving])
+    if report.own:
+        title = "Our own kernels, measured, with the numbers that a question gets today"
+        show.print_rows(out, title, [_shown(row) for row in report.tables["own"]])
     _print_hypothetical(out, report.hypothetical)
     show.print_rows(out, "90 % intervals: true times inside, and width", [_shown(row) for row in report.trust])
     if report.stated:
@@ -129,8 +223,9 @@ def _print(out: Console, report: Report, written: Sequence[Path]) -> None:
     if report.noise:
         title = "Noise of the data: one measured time over another, mean size of the log"
         show.print_rows(out, title, [_shown(row) for row in report.noise])
-    if report.missing:
-        out.print(report.missing)
+    for line in (report.missing, told):
+        if line:
+            out.print(line, soft_wrap=True)
     for path in written:
         out.print(f"written: {path}")
     if not report.ok:

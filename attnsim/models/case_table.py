@@ -313,6 +313,23 @@ def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=pd.Index(header), dtype=str)
 
 
+def read_cases(path: str | Path) -> list[Case]:
+    """The cases of a table, every row one.
+
+    Raises
+    ------
+    InputError
+        Naming the first line that is not a case.
+    """
+    cases = []
+    for line, row in enumerate(read_table(path).to_dict("records"), start=2):
+        try:
+            cases.append(parse_row({str(name): cell for name, cell in row.items()}))
+        except InputError as error:
+            raise InputError(f"{path}, line {line}: {error}") from None
+    return cases
+
+
 def write_table(frame: pd.DataFrame, path: str | Path) -> None:
     """Write a table as CSV or Parquet, by the file name's ending, all or nothing.
 

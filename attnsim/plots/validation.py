@@ -23,7 +23,7 @@ BAND = 0.1
 """Errors within this share are inside the grey band."""
 TITLE = (
     "Predicted over measured time; in the titles mean error and points. Filled: published rows that the fit did not "
-    "see. Hollow: serving tables. Grey: within 10 %."
+    "see. Hollow: serving tables, and our own runs. Grey: within 10 %."
 )
 MARKERS = "os^"
 """When the colours are used up they begin again with the next marker."""
@@ -33,6 +33,7 @@ RANGE = (0.4, 2.5)
 TITLES = {
     "error": "Errors on rows the fit did not see",
     "serving": "Serving tables (a sample), with the numbers that a question gets today",
+    "own": "Our own kernels, measured",
     "dataset": "Rows of the serving tables",
     "hypothetical": "GPUs as if they did not exist",
     "trust": "90 % intervals: share of true times inside, and width",
@@ -125,8 +126,8 @@ def _panel(axes: Axes, name: str, points: Sequence[Mapping[str, Any]], gpus: Seq
     axes.axhline(1.0, color="#888888", linewidth=0.8, zorder=1)
     for place, gpu in enumerate(gpus):
         colour = COLOURS[place % len(COLOURS)]
-        for kind, face in (("held out", colour), ("serving", "none")):
-            mine = [point for point in points if point["gpu"] == gpu and point["kind"] == kind]
+        for seen, face in ((True, colour), (False, "none")):
+            mine = [point for point in points if point["gpu"] == gpu and (point["kind"] == "held out") == seen]
             shown = [min(max(point["ratio"], RANGE[0]), RANGE[1]) for point in mine]
             axes.plot(
                 [point["measured_s"] for point in mine], shown, _marker(place), markersize=3, markerfacecolor=face,

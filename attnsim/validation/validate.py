@@ -60,6 +60,8 @@ class Report:
         Published rows, each predicted without its group.
     served : tuple of Served
         A sample of the large tables; empty without that package.
+    own : tuple of Served
+        Our own kernels, measured here or before.
     errors : list of dict
         By what is predicted and what was left out of the fit.
     by_length : list of dict
@@ -86,6 +88,7 @@ class Report:
 
     held: tuple[HeldOut, ...]
     served: tuple[Served, ...]
+    own: tuple[Served, ...]
     errors: list[dict[str, Any]]
     by_length: list[dict[str, Any]]
     serving: list[dict[str, Any]]
@@ -110,6 +113,7 @@ class Report:
             "error": self.errors,
             "error_by_length": self.by_length,
             "serving": self.serving,
+            "own": serving_table(self.own),
             "dataset": self.datasets,
             "calibration": self.differences,
             "trust": self.trust,
@@ -123,7 +127,9 @@ class Report:
     def points(self) -> list[dict[str, Any]]:
         """Every prediction with its measurement, one a line; see `COLUMNS`."""
         lines = [_point("held out", one.row, one.split, one.predicted_s) for one in self.held]
-        return lines + [_point("serving", one.row, one.numbers, one.predicted_s) for one in self.served]
+        for kind, found in (("serving", self.served), ("own", self.own)):
+            lines += [_point(kind, one.row, one.numbers, one.predicted_s) for one in found]
+        return lines
 
 
 def _point(kind: str, row: Row, split: str, predicted_s: float) -> dict[str, Any]:
@@ -135,13 +141,15 @@ def _point(kind: str, row: Row, split: str, predicted_s: float) -> dict[str, Any
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def validate(sample: int, progress: Callable[[], None] = lambda: None) -> Report:
+def validate(sample: int, progress: Callable[[], None] = lambda: None, own: Sequence[Row] = ()) -> Report:
     """Predict everything recorded and published, none of it with numbers that saw it where they were fitted.
 
     Parameters
     ----------
     sample : int
         Rows of the large tables for each GPU, kernel and pass.
+    own : sequence of Row
+        Our own kernels' measured rows.
     progress : callable
         Called `STEPS` times.
     """
@@ -157,6 +165,7 @@ def validate(sample: int, progress: Callable[[], None] = lambda: None) -> Report
     return Report(
         held=tuple(held),
         served=tuple(served),
+        own=tuple(predictions(own)),
         errors=targets_table(errors),
         by_length=accuracy_table(errors),
         serving=serving_table(served),
@@ -197,10 +206,14 @@ def stated_table(served: Sequence[Served]) -> list[dict[str, Any]]:
 
 
 def serving_predictions(sample: int) -> list[Served]:
-    """A sample of the large tables, predicted as a user's question would be."""
+    """A sample of the large tables."""
+    return predictions(serving_rows(sample, SEED))
+
+
+def predictions(rows: Sequence[Row]) -> list[Served]:
+    """Measured rows, predicted as a user's question would be."""
     from joblib import Parallel, delayed
 
-    rows = serving_rows(sample, SEED)
     chunks = [rows[start::8] for start in range(8)]
     done = Parallel(n_jobs=min(2, os.cpu_count() or 1))(delayed(_serve)(chunk) for chunk in chunks)
     return [served for chunk in done for served in chunk]

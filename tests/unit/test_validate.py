@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from attnsim.models.calibration import calibrations
 from attnsim.plots.validation import html_page, validation_figure, write_report
 from attnsim.validation import aiconfigurator, held_out, hypothetical, recording
 from attnsim.validation import validate as validation
-from attnsim.validation.datasets import published_rows
+from attnsim.validation.datasets import Row, published_rows
 from attnsim.validation.held_out import HeldOut
 from attnsim.validation.trust import Trust
 from attnsim.validation.validate import COLUMNS, Report, Served, stated_table
@@ -33,15 +33,14 @@ def report() -> Report:
         {"what": "FA2 <papers>", "split": "band", "rows": 3, "mean": 0.0512, "median": 0.04, "p90": 0.1, "worst": 1.0}
     ]
     trust = [{"kind": "validated", "points": 7, "coverage": 0.9, "mean_error": 0.05, "width_over_error": 2.0}]
-    return Report(
-        held, served, error, [], [], [], same, trust, stated_table(served), [], [], [], "not checked: serving tables"
-    )
+    stated, missing = stated_table(served), "not checked: serving tables"
+    return Report(held, served, (), error, [], [], [], same, trust, stated, [], [], [], missing)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
-    def run(sample: int, progress: Callable[[], None]) -> Report:
-        assert sample == 24
+    def run(sample: int, progress: Callable[[], None], own: Sequence[Row]) -> Report:
+        assert sample == 24 and not own
         progress()
         return report
 
@@ -104,7 +103,7 @@ def test_validate_fails_when_a_calibration_no_longer_gives_its_errors(
     report: Report, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changed = replace(report, differences=[report.differences[0] | {"same": False, "now": 0.06}])
-    monkeypatch.setattr(validation, "validate", lambda sample, progress: changed)
+    monkeypatch.setattr(validation, "validate", lambda *_: changed)
     assert main(["validate"]) == 1
     assert "no longer gives" in capsys.readouterr().out
 
@@ -137,6 +136,13 @@ def test_a_changed_prediction_is_a_difference() -> None:
     [
         (["validate", "--hypothetical", "--out", "x"], "--hypothetical"),
         (["validate", "--sample", "0"], "'0' given"),
+        (["validate", "--io", "--hypothetical"], "exclude"),
+        (["validate", "--io", "--out", "x"], "--io"),
+        (["validate", "--io", "--measured", "x"], "--measured"),
+        (["validate", "--io", "--counters", "x.csv"], "--cases"),
+        (["validate", "--counters", "{file}", "--cases", "{file}"], "--io"),
+        (["validate", "--measured", "{file}", "--minutes", "0"], "empty"),
+        (["validate", "--measured", "nowhere.csv", "--minutes", "0"], "does not exist"),
         (["validate", "--out", "{file}"], "folder"),
         (["fit", "--check", "--record"], "exclude"),
         (["fit", "--check", "vllm-a100"], "exclude"),

@@ -12,6 +12,9 @@ from typing import Any
 
 from attnsim.models.errors import InputError
 
+FILE_NAME = "records.jsonl"
+"""Of a run, in its folder."""
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
