@@ -1,8 +1,9 @@
 """The roofline of a GPU: ceilings, diagonals and where they meet.
 
-After Williams, Waterman and Patterson, CACM 52(4), 2009. Two ceilings go beyond the classical picture: the
-exponential unit, expressed in FLOP/s at the FLOPs that attention does per exponential, and a diagonal for the
-L2 beside HBM's, as in the hierarchical roofline (Yang et al., arXiv 2008.11326).
+After Williams, Waterman and Patterson, CACM 52(4), 2009. It goes beyond the classical picture in three ways: a ceiling
+for the exponential unit, expressed in FLOP/s at the FLOPs that attention does per exponential; one for warp-level
+`mma.sync` where it does not reach the tensor peak; and diagonals for the L2 and for shared memory beside HBM's, as in
+the hierarchical roofline (Yang et al., arXiv 2008.11326).
 """
 
 from __future__ import annotations
@@ -10,21 +11,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from attnsim.models.calibration import choose
+from attnsim.models.calibration import calibrations, choose
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 
-Level = Literal["hbm", "l2"]
-Unit = Literal["tensor", "fp32", "exp"]
-LEVELS: tuple[Level, ...] = ("hbm", "l2")
+Level = Literal["hbm", "l2", "smem"]
+Unit = Literal["tensor", "mma_sync", "fp32", "exp"]
+LEVELS: tuple[Level, ...] = ("hbm", "l2", "smem")
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """A rate of arithmetic that nothing exceeds, at the datasheet's clock."""
+    """A rate of arithmetic that nothing exceeds, at the datasheet's clock, and what kernels reach of it.
+
+    `achievable_flops_per_s` is None where nothing was fitted for the architecture.
+    """
 
     unit: Unit
     flops_per_s: float
+    achievable_flops_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class Point:
     Parameters
     ----------
     name : str
-    level : {"hbm", "l2"}
+    level : {"hbm", "l2", "smem"}
         The memory level whose bytes make the intensity.
     intensity : float
         Useful FLOPs per byte.
@@ -90,20 +95,38 @@ class Roofline:
 
     @property
     def ceilings(self) -> tuple[Ceiling, ...]:
-        """Tensor cores for the format, FP32 lanes, and the exponential unit."""
+        """Tensor cores for the format by instruction path, FP32 lanes, and the exponential unit.
+
+        What is achievable of the tensor cores is the largest share that was fitted for an implementation on the
+        architecture.
+        """
+        peak, part = self.gpu.peak_tensor_flops_per_s(self.dtype), self.gpu.tensor.mma_sync_fraction
+        reached = [
+            found.numbers.tensor_efficiency
+            for (_, architecture), found in calibrations().items()
+            if architecture == self.gpu.architecture
+        ]
+        share = max(reached, default=None)
+        slower = (Ceiling("mma_sync", peak * part, share and peak * part * share),) if part < 1 else ()
         return (
-            Ceiling("tensor", self.gpu.peak_tensor_flops_per_s(self.dtype)),
+            Ceiling("tensor", peak, share and peak * share),
+            *slower,
             Ceiling("fp32", self.gpu.fp32_flops_per_s),
             Ceiling("exp", self.gpu.exp_per_s * self.flops_per_exp),
         )
 
     @property
     def diagonals(self) -> tuple[Diagonal, ...]:
-        """HBM and L2; achievable are the fitted fractions of the GPU, else its file's and the prior."""
+        """HBM, L2 and shared memory; achievable are the fitted fractions of the GPU, else its file's and the prior."""
         fitted = choose("", {}, self.gpu).numbers.gpu
         hbm, l2 = self.gpu.hbm.bandwidth_bytes_per_s, self.gpu.l2.bandwidth_bytes_per_s
         fraction = fitted.hbm_fraction or self.gpu.hbm.achievable_fraction
-        return (Diagonal("hbm", hbm, hbm * fraction), Diagonal("l2", l2, l2 * fitted.l2_fraction))
+        smem = self.gpu.sm.count * self.gpu.sm.shared_memory_bytes_per_clk * self.gpu.clock.tensor_hz
+        return (
+            Diagonal("hbm", hbm, hbm * fraction),
+            Diagonal("l2", l2, l2 * fitted.l2_fraction),
+            Diagonal("smem", smem, smem),
+        )
 
     def ceiling(self, unit: Unit) -> float:
         """FLOP/s of one ceiling."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from attnsim.models.errors import InputError
 
-SUFFIXES = (".png", ".svg", ".pdf")
+SUFFIXES = (".png", ".svg", ".pdf", ".pgf")
+
+LATEX = ("xelatex", "lualatex", "pdflatex")
+"""What measures the text of a PGF picture."""
 
 
 def check_suffix(out: Path) -> str:
@@ -24,6 +28,8 @@ def check_suffix(out: Path) -> str:
     suffix = out.suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(f"{out.name}: no picture ends in {suffix or 'nothing'}; allowed: {', '.join(SUFFIXES)}")
+    if suffix == ".pgf" and not any(shutil.which(program) for program in LATEX):
+        raise InputError(f"a .pgf picture needs one of {', '.join(LATEX)} on PATH; or take .pdf with the style latex")
     return suffix[1:]
 
 

@@ -1,38 +1,36 @@
-"""The roofline picture: ceilings and diagonals of GPUs, predicted points, and a table that names them."""
+"""The roofline picture: one pair of axes, and beside or below it a table that names the numbered points."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from attnsim.models.gpu import Gpu
 from attnsim.models.roofline import LEVELS
+from attnsim.plots import roofline_axes
 from attnsim.plots.files import check_suffix, write_atomically, write_csv
 from attnsim.plots.roofline_data import COLUMNS, Entry, Machine, Predicted, entries, machines, rows
-from attnsim.plots.roofline_labels import (
-    COLOURS,
-    SIZE,
-    Box,
-    ceiling_labels,
-    diagonal_labels,
-    numbers,
-    ridges,
-    short,
-    to_axes,
-)
+from attnsim.plots.roofline_labels import short
+from attnsim.plots.styles import COLUMN_INCHES, Style, applied, find_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STYLES = {"tensor": "-", "exp": ":", "fp32": "-."}
-MARKERS = {"hbm": "o", "l2": "s"}
+TITLE = "Roofline: predicted attention"
 
 
-def roofline_figure(gpus: Sequence[Gpu], predictions: Sequence[Predicted], out: Path) -> Path:
+def roofline_figure(
+    gpus: Sequence[Gpu],
+    predictions: Sequence[Predicted],
+    out: Path,
+    *,
+    measured: Sequence[float | None] = (),
+    style: str = "light",
+    width: str = "page",
+) -> Path:
     """Draw the rooflines of `gpus` with `predictions` on them, and write the picture and the CSV behind it.
 
     Parameters
@@ -42,7 +40,12 @@ def roofline_figure(gpus: Sequence[Gpu], predictions: Sequence[Predicted], out: 
     predictions : sequence
         Objects such as `attnsim.api.Prediction`, on those GPUs; one that does not fit is listed, not drawn.
     out : Path
-        `.png`, `.svg` or `.pdf`; the CSV has the same stem.
+        `.png`, `.svg`, `.pdf` or `.pgf`; the CSV has the same stem.
+    measured : sequence of float or None
+        Seconds that each of the calls took; empty where none was measured.
+    style : {"light", "dark", "print", "latex"}
+    width : {"page", "column"}
+        Of a page, or of one column of a two-column paper.
 
     Returns
     -------
@@ -52,132 +55,137 @@ def roofline_figure(gpus: Sequence[Gpu], predictions: Sequence[Predicted], out: 
     Raises
     ------
     InputError
-        No GPU, a prediction for another GPU, an unknown suffix, or a path that cannot be written.
+        No GPU, a prediction for another GPU, an unknown suffix, style or width, or a path that cannot be written.
     """
     out = Path(out)
-    kind = check_suffix(out)
-    drawn = machines(gpus, predictions)
-    shown = entries(drawn, predictions)
-    figure = _draw(drawn, shown)
-    write_atomically(out, lambda path: figure.savefig(path, format=kind, dpi=150))
-    write_csv(out.with_suffix(".csv"), COLUMNS, rows(drawn, shown))
+    kind, look = check_suffix(out), find_style(style, width)
+    figure, table = roofline_page(gpus, predictions, measured, style, width)
+    with applied(look):
+        write_atomically(out, lambda path: figure.savefig(path, format=kind, dpi=150 if width == "page" else 300))
+    write_csv(out.with_suffix(".csv"), COLUMNS, table)
     return out
 
 
-def _draw(drawn: Sequence[Machine], shown: Sequence[Entry]) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def roofline_page(
+    gpus: Sequence[Gpu],
+    predictions: Sequence[Predicted],
+    measured: Sequence[float | None] = (),
+    style: str = "light",
+    width: str = "page",
+) -> tuple[Figure, list[dict[str, object]]]:
+    """The figure with its side table and caption, and the rows of the table behind it; arguments as above."""
+    look = find_style(style, width)
+    drawn = machines(gpus, predictions)
+    shown = entries(drawn, predictions, measured)
+    with applied(look):
+        figure = _page(drawn, shown, look) if width == "page" else _column(drawn, shown, look)
+    return figure, rows(drawn, shown)
 
+
+def roofline_axes_of(
+    axes: Axes,
+    gpus: Sequence[Gpu],
+    predictions: Sequence[Predicted],
+    measured: Sequence[float | None] = (),
+    style: str = "light",
+    width: str = "page",
+) -> list[dict[str, object]]:
+    """Draw on axes of the caller's; returns the rows of the table behind it."""
+    drawn = machines(gpus, predictions)
+    shown = entries(drawn, predictions, measured)
+    roofline_axes.draw(axes, drawn, shown, find_style(style, width))
+    return rows(drawn, shown)
+
+
+def _page(drawn: Sequence[Machine], shown: Sequence[Entry], style: Style) -> Figure:
     lines = 7 + len(shown) + 2 * len(drawn)
     height = max(7.5, 0.235 * lines + 1.6)
-    figure = Figure(figsize=(15.5, height), facecolor="white")
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.05, 0.62 / height + 0.075, 0.475, 1 - 1.1 / height - 0.075))
+    figure = _figure((15.5, height), style)
+    caption = caption_lines(drawn, shown)
+    bottom = (0.72 + 0.155 * len(caption)) / height
+    axes = figure.add_axes((0.05, bottom, 0.475, 1 - 0.48 / height - bottom))
     table = figure.add_axes((0.545, 0.02, 0.445, 0.96))
-    _scales(axes, drawn, shown)
-    for number, machine in enumerate(drawn):
-        _lines(axes, machine, COLOURS[number % len(COLOURS)])
-    ceiling_labels(axes, drawn)
-    ridges(axes, drawn)
-    taken = _markers(axes, shown)
-    diagonal_labels(axes, drawn, taken)
-    numbers(axes, shown, taken)
-    _table(table, drawn, shown, height)
-    figure.text(0.05, 0.16 / height, _caption(drawn, shown), fontsize=SIZE, va="bottom", color="#333333")
+    axes.grid(True, which="major", color=style.grid, linewidth=0.7)
+    roofline_axes.draw(axes, drawn, shown, style)
+    axes.set_title(TITLE, loc="left", fontsize=12, fontweight="bold")
+    _table(table, drawn, shown, height, style)
+    figure.text(0.05, 0.14 / height, "\n".join(caption), fontsize=style.size, va="bottom", color=style.faint)
     return figure
 
 
-def _scales(axes: Axes, drawn: Sequence[Machine], shown: Sequence[Entry]) -> None:
-    points = [point for entry in shown for point in entry.points.values()]
-    ridges = [machine.roofline.ridge(level) for machine in drawn for level in LEVELS]
-    tops = [c.flops_per_s for machine in drawn for c in machine.roofline.ceilings]
-    xs = [point.intensity for point in points] + ridges
-    ys = [point.flops_per_s for point in points] + [min(tops)]
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(min(min(xs) / 4, min(ridges) / 12), max(xs) * 6)
-    low = min(min(ys) / 3, min(tops) / 8)
-    axes.set_ylim(low / 1e12, max(tops) * 2.2 / 1e12)
-    axes.set_xlabel("useful FLOPs per byte moved")
-    axes.set_ylabel("useful TFLOP/s")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.grid(True, which="major", color="#E4E4E4", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.set_title("Roofline: predicted attention", loc="left", fontsize=12, fontweight="bold")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
-def _lines(axes: Axes, machine: Machine, colour: str) -> None:
-    """Diagonals up to the tensor ceiling, ceilings from where the L2 reaches them."""
-    left, right = axes.get_xlim()
-    roofline = machine.roofline
-    top = roofline.ceiling("tensor")
-    for diagonal in roofline.diagonals:
-        width = 1.8 if diagonal.level == "hbm" else 1.0
-        for rate, style in ((diagonal.bytes_per_s, "-"), (diagonal.achievable_bytes_per_s, (0, (5, 3)))):
-            x = np.array([left, top / rate])
-            axes.plot(x, x * rate / 1e12, color=colour, linewidth=width, linestyle=style, zorder=2)
-    l2 = roofline.bandwidth("l2")
-    for ceiling in roofline.ceilings:
-        x = np.array([ceiling.flops_per_s / l2, right])
-        y = np.full(2, ceiling.flops_per_s / 1e12)
-        width = 1.8 if ceiling.unit == "tensor" else 1.2
-        axes.plot(x, y, color=colour, linewidth=width, linestyle=STYLES[ceiling.unit], zorder=2)
-
-
-def _markers(axes: Axes, shown: Sequence[Entry]) -> list[Box]:
-    """Hollow markers, and the places that they take."""
-    taken = []
+def _column(drawn: Sequence[Machine], shown: Sequence[Entry], style: Style) -> Figure:
+    """Axes above, the numbered points below; the caption is the paper's."""
+    line = 0.105
+    below = line * (len(shown) + len(drawn) + 2.2)
+    height = 2.9 + below
+    figure = _figure((COLUMN_INCHES, height), style)
+    axes = figure.add_axes((0.14, (below + 0.36) / height, 0.83, (2.9 - 0.41) / height))
+    axes.tick_params(labelsize=style.size, length=2)
+    roofline_axes.draw(axes, drawn, shown, style)
+    axes.xaxis.labelpad = axes.yaxis.labelpad = 1.5
+    axes.xaxis.label.set_fontsize(style.size + 0.5)
+    axes.yaxis.label.set_fontsize(style.size + 0.5)
+    table = figure.add_axes((0.02, 0, 0.97, below / height))
+    table.set_axis_off()
+    y, step = 0.99, line / below
+    columns: tuple[float, ...] = (0.0, 0.05, 0.33, 0.66, 0.78, 0.9, 1.0)
+    small = replace(style, size=style.size - 0.4)
+    for number, machine in enumerate(drawn):
+        _row(table, y, (0.0,), (f"● {machine.label}",), style.colour(number), small, left=1)
+        y -= step
+    head = ("", "algorithm", "implementation", "HBM", "TFLOP/s", "roof", "bound")
+    y = _row(table, y, columns, head, style.text, small, left=3, bold=True) - step
     for entry in shown:
-        for level, point in entry.points.items():
-            x, y = to_axes(axes, point.intensity, point.flops_per_s / 1e12)
-            taken.append((x - 0.009, y - 0.012, x + 0.009, y + 0.012))
-            axes.plot(
-                [point.intensity], [point.flops_per_s / 1e12], MARKERS[level], markersize=8,
-                markerfacecolor="white",
-                markeredgecolor=COLOURS[entry.machine % len(COLOURS)], markeredgewidth=1.6, zorder=5,
-            )  # fmt: skip
-    return taken
+        cells = _cells(entry)
+        chosen = (cells[0], cells[1], cells[2], cells[3], cells[6], cells[7], entry.bound)
+        y = _row(table, y, columns, chosen, style.colour(entry.machine), small, left=3) - step
+    return figure
 
 
-def _table(axes: Axes, drawn: Sequence[Machine], shown: Sequence[Entry], height: float) -> None:
+def _figure(size: tuple[float, float], style: Style) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, facecolor=style.page)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _table(axes: Axes, drawn: Sequence[Machine], shown: Sequence[Entry], height: float, style: Style) -> None:
     """The GPUs with their ceilings and ridges, then the numbered points."""
     axes.set_axis_off()
     line = 0.235 / (0.96 * height)
-    columns: tuple[float, ...] = (0.0, 0.335, 0.41, 0.485, 0.63, 0.775, 0.885, 1.0)
-    head: tuple[str, ...] = ("GPU", "tensor", "fp32", "exp", "HBM TB/s", "L2 TB/s", "HBM ridge", "L2 ridge")
-    y = _row(axes, 1.0, columns, head, "black", left=1, bold=True) - line
+    columns: tuple[float, ...] = (0.0, 0.315, 0.385, 0.46, 0.6, 0.74, 0.805, 0.925, 1.0)
+    head: tuple[str, ...] = ("GPU", "tensor", "fp32", "exp", "HBM TB/s", "L2 TB/s", "smem", "HBM ridge", "L2")
+    y = _row(axes, 1.0, columns, head, style.text, style, left=1, bold=True) - line
     for number, machine in enumerate(drawn):
         roofline = machine.roofline
-        rates = [short(c.flops_per_s / 1e12) for c in roofline.ceilings]
-        bands = [f"{d.bytes_per_s / 1e12:.3g} ({d.achievable_bytes_per_s / 1e12:.3g})" for d in roofline.diagonals]
-        ridges = [short(roofline.ridge(level)) for level in LEVELS]
+        rates = [short(roofline.ceiling(unit) / 1e12) for unit in ("tensor", "fp32", "exp")]
+        bands = [f"{d.bytes_per_s / 1e12:.3g} ({d.achievable_bytes_per_s / 1e12:.3g})" for d in roofline.diagonals[:2]]
+        bands.append(short(roofline.bandwidth("smem") / 1e12))
+        ridges = [short(roofline.ridge(level)) for level in LEVELS[:2]]
         cells: tuple[str, ...] = (f"● {machine.label}", *rates, *bands, *ridges)
-        y = _row(axes, y, columns, cells, COLOURS[number % len(COLOURS)], left=1) - line
+        y = _row(axes, y, columns, cells, style.colour(number), style, left=1) - line
     y -= 0.6 * line
-    columns = (0.0, 0.035, 0.265, 0.465, 0.71, 0.776, 0.868, 0.928, 1.0)
-    head = ("", "algorithm", "implementation", "GPU", "HBM", "L2", "TFLOP/s", "roof", "bound")
-    y = _row(axes, y, columns, head, "black", left=4, bold=True) - line
+    columns = (0.0, 0.035, 0.225, 0.4, 0.635, 0.7, 0.765, 0.865, 0.928, 1.0)
+    head = ("", "algorithm", "implementation", "GPU", "HBM", "L2", "smem", "TFLOP/s", "roof", "bound")
+    y = _row(axes, y, columns, head, style.text, style, left=4, bold=True) - line
     for entry in shown:
-        item = entry.prediction
-        tiles = getattr(item, "tiles", "shipped")
-        name = item.algorithm if tiles == "shipped" else f"{item.algorithm}, {tiles}"
-        intensity = [short(entry.points[lv].intensity) if lv in entry.points else "–" for lv in LEVELS]
-        rate, roof = entry.flops_per_s, entry.roof_flops_per_s
-        achieved = short(rate / 1e12) if rate else "–"
-        share = f"{100 * rate / roof:.0f} %" if rate and roof else "–"
-        cells = (
-            str(entry.number),
-            name,
-            item.implementation,
-            drawn[entry.machine].label,
-            *intensity,
-            achieved,
-            share,
-        )
-        y = _row(axes, y, columns, (*cells, entry.bound), COLOURS[entry.machine % len(COLOURS)], left=4) - line
+        about = _cells(entry)
+        cells = (*about[:3], drawn[entry.machine].label, *about[3:], entry.bound)
+        y = _row(axes, y, columns, cells, style.colour(entry.machine), style, left=4) - line
+
+
+def _cells(entry: Entry) -> tuple[str, ...]:
+    """Number, algorithm, implementation, intensity at each level, TFLOP/s and share of the roof."""
+    item = entry.prediction
+    tiles = getattr(item, "tiles", "shipped")
+    name = item.algorithm if tiles == "shipped" else f"{item.algorithm}, {tiles}"
+    intensity = [short(entry.points[level].intensity) if level in entry.points else "–" for level in LEVELS]
+    rate, roof = entry.flops_per_s, entry.roof_flops_per_s
+    achieved = short(rate / 1e12) if rate else "–"
+    share = f"{100 * rate / roof:.0f} %" if rate and roof else "–"
+    return str(entry.number), name, item.implementation, *intensity, achieved, share
 
 
 def _row(
@@ -186,6 +194,7 @@ def _row(
     columns: Sequence[float],
     cells: Sequence[str],
     colour: str,
+    style: Style,
     *,
     left: int,
     bold: bool = False,
@@ -193,24 +202,25 @@ def _row(
     """One line of the table: the first `left` cells begin at their column, the others end there."""
     for number, (x, cell) in enumerate(zip(columns, cells, strict=True)):
         axes.text(
-            x, y, cell, fontsize=SIZE, ha="left" if number < left else "right", va="top", color=colour,
+            x, y, cell, fontsize=style.size, ha="left" if number < left else "right", va="top", color=colour,
             fontweight="bold" if bold else "normal", transform=axes.transAxes,
         )  # fmt: skip
     return y
 
 
-def _caption(drawn: Sequence[Machine], shown: Sequence[Entry]) -> str:
+def caption_lines(drawn: Sequence[Machine], shown: Sequence[Entry]) -> list[str]:
+    """What a reader has to know: FLOP convention, clocks, caches, what solid, dashed, hollow and filled mean."""
     caches = sorted({str(getattr(entry.prediction, "cache", "")) for entry in shown} - {""})
     clocks = ", ".join(f"{m.label} {m.gpu.clock.tensor_hz / 1e6:.0f} MHz" for m in drawn)
     per_exp = ", ".join(sorted({f"{machine.roofline.flops_per_exp:.4g}" for machine in drawn}))
+    filled = " Filled: measured." if any(entry.measured_s for entry in shown) else ""
     text = [
-        "Useful FLOPs: 2 B H (visible pairs)(d + dv) forward, 2.5 times that backward. "
-        "Markers: circle at HBM intensity, square at L2 intensity.",
-        f"Diagonals: solid datasheet, dashed achievable. Ceilings in TFLOP/s at {clocks}; "
+        "Useful FLOPs: 2 B H (visible pairs)(d + dv) forward, 2.5 times that backward. Hollow: predicted, at the "
+        f"intensity of HBM (circle), L2 (square) and shared memory (triangle); bar: 90 % range.{filled}",
+        f"Solid: datasheet; dashed: achievable. Ceilings in TFLOP/s at {clocks}; "
         f"exp at {per_exp} FLOPs per exponential.",
-        "Table: HBM and L2 in useful FLOPs per byte; "
-        "roof: share of the lowest of tensor, exp, HBM and L2 roofs there; "
+        "Table: useful FLOPs per byte; roof: share of the lowest of tensor, exp, HBM, L2 and smem roofs there; "
         "in brackets achievable." + (f" L2 cache {' and '.join(caches)}." if caches else ""),
     ]
     text += [f"{machine.label}: {'; '.join(machine.gpu.changes)}" for machine in drawn if machine.gpu.changes]
-    return "\n".join(text)
+    return text

@@ -13,7 +13,8 @@ from attnsim.models.workload import Workload
 
 COLUMNS = (
     "kind", "gpu", "changes", "name", "level", "intensity_flop_per_byte", "flops_per_s", "bytes_per_s",
-    "achievable_bytes_per_s", "number", "algorithm", "implementation", "time_s", "roof_flops_per_s", "bound",
+    "achievable_flops_per_s", "achievable_bytes_per_s", "number", "algorithm", "implementation", "time_s",
+    "time_low_s", "time_high_s", "measured_s", "roof_flops_per_s", "bound",
 )  # fmt: skip
 
 
@@ -38,6 +39,8 @@ class Predicted(Protocol):
     def hbm_write_bytes(self) -> float | None: ...  # noqa: D102
     @property
     def l2_bytes(self) -> float | None: ...  # noqa: D102
+    @property
+    def smem_bytes(self) -> float | None: ...  # noqa: D102
     @property
     def exponentials(self) -> float | None: ...  # noqa: D102
 
@@ -68,6 +71,10 @@ class Entry:
         Lowest roof at its intensities.
     bound : str
         The prediction's own answer, else the roof's.
+    measured_s : float or None
+        What the same call took on the GPU.
+    base : int or None
+        Number of the same prediction on the unchanged GPU.
     """
 
     number: int
@@ -76,11 +83,26 @@ class Entry:
     points: Mapping[Level, Point]
     roof_flops_per_s: float | None
     bound: str
+    measured_s: float | None = None
+    base: int | None = None
 
     @property
     def flops_per_s(self) -> float | None:
         """Useful FLOP/s."""
         return next((point.flops_per_s for point in self.points.values()), None)
+
+    @property
+    def measured_flops_per_s(self) -> float | None:
+        """Useful FLOP/s of the measured call."""
+        return self.prediction.flops_useful / self.measured_s if self.measured_s else None
+
+    @property
+    def interval_flops_per_s(self) -> tuple[float, float] | None:
+        """Useful FLOP/s at the ends of the prediction's interval, the lower first."""
+        low, high = (getattr(self.prediction, name, None) for name in ("time_high_s", "time_low_s"))
+        if not low or not high:
+            return None
+        return self.prediction.flops_useful / low, self.prediction.flops_useful / high
 
 
 def machines(gpus: Sequence[Gpu], predictions: Sequence[Predicted]) -> list[Machine]:
@@ -106,9 +128,29 @@ def machines(gpus: Sequence[Gpu], predictions: Sequence[Predicted]) -> list[Mach
     return out
 
 
-def entries(drawn: Sequence[Machine], predictions: Sequence[Predicted]) -> list[Entry]:
-    """Numbered predictions with their points at each memory level."""
-    out = []
+def entries(
+    drawn: Sequence[Machine], predictions: Sequence[Predicted], measured: Sequence[float | None] = ()
+) -> list[Entry]:
+    """Numbered predictions with their points at each memory level.
+
+    Parameters
+    ----------
+    drawn : sequence of Machine
+    predictions : sequence of Predicted
+    measured : sequence of float or None
+        Seconds that each took, where that is known; empty where nothing is.
+
+    Raises
+    ------
+    InputError
+        When there are not as many as predictions.
+    """
+    if measured and len(measured) != len(predictions):
+        raise InputError(
+            f"{len(measured)} measured times for {len(predictions)} predictions; give one for each, or None"
+        )
+    taken: Sequence[float | None] = measured or [None] * len(predictions)
+    out: list[Entry] = []
     for number, item in enumerate(predictions, 1):
         index = next(i for i, machine in enumerate(drawn) if _same(item, machine.gpu))
         points: dict[Level, Point] = {}
@@ -117,6 +159,7 @@ def entries(drawn: Sequence[Machine], predictions: Sequence[Predicted]) -> list[
             traffic = {
                 "hbm": (item.hbm_read_bytes or 0) + (item.hbm_write_bytes or 0),
                 "l2": item.l2_bytes or 0,
+                "smem": item.smem_bytes or 0,
             }
             points = {
                 level: Point(f"{number} {item.algorithm}", level, item.flops_useful / traffic[level], rate)
@@ -125,8 +168,17 @@ def entries(drawn: Sequence[Machine], predictions: Sequence[Predicted]) -> list[
             }
         roof, limit = drawn[index].roofline.roof({level: p.intensity for level, p in points.items()})
         bound = str(getattr(item, "bound", None) or limit) if points else "does not fit"
-        out.append(Entry(number, item, index, points, roof if points else None, bound))
+        base = next((one.number for one in out if _is_base(one.prediction, item)), None)
+        out.append(Entry(number, item, index, points, roof if points else None, bound, taken[number - 1], base))
     return out
+
+
+def _is_base(one: Predicted, item: Predicted) -> bool:
+    """Whether `one` is the same call on the GPU that `item`'s was made of."""
+    same = (one.algorithm, one.implementation, one.gpu) == (item.algorithm, item.implementation, item.gpu)
+    return (
+        same and bool(item.changes) and not one.changes and getattr(one, "workload", 0) == getattr(item, "workload", 0)
+    )
 
 
 def rows(drawn: Sequence[Machine], shown: Sequence[Entry]) -> list[dict[str, object]]:
@@ -136,8 +188,8 @@ def rows(drawn: Sequence[Machine], shown: Sequence[Entry]) -> list[dict[str, obj
         here: dict[str, object] = {"gpu": machine.gpu.id, "changes": "; ".join(machine.gpu.changes)}
         roofline = machine.roofline
         for c in roofline.ceilings:
-            name = f"tensor {roofline.dtype}" if c.unit == "tensor" else c.unit
-            out.append(here | {"kind": "ceiling", "name": name, "flops_per_s": c.flops_per_s})
+            rate = {"flops_per_s": c.flops_per_s, "achievable_flops_per_s": c.achievable_flops_per_s or ""}
+            out.append(here | rate | {"kind": "ceiling", "name": ceiling_name(c.unit, roofline.dtype)})
         for d in roofline.diagonals:
             rates = {"bytes_per_s": d.bytes_per_s, "achievable_bytes_per_s": d.achievable_bytes_per_s}
             out.append(here | rates | {"kind": "diagonal", "name": d.level, "level": d.level})
@@ -155,6 +207,9 @@ def rows(drawn: Sequence[Machine], shown: Sequence[Entry]) -> list[dict[str, obj
             "algorithm": item.algorithm,
             "implementation": item.implementation,
             "time_s": "" if item.time_s is None else item.time_s,
+            "time_low_s": getattr(item, "time_low_s", None) or "",
+            "time_high_s": getattr(item, "time_high_s", None) or "",
+            "measured_s": entry.measured_s or "",
             "roof_flops_per_s": entry.roof_flops_per_s or "",
             "bound": entry.bound,
         }
@@ -164,6 +219,11 @@ def rows(drawn: Sequence[Machine], shown: Sequence[Entry]) -> list[dict[str, obj
         if not entry.points:
             out.append(common | {"kind": "point", "name": f"{entry.number} {item.algorithm}"})
     return out
+
+
+def ceiling_name(unit: str, dtype: str) -> str:
+    """A ceiling in words."""
+    return {"tensor": f"tensor {dtype}", "mma_sync": f"mma.sync {dtype}"}.get(unit, unit)
 
 
 def _same(item: Predicted, gpu: Gpu) -> bool:
@@ -183,7 +243,7 @@ def _flops_per_exp(predictions: Sequence[Predicted]) -> float:
     found = []
     for item in predictions:
         workload = getattr(item, "workload", None)
-        if isinstance(workload, Workload) and item.algorithm != "linear":
+        if isinstance(workload, Workload) and not getattr(item, "approximation", ()):
             needed = workload.batch * workload.heads_q * workload.visible_pairs * len(workload.directions)
             found.append(item.flops_useful / max(needed, 1))
         elif item.exponentials:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnsim.plots.files import write_atomically, write_csv
-from attnsim.plots.roofline_labels import COLOURS, SIZE
+from attnsim.plots.styles import COLOURS, SIZE
 from attnsim.validation.validate import COLUMNS, Report
 
 if TYPE_CHECKING:

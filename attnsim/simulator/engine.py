@@ -31,6 +31,12 @@ Runs = Sequence[tuple[int, int]]
 
 Process = Generator[simpy.Event, object, None]
 
+Note = Callable[[int, int, int, int, int, int], None]
+"""Told of an operation: (kind, tensor, start, end, bytes, HBM picoseconds); see :mod:`attnsim.simulator.trace`."""
+
+BLOCK = -1
+"""Kind under which a thread block itself is noted, from its start to its end."""
+
 
 @dataclass(slots=True)
 class Memory:
@@ -100,13 +106,16 @@ def transfer(now: int, sm: Sm, memory: Memory, port: int, l2: int, hbm: int) -> 
     return through
 
 
-def prefetch(now: int, sm: Sm, memory: Memory, program: Program, block: Block) -> None:
+def prefetch(now: int, sm: Sm, memory: Memory, program: Program, block: Block, note: Note | None = None) -> None:
     """Issue the loads that a block begins with, before it begins."""
     for segment, repeats in block.runs:
         for _ in range(repeats):
             for kind, tensor, one, two, three, four, size in program.segments[segment]:
                 if kind == LOAD:
-                    block.landing[tensor].append(transfer(now, sm, memory, one, two, three) + four)
+                    landed = transfer(now, sm, memory, one, two, three) + four
+                    block.landing[tensor].append(landed)
+                    if note is not None:
+                        note(LOAD, tensor, now, landed, size, three)
                     block.prefetched[tensor] += 1
                     memory.loaded[tensor] += size
                 elif kind != DELAY:
@@ -114,7 +123,13 @@ def prefetch(now: int, sm: Sm, memory: Memory, program: Program, block: Block) -
 
 
 def warpgroup(
-    env: simpy.Environment, sm: Sm, memory: Memory, program: Program, block: Block, ahead: Callable[[], None]
+    env: simpy.Environment,
+    sm: Sm,
+    memory: Memory,
+    program: Program,
+    block: Block,
+    ahead: Callable[[], None],
+    note: Note | None = None,
 ) -> Process:
     """Play one warpgroup of a thread block through its loop nest; `ahead` is called where it may prefetch."""
     timeout = env.timeout
@@ -132,12 +147,16 @@ def warpgroup(
                     start = sm.vector_free if sm.vector_free > now else now
                     sm.vector_free = end = start + one
                     sm.tensor_free = (sm.tensor_free if sm.tensor_free > now else now) + two
+                    if note is not None:
+                        note(kind, tensor, start, end, 0, 0)
                     yield timeout(end - now)
                 elif kind == MMA or kind == MMA_ASYNC:
                     now = int(env.now)
                     start = sm.tensor_free if sm.tensor_free > now else now
                     sm.tensor_free = end = start + one
                     sm.vector_free = (sm.vector_free if sm.vector_free > now else now) + two
+                    if note is not None:
+                        note(kind, tensor, start, end, 0, 0)
                     if kind == MMA:
                         yield timeout(end - now)
                     else:
@@ -166,7 +185,9 @@ def warpgroup(
                         yield timeout(0)
                     last_load = int(env.now)
                     landing = block.landing[tensor]
-                    landing.append(transfer(int(env.now), sm, memory, one, two, three) + four)
+                    landing.append(transfer(last_load, sm, memory, one, two, three) + four)
+                    if note is not None:
+                        note(LOAD, tensor, last_load, landing[-1], size, three)
                     memory.loaded[tensor] += size
                     waiting = block.wakeups.pop((tensor, len(landing) - 1), None)
                     if waiting is not None:
@@ -181,7 +202,9 @@ def warpgroup(
                         frees[tensor] = turn + 1
                         if not block.last_to_free(tensor, turn, members):
                             continue
-                    transfer(int(env.now), sm, memory, one, two, three)
+                    end = transfer(int(env.now), sm, memory, one, two, three)
+                    if note is not None:
+                        note(STORE, tensor, int(env.now), end, size, three)
                     memory.stored[tensor] += size
                 elif kind == DELAY:
                     yield timeout(one)
@@ -200,9 +223,10 @@ class Slot:
         program: Program,
         queue: Iterator[Runs],
         ends: list[int],
+        note: Note | None = None,
     ) -> None:
         self.env, self.sm, self.memory, self.program = env, sm, memory, program
-        self.queue, self.ends = queue, ends
+        self.queue, self.ends, self.note = queue, ends, note
         self.next: Block | None = None
 
     def take(self) -> Block | None:
@@ -215,7 +239,7 @@ class Slot:
         if self.next is None:
             self.next = self.take()
             if self.next is not None:
-                prefetch(int(self.env.now), self.sm, self.memory, self.program, self.next)
+                prefetch(int(self.env.now), self.sm, self.memory, self.program, self.next, self.note)
 
     def process(self) -> Process:
         """Run blocks one after the other."""
@@ -223,19 +247,19 @@ class Slot:
         block = self.take()
         while block is not None:
             self.sm.running += 1
-            self.next = None
-            if self.program.warpgroups == 1:
-                yield from warpgroup(env, self.sm, self.memory, self.program, block, self.ahead)
+            self.next, began = None, int(env.now)
+            groups = [
+                warpgroup(env, self.sm, self.memory, self.program, block, self.ahead, self.note)
+                for _ in range(self.program.warpgroups)
+            ]
+            if len(groups) == 1:
+                yield from groups[0]
             else:
-                members = range(self.program.warpgroups)
-                yield env.all_of(
-                    [
-                        env.process(warpgroup(env, self.sm, self.memory, self.program, block, self.ahead))
-                        for _ in members
-                    ]
-                )
+                yield env.all_of([env.process(group) for group in groups])
             self.sm.running -= 1
             self.ends.append(int(env.now))
+            if self.note is not None:
+                self.note(BLOCK, 0, began, int(env.now), 0, 0)
             block = self.next or self.take()
 
 
@@ -261,18 +285,25 @@ class Played:
     requested: dict[tuple[str, str], int]
 
 
-def play(program: Program, sms: int, slots_per_sm: int, queue: Iterator[Runs]) -> Played:
+def play(
+    program: Program,
+    sms: int,
+    slots_per_sm: int,
+    queue: Iterator[Runs],
+    noted: Callable[[int], Note | None] = lambda sm: None,
+) -> Played:
     """Replay the blocks of `queue` on `sms` SMs with `slots_per_sm` resident blocks each.
 
-    Blocks are handed out breadth-first: one to each SM, then a second one to each, as the hardware does.
+    Blocks are handed out breadth-first: one to each SM, then a second one to each, as the hardware does. `noted` gives
+    for the number of an SM what is told of its operations.
     """
     env = simpy.Environment(0)
     memory = Memory(len(program.tensors), program.sharers)
     machines = [Sm() for _ in range(sms)]
     ends: list[int] = []
     for _ in range(slots_per_sm):
-        for sm in machines:
-            env.process(Slot(env, sm, memory, program, queue, ends).process())
+        for number, sm in enumerate(machines):
+            env.process(Slot(env, sm, memory, program, queue, ends, noted(number)).process())
     env.run()
     if next(queue, None) is not None or any(sm.running for sm in machines):
         raise RuntimeError("a thread block waits for a load that its loop nest never starts")

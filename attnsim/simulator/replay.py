@@ -199,6 +199,6 @@ def _units(kernel: Kernel, costs: Machine, sms: int, rows: tuple[Traffic, ...]) 
         "exp": kernel.total("exps") * costs.exp / sms / PS,
         "fp32": fp32 * costs.fp32 / sms / PS,
         "shared_memory": kernel.total("smem_bytes") * costs.smem_byte / sms / PS,
-        "l2": sum(row.l2_bytes for row in rows) * costs.l2_byte / PS,
+        "l2": sum(row.l2_bytes / (1 if row.written else kernel.multicast) for row in rows) * costs.l2_byte / PS,
         "hbm": sum(row.hbm_bytes for row in rows) * costs.hbm_byte / PS,
     }

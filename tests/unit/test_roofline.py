@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.gpu_files import load_gpu
 from attnsim.models.roofline import Level, Point, Roofline
 from attnsim.models.workload import Workload
-from attnsim.plots.roofline import roofline_figure
+from attnsim.plots.roofline import caption_lines, roofline_axes_of, roofline_figure
 from attnsim.plots.roofline_data import entries, machines
+from attnsim.plots.styles import STYLES, applied, find_style
 
 H100, A100 = load_gpu("h100-sxm5-80gb"), load_gpu("a100-sxm4-80gb")
 
@@ -30,6 +33,9 @@ class Answer:
     hbm_read_bytes: float | None = 2e8
     hbm_write_bytes: float | None = 1e8
     l2_bytes: float | None = 3e9
+    smem_bytes: float | None = 9e9
+    time_low_s: float | None = None
+    time_high_s: float | None = None
     exponentials: float | None = 600e9 / 512
 
 
@@ -59,6 +65,15 @@ def test_at_head_dim_64_the_exponentials_are_as_high_a_ceiling_as_the_tensor_cor
 def test_what_kernels_reach_lies_below_the_datasheet() -> None:
     for diagonal in Roofline(A100, "bf16", 512).diagonals:
         assert 0.3 * diagonal.bytes_per_s < diagonal.achievable_bytes_per_s <= diagonal.bytes_per_s
+    tensor = Roofline(H100, "bf16", 512).ceilings[0]
+    assert tensor.achievable_flops_per_s is not None
+    assert 0.6 * tensor.flops_per_s < tensor.achievable_flops_per_s <= tensor.flops_per_s
+
+
+def test_shared_memory_and_mma_sync_have_roofs_of_their_own() -> None:
+    roofline = Roofline(H100, "bf16", 512)
+    assert roofline.bandwidth("smem") == pytest.approx(132 * 128 * 1.83e9)  # 128 B/clk/SM
+    assert roofline.ceiling("mma_sync") == pytest.approx(0.629 * roofline.ceiling("tensor"), rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +124,10 @@ def test_the_table_holds_what_is_drawn(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     kinds = [row["kind"] for row in rows]
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {
-        "ceiling": 6,
-        "diagonal": 4,
-        "ridge": 4,
-        "point": 4,
+        "ceiling": 8,
+        "diagonal": 6,
+        "ridge": 6,
+        "point": 6,
     }
     first = next(row for row in rows if row["kind"] == "point" and row["level"] == "hbm")
     assert float(first["intensity_flop_per_byte"]) == pytest.approx(2000)
@@ -144,6 +159,52 @@ def test_the_workload_sets_format_and_flops_per_exponential() -> None:
     (machine,) = machines([H100], [Asked(flops_useful=useful, workload=Workload(1, 8, 1024, 64, dtype="fp16"))])
     assert machine.roofline.dtype == "fp16"
     assert machine.roofline.flops_per_exp == 256
+
+
+def test_a_measured_call_is_filled_beside_its_prediction(tmp_path: Path) -> None:
+    answer = Answer(time_low_s=0.9e-3, time_high_s=1.2e-3)
+    (entry,) = entries(machines([H100], [answer]), [answer], [1.25e-3])
+    assert entry.measured_flops_per_s == pytest.approx(480e12)
+    assert entry.interval_flops_per_s == pytest.approx((500e12, 600e9 / 0.9e-3))
+    roofline_figure([H100], [answer], tmp_path / "r.svg", measured=[1.25e-3])
+    rows = list(csv.DictReader((tmp_path / "r.csv").read_text(encoding="utf-8").splitlines()))
+    assert {row["measured_s"] for row in rows if row["kind"] == "point"} == {"0.00125"}
+    assert "Filled: measured" in "".join(caption_lines(machines([H100], [answer]), [entry]))
+    with pytest.raises(InputError, match="2 measured times for 1 predictions"):
+        entries(machines([H100], [answer]), [answer], [1e-3, 1e-3])
+
+
+def test_an_arrow_leads_from_the_unchanged_gpu_to_the_hypothetical_one() -> None:
+    changed = H100.replace("hbm.bandwidth", "6 TB/s")
+    both = [Answer(), Answer("naive"), Answer(changes=changed.changes)]
+    assert [entry.base for entry in entries(machines([H100, changed], both), both)] == [None, None, 1]
+    with applied(find_style("light")):
+        figure = Figure()
+        roofline_axes_of(figure.add_subplot(), [H100, changed], both)
+        assert sum(text.arrow_patch is not None and not text.get_text() for text in figure.axes[0].texts
+                   if isinstance(text, Annotation)) == 1  # fmt: skip
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("width", ["page", "column"])
+def test_every_style_and_width_is_drawn(style: str, width: str, tmp_path: Path) -> None:
+    roofline_figure([H100, A100], ANSWERS, tmp_path / "r.svg", style=style, width=width)
+    text = (tmp_path / "r.svg").read_text(encoding="utf-8")
+    assert find_style(style).colour(0).lower() in text.lower()
+    inches = float(text.split('width="')[1].split("pt")[0]) / 72
+    assert inches == pytest.approx(3.4 if width == "column" else 15.5)
+
+
+def test_unknown_styles_and_latex_that_is_not_there_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="style 'pink' is not known; allowed: light, dark, print, latex"):
+        find_style("pink")
+    with pytest.raises(InputError, match="width 'wide'"):
+        find_style("light", "wide")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(InputError, match="xelatex"):
+        roofline_figure([H100], ANSWERS, tmp_path / "r.pgf")
 
 
 @pytest.mark.parametrize("name", ["r.jpg", "r", "r.txt"])

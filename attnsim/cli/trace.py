@@ -1,0 +1,123 @@
+"""`attnsim trace`: a replay as a trace for Perfetto, and the first turns of an SM as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnsim.cli import options, show
+from attnsim.cli.predict import heading
+from attnsim.cli.progress import busy
+from attnsim.models.errors import InputError
+
+
+def trace(
+    *,
+    gpu: Annotated[str, typer.Option(metavar="ID", help="Built-in id or GPU file.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Trace, .json or .json.gz, for ui.perfetto.dev; one algorithm.")
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="First turns of an SM, .png, .svg or .pdf; a panel an algorithm."),
+    ] = None,
+    algorithm: Annotated[str, typer.Option(help="Names with commas.")] = "flash",
+    batch: options.Batch = 1,
+    heads: options.Heads = None,
+    kv_heads: options.KvHeads = None,
+    seq: options.Seq = None,
+    seq_kv: options.SeqKv = None,
+    head_dim: options.HeadDim = None,
+    head_dim_v: options.HeadDimV = None,
+    dtype: options.Dtype = "bf16",
+    causal: options.Causal = False,
+    window: options.Window = None,
+    mask: options.MaskText = None,
+    passes: options.Pass = "fwd",
+    changes: options.Changes = [],  # noqa: B006
+    cache: Annotated[str, typer.Option(help="warm or cold.")] = "warm",
+    sms: Annotated[int, options._count("SMs in the trace, where the grid is small enough to be played whole.")] = 2,
+    json: options.Json = False,
+) -> None:
+    """Show which unit of an SM does what when."""
+    from attnsim.models.gpu_files import load_gpu
+    from attnsim.plots import perfetto
+    from attnsim.plots.timeline import timeline_figure
+
+    names = options.words([algorithm], "--algorithm")
+    _check(out, picture, names)
+    question = options.workload(
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        seq=seq,
+        seq_kv=seq_kv,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        dtype=dtype,
+        causal=causal,
+        window=window,
+        mask=mask,
+        passes=passes,
+    )
+    machine = options.changed(load_gpu(gpu), changes)
+    from attnsim.api.tracing import traces
+
+    with busy("replaying"):
+        found = traces(question, machine, names, cache=cache, launch="stream", sms=sms)
+    written: list[Path] = []
+    about = {"workload": str(question), "gpu": "; ".join((machine.id, *machine.changes))}
+    if out is not None:
+        written.append(perfetto.write_trace(found[0], out, about))
+    if picture is not None:
+        written += timeline_figure(names, found, picture)
+    kernels = [(name, one.schedule.implementation, kernel) for name, one in zip(names, found, strict=True)
+               for kernel in one.kernels]  # fmt: skip
+    if json:
+        show.print_json(
+            {
+                "algorithm": name,
+                "implementation": implementation,
+                "kernel": kernel.name,
+                "start_s": kernel.start_s,
+                "time_s": kernel.time_s,
+                "sms": kernel.sms,
+                "slices": len(kernel.slices),
+                "left_out": kernel.left_out,
+            }
+            for name, implementation, kernel in kernels
+        )
+        return
+    console = show.console()
+    console.print(f"{heading(question)}\n")
+    lines = [
+        {
+            "algorithm": name,
+            "implementation": implementation,
+            "kernel": kernel.name,
+            "start": show.time_text(kernel.start_s),
+            "time": show.time_text(kernel.time_s),
+            "slices": f"{len(kernel.slices):,}",
+            "shown": kernel.left_out or "everything",
+        }
+        for name, implementation, kernel in kernels
+    ]
+    show.print_rows(console, about["gpu"], lines)
+    console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
+
+
+def _check(out: Path | None, picture: Path | None, names: list[str]) -> None:
+    from attnsim.cli.roofline import check_picture
+    from attnsim.plots import perfetto
+
+    if out is None and picture is None:
+        raise InputError("nothing to write; give --out trace.json.gz, --picture timeline.png or both")
+    if out is not None:
+        perfetto.check_suffix(out)
+        options.check_output(out)
+        if len(names) > 1:
+            raise InputError(f"--out holds one algorithm, {len(names)} are given; give one, or only --picture")
+    if picture is not None:
+        check_picture(picture)

@@ -1,0 +1,196 @@
+"""What each unit of an SM did when: the operations of a replay as slices of time.
+
+A small grid is played whole, on every SM. Of a large one a sample is: one SM stands for all, as in the fast mode, and
+gets the blocks that the first SM would get, in their order. The kernels themselves stand at the times of the replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+from attnsim.models.calibration import Numbers
+from attnsim.models.gpu import Gpu
+from attnsim.models.occupancy import occupancy
+from attnsim.models.schedule import Kernel, Schedule
+from attnsim.simulator.engine import BLOCK, Note, Runs, play
+from attnsim.simulator.grid import launch_order
+from attnsim.simulator.machine import PS, machine
+from attnsim.simulator.memory import traffic
+from attnsim.simulator.program import LOAD, STORE, VECTOR, Program, compile_kernel
+from attnsim.simulator.replay import Cache, LaunchMode, Replay, replay
+
+PLAYED_WHOLE = 60_000
+"""Segment executions of a grid that is played on every SM; a larger one is sampled."""
+SAMPLED_ROUNDS = 4
+"""Rounds of resident blocks in a sample."""
+MOST_SLICES = 20_000
+"""Of one kernel; later operations are left out, and the trace says so."""
+
+UNITS = ("copy", "tensor", "softmax", "store", "block")
+"""Tracks of an SM: loads from issue to landing, MMAs, work on registers, stores, resident blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One operation.
+
+    Parameters
+    ----------
+    sm : int
+    unit : str
+        One of `UNITS`.
+    tensor : str
+        Moved or computed; "" of a block.
+    start_s, end_s : float
+        From the start of its kernel.
+    bytes, hbm_bytes : int, float
+        Moved, and of these from or to HBM.
+    """
+
+    sm: int
+    unit: str
+    tensor: str
+    start_s: float
+    end_s: float
+    bytes: int = 0
+    hbm_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTrace:
+    """The slices of one kernel.
+
+    Parameters
+    ----------
+    name : str
+    start_s, time_s : float
+        In the call, after its launch, as the replay says.
+    blocks_per_sm : int
+    shared_memory_bytes : int
+        Of a block.
+    sms : int
+        SMs whose operations are noted.
+    stands_for : float
+        SMs of the chip for each of them.
+    slices : tuple of Slice
+    left_out : str
+        What the slices do not show, in words; "" when they show everything.
+    """
+
+    name: str
+    start_s: float
+    time_s: float
+    blocks_per_sm: int
+    shared_memory_bytes: int
+    sms: int
+    stands_for: float
+    slices: tuple[Slice, ...]
+    left_out: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The kernels of a call, with the replay that they belong to."""
+
+    schedule: Schedule
+    replay: Replay
+    kernels: tuple[KernelTrace, ...]
+
+
+def trace(
+    schedule: Schedule,
+    gpu: Gpu,
+    numbers: Numbers,
+    *,
+    cache: Cache = "warm",
+    launch: LaunchMode = "stream",
+    sms: int = 2,
+) -> Trace:
+    """Replay `schedule` on `gpu` and note what the first SMs do.
+
+    Parameters
+    ----------
+    schedule, gpu, numbers, cache, launch
+        As for :func:`attnsim.simulator.replay.replay`.
+    sms : int
+        SMs whose operations are noted, where a grid is played whole.
+
+    Raises
+    ------
+    InputError
+        When a block does not fit an SM.
+    """
+    whole = replay(schedule, gpu, numbers, cache=cache, launch=launch)
+    residency = [occupancy(kernel, gpu).blocks_per_sm for kernel in schedule.kernels]
+    running = tuple(min(k.blocks, gpu.sm.count * n) for k, n in zip(schedule.kernels, residency, strict=True))
+    moved = traffic(schedule.kernels, running, gpu, numbers.gpu.l2_capacity_fraction, cache == "warm")
+    kernels, now = [], whole.call_s
+    for kernel, done, resident, rows in zip(schedule.kernels, whole.kernels, residency, moved, strict=True):
+        costs = machine(kernel, gpu, numbers)
+        misses = {(row.written, row.tensor): row.hbm_bytes / row.l2_bytes for row in rows}
+        compiled = partial(compile_kernel, kernel, costs, misses)
+        now += done.launch_s
+        kernels.append(_kernel_trace(kernel, compiled, gpu.sm.count, resident, costs.hbm_byte, sms, now, done.time_s))
+        now += done.time_s
+    return Trace(schedule, whole, tuple(kernels))
+
+
+def _kernel_trace(
+    kernel: Kernel,
+    compiled: partial[Program],
+    chip: int,
+    slots: int,
+    hbm_byte: float,
+    shown: int,
+    start_s: float,
+    time_s: float,
+) -> KernelTrace:
+    runs = [kernel.runs(block_class) for block_class in range(len(kernel.repeats))]
+    active, resident = min(chip, kernel.blocks), min(slots, -(-kernel.blocks // chip))
+    left_out = ""
+    queue: Iterator[Runs] = (runs[block_class] for block_class in launch_order(kernel))
+    if int(kernel.executions().sum()) * kernel.warpgroups <= PLAYED_WHOLE:
+        sharers, played, shown = 1.0, active, min(shown, active)
+        if shown < active:
+            left_out = f"{shown} of {active} SMs"
+    else:
+        sharers, played, shown = float(active), 1, 1
+        count = min(SAMPLED_ROUNDS * resident, -(-kernel.blocks // active))
+        queue = islice(queue, 0, count * active, active)
+        left_out = f"{count} of {kernel.blocks} blocks, on one SM that stands for {active}"
+    program = compiled(sharers=sharers)
+    slices: list[Slice] = []
+    dropped = 0
+
+    def noted(sm: int) -> Note | None:
+        def note(kind: int, tensor: int, start: int, end: int, size: int, hbm: int) -> None:
+            nonlocal dropped
+            if len(slices) >= MOST_SLICES:
+                dropped += 1
+                return
+            name = "" if kind == BLOCK else program.tensors[tensor]
+            hbm_bytes = hbm / (hbm_byte * sharers)
+            slices.append(Slice(sm, _UNIT.get(kind, "tensor"), name, start / PS, end / PS, size, hbm_bytes))
+
+        return note if sm < shown else None
+
+    play(program, played, resident, queue, noted)
+    if dropped:
+        left_out = "; ".join(part for part in (left_out, f"the first {MOST_SLICES:,} operations") if part)
+    return KernelTrace(
+        kernel.name,
+        start_s,
+        time_s,
+        resident,
+        kernel.shared_memory_bytes,
+        shown,
+        active / shown,
+        tuple(slices),
+        left_out,
+    )
+
+
+_UNIT = {LOAD: "copy", STORE: "store", VECTOR: "softmax", BLOCK: "block"}

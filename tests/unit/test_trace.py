@@ -1,0 +1,177 @@
+"""`attnsim trace`: slices that add up to the replay, tracks on which none overlaps, files that open."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import attnsim
+from attnsim.api.tracing import trace
+from attnsim.cli import main
+from attnsim.models.errors import InputError
+from attnsim.models.gpu_files import load_gpu
+from attnsim.plots.perfetto import document, write_trace
+from attnsim.plots.timeline import overlap, timeline_figure
+from attnsim.simulator.trace import MOST_SLICES, UNITS, Trace
+
+SMALL = attnsim.Workload(batch=1, heads_q=8, seq_q=1000, head_dim=64, mask=attnsim.Mask.causal())
+LARGE = attnsim.Workload(batch=8, heads_q=32, seq_q=16384, head_dim=128)
+GPU = "h100-sxm5-80gb"
+
+EVENT = {
+    "type": "object",
+    "required": ["ph", "pid", "tid", "name"],
+    "properties": {
+        "ph": {"enum": ["X", "M", "C"]},
+        "pid": {"type": "integer", "minimum": 0},
+        "tid": {"type": "integer", "minimum": 0},
+        "name": {"type": "string", "minLength": 1},
+        "ts": {"type": "number", "minimum": 0},
+        "dur": {"type": "number", "minimum": 0},
+        "args": {"type": "object"},
+    },
+    "allOf": [
+        {"if": {"properties": {"ph": {"const": "X"}}}, "then": {"required": ["ts", "dur"]}},
+        {"if": {"properties": {"ph": {"const": "C"}}}, "then": {"required": ["ts", "args"]}},
+        {"if": {"properties": {"ph": {"const": "M"}}}, "then": {"required": ["args"]}},
+    ],
+}
+"""Google's "Trace Event Format", the kinds of event that are used here."""
+
+
+NAMES = ["naive", "flash-1", "flash-2", "flash-3", "linear"]
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def found(request: pytest.FixtureRequest) -> Trace:
+    return trace(SMALL, GPU, request.param)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_shown_whole_moves_the_schedules_bytes(name: str) -> None:
+    few = load_gpu(GPU).replace("sm.count", 8)
+    found = trace(SMALL, few, name, sms=8)
+    assert any(kernel.stands_for == 1 for kernel in found.kernels)
+    for kernel, shown in zip(found.schedule.kernels, found.kernels, strict=True):
+        if shown.stands_for == 1 and not shown.left_out:
+            for unit, kind in (("copy", "load"), ("store", "store")):
+                moved = sum(piece.bytes for piece in shown.slices if piece.unit == unit)
+                assert moved == sum(size for (what, _), size in kernel.requested().items() if what == kind)
+            assert sum(piece.unit == "block" for piece in shown.slices) == kernel.blocks
+
+
+def test_kernels_follow_one_another_as_in_the_replay(found: Trace) -> None:
+    for before, after in itertools.pairwise(found.kernels):
+        assert after.start_s >= before.start_s + before.time_s
+    last = found.kernels[-1]
+    assert last.start_s + last.time_s == pytest.approx(found.replay.time_s)
+
+
+def test_slices_lie_inside_their_block_and_units_are_busy_one_at_a_time(found: Trace) -> None:
+    for kernel in found.kernels:
+        begin = min(piece.start_s for piece in kernel.slices)
+        assert begin >= 0 and all(piece.end_s >= piece.start_s for piece in kernel.slices)
+        assert {piece.unit for piece in kernel.slices} <= {*UNITS}
+        for sm, unit in itertools.product(range(kernel.sms), ("tensor", "softmax")):
+            mine = sorted((p.start_s, p.end_s) for p in kernel.slices if p.sm == sm and p.unit == unit)
+            assert all(a[1] <= b[0] + 1e-15 for a, b in itertools.pairwise(mine))
+
+
+def test_the_file_has_the_format_and_no_slices_overlap_on_a_track(found: Trace) -> None:
+    text = json.loads(json.dumps(document(found, {"gpu": GPU}), allow_nan=False))
+    for event in text["traceEvents"]:
+        jsonschema.validate(event, EVENT)
+    tracks: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for event in text["traceEvents"]:
+        if event["ph"] == "X":
+            tracks.setdefault((event["pid"], event["tid"]), []).append(event)
+    named = {(e["pid"], e["tid"]) for e in text["traceEvents"] if e["name"] == "thread_name"}
+    assert {*tracks} <= named
+    for mine in tracks.values():
+        mine.sort(key=lambda event: event["ts"])
+        assert all(a["ts"] + a["dur"] <= b["ts"] + 2e-6 for a, b in itertools.pairwise(mine))
+
+
+def test_the_counters_are_those_of_a_gpu() -> None:
+    events = document(trace(SMALL, GPU, "flash-2", cache="cold"), {})["traceEvents"]
+    rates = [event["args"]["HBM GB/s"] for event in events if event["name"] == "HBM GB/s"]
+    assert max(rates) > 0 and rates[-1] == 0
+    held = [event["args"][event["name"]] for event in events if event["name"] == "shared memory, bytes"]
+    assert 0 < max(held) <= load_gpu(GPU).sm.shared_memory_bytes and min(held) == 0
+
+
+def test_a_large_grid_is_sampled_and_says_so() -> None:
+    found = trace(LARGE, GPU)
+    (kernel,) = found.kernels
+    assert "on one SM that stands for 132" in kernel.left_out and len(kernel.slices) <= MOST_SLICES
+    assert {piece.sm for piece in kernel.slices} == {0}
+
+
+def test_flash_3_hides_softmax_that_flash_1_does_not() -> None:
+    hidden = {}
+    for name in ("flash-1", "flash-3"):
+        (kernel,) = trace(LARGE, GPU, name).kernels
+        end = sorted(piece.end_s for piece in kernel.slices if piece.unit == "softmax")[40]
+        tensor, softmax, both = overlap(kernel, end)
+        hidden[name] = both / min(tensor, softmax)
+    assert hidden["flash-3"] > 0.5 > hidden["flash-1"]
+
+
+def test_the_picture_and_its_table(tmp_path: Path) -> None:
+    names = ["flash-1", "flash-2"]
+    picture, table = timeline_figure(names, [trace(SMALL, GPU, name) for name in names], tmp_path / "first.svg")
+    text = picture.read_text(encoding="utf-8")
+    assert "<svg" in text
+    lines = table.read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("panel,implementation,kernel,unit") and {line.split(",")[0] for line in lines[1:]} == {
+        *names
+    }
+
+
+def test_the_command_writes_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, picture = tmp_path / "trace.json.gz", tmp_path / "turns.png"
+    shape = ["--gpu", GPU, "--heads", "4", "--seq", "512", "--head-dim", "64"]
+    assert main(["trace", *shape, "--out", str(out), "--picture", str(picture)]) == 0
+    assert "written:" in capsys.readouterr().out
+    assert json.loads(gzip.decompress(out.read_bytes()))["otherData"]["gpu"] == GPU
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.with_suffix(".csv").exists()
+    assert main(["trace", *shape, "--out", str(out), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["kernel"] == "flash_fwd" and row["slices"] > 0
+
+
+def test_the_same_trace_is_the_same_file(tmp_path: Path) -> None:
+    first, second = (write_trace(trace(SMALL, GPU), tmp_path / name) for name in ("a.json.gz", "b.json.gz"))
+    assert gzip.decompress(first.read_bytes()) == gzip.decompress(second.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ([], "--out trace.json.gz"),
+        (["--out", "trace.txt"], ".json"),
+        (["--out", "nowhere/trace.json"], "not a folder"),
+        (["--picture", "turns.gif"], ".png"),
+        (["--out", "trace.json", "--algorithm", "flash,naive"], "one algorithm"),
+        (["--out", "trace.json", "--sms", "40"], "1 to 16"),
+        (["--out", "trace.json", "--algorithm", "flush"], "not known"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["trace", "--gpu", GPU, "--heads", "4", "--seq", "512", "--head-dim", "64", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert word in err and err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_what_does_not_fit_the_card_is_refused() -> None:
+    with pytest.raises(InputError, match="more memory"):
+        trace(attnsim.Workload(batch=64, heads_q=64, seq_q=65536, head_dim=128), GPU, "naive")
