@@ -13,6 +13,8 @@ from attnsim.api.choosing import (
     read_algorithm,
     read_conditions,
     read_gpu,
+    under_pattern,
+    without_latent,
     without_window,
 )
 from attnsim.api.prediction import Prediction
@@ -31,9 +33,10 @@ from attnsim.models.registry import ALGORITHMS, Algorithm
 from attnsim.models.schedule import Schedule
 from attnsim.models.workload import Workload
 from attnsim.simulator.replay import Replay
+from attnsim.validation.approximation import approximation_errors
 from attnsim.validation.trust import assess
 
-_LIKE = {name: record.like for name, record in IMPLEMENTATIONS.items()}
+LIKE = {name: record.like for name, record in IMPLEMENTATIONS.items()}
 
 
 def predict(
@@ -55,7 +58,8 @@ def predict(
     Parameters
     ----------
     workload : Workload
-        The question; its mask is taken as it is, window included.
+        The question; its mask is taken as it is, window included. A named pattern (`longformer`, `bigbird`, ...) that
+        is asked for with a band only runs its default mask inside the band.
     gpu : Gpu or str
         A GPU, a built-in id or a path to a GPU file.
     algorithm : str
@@ -94,8 +98,13 @@ def predict(
     machine = read_gpu(gpu)
     conditions = read_conditions(tiles, tile, mode, cache, launch)
     what = read_algorithm(algorithm)
-    record = choose_implementation(what, implementation, workload, machine)
-    answer = _answer(_Question(workload, machine, what, record, conditions, tuple(assumed)))
+    question, said = under_pattern(what, workload), tuple(assumed)
+    if question is not workload:
+        said += (f"mask {question.mask}: the default of {what.name}",)
+    if question.latent is not None and what.name != "mla":
+        question, said = without_latent(question), (*said, "keys and values of every head cached, not the latent")
+    record = choose_implementation(what, implementation, question, machine)
+    answer = _answer(_Question(question, machine, what, record, conditions, said))
     return _with_speedup(answer, machine, conditions) if baseline else answer
 
 
@@ -104,7 +113,7 @@ def compare(
     gpu: Gpu | str,
     algorithms: Sequence[str] = ("naive", "flash"),
     *,
-    implementation: str | None = None,
+    implementation: str | Sequence[str] | None = None,
     tiles: str = "shipped",
     tile: str | tuple[int, int] | None = None,
     mode: str = "fast",
@@ -113,15 +122,16 @@ def compare(
 ) -> list[Prediction]:
     """Predict several algorithms for the same question, in the order given.
 
-    A window in the workload's mask applies to sliding-window and sparse only, patterns to sparse only: the others
+    A window in the workload's mask applies to sliding-window and sparse only, patterns to sparse ones only: the others
     run the full or causal mask, so that the list shows what is saved. `implementation` and `tile` apply to
-    algorithms that have them.
+    algorithms that have them; an algorithm is predicted once for each of several implementations that run it.
 
     Parameters
     ----------
-    workload, gpu, implementation, tiles, tile, mode, cache, launch
+    workload, gpu, tiles, tile, mode, cache, launch
         As for `predict`.
     algorithms : sequence of str
+    implementation : str or sequence of str, optional
 
     Raises
     ------
@@ -132,31 +142,45 @@ def compare(
     chosen = [read_algorithm(name) for name in ([algorithms] if isinstance(algorithms, str) else algorithms)]
     if not chosen:
         raise InputError("no algorithm is given; give one or more, such as naive, flash")
-    named = find_implementation(implementation) if implementation else None
-    if named and not any(named.family in item.families for item in chosen):
-        raise InputError(
-            f"{named.name} runs none of the algorithms {', '.join(item.name for item in chosen)}; "
-            f"add the one it runs: {next(name for name, item in ALGORITHMS.items() if named.family in item.families)}"
-        )
-    fused = [item for item in chosen if item.families not in (("naive",), ("flash-1",), ("linear",))]
+    wanted = [implementation] if isinstance(implementation, str) else implementation or ()
+    named = [find_implementation(name) for name in wanted]
+    for record in named:
+        if not any(record.family in item.families for item in chosen):
+            raise InputError(
+                f"{record.name} runs none of the algorithms {', '.join(item.name for item in chosen)}; add the one it "
+                f"runs: {next(name for name, item in ALGORITHMS.items() if record.family in item.families)}"
+            )
+    fused = [
+        item
+        for item in chosen
+        if item.group != "linear" and item.families not in (("naive",), ("flash-1",), ("mla",))
+    ]
     if tile is not None and not fused:
         raise InputError(f"tile is {shown(tile)}, but {chosen[0].name} has no tile to choose; leave it out")
-    answers = []
+    runs: list[tuple[Algorithm, str | None]] = []
     for item in chosen:
-        answers.append(
-            predict(
-                workload if item.name in ("sliding-window", "sparse") else without_window(workload),
-                gpu,
-                item.name,
-                implementation=named.name if named and named.family in item.families else None,
-                tiles=tiles,
-                tile=tile if item in fused else None,
-                mode=mode,
-                cache=cache,
-                launch=launch,
-            )
+        own = [record.name for record in named if record.family in item.families]
+        runs += [(item, name) for name in own] or [(item, None)]
+    return [
+        predict(
+            asked_of(item, workload),
+            gpu,
+            item.name,
+            implementation=name,
+            tiles=tiles,
+            tile=tile if item in fused else None,
+            mode=mode,
+            cache=cache,
+            launch=launch,
         )
-    return answers
+        for item, name in runs
+    ]
+
+
+def asked_of(algorithm: Algorithm, w: Workload) -> Workload:
+    """The question as an algorithm plays it: without a window or patterns that it does not have."""
+    plays = algorithm.name in ("sliding-window", "sparse") or (algorithm.group == "sparse" and not w.mask.is_band)
+    return w if plays else without_window(w)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +197,7 @@ class _Question:
 
 def _answer(asked: _Question) -> Prediction:
     w, gpu, record, conditions = asked.w, asked.gpu, asked.record, asked.conditions
-    chosen = choose(record.name, _LIKE, gpu)
+    chosen = choose(record.name, LIKE, gpu)
     peak = peak_bytes(record, w)
     schedule: Schedule | None = None
     played: Replay | None = None
@@ -197,7 +221,7 @@ def _prediction(
     )
     tiles = conditions.tiles if tunable(record) else "shipped"
     trust = assess(w, gpu, chosen, record, tiles=tiles, assumed=asked.assumed)
-    notes = schedule.notes if schedule else (_too_large(peak, gpu),)
+    notes = schedule.notes if schedule else (too_large(peak, gpu.hbm.capacity_bytes),)
     if schedule is None:
         trust = replace(trust, reason=f"{notes[0]}; {trust.reason}")
     if algorithm.name == "split-kv" and schedule is not None and schedule.algorithm != "split-kv":
@@ -239,11 +263,13 @@ def _prediction(
         kernels=tuple((kernel.name, kernel.time_s) for kernel in played.kernels) if played else (),
         tile=schedule.tile if schedule else "",
         notes=notes,
+        approximation=() if algorithm.exact else approximation_errors(algorithm.name, w),
     )
 
 
-def _too_large(peak: int, gpu: Gpu) -> str:
-    return f"does not fit: needs {_bytes_text(peak)}, the card has {_bytes_text(gpu.hbm.capacity_bytes)}"
+def too_large(peak: float, capacity: float) -> str:
+    """What is said of a call that needs more memory than the card has, both in bytes."""
+    return f"does not fit: needs {_bytes_text(peak)}, the card has {_bytes_text(capacity)}"
 
 
 def _bytes_text(size: float) -> str:
@@ -257,7 +283,7 @@ def _with_speedup(answer: Prediction, gpu: Gpu, conditions: Conditions) -> Predi
     """The same answer with its speedup over the default naive implementation."""
     if answer.time_s is None:
         return answer
-    plain = without_window(answer.workload)
+    plain = without_latent(without_window(answer.workload))
     default = answer.algorithm == "naive" and answer.implementation == "pytorch" and plain == answer.workload
     if default and conditions.mode == "fast":
         return replace(answer, speedup_vs_naive=1.0)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from attnsim.api.choosing import Conditions
 from attnsim.models.algorithms.flash import flash_peak_bytes, padded
-from attnsim.models.algorithms.linear import peak_memory_bytes as linear_peak_bytes
 from attnsim.models.algorithms.naive import FORMS
 from attnsim.models.algorithms.naive import peak_memory_bytes as naive_peak_bytes
 from attnsim.models.algorithms.own_naive import peak_memory_bytes as own_naive_peak_bytes
@@ -29,8 +28,8 @@ REPLAYED_CANDIDATES = 12
 
 def peak_bytes(record: Implementation, w: Workload) -> int:
     """Least memory of a call, without building its schedule (partial results of split-KV left out)."""
-    if record.family == "linear":
-        return linear_peak_bytes(w)
+    if record.peak_bytes is not None:
+        return record.peak_bytes(w)
     if record.family == "naive":
         return naive_peak_bytes(w, FORMS[record.form]) if record.form else own_naive_peak_bytes(w)
     return flash_peak_bytes(w)
@@ -38,7 +37,7 @@ def peak_bytes(record: Implementation, w: Workload) -> int:
 
 def tunable(record: Implementation) -> bool:
     """Whether an implementation has a tile that can be chosen."""
-    return record.family not in ("naive", "flash-1", "linear")
+    return record.family not in ("naive", "flash-1", "linear", "performer", "linformer", "efficient", "mla")
 
 
 def play(
@@ -53,6 +52,18 @@ def play(
     """
     if conditions.tiles == "retuned" and tunable(record) and "fwd" in w.directions:
         return _retuned(record, w, gpu, numbers, conditions)
+    schedule = scheduled(record, w, gpu, conditions)
+    return schedule, _replay(schedule, gpu, numbers, conditions)
+
+
+def scheduled(record: Implementation, w: Workload, gpu: Gpu, conditions: Conditions) -> Schedule:
+    """The schedule that the conditions ask for, where no replay has to choose its tile.
+
+    Raises
+    ------
+    InputError
+        When a tile does not fit the GPU.
+    """
     if conditions.tiles == "retuned" and tunable(record):
         schedule = record.build(w, gpu, None)  # backward tiles are those the code would choose on this chip
     elif conditions.tile is not None:
@@ -60,7 +71,7 @@ def play(
     else:
         schedule = shipped(record, w, gpu)
     _check_paths(record, schedule, gpu)
-    return schedule, _replay(schedule, gpu, numbers, conditions)
+    return schedule
 
 
 def shipped(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:

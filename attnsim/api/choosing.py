@@ -17,7 +17,7 @@ from attnsim.models.implementations import (
     runs_on,
 )
 from attnsim.models.mask import Mask
-from attnsim.models.registry import ALGORITHMS, Algorithm
+from attnsim.models.registry import ALGORITHMS, MECHANISMS, Algorithm, find_algorithm
 from attnsim.models.workload import Workload
 from attnsim.simulator.replay import Cache, LaunchMode, Mode
 
@@ -108,13 +108,17 @@ def read_algorithm(name: str) -> Algorithm:
     InputError
         Naming the nearest.
     """
-    found = ALGORITHMS.get(name.strip().lower()) if isinstance(name, str) else None
-    if found is None:
+    if isinstance(name, str) and name.strip().lower() in MECHANISMS.keys() - ALGORITHMS.keys():
+        raise InputError(
+            f"algorithm {shown(name)} is a property of the question, not a schedule; ask for a schedule such as flash "
+            "with the flags that make it so (attnsim algorithms lists both)"
+        )
+    if not isinstance(name, str) or name.strip().lower().partition("@")[0] not in ALGORITHMS:
         raise InputError(
             f"algorithm {shown(name)} is not known; {nearest(str(name).lower(), ALGORITHMS)}; "
             f"all: {', '.join(ALGORITHMS)}"
         )
-    return found
+    return find_algorithm(name)
 
 
 def choose_implementation(algorithm: Algorithm, implementation: str | None, w: Workload, gpu: Gpu) -> Implementation:
@@ -151,7 +155,18 @@ def _default(algorithm: Algorithm, gpu: Gpu, w: Workload) -> Implementation:
     return record
 
 
+def under_pattern(algorithm: Algorithm, w: Workload) -> Workload:
+    """The question under the algorithm's own pattern within its band, where its mask has no patterns already."""
+    if not algorithm.mask or not w.mask.is_band:
+        return w
+    return replace(w, mask=Mask.parse(algorithm.mask) & w.mask)
+
+
 def _check_question(algorithm: Algorithm, w: Workload) -> None:
+    if w.latent is None and algorithm.name == "mla":
+        raise InputError("algorithm mla needs a latent: --latent 512x64, or latent=Latent(512, 64)")
+    if algorithm.name == "block-list" and w.mask.is_band:
+        raise InputError("algorithm block-list needs a list: --mask 'blocks 64 0:0 1:0 1:1', or mask=Mask.blocks(...)")
     if algorithm.name == "sliding-window" and not w.mask.is_windowed:
         raise InputError("algorithm sliding-window needs a window: --window 1024, or mask=Mask.sliding_window(1024)")
     if algorithm.name == "split-kv":
@@ -162,6 +177,11 @@ def _check_question(algorithm: Algorithm, w: Workload) -> None:
                 f"algorithm split-kv is for few queries, seq_q is {w.seq_q}; allowed: 1 to {FEW_QUERIES} "
                 "(--pass decode has one)"
             )
+
+
+def without_latent(w: Workload) -> Workload:
+    """The same question with keys and values of every head cached, as multi-head attention has them."""
+    return replace(w, latent=None) if w.latent else w
 
 
 def without_window(w: Workload) -> Workload:

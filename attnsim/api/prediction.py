@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from attnsim.models.workload import Workload
+from attnsim.validation.approximation import ApproximationError
 from attnsim.validation.trust import Trust
 
 
@@ -60,6 +61,8 @@ class Prediction:
         The tile in words.
     notes : tuple of str
         Assumptions of the schedule, or why it does not fit.
+    approximation : tuple of ApproximationError
+        Of an algorithm that is not softmax attention, how far from it it is on stated inputs; else empty.
     """
 
     workload: Workload
@@ -95,6 +98,7 @@ class Prediction:
     kernels: tuple[tuple[str, float], ...]
     tile: str
     notes: tuple[str, ...]
+    approximation: tuple[ApproximationError, ...] = ()
 
     @property
     def hbm_bytes(self) -> int | None:
@@ -114,7 +118,7 @@ class Prediction:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, Trust):
+    if isinstance(value, (ApproximationError, Trust)):
         return _plain(value.to_dict())
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

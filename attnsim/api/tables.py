@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attnsim.api.answering import predict
 from attnsim.api.choosing import read_conditions
+from attnsim.api.prediction import Prediction
 from attnsim.models.case_table import Case, parse_row
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
@@ -17,6 +18,7 @@ from attnsim.models.gpu_fields import nearest, shown
 from attnsim.models.gpu_files import load_gpu
 from attnsim.models.implementation import Implementation
 from attnsim.models.implementations import find_implementation
+from attnsim.models.registry import ALGORITHMS
 from attnsim.models.workload import Workload
 from attnsim.validation.datasets import workload_of
 
@@ -36,7 +38,7 @@ ADDED_COLUMNS = (
 )
 """Columns that a prediction appends, in order."""
 
-OPTIONS = ("dropout",)
+OPTIONS = ("dropout", "latent")
 """Keys of the `options` column that change a prediction; any other is refused rather than ignored."""
 
 IN_ONE_PROCESS = 200
@@ -108,7 +110,7 @@ def _read(frame: pd.DataFrame) -> tuple[list[Answer], list[Case], dict[Case, lis
         try:
             case = replace(parse_row({str(key): cell for key, cell in row.items()}), time_s=None, source="")
         except Exception as error:
-            answers[number] = {"error": _one_line(error)}
+            answers[number] = {"error": one_line(error)}
             continue
         rows_of.setdefault(case, []).append(number)
     return answers, list(rows_of), rows_of
@@ -145,7 +147,7 @@ def predict_case(case: Case, tiles: str = "shipped", mode: str = "fast") -> Answ
     try:
         return _predict_case(case, tiles, mode)
     except Exception as error:
-        return {"error": _one_line(error)}
+        return {"error": one_line(error)}
 
 
 def _predict_case(case: Case, tiles: str, mode: str) -> Answer:
@@ -162,6 +164,11 @@ def _predict_case(case: Case, tiles: str, mode: str) -> Answer:
         baseline=False,
         assumed=_assumed(case, record),
     )
+    return answer_columns(answer)
+
+
+def answer_columns(answer: Prediction) -> Answer:
+    """A prediction as `ADDED_COLUMNS`."""
     return {
         "predicted_s": answer.time_s,
         "predicted_low_s": answer.time_low_s,
@@ -201,8 +208,9 @@ def _algorithm(case: Case, record: Implementation | None) -> str:
     """The row's algorithm; where its implementation runs another, what that runs."""
     if record is None:
         return case.algorithm
-    if record.family in ("naive", "linear", "sparse"):
-        return record.family
+    if record.family in ALGORITHMS and not record.family.startswith("flash"):
+        named = ALGORITHMS.get(case.algorithm)
+        return case.algorithm if named and record.family in named.families else record.family
     return case.algorithm if case.algorithm in ("sliding-window", "split-kv") else "flash"
 
 
@@ -213,6 +221,7 @@ def _assumed(case: Case, record: Implementation | None) -> list[str]:
     return said
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """What the column `error` says of an exception."""
     text = " ".join(str(error).split())
     return text if isinstance(error, InputError) else f"internal error: {type(error).__name__}: {text}"

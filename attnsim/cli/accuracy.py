@@ -46,12 +46,14 @@ def _percent(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _claims(json: bool) -> None:
-    from attnsim.validation.claims import GPT2_GPU, gpt2_medium
+    from attnsim.validation.claims import GPT2_GPU, PAPER, counts, gpt2_medium, speedups
 
-    rows = gpt2_medium()
+    gpt2, stated, exact = gpt2_medium(), speedups(), counts()
     if json:
-        show.print_json(rows)
+        kinds = (("gpt2_medium", gpt2), ("speedup", stated), ("count", exact))
+        show.print_json([{"kind": kind, **row} for kind, rows in kinds for row in rows])
         return
+    out = show.console()
     table = [
         {
             "algorithm": row["algorithm"],
@@ -65,10 +67,46 @@ def _claims(json: bool) -> None:
             "stated": f"{row['published_s'] * 1e3:.1f} ms",
             "of it": f"{row['time_ratio']:.2f}",
         }
-        for row in rows
+        for row in gpt2
     ]
-    title = f"GPT-2 medium attention, forward + backward, {GPT2_GPU} (FlashAttention, arXiv 2205.14135, figure 2)"
-    show.print_rows(show.console(), title, table)
+    show.print_rows(out, f"GPT-2 medium, forward + backward, {GPT2_GPU} ({PAPER}, figure 2)", table)
+    for setting in dict.fromkeys(row["setting"] for row in stated):
+        rows = [row for row in stated if row["setting"] == setting]
+        title = f"{rows[0]['claim']}, {rows[0]['gpu']}: {setting}\n({rows[0]['source']})"
+        show.print_rows(out, title, [_speedup(row) for row in rows], right=("paper", "full", "causal, dropout"))
+    out.print("full: without mask and dropout. The fused kernel is played without dropout's random numbers.\n")
+    show.print_rows(
+        out,
+        "What follows from shapes and datasheets",
+        [
+            {
+                "claim": row["claim"],
+                "stated": f"{row['stated']:,.10g}",
+                "ours": f"{row['ours']:,.10g}",
+                "error": f"{100 * row['error']:.1f} %",
+            }
+            for row in exact
+        ],
+        right=("stated", "ours", "error"),
+        whole=("claim",),
+    )
+
+
+def _speedup(row: dict[str, Any]) -> dict[str, Any]:
+    """A stated speedup beside ours, without a mask and causal with dropout, and how far each is out of the range."""
+    low, high = row["low"], row["high"]
+    return {
+        "seq": row["seq"],
+        "paper": f"{low:g}x" if low == high else f"{low:g} to {high:g}x",
+        "full": show.times_text(row["full"]),
+        "off": _missed(row["full_error"]),
+        "causal, dropout": show.times_text(row["causal"]),
+        "off ": _missed(row["causal_error"]),
+    }
+
+
+def _missed(error: float) -> str:
+    return "within" if error == 0 else f"{100 * error:+.0f} %"
 
 
 def fit(

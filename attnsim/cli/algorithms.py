@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from attnsim.cli import options, show
+
+if TYPE_CHECKING:
+    from attnsim.models.implementation import Implementation
+    from attnsim.models.registry import Algorithm
+
+_GROUPS = {
+    "dense": "Dense: softmax over all pairs that a diagonal band shows",
+    "sparse": "Sparse: softmax over patterns of pairs",
+    "linear": "Linear: no softmax over the keys, an approximation",
+    "sharing": "Sharing of keys and values",
+}
 
 
 def algorithms(json: options.Json = False) -> None:
-    """List algorithms and implementations, the GPUs that run them and where they are calibrated."""
-    from attnsim.api import ALGORITHMS
+    """List mechanisms and implementations, the GPUs that run them and where they are calibrated."""
     from attnsim.models.calibration import calibrations
     from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
     from attnsim.models.implementations import IMPLEMENTATIONS, runs_on
+    from attnsim.models.registry import MECHANISMS
 
-    gpus = [load_gpu(name) for name in builtin_gpu_ids()]
     calibrated: dict[str, list[str]] = {}
     for name, architecture in calibrations():
         calibrated.setdefault(name, []).append(architecture)
-    records: list[dict[str, object]] = []
-    for record in IMPLEMENTATIONS.values():
-        runs = [name for name, item in ALGORITHMS.items() if record.family in item.families]
-        records.append(
-            {
+    if json:
+        gpus = [load_gpu(name) for name in builtin_gpu_ids()]
+        kernels = {
+            record.name: {
                 "implementation": record.name,
-                "algorithms": runs,
+                "algorithms": _algorithms_of(record),
                 "gpus": [gpu.id for gpu in gpus if runs_on(record, gpu)],
                 "compute_capability": list(record.compute_capability),
                 "dtypes": list(record.dtypes),
@@ -32,21 +43,28 @@ def algorithms(json: options.Json = False) -> None:
                 "closed": record.closed,
                 "source": record.source,
             }
-        )
-    if json:
+            for record in IMPLEMENTATIONS.values()
+        }
         show.print_json(
-            {
-                "algorithm": name,
-                "summary": item.summary,
-                "implementations": [r for r in records if name in _list(r)],
-            }
-            for name, item in ALGORITHMS.items()
+            _described(item)
+            | {"implementations": [kernels[r.name] for r in IMPLEMENTATIONS.values() if _runs(r, item)]}
+            for item in MECHANISMS.values()
         )
         return
     out = show.console()
-    show.print_rows(
-        out, "Algorithms (--algorithm)", [{"name": n, "what it is": i.summary} for n, i in ALGORITHMS.items()]
-    )
+    for group, title in _GROUPS.items():
+        rows = [
+            {
+                "name": item.name,
+                "what it is": item.summary,
+                "asked by": "name" if item.selectable else "flags",
+                "first choice": item.implementations[:1],
+            }
+            for item in MECHANISMS.values()
+            if item.group == group
+        ]
+        if rows:
+            show.print_rows(out, title, rows)
     show.print_rows(
         out,
         "Implementations (--implementation)",
@@ -61,12 +79,38 @@ def algorithms(json: options.Json = False) -> None:
             for record in IMPLEMENTATIONS.values()
         ],
     )
+    out.print(
+        "asked by: its name with --algorithm, or the flags of the question (--pass bwd, --dtype fp8, --kv-heads 8).\n"
+        "attnsim explain NAME --gpu ID shows how one is run; docs/mechanisms has a page for each."
+    )
 
 
-def _list(record: dict[str, object]) -> list[str]:
-    found = record["algorithms"]
-    assert isinstance(found, list)
-    return found
+def _described(item: Algorithm) -> dict[str, object]:
+    """The record without its functions."""
+    return {
+        "algorithm": item.name,
+        "title": item.title,
+        "summary": item.summary,
+        "group": item.group,
+        "selectable": item.selectable,
+        "exact": item.exact,
+        "definition": item.definition,
+        "wins": item.wins,
+        "sources": list(item.sources),
+        "example": str(item.example),
+        "mask": item.mask or None,
+    }
+
+
+def _runs(record: Implementation, item: Algorithm) -> bool:
+    """Whether an implementation runs a mechanism: one of its family, or one of those it names."""
+    return record.family in item.families if item.selectable else record.name in item.implementations
+
+
+def _algorithms_of(record: Implementation) -> list[str]:
+    from attnsim.models.registry import ALGORITHMS
+
+    return [name for name, item in ALGORITHMS.items() if _runs(record, item)]
 
 
 def _span(capability: tuple[int, int]) -> str:

@@ -11,6 +11,7 @@ from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.models.gpu import Gpu
+    from attnsim.models.model import Model
     from attnsim.models.workload import Workload
 
 ManyGpus = Annotated[
@@ -41,9 +42,20 @@ Batch = Annotated[int, _count("Sequences.")]
 Heads = Annotated[int | None, _count("Query heads.")]
 KvHeads = Annotated[int | None, _count("Key/value heads; default: as --heads.")]
 Seq = Annotated[int | None, _count("Sequence length; with --pass decode the keys in the cache.")]
+Seqs = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="Sequence length; with --pass decode the keys in the cache. With --layer several with commas.",
+    ),
+]
 SeqKv = Annotated[int | None, _count("Keys, where not as many as queries.")]
 HeadDim = Annotated[int | None, _count("Width of Q and K.")]
 HeadDimV = Annotated[int | None, _count("Width of V; default: as --head-dim.")]
+LatentText = Annotated[
+    str | None,
+    typer.Option("--latent", metavar="RANKxROPE", help="Latent that is cached instead of K and V, such as 512x64."),
+]
 Window = Annotated[int | None, _count("Keys seen to the left, the query's own included; for sliding-window only.")]
 Reach = Annotated[int | None, _count("Keys seen to the left, the query's own included.")]
 Dtype = Annotated[str, typer.Option(help="fp32, fp16, bf16 or fp8.")]
@@ -53,6 +65,8 @@ MaskText = Annotated[
     typer.Option("--mask", metavar="TEXT", help="Patterns for sparse, such as 'causal, window 512, global 16'."),
 ]
 Pass = Annotated[str, typer.Option("--pass", help="fwd, bwd, fwd+bwd or decode.")]
+StyleName = Annotated[str, typer.Option("--style", help="light, dark, print (grey) or latex (serif).")]
+PictureWidth = Annotated[str, typer.Option("--width", help="page, or column of a two-column paper.")]
 Json = Annotated[bool, typer.Option("--json", help="A list of objects on stdout, and nothing else.")]
 
 
@@ -70,8 +84,10 @@ def workload(
     window: int | None = None,
     mask: str | None = None,
     passes: str = "fwd",
+    latent: str | None = None,
+    model: Model | None = None,
 ) -> Workload:
-    """The question that the flags ask.
+    """The question that the flags ask, or, where they filled a model (`attnsim.cli.model_flags`), that it asks.
 
     With ``--pass decode`` alone, `seq` is the length of the cache and there is one query a sequence; with
     `seq_kv` too, that is the cache and `seq` the queries.
@@ -81,11 +97,15 @@ def workload(
     InputError
     """
     from attnsim.models.mask import Mask
-    from attnsim.models.workload import Workload
+    from attnsim.models.workload import Latent, Workload
 
     for flag, value in (("--heads", heads), ("--seq", seq), ("--head-dim", head_dim)):
-        if value is None:
+        if value is None and (model is None or flag == "--seq"):
             raise InputError(f"{flag} is missing; give {flag} N, or a table of questions with --cases")
+    if model is not None and latent is not None:
+        raise InputError(f"--latent {latent} and --model exclude each other; a model says itself what it caches")
+    if model is not None and seq is not None:
+        return model.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype)
     assert heads is not None and seq is not None and head_dim is not None
     queries, keys = seq, seq_kv or seq
     if passes == "decode" and seq_kv is None:
@@ -108,7 +128,26 @@ def workload(
         dtype=dtype,
         passes=passes,
         mask=visible,
+        latent=Latent.parse(latent) if latent is not None else None,
     )
+
+
+def lengths(text: str | None) -> list[int | None]:
+    """The lengths of ``--seq``, one or several with commas; without the flag one that is not known.
+
+    Raises
+    ------
+    InputError
+    """
+    if text is None:
+        return [None]
+    found: list[int | None] = []
+    for word in text.split(","):
+        try:
+            found.append(_whole(word.strip()))
+        except typer.BadParameter as error:
+            raise InputError(f"--seq: {error.message}; several with commas and --layer") from None
+    return list(dict.fromkeys(found))
 
 
 def words(values: list[str], flag: str) -> list[str]:

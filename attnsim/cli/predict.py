@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import options, show
+from attnsim.cli import model_flags, options, show
+from attnsim.cli.layer import predict_layers
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.api import Prediction
     from attnsim.models.gpu import Gpu
     from attnsim.models.workload import Workload
+
+_USUAL = ("naive", "flash")
+"""Algorithms shown where none is named."""
 
 
 def predict(
@@ -26,14 +30,21 @@ def predict(
     algorithm: Annotated[
         str, typer.Option(help="Names with commas; default: naive,flash, and what has the window or the patterns.")
     ] = "",
-    implementation: Annotated[str | None, typer.Option(help="Whose kernels to imitate.")] = None,
+    implementation: Annotated[
+        str, typer.Option(help="Whose kernels to imitate; with commas, each of them that runs the algorithm.")
+    ] = "",
+    model: model_flags.ModelName = None,
+    layer: Annotated[
+        bool, typer.Option("--layer", help="The whole attention layer of --model, with its projections; cold L2.")
+    ] = False,
     batch: options.Batch = 1,
     heads: options.Heads = None,
     kv_heads: options.KvHeads = None,
-    seq: options.Seq = None,
+    seq: options.Seqs = None,
     seq_kv: options.SeqKv = None,
     head_dim: options.HeadDim = None,
     head_dim_v: options.HeadDimV = None,
+    latent: options.LatentText = None,
     dtype: options.Dtype = "bf16",
     causal: options.Causal = False,
     window: options.Window = None,
@@ -60,11 +71,27 @@ def predict(
         raise InputError(f"--out {out} goes with --cases; for one question use --json and redirect it")
     if not gpu:
         raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them), or a table with --cases")
+    filled = None
+    if model is not None:
+        filled = model_flags.filled(
+            model, heads=heads, kv_heads=kv_heads, head_dim=head_dim, head_dim_v=head_dim_v, causal=causal,
+            window=window, mask=mask,
+        )  # fmt: skip
+    lengths = options.lengths(seq)
+    if layer:
+        predict_layers(
+            context, filled, gpu=gpu, changes=changes, lengths=lengths, batch=batch, seq_kv=seq_kv, passes=passes,
+            dtype=dtype, algorithm=algorithm, implementation=implementation, mode=mode, cache=cache, launch=launch,
+            json=json,
+        )  # fmt: skip
+        return
+    if len(lengths) > 1:
+        raise InputError(f"--seq {seq} has several lengths, which go with --layer; give one, or a table with --cases")
     question = options.workload(
         batch=batch,
         heads=heads,
         kv_heads=kv_heads,
-        seq=seq,
+        seq=lengths[0],
         seq_kv=seq_kv,
         head_dim=head_dim,
         head_dim_v=head_dim_v,
@@ -73,16 +100,21 @@ def predict(
         window=window,
         mask=mask,
         passes=passes,
+        latent=latent,
+        model=filled.model if filled else None,
     )
     only = only_for(question)
-    usual = ("naive", "flash", *only[:1], *_run_by(implementation))
+    imitated = options.words([implementation], "--implementation") if implementation else []
+    fused = "mla" if question.latent and "bwd" not in question.directions else "flash"
+    usual = ("naive", fused, *only[:1], *_run_by(imitated))
     names = options.words([algorithm or ",".join(dict.fromkeys(usual))], "--algorithm")
     if only and not set(only) & set(names):
-        told = f"--window {window}" if window else f"--mask {mask!r}"
-        raise InputError(f"{told} is for {' and '.join(only)}, not for --algorithm {','.join(names)}; add {only[0]}")
+        told = f"--window {window}" if window else f"--mask {mask!r}" if mask else f"the mask of --model {model}"
+        who = " and ".join(only) if question.mask.is_band else only[0]
+        raise InputError(f"{told} is for {who}, not for --algorithm {','.join(names)}; add {only[0]}")
     if tile is not None and tiles is not None:
         raise InputError(f"--tile {tile} and --tiles {tiles} exclude each other; leave one out")
-    asked = _Asked(names, implementation, tile, mode, cache, launch)
+    asked = _Asked(names, imitated, tile, mode, cache, launch)
     from attnsim.models.gpu_files import load_gpu
 
     machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
@@ -97,7 +129,7 @@ def predict(
                 print(f"{group.title}: {group.refusal}", file=sys.stderr)
         show.print_json(item.to_dict() for group in groups for item in group.predictions)
         return
-    _print(question, groups)
+    _print(question, groups, f"{filled.title}: " if filled else "")
 
 
 @dataclass(frozen=True)
@@ -118,7 +150,7 @@ class _Asked:
     """The flags that stay the same from GPU to GPU."""
 
     names: list[str]
-    implementation: str | None
+    implementations: list[str]
     tile: str | None
     mode: str
     cache: str
@@ -148,7 +180,7 @@ class _Asked:
             question,
             gpu,
             self.names,
-            implementation=self.implementation,
+            implementation=self.implementations,
             tiles=way,
             tile=self.tile,
             mode=self.mode,
@@ -161,10 +193,10 @@ def _way(way: str) -> str:
     return "" if way == "shipped" else f", {way} tiles"
 
 
-def _print(question: Workload, groups: list[_Group]) -> None:
+def _print(question: Workload, groups: list[_Group], model: str) -> None:
     out = show.console()
     names = [item.algorithm for group in groups for item in group.predictions]
-    out.print(f"{heading(question, names)}\n")
+    out.print(f"{model}{heading(question, names)}\n")
     for group in groups:
         if group.refusal:
             out.print(f"{group.title}\n{group.refusal}\n")
@@ -178,21 +210,22 @@ def _print(question: Workload, groups: list[_Group]) -> None:
 def only_for(question: Workload) -> tuple[str, ...]:
     """The algorithms that play the question's mask, where others would see more keys."""
     if not question.mask.is_band:
-        return ("sparse",)
+        from attnsim.api import ALGORITHMS
+
+        return tuple(name for name, item in ALGORITHMS.items() if item.group == "sparse")
     return ("sliding-window", "sparse") if question.mask.is_windowed else ()
 
 
-def _run_by(implementation: str | None) -> tuple[str, ...]:
-    """The algorithm that an implementation runs, where it is not one of the usual two."""
-    if implementation is None:
+def _run_by(implementations: list[str]) -> tuple[str, ...]:
+    """An algorithm of each implementation, where it runs neither of the usual two."""
+    if not implementations:
         return ()
     from attnsim.api import ALGORITHMS
     from attnsim.models.implementations import find_implementation
 
-    family = find_implementation(implementation).family
-    if any(family in ALGORITHMS[name].families for name in ("naive", "flash")):
-        return ()
-    return tuple(name for name, item in ALGORITHMS.items() if family in item.families)[:1]
+    families = {find_implementation(name).family for name in implementations}
+    others = [family for family in families if not any(family in ALGORITHMS[name].families for name in _USUAL)]
+    return tuple(next(name for name, item in ALGORITHMS.items() if family in item.families) for family in others)
 
 
 def heading(question: Workload, shown: Collection[str] = ()) -> str:
@@ -205,7 +238,11 @@ def heading(question: Workload, shown: Collection[str] = ()) -> str:
 
 def _players(question: Workload, shown: Collection[str]) -> str:
     """Those of the algorithms shown that play the question's mask; the usual one where none is named."""
-    return " and ".join([name for name in only_for(question) if name in shown] or only_for(question)[:1])
+    return _listed([name for name in only_for(question) if name in shown] or only_for(question)[:1])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def caption(question: Workload, based: bool, shown: Collection[str] = ()) -> str:
@@ -214,6 +251,8 @@ def caption(question: Workload, based: bool, shown: Collection[str] = ()) -> str
     if based:
         text += "vs base: over the unchanged GPU. "
     text += "TFLOP/s: useful FLOPs (visible pairs only) over the time."
+    if question.latent is not None and set(shown) - {"mla"}:
+        text += " Only mla reads the latent; the others attend K and V of every head, cached so."
     if only_for(question):
         who, what = _players(question, shown), "window" if question.mask.is_band else "patterns"
         text += f" Only {who} {'have' if ' and ' in who else 'has'} the {what}; the others see all keys"

@@ -78,6 +78,11 @@ def times_text(ratio: float | None) -> str:
     return NOTHING if ratio is None else f"{number(ratio)}x"
 
 
+def bound_text(bound: str | None) -> str:
+    """The unit that bounds a call, as people write it."""
+    return _UNIT_NAMES.get(bound or "", bound or NOTHING)
+
+
 def print_predictions(
     out: Console, title: str, predictions: Sequence[Prediction], unchanged: Sequence[Prediction] = ()
 ) -> None:
@@ -98,8 +103,8 @@ def print_predictions(
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("trust", no_wrap=True)
     before = {(item.algorithm, item.implementation): item.time_s for item in unchanged}
-    for item in predictions:
-        cells = [item.algorithm, time_text(item.time_s) if item.fits else "too large"]
+    for item, name in zip(predictions, _names(predictions), strict=True):
+        cells = [name, time_text(item.time_s) if item.fits else "too large"]
         cells += [
             interval_text(item.time_low_s, item.time_high_s, item.time_s),
             times_text(item.speedup_vs_naive),
@@ -111,7 +116,7 @@ def print_predictions(
         cells += [
             number(None if item.hbm_bytes is None else item.hbm_bytes / 1e9),
             number(None if flops is None else flops / 1e12),
-            _UNIT_NAMES.get(item.bound or "", item.bound or NOTHING),
+            bound_text(item.bound),
             NOTHING if item.blocks_per_sm is None else str(item.blocks_per_sm),
             number(item.waves),
             _LEVEL_NAMES[item.trust.level],
@@ -124,24 +129,52 @@ def print_predictions(
 def print_remarks(out: Console, predictions: Sequence[Prediction]) -> None:
     """What the tables cannot hold: implementations, tiles, notes, and why to trust a time so far."""
     lines: list[str] = []
+    names = _names(predictions)
     for item in predictions:
         tiles = "" if item.tiles == "shipped" else f" ({item.tiles})"
         if item.tile:
             lines.append(f"{item.algorithm}: {item.implementation}, tile {item.tile}{tiles}")
     about: dict[str, list[str]] = {}
-    for item in predictions:
+    for item, name in zip(predictions, names, strict=True):
         for note in item.notes:
-            about.setdefault(note, []).append(item.algorithm)
-    for item in predictions:
+            about.setdefault(note, []).append(name)
+    for item, name in zip(predictions, names, strict=True):
         for part in item.trust.reason.split("; "):
-            if part not in about or item.algorithm not in about[part]:
-                about.setdefault(f"trust: {part}", []).append(item.algorithm)
-    everyone = {item.algorithm for item in predictions}
-    for text, names in about.items():
-        whose = list(dict.fromkeys(names))
+            if part not in about or name not in about[part]:
+                about.setdefault(f"trust: {part}", []).append(name)
+    everyone = set(names)
+    for text, named in about.items():
+        whose = list(dict.fromkeys(named))
         lines.append(text if set(whose) == everyone else f"{text} ({', '.join(whose)})")
+    lines += _approximations(predictions, names)
     for line in dict.fromkeys(lines):
         out.print(line)
+
+
+def _approximations(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str]:
+    """One line on how far those that are not softmax attention are from it."""
+    rough = {name: item.approximation for item, name in zip(predictions, names, strict=True) if item.approximation}
+    if not rough:
+        return []
+    stated = next(iter(rough.values()))
+    deviations = " / ".join(f"{one.score_deviation:g}" for one in stated)
+    sizes = [f"{name} {' / '.join(number(100 * one.relative, 2) for one in found)} %" for name, found in rough.items()]
+    return [
+        f"error of O against softmax attention, untrained, on Gaussian inputs (N {stated[0].seq}, head_dim "
+        f"{stated[0].head_dim}, scores of deviation {deviations}): {', '.join(sizes)}"
+    ]
+
+
+def _names(predictions: Sequence[Prediction]) -> list[str]:
+    """What to call each prediction: its algorithm, and its implementation where a GPU shows several of that."""
+    runs: dict[tuple[object, ...], set[str]] = {}
+    keys = [(item.algorithm, item.gpu, item.changes) for item in predictions]
+    for key, item in zip(keys, predictions, strict=True):
+        runs.setdefault(key, set()).add(item.implementation)
+    return [
+        f"{item.algorithm}/{item.implementation}" if len(runs[key]) > 1 else item.algorithm
+        for key, item in zip(keys, predictions, strict=True)
+    ]
 
 
 def _table() -> Table:

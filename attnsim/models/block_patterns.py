@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from attnsim.models.patterns import Bools, Ints, Spans, Tiles, check_counts, exp
 
 COMPARED_CELLS = 40
 """Most cells of a pattern that a tile may cut and still be compared by content."""
+
+COMPARED_DRAWS = 32
+"""Most random blocks of a row that are compared one by one; more are looked up in a table of all blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,22 @@ class Random:
         blocks = -(-seq_kv // self.block)
         count = min(self.count, blocks)
         drawn = np.empty((len(row_block), count), dtype=np.int64)
+        table = _Table(len(row_block), blocks) if count > COMPARED_DRAWS else None
         for number in range(count):
             last = blocks - count + number
             upper = _hashed(self.seed, row_block, number) >> np.uint64(32)
             drawn[:, number] = upper * np.uint64(last + 1) >> np.uint64(32)
-            taken = (drawn[:, :number] == drawn[:, number, None]).any(axis=1)
-            drawn[taken, number] = last
+            draw = drawn[:, number]
+            taken = table.has(draw) if table else (drawn[:, :number] == draw[:, None]).any(axis=1)
+            draw[taken] = last
+            if table:
+                table.add(draw)
         return drawn
+
+    def _draws_around(self, row_block: Ints, seq_kv: int) -> tuple[int, Ints]:
+        """The lowest of some row blocks, and the draws of all from that to the highest."""
+        lowest, highest = (int(row_block.min()), int(row_block.max())) if row_block.size else (0, -1)
+        return lowest, _draws(self, lowest, highest + 1, seq_kv)
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
         """Whether the key's block was drawn for the position's block."""
@@ -90,8 +103,12 @@ class Random:
 
     def _member_at(self, seq_kv: int) -> Callable[[Ints, Ints], Bools]:
         def member(row_block: Ints, key_block: Ints) -> Bools:
-            lowest, highest = int(row_block.min(initial=0)), int(row_block.max(initial=0))
-            drawn = self.draws(np.arange(lowest, highest + 1), seq_kv)
+            lowest, drawn = self._draws_around(row_block, seq_kv)
+            if drawn.shape[1] > COMPARED_DRAWS:
+                table = _Table(len(drawn), max(int(drawn.max(initial=0)), int(key_block.max(initial=0))) + 1)
+                for draw in drawn.T:
+                    table.add(draw)
+                return np.asarray(table.seen[row_block - lowest, key_block])
             seen = np.zeros(np.broadcast_shapes(row_block.shape, key_block.shape), dtype=np.bool_)
             for draw in drawn.T:
                 seen |= draw[row_block - lowest] == key_block
@@ -102,7 +119,8 @@ class Random:
     def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
         """One interval for each drawn block of each row block that a row tile cuts."""
         entry, row_block = _row_blocks(row_tile, self.block, tiles)
-        drawn = self.draws(row_block, tiles.seq_kv)
+        lowest, drawn = self._draws_around(row_block, tiles.seq_kv)
+        drawn = drawn[row_block - lowest]
         start = drawn.reshape(-1) * self.block
         return np.repeat(row_tile[entry], drawn.shape[1]), start, start + self.block
 
@@ -112,6 +130,27 @@ class Random:
 
     def __str__(self) -> str:
         return f"random {self.count}x{self.block} seed {self.seed}"
+
+
+@lru_cache(maxsize=4)
+def _draws(part: Random, first: int, stop: int, seq_kv: int) -> Ints:
+    """The draws of a range of row blocks, which are asked for again and again while its tiles are looked at."""
+    return part.draws(np.arange(first, stop), seq_kv)
+
+
+class _Table:
+    """The blocks drawn for each row, to be looked up where they are many."""
+
+    def __init__(self, rows: int, blocks: int) -> None:
+        self.row, self.seen = np.arange(rows), np.zeros((rows, blocks), dtype=np.bool_)
+
+    def has(self, block: Ints) -> Bools:
+        """Whether each row has its block."""
+        return np.asarray(self.seen[self.row, block])
+
+    def add(self, block: Ints) -> None:
+        """Give each row one more."""
+        self.seen[self.row, block] = True
 
 
 @dataclass(frozen=True, slots=True)

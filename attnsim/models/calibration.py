@@ -194,6 +194,7 @@ def choose(implementation: str, like: Mapping[str, str], gpu: Gpu, known: Collec
     Parameters
     ----------
     implementation : str
+        ``NAME@N`` has the numbers of ``NAME``.
     like : mapping of str to str
         Implementation to the one whose calibration stands in for it ("" at the end of the chain).
     gpu : Gpu
@@ -206,6 +207,7 @@ def choose(implementation: str, like: Mapping[str, str], gpu: Gpu, known: Collec
         for key, found in calibrations().items()
         if known is None or {*found.domain.gpus, found.gpu} <= {*known}
     }
+    implementation = implementation.partition("@")[0]
     name, seen = implementation, set[str]()
     while name and name not in seen:
         seen.add(name)

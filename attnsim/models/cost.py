@@ -20,7 +20,7 @@ from attnsim.models.cost_parts import Part
 from attnsim.models.cost_table import CostTable, ShapeTable, costs
 from attnsim.models.gpu import Gpu
 from attnsim.models.implementation import Implementation, Needed, Shape
-from attnsim.models.implementations import IMPLEMENTATIONS, find_implementation
+from attnsim.models.implementations import find_implementation
 from attnsim.models.schedule import Kernel, Schedule
 from attnsim.models.tile_sums import visible_pairs
 from attnsim.models.workload import Workload
@@ -148,8 +148,8 @@ def _needed_exponentials(w: Workload) -> int:
 
 
 def _parts(w: Workload, schedule: Schedule) -> list[Part]:
-    record = IMPLEMENTATIONS.get(schedule.implementation)
-    if record is not None and record.closed_form is not None:
+    record = find_implementation(schedule.implementation)
+    if record.closed_form is not None:
         return record.closed_form(w, schedule)
     if schedule.algorithm == "naive":
         form = find_implementation(schedule.implementation).form

@@ -97,8 +97,8 @@ def _outputs(w: Workload, splits: int, lse: bool) -> tuple[Moved, ...]:
     return (*out, store("LSE", rows * 4)) if lse else out
 
 
-def backward(w: Workload, t: Tiling) -> Part:
-    """The main backward kernel (arXiv 2307.08691, algorithm 2): one block per key tile, dQ summed in fp32."""
+def backward(w: Workload, t: Tiling, *, dq: bool = True) -> Part:
+    """The main backward kernel (arXiv 2307.08691, algorithm 2): one block per key tile; dQ summed in fp32 if asked."""
     left, right = _mask(w)
     band = Band.of_keys(w.seq_q, w.seq_kv, left, right, t.keys)
     heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
@@ -115,20 +115,23 @@ def backward(w: Workload, t: Tiling) -> Part:
         """Operand rows read: 8 warps as 4 x 2 read A four times and B twice, a wgmma pair each once."""
         return 2 * (2 * a + b) if half else 2 * ((a + b) // 2)
 
-    products = reads(m, n) * (d_pad + dv_pad) + reads(n, dv_pad) * m + reads(m, d_pad) * n + reads(n, d_pad) * m
+    products = reads(m, n) * (d_pad + dv_pad) + reads(n, dv_pad) * m + reads(n, d_pad) * m
+    products += reads(m, d_pad) * n if dq else 0
+    widths = (d_pad, dv_pad, dv_pad, d_pad, *((d_pad,) if dq else ()))
+    accumulated = store("dQ accum", heads * visits * m * d_pad * 4, heads * seen * d_pad * 4)
     return Part(
-        "flash_bwd",
+        "flash_bwd" if dq else "flash_bwd_dkdv",
         (
             load("K", heads * keys * d * e, kv * keys * d * e),
             load("V", heads * keys * dv * e, kv * keys * dv * e),
             load("Q", heads * q_rows * d * e, heads * seen * d * e),
             load("LSE, D", heads * q_rows * 8, _outside_lse(w, heads * seen)),
             load("dO", heads * q_rows * dv * e, heads * seen * dv * e),
-            store("dQ accum", heads * visits * m * d_pad * 4, heads * seen * d_pad * 4),
+            *((accumulated,) if dq else ()),
             store(f"dK{expanded}", heads * w.seq_kv * d * e),
             store(f"dV{expanded}", heads * w.seq_kv * dv * e),
         ),
-        flops=heads * visits * sum(4 * (m * n * width // 2) for width in (d_pad, dv_pad, dv_pad, d_pad, d_pad)),
+        flops=heads * visits * sum(4 * (m * n * width // 2) for width in widths),
         exponentials=heads * visits * 2 * (m * n // 2),
         smem_bytes=heads * visits * products * e,
     )

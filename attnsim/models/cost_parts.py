@@ -85,6 +85,7 @@ def gemm(
     shape: tuple[int, int, int],
     tensors: tuple[str, str, str],
     element_bytes: tuple[int, int, int],
+    rows: int = 128,
 ) -> Part:
     """A batched GEMM on C tiles of 128 x 128 (x 64 where C is no wider): A is read once per column of tiles.
 
@@ -96,15 +97,17 @@ def gemm(
         m, n, k.
     tensors, element_bytes : tuples
         Of A, B and C; unique bytes are counted as if every batch entry had its own B.
+    rows : int
+        Of a C tile.
     """
     m, n, k = shape
     width = 64 if n <= 64 else 128
-    down, across, deep = -(-m // 128), -(-n // width), -(-k // 32)
+    down, across, deep = -(-m // rows), -(-n // width), -(-k // 32)
     a, b, c = element_bytes
     steps = batch * down * across * deep
     # Four warps in a grid of two columns: each row of A is read twice from shared memory, each column of B
     # twice.
-    operands = (2 * 128 + 2 * width) * 32 * a
+    operands = (2 * rows + 2 * width) * 32 * a
     return Part(
         name,
         (
@@ -112,7 +115,7 @@ def gemm(
             load(tensors[1], batch * k * n * down * b, batch * k * n * b),
             store(tensors[2], batch * m * n * c),
         ),
-        flops=steps * 2 * 128 * width * 32,
+        flops=steps * 2 * rows * width * 32,
         smem_bytes=steps * operands,
     )
 

@@ -1,11 +1,10 @@
-"""What a GPU file may contain: its structure for pydantic and the JSON Schema, and a strict YAML reader."""
+"""What a GPU file may contain: its structure for pydantic and the JSON Schema."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -21,15 +20,14 @@ from pydantic import (
 from attnsim.models.errors import InputError
 from attnsim.models.gpu_fields import FIELDS, nearest, shown
 from attnsim.models.gpu_rules import ARCHITECTURES, MEMORY_KINDS, REQUIRED
+from attnsim.models.strict_yaml import read_yaml
 
-MAX_FILE_BYTES = 256 * 1024
 KINDS = ("datasheet", "measured", "derived", "assumed")
 SECTIONS = tuple(dict.fromkeys(key.split(".")[0] for key in FIELDS))
 ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 CAPABILITIES = tuple(f"{number // 10}.{number % 10}" for number in ARCHITECTURES)
 
 _FIGURE = f"{{value: ..., kind: {'|'.join(KINDS)}, source: '...'}}"
-_MAX_DEPTH = 16  # a figure's fields are at depth 3
 _FIGURE_DEPTH = 2  # hbm.bandwidth
 
 _STRICT = ConfigDict(extra="forbid", frozen=True)
@@ -105,7 +103,7 @@ def read_document(path: Path) -> dict[str, Any]:
     InputError
         One line naming the file, the key, what was given and what is allowed.
     """
-    content = _read_yaml(path)
+    content = read_yaml(path, "GPU")
     if not isinstance(content, dict):
         raise InputError(f"{path.name}: holds {_kind_of(content)}; write keys such as 'extends: h100-sxm5-80gb'")
     try:
@@ -113,66 +111,6 @@ def read_document(path: Path) -> dict[str, Any]:
     except ValidationError as error:
         raise InputError(f"{path.name}: {_reworded(error)}") from None
     return checked.model_dump(exclude_none=True, exclude_defaults=True)
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe YAML that refuses a key given twice, where YAML itself would silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
-                raise InputError(f"line {key_node.start_mark.line + 1}: keys must be plain words")
-            if key_node.value in seen:
-                raise InputError(f"line {key_node.start_mark.line + 1}: {key_node.value} is given twice; keep one")
-            seen.add(key_node.value)
-        found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return found
-
-
-# PyYAML looks constructors up by tag on the class; the stock one for maps would call flatten_mapping first.
-def _construct_map(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    return loader.construct_mapping(node, deep=True)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _construct_map)
-
-
-def _read_yaml(path: Path) -> object:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a GPU file or a built-in id") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise InputError(f"{path.name}: is larger than {MAX_FILE_BYTES // 1024} KiB; a GPU file holds about 10 KiB")
-    try:
-        text = raw.decode("utf-8")
-        _check_depth(text)
-        return yaml.load(text, Loader=_Loader)
-    except InputError as error:
-        raise InputError(f"{path.name}: {error}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path.name}: is not UTF-8 text; save it as UTF-8") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}: " if mark else ""
-        problem = getattr(error, "problem", None) or "cannot be read as YAML"
-        raise InputError(f"{path.name}: {line}{' '.join(str(problem).split())}; correct the YAML") from None
-    except ValueError as error:  # dates such as 2024-99-99
-        raise InputError(f"{path.name}: {' '.join(str(error).split())}; correct the YAML") from None
-
-
-def _check_depth(text: str) -> None:
-    """Refuse deep nesting by walking the events first: libyaml's composer recurses and would crash on it."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > _MAX_DEPTH:
-                raise InputError(f"nested more than {_MAX_DEPTH} deep; correct the YAML")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
 
 
 def _reworded(error: ValidationError) -> str:

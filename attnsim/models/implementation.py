@@ -39,7 +39,8 @@ class Implementation:
     Parameters
     ----------
     name : str
-    family : {"naive", "flash-1", "flash-2", "flash-3", "sparse", "linear"}
+    family : {"naive", "flash-1", "flash-2", "flash-3", "sparse", "linear", "performer", "linformer", "efficient",
+        "mla"}
         Loop order.
     build : callable
         (workload, gpu, tile or None) to Schedule.
@@ -60,7 +61,8 @@ class Implementation:
         Directions it has kernels for.
     largest_head_dim : int
     form : str
-        Of unfused attention, which passes it makes (:data:`attnsim.models.algorithms.naive.FORMS`).
+        Of unfused attention, which passes it makes (:data:`attnsim.models.algorithms.naive.FORMS`); of latent attention
+        "absorbed", "decompressed" or, without the products with W_UK and W_UV, "attention".
     closed_form : callable, optional
         (workload, schedule) to the closed form of each of its kernels, where :mod:`attnsim.models.cost` does not know
         them by name.
@@ -68,6 +70,10 @@ class Implementation:
         Whether it plays masks with patterns beside their band.
     needed : callable, optional
         Useful work of a workload, where it is not that of softmax attention (:func:`attnsim.models.cost.useful_flops`).
+    peak_bytes : callable, optional
+        Least memory of a call without building its schedule, where its family does not tell.
+    sized : callable, optional
+        Its twin ``NAME@N``, where the algorithm has a number to choose (random features, projected keys).
     """
 
     name: str
@@ -86,3 +92,5 @@ class Implementation:
     closed_form: ClosedForm | None = None
     patterns: bool = False
     needed: Callable[[Workload], Needed] | None = None
+    peak_bytes: Callable[[Workload], int] | None = None
+    sized: Callable[[int], Implementation] | None = None

@@ -17,13 +17,18 @@ from attnsim.models.algorithms.flash_backward import BackwardTile, flash_backwar
 from attnsim.models.algorithms.helpers import cache_write, combine, copy_rows, split_count, store_cache
 from attnsim.models.algorithms.naive import FORMS, naive
 from attnsim.models.algorithms.passes import Access, streaming
+from attnsim.models.algorithms.two_pass_backward import closed_form as two_pass_closed_form
+from attnsim.models.algorithms.two_pass_backward import two_pass_backward
 from attnsim.models.errors import InputError
+from attnsim.models.framework_kernels import FRAMEWORK_KERNELS
 from attnsim.models.gpu import Gpu
 from attnsim.models.implementation import Builder, Implementation, Shape
+from attnsim.models.latent_kernels import MLA, preferred
+from attnsim.models.linear_implementations import LINEAR_IMPLEMENTATIONS
 from attnsim.models.mask import Mask
 from attnsim.models.occupancy import occupancy
 from attnsim.models.own_kernels import OWN_KERNELS
-from attnsim.models.registry import ALGORITHMS
+from attnsim.models.registry import find_algorithm, sizing
 from attnsim.models.retune import check_tile
 from attnsim.models.schedule import Kernel, Path, Schedule
 from attnsim.models.workload import LARGEST, Workload
@@ -257,6 +262,12 @@ def generic_flash(name: str, choose: Callable[[Workload, Gpu], FlashTile]) -> Bu
     return build
 
 
+def two_pass(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """FlashAttention-2's backward tiles, dQ in a pass of its own."""
+    tile = _backward_tile(tiles.fa2_backward(w, gpu), shape)
+    return _schedule(w, "flash_two_pass", list(two_pass_backward(w, tile)), str(tile))
+
+
 _CLOSED = ("closed source: tiles and order are those of the nearest public kernel",)
 
 
@@ -431,17 +442,25 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
             like="flash_attn_v2",
         ),
         Implementation(
+            "flash_two_pass", "flash-2", two_pass, (80, 129),
+            "triton-lang/triton@003da478 python/tutorials/06-fused-attention.py, _attn_bwd", like="flash_attn_v2",
+            passes=("bwd",), closed_form=two_pass_closed_form,
+        ),
+        Implementation(
             "xformers_cutlass", "flash-2", generic_flash("xformers_cutlass", tiles.xformers), (70, 129),
             "facebookresearch/xformers December 2024, csrc/attention/cuda/fmha", ("xformers", "efficient_attention"),
             like="flash_attn_v2", dtypes=("fp32", "fp16", "bf16"),
         ),
+        *MLA,
         *OWN_KERNELS,
+        *FRAMEWORK_KERNELS,
+        *LINEAR_IMPLEMENTATIONS,
     )
 }  # fmt: skip
 
 
 def find_implementation(name: str) -> Implementation:
-    """The record behind a name or alias.
+    """The record behind a name or alias; ``NAME@N`` is its twin with N features or projected keys.
 
     Raises
     ------
@@ -449,6 +468,8 @@ def find_implementation(name: str) -> Implementation:
         Naming the nearest known names.
     """
     key = name.strip().lower()
+    if "@" in key:
+        return _sized(key)
     if key in IMPLEMENTATIONS:
         return IMPLEMENTATIONS[key]
     for record in IMPLEMENTATIONS.values():
@@ -461,6 +482,16 @@ def find_implementation(name: str) -> Implementation:
     ]
     near = difflib.get_close_matches(key, names, 3, 0.4) or sorted(IMPLEMENTATIONS)
     raise InputError(f"implementation {name!r} is not known; nearest: {', '.join(near)}; see `attnsim algorithms`")
+
+
+def _sized(name: str) -> Implementation:
+    base, _, number = name.partition("@")
+    record = find_implementation(base)
+    if record.sized is None:
+        able = ", ".join(f"{one.name}@N" for one in IMPLEMENTATIONS.values() if one.sized)
+        raise InputError(f"{record.name} has no number to choose, {name!r} gives one; those that have: {able}")
+    twin = record.sized(sizing(number, name))
+    return replace(twin, build=_normalising(twin))
 
 
 def runs_on(record: Implementation, gpu: Gpu) -> bool:
@@ -523,8 +554,9 @@ def default_implementation(algorithm: str, gpu: Gpu, w: Workload) -> Implementat
     InputError
         When none runs there.
     """
-    names = ALGORITHMS[algorithm].implementations
-    usable = [IMPLEMENTATIONS[name] for name in names if runs_on(IMPLEMENTATIONS[name], gpu)]
+    names = find_algorithm(algorithm).implementations
+    records = [find_implementation(name) for name in (preferred(names, w) if algorithm == "mla" else names)]
+    usable = [record for record in records if runs_on(record, gpu)]
     able = [record for record in usable if w.dtype in record.dtypes]
     for record in able:
         if _fits(record, w, gpu):

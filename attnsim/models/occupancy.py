@@ -33,8 +33,20 @@ def occupancy(kernel: Kernel, gpu: Gpu) -> Occupancy:
     InputError
         When not even one block fits; the message names the buffers and the limit.
     """
-    sm = gpu.sm
     check_shared_memory(kernel.name, kernel.buffers, kernel.shared_memory_bytes, gpu)
+    limits = block_limits(kernel, gpu)
+    name = min(limits, key=lambda limit: limits[limit])
+    if limits[name] < 1:
+        raise InputError(
+            f"{kernel.name}: a block of {kernel.threads} threads with {kernel.registers_per_thread} registers each "
+            f"does not fit {gpu.id}: too many {name}; take a smaller tile or fewer warps"
+        )
+    return Occupancy(limits[name], name)
+
+
+def block_limits(kernel: Kernel, gpu: Gpu) -> dict[str, int]:
+    """Blocks of `kernel` that each resource of an SM has room for."""
+    sm = gpu.sm
     warps = -(-kernel.threads // WARP)
     registers = warps * _round_up(kernel.registers_per_thread * WARP, REGISTER_UNIT)
     shared = _round_up(kernel.shared_memory_bytes, SHARED_MEMORY_UNIT) + sm.shared_memory_reserved_bytes
@@ -46,13 +58,7 @@ def occupancy(kernel: Kernel, gpu: Gpu) -> Occupancy:
     }
     if kernel.max_blocks_per_sm is not None:
         limits["launch bounds"] = kernel.max_blocks_per_sm
-    name = min(limits, key=lambda limit: limits[limit])
-    if limits[name] < 1:
-        raise InputError(
-            f"{kernel.name}: a block of {kernel.threads} threads with {kernel.registers_per_thread} registers each "
-            f"does not fit {gpu.id}: too many {name}; take a smaller tile or fewer warps"
-        )
-    return Occupancy(limits[name], name)
+    return limits
 
 
 def check_shared_memory(

@@ -33,8 +33,8 @@ OWN_KERNELS: tuple[Implementation, ...] = (
     ),
     Implementation(
         sparse_tiles.NAME, "sparse", sparse.build, (80, 129), "this package, kernels/cuda/sparse_forward.cu",
-        like="flash_attn_v2", dtypes=("fp16", "bf16"), passes=("fwd", "decode"), closed_form=sparse.closed_form,
-        patterns=True,
+        ("fused",), like="flash_attn_v2", dtypes=("fp16", "bf16"), passes=("fwd", "decode"),
+        closed_form=sparse.closed_form, patterns=True,
     ),
     Implementation(
         own_flash.NAME, "flash-2", own_flash.build, (80, 129), "this package, kernels/cuda/flash_forward.cu",
@@ -53,6 +53,6 @@ OWN_KERNELS: tuple[Implementation, ...] = (
     Implementation(
         linear_tiles.NAME, "linear", linear.build, (80, 129), "this package, kernels/cuda/linear_*.cu",
         like="flash_attn_v2", dtypes=("fp16", "bf16"), passes=("fwd", "decode"), largest_head_dim=128,
-        closed_form=linear_cost.closed_form, needed=linear.needed,
+        closed_form=linear_cost.closed_form, needed=linear.needed, peak_bytes=linear.peak_memory_bytes,
     ),
 )  # fmt: skip

@@ -11,6 +11,8 @@ DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Bytes of one element; fp8 is e4m3 with 16-bit output, as FlashAttention-3 writes it."""
 
 PASSES = ("fwd", "bwd", "fwd+bwd", "decode")
+LARGEST_LATENT = 512
+"""Largest rank, and largest width of the rotary key: their sum is a head_dim of the absorbed form."""
 LARGEST = {"batch": 1 << 20, "heads_q": 1 << 16, "seq_q": 1 << 27, "seq_kv": 1 << 27, "head_dim": 1024}
 
 
@@ -35,8 +37,29 @@ class Latent:
 
     def __post_init__(self) -> None:
         for name, value in (("rank", self.rank), ("rope", self.rope)):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 4096:
-                raise InputError(f"latent {name} is {value!r}; allowed: a whole number from 1 to 4096")
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_LATENT:
+                raise InputError(f"latent {name} is {value!r}; allowed: a whole number from 1 to {LARGEST_LATENT}")
+
+    @classmethod
+    def parse(cls, text: str) -> Latent:
+        """Read the text form, ``512x64``: rank x width of the rotary key.
+
+        Raises
+        ------
+        InputError
+        """
+        parts = text.strip().lower().split("x")
+        if len(parts) != 2 or not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
+            raise InputError(f"latent is {text!r}; write rank x width of the rotary key, such as 512x64")
+        return cls(int(parts[0]), int(parts[1]))
+
+    @property
+    def width(self) -> int:
+        """Elements cached a token: the latent and the rotary key."""
+        return self.rank + self.rope
+
+    def __str__(self) -> str:
+        return f"{self.rank}x{self.rope}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +114,11 @@ class Workload:
         if self.heads_q % self.heads_kv:
             divisors = ", ".join(str(g) for g in range(1, self.heads_q + 1) if self.heads_q % g == 0)
             raise InputError(f"heads_kv is {self.heads_kv}; it must divide heads_q = {self.heads_q}: one of {divisors}")
+        if self.latent is not None and self.heads_kv != self.heads_q:
+            raise InputError(
+                f"heads_kv is {self.heads_kv} with a latent, from which every query head makes its own keys; "
+                f"leave it at heads_q = {self.heads_q}"
+            )
         if self.latent is not None and self.latent.rope >= self.head_dim:
             raise InputError(
                 f"latent rope is {self.latent.rope}; it is a part of head_dim = {self.head_dim} and must be smaller"
@@ -118,6 +146,13 @@ class Workload:
         return self.heads_q // self.heads_kv
 
     @property
+    def kv_cache_bytes(self) -> int:
+        """Bytes cached for the keys of all sequences: K and V of every head, or the latent and its rotary key."""
+        if self.latent is not None:
+            return self.batch * self.seq_kv * self.latent.width * self.element_bytes
+        return self.batch * self.seq_kv * self.heads_kv * (self.head_dim + self.head_dim_v) * self.element_bytes
+
+    @property
     def directions(self) -> tuple[str, ...]:
         """The kernels' directions in launch order: "fwd", "bwd" or both."""
         return {"fwd": ("fwd",), "decode": ("fwd",), "bwd": ("bwd",), "fwd+bwd": ("fwd", "bwd")}[self.passes]
@@ -135,6 +170,8 @@ class Workload:
         heads = f"{self.heads_q}" if self.group == 1 else f"{self.heads_q}/{self.heads_kv}"
         seq = f"{self.seq_q}" if self.seq_q == self.seq_kv else f"{self.seq_q} x {self.seq_kv}"
         width = f"{self.head_dim}" if self.head_dim == self.head_dim_v else f"{self.head_dim}/{self.head_dim_v}"
+        latent = "" if self.latent is None else f", latent {self.latent}"
         return (
-            f"batch {self.batch}, heads {heads}, seq {seq}, head_dim {width}, {self.dtype}, {self.passes}, {self.mask}"
+            f"batch {self.batch}, heads {heads}, seq {seq}, head_dim {width}{latent}, {self.dtype}, {self.passes}, "
+            f"{self.mask}"
         )

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.models.algorithms import flash, flash_backward, naive, passes
+from attnsim.models import latent_kernels
+from attnsim.models.algorithms import flash, flash_backward, naive, passes, projection
 from attnsim.models.calibration import (
     GPU_NUMBERS,
     IMPLEMENTATION_NUMBERS,
@@ -59,8 +60,33 @@ HAND_CHOSEN = (
         "128 x 128 x 32, 3 stages, 4 warps",
         "tile of cuBLAS's batched GEMMs (closed)",
     ),
+    (
+        "algorithms.projection",
+        "TILES, RASTER, CLUSTER, MOST_SPLITS",
+        f"{sum(map(len, projection.TILES.values()))} tiles, {projection.RASTER}, {projection.CLUSTER}, "
+        f"{projection.MOST_SPLITS}",
+        "cuBLAS's dense GEMMs (closed)",
+    ),
+    (
+        "algorithms.projection",
+        "ROTARY_INSTRUCTIONS",
+        projection.ROTARY_INSTRUCTIONS,
+        "per element of a rotary embedding",
+    ),
+    (
+        "api.layer",
+        "GEMM_NUMBERS",
+        "tensor_efficiency 0.95, l2_fraction 1, smem_exposed 0",
+        "of projections, which no calibration holds",
+    ),
     ("algorithms.helpers", "cache_write", "8 instructions per 16 bytes", "addresses of a paged cache write"),
     ("algorithms.helpers", "combine", "4 per split and row, 2 per element", "FP32 instructions of a combine kernel"),
+    (
+        "latent_kernels",
+        "COMBINE_IN_FLIGHT, GEN_IN_FLIGHT",
+        f"{latent_kernels.COMBINE_IN_FLIGHT}, {latent_kernels.GEN_IN_FLIGHT}",
+        "partial results a combining block of latent attention has asked for",
+    ),
     (
         "algorithms.tiles",
         "xformers registers",
@@ -107,13 +133,14 @@ def targets_table(found: Sequence[Unseen] | None = None) -> list[dict[str, Any]]
     """The same errors summed up by what a user asks for: one line a kind of prediction and split."""
     kinds: dict[tuple[str, str], list[float]] = {}
     for row, split, error in held_out_errors() if found is None else found:
-        kind = _kind(row)
+        kind = kind_of(row)
         if kind:
             kinds.setdefault((kind, split), []).append(error)
     return [{"what": kind, "split": split} | _summary(errors) for (kind, split), errors in sorted(kinds.items())]
 
 
-def _kind(row: Row) -> str:
+def kind_of(row: Row) -> str:
+    """What a user would call the row, "" for rows that no line sums up."""
     case, length = row.case, max(row.case.seq_q, row.case.seq_kv)
     match row.record.name:
         case "flash_attn_v2" if case.source.startswith("fa"):

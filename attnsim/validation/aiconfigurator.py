@@ -160,7 +160,7 @@ def rows(
     gpu, implementation : str, optional
         Only this GPU's, only those of this implementation.
     passes : {"fwd", "decode"}, optional
-    kind : {"context", "generation", "encoder"}, optional
+    kind : {"context", "generation", "encoder", "mla context", "mla generation"}, optional
     framework : {"vllm", "sglang", "trtllm"}, optional
         Who called the kernel; one implementation may be called by several.
     dtype : {"bf16", "fp16", "fp8"}, optional

@@ -84,6 +84,12 @@ ABSORBED = ("sglang",)
 """Frameworks whose MLA prefill before Blackwell runs in the latent space (576 wide, V 512, one KV head), at 0.61 of the
 tensor peak on H100; as 192/128 per head it would be 0.18, where TensorRT-LLM's reaches 0.58 on the same chip."""
 
+LATENT, LATENT_WIDTHS = "512x64", (192, 128)
+"""DeepSeek-V2 and -V3's latent, and the widths of K and V in the decompressed terms in which a case asks
+(``collector/cases/base_ops/mla.yaml``). A row's time is that of the attention call: the cache write, the rotary
+embedding in TensorRT-LLM, and attention, without the products with W_UK and W_UV (``collect_mla_bmm.py`` times
+those)."""
+
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
 _COLUMNS = (
     "kernel_source", "attn_dtype", "mla_dtype", "kv_cache_dtype", "batch_size", "isl", "num_heads",
@@ -159,7 +165,8 @@ def read_shapes(file: TableFile) -> pd.DataFrame:
     -------
     pandas.DataFrame
         ``kernel, dtype, kv_dtype`` (categories), ``batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v,
-        window`` (0 without one) and ``time_s``, in the file's order.
+        window`` (0 without one) and ``time_s``, in the file's order. Of latent attention heads and widths are those
+        that the kernel works on: 576, 512 and one key head where it attends the latent itself.
     """
     import pandas as pd
     import pyarrow.parquet
@@ -231,22 +238,23 @@ def cases_of(file: TableFile, frame: pd.DataFrame, implementation: Callable[[Tab
     implementation : callable
         (file, kernel) to the implementation's name, "" where there is none: the kernel's then stands for it.
     """
+    mla = file.kind.startswith("mla")
     cell: Any  # pandas-stubs knows no types of columns
     for cell in frame.itertuples(index=False):
         kernel, dtype, kv_dtype = str(cell.kernel), str(cell.dtype), str(cell.kv_dtype)
         yield Case(
             gpu=file.gpu,
             implementation=implementation(file, kernel) or kernel,
-            algorithm="mla" if file.kind.startswith("mla") else "flash",
+            algorithm="mla" if mla else "flash",
             passes=file.passes,
             dtype=dtype,
             batch=int(cell.batch),
             heads_q=int(cell.heads_q),
-            heads_kv=int(cell.heads_kv),
+            heads_kv=int(cell.heads_q if mla else cell.heads_kv),
             seq_q=int(cell.seq_q),
             seq_kv=int(cell.seq_kv),
-            head_dim=int(cell.head_dim),
-            head_dim_v=int(cell.head_dim_v),
+            head_dim=LATENT_WIDTHS[0] if mla else int(cell.head_dim),
+            head_dim_v=LATENT_WIDTHS[1] if mla else int(cell.head_dim_v),
             causal=file.kind != "encoder",
             window=int(cell.window) or None,
             cache="warm",
@@ -254,7 +262,9 @@ def cases_of(file: TableFile, frame: pd.DataFrame, implementation: Callable[[Tab
             version=f"{file.framework} {file.version}",
             clock_mhz=None,
             page_size=page_size(file, kernel),
-            options={"kernel": kernel} | ({} if dtype == kv_dtype else {"kv_dtype": kv_dtype}),
+            options={"kernel": kernel}
+            | ({} if dtype == kv_dtype else {"kv_dtype": kv_dtype})
+            | ({"latent": LATENT} if mla else {}),
             time_s=float(cell.time_s),
             source=f"{PACKAGE}-{VERSION}/{file.name}",
             assumed=(),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnsim.models.gpu import Gpu
+from attnsim.models.gpu_files import load_gpu
 from attnsim.models.implementations import IMPLEMENTATIONS, runs_on
 from attnsim.validation.aiconfigurator_files import CHUNK, TableFile
 
@@ -35,11 +36,23 @@ _ENCODERS = {
 }
 """Kernels by (framework, column ``kernel_source``). FlashInfer's own, SGLang's and vLLM's Triton kernels are nobody's
 here. The kernels that vLLM and SGLang take on Blackwell through FlashInfer are TensorRT-LLM's."""
+_LATENT = {
+    ("sglang", "flash_attention"): "sglang_fa3_mla",
+    ("sglang", "triton"): "sglang_triton_mla",
+    ("sglang", "trtllm_mla"): "trtllm_gen_mla",
+}
+_TRTLLM_LATENT = {9: "trtllm_mla", 10: "trtllm_gen_mla"}
+"""TensorRT-LLM's kernels by the major compute capability; FMHA v2 elsewhere. Its column ``kernel_source`` says only
+``default``."""
 
 
 def implementation_of(file: TableFile, kernel: str) -> str:
     """Name of the implementation behind a kernel of a file, "" where there is none."""
-    known = {"context": _SERVING, "generation": _SERVING, "encoder": _ENCODERS}.get(file.kind, {})
+    if file.kind.startswith("mla") and (file.framework, kernel) == ("trtllm", "default"):
+        major = int(load_gpu(file.gpu).compute_capability_number) // 10 if file.gpu else 0
+        return _TRTLLM_LATENT.get(major, "trtllm_fmha_mla")
+    tables = {"context": _SERVING, "generation": _SERVING, "encoder": _ENCODERS}
+    known = tables.get(file.kind, _LATENT if file.kind in ("mla context", "mla generation") else {})
     return known.get((file.framework, kernel), "")
 
 
@@ -53,8 +66,6 @@ def uncovered(file: TableFile, frame: pd.DataFrame, gpu: Gpu) -> NDArray[np.obje
         From `read_shapes`.
     gpu : Gpu
     """
-    if file.kind.startswith("mla"):
-        return np.full(len(frame), "no MLA schedule", dtype=object)
     reason = np.full(len(frame), "", dtype=object)
     dtype, kernels = frame["dtype"].astype(str).to_numpy(), frame["kernel"].astype(str).to_numpy()
     mixed = dtype != frame["kv_dtype"].astype(str).to_numpy()
@@ -68,7 +79,8 @@ def uncovered(file: TableFile, frame: pd.DataFrame, gpu: Gpu) -> NDArray[np.obje
         if not runs_on(record, gpu):
             reason[rows] = f"{name} has no schedule on {gpu.sm_arch}"
             continue
-        reason[rows & (frame["head_dim"] > record.largest_head_dim).to_numpy()] = "head_dim above the largest"
+        if record.family != "mla":  # whose widths here are those of the absorbed form
+            reason[rows & (frame["head_dim"] > record.largest_head_dim).to_numpy()] = "head_dim above the largest"
         reason[rows & ~np.isin(dtype, record.dtypes)] = f"{name} has no fp8 schedule"
         reason[rows & mixed] = "16-bit queries on an fp8 cache"
         reason[rows & chunked] = "chunked attention"

@@ -147,7 +147,7 @@ def serving_rows(sample: int, seed: int = 0) -> list[Row]:
         return []
     cells = sorted(
         {
-            (table.gpu, table.implementation, "decode" if table.kind == "generation" else "fwd")
+            (table.gpu, table.implementation, "decode" if table.kind.endswith("generation") else "fwd")
             for table in aiconfigurator.tables()
             if table.kept
         }

@@ -16,7 +16,7 @@ from attnsim.models.implementation import Implementation
 from attnsim.models.implementations import find_implementation
 from attnsim.models.mask import Mask
 from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.workload import Latent, Workload
 from attnsim.simulator.replay import replay
 
 TABLES = ("flash_attention_1", "flash_attention_2", "flash_attention_3", "cudnn_a100_pcie", "vllm_a100_sxm4")
@@ -67,6 +67,7 @@ def workload_of(case: Case) -> Workload:
         passes=case.passes,
         mask=mask,
         dropout=float(case.options.get("dropout") or 0) > 0,
+        latent=Latent.parse(case.options["latent"]) if case.options.get("latent") else None,
     )
 
 

@@ -202,13 +202,6 @@ def test_flash_1_reads_every_query_row_once_per_key_block() -> None:
     assert dict(cost_of(w, schedule).requested_bytes) == schedule.requested()
 
 
-def test_scores_of_8192_tokens_in_fp32() -> None:
-    one = cost(Workload(1, 1, 8192, 64, dtype="fp32"), A100, IMPLEMENTATIONS["pytorch"])
-    many = cost(Workload(1, 32, 8192, 64, dtype="fp32"), A100, IMPLEMENTATIONS["pytorch"])
-    assert one.requested_bytes["S = Q K^T", "store", "S"] == 256 << 20
-    assert many.requested_bytes["S = Q K^T", "store", "S"] == 8 << 30
-
-
 def test_keys_and_values_of_one_pass() -> None:
     """Llama-3-8B at 8,192 tokens: 8 KV heads x 8192 x 128 x (K, V) x 2 bytes = 32 MiB a layer."""
     w = Workload(1, 32, 1, 128, 8, 8192, passes="decode")
@@ -281,16 +274,3 @@ def test_a_million_tokens_is_one_row_like_any_other() -> None:
     table = costs(ShapeTable(*np.array([table_row(w, 128, 64)]).T))
     assert int(table.flops_useful[0]) == useful_flops(w)
     assert int(table.flops_executed[0]) / useful_flops(w) == pytest.approx(1, abs=2e-4)
-
-
-@pytest.mark.parametrize(
-    ("gpu", "d", "ratio"),
-    [(H100, 64, 1.0), (H100, 128, 2.0), (B200, 128, 1.0)],
-    ids=["h100-64", "h100-128", "b200-128"],
-)
-def test_tensor_clocks_over_exponential_clocks_of_a_tile(gpu: Gpu, d: int, ratio: float) -> None:
-    """4 d FLOPs and one exponential per score (FA3 paper,
-    section 3.1: 3.9 T exp/s against 989 TFLOP/s), B200 doubles the one and not the other."""
-    tensor = 128 * 128 * 4 * d / gpu.tensor_flops_per_clk("bf16")
-    exps = 128 * 128 / gpu.sm.exp_per_clk
-    assert tensor / exps == ratio

@@ -11,9 +11,9 @@ import pytest
 from attnsim.models.case_table import Case
 from attnsim.models.errors import InputError
 from attnsim.models.gpu_files import load_gpu
+from attnsim.models.workload import Latent
 from attnsim.validation import aiconfigurator
 from attnsim.validation.aiconfigurator_files import KINDS, SYSTEMS, TableFile, read_shapes, table_files
-from attnsim.validation.aiconfigurator_kernels import uncovered
 from attnsim.validation.datasets import Row, published_rows
 from attnsim.validation.fit import groups
 from attnsim.validation.implausible import RULES, SPIKE, Measured, rejected_by
@@ -136,23 +136,37 @@ def test_values_of_width_128_beside_keys_of_192(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "kind", "shape"),
+    ("table", "kernel", "kind", "widths", "implementation"),
     [
-        ("h100_sxm/trtllm/1.3.0rc20", "mla context", (192, 128, 16)),
-        ("h100_sxm/sglang/0.5.14", "mla context", (576, 512, 1)),
-        ("b200_sxm/sglang/0.5.14", "mla context", (192, 128, 16)),
-        ("h100_sxm/trtllm/1.3.0rc20", "mla generation", (576, 512, 1)),
+        ("h100_sxm/trtllm/1.3.0rc20", "default", "mla context", (192, 128, 16), "trtllm_mla"),
+        ("h100_sxm/trtllm/1.3.0rc20", "default", "mla generation", (576, 512, 1), "trtllm_mla"),
+        ("h100_sxm/sglang/0.5.14", "flash_attention", "mla context", (576, 512, 1), "sglang_fa3_mla"),
+        ("b200_sxm/sglang/0.5.14", "trtllm_mla", "mla context", (192, 128, 16), "trtllm_gen_mla"),
+        ("b200_sxm/trtllm/1.3.0rc20", "default", "mla generation", (576, 512, 1), "trtllm_gen_mla"),
+        ("l40s/trtllm/1.0.0", "default", "mla generation", (576, 512, 1), "trtllm_fmha_mla"),
+        ("l40s/sglang/0.5.14", "triton", "mla generation", (576, 512, 1), "sglang_triton_mla"),
     ],
 )
-def test_latent_attention_is_read_but_not_given(
-    tmp_path: Path, table: str, kind: str, shape: tuple[int, int, int]
+def test_latent_attention_asks_in_decompressed_terms(
+    tmp_path: Path, table: str, kernel: str, kind: str, widths: tuple[int, int, int], implementation: str
 ) -> None:
-    file = write(tmp_path, table, kind, [raw(kind, 2, num_heads=16, kernel_source="default")])
+    """Rules judge the widths that the kernel works on; a case asks in those of the heads."""
+    file = write(tmp_path, table, kind, [raw(kind, 2, num_heads=16, kernel_source=kernel)])
+    (shape,) = read_shapes(file).itertuples()
+    assert (shape.head_dim, shape.head_dim_v, shape.heads_kv) == widths
     (case,) = cases_of(tmp_path)
-    assert (case.algorithm, case.implementation) == ("mla", "default")
-    assert (case.head_dim, case.head_dim_v, case.heads_kv) == shape
-    assert aiconfigurator.rows(folder=tmp_path) == ()
-    assert list(uncovered(file, read_shapes(file), load_gpu(file.gpu))) == ["no MLA schedule"]
+    assert (case.algorithm, case.implementation) == ("mla", implementation)
+    assert (case.head_dim, case.head_dim_v, case.heads_kv, case.options["latent"]) == (192, 128, 16, "512x64")
+    (row,) = aiconfigurator.rows(folder=tmp_path)
+    assert row.workload.latent == Latent(512, 64)
+    assert row.schedule.algorithm == "mla" and row.schedule.notes, "the attention call alone"
+
+
+def test_latents_on_an_fp8_cache_have_no_schedule(tmp_path: Path) -> None:
+    table = raw("mla generation", 2, kernel_source="flash_attention", kv_cache_dtype="fp8")
+    write(tmp_path, "h100_sxm/sglang/0.5.14", "mla generation", [table])
+    (found,) = aiconfigurator.tables(tmp_path)
+    assert found.uncovered == {"16-bit queries on an fp8 cache": 1}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 
 from attnsim.models.errors import InputError
 from attnsim.models.mask import Mask
-from attnsim.models.references.softmax import Floats, attention, attention_backward, flash_reference, visible
+from attnsim.models.references.softmax import Floats, attention, attention_backward, visible
+from attnsim.models.references.tiled import flash_reference
 
 MASKS = [
     Mask.full(),

@@ -64,12 +64,11 @@ def flash_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
     """The kernels of the backward pass of `w`."""
     heads = w.batch * w.heads_q
     padded_rows = -(-w.seq_q // 128) * 128
-    d, dv = padded(w.head_dim), padded(w.head_dim_v)
-    accumulator = heads * padded_rows * d * 4
+    accumulator = heads * padded_rows * padded(w.head_dim) * 4
     out = heads * w.seq_q * w.head_dim_v * w.element_bytes
     rows = heads * w.seq_q * 4
     dq = heads * w.seq_q * w.head_dim * w.element_bytes
-    kernels = [
+    return (
         streaming(
             "dot_do_o",
             [
@@ -81,28 +80,37 @@ def flash_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
             elements=out // w.element_bytes,
             fp32_per_element=3,
         ),
-        _main(w, tile, d, dv),
+        keys_outside(w, tile),
         streaming(
             "convert_dQ",
             [Access("dQ accum", accumulator), Access("dQ", dq, True)],
             elements=accumulator // 4,
             fp32_per_element=2,
         ),
-    ]
-    if w.group > 1:
-        for name, width in (("dK", w.head_dim), ("dV", w.head_dim_v)):
-            summed = w.batch * w.heads_kv * w.seq_kv * width * w.element_bytes
-            kernels.append(
-                streaming(
-                    f"sum {name}",
-                    [Access(f"{name} expanded", summed * w.group), Access(name, summed, True)],
-                    elements=summed * w.group // w.element_bytes,
-                )
+        *sums_of_groups(w),
+    )
+
+
+def sums_of_groups(w: Workload) -> list[Kernel]:
+    """Of grouped heads, the kernels that add up dK and dV over the query heads of a group."""
+    if w.group == 1:
+        return []
+    kernels = []
+    for name, width in (("dK", w.head_dim), ("dV", w.head_dim_v)):
+        summed = w.batch * w.heads_kv * w.seq_kv * width * w.element_bytes
+        kernels.append(
+            streaming(
+                f"sum {name}",
+                [Access(f"{name} expanded", summed * w.group), Access(name, summed, True)],
+                elements=summed * w.group // w.element_bytes,
             )
-    return tuple(kernels)
+        )
+    return kernels
 
 
-def _main(w: Workload, tile: BackwardTile, d: int, dv: int) -> Kernel:
+def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
+    """The main kernel, a block for each tile of keys; `dq`: whether it also adds to dQ."""
+    d, dv = padded(w.head_dim), padded(w.head_dim_v)
     key_tiles = -(-w.seq_kv // tile.keys)
     first = np.arange(key_tiles, dtype=np.int64) * tile.keys
     last = np.minimum(first + tile.keys, w.seq_kv) - 1
@@ -115,7 +123,7 @@ def _main(w: Workload, tile: BackwardTile, d: int, dv: int) -> Kernel:
     ragged_rows = (steps > 0) & (stop == row_tiles) & (last_rows < tile.rows)
     ragged_keys = (np.arange(key_tiles) == key_tiles - 1) & (last_keys < tile.keys)
     (steps, ragged_rows, ragged_keys), inverse = classes(steps, ragged_rows, ragged_keys)
-    ops = _Backward(w, tile, d, dv)
+    ops = BackwardOps(w, tile, d, dv, dq)
     nest = []
     for ragged in (0, 1):
         keys = last_keys if ragged else tile.keys
@@ -139,12 +147,12 @@ def _main(w: Workload, tile: BackwardTile, d: int, dv: int) -> Kernel:
         TensorUse("Q", w.seq_q * w.head_dim * e, heads, key_tiles),
         TensorUse("dO", w.seq_q * w.head_dim_v * e, heads, key_tiles),
         TensorUse("LSE, D", w.seq_q * 8, heads, key_tiles),
-        TensorUse("dQ accum", -(-w.seq_q // 128) * 128 * d * 4, heads, key_tiles, written=True),
+        *([TensorUse("dQ accum", -(-w.seq_q // 128) * 128 * d * 4, heads, key_tiles, written=True)] if dq else []),
         TensorUse(f"dK{expanded}", w.seq_kv * w.head_dim * e, heads, written=True),
         TensorUse(f"dV{expanded}", w.seq_kv * w.head_dim_v * e, heads, written=True),
     )
     return Kernel(
-        name="flash_bwd",
+        name="flash_bwd" if dq else "flash_bwd_dkdv",
         threads=tile.warps * 32 + tile.extra_threads,
         registers_per_thread=tile.registers,
         shared_memory_bytes=sum(size for _, size in buffers),
@@ -161,15 +169,16 @@ def _main(w: Workload, tile: BackwardTile, d: int, dv: int) -> Kernel:
     )
 
 
-class _Backward:
-    """Tile operations of the main backward kernel."""
+class BackwardOps:
+    """Tile operations of the main backward kernel, with or without its share of dQ."""
 
-    def __init__(self, w: Workload, tile: BackwardTile, d: int, dv: int) -> None:
-        self.w, self.tile, self.d, self.dv = w, tile, d, dv
+    def __init__(self, w: Workload, tile: BackwardTile, d: int, dv: int, dq: bool = True) -> None:
+        self.w, self.tile, self.d, self.dv, self.dq = w, tile, d, dv, dq
         self.e = w.element_bytes
         self.expanded = " expanded" if w.group > 1 else ""
 
     def prologue(self, keys: int, ragged: int) -> Segment:
+        """K and V of the block."""
         w = self.w
         return Segment(
             f"prologue{' (last keys)' if ragged else ''}",
@@ -181,6 +190,7 @@ class _Backward:
         )
 
     def loads(self, rows: int) -> tuple[TileOp, TileOp, TileOp]:
+        """Q, the row statistics and dO of a tile of rows."""
         w = self.w
         return (
             TileOp("load", "Q", bytes=rows * w.head_dim * self.e),
@@ -189,6 +199,7 @@ class _Backward:
         )
 
     def first_loads(self, rows: int, ragged: int) -> Segment:
+        """The first tile of rows, the last of the sequence and so perhaps a shorter one."""
         name = f"first rows{' (shorter)' if ragged else ''}"
         return Segment(name, (*self.loads(rows), TileOp("wait", "K"), TileOp("wait", "V")))
 
@@ -202,6 +213,7 @@ class _Backward:
         return 2 * a + b if self.tile.path == "mma_sync" else (a + b) // 2
 
     def step(self, name: str, load: bool) -> Segment:
+        """One tile of rows; `load`: whether the next one is fetched under way."""
         m, n, d, dv = self.tile.rows, self.tile.keys, self.d, self.dv
         scores = m * n // 2
         q, stats, do = self.loads(m)
@@ -217,14 +229,21 @@ class _Backward:
             TileOp("vector", "dS", fp32=DS_INSTRUCTIONS * scores),
             self.product("dV", self.reads(n, dv), m, dv),
             *((do,) if load else ()),
-            self.product("dQ", self.reads(m, d), n, d),
-            TileOp("store", "dQ accum", bytes=m * d * 4),
+            *self.share_of_dq(),
             self.product("dK", self.reads(n, d), m, d),
             *((q, stats) if load and self.tile.stages_q == 1 else ()),
         )
         return Segment(name, ops)
 
+    def share_of_dq(self) -> tuple[TileOp, ...]:
+        """DS K, added to dQ with fp32 atomics."""
+        if not self.dq:
+            return ()
+        m, n, d = self.tile.rows, self.tile.keys, self.d
+        return (self.product("dQ", self.reads(m, d), n, d), TileOp("store", "dQ accum", bytes=m * d * 4))
+
     def epilogue(self, keys: int, ragged: int) -> Segment:
+        """The block's dK and dV."""
         w = self.w
         return Segment(
             f"epilogue{' (last keys)' if ragged else ''}",

@@ -86,7 +86,8 @@ def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         kernels = _full_kernels(w, gpu, ranges, rows)
         text = f"{KEYS} keys, {_counted(ranges)}; {ROWS} rows, {_counted(rows)}"
         scratch = ranges * _state_bytes(w) + w.batch * w.heads_kv * w.head_dim * (2 * w.head_dim_v + 4)
-    return Schedule("linear", NAME, kernels, text, peak_memory_bytes(w) + scratch, NOTES)
+    notes = (*NOTES, _state_note(w)) if w.passes == "decode" else NOTES
+    return Schedule("linear", NAME, kernels, text, peak_memory_bytes(w) + scratch, notes)
 
 
 def _counted(ranges: int) -> str:
@@ -115,6 +116,11 @@ def peak_memory_bytes(w: Workload) -> int:
 def _state_bytes(w: Workload) -> int:
     """S and z of every key head, fp32."""
     return w.batch * w.heads_kv * w.head_dim * (w.head_dim_v + 1) * 4
+
+
+def _state_note(w: Workload) -> str:
+    whole, head = _state_bytes(w), _state_bytes(w) // (w.batch * w.heads_kv)
+    return f"state of {whole:,} bytes ({head:,} a key head), read and written at each step, whatever the length"
 
 
 def _full_kernels(w: Workload, gpu: Gpu, ranges: int, rows: int) -> tuple[Kernel, ...]:

@@ -101,13 +101,23 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class GemmTile:
-    """Tile of a cuBLAS-like GEMM: C tile, depth of a step, stages and warps."""
+    """Tile of a cuBLAS-like GEMM: C tile, depth of a step, stages and warps.
+
+    Warps stand in a grid of two columns; `bands` is how many bands of rows the C tile has that each read all of B and
+    their own rows of A from shared memory, as warpgroups with wgmma do (0: as warps do).
+    """
 
     m: int = 128
     n: int = 128
     k: int = 32
     stages: int = 3
     warps: int = 4
+    bands: int = 0
+
+    def operand_bytes(self, element_bytes: int) -> int:
+        """Bytes of A and B that a step reads from shared memory."""
+        a_reads, b_reads = (1, self.bands) if self.bands else (self.warps // 2, 2)
+        return (a_reads * self.m + b_reads * self.n) * self.k * element_bytes
 
 
 def gemm(
@@ -154,8 +164,8 @@ def gemm(
         refills - short * bool(refills),
     )
     counts = (*counts, short * bool(refills), filled, 1)
-    operands = (tile.warps // 2 * tile.m + 2 * tile.n) * tile.k * a.element_bytes  # warps in a grid of two columns
-    product = TileOp("mma", c.tensor, flops=2 * tile.m * tile.n * tile.k, smem_bytes=operands)
+    flops = 2 * tile.m * tile.n * tile.k
+    product = TileOp("mma", c.tensor, flops=flops, smem_bytes=tile.operand_bytes(a.element_bytes))
     segments: list[Segment] = []
     for rows, columns in kinds:
         tag = "" if len(kinds) == 1 else f", {rows} x {columns}"

@@ -1,11 +1,15 @@
 """Linear attention in NumPy and float64: four forms of one definition (Katharopoulos et al., arXiv 2006.16236).
 
 ``O = phi(Q) S / (phi(Q) z)`` with ``S = phi(K)^T V`` and ``z`` the sum of the rows of ``phi(K)`` (equations 4 to 6),
-causally with S and z of the keys up to each query (equations 8 to 12). Tensors are ``[batch, heads, seq, head_dim]``;
-query head ``h`` reads key/value head ``h // group``, states are of key/value heads.
+causally with S and z of the keys up to each query (equations 8 to 12). phi is elu + 1 unless others are given.
+Tensors are ``[batch, heads, seq, head_dim]``; query head ``h`` reads key/value head ``h // group``, states are of
+key/value heads.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +25,23 @@ def phi(x: ArrayLike) -> Floats:
     return np.where(x64 > 0, x64 + 1, np.exp(np.minimum(x64, 0)))
 
 
-def linear_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> Floats:
+class FeatureMaps(NamedTuple):
+    """What takes the place of the softmax's exponential: Q ``[..., seq, head_dim]`` to features, and K.
+
+    Parameters
+    ----------
+    query, key : callable
+        To ``[..., seq, features]``, not negative. A causal form needs maps that treat each row by itself.
+    """
+
+    query: Callable[[Floats], Floats]
+    key: Callable[[Floats], Floats]
+
+
+ELU = FeatureMaps(phi, phi)
+
+
+def linear_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, maps: FeatureMaps = ELU) -> Floats:
     """Without a mask: every query against the one state of all keys.
 
     Parameters
@@ -29,6 +49,7 @@ def linear_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> Floats:
     q : array ``[batch, heads_q, seq_q, head_dim]``
     k : array ``[batch, heads_kv, seq_kv, head_dim]``
     v : array ``[batch, heads_kv, seq_kv, head_dim_v]``
+    maps : FeatureMaps
 
     Returns
     -------
@@ -39,24 +60,28 @@ def linear_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> Floats:
     InputError
         When the shapes do not fit together.
     """
-    features, keys, values = _features(q, k, v)
+    features, keys, values = _features(q, k, v, maps)
     state, normalizer = keys.swapaxes(-1, -2) @ values, keys.sum(axis=-2)
     return _divided(features @ state, features @ normalizer[..., None])
 
 
-def linear_attention_quadratic(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = True) -> Floats:
+def linear_attention_quadratic(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = True, maps: FeatureMaps = ELU
+) -> Floats:
     """The definition as attention: weights ``phi(q) phi(k)`` of all visible pairs, each row divided by its sum.
 
     Causally, query ``i`` sees keys up to ``i + seq_kv - seq_q``, as in :class:`attnsim.models.mask.Mask`.
     """
-    features, keys, values = _features(q, k, v)
+    features, keys, values = _features(q, k, v, maps)
     weights = features @ keys.swapaxes(-1, -2)
     if causal:
         weights = np.tril(weights, keys.shape[-2] - features.shape[-2])
     return _divided(weights @ values, weights.sum(axis=-1, keepdims=True))
 
 
-def linear_attention_chunked(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, chunk: int = 64) -> Floats:
+def linear_attention_chunked(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, *, chunk: int = 64, maps: FeatureMaps = ELU
+) -> Floats:
     """Causal, by chunks: quadratic within one, through the state from all before it.
 
     Parameters
@@ -64,8 +89,9 @@ def linear_attention_chunked(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, chunk:
     q, k, v : array
         Of equal `seq`.
     chunk : int
+    maps : FeatureMaps
     """
-    features, keys, values = _features(q, k, v)
+    features, keys, values = _features(q, k, v, maps)
     _check_causal(features, keys)
     if chunk < 1:
         raise InputError(f"chunk is {chunk}; allowed: 1 or more")
@@ -89,6 +115,8 @@ def linear_attention_recurrent(
     v: ArrayLike,
     state: ArrayLike | None = None,
     normalizer: ArrayLike | None = None,
+    *,
+    maps: FeatureMaps = ELU,
 ) -> tuple[Floats, Floats, Floats]:
     """Causal, token by token (equations 16 to 20): the same cost at every step.
 
@@ -96,9 +124,10 @@ def linear_attention_recurrent(
     ----------
     q, k, v : array
         New tokens, of equal `seq`.
-    state : array ``[batch, heads_kv, head_dim, head_dim_v]``, optional
-    normalizer : array ``[batch, heads_kv, head_dim]``, optional
+    state : array ``[batch, heads_kv, features, head_dim_v]``, optional
+    normalizer : array ``[batch, heads_kv, features]``, optional
         Of the tokens before; zero by default. They are not changed.
+    maps : FeatureMaps
 
     Returns
     -------
@@ -106,7 +135,7 @@ def linear_attention_recurrent(
     state, normalizer : ndarrays
         After the last token.
     """
-    features, keys, values = _features(q, k, v)
+    features, keys, values = _features(q, k, v, maps)
     _check_causal(features, keys)
     group = np.shape(q)[1] // np.shape(k)[1]
     shape = (np.shape(k)[0], np.shape(k)[1], keys.shape[-1])
@@ -115,7 +144,7 @@ def linear_attention_recurrent(
     if s.shape != (*shape, values.shape[-1]) or z.shape != shape:
         raise InputError(
             f"state is {list(s.shape)} and normalizer {list(z.shape)}; allowed: {[*shape, values.shape[-1]]} and "
-            f"{list(shape)}, [batch, heads_kv, head_dim, head_dim_v] and without the last"
+            f"{list(shape)}, [batch, heads_kv, features, head_dim_v] and without the last"
         )
     o = np.empty((*features.shape[:-1], values.shape[-1]))
     for token in range(keys.shape[-2]):
@@ -128,7 +157,7 @@ def linear_attention_recurrent(
     return o, s, z
 
 
-def _features(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> tuple[Floats, Floats, Floats]:
+def _features(q: ArrayLike, k: ArrayLike, v: ArrayLike, maps: FeatureMaps) -> tuple[Floats, Floats, Floats]:
     """phi(Q), phi(K) and V, key/value heads repeated for the query heads that share them."""
     q64, k64, v64 = (np.asarray(x, dtype=np.float64) for x in (q, k, v))
     shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in zip("qkv", (q64, k64, v64), strict=True))
@@ -141,7 +170,7 @@ def _features(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> tuple[Floats, Floats,
             "of k must divide those of q"
         )
     group = q64.shape[1] // k64.shape[1]
-    return phi(q64), np.repeat(phi(k64), group, axis=1), np.repeat(v64, group, axis=1)
+    return maps.query(q64), np.repeat(maps.key(k64), group, axis=1), np.repeat(v64, group, axis=1)
 
 
 def _check_causal(features: Floats, keys: Floats) -> None:

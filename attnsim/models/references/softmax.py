@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask, Visibility
+from attnsim.models.mask import Mask
 
 Floats = NDArray[np.float64]
 
@@ -45,10 +45,10 @@ def attention(
     InputError
         When the shapes do not fit together.
     """
-    q64, k64, v64 = _inputs(q, k, v)
+    q64, k64, v64 = read_inputs(q, k, v)
     s = _scores(q64, k64, mask or Mask(), scale)
     p, lse = _softmax(s)
-    return p @ _expanded(v64, q64), lse
+    return p @ expanded(v64, q64), lse
 
 
 def attention_backward(
@@ -72,71 +72,24 @@ def attention_backward(
     -------
     dq, dk, dv : ndarrays in the shapes of q, k and v
     """
-    q64, k64, v64 = _inputs(q, k, v)
+    q64, k64, v64 = read_inputs(q, k, v)
     gradient = np.asarray(do, dtype=np.float64)
-    factor = _scale(q64, scale)
+    factor = default_scale(q64, scale)
     p, _ = _softmax(_scores(q64, k64, mask or Mask(), scale))
-    dp = gradient @ _expanded(v64, q64).swapaxes(-1, -2)
+    dp = gradient @ expanded(v64, q64).swapaxes(-1, -2)
     ds = p * (dp - (dp * p).sum(axis=-1, keepdims=True)) * factor
-    dq = ds @ _expanded(k64, q64)
-    return dq, _summed(ds.swapaxes(-1, -2) @ q64, k64), _summed(p.swapaxes(-1, -2) @ gradient, v64)
+    dq = ds @ expanded(k64, q64)
+    return dq, summed(ds.swapaxes(-1, -2) @ q64, k64), summed(p.swapaxes(-1, -2) @ gradient, v64)
 
 
-def flash_reference(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    mask: Mask | None = None,
-    *,
-    rows: int = 128,
-    keys: int = 64,
-    scale: float | None = None,
-) -> tuple[Floats, Floats]:
-    """The same by online softmax over the tiles that schedules visit (arXiv 2307.08691, algorithm 1).
+def read_inputs(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """Q, K and V in float64, before anything is multiplied: products of 16-bit inputs may overflow their format.
 
-    Row tiles ascend; within one, key tiles go from the last visible to the first, as FlashAttention-2 does.
-
-    Parameters
-    ----------
-    q, k, v, mask, scale
-        As for :func:`attention`.
-    rows, keys : int
-        Tile of queries x keys.
+    Raises
+    ------
+    InputError
+        When the shapes do not fit together.
     """
-    q64, k64, v64 = _inputs(q, k, v)
-    mask = mask or Mask()
-    seq_q, seq_kv = q64.shape[2], k64.shape[2]
-    if rows < 1 or keys < 1:
-        raise InputError(f"the tile is {rows} x {keys}; allowed: 1 x 1 or larger")
-    k64, v64 = _expanded(k64, q64), _expanded(v64, q64)
-    o = np.zeros((*q64.shape[:3], v64.shape[3]))
-    lse = np.full(q64.shape[:3], -np.inf)
-    for first in range(0, seq_q, rows):
-        last = min(first + rows, seq_q)
-        low, high = mask.columns(first, last - 1, seq_q, seq_kv)
-        highest = np.full((*q64.shape[:2], last - first), -np.inf)
-        total = np.zeros_like(highest)
-        for start in reversed(range(low // keys * keys, high, keys)):
-            stop = min(start + keys, seq_kv)
-            s = q64[:, :, first:last] @ k64[:, :, start:stop].swapaxes(-1, -2) * _scale(q64, scale)
-            if mask.tile((first, last), (start, stop), seq_q, seq_kv) is not Visibility.FULL:
-                seen = mask.seen(np.arange(first, last)[:, None], np.arange(start, stop)[None, :], seq_q, seq_kv)
-                s[..., ~seen] = -np.inf
-            new = np.maximum(highest, s.max(axis=-1))
-            shift = np.where(np.isneginf(new), 0.0, new)  # a row that has seen nothing yet
-            p = np.exp(s - shift[..., None])
-            rescale = np.exp(highest - shift)
-            total = total * rescale + p.sum(axis=-1)
-            o[:, :, first:last] = o[:, :, first:last] * rescale[..., None] + p @ v64[:, :, start:stop]
-            highest = new
-        any_key = total > 0
-        o[:, :, first:last] /= np.where(any_key, total, 1.0)[..., None]
-        log = np.log(np.where(any_key, total, 1.0))
-        lse[:, :, first:last] = np.where(any_key, highest + log, -np.inf)
-    return o, lse
-
-
-def _inputs(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> tuple[Floats, Floats, Floats]:
     arrays = tuple(np.asarray(x, dtype=np.float64) for x in (q, k, v))
     shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in zip("qkv", arrays, strict=True))
     if any(x.ndim != 4 for x in arrays):
@@ -151,12 +104,13 @@ def _inputs(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> tuple[Floats, Floats, F
     return q64, k64, v64
 
 
-def _scale(q: Floats, scale: float | None) -> float:
+def default_scale(q: Floats, scale: float | None) -> float:
+    """The scale given, or ``1 / sqrt(head_dim)``."""
     return float(q.shape[-1]) ** -0.5 if scale is None else scale
 
 
 def _scores(q: Floats, k: Floats, mask: Mask, scale: float | None) -> Floats:
-    s: Floats = q @ _expanded(k, q).swapaxes(-1, -2) * _scale(q, scale)
+    s: Floats = q @ expanded(k, q).swapaxes(-1, -2) * default_scale(q, scale)
     s[..., ~visible(mask, q.shape[2], k.shape[2])] = -np.inf
     return s
 
@@ -171,13 +125,13 @@ def _softmax(s: Floats) -> tuple[Floats, Floats]:
     return p / np.where(any_key, total, 1.0), lse[..., 0]
 
 
-def _expanded(x: Floats, q: Floats) -> Floats:
+def expanded(x: Floats, q: Floats) -> Floats:
     """Key/value heads repeated for the query heads that share them."""
     return np.repeat(x, q.shape[1] // x.shape[1], axis=1)
 
 
-def _summed(gradient: Floats, x: Floats) -> Floats:
-    """Gradients of the query heads of a group added up."""
+def summed(gradient: Floats, x: Floats) -> Floats:
+    """Gradients of the query heads that share a key/value head of `x`, added up."""
     batch, heads, seq, width = gradient.shape
     out: Floats = gradient.reshape(batch, x.shape[1], heads // x.shape[1], seq, width).sum(axis=2)
     return out

@@ -16,6 +16,9 @@ Floats = NDArray[np.float64]
 Reference = Callable[[Workload, Floats, Floats, Floats], Floats]
 """(workload, q, k, v) to O in float64; tensors are ``[batch, heads, seq, head_dim]``."""
 
+Gradients = Callable[[Workload, Floats, Floats, Floats, Floats], tuple[Floats, Floats, Floats]]
+"""(workload, q, k, v, dO) to dQ, dK, dV in float64, in the shapes of q, k and v."""
+
 Group = Literal["sharing", "dense", "sparse", "linear"]
 
 
@@ -35,7 +38,8 @@ class Algorithm:
     families : tuple of str
         Families of implementations that run it (:class:`attnsim.models.implementation.Implementation`).
     implementations : tuple of str
-        Those to imitate by default, best first; the first that runs on the GPU is taken.
+        Those to imitate by default, best first; the first that runs on the GPU is taken. Empty for what is a property
+        of the question and has no kernels of its own.
     definition : str
         In MyST, with LaTeX between dollars.
     wins : str
@@ -52,6 +56,10 @@ class Algorithm:
         Whether it computes softmax attention over the pairs that its mask shows; if not, its error is reported too.
     selectable : bool
         Whether it is a schedule that `--algorithm` can ask for; sharing is a property of the question instead.
+    gradients : callable, optional
+        Its derivative, where backward kernels are played.
+    sized : callable, optional
+        N to the record of ``NAME@N``, where there is a number to choose (random features, projected keys).
     """
 
     name: str
@@ -68,3 +76,5 @@ class Algorithm:
     mask: str = ""
     exact: bool = True
     selectable: bool = True
+    gradients: Gradients | None = None
+    sized: Callable[[int], Algorithm] | None = None

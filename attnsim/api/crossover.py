@@ -1,0 +1,200 @@
+"""From which sequence length on one algorithm is faster than another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache as cache_of_calls
+from typing import TYPE_CHECKING
+
+from attnsim.api.answering import asked_of, predict
+from attnsim.api.choosing import choose_implementation, read_algorithm, read_gpu
+from attnsim.models.cost import needed_work
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.workload import LARGEST, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHORTEST, LONGEST = 64, 1 << 20
+"""Lengths between which a crossover is looked for where nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """Where one algorithm overtakes another as sequences grow.
+
+    Parameters
+    ----------
+    slower, faster : str
+        The algorithms: `faster` wins in long sequences.
+    gpu : str
+    seq : int or None
+        Shortest length from which `faster` is the faster one, to within `step`: the shortest asked for where it always
+        is, None where it is not even at the longest.
+    time_s : float or None
+        Time of `faster` there.
+    seq_by_flops : int or None
+        The same with useful FLOPs in place of times.
+    """
+
+    slower: str
+    faster: str
+    gpu: str
+    seq: int | None
+    time_s: float | None
+    seq_by_flops: int | None
+
+
+def crossover(
+    slower: str,
+    faster: str,
+    question: Workload,
+    gpu: Gpu | str,
+    *,
+    shortest: int = SHORTEST,
+    longest: int = LONGEST,
+    step: int = 64,
+    cache: str = "warm",
+    launch: str = "stream",
+) -> Crossover:
+    """The length from which `faster` beats `slower`, by the fast replay.
+
+    Lengths are halved from the longest that fits the GPU's memory with `faster` until it is no longer faster, then
+    bisected; where whole waves make times cross more than once, the crossing found is the last one on the halved
+    lengths. An algorithm that does not fit loses.
+
+    Parameters
+    ----------
+    slower, faster : str
+        Algorithms, as for `predict`; ``NAME@N`` included, and ``NAME/IMPLEMENTATION`` for one that is not the default.
+    question : Workload
+        Its lengths are replaced, those of the keys alone where it decodes; its mask applies to what plays it.
+    gpu : Gpu or str
+    shortest, longest : int
+        Lengths to look between.
+    step : int
+        Lengths are multiples of it.
+    cache, launch : str
+        As for `predict`.
+
+    Raises
+    ------
+    InputError
+        When an algorithm does not run the question, or the lengths are none.
+
+    Examples
+    --------
+    >>> question = Workload(batch=1, heads_q=16, seq_q=1, head_dim=64)
+    >>> found = crossover("flash", "linear", question, "a100-sxm4-80gb")
+    >>> found.seq_by_flops
+    64
+    """
+    if not 1 <= step <= shortest < longest <= LARGEST["seq_q"]:
+        raise InputError(
+            f"lengths are {shortest} to {longest} in steps of {step}; allowed: 1 <= step <= shortest < longest <= "
+            f"{LARGEST['seq_q']}"
+        )
+    machine = read_gpu(gpu)
+
+    @cache_of_calls
+    def time_s(name: str, seq: int) -> float:
+        algorithm, _, implementation = name.partition("/")
+        w = asked_of(read_algorithm(algorithm), at_length(question, seq))
+        found = predict(
+            w, machine, algorithm, implementation=implementation or None, cache=cache, launch=launch, baseline=False
+        ).time_s
+        return math.inf if found is None else found
+
+    def wins(seq: int) -> bool:
+        return time_s(faster, seq) < time_s(slower, seq)
+
+    def costs_less(seq: int) -> bool:
+        return useful[faster](seq) <= useful[slower](seq)
+
+    useful = {name: _useful_flops(name, question, longest, machine) for name in (slower, faster)}
+    fitting = longest
+    while fitting // 2 >= shortest and math.isinf(time_s(faster, fitting)):
+        fitting //= 2
+    seq = _first(wins, shortest, fitting, step)
+    return Crossover(
+        slower,
+        faster,
+        machine.id,
+        seq,
+        None if seq is None else time_s(faster, seq),
+        _first(costs_less, 1, longest, 1),
+    )
+
+
+def at_length(question: Workload, seq: int) -> Workload:
+    """The question with so many tokens: queries and keys, or keys alone where it decodes."""
+    return replace(question, seq_kv=seq) if question.passes == "decode" else replace(question, seq_q=seq, seq_kv=seq)
+
+
+def _useful_flops(algorithm: str, question: Workload, longest: int, gpu: Gpu) -> Callable[[int], int]:
+    """Useful FLOPs by length, by the convention of the implementation that is taken at the longest."""
+    name, _, implementation = algorithm.partition("/")
+    what = read_algorithm(name)
+
+    def asked(seq: int) -> Workload:
+        return asked_of(what, at_length(question, seq))
+
+    record = choose_implementation(what, implementation or None, asked(longest), gpu)
+    return lambda seq: needed_work(record, asked(seq))[0].flops
+
+
+def _first(holds: Callable[[int], bool], shortest: int, longest: int, step: int) -> int | None:
+    """The smallest multiple of `step` from which on `holds` is true, found by halving and bisection."""
+    low, high = -(-shortest // step), longest // step
+    if not holds(high * step):
+        return None
+    while high > low and holds(max(low, high // 2) * step):
+        high = max(low, high // 2)
+    if high == low:
+        return low * step
+    fails = max(low, high // 2)
+    while high - fails > 1:
+        middle = (fails + high) // 2
+        fails, high = (fails, middle) if holds(middle * step) else (middle, high)
+    return high * step
+
+
+def crossover_table(
+    pairs: Iterable[tuple[str, str]], questions: Sequence[Workload], gpus: Sequence[Gpu | str], **options: int | str
+) -> pd.DataFrame:
+    """Crossovers of every pair, question and GPU.
+
+    Parameters
+    ----------
+    pairs : iterable of (str, str)
+        Slower and faster algorithm.
+    questions : sequence of Workload
+    gpus : sequence of Gpu or str
+    **options
+        As for `crossover`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row each: batch, heads_q, heads_kv, head_dim, dtype, causal and the fields of `Crossover`.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(list(_rows(pairs, questions, gpus, options)))
+
+
+def _rows(
+    pairs: Iterable[tuple[str, str]],
+    questions: Sequence[Workload],
+    gpus: Sequence[Gpu | str],
+    options: dict[str, int | str],
+) -> Iterator[dict[str, object]]:
+    for slower, faster in pairs:
+        for question in questions:
+            shape = {name: getattr(question, name) for name in ("batch", "heads_q", "heads_kv", "head_dim", "dtype")}
+            for gpu in gpus:
+                found = crossover(slower, faster, question, gpu, **options)  # type: ignore[arg-type]
+                yield {**shape, "causal": question.mask.is_causal, **asdict(found)}

@@ -1,0 +1,226 @@
+"""The whole attention layer: projections on the same simulator as the attention, and what share attention has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from attnsim.api.answering import predict
+from attnsim.api.choosing import Conditions, read_conditions, read_gpu
+from attnsim.api.layer_prediction import ATTENTION, LayerPart, LayerPrediction, total
+from attnsim.api.prediction import Prediction
+from attnsim.models.calibration import Numbers, choose, widths
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.gpu_fields import shown
+from attnsim.models.layer import Direction, Step, step_schedule, steps
+from attnsim.models.model import Model
+from attnsim.models.model_files import load_model
+from attnsim.models.workload import Workload
+from attnsim.simulator.replay import replay
+from attnsim.validation.trust import ELSEWHERE, Trust
+
+GEMM_NUMBERS = {"tensor_efficiency": 0.95, "l2_fraction": 1.0}
+"""Numbers of projections that no calibration holds.
+
+The fastest bf16 GEMMs of aiconfigurator-core 0.12.0's tables (vLLM 0.14.0 on A100 SXM4, 0.24.0 on H100 SXM) reach
+299 of 312 and 956 of 989 TFLOP/s, and one in a thousand 296 and 909: 0.95 and 0.92 of the peak, which an L2 that gives
+0.57 of its file's figure, as fitted with attention on H100, would not allow."""
+
+GEMM_HALF_WIDTH = 0.34
+"""Half-width of the 90 % interval of a projection's log time: 1,250 measured GEMMs of five GPUs, none of them fitted
+(`benchmarks/projection_errors.py`)."""
+
+
+def layer(
+    model: Model | str,
+    gpu: Gpu | str,
+    *,
+    batch: int = 1,
+    seq: int,
+    seq_kv: int | None = None,
+    pass_: str = "fwd",
+    dtype: str = "bf16",
+    algorithm: str | None = None,
+    implementation: str | None = None,
+    mode: str = "fast",
+    cache: str = "cold",
+    launch: str = "stream",
+) -> LayerPrediction:
+    """Predict one attention layer: projections, rotary embedding and attention (:mod:`attnsim.models.layer`).
+
+    Projections are cuBLAS-like GEMMs (:mod:`attnsim.models.algorithms.projection`) on the same simulator. They have
+    no calibration: numbers are priors, those of :data:`GEMM_NUMBERS` and what was fitted of the GPU's HBM and launches.
+
+    Parameters
+    ----------
+    model : Model or str
+        A model, or what :func:`attnsim.load_model` takes.
+    gpu : Gpu or str
+    batch, seq : int
+        Sequences and their length; with ``pass_="decode"`` and no `seq_kv` the keys in the cache.
+    seq_kv : int, optional
+        Keys, where not as many as queries.
+    pass_ : {"fwd", "bwd", "fwd+bwd", "decode"}
+    dtype : str
+    algorithm : str, optional
+        Of the attention; default: what plays the model's latent (mla) or mask (sliding-window, sparse), else flash.
+    implementation : str, optional
+        Of the attention.
+    mode, launch : str
+        As for :func:`attnsim.predict`.
+    cache : {"cold", "warm"}
+        Cold by default: between two runs of a layer the other layers' weights have passed through the L2.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> found = layer("llama-3-8b", "h100-sxm5-80gb", seq=8192)
+    >>> [part.name for part in found.parts]
+    ['QKV projection', 'rotary', 'attention', 'O projection']
+    """
+    chosen = _model(model)
+    machine = read_gpu(gpu)
+    conditions = read_conditions("shipped", None, mode, cache, launch)
+    w = chosen.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=pass_, dtype=dtype)
+    parts: list[LayerPart] = []
+    answers: list[Prediction] = []
+    for direction in _DIRECTIONS[w.passes]:
+        call = w if len(w.directions) == 1 else w.with_passes(direction)
+        name = algorithm or _plays(call)
+        answer = predict(
+            call if name == "mla" else replace(call, latent=None), machine, name, implementation=implementation,
+            mode=mode, cache=cache, launch=launch, baseline=False,
+        )  # fmt: skip
+        answers.append(answer)
+        around = steps(chosen, w, direction, [kernel for kernel, _ in answer.kernels])
+        parts += [_part(step, machine, dtype, conditions) for step in around.before]
+        parts.append(_attention_part(answer, direction))
+        parts += [_part(step, machine, dtype, conditions) for step in around.after]
+    return LayerPrediction(
+        model=chosen,
+        gpu=machine.id,
+        changes=machine.changes,
+        parts=tuple(parts),
+        attention=tuple(answers),
+        mode=mode,
+        cache=cache,
+        launch=launch,
+        trust=_trust(parts, answers),
+    )
+
+
+def attention_share(
+    model: Model | str,
+    gpu: Gpu | str,
+    seqs: Sequence[int],
+    *,
+    batch: int = 1,
+    pass_: str = "fwd",
+    dtype: str = "bf16",
+    launch: str = "stream",
+) -> list[LayerPrediction]:
+    """The layer at several lengths, of which :attr:`LayerPrediction.attention_share` is the share of attention.
+
+    Parameters
+    ----------
+    model, gpu, batch, pass_, dtype, launch
+        As for :func:`layer`.
+    seqs : sequence of int
+        Lengths, with ``pass_="decode"`` of the cache.
+
+    Raises
+    ------
+    InputError
+    """
+    if not seqs:
+        raise InputError("no length is given; give one or more, such as 512, 8192")
+    chosen = _model(model)
+    return [layer(chosen, gpu, batch=batch, seq=seq, pass_=pass_, dtype=dtype, launch=launch) for seq in seqs]
+
+
+def _model(model: Model | str) -> Model:
+    if isinstance(model, Model):
+        return model
+    if not isinstance(model, str):
+        raise InputError(f"model is {shown(model)}; give an id such as 'llama-3-8b', a path or a Model")
+    return load_model(model)
+
+
+_DIRECTIONS: dict[str, tuple[Direction, ...]] = {
+    "fwd": ("fwd",),
+    "decode": ("fwd",),
+    "bwd": ("bwd",),
+    "fwd+bwd": ("fwd", "bwd"),
+}
+
+
+def _plays(w: Workload) -> str:
+    """The algorithm that plays a workload's latent or its mask; nobody has backward kernels for latents."""
+    if w.latent is not None and "bwd" not in w.directions:
+        return "mla"
+    if not w.mask.is_band:
+        return "sparse"
+    return "sliding-window" if w.mask.is_windowed else "flash"
+
+
+def gemm_numbers(gpu: Gpu) -> Numbers:
+    """What a projection is replayed with: of the GPU what was fitted, and for the rest :data:`GEMM_NUMBERS`.
+
+    Operands of the next step are read under the MMAs of this one (CUTLASS's warp-level pipeline), and the fixed time
+    of a call belongs to an attention interface.
+    """
+    numbers = choose("", {}, gpu).numbers
+    implementation = replace(
+        numbers.implementation, tensor_efficiency=GEMM_NUMBERS["tensor_efficiency"], smem_exposed=0.0, call_s=0.0
+    )
+    return Numbers(implementation, replace(numbers.gpu, l2_fraction=GEMM_NUMBERS["l2_fraction"]))
+
+
+def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions) -> LayerPart:
+    schedule = step_schedule(step, gpu, dtype)
+    played = replay(
+        schedule, gpu, gemm_numbers(gpu), mode=conditions.mode, cache=conditions.cache, launch=conditions.launch
+    )
+    half = max(GEMM_HALF_WIDTH, widths().at_least[ELSEWHERE]) if gpu.changes else GEMM_HALF_WIDTH
+    return LayerPart(
+        name=step.name,
+        time_s=played.time_s,
+        time_low_s=played.time_s * math.exp(-half),
+        time_high_s=played.time_s * math.exp(half),
+        hbm_bytes=round(played.hbm_read_bytes + played.hbm_write_bytes),
+        flops_useful=step.flops,
+        flops_executed=schedule.total("flops"),
+        bound=played.bound,
+        tile=schedule.tile,
+    )
+
+
+def _attention_part(answer: Prediction, direction: Direction) -> LayerPart:
+    return LayerPart(
+        name=ATTENTION if direction == "fwd" else f"{ATTENTION}, backward",
+        time_s=answer.time_s,
+        time_low_s=answer.time_low_s,
+        time_high_s=answer.time_high_s,
+        hbm_bytes=answer.hbm_bytes,
+        flops_useful=answer.flops_useful,
+        flops_executed=answer.flops_executed,
+        bound=answer.bound,
+        tile=answer.tile,
+    )
+
+
+def _trust(parts: Sequence[LayerPart], answers: Sequence[Prediction]) -> Trust:
+    """Extrapolated, as the projections are; the interval is the sum of the parts' intervals."""
+    low, time, high = (total(getattr(part, name) for part in parts) for name in ("time_low_s", "time_s", "time_high_s"))
+    said = [
+        "projections: their GEMMs have no calibration, measured ones were within a factor of 1.4 in nine cases of ten"
+    ]
+    said += [f"attention is {answer.trust.level}: {answer.trust.reason}" for answer in answers]
+    if low is None or time is None or high is None:
+        return replace(answers[0].trust, reason="; ".join(said))
+    return Trust("extrapolated", low / time, high / time, None, "; ".join(said))

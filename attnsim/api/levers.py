@@ -1,0 +1,138 @@
+"""What bounds a call, and what would have to change for the bound to move: figures of the GPU changed one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from attnsim.models.gpu import Gpu
+from attnsim.models.gpu_fields import field_of, get_value
+from attnsim.models.workload import Workload
+from attnsim.simulator.replay import UNITS, Replay
+
+BETTER = 2.0
+"""How much better each figure is made: a rate twice as high, a latency half as long."""
+
+Play = Callable[[Gpu], Replay]
+"""The same schedule on another GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """One figure of the GPU and what it would do for the call.
+
+    Parameters
+    ----------
+    unit : str
+        Unit of the replay; "latency" and "launch" for what no unit is busy with; "clock" and "SMs" for all of an SM's
+        units and issue slots together, its integer work too.
+    figure, value : str
+        Key of the figure and what it is now.
+    busy_s : float or None
+        Seconds that the unit is busy, averaged over the SMs.
+    share : float or None
+        Of the call's time.
+    takes_over_at : float or None
+        Factor by which the busiest unit would have to be faster for this one to be as busy.
+    speedup : float
+        Of the call with the figure `BETTER` times as good, replayed.
+    bound : str
+        What bounds it then.
+    """
+
+    unit: str
+    figure: str
+    value: str
+    busy_s: float | None
+    share: float | None
+    takes_over_at: float | None
+    speedup: float
+    bound: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Where the bound moves: the busiest unit made as much faster as the next one allows.
+
+    Parameters
+    ----------
+    unit, figure : str
+        The unit that bounds now, and its figure.
+    next_unit : str
+        The second busiest.
+    factor : float
+        How much faster `figure` has to be for the two to be equally busy.
+    time_s, speedup : float
+        Of the call with the figure changed so, replayed.
+    bound : str
+        What bounds it with the figure a percent beyond that.
+    """
+
+    unit: str
+    figure: str
+    next_unit: str
+    factor: float
+    time_s: float
+    speedup: float
+    bound: str
+
+
+def levers(played: Replay, gpu: Gpu, w: Workload, launch: str, play: Play) -> tuple[Lever, ...]:
+    """Every unit's figure, latencies, launches, the clock and the SMs, each made `BETTER` times as good by itself."""
+    units = played.units_s()
+    busiest = max(units[unit] for unit in UNITS)
+    figures: list[tuple[str, str]] = [(unit, figure_of(unit, w)) for unit in UNITS]
+    figures += [("latency", "l2.latency"), ("latency", "hbm.latency")]
+    if launch != "kernel":
+        figures.append(("launch", f"launch.{launch}"))
+    figures += [("clock", "clock.sustained"), ("SMs", "sm.count")]
+    out = []
+    for unit, figure in figures:
+        busy = units.get(unit)
+        if busy == 0.0 or not get_value(gpu, figure):
+            continue
+        shorter = unit in ("latency", "launch")
+        then = play(_changed(gpu, figure, 1 / BETTER if shorter else BETTER))
+        out.append(
+            Lever(
+                unit=unit,
+                figure=figure,
+                value=field_of(figure).show(get_value(gpu, figure)),
+                busy_s=busy,
+                share=None if busy is None else busy / played.time_s,
+                takes_over_at=None if busy is None else busiest / busy,
+                speedup=played.time_s / then.time_s,
+                bound=then.bound,
+            )
+        )
+    return tuple(out)
+
+
+def turn(played: Replay, gpu: Gpu, w: Workload, play: Play) -> Turn | None:
+    """Where the bound moves to, None where no unit bounds the call or no other is busy."""
+    units = {unit: busy for unit, busy in played.units_s().items() if unit in UNITS and busy > 0}
+    if played.bound not in units or len(units) < 2:
+        return None
+    first, second = sorted(units, key=lambda unit: -units[unit])[:2]
+    factor, figure = units[first] / units[second], figure_of(first, w)
+    time_s = play(_changed(gpu, figure, factor)).time_s
+    beyond = play(_changed(gpu, figure, 1.01 * factor))
+    return Turn(first, figure, second, factor, time_s, played.time_s / time_s, beyond.bound)
+
+
+def figure_of(unit: str, w: Workload) -> str:
+    """Key of the figure that a unit's rate comes from."""
+    if unit == "tensor" and w.dtype == "fp32":
+        return "sm.fp32_rate"
+    return {
+        "tensor": f"tensor.{w.dtype}",
+        "exp": "sm.exp_rate",
+        "fp32": "sm.fp32_rate",
+        "shared_memory": "sm.shared_memory_bandwidth",
+        "l2": "l2.bandwidth",
+        "hbm": "hbm.bandwidth",
+    }[unit]
+
+
+def _changed(gpu: Gpu, figure: str, factor: float) -> Gpu:
+    return gpu.replace(figure, get_value(gpu, figure) * factor)

@@ -1,0 +1,248 @@
+"""`attnsim explain`: one algorithm on one GPU, from its loop nest to what would have to change for it to be faster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnsim.cli import model_flags, options, show
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attnsim.api.explaining import Explanation, KernelFit
+    from attnsim.models.gpu import Gpu
+    from attnsim.models.workload import Workload
+
+_UNITS = {
+    "tensor": "the tensor cores",
+    "exp": "the exponential units",
+    "fp32": "the FP32 lanes",
+    "shared_memory": "shared memory",
+    "l2": "the L2",
+    "hbm": "HBM",
+}
+
+
+def explain(
+    *,
+    context: typer.Context,
+    algorithm: Annotated[str, typer.Argument(help="A name that attnsim algorithms lists.")],
+    gpu: Annotated[str, typer.Option("--gpu", metavar="ID", help="Built-in id or GPU file.")] = "",
+    implementation: Annotated[str | None, typer.Option(help="Whose kernels to imitate.")] = None,
+    model: model_flags.ModelName = None,
+    batch: options.Batch = 1,
+    heads: options.Heads = None,
+    kv_heads: options.KvHeads = None,
+    seq: options.Seq = None,
+    seq_kv: options.SeqKv = None,
+    head_dim: options.HeadDim = None,
+    head_dim_v: options.HeadDimV = None,
+    latent: options.LatentText = None,
+    dtype: options.Dtype = "bf16",
+    causal: options.Causal = False,
+    window: options.Window = None,
+    mask: options.MaskText = None,
+    passes: options.Pass = "fwd",
+    changes: options.Changes = [],  # noqa: B006 Typer copies it
+    tile: Annotated[str | None, typer.Option(metavar="ROWSxKEYS", help="Tile of the forward kernel.")] = None,
+    mode: Annotated[str, typer.Option(help="fast or exact.")] = "fast",
+    cache: Annotated[str, typer.Option(help="cold or warm L2.")] = "warm",
+    launch: Annotated[str, typer.Option(help="stream, graph or kernel (no launch cost).")] = "stream",
+    json: options.Json = False,
+) -> None:
+    """Explain an algorithm: loop nest, what limits it, bytes by tensor and level, what bounds it.
+
+    Without --model, --heads, --seq and --head-dim its own example is taken.
+    """
+    if not gpu:
+        raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
+    question: Workload | None = None
+    filled = None
+    if model is not None:
+        filled = model_flags.filled(
+            model, heads=heads, kv_heads=kv_heads, head_dim=head_dim, head_dim_v=head_dim_v, causal=causal,
+            window=window, mask=mask,
+        )  # fmt: skip
+    if _asks(context):
+        question = options.workload(
+            batch=batch, heads=heads, kv_heads=kv_heads, seq=seq, seq_kv=seq_kv, head_dim=head_dim,
+            head_dim_v=head_dim_v, dtype=dtype, causal=causal, window=window, mask=mask, passes=passes, latent=latent,
+            model=filled.model if filled else None,
+        )  # fmt: skip
+    from attnsim.api.explaining import explain as explained
+    from attnsim.models.gpu_files import load_gpu
+
+    machine = options.changed(load_gpu(gpu), changes)
+    found = explained(
+        question, machine, algorithm, implementation=implementation, tile=tile, mode=mode, cache=cache, launch=launch
+    )
+    if json:
+        show.print_json([found.to_dict()])
+        return
+    _print(show.console(), found, machine, f"{filled.title}: " if filled else "")
+
+
+_SHAPE = {
+    "model", "batch", "heads", "kv_heads", "seq", "seq_kv", "head_dim", "head_dim_v", "latent", "dtype", "causal",
+    "window", "mask", "passes",
+}  # fmt: skip
+
+
+def _asks(context: typer.Context) -> bool:
+    """Whether any flag of the question was given."""
+    sources = {name: context.get_parameter_source(name) for name in _SHAPE}
+    return any(source is not None and source.name == "COMMANDLINE" for source in sources.values())
+
+
+def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
+    asked = found.prediction
+    out.print(f"{model}{asked.workload}\n{gpu.id}{''.join(f', {change}' for change in asked.changes)}\n")
+    out.print(f"{found.loop_nest}\n")
+    longest = max(found.kernels, key=lambda kernel: kernel.time_s)
+    show.print_rows(out, "Kernels", [_kernel(kernel) for kernel in found.kernels], whole=("kernel",))
+    show.print_rows(out, f"A block of {longest.kernel} against an SM", _limits(longest, gpu))
+    show.print_rows(
+        out,
+        "Bytes, MB: by the closed form, asked of the L2 as played, passed on to HBM",
+        [
+            {
+                "kernel": row.kernel,
+                "tensor": row.tensor,
+                "": row.direction,
+                "closed form": show.number(row.closed_form / 1e6, 4),
+                "L2": show.number(row.l2_bytes / 1e6, 4),
+                "HBM": show.number(row.hbm_bytes / 1e6, 4),
+            }
+            for row in found.tensors
+        ],
+        right=("closed form", "L2", "HBM"),
+        whole=("kernel", "tensor"),
+    )
+    show.print_rows(
+        out,
+        f"Counts (useful FLOPs {found.useful_flops:,}; HBM bytes with perfect reuse {found.compulsory_bytes:,})",
+        [
+            {"": row.quantity, "closed form": f"{row.closed_form:,}", "schedule": f"{row.counted:,}"}
+            for row in found.counts
+        ],
+        right=("closed form", "schedule"),
+    )
+    show.print_rows(
+        out,
+        "Units, and the call with each figure twice as good (a latency or a launch half as long)",
+        [
+            {
+                "unit": lever.unit.replace("_", " "),
+                "busy": "" if lever.busy_s is None else show.time_text(lever.busy_s),
+                "share": "" if lever.share is None else f"{100 * lever.share:.0f} %",
+                "bounds at": _bounds_at(lever.takes_over_at, found.turn is not None),
+                "figure": lever.figure,
+                "now": lever.value,
+                "speedup": f"{lever.speedup:.2f}x",
+                "bound then": lever.bound.replace("_", " "),
+            }
+            for lever in found.levers
+        ],
+        right=("busy", "share", "bounds at", "now", "speedup"),
+        whole=("unit", "figure", "now"),
+    )
+    if found.turn is not None:
+        out.print("share: of the time; bounds at: how much faster the busiest unit has to be for this one to bound.\n")
+    for line in verdict(found):
+        out.print(line)
+
+
+def _bounds_at(factor: float | None, bounded: bool) -> str:
+    """How much faster the busiest unit would have to be."""
+    if factor is None or not bounded:
+        return ""
+    return "now" if factor == 1.0 else show.times_text(factor)
+
+
+def _kernel(kernel: KernelFit) -> dict[str, object]:
+    return {
+        "kernel": kernel.kernel,
+        "blocks": f"{kernel.blocks:,}",
+        "threads": kernel.threads,
+        "regs": kernel.registers_per_thread,
+        "smem KiB": f"{kernel.shared_memory_bytes / 1024:g}",
+        "blk/SM": kernel.blocks_per_sm,
+        "limited by": kernel.limited_by,
+        "waves": show.number(kernel.waves),
+        "time": show.time_text(kernel.time_s),
+    }
+
+
+def _limits(kernel: KernelFit, gpu: Gpu) -> list[dict[str, object]]:
+    """What a block takes of each resource, what there is, and for how many blocks that is room."""
+    sm = gpu.sm
+    buffers = ", ".join(f"{name} {size / 1024:g}" for name, size in kernel.buffers)
+    registers = kernel.registers_per_thread * kernel.threads
+    rows = {
+        "threads": (f"{kernel.threads:,}", f"{sm.max_threads:,}"),
+        "registers": (f"{registers:,} ({kernel.registers_per_thread} a thread)", f"{sm.registers:,}"),
+        "shared memory": (
+            f"{kernel.shared_memory_bytes / 1024:g} KiB{f' ({buffers})' if buffers else ''}"
+            f" + {sm.shared_memory_reserved_bytes / 1024:g} reserved",
+            f"{sm.shared_memory_bytes / 1024:g} KiB",
+        ),
+        "block slots": ("1", f"{sm.max_blocks}"),
+        "launch bounds": ("1", f"{kernel.limits.get('launch bounds', '')}"),
+    }
+    return [
+        {
+            "resource": name,
+            "a block takes": rows[name][0],
+            "an SM has": rows[name][1],
+            "room for": room,
+            "": "limits" if name == kernel.limited_by else "",
+        }
+        for name, room in kernel.limits.items()
+    ]
+
+
+def verdict(found: Explanation) -> list[str]:
+    """What bounds the call and what would have to change, in sentences."""
+    asked, turn = found.prediction, found.turn
+    time_s, bound = asked.time_s, asked.bound or ""
+    assert time_s is not None
+    lines = [
+        f"Time {show.time_text(time_s)} ({show.interval_text(asked.time_low_s, asked.time_high_s, time_s)}, "
+        f"{asked.trust.level}), of which warpgroups wait for data {_percent(asked.exposed_s, time_s)} on average and "
+        f"launches take {_percent(asked.launch_s, time_s)}."
+    ]
+    if turn is None:
+        what = {
+            "launch": "Launches take more than half of the time: fewer kernels, or a CUDA graph, before a faster GPU.",
+            "latency": "No unit is busy for 35 % of the time: latency bounds it, too few blocks or too short a "
+            "pipeline to hide it.",
+        }
+        return [*lines, what.get(bound, f"Bound by {_UNITS.get(bound, bound)}; no other unit has work."), _best(found)]
+    shares = {lever.unit: lever.share for lever in found.levers if lever.share is not None}
+    lines.append(
+        f"Bound by {_UNITS[turn.unit]}, busy {100 * shares[turn.unit]:.0f} % of the time; next: "
+        f"{_UNITS[turn.next_unit]}, {100 * shares[turn.next_unit]:.0f} %."
+    )
+    lines.append(
+        f"With {turn.figure} {show.times_text(turn.factor)} the two are equally busy and the call takes "
+        f"{show.time_text(turn.time_s)} ({show.times_text(turn.speedup)}); beyond that "
+        f"{_UNITS.get(turn.bound, turn.bound)} would bound it."
+    )
+    return [*lines, _best(found)]
+
+
+def _best(found: Explanation) -> str:
+    """Which unit is worth most: not always the busiest, where work overlaps."""
+    whole = {lever.unit: show.times_text(lever.speedup) for lever in found.levers if lever.unit in ("clock", "SMs")}
+    best = max((lever for lever in found.levers if lever.unit not in whole), key=lambda lever: lever.speedup)
+    return (
+        f"Of single figures {best.figure} twice as good gains most, {show.times_text(best.speedup)}; "
+        f"twice the clock {whole['clock']}, twice the SMs {whole['SMs']}."
+    )
+
+
+def _percent(part: float | None, whole: float) -> str:
+    return show.NOTHING if part is None else f"{100 * part / whole:.0f} %"

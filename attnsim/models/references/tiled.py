@@ -1,0 +1,289 @@
+"""Softmax attention tile by tile in float64, in the loop orders of the fused kernels.
+
+All of them keep, for each row, the highest score m, the sum l of exp(S - m) and the output O over the keys seen so far,
+and update the three with each further tile (online softmax: Milakov & Gimelshein, arXiv 1805.02867; Rabe & Staats,
+arXiv 2112.05682). The result does not depend on the order, nor on how the keys are shared out before the parts are
+combined; that is what makes every schedule of :mod:`attnsim.models.algorithms` compute the same attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnsim.models.errors import InputError
+from attnsim.models.mask import Mask
+from attnsim.models.references.softmax import Floats, default_scale, expanded, read_inputs, summed
+
+Order = Literal["descending", "ascending"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunningSoftmax:
+    """What is kept of the keys that have been seen.
+
+    Parameters
+    ----------
+    highest : ndarray ``[..., rows]``
+        m, -inf where no key has been seen.
+    total : ndarray ``[..., rows]``
+        l, the sum of ``exp(s - m)``.
+    o : ndarray ``[..., rows, head_dim_v]``
+        Not yet divided by l.
+    """
+
+    highest: Floats
+    total: Floats
+    o: Floats
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...], head_dim_v: int) -> RunningSoftmax:
+        """No key seen, for rows of this shape."""
+        return cls(np.full(shape, -np.inf), np.zeros(shape), np.zeros((*shape, head_dim_v)))
+
+    def with_tile(self, s: Floats, v: Floats) -> RunningSoftmax:
+        """After a further tile of keys (Dao, arXiv 2307.08691, algorithm 1, lines 9 and 10).
+
+        Parameters
+        ----------
+        s : ndarray ``[..., rows, keys]``
+            Scaled scores, -inf where masked.
+        v : ndarray ``[..., keys, head_dim_v]``
+        """
+        highest = np.maximum(self.highest, s.max(axis=-1))
+        shift = _finite(highest)
+        p = np.exp(s - shift[..., None])
+        rescale = np.exp(self.highest - shift)
+        return RunningSoftmax(highest, self.total * rescale + p.sum(axis=-1), self.o * rescale[..., None] + p @ v)
+
+    def finished(self) -> tuple[Floats, Floats]:
+        """O and log-sum-exp; 0 and -inf of rows that saw no key."""
+        return self.o / _divisor(self.total)[..., None], self.lse
+
+    @property
+    def lse(self) -> Floats:
+        """Log-sum-exp of the scores seen."""
+        return np.where(self.total > 0, self.highest + np.log(_divisor(self.total)), -np.inf)
+
+
+def flash_reference(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    mask: Mask | None = None,
+    *,
+    rows: int = 128,
+    keys: int = 64,
+    order: Order = "descending",
+    scale: float | None = None,
+) -> tuple[Floats, Floats]:
+    """O and log-sum-exp with queries in the outer loop (FlashAttention-2, arXiv 2307.08691, algorithm 1).
+
+    Parameters
+    ----------
+    q, k, v, mask, scale
+        As for :func:`attnsim.models.references.softmax.attention`.
+    rows, keys : int
+        Tile of queries x keys; only tiles that the mask's band touches are visited.
+    order : {"descending", "ascending"}
+        Key tiles of a row tile from the last visible to the first, as FlashAttention-2 and -3 go, or the other way.
+    """
+    t = _Tiles.of(q, k, v, mask, rows, keys, scale)
+    o, lse = t.outputs()
+    for row in t.row_tiles():
+        low, high = t.mask.columns(row.start, row.stop - 1, t.seq_q, t.seq_kv)
+        state = t.empty(row)
+        visited = range(low // keys * keys, high, keys)
+        for first in visited if order == "ascending" else reversed(visited):
+            column = slice(first, min(first + keys, t.seq_kv))
+            state = state.with_tile(t.scores(row, column), t.v[:, :, column])
+        o[:, :, row], lse[:, :, row] = state.finished()
+    return o, lse
+
+
+def flash1_reference(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    mask: Mask | None = None,
+    *,
+    rows: int = 16,
+    keys: int = 256,
+    scale: float | None = None,
+) -> tuple[Floats, Floats]:
+    """O and log-sum-exp with keys in the outer loop (FlashAttention, arXiv 2205.14135, algorithm 1).
+
+    Each outer turn reads O, m and l of every row, updates them and writes them back; O is kept divided by l, as the
+    paper keeps it (line 12), not only at the end.
+
+    Parameters
+    ----------
+    q, k, v, mask, rows, keys, scale
+        As for :func:`flash_reference`.
+    """
+    t = _Tiles.of(q, k, v, mask, rows, keys, scale)
+    o, _ = t.outputs()
+    highest, total = np.full(o.shape[:3], -np.inf), np.zeros(o.shape[:3])
+    for column in t.key_tiles():
+        for row in t.row_tiles():
+            before = total[:, :, row]
+            state = RunningSoftmax(highest[:, :, row], before, o[:, :, row] * before[..., None])
+            state = state.with_tile(t.scores(row, column), t.v[:, :, column])
+            highest[:, :, row], total[:, :, row] = state.highest, state.total
+            o[:, :, row], _ = state.finished()
+    return o, RunningSoftmax(highest, total, o).lse
+
+
+def split_kv_reference(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    mask: Mask | None = None,
+    *,
+    splits: int = 2,
+    keys: int = 64,
+    scale: float | None = None,
+) -> tuple[Floats, Floats]:
+    """O and log-sum-exp with the key tiles shared out over `splits` blocks and combined (Flash-Decoding).
+
+    Parameters
+    ----------
+    q, k, v, mask, keys, scale
+        As for :func:`flash_reference`; all queries are one row tile.
+    splits : int
+        Ranges of consecutive key tiles, the last ones empty where there are fewer tiles.
+    """
+    t = _Tiles.of(q, k, v, mask, max(1, np.shape(q)[2]), keys, scale)
+    if splits < 1:
+        raise InputError(f"splits is {splits}; allowed: 1 or more")
+    columns = list(t.key_tiles())
+    share = -(-len(columns) // splits)
+    every = slice(0, t.seq_q)
+    parts = []
+    for number in range(splits):
+        state = t.empty(every)
+        for column in columns[number * share : (number + 1) * share]:
+            state = state.with_tile(t.scores(every, column), t.v[:, :, column])
+        parts.append(state.finished())
+    return combined(np.stack([o for o, _ in parts]), np.stack([lse for _, lse in parts]))
+
+
+def combined(o: Floats, lse: Floats) -> tuple[Floats, Floats]:
+    """O and log-sum-exp over all keys from those of disjoint parts, in any order.
+
+    The weight of a part is ``exp(lse - whole)``, so its relative error is the rounding of `lse` itself: kernels that
+    hand over fp32 values lose 6e-8 of the score's size, where m and l apart would lose nothing.
+
+    Parameters
+    ----------
+    o : ndarray ``[parts, ..., rows, head_dim_v]``
+        Each divided by its own sum.
+    lse : ndarray ``[parts, ..., rows]``
+    """
+    highest = lse.max(axis=0)
+    weight = np.exp(lse - _finite(highest))
+    return RunningSoftmax(highest, weight.sum(axis=0), (weight[..., None] * o).sum(axis=0)).finished()
+
+
+def flash_backward_reference(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    do: ArrayLike,
+    mask: Mask | None = None,
+    *,
+    rows: int = 64,
+    keys: int = 128,
+    scale: float | None = None,
+) -> tuple[Floats, Floats, Floats]:
+    """Gradients tile by tile, P recomputed from the log-sum-exp (arXiv 2307.08691, algorithm 2).
+
+    Keys are in the outer loop; dK and dV of a tile are finished in it, dQ is summed up across the turns.
+
+    Parameters
+    ----------
+    q, k, v, mask, rows, keys, scale
+        As for :func:`flash_reference`.
+    do : array ``[batch, heads_q, seq_q, head_dim_v]``
+        Gradient with respect to O.
+
+    Returns
+    -------
+    dq, dk, dv : ndarrays in the shapes of q, k and v
+    """
+    t = _Tiles.of(q, k, v, mask, rows, keys, scale)
+    gradient = np.asarray(do, dtype=np.float64)
+    o, lse = flash_reference(q, k, v, mask, rows=rows, keys=keys, scale=scale)
+    d = (gradient * o).sum(axis=-1)
+    dq, dk, dv = np.zeros_like(t.q), np.zeros_like(t.k), np.zeros_like(t.v)
+    for column in t.key_tiles():
+        for row in t.row_tiles():
+            p = np.exp(t.scores(row, column) - _finite(lse[:, :, row])[..., None])
+            dv[:, :, column] += p.swapaxes(-1, -2) @ gradient[:, :, row]
+            dp = gradient[:, :, row] @ t.v[:, :, column].swapaxes(-1, -2)
+            ds = p * (dp - d[:, :, row, None]) * t.scale
+            dq[:, :, row] += ds @ t.k[:, :, column]
+            dk[:, :, column] += ds.swapaxes(-1, -2) @ t.q[:, :, row]
+    _, k64, v64 = read_inputs(q, k, v)
+    return dq, summed(dk, k64), summed(dv, v64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tiles:
+    """Q, K and V cut into tiles; K and V repeated for the query heads that share them."""
+
+    q: Floats
+    k: Floats
+    v: Floats
+    mask: Mask
+    rows: int
+    keys: int
+    scale: float
+
+    @classmethod
+    def of(
+        cls, q: ArrayLike, k: ArrayLike, v: ArrayLike, mask: Mask | None, rows: int, keys: int, scale: float | None
+    ) -> _Tiles:
+        q64, k64, v64 = read_inputs(q, k, v)
+        if rows < 1 or keys < 1:
+            raise InputError(f"the tile is {rows} x {keys}; allowed: 1 x 1 or larger")
+        return cls(q64, expanded(k64, q64), expanded(v64, q64), mask or Mask(), rows, keys, default_scale(q64, scale))
+
+    @property
+    def seq_q(self) -> int:
+        return int(self.q.shape[2])
+
+    @property
+    def seq_kv(self) -> int:
+        return int(self.k.shape[2])
+
+    def row_tiles(self) -> list[slice]:
+        return [slice(i, min(i + self.rows, self.seq_q)) for i in range(0, self.seq_q, self.rows)]
+
+    def key_tiles(self) -> list[slice]:
+        return [slice(j, min(j + self.keys, self.seq_kv)) for j in range(0, self.seq_kv, self.keys)]
+
+    def empty(self, row: slice) -> RunningSoftmax:
+        return RunningSoftmax.empty((*self.q.shape[:2], row.stop - row.start), self.v.shape[3])
+
+    def outputs(self) -> tuple[Floats, Floats]:
+        return np.zeros((*self.q.shape[:3], self.v.shape[3])), np.full(self.q.shape[:3], -np.inf)
+
+    def scores(self, row: slice, column: slice) -> Floats:
+        """Scaled scores of a tile, -inf where masked."""
+        s: Floats = self.q[:, :, row] @ self.k[:, :, column].swapaxes(-1, -2) * self.scale
+        at = np.arange(row.start, row.stop)[:, None], np.arange(column.start, column.stop)[None, :]
+        s[..., ~self.mask.seen(*at, self.seq_q, self.seq_kv)] = -np.inf
+        return s
+
+
+def _finite(highest: Floats) -> Floats:
+    """What scores are shifted by: their highest, 0 of rows that have seen no key."""
+    return np.where(np.isneginf(highest), 0.0, highest)
+
+
+def _divisor(total: Floats) -> Floats:
+    return np.where(total > 0, total, 1.0)

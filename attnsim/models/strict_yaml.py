@@ -1,0 +1,86 @@
+"""A YAML reader for files that people write: safe, small, shallow, no key twice, every fault in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attnsim.models.errors import InputError
+
+MAX_FILE_BYTES = 256 * 1024
+_MAX_DEPTH = 16  # a GPU file's figures have their fields at depth 3
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Safe YAML that refuses a key given twice, where YAML itself would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+                raise InputError(f"line {key_node.start_mark.line + 1}: keys must be plain words")
+            if key_node.value in seen:
+                raise InputError(f"line {key_node.start_mark.line + 1}: {key_node.value} is given twice; keep one")
+            seen.add(key_node.value)
+        found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return found
+
+
+# PyYAML looks constructors up by tag on the class; the stock one for maps would call flatten_mapping first.
+def _construct_map(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _construct_map)
+
+
+def read_yaml(path: Path, what: str) -> object:
+    """The content of a YAML file.
+
+    Parameters
+    ----------
+    path : Path
+    what : str
+        What the file should describe, for messages: "GPU".
+
+    Raises
+    ------
+    InputError
+        One line naming the file and, where there is one, the line at fault.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a {what} file or a built-in id") from None
+    if len(raw) > MAX_FILE_BYTES:
+        raise InputError(f"{path.name}: is larger than {MAX_FILE_BYTES // 1024} KiB; a {what} file holds about 10 KiB")
+    try:
+        text = raw.decode("utf-8")
+        _check_depth(text)
+        return yaml.load(text, Loader=_Loader)
+    except InputError as error:
+        raise InputError(f"{path.name}: {error}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path.name}: is not UTF-8 text; save it as UTF-8") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}: " if mark else ""
+        problem = getattr(error, "problem", None) or "cannot be read as YAML"
+        raise InputError(f"{path.name}: {line}{' '.join(str(problem).split())}; correct the YAML") from None
+    except ValueError as error:  # dates such as 2024-99-99
+        raise InputError(f"{path.name}: {' '.join(str(error).split())}; correct the YAML") from None
+
+
+def _check_depth(text: str) -> None:
+    """Refuse deep nesting by walking the events first: libyaml's composer recurses and would crash on it."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _MAX_DEPTH:
+                raise InputError(f"nested more than {_MAX_DEPTH} deep; correct the YAML")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1

@@ -1,0 +1,169 @@
+"""What a dense call may ask for: mask and dropout passes, splits, the backward with and without atomics, FP8."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from attnsim.models.algorithms.helpers import MAX_SPLITS, split_count
+from attnsim.models.calibration import Numbers
+from attnsim.models.gpu import Gpu
+from attnsim.models.gpu_files import load_gpu
+from attnsim.models.implementations import IMPLEMENTATIONS
+from attnsim.models.mask import Mask
+from attnsim.models.schedule import Schedule
+from attnsim.models.workload import Workload
+from attnsim.simulator.replay import replay
+
+A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
+CAUSAL = Workload(2, 8, 1024, 64, dtype="fp16", mask=Mask.causal())
+PAIRS = 2 * 8 * 1024 * 1024
+BACKWARD = Workload(1, 16, 4096, 128, mask=Mask.causal(), passes="bwd")
+
+
+def schedule(name: str, w: Workload, gpu: Gpu = A100) -> Schedule:
+    return IMPLEMENTATIONS[name].build(w, gpu, None)
+
+
+def kernel_bytes(of: Schedule, kernel: str) -> int:
+    return sum(n for (name, _, _), n in of.requested().items() if name == kernel)
+
+
+def time_s(of: Schedule, gpu: Gpu) -> float:
+    return replay(of, gpu, Numbers(), cache="cold", launch="kernel").time_s
+
+
+# Passes of the unfused form
+
+
+def test_each_form_makes_its_own_passes() -> None:
+    passes = {
+        name: [kernel.name for kernel in schedule(name, CAUSAL).kernels]
+        for name in ("naive_fused_epilogue", "pytorch_eager", "pytorch", "hf_eager", "pytorch_sdpa_math")
+    }
+    assert passes["naive_fused_epilogue"] == ["S = Q K^T", "softmax", "O = P V"]
+    assert passes["pytorch_eager"] == ["S = Q K^T", "mask", "softmax", "O = P V"]
+    assert passes["pytorch"][:3] == ["copy Q", "copy K", "copy V"]
+    assert {"scale", "mask", "cast P"} <= set(passes["hf_eager"])
+    assert {"where", "cast P"} <= set(passes["pytorch_sdpa_math"])
+    without = [kernel.name for kernel in schedule("pytorch_eager", replace(CAUSAL, mask=Mask.full())).kernels]
+    assert without == ["S = Q K^T", "softmax", "O = P V"]
+
+
+def test_a_mask_pass_reads_and_writes_every_score() -> None:
+    assert kernel_bytes(schedule("pytorch_eager", CAUSAL), "mask") == pytest.approx(2 * 2 * PAIRS, rel=0.05)
+    window = schedule("pytorch_eager", replace(CAUSAL, mask=Mask.sliding_window(64)))
+    assert kernel_bytes(window, "mask") == kernel_bytes(schedule("pytorch_eager", CAUSAL), "mask")
+
+
+def test_dropout_writes_p_again_and_a_byte_an_element() -> None:
+    dropped = schedule("pytorch_eager", replace(CAUSAL, dropout=True))
+    assert kernel_bytes(dropped, "dropout") == (2 + 2 + 1) * PAIRS
+    assert kernel_bytes(schedule("pytorch_eager", CAUSAL), "dropout") == 0
+    back = schedule("pytorch_eager", replace(CAUSAL, dropout=True, passes="bwd"))
+    assert kernel_bytes(back, "dropout bwd") == (2 + 2 + 1) * PAIRS
+    assert dropped.peak_memory_bytes - schedule("pytorch_eager", CAUSAL).peak_memory_bytes == (2 + 1) * PAIRS
+
+
+def test_every_pass_costs_time() -> None:
+    names = ("naive_fused_epilogue", "pytorch_eager", "hf_eager")
+    times = [time_s(schedule(name, CAUSAL), A100) for name in names]
+    assert times == sorted(times) and times[2] > 1.5 * times[0]
+    dropout = [time_s(schedule("pytorch_eager", replace(CAUSAL, dropout=on)), A100) for on in (False, True)]
+    assert dropout[1] > 1.1 * dropout[0]
+
+
+# Number of splits
+
+
+def published_rule(tiles: int, slots: int, key_tiles: int, eligible_only: bool) -> int:
+    """`num_splits_heuristic` of Dao-AILab/flash-attention, loop by loop."""
+    if tiles >= 0.8 * slots:
+        return 1
+    efficiencies = {}
+    for count in range(1, min(MAX_SPLITS, slots, key_tiles) + 1):
+        same = count > 1 and math.ceil(key_tiles / count) == math.ceil(key_tiles / (count - 1))
+        if not (same and eligible_only):
+            waves = tiles * count / slots
+            efficiencies[count] = waves / math.ceil(waves)
+    best = max(efficiencies.values())
+    return next(count for count, efficiency in efficiencies.items() if efficiency >= 0.85 * best)
+
+
+def test_the_number_of_splits_is_that_of_the_published_rule() -> None:
+    draw = random.Random(0)
+    for _ in range(500):
+        tiles, slots, keys = draw.randint(1, 300), draw.choice([108, 132, 216, 264]), draw.randint(1, 700)
+        for eligible_only in (True, False):
+            found = split_count(tiles, slots, keys, eligible_only=eligible_only)
+            assert found == published_rule(tiles, slots, keys, eligible_only), (tiles, slots, keys)
+
+
+@pytest.mark.parametrize(("batch", "splits"), [(1, True), (8, True), (64, False)])
+def test_few_sequences_are_split_and_many_are_not(batch: int, splits: bool) -> None:
+    w = Workload(batch, 32, 1, 128, 8, 8192, passes="decode")
+    for name, gpu in (("flash_attn_v2", A100), ("flash_attn_v3", H100)):
+        kernels = [kernel.name for kernel in schedule(name, w, gpu).kernels]
+        assert ("combine" in kernels) == splits, f"{name}: {kernels}"
+
+
+# Backward: atomics or a second pass
+
+
+def test_a_second_pass_recomputes_two_products_and_needs_no_accumulator() -> None:
+    atomic, twice = schedule("flash_attn_v2", BACKWARD), schedule("flash_two_pass", BACKWARD)
+    assert twice.total("flops") / atomic.total("flops") == pytest.approx(7 / 5, rel=0.01)
+    tensors = {tensor for _, _, tensor in twice.requested()}
+    assert "dQ accum" not in tensors
+    assert "dQ accum" in {tensor for _, _, tensor in atomic.requested()}
+    dq = twice.requested()["flash_bwd_dq", "store", "dQ"]
+    assert dq == 16 * 4096 * 128 * 2, "each element of dQ is written once, in 16 bits"
+    tile_rows = atomic.requested()["flash_bwd", "store", "dQ accum"] // (16 * 4096 * 128 * 4)
+    assert tile_rows > 10, "and added to by every tile of keys with atomics"
+
+
+def test_atomics_win_where_gemms_bound_and_the_second_pass_where_hbm_does() -> None:
+    slow = A100.replace("hbm.bandwidth", "0.05x")
+    atomic, twice = schedule("flash_attn_v2", BACKWARD), schedule("flash_two_pass", BACKWARD)
+    assert 1.2 < time_s(twice, A100) / time_s(atomic, A100) < 1.6
+    assert time_s(twice, slow) < 0.7 * time_s(atomic, slow), "the accumulator is cleared, added to and converted"
+    l2 = [sum(one.requested().values()) for one in (twice, atomic)]
+    assert l2[0] > 1.2 * l2[1], "K and V once more for every tile of rows, for dQ in fp32 for every tile of keys"
+
+
+def test_both_forms_sum_over_the_heads_of_a_group() -> None:
+    w = replace(BACKWARD, heads_kv=4)
+    for name in ("flash_attn_v2", "flash_two_pass"):
+        kernels = [kernel.name for kernel in schedule(name, w).kernels]
+        assert kernels[-2:] == ["sum dK", "sum dV"], name
+
+
+# FP8
+
+
+def eight_and_sixteen(head_dim: int) -> tuple[Schedule, Schedule]:
+    w = Workload(2, 16, 4096, head_dim)
+    return schedule("flash_attn_v3", replace(w, dtype="fp8"), H100), schedule("flash_attn_v3", w, H100)
+
+
+def test_fp8_halves_the_inputs_and_not_the_output() -> None:
+    eight, sixteen = (one.requested() for one in eight_and_sixteen(128))
+    assert eight["flash_fwd", "load", "Q"] * 2 == sixteen["flash_fwd", "load", "Q"]
+    assert eight["flash_fwd", "store", "O"] == sixteen["flash_fwd", "store", "O"]
+    assert eight["flash_fwd", "load", "K"] < 0.6 * sixteen["flash_fwd", "load", "K"]
+
+
+def test_fp8_doubles_the_tensor_rate_and_leaves_the_exponentials() -> None:
+    for head_dim in (64, 128):
+        busy = [replay(one, H100, Numbers(), launch="kernel").units_s() for one in eight_and_sixteen(head_dim)]
+        assert busy[0]["tensor"] / busy[1]["tensor"] == pytest.approx(0.5, rel=0.05)
+        assert busy[0]["exp"] / busy[1]["exp"] == pytest.approx(1.0, rel=0.05)
+
+
+def test_fp8_gains_more_where_the_tensor_cores_bound() -> None:
+    gains = []
+    for head_dim in (64, 128, 256):
+        eight, sixteen = eight_and_sixteen(head_dim)
+        gains.append(time_s(sixteen, H100) / time_s(eight, H100))
+    assert 1.0 < gains[0] < gains[1] < gains[2] < 2.0

@@ -1,0 +1,252 @@
+"""The linear mechanisms as frameworks run them: closed form, stream and replay agree; time and memory grow with N."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from attnsim.api import predict
+from attnsim.api.crossover import Crossover, crossover, crossover_table
+from attnsim.models.calibration import ImplementationNumbers, Numbers
+from attnsim.models.cost import cost, cost_of, roofline_time
+from attnsim.models.errors import InputError
+from attnsim.models.gpu_files import load_gpu
+from attnsim.models.implementations import find_implementation
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+from attnsim.simulator.replay import replay
+from attnsim.validation.approximation import DEVIATIONS
+
+A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
+FEW = A100.replace("sm.count", 3)
+CASES = {
+    "performer": ("performer_pytorch", Mask.full()),
+    "performer, causal": ("performer_pytorch", Mask.causal()),
+    "performer, fused": ("performer_fused@48", Mask.full()),
+    "performer, fused and causal": ("performer_fused@48", Mask.causal()),
+    "linformer": ("linformer_pytorch", Mask.full()),
+    "linformer, ragged k": ("linformer_pytorch@70", Mask.full()),
+    "efficient": ("efficient_pytorch", Mask.full()),
+}
+ENCODER = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=64)
+
+
+def shapes(case: str) -> Iterator[Workload]:
+    """Twenty shapes, the same at every run: ragged, grouped, Nq != Nk, one query, wider or narrower V, long sums."""
+    draw = random.Random(case)
+    for _ in range(20):
+        seq_q, heads_kv, d = draw.choice([1, 17, 128, 200, 301, 513]), draw.choice([1, 2]), draw.choice([40, 64, 128])
+        seq_kv = seq_q if "causal" in case else draw.choice([seq_q, 60, 333, 2000])
+        yield Workload(
+            batch=draw.choice([1, 2]),
+            heads_q=heads_kv * draw.choice([1, 2, 3]),
+            seq_q=seq_q,
+            head_dim=d,
+            heads_kv=heads_kv,
+            seq_kv=seq_kv,
+            head_dim_v=draw.choice([d, 64, 72]),
+            dtype=draw.choice(["fp16", "bf16", "fp32"]),
+            mask=CASES[case][1],
+        )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_closed_form_stream_and_exact_replay_ask_for_the_same(case: str) -> None:
+    record = find_implementation(CASES[case][0])
+    for number, w in enumerate(shapes(case)):
+        schedule = record.build(w, A100, None)
+        form = cost_of(w, schedule)
+        assert dict(form.requested_bytes) == schedule.requested(), str(w)
+        assert form.flops_executed == schedule.total("flops"), str(w)
+        assert form.smem_bytes == schedule.total("smem_bytes"), str(w)
+        blocks = sum(kernel.blocks for kernel in schedule.kernels if kernel.total("exps"))
+        lost = form.exponentials - schedule.total("exps")
+        assert 0 <= lost <= blocks, f"a pass shares its exponentials out over whole blocks: {w}"
+        if number % 10 == 0:
+            played = replay(schedule, FEW, Numbers(), mode="exact", cache="cold")
+            for kernel, shown in zip(schedule.kernels, played.kernels, strict=True):
+                assert shown.requested == kernel.requested(), f"{kernel.name}: {w}"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_replay_lies_between_compulsory_and_requested_bytes_and_above_the_roofline(case: str) -> None:
+    record = find_implementation(CASES[case][0])
+    ideal = ImplementationNumbers(1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0)
+    for w in itertools.islice(shapes(case), 0, None, 4):
+        schedule = record.build(w, A100, None)
+        form = cost_of(w, schedule)
+        played = replay(schedule, A100, Numbers(ideal), cache="cold", launch="kernel")
+        moved = played.hbm_read_bytes + played.hbm_write_bytes
+        assert form.compulsory_bytes <= moved * (1 + 1e-9) <= form.no_reuse_bytes * (1 + 2e-9), str(w)
+        assert played.time_s >= roofline_time(form, w, A100) * (1 - 1e-9), str(w)
+
+
+@pytest.mark.parametrize("name", ["performer", "performer@64", "linformer", "efficient"])
+def test_time_and_memory_grow_with_n(name: str) -> None:
+    found = [
+        predict(replace(ENCODER, seq_q=1 << log, seq_kv=1 << log), A100, name, launch="kernel", baseline=False)
+        for log in (15, 16, 17)
+    ]
+    times = [item.time_s for item in found if item.time_s is not None]
+    assert len(times) == 3
+    assert all(1.8 < later / earlier < 2.1 for earlier, later in itertools.pairwise(times)), times
+    peaks = [item.peak_memory_bytes for item in found]
+    assert all(1.9 < later / earlier <= 2 for earlier, later in itertools.pairwise(peaks)), peaks
+    assert peaks[-1] < 0.02 * 16 * (1 << 17) ** 2 * 2, "nothing of N x N"
+
+
+def test_peak_memory_holds_the_largest_arrays_alive_together() -> None:
+    w = Workload(2, 8, 1000, 64, 4, 3000, dtype="fp16")
+    features = find_implementation("performer_pytorch@256")
+    arrays = 2 * 2 * 64 * (2 * 8 * 1000 + 2 * 4 * 3000)
+    assert features.peak_bytes is not None
+    least = arrays + 2 * 256 * 2 * (8 * 1000 + 4 * 3000)
+    assert least < features.peak_bytes(w) < least + 2 * 256 * 2 * 4 * 3000 + 1e6
+    for name in ("linformer_pytorch", "efficient_pytorch", "performer_fused"):
+        record = find_implementation(name)
+        assert record.peak_bytes is not None
+        assert record.peak_bytes(w) == record.build(w, A100, None).peak_memory_bytes
+
+
+def test_useful_work_is_what_the_definition_multiplies() -> None:
+    b, h, g, nq, nk, d, dv = 2, 8, 4, 1000, 3000, 64, 128
+    w = Workload(b, h, nq, d, g, nk, dv)
+    for name, flops, exps in (
+        ("performer_fused@96", 2 * b * (h * nq + g * nk) * 96 * (d + dv), b * (h * nq + g * nk) * 96),
+        ("linformer_pytorch@96", 2 * b * (g * nk + h * nq) * 96 * (d + dv), b * h * nq * 96),
+        ("efficient_pytorch", 2 * b * (h * nq + g * nk) * d * dv, b * (h * nq + g * nk) * d),
+    ):
+        form = cost(w, A100, find_implementation(name))
+        assert form.flops_useful == form.flops_dense == flops
+        assert form.flops_useful <= form.flops_executed
+        assert form.exponentials_needed == form.exponentials == exps
+
+
+def test_eager_performer_goes_fourteen_times_over_the_features_of_q() -> None:
+    """A GEMM writes them; eleven more passes of the chain; D; the GEMM with S."""
+    w = Workload(1, 8, 4096, 64)
+    form = cost(w, A100, find_implementation("performer_pytorch@256"))
+    moved = sum(size for (_, _, tensor), size in form.requested_bytes.items() if tensor == "Q'")
+    assert moved == 14 * 8 * 4096 * 256 * 2
+    fused = cost(w, A100, find_implementation("performer_fused@256"))
+    assert sum(size for (_, _, tensor), size in fused.requested_bytes.items() if tensor == "Q'") == 5 / 14 * moved
+
+
+def test_long_sums_are_split_until_every_sm_has_a_block() -> None:
+    w = Workload(1, 4, 65536, 64)
+    for name, kernel in (("efficient_pytorch", "S = K'^T V"), ("linformer_pytorch", "E K")):
+        blocks = {one.name: one.blocks for one in find_implementation(name).build(w, A100, None).kernels}
+        assert A100.sm.count <= blocks[kernel] <= 3 * A100.sm.count
+    few = replace(w, seq_kv=60)
+    assert len(find_implementation("efficient_pytorch").build(few, A100, None).kernels) == 4, "nothing to split"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "told"),
+    [
+        ("linformer", {"mask": Mask.causal()}, "mixes all keys before the softmax.*allowed: no mask"),
+        ("efficient", {"mask": Mask.causal()}, "none can be hidden: the mask is causal"),
+        ("performer", {"mask": Mask.causal(), "seq_kv": 600}, "causal with as many queries as keys"),
+        ("performer", {"mask": Mask.sliding_window(100)}, "whole sequences: the mask is"),
+        ("performer", {"passes": "bwd"}, "no bwd kernels; allowed: fwd"),
+        ("linformer", {"dropout": True}, "dropout; allowed: no mask, no dropout"),
+        ("efficient", {"passes": "decode"}, "no decode kernels"),
+        ("performer", {"dtype": "fp8"}, "no fp8 kernels"),
+    ],
+    ids=str,
+)
+def test_what_has_no_such_form_is_refused(name: str, changes: dict[str, object], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        predict(replace(Workload(1, 8, 512, 64), **changes), H100, name)  # type: ignore[arg-type]
+
+
+def test_none_has_a_tile_to_choose() -> None:
+    w = Workload(1, 8, 512, 64)
+    for name in ("performer", "linformer", "efficient"):
+        with pytest.raises(InputError, match="leave --tile out"):
+            predict(w, H100, name, tile="128x64")
+        assert predict(w, H100, name, tiles="retuned", baseline=False).tiles == "shipped"
+    with pytest.raises(InputError, match="efficient_pytorch has no number to choose"):
+        find_implementation("efficient_pytorch@8")
+
+
+def test_a_numbered_twin_is_the_same_implementation_with_another_size() -> None:
+    answer = predict(ENCODER, A100, "performer@512", baseline=False)
+    assert (answer.algorithm, answer.implementation) == ("performer@512", "performer_fused@512")
+    same = predict(ENCODER, A100, "performer", implementation="performer_fused@512", baseline=False)
+    assert same.time_s == answer.time_s
+    assert predict(ENCODER, A100, "performer@272", baseline=False).time_s == pytest.approx(
+        predict(ENCODER, A100, "performer", baseline=False).time_s
+    )
+    assert "pytorch_eager" in answer.trust.reason, "the twin has the calibration of its like"
+
+
+def test_predictions_carry_their_error_and_exact_ones_none() -> None:
+    flash, linear, decode = (
+        predict(w, A100, name, baseline=False)
+        for w, name in (
+            (ENCODER, "flash"),
+            (ENCODER, "linear"),
+            (replace(ENCODER, seq_q=1, passes="decode"), "linear"),
+        )
+    )
+    assert flash.approximation == () and flash.to_dict()["approximation"] == []
+    errors = linear.to_dict()["approximation"]
+    assert isinstance(errors, list) and [error["score_deviation"] for error in errors] == list(DEVIATIONS)
+    state = 16 * (64 * 64 + 64) * 4
+    assert any(f"state of {state:,} bytes" in note for note in decode.notes)
+    assert not any("state of" in note for note in linear.notes)
+
+
+def found(faster: str, head_dim: int = 64, *, shortest: int = 64, longest: int = 1 << 20, step: int = 64) -> Crossover:
+    question = replace(ENCODER, head_dim=head_dim, head_dim_v=head_dim)
+    return crossover("flash", faster, question, A100, shortest=shortest, longest=longest, step=step)
+
+
+def test_linear_overtakes_flash_where_theory_and_overheads_say() -> None:
+    """Useful FLOPs are equal at N = d; bytes and launches move the crossover up, and by less than to 16 d."""
+    narrow, wide = (found("linear", head_dim, longest=8192) for head_dim in (64, 128))
+    for one, head_dim in ((narrow, 64), (wide, 128)):
+        assert one.seq_by_flops == head_dim
+        assert one.seq is not None and head_dim < one.seq < 16 * head_dim
+    assert narrow.seq is not None and wide.seq is not None and narrow.seq <= wide.seq
+
+
+def test_crossover_is_where_the_times_cross() -> None:
+    one = found("efficient", longest=8192)
+    assert one.seq is not None
+    for seq, wins in ((one.seq, True), (one.seq - 64, False)):
+        w = replace(ENCODER, seq_q=seq, seq_kv=seq)
+        flash, fast = (predict(w, A100, name, baseline=False).time_s for name in ("flash", "efficient"))
+        assert flash is not None and fast is not None
+        assert (fast < flash) == wins
+        assert not wins or fast == one.time_s
+
+
+def test_more_features_move_the_crossover_up() -> None:
+    few, many = (found(f"performer@{m}", longest=32768, step=512, shortest=512) for m in (64, 1024))
+    assert few.seq is not None and many.seq is not None and few.seq < 0.5 * many.seq
+    assert few.seq_by_flops == 128 and many.seq_by_flops == 2048, "2 m for d = dv"
+
+
+def test_crossover_at_the_ends_of_the_lengths() -> None:
+    assert found("performer", longest=1024).seq is None
+    assert found("linear", shortest=8192, longest=16384).seq == 8192
+    with pytest.raises(InputError, match="lengths are 64 to 32"):
+        found("linear", longest=32)
+
+
+def test_crossover_table_has_a_row_for_each_question() -> None:
+    table = crossover_table(
+        [("flash", "linear")], [ENCODER, replace(ENCODER, heads_q=32, heads_kv=8)], [A100], longest=4096
+    )
+    assert list(table["heads_kv"]) == [16, 8]
+    assert list(table.columns) == [
+        "batch", "heads_q", "heads_kv", "head_dim", "dtype", "causal", "slower", "faster", "gpu", "seq", "time_s",
+        "seq_by_flops",
+    ]  # fmt: skip
+    assert table["seq"].notna().all()

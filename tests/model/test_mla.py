@@ -1,0 +1,155 @@
+"""Latent attention in the model: closed form, stream and replay agree; ratios that its papers state."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from attnsim.api import predict
+from attnsim.models.calibration import Numbers
+from attnsim.models.cost import cost, cost_of, roofline_time
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.gpu_files import load_gpu
+from attnsim.models.implementation import Implementation
+from attnsim.models.implementations import IMPLEMENTATIONS, runs_on
+from attnsim.models.latent_kernels import MLA
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Latent, Workload
+from attnsim.simulator.replay import replay
+
+GPUS = tuple(load_gpu(name) for name in ("a100-sxm4-80gb", "l40s", "h100-sxm5-80gb", "b200-sxm-180gb"))
+A100, _, H100, B200 = GPUS
+SHAPES = 20
+DEEPSEEK = Workload(16, 128, 1, 192, 128, 8192, 128, passes="decode", latent=Latent(512, 64))
+
+
+def question(draw: random.Random) -> Workload:
+    """Decode and prefill, ragged, of few and many heads."""
+    decode = draw.random() < 0.6
+    seq_q = draw.choice([1, 1, 1, 3]) if decode else draw.choice([17, 100, 129])
+    return Workload(
+        batch=draw.choice([1, 2, 5]),
+        heads_q=draw.choice([1, 5, 16, 20, 72]) if decode else draw.choice([1, 3]),
+        seq_q=seq_q,
+        head_dim=192,
+        seq_kv=draw.choice([2, 63, 65, 640, 1000]) if decode else draw.choice([seq_q, 200]),
+        head_dim_v=128,
+        dtype=draw.choice(["fp16", "bf16"]),
+        passes="decode" if decode else "fwd",
+        mask=draw.choice([Mask.full(), Mask.causal()]),
+        latent=Latent(512, 64),
+    )
+
+
+def gpu_of(record: Implementation) -> Gpu:
+    """Few SMs, so that there is more than a wave."""
+    return next(gpu for gpu in GPUS if runs_on(record, gpu)).replace("sm.count", 6)
+
+
+@pytest.mark.parametrize("record", MLA, ids=lambda record: record.name)
+def test_closed_form_stream_and_exact_replay_are_equal(record: Implementation) -> None:
+    draw, gpu, seen = random.Random(record.name), gpu_of(record), 0
+    for _ in range(SHAPES):
+        w = question(draw)
+        schedule = IMPLEMENTATIONS[record.name].build(w, gpu, None)
+        form = cost_of(w, schedule)
+        assert dict(form.requested_bytes) == {key: n for key, n in schedule.requested().items() if n}, str(w)
+        assert form.flops_executed == schedule.total("flops"), str(w)
+        assert form.exponentials == schedule.total("exps"), str(w)
+        assert form.smem_bytes == schedule.total("smem_bytes"), str(w)
+        played = replay(schedule, gpu, Numbers(), mode="exact", cache="cold")
+        for kernel, result in zip(schedule.kernels, played.kernels, strict=True):
+            assert result.requested == kernel.requested(), f"{kernel.name}, {w}"
+        moved = played.hbm_read_bytes + played.hbm_write_bytes
+        assert form.compulsory_bytes <= moved * (1 + 1e-9) and moved <= form.no_reuse_bytes * (1 + 1e-9), str(w)
+        seen += len(schedule.kernels)
+    assert seen >= 2 * SHAPES
+
+
+def test_the_cache_against_multi_head_attention() -> None:
+    """(r + dr) over H (d + dv): 1.4 % of it with 128 heads (arXiv 2405.04434, table 1 compares elements a token)."""
+    decompressed = replace(DEEPSEEK, latent=None)
+    assert DEEPSEEK.kv_cache_bytes / decompressed.kv_cache_bytes == 576 / (128 * 320)
+
+
+@pytest.mark.parametrize("name", ["flash_mla", "cutlass_mla"])
+def test_the_absorbed_form_executes_3_4_times_the_flops(name: str) -> None:
+    """(2 r + dr) over (d + dv), where tiles are full; the products with W_UK and W_UV come on top."""
+    gpu = H100 if name == "flash_mla" else B200
+    schedule = IMPLEMENTATIONS[name].build(DEEPSEEK, gpu, None)
+    main = next(kernel for kernel in schedule.kernels if kernel.name == "latent_attention")
+    useful = cost(DEEPSEEK, gpu, IMPLEMENTATIONS[name]).flops_useful
+    assert useful == 2 * 16 * 128 * 8192 * (192 + 128)
+    assert main.total("flops") / useful == pytest.approx(3.4)
+
+
+def test_decompressing_makes_every_key_once() -> None:
+    w = Workload(1, 128, 4096, 192, head_dim_v=128, mask=Mask.causal(), latent=Latent(512, 64))
+    record = IMPLEMENTATIONS["decompressed_fa3"]
+    schedule = record.build(w, H100, None)
+    assert schedule.kernels[0].total("flops") == 2 * 4096 * 512 * 128 * (128 + 128)
+    form = cost(w, H100, record)
+    assert form.flops_executed - schedule.kernels[0].total("flops") < 1.05 * form.flops_useful
+
+
+@pytest.mark.parametrize("record", MLA, ids=lambda record: record.name)
+@pytest.mark.parametrize("batch", [1, 32])
+def test_a_cold_decode_takes_as_long_as_the_cache_takes_to_be_read(record: Implementation, batch: int) -> None:
+    gpu = next(gpu for gpu in GPUS if runs_on(record, gpu))
+    w = replace(DEEPSEEK, batch=batch, heads_q=16, heads_kv=16)
+    answer = predict(w, gpu, "mla", implementation=record.name, cache="cold", launch="kernel", baseline=False)
+    assert answer.time_s is not None and answer.hbm_read_bytes is not None
+    assert answer.hbm_read_bytes >= w.kv_cache_bytes
+    assert answer.time_s >= w.kv_cache_bytes / gpu.hbm.bandwidth_bytes_per_s
+    assert answer.time_s >= roofline_time(cost(w, gpu, record), w, gpu)
+
+
+def test_heads_share_what_is_read() -> None:
+    """From 16 to 64 heads a decode kernel reads the same bytes; multi-head attention would read four times as many."""
+    reads = [
+        predict(
+            replace(DEEPSEEK, heads_q=heads, heads_kv=heads), H100, "mla", implementation="trtllm_mla", cache="cold",
+            baseline=False,
+        ).hbm_read_bytes
+        for heads in (16, 64)
+    ]  # fmt: skip
+    assert reads[0] is not None and reads[1] is not None and reads[1] < 1.1 * reads[0]
+
+
+def test_flash_mla_shares_are_balanced() -> None:
+    """100 sequences on 132 SMs: their keys are shared out, no SM waits for a second sequence."""
+
+    def time(batch: int) -> float:
+        w = replace(DEEPSEEK, batch=batch, heads_q=64, heads_kv=64)
+        answer = predict(w, H100, "mla", implementation="trtllm_mla", launch="kernel", cache="cold", baseline=False)
+        assert answer.time_s is not None
+        return answer.time_s
+
+    assert time(100) == pytest.approx(100 / 132 * time(132), rel=0.12)
+
+
+@pytest.mark.parametrize("record", [r for r in MLA if r.form != "decompressed"], ids=lambda record: record.name)
+def test_fast_mode_agrees_with_exact(record: Implementation) -> None:
+    gpu = next(gpu for gpu in GPUS if runs_on(record, gpu)).replace("sm.count", 16)
+    w = replace(DEEPSEEK, batch=8, seq_kv=2000, heads_q=32, heads_kv=32)
+    schedule = IMPLEMENTATIONS[record.name].build(w, gpu, None)
+    fast, exact = (replay(schedule, gpu, Numbers(), mode=mode).time_s for mode in ("fast", "exact"))
+    assert fast == pytest.approx(exact, rel=0.06)
+
+
+def test_memory_has_no_decompressed_cache_in_the_absorbed_form() -> None:
+    long = replace(DEEPSEEK, batch=64, seq_kv=32768)
+    absorbed = predict(long, H100, "mla", baseline=False)
+    assert absorbed.fits and absorbed.peak_memory_bytes < 2 * long.kv_cache_bytes
+    assert not predict(long, H100, "mla", implementation="decompressed_fa3", baseline=False).fits
+
+
+def test_latents_of_another_width_run_where_kernels_are_not_compiled_for_one() -> None:
+    w = replace(DEEPSEEK, latent=Latent(256, 32), batch=1, seq_kv=512)
+    assert predict(w, A100, "mla", baseline=False).implementation == "triton_mla"
+    with pytest.raises(InputError, match="512x64"):
+        predict(w, H100, "mla", implementation="flash_mla", baseline=False)
+    assert predict(w, H100, "mla", baseline=False).implementation == "triton_mla"

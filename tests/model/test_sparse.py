@@ -1,0 +1,200 @@
+"""Sparse attention, gathered for batched GEMMs and fused: sums, imbalance, metadata, growth with N."""
+
+import random
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attnsim.models.algorithms.gather_blocks import choose_block, gathering
+from attnsim.models.calibration import Numbers
+from attnsim.models.cost import cost_of, roofline_time
+from attnsim.models.gpu import Gpu
+from attnsim.models.gpu_files import load_gpu
+from attnsim.models.implementations import find_implementation
+from attnsim.models.mask import Mask
+from attnsim.models.references.softmax import visible
+from attnsim.models.schedule import Schedule
+from attnsim.models.tile_counts import tile_counts
+from attnsim.models.workload import Workload
+from attnsim.simulator.replay import Replay, replay
+
+A100, H100 = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb"))
+GATHER, FUSED = find_implementation("gather"), find_implementation("fused")
+MASKS = (
+    Mask.longformer(100, 3),
+    Mask.longformer(64, 20, dilation=3, causal=True),
+    Mask.bigbird(16),
+    Mask.sparse_transformer(50),
+    Mask.parse("causal, dilated 20 step 9, global at 70 200-210"),
+    Mask.blocks(64, ((0, 1), (2, 0), (1, 3))),
+    Mask.parse("global 5"),
+    Mask.parse("random 2x32 seed 7"),
+    Mask.causal(),
+    Mask.sliding_window(65, causal=False),
+)
+
+
+def shapes(count: int) -> Iterator[Workload]:
+    """Random shapes, the same at every run: ragged, grouped, Nq != Nk, one query, wider or narrower V."""
+    draw = random.Random("gather")
+    for number in range(count):
+        seq_q = draw.choice([1, 17, 64, 129, 200, 256, 301])
+        heads_kv, d = draw.choice([1, 2]), draw.choice([40, 64, 128])
+        yield Workload(
+            batch=draw.choice([1, 2]), heads_q=heads_kv * draw.choice([1, 2, 3]), seq_q=seq_q, head_dim=d,
+            heads_kv=heads_kv, seq_kv=draw.choice([seq_q, seq_q, 60, 333]), head_dim_v=draw.choice([d, 64]),
+            dtype=draw.choice(["fp16", "bf16", "fp32"]), mask=MASKS[number % len(MASKS)],
+        )  # fmt: skip
+
+
+def played(schedule: Schedule, gpu: Gpu, mode: str = "fast") -> Replay:
+    return replay(schedule, gpu, Numbers(), mode="exact" if mode == "exact" else "fast", cache="cold")
+
+
+def fused(w: Workload, gpu: Gpu = A100) -> Replay:
+    return played(FUSED.build(w, gpu, None), gpu)
+
+
+@pytest.mark.parametrize("gpu", [A100, H100], ids=lambda gpu: gpu.id)
+def test_gather_asks_for_the_same_bytes_in_closed_form_stream_and_exact_replay(gpu: Gpu) -> None:
+    few = gpu.replace("sm.count", 3)
+    for number, w in enumerate(shapes(30)):
+        schedule = GATHER.build(w, gpu, None)
+        form = cost_of(w, schedule)
+        assert dict(form.requested_bytes) == schedule.requested(), str(w)
+        assert form.flops_executed == schedule.total("flops"), str(w)
+        assert form.smem_bytes == schedule.total("smem_bytes"), str(w)
+        # A streaming kernel shares its exponentials out over whole blocks: up to one per block is lost.
+        blocks = sum(kernel.blocks for kernel in schedule.kernels)
+        assert 0 <= form.exponentials - schedule.total("exps") <= blocks, str(w)
+        if number % 3 == 0:
+            for kernel, shown in zip(schedule.kernels, played(schedule, few, "exact").kernels, strict=True):
+                assert shown.requested == kernel.requested(), f"{kernel.name}: {w}"
+
+
+def test_the_replay_of_gather_lies_between_its_closed_forms() -> None:
+    for w in list(shapes(30))[::3]:
+        schedule = GATHER.build(w, A100, None)
+        form, shown = cost_of(w, schedule), played(schedule, A100)
+        moved = shown.hbm_read_bytes + shown.hbm_write_bytes
+        assert form.compulsory_bytes <= moved * (1 + 1e-9) and moved <= form.no_reuse_bytes, str(w)
+        assert shown.time_s >= roofline_time(form, w, A100), str(w)
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+def test_what_is_gathered_holds_every_visible_pair(mask: Mask) -> None:
+    w = Workload(1, 1, 301, 64, seq_kv=333, mask=mask)
+    block = choose_block(w, None)
+    sizes, seen = gathering(w, block), visible(mask, 301, 333)
+    tokens = {n for part in mask.parts for start, stop in getattr(part, "ranges", ()) for n in range(start, stop)}
+    keys = np.array([n in tokens for n in range(333)])
+    queries = np.array([n + 32 in tokens for n in range(301)])
+    assert (keys.sum(), queries.sum()) == (sizes.global_keys, sizes.global_rows)
+    rest = seen & ~keys & ~queries[:, None]
+    padded = np.pad(rest, ((0, -301 % block), (0, -333 % block)))
+    tiles = padded.reshape(-1, block, padded.shape[1] // block, block).any(axis=(1, 3))
+    assert tiles.sum(axis=1).max() <= sizes.blocks
+
+
+def test_a_longformer_chunk_sees_three_chunks_as_the_framework_cuts_them() -> None:
+    w = Workload(1, 12, 4096, 64, mask=Mask.longformer())
+    sizes = gathering(w, choose_block(w, None))
+    assert (sizes.keys, sizes.blocks, sizes.row_blocks) == (256, 3, 16)
+    assert (sizes.global_keys, sizes.global_rows) == (16, 16)
+
+
+def test_a_bigbird_block_gathers_its_window_and_its_random_blocks() -> None:
+    w = Workload(1, 12, 4096, 64, mask=Mask.bigbird())
+    sizes = gathering(w, choose_block(w, None))
+    assert (sizes.keys, sizes.blocks, sizes.global_keys, sizes.global_rows) == (64, 6, 128, 128)
+    assert GATHER.build(w, A100, None).requested()["gather K", "load", "block index"] == 12 * 64 * 6 * 8
+
+
+@pytest.mark.parametrize("mask", [Mask.longformer(), Mask.bigbird()], ids=str)
+def test_gather_writes_what_fused_never_does(mask: Mask) -> None:
+    w = Workload(1, 12, 16384, 64, mask=mask)
+    gathered, kernel = GATHER.build(w, A100, None), FUSED.build(w, A100, None)
+    slow, fast = played(gathered, A100), played(kernel, A100)
+    width = gathering(w, choose_block(w, None)).width
+    copies = 2 * 12 * 16384 * width * 64 * 2 // choose_block(w, None)
+    assert sum(n for (_, kind, tensor), n in gathered.requested().items()
+               if kind == "store" and tensor.endswith("gathered")) == copies  # fmt: skip
+    assert gathered.peak_memory_bytes - kernel.peak_memory_bytes > copies
+    assert slow.hbm_read_bytes + slow.hbm_write_bytes > 5 * (fast.hbm_read_bytes + fast.hbm_write_bytes)
+    assert slow.time_s > 3 * fast.time_s
+
+
+def test_grouped_heads_gather_their_keys_once() -> None:
+    w = Workload(1, 8, 1024, 64, mask=Mask.bigbird())
+    one, all_ = (GATHER.build(replace(w, heads_kv=heads), A100, None).requested() for heads in (1, 8))
+    assert 8 * one["gather K", "store", "K gathered"] == all_["gather K", "store", "K gathered"]
+
+
+def test_scratch_of_gather_grows_with_n_and_not_with_its_square() -> None:
+    short, long = (
+        GATHER.build(Workload(1, 12, n, 64, mask=Mask.longformer()), A100, None).peak_memory_bytes
+        for n in (1 << 15, 1 << 17)
+    )
+    assert long == pytest.approx(4 * short, rel=0.01)
+
+
+@pytest.mark.parametrize("mask", [Mask.longformer(), Mask.bigbird()], ids=str)
+@pytest.mark.parametrize("implementation", ["gather", "fused"])
+def test_a_million_tokens_take_memory_by_the_tile(mask: Mask, implementation: str) -> None:
+    record = find_implementation(implementation)
+    tile_counts.cache_clear()
+    tracemalloc.start()
+    schedule = record.build(Workload(1, 1, 1 << 20, 64, mask=mask), A100, None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 << 20 and sum(kernel.blocks for kernel in schedule.kernels) >= 1 << 13
+
+
+@pytest.mark.parametrize("mask", [Mask.longformer(128, 16), Mask.parse("random 4x64")], ids=str)
+def test_the_fast_mode_of_gather_is_the_exact_mode(mask: Mask) -> None:
+    schedule = GATHER.build(Workload(1, 2, 1024, 64, mask=mask), A100, None)
+    assert played(schedule, A100).time_s == pytest.approx(played(schedule, A100, "exact").time_s, rel=0.03)
+
+
+def test_a_mask_of_nothing_still_writes_its_output() -> None:
+    w = Workload(1, 2, 128, 64, mask=Mask.blocks(64, ((9, 9),)))
+    schedule = GATHER.build(w, A100, None)
+    assert schedule.requested() == {("fill O", "store", "O"): 2 * 128 * 64 * 2}
+    assert dict(cost_of(w, schedule).requested_bytes) == schedule.requested()
+
+
+def test_global_rows_take_longer_than_the_same_tiles_spread_evenly() -> None:
+    n, block = 64, 64
+    heavy = Mask.parse(f"block window 1x{block}, global at 0-63")
+    w = Workload(1, 2, n * block, 64, mask=heavy)
+    tile = (64, 64)
+    uneven = FUSED.build(w, A100, tile)
+    tiles = uneven.total("flops") // (2 * 4 * 64 * 64 * 64)
+    each, more = divmod(tiles, n)
+    pairs = tuple((row, (row + step) % n) for row in range(n) for step in range(each + (row < more)))
+    even = FUSED.build(replace(w, mask=Mask.blocks(block, pairs)), A100, tile)
+    assert even.total("flops") == uneven.total("flops")
+    assert played(uneven, A100, "exact").time_s > 2 * played(even, A100, "exact").time_s
+
+
+def test_metadata_is_read_and_counted() -> None:
+    w = Workload(2, 4, 4096, 64, mask=Mask.longformer(512, 16))
+    asked = FUSED.build(w, A100, (64, 64)).requested()
+    tiles = {tensor: n for (_, _, tensor), n in asked.items()}
+    visits = tiles["block list"] // (8 * 8)
+    assert tiles["row tiles"] == 8 * 64 * 16
+    assert visits * 64 * 64 * 2 * 8 == tiles["K"] == tiles["V"]
+    assert tiles["bit masks"] % (8 * 64 * 64 // 8) == 0 and tiles["bit masks"] > 0
+
+
+@pytest.mark.parametrize("mask", [Mask.parse("window 257"), Mask.bigbird()], ids=str)
+def test_sparse_time_grows_with_n_and_dense_time_with_its_square(mask: Mask) -> None:
+    lengths = [1 << 14, 1 << 15, 1 << 16]
+    sparse = [fused(Workload(1, 12, n, 64, mask=mask)).time_s for n in lengths]
+    flash = find_implementation("flash_attn_v2")
+    dense = [played(flash.build(Workload(1, 12, n, 64), A100, None), A100).time_s for n in lengths]
+    slopes = [np.polyfit(np.log(lengths), np.log(times), 1)[0] for times in (sparse, dense)]
+    assert slopes == pytest.approx([1.0, 2.0], abs=0.1)

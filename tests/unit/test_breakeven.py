@@ -1,0 +1,153 @@
+"""The density below which sparse attention pays, and the length from which on a fixed budget does."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import attnsim
+from attnsim.api import predict
+from attnsim.api.breakeven import PATTERNS, BreakEven, breakeven
+from attnsim.api.crossover import crossover
+from attnsim.cli.app import app
+from attnsim.models.errors import InputError
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+
+A100, H100, B200 = "a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb"
+HEADS = Workload(batch=1, heads_q=16, seq_q=1, head_dim=128)
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["breakeven", "--gpu", H100, "--seq", "1024", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def ratio(row: BreakEven, blocks: int) -> float:
+    """Sparse over dense time with so many blocks a row."""
+    w = replace(HEADS, seq_q=row.seq, seq_kv=row.seq, mask=PATTERNS[row.pattern](blocks, Mask.full()))
+    tile = row.tile.split(",")[0].replace(" ", "")
+    time = predict(w, row.gpu, "sparse", implementation="fused", tile=tile, baseline=False).time_s
+    assert time is not None
+    return time / row.dense_s
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_below_the_density_sparse_is_faster_and_above_it_slower(pattern: str) -> None:
+    (row,) = breakeven(HEADS, H100, [4096], pattern=pattern, tiles=["128x64"])
+    assert 0 < row.density < 1 and row.sparse_s <= row.dense_s
+    most = 4096 // 64
+    below = [ratio(row, max(1, round(row.density * most * part))) for part in (0.25, 0.5)]
+    above = [ratio(row, min(most, round(row.density * most * part))) for part in (1.5, 2.5)]
+    assert below[0] < below[1] < 1 < above[0] < above[1]
+
+
+def test_random_blocks_break_even_earlier_than_a_window_on_a_tall_tile() -> None:
+    tall, square = breakeven(HEADS, H100, [2048], tiles=["128x64", "64x64"])
+    (window,) = breakeven(HEADS, H100, [2048], pattern="window", tiles=["128x64"])
+    assert tall.density < 0.7 * window.density  # two rows of random blocks share few
+    assert tall.tiles / tall.all_tiles == pytest.approx(1 - (1 - tall.density) ** 2, abs=0.03)
+    assert square.tiles / square.all_tiles == pytest.approx(square.density, abs=1e-9)
+
+
+def test_on_an_a100_a_window_pays_up_to_nearly_all_of_the_keys() -> None:
+    rows = breakeven(HEADS, A100, [2048, 8192], pattern="window", tiles=["128x64"])
+    assert all(row.density > 0.9 for row in rows)
+
+
+def test_a_faster_dense_kernel_leaves_less_to_sparse_ones() -> None:
+    densities = [breakeven(HEADS, gpu, [2048], tiles=["128x64"])[0].density for gpu in (A100, H100, B200)]
+    assert densities == sorted(densities, reverse=True) and densities[2] < 0.5 * densities[0]
+    (older,) = breakeven(HEADS, H100, [2048], tiles=["128x64"], dense="flash_attn_v2")
+    assert older.dense == "flash_attn_v2" and older.density > densities[1]
+
+
+def test_causal_density_is_of_the_causal_pairs() -> None:
+    (row,) = breakeven(replace(HEADS, mask=Mask.causal()), H100, [2048], pattern="window", tiles=["64x64"])
+    mask = Mask.parse(row.mask)
+    assert mask.is_causal
+    assert row.density == pytest.approx(mask.visible_pairs(2048, 2048) / Mask.causal().visible_pairs(2048, 2048))
+
+
+def test_a_row_says_whose_numbers_it_is_made_with() -> None:
+    (row,) = attnsim.breakeven(HEADS, H100, [1024])
+    assert "no calibration of attnsim_sparse on hopper; nearest: flash_attn_v2 on hopper" in row.trust
+    assert "flash_attn_v3: its own numbers on hopper" in row.trust
+
+
+def test_where_one_block_a_row_is_already_all_sparse_pays_or_never_does() -> None:
+    (row,) = breakeven(HEADS, A100, [64])
+    assert (row.mask, row.density, row.tiles, row.all_tiles) == ("full", 1.0, 1, 1)
+    (never,) = breakeven(HEADS, H100, [256], pattern="bigbird")
+    assert never.density == 0 and never.sparse_s > never.dense_s and "random 1x64" in never.mask
+
+
+def sparse_over_dense(question: Workload, implementation: str, seq: int) -> float:
+    """Ratio of times at a length."""
+    w = replace(question, seq_q=seq, seq_kv=seq)
+    sparse = predict(w, H100, "sparse", implementation=implementation, baseline=False).time_s
+    dense = predict(replace(w, mask=Mask.full()), H100, baseline=False).time_s
+    assert sparse is not None and dense is not None
+    return sparse / dense
+
+
+@pytest.mark.parametrize("mask", [Mask.longformer(), Mask.bigbird()], ids=str)
+@pytest.mark.parametrize(("implementation", "earliest", "latest"), [("fused", 1024, 4096), ("gather", 8192, 32768)])
+def test_a_fixed_budget_crosses_dense_attention_once(
+    mask: Mask, implementation: str, earliest: int, latest: int
+) -> None:
+    question = Workload(batch=1, heads_q=12, seq_q=1, head_dim=64, mask=mask)
+    found = crossover("flash", f"sparse/{implementation}", question, H100, shortest=1024, longest=1 << 17, step=512)
+    assert found.seq is not None and earliest < found.seq < latest
+    ratios = [sparse_over_dense(question, implementation, seq) for seq in (1024, 8192, 32768, 131072)]
+    wins = [ratio < 1 for ratio in ratios]
+    assert wins == sorted(wins)  # it crosses once
+    assert ratios[-2] / ratios[-1] == pytest.approx(4, rel=0.1)  # N against N squared
+
+
+def test_a_crossover_that_does_not_come_is_none() -> None:
+    question = Workload(batch=1, heads_q=12, seq_q=1, head_dim=64, mask=Mask.longformer())
+    assert crossover("flash", "sparse/gather", question, H100, shortest=512, longest=1024, step=512).seq is None
+
+
+def test_the_command_prints_a_row_for_each_gpu_length_and_tile(tmp_path: Path) -> None:
+    out = tmp_path / "breakeven.png"
+    shown = run("--gpu", A100, "--tile", "64x64,128x64", "--pattern", "window", "--plot", str(out))
+    assert len([line for line in shown.splitlines() if line.startswith((A100, H100)) and " 1024 " in line]) == 4
+    assert "nearest: flash_attn_v2 on hopper" in " ".join(shown.split())
+    assert out.read_bytes()[:4] == b"\x89PNG"
+    with out.with_suffix(".csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["gpu"] for row in rows] == [H100, H100, A100, A100]
+    assert {row["tile_given"] for row in rows} == {"True"} and all(0 < float(row["density"]) <= 1 for row in rows)
+
+
+def test_json_holds_the_rows_and_nothing_else() -> None:
+    (row,) = json.loads(run("--json", "--heads", "8"))
+    assert row["seq"] == 1024 and row["sparse"] == "attnsim_sparse" and 0 < row["tiles"] <= row["all_tiles"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--seq", "4k"], "--seq: '4k' given; allowed: whole numbers from 1"),
+        (["--pattern", "windw"], "pattern is 'windw'; nearest: window"),
+        (["--tile", "32x32"], "not 32 x 32"),
+        (["--plot", "x.gif"], "x.gif"),
+        (["--head-dim", "80"], "attnsim_sparse has head_dim 64, 128, 256"),
+        (["--dense", "pytorch"], "pytorch does not run algorithm flash"),
+    ],
+)
+def test_bad_flags_get_one_line(flags: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["breakeven", "--gpu", H100, "--seq", "1024", *flags])
+    assert result.exit_code != 0 and said in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+def test_a_mask_with_a_window_is_refused() -> None:
+    with pytest.raises(InputError, match="allowed: full, causal"):
+        breakeven(replace(HEADS, mask=Mask.sliding_window(64)), H100, [1024])

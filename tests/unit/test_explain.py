@@ -1,0 +1,213 @@
+"""explain: the figures are those of the schedule, the replay and the limits; what would move the bound does move it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from attnsim.api import predict
+from attnsim.api.explaining import Explanation, explain, read_mechanism
+from attnsim.api.levers import BETTER, figure_of
+from attnsim.cli import main
+from attnsim.cli.explain import verdict
+from attnsim.models.errors import InputError
+from attnsim.models.gpu_fields import get_value
+from attnsim.models.gpu_files import load_gpu
+from attnsim.models.implementations import IMPLEMENTATIONS
+from attnsim.models.mask import Mask
+from attnsim.models.occupancy import occupancy
+from attnsim.models.registry import MECHANISMS
+from attnsim.models.workload import Workload
+from attnsim.simulator.replay import UNITS
+from benchmarks.mechanism_pages import GPUS
+
+A100, H100 = "a100-sxm4-80gb", "h100-sxm5-80gb"
+PREFILL = Workload(1, 16, 2048, 128, mask=Mask.causal())
+DECODE = Workload(4, 32, 1, 128, 8, 8192, passes="decode")
+
+
+@pytest.fixture(scope="module")
+def prefill() -> Explanation:
+    return explain(PREFILL, A100, "flash-2")
+
+
+def test_it_explains_what_predict_predicts(prefill: Explanation) -> None:
+    assert prefill.prediction.time_s == predict(PREFILL, A100, "flash-2").time_s
+    assert prefill.loop_nest.startswith("flash as flash_attn_v2 runs it, tile 128 x 64")
+    assert "mma S flops" in prefill.loop_nest
+    assert sum(kernel.time_s for kernel in prefill.kernels) <= (prefill.prediction.time_s or 0)
+
+
+def test_limits_are_those_that_occupancy_applies(prefill: Explanation) -> None:
+    (kernel,) = prefill.kernels
+    gpu = load_gpu(A100)
+    schedule = IMPLEMENTATIONS["flash_attn_v2"].build(PREFILL, gpu, None)
+    found = occupancy(schedule.kernels[0], gpu)
+    assert (kernel.blocks_per_sm, kernel.limited_by) == (found.blocks_per_sm, found.limited_by) == (2, "registers")
+    assert kernel.limits == {"threads": 16, "registers": 2, "shared memory": 2, "block slots": 32}
+    assert min(kernel.limits.values()) == kernel.limits[kernel.limited_by] == kernel.blocks_per_sm
+    assert sum(size for _, size in kernel.buffers) == kernel.shared_memory_bytes == 64 * 1024
+
+
+def test_closed_form_stands_beside_the_count(prefill: Explanation) -> None:
+    for row in prefill.counts:
+        assert row.closed_form == row.counted > 0, row.quantity
+    for tensor in prefill.tensors:
+        assert tensor.closed_form == tensor.l2_bytes, tensor.tensor
+        assert tensor.hbm_bytes <= tensor.l2_bytes
+    by_tensor = {(row.tensor, row.direction): row for row in prefill.tensors}
+    assert by_tensor["Q", "load"].l2_bytes == 16 * 2048 * 128 * 2
+    moved = sum(row.hbm_bytes for row in prefill.tensors)
+    assert moved == pytest.approx(prefill.prediction.hbm_bytes or 0, rel=1e-6)
+
+
+def test_every_unit_with_work_is_a_lever(prefill: Explanation) -> None:
+    units = {lever.unit: lever for lever in prefill.levers if lever.busy_s is not None}
+    assert set(units) == {unit for unit in UNITS if prefill.prediction.units_s[unit] > 0}
+    busiest = max(units.values(), key=lambda lever: lever.busy_s or 0)
+    assert busiest.takes_over_at == 1.0
+    for lever in units.values():
+        assert lever.share == pytest.approx(prefill.prediction.units_s[lever.unit] / (prefill.prediction.time_s or 1))
+        assert (lever.takes_over_at or 0) == pytest.approx((busiest.busy_s or 0) / (lever.busy_s or 1))
+    others = [lever.figure for lever in prefill.levers if lever.busy_s is None]
+    assert others == ["l2.latency", "hbm.latency", "launch.stream", "clock.sustained", "sm.count"]
+
+
+def test_a_lever_s_speedup_is_that_of_the_gpu_with_the_figure_changed(prefill: Explanation) -> None:
+    gpu = load_gpu(A100)
+    for lever in prefill.levers:
+        factor = 1 / BETTER if lever.unit in ("latency", "launch") else BETTER
+        changed = gpu.replace(lever.figure, get_value(gpu, lever.figure) * factor)
+        then = predict(PREFILL, changed, "flash-2", baseline=False)
+        assert then.time_s is not None and prefill.prediction.time_s is not None
+        assert prefill.prediction.time_s / then.time_s == pytest.approx(lever.speedup, rel=1e-9), lever.figure
+        assert then.bound == lever.bound
+
+
+@pytest.mark.parametrize(
+    ("w", "gpu", "name"),
+    [(PREFILL, A100, "flash-2"), (DECODE, H100, "split-kv"), (Workload(2, 16, 2048, 64), A100, "naive")],
+    ids=["tensor", "hbm", "naive"],
+)
+def test_beyond_the_turn_another_unit_bounds(w: Workload, gpu: str, name: str) -> None:
+    found = explain(w, gpu, name)
+    turn = found.turn
+    assert turn is not None
+    assert turn.unit == found.prediction.bound != turn.next_unit
+    assert turn.factor > 1 and turn.speedup >= 1
+    assert turn.figure == figure_of(turn.unit, w)
+    assert turn.bound in (turn.next_unit, "latency")
+    base = load_gpu(gpu)
+    short = base.replace(turn.figure, get_value(base, turn.figure) * turn.factor * 0.98)
+    assert predict(w, short, name, baseline=False).bound in (turn.unit, "latency")
+
+
+def test_exponentials_bind_sooner_at_head_dim_64_than_at_128() -> None:
+    """FlashAttention-3 on H100: 1 : 1 against 2 : 1 in clocks, before efficiencies."""
+    factors = {}
+    for d in (64, 128):
+        found = explain(Workload(2, 16, 4096, d), H100, "flash-3")
+        busy = {lever.unit: lever.busy_s for lever in found.levers}
+        assert busy["tensor"] is not None and busy["exp"] is not None
+        factors[d] = busy["tensor"] / busy["exp"]
+    assert factors[128] / factors[64] == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_tiny_call_is_bound_by_its_launch_and_has_no_turn() -> None:
+    found = explain(Workload(1, 4, 128, 64), H100, "flash")
+    assert found.prediction.bound == "launch" and found.turn is None
+    assert verdict(found)[-1].startswith("Of single figures launch.stream twice as good gains most")
+    assert any("Launches take more than half" in line for line in verdict(found))
+    assert "launch" not in {lever.unit for lever in explain(Workload(1, 4, 128, 64), H100, launch="kernel").levers}
+
+
+ONE_OF_EACH_KIND = {item.group: name for name, item in reversed(MECHANISMS.items()) if item.selectable}
+"""`test_registry.py` builds all of them."""
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_KIND.values())
+def test_mechanisms_of_every_kind_explain_their_example(name: str) -> None:
+    for gpu in GPUS:
+        try:
+            found = explain(None, gpu, name)
+        except InputError:
+            continue
+        assert found.mechanism == name
+        assert found.kernels and found.tensors and found.levers
+        assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["mechanism"] == name
+        return
+    raise AssertionError(f"none of {GPUS} explains {name}")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["explain", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = ("--heads", "16", "--seq", "2048", "--head-dim", "128", "--causal")
+    code, text, _ = run(capsys, "flash-2", "--gpu", A100, *shape)
+    assert code == 0
+    assert "room for" in text and "limits" in text and "Bound by the tensor cores" in text
+    assert "for step in range(" in text and "passed on to HBM" in text
+    assert all(len(line) <= 110 for line in text.splitlines())
+
+
+def test_without_a_shape_the_record_s_example_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(capsys, "backward", "--gpu", A100)
+    assert code == 0 and text.startswith(str(MECHANISMS["backward"].example))
+
+
+def test_the_last_line_names_the_figure_that_gains_most(prefill: Explanation) -> None:
+    assert verdict(prefill)[-1].startswith("Of single figures tensor.bf16 twice as good gains most, ")
+    assert "; twice the clock " in verdict(prefill)[-1]
+
+
+def test_integer_work_shows_in_the_clock_alone() -> None:
+    """PyTorch's mask pass computes addresses: no unit's figure buys what the clock does."""
+    w = Workload(1, 8, 1024, 64, mask=Mask.causal())
+    found = {lever.figure: lever.speedup for lever in explain(w, A100, "naive", launch="kernel").levers}
+    assert found["clock.sustained"] > 1.3 > found["hbm.bandwidth"]
+
+
+def test_a_model_fills_the_question(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(capsys, "flash-2", "--gpu", A100, "--model", "llama-3-8b", "--seq", "256")
+    assert code == 0 and text.startswith("llama-3-8b: batch 1, heads 32/8, seq 256, head_dim 128")
+
+
+def test_a_changed_gpu_is_explained_as_changed_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(capsys, "split-kv", "--gpu", H100, "--set", "hbm.bandwidth=3x", "--json")
+    (found,) = json.loads(text)
+    assert code == 0
+    levers: dict[str, Any] = {lever["figure"]: lever for lever in found["levers"]}
+    assert levers["hbm.bandwidth"]["value"].startswith("10.05 TB/s")
+    assert found["prediction"]["changes"] and found["prediction"]["implementation"] == "flash_attn_v3"
+    assert found["turn"]["unit"] == found["prediction"]["bound"] and found["kernels"][0]["limits"]["registers"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("flsh --gpu a100-sxm4-80gb", "nearest: flash"),
+        ("flash", "--gpu is missing"),
+        ("flash --gpu a100-sxm4-80gb --heads 8", "--seq is missing"),
+        ("backward --gpu a100-sxm4-80gb --heads 8 --seq 512 --head-dim 64", "is about pass bwd"),
+        ("fp8 --gpu h100-sxm5-80gb --heads 8 --seq 512 --head-dim 64", "is about dtype fp8"),
+        ("naive --gpu a100-sxm4-80gb --heads 8 --seq 200000 --head-dim 64", "does not fit"),
+        ("flash-3 --gpu a100-sxm4-80gb", "nearest"),
+        ("flash --gpu a100-sxm4-80gb --tile 512x512", "Shared memory"),
+    ],
+)
+def test_bad_input_is_one_line(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, *words.split())
+    assert code == 2 and not out
+    assert told in err and len(err.strip().splitlines()) == 1
+
+
+def test_a_mechanism_without_kernels_says_what_to_explain_instead() -> None:
+    sharing = [name for name, item in MECHANISMS.items() if not item.implementations]
+    for name in sharing:
+        with pytest.raises(InputError, match="property of the question"):
+            explain(None, A100, name)
+    assert read_mechanism(" Flash-2 ").name == "flash-2"
