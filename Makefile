@@ -9,7 +9,7 @@ UV_VERSION := 0.13.8
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports unit format lock clean distclean
+.PHONY: help demo test lint types imports unit docs format lock clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,10 @@ imports: $(STAMP) ## which part may import which
 unit: $(STAMP) ## pytest, on JOBS processes
 	$(BIN)/python -m pytest -n $(JOBS)
 
+docs: $(STAMP) ## the documentation site, in docs/_build/html; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "written: docs/_build/html/index.html"
+
 format: $(STAMP) ## reformat and fix what can be fixed
 	$(BIN)/python -m ruff format .
 	$(BIN)/python -m ruff check --fix .
@@ -45,7 +49,7 @@ lock: $(BIN)/python ## resolve the locked versions anew
 	  --custom-compile-command 'make lock' --output-file $(LOCK)
 
 clean: ## remove what tools and builds left behind
-	rm -rf build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist demo docs/_build docs/_generated docs/_api .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find attnsim tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## the same, and the virtual environment

@@ -60,7 +60,7 @@ class Command:
 
     def cut(self, output: str) -> str:
         """What the pipe leaves of the output: `head -N` or `tail -N`."""
-        lines = output.strip("\n").splitlines()
+        lines = [line.rstrip() for line in output.strip("\n").splitlines()]
         found = re.search(r"\|\s*(head|tail) -(\d+)", self.line)
         if found:
             lines = lines[: int(found[2])] if found[1] == "head" else lines[-int(found[2]) :]

@@ -1,0 +1,102 @@
+"""Pages and pictures of the documentation that are made anew whenever it is built."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+OUTSIDE = {"DEVIATIONS.md": "deviations", "CONTRIBUTING.md": "extending", "CHANGELOG.md": "changelog"}
+"""Documents beside the README, and their pages here."""
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
+
+ALGORITHMS = "flash-1,flash-2,flash-3"
+SHAPE = ("--gpu", "h100-sxm5-80gb", "--heads", "16", "--seq", "4096", "--head-dim", "128", "--dtype", "fp16")
+
+
+def write_generated(folder: Path) -> None:
+    """Options of every command, the error tables, and the pictures that pages show.
+
+    Parameters
+    ----------
+    folder : Path
+        Made where it is missing.
+    """
+    folder.mkdir(exist_ok=True)
+    (folder / "options.md").write_text(options_page(), encoding="utf-8")
+    (folder / "errors.md").write_text(errors_page(), encoding="utf-8")
+    for name, page in OUTSIDE.items():
+        text = (REPOSITORY / name).read_text(encoding="utf-8")
+        (folder / f"{page}.md").write_text(moved(text), encoding="utf-8")
+    _run("trace", *SHAPE, "--algorithm", ALGORITHMS, "--picture", str(folder / "turns.png"))
+    _run("roofline", *SHAPE, "--algorithm", "naive,flash-2,flash-3", "--out", str(folder / "roofline.png"))
+
+
+def moved(text: str) -> str:
+    """A document of the repository's top folder as a page here: links lead to pages, files are named."""
+
+    def link(found: re.Match[str]) -> str:
+        words, target, anchor = found[1], found[2], found[3] or ""
+        if target in OUTSIDE:
+            return f"[{words}]({OUTSIDE[target]}.md{anchor})"
+        if target.startswith("docs/"):
+            return f"[{words}](../{target.removeprefix('docs/')}{anchor})"
+        return words if words.strip("`") == target else f"{words} (`{target}`)"
+
+    return LINK.sub(link, text)
+
+
+def options_page() -> str:
+    """`--help` of every command, one section each."""
+    from typer.main import get_command
+
+    from attnsim.cli.app import app
+
+    group = get_command(app)
+    parts = ["# All options", "", "What `--help` prints, command by command.", ""]
+    for words in _commands(group):
+        parts += [f"## {' '.join(words)}", "", "```text", _run(*words[1:], "--help").strip(), "```", ""]
+    return "\n".join(parts)
+
+
+def _commands(group: object, before: tuple[str, ...] = ("attnsim",)) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    commands: dict[str, object] = getattr(group, "commands", {})
+    for name, command in commands.items():
+        words = (*before, name)
+        found.append(words)
+        found += _commands(command, words)
+    return found
+
+
+def errors_page() -> str:
+    """Errors on held-out measurements, by source and implementation, as the README shows them."""
+    from attnsim.validation.accuracy import accuracy_table, held_out_errors
+    from attnsim.validation.held_out import held_out_predictions
+
+    rows = accuracy_table(held_out_errors(held_out_predictions()))
+    columns = list(rows[0])
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    lines += [f"| {' | '.join(_cell(row[name]) for name in columns)} |" for row in rows]
+    title = "# Errors by source, implementation, pass and length"
+    note = "Computed when this page was built, on rows that the numbers had not seen."
+    return "\n".join((title, "", note, "", *lines, ""))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{100 * value:.1f} %" if isinstance(value, float) else str(value)
+
+
+def _run(*arguments: str) -> str:
+    from attnsim.cli import main
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = main(list(arguments))
+    if code:
+        raise RuntimeError(f"attnsim {' '.join(arguments)} ended with {code}")
+    return out.getvalue()
