@@ -38,7 +38,7 @@ SHORTEST = 512
 """Shorter prefill and training rows are left out of the fits: they time launches, not attention."""
 ROBUST_SCALE = 0.05
 """Residuals beyond about 5 % weigh linearly instead of quadratically (soft L1)."""
-FITTED_ROWS = 130
+FITTED_ROWS = 100
 """Larger sets are thinned evenly for the fit (not for the errors): neighbours on a dense grid tell nothing new."""
 TOLERANCE = 1e-3
 """Relative change of the loss, or of a coordinate, at which a fit stops: below it waves make a staircase."""
@@ -100,6 +100,20 @@ JOBS = (
         ("aic_attention_vllm_0.14.0",),
     ),
     Job(
+        "sglang-a100",
+        "a100-sxm4-80gb",
+        (),
+        {"flash_attention": (*FLASH, "call_s")},
+        ("aic_attention_sglang_0.5.10_a100",),
+    ),
+    Job(
+        "vllm-l40s",
+        "l40s",
+        ("hbm_fraction", "l2_fraction", "launch_scale", "clock_fraction"),
+        {"vllm_flash_attn": ("tensor_efficiency", "block_clks", "call_s", "extra")},
+        ("aic_attention_vllm_0.24.0_l40s",),
+    ),
+    Job(
         "cudnn-a100-pcie",
         "a100-pcie-80gb",
         ("hbm_fraction", "clock_fraction"),
@@ -140,9 +154,30 @@ JOBS = (
         like="a100-sxm4-80gb",
     ),
     Job(
-        "papers-h100",
+        "vllm-h100",
         "h100-sxm5-80gb",
         ("hbm_fraction", "l2_fraction", "launch_scale"),
+        {"vllm_flash_attn_fa3": (*FLASH, "call_s", "extra")},
+        ("aic_attention_vllm_0.24.0_h100",),
+    ),
+    Job(
+        "sglang-h100",
+        "h100-sxm5-80gb",
+        (),
+        {"fa3": (*FLASH, "call_s", "extra")},
+        ("aic_attention_sglang_0.5.14_h100",),
+    ),
+    Job(
+        "encoders-h100",
+        "h100-sxm5-80gb",
+        (),
+        {"flash_attn_v3_varlen": (*FLASH, "call_s"), "vllm_vit_flash_attn_fa3": (*FLASH, "call_s")},
+        ("aic_attention_sglang_0.5.14_h100", "aic_attention_vllm_0.24.0_h100"),
+    ),
+    Job(
+        "papers-h100",
+        "h100-sxm5-80gb",
+        (),
         {
             "flash_attn_v2": (*FLASH, "extra"),
             "flash_attn_v3": FLASH,

@@ -361,7 +361,10 @@ Nest = list[tuple[Segment, NDArray[np.int64]]]
 
 
 def _with_ends(ops: _Operations, body: Nest, steps: NDArray[np.int64], ragged_rows: NDArray[np.int64]) -> Nest:
-    """Put the prologue and epilogue, for full and for ragged row tiles, around a loop body."""
+    """Put the prologue and epilogue, for full and for ragged row tiles, around a loop body.
+
+    A prologue waits for page table, Q and K in turn, however many rows are valid; an epilogue stores row by row.
+    """
     tile = ops.tile
     busy = steps > 0
     nest: Nest = []
@@ -383,7 +386,7 @@ def _with_ends(ops: _Operations, body: Nest, steps: NDArray[np.int64], ragged_ro
         name = f"epilogue{' (last rows)' if ragged else ''}"
         nest.append(
             (
-                Segment(name, (TileOp("delay", "block"), *ops.stores(rows))),
+                Segment(name, (TileOp("delay", "block", share=rows / tile.rows), *ops.stores(rows))),
                 (ragged_rows == ragged).astype(np.int64),
             )
         )

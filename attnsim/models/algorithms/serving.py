@@ -54,7 +54,7 @@ def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     if upper > 1:
         tile = replace(tile, persistent=True, max_blocks_per_sm=1)
     kernels = [
-        store_cache(w, w.batch * min(w.seq_q, w.seq_kv)),
+        *store_cache(w, w.batch * min(w.seq_q, w.seq_kv)),
         _prepare(w),
         flash_forward(w_main, gpu, tile, "flash_fwd_sm80", Splits(splits, of_seen=True)),
     ]
@@ -75,7 +75,7 @@ def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: 
     if vllm:
         kernels = [cache_write(w, new), main]
     else:
-        kernels = [store_cache(w, new), _prepare(w), replace(main, launched_early=True)]
+        kernels = [*store_cache(w, new), _prepare(w), replace(main, launched_early=True)]
     if upper > 1:
         kernels.append(fa3_combine(w, splits) if splits > 1 else _empty_combine(w))
     return flash_schedule(w_main, name, kernels, tile, splits, of_seen=True)
