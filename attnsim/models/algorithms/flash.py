@@ -393,15 +393,8 @@ def _with_ends(
     for ragged in (False, True):
         rows = ops.shape.last_rows if ragged else tile.rows
         name = f"epilogue{' (last rows)' if ragged else ''}"
-        share = rows / tile.rows if tile.by_row else 1.0
-        nest.append(
-            (
-                Segment(
-                    name, (TileOp("delay", "block", share=rows / tile.rows if tile.by_row else 1), *ops.stores(rows))
-                ),
-                (ragged_rows == ragged).astype(np.int64),
-            )
-        )
+        latency = TileOp("delay", "block", share=rows / tile.rows if tile.by_row else 1.0)
+        nest.append((Segment(name, (latency, *ops.stores(rows))), (ragged_rows == ragged).astype(np.int64)))
     return nest
 
 

@@ -86,10 +86,10 @@ def fa3_paged(w: Workload, gpu: Gpu, *, vllm: bool) -> FlashTile:
     """FA3's sm_90 forward kernel with K and V gathered by cp.async, as every serving call with small pages.
 
     GQA is always packed and its rows stored one by one (``hopper/pack_gqa.h``). vLLM's fork has one MMA warpgroup where
-    that holds all rows, counts the tiles of a window from its first key, and at head_dim 64 does not overlap the GEMMs of
-    a window's steps (``hopper/tile_size.h``, ``hopper/block.h``). Its local kernel has all warpgroups for one query too:
-    in AIConfigurator's table a decode step takes 2 us (head_dim 128) and 5 us (64) longer from the length on at which
-    the window cuts, with one key tile left.
+    that holds all rows, counts the tiles of a window from its first key, and at head_dim 64 does not overlap the GEMMs
+    of a window's steps (``hopper/tile_size.h``, ``hopper/block.h``). Its local kernel has all warpgroups for one query
+    too: in AIConfigurator's table a decode step takes 2 us (head_dim 128) and 5 us (64) longer from the length on at
+    which the window cuts, with one key tile left.
     """
     packed, local = w.group > 1, w.mask.is_windowed
     shape, in_smem = _fa3_shape(w, paged=True)
