@@ -42,7 +42,9 @@ IMPLEMENTATION_NUMBERS: dict[str, Number] = {
 GPU_NUMBERS: dict[str, Number] = {
     "hbm_fraction": Number("1", 0.0, 0.5, 1.0, "share of the HBM bandwidth reached; prior: the GPU file's"),
     "l2_fraction": Number("1", 0.7, 0.2, 1.0, "share of the L2 bandwidth reached"),
-    "l2_capacity_fraction": Number("1", 0.6, 0.2, 1.0, "share of the L2 that keeps what will be read again"),
+    "l2_capacity_fraction": Number(
+        "1", 0.6, 0.2, 1.0, "share of a two-partition L2 that keeps data; of one partition all"
+    ),
     "launch_scale": Number("1", 1.0, 0.25, 4.0, "kernel launch cost over the GPU file's"),
     "clock_fraction": Number("1", 1.0, 0.6, 1.15, "SM clock under load over the GPU file's sustained clock"),
 }
@@ -211,7 +213,7 @@ def choose(implementation: str, like: Mapping[str, str], gpu: Gpu, known: Collec
     name, seen = implementation, set[str]()
     while name and name not in seen:
         seen.add(name)
-        for architecture in (gpu.architecture, *_NEAREST_ARCHITECTURES.get(gpu.architecture, ())):
+        for architecture in (gpu.architecture, *_nearest_architectures(gpu)):
             found = everything.get((name, architecture))
             if found is None:
                 continue
@@ -234,6 +236,13 @@ _NEAREST_ARCHITECTURES: dict[str, tuple[str, ...]] = {
 }
 
 
+def _nearest_architectures(gpu: Gpu) -> tuple[str, ...]:
+    """Architectures to borrow from, the most alike first; Blackwell without tcgen05 (sm_120) is of Ada's kind."""
+    if gpu.architecture == "blackwell" and not gpu.features.tcgen05:
+        return ("ada", "ampere", "hopper")
+    return _NEAREST_ARCHITECTURES.get(gpu.architecture, ())
+
+
 def numbers_of(gpu: Gpu, among: Collection[str] | None = None) -> tuple[GpuNumbers, str]:
     """Fitted numbers of a GPU, and whose they are: its own, the nearest card's of its architecture, or none ("").
 
@@ -245,10 +254,22 @@ def numbers_of(gpu: Gpu, among: Collection[str] | None = None) -> tuple[GpuNumbe
     same = [name for name, (architecture, _) in known.items() if architecture == gpu.architecture]
     if not same:
         return GpuNumbers(), ""
-    # Another card of the architecture, the one named most alike: what the L2 and launches reach carries over; HBM's
-    # share and the clock under load belong to the card.
+    # Another card of the architecture, the one named most alike: what the L2 and launches reach carries over, and how
+    # far HBM stays below what its file says a copy reaches; the clock under load belongs to the card.
     nearest = max(same, key=lambda name: _common(name, gpu.base_id))
-    return replace(known[nearest][1], hbm_fraction=None, clock_fraction=1.0), nearest
+    found = known[nearest][1]
+    return replace(found, hbm_fraction=_carried_hbm(found, nearest, gpu), clock_fraction=1.0), nearest
+
+
+def _carried_hbm(found: GpuNumbers, of: str, gpu: Gpu) -> float | None:
+    """The HBM share of another card of the architecture; None where that has none, or is a chip of another class."""
+    from attnsim.models.gpu_files import load_gpu
+
+    other = load_gpu(of)
+    if found.hbm_fraction is None or other.l2.partitions != gpu.l2.partitions:
+        return None
+    share = found.hbm_fraction / other.hbm.achievable_fraction * gpu.hbm.achievable_fraction
+    return min(share, GPU_NUMBERS["hbm_fraction"].high)
 
 
 def _common(one: str, other: str) -> int:

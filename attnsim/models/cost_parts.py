@@ -134,12 +134,29 @@ def combine(w: Workload, splits: int) -> Part:
     )
 
 
+def fa3_combine(w: Workload, splits: int) -> Part:
+    """The same with each block of columns reading the log-sum-exps again."""
+    rows = w.batch * w.heads_q * w.seq_q
+    columns = -(-w.head_dim_v // (64 if w.head_dim_v <= 64 else 128))
+    return Part(
+        "combine (staged)",
+        (
+            load("LSE partial", rows * splits * 4 * columns, rows * splits * 4),
+            load("O partial", rows * splits * w.head_dim_v * 4),
+            store("O", rows * w.head_dim_v * w.output_bytes),
+        ),
+        exponentials=rows * splits * columns,
+    )
+
+
 def helper(name: str, w: Workload, splits: int) -> Part | None:
     """Closed form of a helper kernel by name; None when it is not one."""
     heads, e = w.batch * w.heads_q, w.element_bytes
     match name:
         case "combine":
             return combine(w, splits)
+        case "combine (staged)":
+            return fa3_combine(w, splits)
         case "cache_write":
             tokens = w.batch * min(w.seq_q, w.seq_kv)
             k, v = (tokens * w.heads_kv * width * e for width in (w.head_dim, w.head_dim_v))
@@ -151,8 +168,15 @@ def helper(name: str, w: Workload, splits: int) -> Part | None:
             tokens = w.batch * min(w.seq_q, w.seq_kv)
             size = tokens * w.heads_kv * (w.head_dim + w.head_dim_v) * e
             return Part(name, (load("new KV", size), store("KV cache", size)))
+        case "index K" | "index V":
+            tensor = name.removeprefix("index ")
+            width = w.head_dim if tensor == "K" else w.head_dim_v
+            size = w.batch * min(w.seq_q, w.seq_kv) * w.heads_kv * width * e
+            return Part(name, (load(f"new {tensor}", size), store(f"{tensor} cache", size)))
         case "combine (exits)":
-            return Part(name, (load("splits", 4 * w.batch),))
+            rows, width = (16, 64) if w.head_dim_v <= 64 else (8, 128)
+            blocks = w.batch * -(-w.heads_q * w.seq_q // rows) * -(-w.head_dim_v // width)
+            return Part(name, (load("splits", 4 * blocks),))
         case "Q transpose" | "O transpose":
             tensor = name[0]
             size = heads * w.seq_q * (w.head_dim if tensor == "Q" else w.head_dim_v) * e

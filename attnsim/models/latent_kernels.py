@@ -207,7 +207,7 @@ def _serving(
 
 def _hopper_prefill(w: Workload, gpu: Gpu) -> FlashTile:
     """TensorRT-LLM's warp-specialised FMHA on Hopper at 192/128: 64 rows a warpgroup, 128 keys."""
-    return tiles.hopper_tile(128, 128, longest_first=True)
+    return tiles.hopper_tile(128, 128, order="longest_first")
 
 
 def _fmha_v2_prefill(w: Workload, gpu: Gpu) -> FlashTile:

@@ -49,6 +49,8 @@ class TileOp:
         Integer instructions, scaled by the implementation's `extra` number.
     clks : int
         Latency of a ``delay``.
+    share : float
+        Part of the latency that a ``delay`` names: an epilogue stores valid rows only.
     """
 
     kind: Kind
@@ -61,6 +63,7 @@ class TileOp:
     fp32: int = 0
     int32: int = 0
     clks: int = 0
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,9 @@ class Kernel:
         Blocks of a cluster that share one read of K and V from the L2.
     step : str
         What one turn of the inner loop is called.
+    launched_early : bool
+        Whether it is launched while the kernel before it drains (programmatic dependent launch), so that no launch is
+        waited for.
     """
 
     name: str
@@ -177,6 +183,7 @@ class Kernel:
     multicast: int = 1
     slowed_by_extra: bool = False
     step: str = "step"
+    launched_early: bool = False
     _totals: dict[str, int] = field(default_factory=dict, repr=False)
 
     @property
@@ -295,6 +302,6 @@ def describe(op: TileOp) -> str:
     amounts = [
         f"{f.name} {getattr(op, f.name):,}"
         for f in fields(op)
-        if f.name not in ("kind", "tensor") and getattr(op, f.name)
+        if f.name not in ("kind", "tensor") and getattr(op, f.name) != f.default
     ]
     return " ".join(part for part in (op.kind, op.tensor, *amounts) if part)

@@ -19,7 +19,17 @@ from attnsim.models.schedule import Schedule
 from attnsim.models.workload import Latent, Workload
 from attnsim.simulator.replay import replay
 
-TABLES = ("flash_attention_1", "flash_attention_2", "flash_attention_3", "cudnn_a100_pcie", "vllm_a100_sxm4")
+TABLES = (
+    "flash_attention_1",
+    "flash_attention_2",
+    "flash_attention_3",
+    "cudnn_a100_pcie",
+    "vllm_a100_sxm4",
+    "sglang_a100_sxm4",
+    "vllm_h100_sxm5",
+    "sglang_h100_sxm5",
+    "vllm_l40s",
+)
 """Published tables under ``measurements/published``; see its README for what each is."""
 
 

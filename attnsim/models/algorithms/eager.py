@@ -10,12 +10,11 @@ import math
 from collections.abc import Sequence
 
 from attnsim.models.algorithms.naive import (
-    BROADCAST_INSTRUCTIONS,
     ELEMENTWISE_THREADS,
     ELEMENTWISE_WORK,
     SOFTMAX_INSTRUCTIONS,
 )
-from attnsim.models.algorithms.passes import STREAM_BYTES, Access, streaming
+from attnsim.models.algorithms.passes import BROADCAST_INSTRUCTIONS, STREAM_BYTES, Access, streaming
 from attnsim.models.cost_parts import Part, load, store
 from attnsim.models.cost_parts import gemm as gemm_part
 from attnsim.models.gpu import Gpu

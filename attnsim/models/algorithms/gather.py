@@ -19,12 +19,11 @@ from dataclasses import replace
 
 from attnsim.models.algorithms.gather_blocks import Gathering, choose_block, gathering
 from attnsim.models.algorithms.naive import (
-    BROADCAST_INSTRUCTIONS,
     ELEMENTWISE_THREADS,
     ELEMENTWISE_WORK,
     SOFTMAX_INSTRUCTIONS,
 )
-from attnsim.models.algorithms.passes import Access, GemmTile, Operand, gemm, streaming
+from attnsim.models.algorithms.passes import BROADCAST_INSTRUCTIONS, Access, GemmTile, Operand, gemm, streaming
 from attnsim.models.gpu import Gpu
 from attnsim.models.occupancy import occupancy
 from attnsim.models.schedule import Kernel, Path, Schedule, TensorUse

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.models.algorithms.passes import Access, streaming
+from attnsim.models.algorithms.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule import Kernel, Launch, Segment, TensorUse, TileOp
 from attnsim.models.workload import Workload
 
 MAX_SPLITS = 128
+INDEX_ELEMENTS = 512
+"""Elements of a block of PyTorch's index assignment: 128 threads with four each (``launch_size_nd`` in
+``aten/src/ATen/native/cuda/IndexKernel.cu``)."""
 
 
 def split_count(tiles: int, slots: int, key_tiles: int, eligible_only: bool = True) -> int:
@@ -89,6 +92,75 @@ def combine(w: Workload, splits: int, rows_per_block: int, threads: int) -> Kern
     )
 
 
+IN_FLIGHT = 4
+"""Partial results that a block of FA3's combine kernel has in flight (``kStages`` of
+``hopper/flash_fwd_combine_kernel.h``)."""
+
+
+def fa3_combine_tile(w: Workload) -> tuple[int, int]:
+    """Rows and columns of a block of FA3's combine kernel."""
+    return (16, 64) if w.head_dim_v <= 64 else (8, 128)
+
+
+def fa3_combine_blocks(w: Workload) -> int:
+    """Blocks of FA3's combine kernel for variable lengths: whole blocks of each sequence."""
+    rows, width = fa3_combine_tile(w)
+    return w.batch * -(-w.heads_q * w.seq_q // rows) * -(-w.head_dim_v // width)
+
+
+def fa3_combine(w: Workload, splits: int) -> Kernel:
+    """FA3's combine kernel: blocks of 8 rows x 128 columns (16 x 64), partial results of four splits in flight.
+
+    Launched while the attention kernel drains (programmatic dependent launch).
+    """
+    rows = w.batch * w.heads_q * w.seq_q
+    size, width = fa3_combine_tile(w)
+    width = min(width, w.head_dim_v)
+    columns = -(-w.head_dim_v // width)
+    blocks = -(-rows // size)
+    ahead = min(splits, IN_FLIGHT - 1)
+
+    def segments(tag: str, n: int, wide: int) -> tuple[Segment, ...]:
+        partial = TileOp("load", "O partial", bytes=n * wide * 4)
+        merge = (TileOp("wait", "O partial"), TileOp("vector", "O", fp32=2 * n * wide))
+        scales = (
+            TileOp("load", "LSE partial", bytes=n * splits * 4),
+            *([partial] * ahead),
+            TileOp("wait", "LSE partial"),
+            TileOp("vector", "scale", exps=n * splits, fp32=4 * n * splits),
+        )
+        return (
+            Segment(f"log-sum-exps{tag}", scales),
+            Segment(f"split{tag}", (*merge[:1], partial, *merge[1:])),
+            Segment(f"last splits{tag}", merge),
+            Segment(f"store{tag}", (TileOp("store", "O", bytes=n * wide * w.output_bytes),)),
+        )
+
+    last_rows, last_wide = rows - (blocks - 1) * size, w.head_dim_v - (columns - 1) * width
+    kinds = ((size, width), (size, last_wide), (last_rows, width), (last_rows, last_wide))
+    tags = ("", " (last columns)", " (last rows)", " (last rows and columns)")
+    counts = ((blocks - 1) * (columns - 1), blocks - 1, columns - 1, 1)
+    loop = [1, splits - ahead, ahead, 1]
+    repeats = np.kron(np.eye(4, dtype=np.int64), np.array([loop]))[:, None, :]
+    return Kernel(
+        name="combine (staged)",
+        threads=256,
+        registers_per_thread=64,
+        shared_memory_bytes=IN_FLIGHT * size * width * 4 + size * splits * 4,
+        segments=tuple(s for tag, (n, wide) in zip(tags, kinds, strict=True) for s in segments(tag, n, wide)),
+        repeats=repeats,
+        launches=tuple(Launch(np.array([kind]), count) for kind, count in enumerate(counts) if count),
+        uses=(
+            TensorUse("O partial", rows * w.head_dim_v * 4, splits),
+            TensorUse("LSE partial", rows * 4, splits, float(columns)),
+            TensorUse("O", rows * w.head_dim_v * w.output_bytes, 1, written=True),
+        ),
+        dtype="fp32",
+        step="split",
+        launched_early=True,
+    )
+
+
 def cache_write(w: Workload, new_tokens: int) -> Kernel:
     """Write the new tokens' K and V into the paged cache, one block a token (vLLM's `reshape_and_cache_flash`).
 
@@ -138,11 +210,28 @@ def cache_write(w: Workload, new_tokens: int) -> Kernel:
     )
 
 
-def store_cache(w: Workload, new_tokens: int) -> Kernel:
-    """Write the new tokens' K and V into the cache as SGLang does: rows spread over warps, bound by bytes."""
-    size = new_tokens * w.heads_kv * (w.head_dim + w.head_dim_v) * w.element_bytes
-    accesses = [Access("new KV", size), Access("KV cache", size, True)]
-    return streaming("store_cache", accesses, elements=size // w.element_bytes)
+def store_cache(w: Workload, new_tokens: int) -> list[Kernel]:
+    """Write the new tokens' K and V into the cache as SGLang does: rows spread over warps, bound by bytes.
+
+    Where K and V differ in width, which its kernel does not take, PyTorch's index assignment writes one after the
+    other, element by element with the offset arithmetic of a broadcast pass.
+    """
+    sizes = {"K": new_tokens * w.heads_kv * w.head_dim, "V": new_tokens * w.heads_kv * w.head_dim_v}
+    e = w.element_bytes
+    if w.head_dim == w.head_dim_v:
+        size = sum(sizes.values()) * e
+        accesses = [Access("new KV", size), Access("KV cache", size, True)]
+        return [streaming("store_cache", accesses, elements=size // e)]
+    return [
+        streaming(
+            f"index {tensor}",
+            [Access(f"new {tensor}", n * e), Access(f"{tensor} cache", n * e, True)],
+            elements=n,
+            int32_per_element=BROADCAST_INSTRUCTIONS,
+            block_bytes=INDEX_ELEMENTS * e,
+        )
+        for tensor, n in sizes.items()
+    ]
 
 
 def copy_rows(w: Workload, tensor: str) -> Kernel:
