@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable
 from dataclasses import replace
 
-from attnsim.models.algorithms import tiles
+from attnsim.models.algorithms import tiles, trtllm, trtllm_cost
 from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward, flash_peak_bytes, padded, with_tile
 from attnsim.models.algorithms.flash1 import flash1_backward, flash1_forward, key_block
 from attnsim.models.algorithms.flash_backward import BackwardTile, flash_backward
@@ -422,8 +422,18 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
             like="cudnn", closed=True,
         ),
         Implementation(
-            "trtllm", "flash-2", _nearest_public("trtllm"), (80, 129), "NVIDIA TensorRT-LLM (kernels closed)",
+            "trtllm", "flash-2", trtllm.trtllm, (80, 129), "NVIDIA/TensorRT-LLM 1.3, fmha_v2, XQA, MMHA, trtllm-gen",
             ("torch_flow", "tensorrt_llm", "trtllm_*", "trtllm-*"), like="vllm_flash_attn", closed=True,
+            passes=_SERVING, closed_form=trtllm_cost.closed_form,
+        ),
+        *(
+            Implementation(
+                name, "flash-3", build, (100, 109), f"trtllm-gen through flashinfer-ai/flashinfer, called by {caller}",
+                like="trtllm", closed=True, passes=_SERVING, closed_form=trtllm_cost.closed_form,
+            )
+            for name, build, caller in (
+                ("vllm_trtllm", trtllm.vllm_trtllm, "vLLM 0.24"), ("sglang_trtllm", trtllm.sglang_trtllm, "SGLang"),
+            )
         ),
         Implementation(
             "flash_attn_triton", "flash-2", generic_flash("flash_attn_triton", tiles.triton), (75, 129),

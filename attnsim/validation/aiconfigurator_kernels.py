@@ -18,11 +18,11 @@ _SERVING = {
     ("vllm", "vllm_flash_attn"): "vllm_flash_attn",
     ("vllm", "vllm_flash_attn_fa2"): "vllm_flash_attn",
     ("vllm", "vllm_flash_attn_fa3"): "vllm_flash_attn_fa3",
-    ("vllm", "vllm_flashinfer_trtllmprefill"): "trtllm",
-    ("vllm", "vllm_flashinfer_trtllmdecode"): "trtllm",
+    ("vllm", "vllm_flashinfer_trtllmprefill"): "vllm_trtllm",
+    ("vllm", "vllm_flashinfer_trtllmdecode"): "vllm_trtllm",
     ("sglang", "flash_attention"): "flash_attention",
     ("sglang", "fa3"): "fa3",
-    ("sglang", "trtllm_mha"): "trtllm",
+    ("sglang", "trtllm_mha"): "sglang_trtllm",
     ("trtllm", "torch_flow"): "trtllm",
 }
 _ENCODERS = {

@@ -1,0 +1,173 @@
+"""The kernels that TensorRT-LLM launches for a context and for a generation step, by GPU, as the replay plays them.
+
+Its attention operator takes Q, K and V packed. A first kernel adds bias, rotates Q and K (RoPE), writes K and V into the
+paged cache and Q into a buffer (``invokeQKVPreprocessing``); the attention kernel follows. Masked multi-head attention
+does all in one. vLLM and SGLang call the same kernels on data-centre Blackwell through FlashInfer, each after its own
+kernel that writes the cache. Tiles and rules: :mod:`attnsim.models.algorithms.trtllm_tiles`.
+
+Partial results of split keys are merged by the last block of a sequence or through a cluster's shared memory; here a
+small kernel of its own stands for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from attnsim.models.algorithms import trtllm_tiles as tiles
+from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward, flash_peak_bytes, with_tile
+from attnsim.models.algorithms.helpers import cache_write, combine, store_cache
+from attnsim.models.algorithms.passes import Access, streaming
+from attnsim.models.algorithms.tile_edits import edited, power_of_two, valid_bytes, widened
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.mask import Mask
+from attnsim.models.retune import check_tile
+from attnsim.models.schedule import Kernel, Schedule, TileOp
+from attnsim.models.workload import Workload
+
+PREPARE, PREPROCESS, MAIN, MASKED = "decoder_info", "qkv_preprocessing", "flash_fwd", "masked_attention"
+LOGIT_BYTES = 6
+"""Shared memory of a logit in masked multi-head attention: fp32, and 16 bit for the second product."""
+ROPE_INSTRUCTIONS = 4
+"""FP32-lane instructions per element of Q, K and V: bias, two products of the rotation, conversion."""
+COMBINE_ROWS, COMBINE_THREADS = 8, 128
+
+Write = Callable[[Workload, int], Kernel]
+Shape = tuple[int, int]
+
+
+def new_tokens(w: Workload) -> int:
+    """Tokens whose K and V are written."""
+    return w.batch * min(w.seq_q, w.seq_kv)
+
+
+def decoder_info(w: Workload) -> Kernel:
+    """``invokeBuildDecoderInfo``: offsets of the sequences, and for every token which sequence it belongs to."""
+    tokens = w.batch * w.seq_q
+    accesses = [Access("lengths", 8 * w.batch), Access("tokens", 8 * tokens, True)]
+    return streaming(PREPARE, accesses, elements=tokens)
+
+
+def qkv_preprocessing(w: Workload) -> Kernel:
+    """Bias, RoPE and cache write: packed Q, K and V in; Q, and K and V in the cache, out."""
+    e, tokens = w.element_bytes, new_tokens(w)
+    q = w.batch * w.seq_q * w.heads_q * w.head_dim * e
+    k, v = (tokens * w.heads_kv * width * e for width in (w.head_dim, w.head_dim_v))
+    names = ("K", "V") if w.passes == "fwd" else ("new K", "new V")
+    out = [Access("Q", q, True), Access(names[0], k, True), Access(names[1], v, True)]
+    size = q + k + v
+    return streaming(
+        PREPROCESS, [Access("QKV", size), *out], elements=size // e, fp32_per_element=ROPE_INSTRUCTIONS
+    )  # fmt: skip
+
+
+def trtllm(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """TensorRT-LLM's own attention operator."""
+    if gpu.features.tcgen05 and _has_gen_kernel(w):
+        before = [decoder_info(w), qkv_preprocessing(w)] if w.passes == "fwd" else [qkv_preprocessing(w)]
+        kernels, tile = _gen(w, gpu, shape)
+        return _schedule(w, "trtllm", [*before, *kernels], tile)
+    if w.passes == "fwd":
+        chosen = _chosen(tiles.context_tile(w, gpu), shape, w, gpu)
+        main = valid_bytes(flash_forward(widened(w), gpu, chosen, lse=False), w)
+        return _schedule(w, "trtllm", [decoder_info(w), qkv_preprocessing(w), main], str(chosen))
+    if tiles.runs_xqa(w, gpu):
+        chosen = _chosen(tiles.xqa_tile(w, gpu), shape, w, gpu)
+        kernels, text = _split_over_keys(w, gpu, chosen, tiles.xqa_splits(w, gpu), tiles.XQA_TILE)
+        kernels[0] = edited(kernels[0], _keys_read_once(chosen, w))
+        return _schedule(w, "trtllm", [qkv_preprocessing(w), *kernels], text)
+    kernels, text = _masked(w, gpu, shape)
+    return _schedule(w, "trtllm", kernels, text)
+
+
+def through_flashinfer(name: str, write: Write) -> Callable[[Workload, Gpu, Shape | None], Schedule]:
+    """TensorRT-LLM's Blackwell kernels as another framework calls them, after its kernel that writes the cache."""
+
+    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+        kernels, tile = _gen(w, gpu, shape)
+        return _schedule(w, name, [write(w, new_tokens(w)), *kernels], tile)
+
+    return build
+
+
+vllm_trtllm = through_flashinfer("vllm_trtllm", cache_write)
+sglang_trtllm = through_flashinfer("sglang_trtllm", store_cache)
+
+
+def _has_gen_kernel(w: Workload) -> bool:
+    """trtllm-gen has kernels for whole powers of two only; other widths fall back to FMHA v2."""
+    return all(width in (32, 64, 128, 256) for width in (w.head_dim, w.head_dim_v))
+
+
+def _gen(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], str]:
+    if w.passes == "fwd":
+        tile = _chosen(tiles.gen_context_tile(w), shape, w, gpu)
+        return [valid_bytes(flash_forward(widened(w), gpu, tile, lse=False), w)], str(tile)
+    tile = _chosen(tiles.gen_generation_tile(w), shape, w, gpu)
+    return _split_over_keys(w, gpu, tile, tiles.gen_splits(w, gpu, tile), tile.keys)
+
+
+def _chosen(tile: FlashTile, shape: Shape | None, w: Workload, gpu: Gpu) -> FlashTile:
+    chosen = tile if shape is None else with_tile(tile, *shape)
+    check_tile(chosen, widened(w), gpu)
+    return chosen
+
+
+def within_window(w: Workload, step: int) -> Workload:
+    """A generation step without the keys before its window, in whole steps: blocks start behind them."""
+    if w.seq_q == 1 and w.mask.right == 0:
+        w = replace(w, mask=Mask(left=w.mask.left))
+    if w.mask.left is None:
+        return w
+    skipped = max(0, w.seq_kv - w.seq_q - w.mask.left) // step * step
+    return replace(w, seq_kv=w.seq_kv - skipped)
+
+
+def _split_over_keys(
+    w: Workload, gpu: Gpu, tile: FlashTile, splits: int, step: int, name: str = MAIN
+) -> tuple[list[Kernel], str]:
+    seen = within_window(w, step)
+    main = flash_forward(widened(seen), gpu, tile, name, Splits(splits), lse=False)
+    kernels = [valid_bytes(main, w)]
+    if splits > 1:
+        kernels.append(combine(w, splits, COMBINE_ROWS, COMBINE_THREADS))
+    return kernels, f"{tile}, {splits} splits" if splits > 1 else str(tile)
+
+
+def _keys_read_once(tile: FlashTile, w: Workload) -> Callable[[TileOp], TileOp]:
+    """Each warp of XQA multiplies keys of its own: all of them together read a tile once, not each the whole."""
+
+    def edit(op: TileOp) -> TileOp:
+        if op.kind != "mma":
+            return op
+        width = power_of_two(w.head_dim if op.tensor == "S" else w.head_dim_v)
+        return replace(op, smem_bytes=op.smem_bytes - (tile.warps - 1) * tile.keys * width * w.element_bytes)
+
+    return edit
+
+
+def _masked(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], str]:
+    """Masked multi-head attention: products on the FP32 lanes, bias, RoPE and cache write in the same kernel."""
+    if shape is not None:
+        raise InputError("masked multi-head attention has no tile to choose; leave --tile out")
+    chosen = tiles.masked_tile(w, gpu)
+    tile = FlashTile(1, chosen.keys, warps=chosen.threads // 32, loop="staged", registers=64, path="simt")
+    kernels, text = _split_over_keys(w, gpu, tile, chosen.splits, chosen.keys, MASKED)
+    share = -(-within_window(w, chosen.keys).seq_kv // chosen.splits)
+    logits = min(share * LOGIT_BYTES, gpu.sm.shared_memory_per_block_bytes)
+    kernels[0] = replace(
+        edited(kernels[0], _on_fp32_lanes), shared_memory_bytes=logits, buffers=(("logits", logits),)
+    )  # fmt: skip
+    return kernels, text
+
+
+def _on_fp32_lanes(op: TileOp) -> TileOp:
+    """Of each key's element a conversion to fp32 and a multiply-add."""
+    return replace(op, kind="vector", flops=0, smem_bytes=0, fp32=op.flops) if op.kind == "mma" else op
+
+
+def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: str) -> Schedule:
+    splits = next((k.blocks for k in kernels if k.name == "combine"), 0)
+    algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits else "flash"
+    return Schedule(algorithm, name, tuple(kernels), tile, flash_peak_bytes(w))
