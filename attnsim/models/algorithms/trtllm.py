@@ -1,9 +1,9 @@
 """The kernels that TensorRT-LLM launches for a context and for a generation step, by GPU, as the replay plays them.
 
-Its attention operator takes Q, K and V packed. A first kernel adds bias, rotates Q and K (RoPE), writes K and V into the
-paged cache and Q into a buffer (``invokeQKVPreprocessing``); the attention kernel follows. Masked multi-head attention
-does all in one. vLLM and SGLang call the same kernels on data-centre Blackwell through FlashInfer, each after its own
-kernel that writes the cache. Tiles and rules: :mod:`attnsim.models.algorithms.trtllm_tiles`.
+Its attention operator takes Q, K and V packed. A first kernel adds bias, rotates Q and K (RoPE), writes K and V into
+the paged cache and Q into a buffer (``invokeQKVPreprocessing``); the attention kernel follows. Masked multi-head
+attention does all in one. vLLM and SGLang call the same kernels on data-centre Blackwell through FlashInfer, each after
+its own kernel that writes the cache. Tiles and rules: :mod:`attnsim.models.algorithms.trtllm_tiles`.
 
 Partial results of split keys are merged by the last block of a sequence or through a cluster's shared memory; here a
 small kernel of its own stands for that.
@@ -31,6 +31,8 @@ LOGIT_BYTES = 6
 """Shared memory of a logit in masked multi-head attention: fp32, and 16 bit for the second product."""
 ROPE_INSTRUCTIONS = 4
 """FP32-lane instructions per element of Q, K and V: bias, two products of the rotation, conversion."""
+SHUFFLE_AND_ADD = 5
+"""FP32-lane instructions that a shuffle and an addition take the time of."""
 COMBINE_ROWS, COMBINE_THREADS = 8, 128
 
 Write = Callable[[Workload, int], Kernel]
@@ -64,18 +66,16 @@ def qkv_preprocessing(w: Workload) -> Kernel:
 
 def trtllm(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     """TensorRT-LLM's own attention operator."""
-    if gpu.features.tcgen05 and _has_gen_kernel(w):
+    if gpu.features.tcgen05 and tiles.has_gen_kernel(w):
         before = [decoder_info(w), qkv_preprocessing(w)] if w.passes == "fwd" else [qkv_preprocessing(w)]
         kernels, tile = _gen(w, gpu, shape)
         return _schedule(w, "trtllm", [*before, *kernels], tile)
     if w.passes == "fwd":
-        chosen = _chosen(tiles.context_tile(w, gpu), shape, w, gpu)
+        chosen = _chosen(tiles.context_tile(w, gpu), shape, widened(w), gpu)
         main = valid_bytes(flash_forward(widened(w), gpu, chosen, lse=False), w)
         return _schedule(w, "trtllm", [decoder_info(w), qkv_preprocessing(w), main], str(chosen))
     if tiles.runs_xqa(w, gpu):
-        chosen = _chosen(tiles.xqa_tile(w, gpu), shape, w, gpu)
-        kernels, text = _split_over_keys(w, gpu, chosen, tiles.xqa_splits(w, gpu), tiles.XQA_TILE)
-        kernels[0] = edited(kernels[0], _keys_read_once(chosen, w))
+        kernels, text = _xqa(w, gpu, shape)
         return _schedule(w, "trtllm", [qkv_preprocessing(w), *kernels], text)
     kernels, text = _masked(w, gpu, shape)
     return _schedule(w, "trtllm", kernels, text)
@@ -95,22 +95,19 @@ vllm_trtllm = through_flashinfer("vllm_trtllm", cache_write)
 sglang_trtllm = through_flashinfer("sglang_trtllm", store_cache)
 
 
-def _has_gen_kernel(w: Workload) -> bool:
-    """trtllm-gen has kernels for whole powers of two only; other widths fall back to FMHA v2."""
-    return all(width in (32, 64, 128, 256) for width in (w.head_dim, w.head_dim_v))
-
-
 def _gen(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], str]:
     if w.passes == "fwd":
         tile = _chosen(tiles.gen_context_tile(w), shape, w, gpu)
-        return [valid_bytes(flash_forward(widened(w), gpu, tile, lse=False), w)], str(tile)
+        return [flash_forward(w, gpu, tile, MAIN, lse=False)], str(tile)
     tile = _chosen(tiles.gen_generation_tile(w), shape, w, gpu)
-    return _split_over_keys(w, gpu, tile, tiles.gen_splits(w, gpu, tile), tile.keys)
+    splits = tiles.gen_splits(w, gpu, tile)
+    main = flash_forward(within_window(w, tile.keys), gpu, tile, MAIN, Splits(splits), lse=False)
+    return _merged(w, main, tile, splits)
 
 
 def _chosen(tile: FlashTile, shape: Shape | None, w: Workload, gpu: Gpu) -> FlashTile:
     chosen = tile if shape is None else with_tile(tile, *shape)
-    check_tile(chosen, widened(w), gpu)
+    check_tile(chosen, w, gpu)
     return chosen
 
 
@@ -124,15 +121,20 @@ def within_window(w: Workload, step: int) -> Workload:
     return replace(w, seq_kv=w.seq_kv - skipped)
 
 
-def _split_over_keys(
-    w: Workload, gpu: Gpu, tile: FlashTile, splits: int, step: int, name: str = MAIN
-) -> tuple[list[Kernel], str]:
-    seen = within_window(w, step)
-    main = flash_forward(widened(seen), gpu, tile, name, Splits(splits), lse=False)
-    kernels = [valid_bytes(main, w)]
-    if splits > 1:
-        kernels.append(combine(w, splits, COMBINE_ROWS, COMBINE_THREADS))
-    return kernels, f"{tile}, {splits} splits" if splits > 1 else str(tile)
+def _merged(w: Workload, main: Kernel, tile: FlashTile, splits: int) -> tuple[list[Kernel], str]:
+    """The attention kernel and, where keys are split, what merges its partial results."""
+    if splits == 1:
+        return [main], str(tile)
+    return [main, combine(w, splits, COMBINE_ROWS, COMBINE_THREADS)], f"{tile}, {splits} splits"
+
+
+def _xqa(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], str]:
+    """XQA: the heads of a group against keys that its warps share out."""
+    tile, splits = _chosen(tiles.xqa_tile(w, gpu), shape, widened(w), gpu), tiles.xqa_splits(w, gpu)
+    seen = widened(within_window(w, tiles.XQA_TILE))
+    main = flash_forward(seen, gpu, tile, MAIN, Splits(splits), lse=False)
+    main = with_block_latency(edited(valid_bytes(main, w), _keys_read_once(tile, w)))
+    return _merged(w, main, tile, splits)
 
 
 def _keys_read_once(tile: FlashTile, w: Workload) -> Callable[[TileOp], TileOp]:
@@ -153,18 +155,39 @@ def _masked(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], s
         raise InputError("masked multi-head attention has no tile to choose; leave --tile out")
     chosen = tiles.masked_tile(w, gpu)
     tile = FlashTile(1, chosen.keys, warps=chosen.threads // 32, loop="staged", registers=64, path="simt")
-    kernels, text = _split_over_keys(w, gpu, tile, chosen.splits, chosen.keys, MASKED)
-    share = -(-within_window(w, chosen.keys).seq_kv // chosen.splits)
-    logits = min(share * LOGIT_BYTES, gpu.sm.shared_memory_per_block_bytes)
-    kernels[0] = replace(
-        edited(kernels[0], _on_fp32_lanes), shared_memory_bytes=logits, buffers=(("logits", logits),)
-    )  # fmt: skip
-    return kernels, text
+    seen = within_window(w, chosen.keys)
+    main = flash_forward(widened(seen), gpu, tile, MASKED, Splits(chosen.splits), lse=False)
+    main = with_block_latency(edited(valid_bytes(main, w), _on_fp32_lanes(power_of_two(w.head_dim))))
+    logits = min(-(-seen.seq_kv // chosen.splits) * LOGIT_BYTES, gpu.sm.shared_memory_per_block_bytes)
+    main = replace(main, shared_memory_bytes=logits, buffers=(("logits", logits),))
+    return _merged(w, main, tile, chosen.splits)
 
 
-def _on_fp32_lanes(op: TileOp) -> TileOp:
-    """Of each key's element a conversion to fp32 and a multiply-add."""
-    return replace(op, kind="vector", flops=0, smem_bytes=0, fp32=op.flops) if op.kind == "mma" else op
+def _on_fp32_lanes(width: int) -> Callable[[TileOp], TileOp]:
+    """Products as conversions to fp32 and multiply-adds, and the sum of Q K over the lanes that share a key.
+
+    A lane has 8 elements of a key; a shuffle takes four times as long as an addition (CUDA C++ Programming Guide,
+    "Arithmetic Instructions": 32 a clock and SM).
+    """
+    over_lanes = SHUFFLE_AND_ADD * (width // 8).bit_length()
+
+    def edit(op: TileOp) -> TileOp:
+        if op.kind != "mma":
+            return op
+        shared = op.flops // 2 * over_lanes // 8 if op.tensor == "S" else 0
+        return replace(op, kind="vector", flops=0, smem_bytes=0, fp32=op.flops + shared)
+
+    return edit
+
+
+def with_block_latency(kernel: Kernel) -> Kernel:
+    """A generation block's latency, the implementation's `extra`: page look-ups, barriers, its part in the merge."""
+    late = TileOp("delay", "extra", clks=1000)
+    segments = tuple(
+        replace(segment, ops=(late, *segment.ops)) if segment.name.startswith("epilogue") else segment
+        for segment in kernel.segments
+    )
+    return replace(kernel, segments=segments, _totals={})
 
 
 def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: str) -> Schedule:

@@ -57,8 +57,9 @@ def _attention(w: Workload, tiling: Tiling, kernel: Kernel) -> Part:
     """The attention kernel at the widths that it is compiled for, copying those that there are."""
     seen = w
     if w.passes == "decode":
-        step = trtllm_tiles.XQA_TILE if kernel.path == "mma_sync" else tiling.keys
-        seen = within_window(w, step)
+        seen = within_window(w, trtllm_tiles.XQA_TILE if kernel.path == "mma_sync" else tiling.keys)
+    if kernel.path == "tcgen05":
+        return forward(seen, tiling, kernel.name, lse=False)
     part = forward(widened(seen), tiling, kernel.name, lse=False)
     moved = tuple(
         replace(

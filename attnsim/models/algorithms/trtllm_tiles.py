@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from attnsim.models.algorithms.flash import FlashTile
+from attnsim.models.algorithms.flash import FlashTile, padded
 from attnsim.models.algorithms.tile_edits import power_of_two
 from attnsim.models.gpu import Gpu
 from attnsim.models.workload import Workload
@@ -64,10 +64,20 @@ def context_tile(w: Workload, gpu: Gpu) -> FlashTile:
     return tile
 
 
+def has_gen_kernel(w: Workload) -> bool:
+    """Whether trtllm-gen has a kernel as TensorRT-LLM calls it; else FMHA v2 or masked attention runs on Blackwell too.
+
+    The encoder's times at head_dim 72 (three times those at 80) and those of more than 32 query heads a key head show
+    where it has none.
+    """
+    widths = w.head_dim % 16 == 0 and w.head_dim_v % 16 == 0
+    return widths and (w.passes == "fwd" or w.group * w.seq_q <= XQA_LARGEST_GROUP)
+
+
 def runs_xqa(w: Workload, gpu: Gpu) -> bool:
     """Whether a generation step takes XQA: grouped heads, and enough blocks (``mayHavePerfGain``)."""
     if w.seq_q > 1:
-        return True
+        return True  # several tokens a sequence: only XQA takes them
     history = w.seq_kv - 1
     blocks = w.batch * w.heads_kv * max(1, history // XQA_KEYS_PER_BLOCK)
     return 1 < w.group <= XQA_LARGEST_GROUP and 4 * blocks >= gpu.sm.count
@@ -114,7 +124,7 @@ def masked_tile(w: Workload, gpu: Gpu) -> MaskedTile:
 
 def gen_context_tile(w: Workload) -> FlashTile:
     """trtllm-gen's context kernel: two tiles of 128 rows, at head_dim 256 one, with a softmax warpgroup each."""
-    wide = _width(w) > 128
+    wide = max(w.head_dim, w.head_dim_v) > 128
     return FlashTile(
         128 if wide else 256, 128, warps=8, loop="staged", stages=1 if wide else 2, warpgroups=2, extra_threads=256,
         registers=128, path="tcgen05", order="longest_first" if w.mask.is_causal else "ascending", persistent=True,
@@ -124,11 +134,10 @@ def gen_context_tile(w: Workload) -> FlashTile:
 
 def gen_generation_tile(w: Workload) -> FlashTile:
     """trtllm-gen's generation kernel: the group's heads in the N of the MMA from 8 on (swapsMmaAb), or 64, 128 rows."""
-    d = _width(w)
-    heads = w.group * w.seq_q
+    d, heads = padded(max(w.head_dim, w.head_dim_v)), w.group * w.seq_q
     rows = next((size for size in (8, 16, 32, 64) if heads <= size), 128)
     kv_tile = 2 * 128 * d * w.element_bytes
-    stages = max(1, min(3, (224 * 1024 - rows * d * w.element_bytes) // kv_tile))
+    stages = max(1, min(3, (224 * 1024 - rows * d * w.element_bytes) // kv_tile))  # of 227 KiB
     return FlashTile(
         rows, 128, warps=8, loop="staged", stages=stages, extra_threads=128, registers=128, path="tcgen05",
         pack_gqa=True, persistent=True, max_blocks_per_sm=1,
