@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable
 from dataclasses import replace
 
-from attnsim.models.algorithms import tiles, trtllm, trtllm_cost
+from attnsim.models.algorithms import flash4, tiles, trtllm, trtllm_cost
 from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward, flash_peak_bytes, padded, with_tile
 from attnsim.models.algorithms.flash1 import flash1_backward, flash1_forward, key_block
 from attnsim.models.algorithms.flash_backward import BackwardTile, flash_backward
@@ -386,8 +386,13 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
             dtypes=("fp16", "bf16", "fp8"), aliases=("flash_attn_v3*", "fa3_no_*"),
         ),
         Implementation(
-            "flash_attn_v4", "flash-3", generic_flash("flash_attn_v4", tiles.fa4), (100, 109),
-            f"{_FA} flash_attn/cute (FlashAttention-4)", like="flash_attn_v3",
+            "flash_attn_v4", "flash-3", flash4.flash4, (100, 109), f"{_FA} flash_attn/cute (FlashAttention-4)",
+            like="flash_attn_v3", passes=_SERVING, closed_form=flash4.closed_form,
+        ),
+        Implementation(
+            "vllm_flash_attn_v4", "flash-3", flash4.vllm_flash4, (100, 109),
+            f"{_FA} flash_attn/cute (FlashAttention-4), vLLM 0.24 leaves the splits open",
+            like="flash_attn_v4", passes=_SERVING, closed_form=flash4.closed_form,
         ),
         Implementation(
             "flash_attn_v4_cute", "flash-2", lambda w, g, s: flash2(w, g, s, "flash_attn_v4_cute"), (80, 89),
