@@ -42,7 +42,7 @@ IMPLEMENTATION_NUMBERS: dict[str, Number] = {
 GPU_NUMBERS: dict[str, Number] = {
     "hbm_fraction": Number("1", 0.0, 0.5, 1.0, "share of the HBM bandwidth reached; prior: the GPU file's"),
     "l2_fraction": Number("1", 0.7, 0.2, 1.0, "share of the L2 bandwidth reached"),
-    "l2_capacity_fraction": Number("1", 0.6, 0.2, 1.0, "share of the L2 that keeps what will be read again"),
+    "l2_capacity_fraction": Number("1", 0.6, 0.2, 1.0, "share of a two-partition L2 that keeps data; of one partition all"),
     "launch_scale": Number("1", 1.0, 0.25, 4.0, "kernel launch cost over the GPU file's"),
     "clock_fraction": Number("1", 1.0, 0.6, 1.15, "SM clock under load over the GPU file's sustained clock"),
 }
@@ -209,7 +209,7 @@ def choose(implementation: str, like: Mapping[str, str], gpu: Gpu, known: Collec
     name, seen = implementation, set[str]()
     while name and name not in seen:
         seen.add(name)
-        for architecture in (gpu.architecture, *_NEAREST_ARCHITECTURES.get(gpu.architecture, ())):
+        for architecture in (gpu.architecture, *_nearest_architectures(gpu)):
             found = everything.get((name, architecture))
             if found is None:
                 continue
@@ -230,6 +230,13 @@ _NEAREST_ARCHITECTURES: dict[str, tuple[str, ...]] = {
     "hopper": ("ampere",),
     "blackwell": ("hopper", "ampere"),
 }
+
+
+def _nearest_architectures(gpu: Gpu) -> tuple[str, ...]:
+    """Architectures to borrow from, the most alike first; Blackwell without tcgen05 (sm_120) is of Ada's kind."""
+    if gpu.architecture == "blackwell" and not gpu.features.tcgen05:
+        return ("ada", "ampere", "hopper")
+    return _NEAREST_ARCHITECTURES.get(gpu.architecture, ())
 
 
 def numbers_of(gpu: Gpu, among: Collection[str] | None = None) -> tuple[GpuNumbers, str]:

@@ -149,7 +149,9 @@ def helper(name: str, w: Workload, splits: int) -> Part | None:
             size = tokens * w.heads_kv * (w.head_dim + w.head_dim_v) * e
             return Part(name, (load("new KV", size), store("KV cache", size)))
         case "combine (exits)":
-            return Part(name, (load("splits", 4 * w.batch),))
+            rows, width = (16, 64) if w.head_dim_v <= 64 else (8, 128)
+            blocks = w.batch * -(-w.heads_q * w.seq_q // rows) * -(-w.head_dim_v // width)
+            return Part(name, (load("splits", 4 * blocks),))
         case "Q transpose" | "O transpose":
             tensor = name[0]
             size = heads * w.seq_q * (w.head_dim if tensor == "Q" else w.head_dim_v) * e

@@ -66,6 +66,8 @@ class Implementation:
         them by name.
     patterns : bool
         Whether it plays masks with patterns beside their band.
+    sees_window : bool
+        Whether a window that covers everything changes what it launches.
     needed : callable, optional
         Useful work of a workload, where it is not that of softmax attention (:func:`attnsim.models.cost.useful_flops`).
     """
@@ -85,4 +87,5 @@ class Implementation:
     form: str = ""
     closed_form: ClosedForm | None = None
     patterns: bool = False
+    sees_window: bool = False
     needed: Callable[[Workload], Needed] | None = None

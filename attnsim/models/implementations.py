@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from attnsim.models.algorithms import flash4, tiles, trtllm, trtllm_cost
-from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward, flash_peak_bytes, padded, with_tile
+from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward
 from attnsim.models.algorithms.flash1 import flash1_backward, flash1_forward, key_block
 from attnsim.models.algorithms.flash_backward import BackwardTile, flash_backward
-from attnsim.models.algorithms.helpers import cache_write, combine, copy_rows, split_count, store_cache
+from attnsim.models.algorithms.flash_schedule import fa2_combine, flash_schedule, one_query, override
+from attnsim.models.algorithms.helpers import fa3_combine, split_count
 from attnsim.models.algorithms.naive import FORMS, naive
-from attnsim.models.algorithms.passes import Access, streaming
+from attnsim.models.algorithms.serving import encoder_hopper, fa3_splits, serving_hopper, sglang_fa3_sm80, vllm_fa2
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.implementation import Builder, Implementation, Shape
@@ -24,7 +25,6 @@ from attnsim.models.mask import Mask
 from attnsim.models.occupancy import occupancy
 from attnsim.models.own_kernels import OWN_KERNELS
 from attnsim.models.registry import ALGORITHMS
-from attnsim.models.retune import check_tile
 from attnsim.models.schedule import Kernel, Path, Schedule
 from attnsim.models.workload import LARGEST, Workload
 
@@ -33,55 +33,21 @@ def _direction(w: Workload, direction: str) -> bool:
     return direction in w.directions
 
 
-def _schedule(
-    w: Workload,
-    name: str,
-    kernels: list[Kernel],
-    tile: FlashTile | str,
-    splits: int = 1,
-    notes: tuple[str, ...] = (),
-) -> Schedule:
-    partial = w.batch * w.heads_q * w.seq_q * (w.head_dim_v + 1) * 4 * splits if splits > 1 else 0
-    algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits > 1 else "flash"
-    text = f"{tile}, {splits} splits" if splits > 1 else str(tile)
-    return Schedule(algorithm, name, tuple(kernels), text, flash_peak_bytes(w, partial), notes)
-
-
-def _one_query(w: Workload) -> Workload:
-    """With a single query causal masking hides nothing; FlashAttention drops it."""
-    if w.seq_q == 1 and w.mask.right == 0:
-        return replace(w, mask=Mask(left=w.mask.left))
-    return w
-
-
-def _override(tile: FlashTile, shape: Shape | None, w: Workload, gpu: Gpu) -> FlashTile:
-    """The user's tile in place of the implementation's, refused if its buffers do not fit."""
-    chosen = tile if shape is None else with_tile(tile, *shape)
-    check_tile(chosen, w, gpu)
-    return chosen
-
-
 def _flash2_forward(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], FlashTile, int]:
     """FA2's `mha_fwd`: the split-KV kernel where its rule wants more than one split, else the standard kernel."""
-    w = _one_query(w)
+    w = one_query(w)
     swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
     split_tile = replace(tiles.fa2_split(w, gpu), pack_gqa=swapped)
     heads = w.batch * (w.heads_kv if swapped else w.heads_q)
     rows = -(-w.seq_q * (w.group if swapped else 1) // 64)
     splits = 1 if w.dropout else split_count(heads * rows, 2 * gpu.sm.count, -(-w.seq_kv // split_tile.keys))
     if splits > 1:
-        tile = _override(split_tile, shape, w, gpu)
+        tile = override(split_tile, shape, w, gpu)
         splits = min(splits, -(-w.seq_kv // tile.keys))
         main = flash_forward(w, gpu, tile, "flash_fwd_splitkv", Splits(splits))
         return [main, fa2_combine(w, splits)], tile, splits
-    tile = _override(replace(tiles.fa2_forward(w, gpu), pack_gqa=swapped), shape, w, gpu)
+    tile = override(replace(tiles.fa2_forward(w, gpu), pack_gqa=swapped), shape, w, gpu)
     return [flash_forward(w, gpu, tile)], tile, 1
-
-
-def fa2_combine(w: Workload, splits: int) -> Kernel:
-    """FA2's combine kernel: 4, 8 or 16 rows a block by the width of V."""
-    d = padded(w.head_dim_v)
-    return combine(w, splits, 4 if d % 128 == 0 else 8 if d % 64 == 0 else 16, 128)
 
 
 def flash2(w: Workload, gpu: Gpu, shape: Shape | None, name: str = "flash_attn_v2") -> Schedule:
@@ -95,7 +61,7 @@ def flash2(w: Workload, gpu: Gpu, shape: Shape | None, name: str = "flash_attn_v
         back = _backward_tile(tiles.fa2_backward(w, gpu), shape)
         kernels += flash_backward(w, back)
         text = "; ".join(part for part in (text, str(back)) if part)
-    return _schedule(w, name, kernels, text, splits)
+    return flash_schedule(w, name, kernels, text, splits)
 
 
 def _backward_tile(tile: BackwardTile, shape: Shape | None) -> BackwardTile:
@@ -111,31 +77,31 @@ def flash1(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         kernels.append(flash1_forward(w, gpu))
     if _direction(w, "bwd"):
         kernels += flash1_backward(w, gpu)
-    return _schedule(w, "flash_attn_v1", kernels, f"16 x {key_block(w, gpu)}, keys outside")
+    return flash_schedule(w, "flash_attn_v1", kernels, f"16 x {key_block(w, gpu)}, keys outside")
 
 
 def flash3(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     """FlashAttention-3 with fixed lengths, as its paper measured it: TMA, clusters where non-causal."""
-    w_fwd = _one_query(w)
+    w_fwd = one_query(w)
     kernels: list[Kernel] = []
     splits, text = 1, ""
     if _direction(w, "fwd"):
         base = tiles.fa3_forward(w_fwd, gpu)
         # `flash_attn_func` never splits; `flash_attn_with_kvcache`, the decode entry, asks the rule.
         rows = -(-w.seq_q * w.group // base.rows)
-        splits = _fa3_splits(w_fwd, gpu, w.batch * w.heads_kv * rows, base) if w.passes == "decode" else 1
+        splits = fa3_splits(w_fwd, gpu, w.batch * w.heads_kv * rows, base) if w.passes == "decode" else 1
         packed = w.group > 1 and (splits > 1 or _packing_pays(w, base.rows))
-        tile = _override(replace(base, pack_gqa=packed), shape, w_fwd, gpu)
+        tile = override(replace(base, pack_gqa=packed), shape, w_fwd, gpu)
         main = flash_forward(w_fwd, gpu, tile, splits=Splits(splits))
         kernels.append(replace(main, multicast=2) if _multicast(w_fwd, tile, splits) else main)
         if splits > 1:
-            kernels.append(combine(w, splits, 8, 256))
+            kernels.append(fa3_combine(w, splits))
         text = str(tile)
     if _direction(w, "bwd"):
         back = _backward_tile(tiles.fa3_backward(w, gpu), shape)
         kernels += flash_backward(w, back)
         text = "; ".join(part for part in (text, str(back)) if part)
-    return _schedule(w, "flash_attn_v3", kernels, text, splits)
+    return flash_schedule(w, "flash_attn_v3", kernels, text, splits)
 
 
 def _packing_pays(w: Workload, rows: int) -> bool:
@@ -153,98 +119,15 @@ def _multicast(w: Workload, tile: FlashTile, splits: int) -> bool:
     return plain and w.head_dim > 96 and w.element_bytes == 2 and (-(-w.seq_q // tile.rows)) % 2 == 0
 
 
-def _fa3_splits(w: Workload, gpu: Gpu, blocks: int, tile: FlashTile) -> int:
-    key_tiles = -(-w.seq_kv // tile.keys)
-    return 1 if key_tiles <= 4 else split_count(blocks, gpu.sm.count, key_tiles, eligible_only=False)
-
-
-def vllm_ampere(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
-    """VLLM 0.14 on Ampere: cache write, then FA2's split-KV kernel forced by the page table."""
-    w_main = _one_query(w)
-    kernels = [cache_write(w, w.batch * min(w.seq_q, w.seq_kv))]
-    swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
-    tile = _override(replace(tiles.fa2_split(w, gpu), pack_gqa=swapped), shape, w_main, gpu)
-    splits = 1
-    if swapped:
-        tiles_launched = w.batch * w.heads_kv * -(-w.group // 64)
-        splits = split_count(tiles_launched, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys))
-        if w.batch > 1 and w.heads_kv > 1:
-            kernels.append(copy_rows(w, "Q"))
-    kernels.append(flash_forward(w_main, gpu, tile, "flash_fwd_splitkv", Splits(splits)))
-    if splits > 1:
-        kernels.append(fa2_combine(w, splits))
-    if swapped and w.batch > 1 and w.heads_kv > 1:
-        kernels.append(copy_rows(w, "O"))
-    return _schedule(w, "vllm_flash_attn", kernels, tile, splits)
-
-
-def sglang_ampere(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
-    """SGLang on Ampere and Ada: cache write, prepare, FA3's sm_80 path, combine."""
-    w_main = _one_query(w)
-    upper = 1
-    split_tile = tiles.fa3_ampere(w, gpu, split=True)
-    rows = -(-w.seq_q * w.group // split_tile.rows)
-    key_tiles = -(-w.seq_kv // split_tile.keys)
-    if key_tiles > 4:  # the rule pretends a batch of one for variable lengths
-        upper = split_count(w.heads_kv * rows, gpu.sm.count, key_tiles, eligible_only=False)
-    tile = _override(split_tile if upper > 1 else tiles.fa3_ampere(w, gpu), shape, w_main, gpu)
-    splits = 1
-    if upper > 1:
-        per_sm = -(-int(1.1 * w.batch * rows * key_tiles * w.heads_kv) // gpu.sm.count)
-        splits = min(upper, max(1, -(-key_tiles // max(1, per_sm))))
-        tile = replace(tile, persistent=True, max_blocks_per_sm=1)
-    kernels = [
-        store_cache(w, w.batch * min(w.seq_q, w.seq_kv)),
-        _prepare(w),
-        flash_forward(w_main, gpu, tile, "flash_fwd_sm80", Splits(splits)),
-    ]
-    if upper > 1:
-        kernels.append(combine(w, splits, 8, 256) if splits > 1 else _empty_combine(w))
-    return _schedule(w, "flash_attention", kernels, tile, splits)
-
-
-def _prepare(w: Workload) -> Kernel:
-    """FA3's `prepare_varlen_num_blocks`: one block per 992 sequences."""
-    sizes = [Access("lengths", 8 * w.batch), Access("splits", 4 * w.batch, True)]
-    return streaming("prepare", sizes, elements=w.batch, threads=1024, blocks=-(-w.batch // 992))
-
-
-def _empty_combine(w: Workload) -> Kernel:
-    """The combine kernel when nothing was split: its blocks read the split counts and return."""
-    return streaming("combine (exits)", [Access("splits", 4 * w.batch)], elements=w.batch, blocks=-(-w.batch // 32))
-
-
-def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: bool) -> Schedule:
-    """Serving with vLLM or SGLang on Hopper: cache write, FA3 on the paged cp.async path with packed GQA, combine."""
-    w_main = w if 64 < w.head_dim <= 128 else _one_query(w)
-    base = tiles.fa3_forward(w_main, gpu, paged=True, pack_gqa=w.group > 1)
-    if vllm and w.seq_q * w.group <= 64 and w.head_dim in (64, 128):
-        base = tiles.hopper_tile(64, 192 if w.head_dim == 64 else 128, pack_gqa=w.group > 1)
-    rows = -(-w.seq_q * w.group // base.rows)
-    key_tiles = -(-w.seq_kv // base.keys)
-    upper = _fa3_splits(w_main, gpu, w.heads_kv * rows, base)
-    splits = 1
-    if upper > 1:
-        per_sm = -(-int(1.1 * w.batch * rows * key_tiles * w.heads_kv) // gpu.sm.count)
-        splits = min(upper, max(1, -(-key_tiles // max(1, per_sm))))
-    tile = _override(base, shape, w_main, gpu)
-    write = cache_write if vllm else store_cache
-    kernels = [write(w, w.batch * min(w.seq_q, w.seq_kv))]
-    kernels.append(flash_forward(w_main, gpu, tile, splits=Splits(splits)))
-    if upper > 1:
-        kernels.append(combine(w, splits, 8, 256) if splits > 1 else _empty_combine(w))
-    return _schedule(w, name, kernels, tile, splits)
-
-
 def generic_flash(name: str, choose: Callable[[Workload, Gpu], FlashTile]) -> Builder:
     """A fused implementation that is one forward kernel and FA2-like backward kernels."""
 
     def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         kernels: list[Kernel] = []
         text = ""
-        w_main = _one_query(w)
+        w_main = one_query(w)
         if _direction(w, "fwd"):
-            tile = _override(choose(w_main, gpu), shape, w_main, gpu)
+            tile = override(choose(w_main, gpu), shape, w_main, gpu)
             kernels.append(flash_forward(w_main, gpu, tile))
             text = str(tile)
         if _direction(w, "bwd"):
@@ -252,7 +135,7 @@ def generic_flash(name: str, choose: Callable[[Workload, Gpu], FlashTile]) -> Bu
             back = _backward_tile(choice(w, gpu), shape)
             kernels += flash_backward(w, back)
             text = "; ".join(part for part in (text, str(back)) if part)
-        return _schedule(w, name, kernels, text)
+        return flash_schedule(w, name, kernels, text)
 
     return build
 
@@ -286,9 +169,9 @@ def _cudnn(name: str) -> Builder:
             forward = _nearest_public(name)(w, gpu, shape)
             if w.passes != "fwd+bwd" or gpu.features.wgmma:
                 return forward
-        w_main = _one_query(w)
+        w_main = one_query(w)
         decode = w.seq_q * w.group <= 16
-        tile = _override(tiles.cudnn(w, gpu, decode), shape, w_main, gpu)
+        tile = override(tiles.cudnn(w, gpu, decode), shape, w_main, gpu)
         splits = 1
         if decode:
             heads = w.batch * w.heads_kv
@@ -298,7 +181,7 @@ def _cudnn(name: str) -> Builder:
             kernels.append(fa2_combine(w, splits))
         if "bwd" in w.directions:
             kernels += flash_backward(w, _backward_tile(tiles.fa2_backward(w, gpu), shape))
-        return _schedule(w, name, kernels, tile, splits, _CLOSED)
+        return flash_schedule(w, name, kernels, tile, splits, _CLOSED)
 
     return build
 
@@ -322,10 +205,12 @@ _ALL = ("fp32", "fp16", "bf16", "fp8")
 
 
 def _normalising(record: Implementation) -> Builder:
-    """The record's builder for masks that it plays, without limits that are never reached."""
+    """The record's builder for masks that it plays, without limits that are never reached unless it asks for them."""
 
     def normalised(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         check_mask(record, w)
+        if record.sees_window:
+            return record.build(w, gpu, shape)
         return record.build(replace(w, mask=w.mask.within(w.seq_q, w.seq_kv)), gpu, shape)
 
     return normalised
@@ -390,7 +275,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
             like="flash_attn_v3", passes=_SERVING, closed_form=flash4.closed_form,
         ),
         Implementation(
-            "vllm_flash_attn_v4", "flash-3", flash4.vllm_flash4, (100, 109),
+            "vllm_vit_flash_attn_fa4", "flash-3", flash4.vllm_flash4, (100, 109),
             f"{_FA} flash_attn/cute (FlashAttention-4), vLLM 0.24 leaves the splits open",
             like="flash_attn_v4", passes=_SERVING, closed_form=flash4.closed_form,
         ),
@@ -399,11 +284,11 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
             f"{_FA} flash_attn/cute on Ampere, FA2's loop order", like="flash_attn_v2",
         ),
         Implementation(
-            "vllm_flash_attn", "flash-2", vllm_ampere, (80, 89), "vllm-project/flash-attention@188be165",
-            like="flash_attn_v2", extra=_CACHE_WRITE, passes=_SERVING,
+            "vllm_flash_attn", "flash-2", vllm_fa2, (80, 129), "vllm-project/flash-attention@188be165",
+            like="flash_attn_v2", extra=_CACHE_WRITE, passes=_SERVING, sees_window=True,
         ),
         Implementation(
-            "flash_attention", "flash-2", sglang_ampere, (80, 89), "sgl-project/sgl-attn@203b9b3d, FA3 sm_80 path",
+            "flash_attention", "flash-2", sglang_fa3_sm80, (80, 89), "sgl-project/sgl-attn@203b9b3d, FA3 sm_80 path",
             like="vllm_flash_attn", extra=_CACHE_WRITE, passes=_SERVING,
         ),
         Implementation(
@@ -416,6 +301,18 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
             "fa3", "flash-3", lambda w, g, s: serving_hopper(w, g, s, "fa3", vllm=False), (90, 90),
             "sgl-project/sgl-attn@203b9b3d hopper/", like="flash_attn_v3",
             dtypes=("fp16", "bf16", "fp8"), passes=_SERVING,
+        ),
+        Implementation(
+            "flash_attn_v3_varlen", "flash-3",
+            lambda w, g, s: encoder_hopper(w, g, s, "flash_attn_v3_varlen", split=False), (90, 90),
+            "sgl-project/sgl-attn@203b9b3d hopper/, flash_attn_varlen_func of an encoder", like="flash_attn_v3",
+            passes=("fwd",),
+        ),
+        Implementation(
+            "vllm_vit_flash_attn_fa3", "flash-3",
+            lambda w, g, s: encoder_hopper(w, g, s, "vllm_vit_flash_attn_fa3", split=True), (90, 90),
+            "vllm-project/flash-attention@617264c1 hopper/, flash_attn_varlen_func of an encoder, num_splits 0",
+            like="flash_attn_v3_varlen", passes=("fwd",),
         ),
         Implementation(
             "cudnn", "flash-2", _cudnn("cudnn"), (80, 129), "NVIDIA cuDNN (closed)", ("cudnn_9*", "cudnn_8*"),

@@ -158,6 +158,9 @@ class Kernel:
         Blocks of a cluster that share one read of K and V from the L2.
     step : str
         What one turn of the inner loop is called.
+    launched_early : bool
+        Whether it is launched while the kernel before it drains (programmatic dependent launch), so that no launch is
+        waited for.
     """
 
     name: str
@@ -177,6 +180,7 @@ class Kernel:
     multicast: int = 1
     slowed_by_extra: bool = False
     step: str = "step"
+    launched_early: bool = False
     _totals: dict[str, int] = field(default_factory=dict, repr=False)
 
     @property

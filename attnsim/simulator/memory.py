@@ -46,7 +46,7 @@ def traffic(
         Thread blocks of each kernel that run at the same time.
     gpu : Gpu
     capacity_fraction : float
-        Share of the L2 that keeps what will be read again (two partitions duplicate lines).
+        Share of an L2 of two partitions, which duplicate lines, that keeps what will be read again; of one, all of it.
     warm : bool
         Whether the same call has just run, as in a benchmark loop without a flush, so that inputs and outputs that fit
         are still there.
@@ -56,7 +56,7 @@ def traffic(
     tuple of tuples of Traffic
         One tuple per kernel.
     """
-    capacity = gpu.l2.capacity_bytes * capacity_fraction
+    capacity = gpu.l2.capacity_bytes * (capacity_fraction if gpu.l2.partitions > 1 else 1.0)
     footprint = sum({use.tensor: use.unique_bytes for kernel in kernels for use in kernel.uses}.values())
     passed = 0  # bytes through the cache so far
     touched: dict[str, int] = {}

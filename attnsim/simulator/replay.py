@@ -179,7 +179,7 @@ def _replay_kernel(
     return KernelReplay(
         name=kernel.name,
         time_s=grid.time_ps / PS,
-        launch_s=launch_s,
+        launch_s=0.0 if kernel.launched_early else launch_s,
         blocks=kernel.blocks,
         blocks_per_sm=grid.blocks_per_sm,
         limited_by=fit.limited_by,

@@ -27,9 +27,9 @@ _SERVING = {
 }
 _ENCODERS = {
     ("vllm", "vllm_vit_flash_attn_fa2"): "flash_attn_v2",
-    ("vllm", "vllm_vit_flash_attn_fa3"): "flash_attn_v3",
-    ("vllm", "vllm_vit_flash_attn_fa4"): "vllm_flash_attn_v4",
-    ("sglang", "flash_attention_v3"): "flash_attn_v3",
+    ("vllm", "vllm_vit_flash_attn_fa3"): "vllm_vit_flash_attn_fa3",
+    ("vllm", "vllm_vit_flash_attn_fa4"): "vllm_vit_flash_attn_fa4",
+    ("sglang", "flash_attention_v3"): "flash_attn_v3_varlen",
     ("sglang", "flash_attention_v4"): "flash_attn_v4",
     ("trtllm", "torch_flow"): "trtllm",
 }

@@ -43,7 +43,7 @@ CASES = {
     "flash-3 forward": ("flash_attn_v3", H100, "fwd", "any"),
     "flash-3 backward": ("flash_attn_v3", H100, "bwd", "any"),
     "flash-4 forward": ("flash_attn_v4", B200, "fwd", "any"),
-    "flash-4 forward, splits open": ("vllm_flash_attn_v4", B200, "fwd", "any"),
+    "flash-4 forward, splits open": ("vllm_vit_flash_attn_fa4", B200, "fwd", "any"),
     "triton forward": ("flash_attn_triton", A100, "fwd", "any"),
     "xformers both": ("xformers_cutlass", A100, "fwd+bwd", "any"),
     "sliding-window flash-2": ("flash_attn_v2", A100, "fwd", "window"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from attnsim.models.schedule import Kernel, Launch, Path, Segment, TensorUse, Ti
 from attnsim.models.workload import Workload
 
 Loop = Literal["fa2", "fa3", "staged", "ring"]
+Order = Literal["ascending", "longest_first", "longest_first_by_sequence"]
 MASK_INSTRUCTIONS = 2
 """FP32-lane instructions per score of a masked tile: compare and select."""
 
@@ -54,8 +56,9 @@ class FlashTile:
         Q fragments kept in registers; Q's buffer reused for V; P goes through shared memory.
     pack_gqa : bool
         Query heads of a group share the rows of a tile.
-    order : {"ascending", "longest_first"}
-        Launch order of row tiles; longest first runs heads fastest within a section that fits the L2.
+    order : {"ascending", "longest_first", "longest_first_by_sequence"}
+        Launch order of row tiles; longest first runs heads fastest within a section that fits the L2, over all heads
+        of the batch or over those of one sequence after the other.
     persistent : bool
         One block per SM fetches tiles.
     max_blocks_per_sm : int or None
@@ -64,6 +67,8 @@ class FlashTile:
         O is rescaled where a row's maximum grows by more than is tolerated: at the first key tile, then hardly ever.
     edges_only : bool
         Of a window only the key tiles at its edges are masked, not all.
+    from_first_key : bool
+        The key tiles of a window begin at the first key that a row tile sees, not at a multiple of `keys`.
     """
 
     rows: int
@@ -79,11 +84,12 @@ class FlashTile:
     share_q_v: bool = False
     p_in_smem: bool = False
     pack_gqa: bool = False
-    order: Literal["ascending", "longest_first"] = "ascending"
+    order: Order = "ascending"
     persistent: bool = False
     max_blocks_per_sm: int | None = None
     rescale_once: bool = False
     edges_only: bool = False
+    from_first_key: bool = False
 
     def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
         """Shared-memory buffers of a block and their bytes."""
@@ -108,7 +114,8 @@ class FlashTile:
     def __str__(self) -> str:
         stages = f", {self.stages} stages" if self.stages > 1 else ""
         packed = ", GQA packed" if self.pack_gqa else ""
-        return f"{self.rows} x {self.keys}, {self.warps} warps{stages}{packed}"
+        window = ", windows from their first key" if self.from_first_key else ""
+        return f"{self.rows} x {self.keys}, {self.warps} warps{stages}{packed}{window}"
 
 
 def padded(d: int) -> int:
@@ -134,9 +141,17 @@ def flash_peak_bytes(w: Workload, partial: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """How many ranges the keys are cut into, and where partial results go."""
+    """How many ranges the keys are cut into, and where partial results go.
+
+    Parameters
+    ----------
+    count : int
+    of_seen : bool
+        Whether the ranges cut up what each row tile sees (FA3) instead of the whole of the keys (FA2).
+    """
 
     count: int = 1
+    of_seen: bool = False
 
     @property
     def partial(self) -> bool:
@@ -170,11 +185,11 @@ def flash_forward(
     w = replace(w, mask=w.mask.within(w.seq_q, w.seq_kv))
     pack = w.group if tile.pack_gqa else 1
     heads = w.batch * (w.heads_kv if tile.pack_gqa else w.heads_q)
-    parts = [
-        row_tiles(w, tile.rows, tile.keys, pack, s, splits.count, edges_only=tile.edges_only)
-        for s in range(splits.count)
-    ]
-    shape = parts[0]
+    cut = partial(
+        row_tiles, w, tile.rows, tile.keys, pack, edges_only=tile.edges_only, from_first_key=tile.from_first_key
+    )
+    shape = cut()
+    parts = [cut(s, splits.count, of_seen=splits.of_seen) for s in range(splits.count)]
     columns = [
         np.concatenate([getattr(part, column) for part in parts])
         for column in ("steps", "masked", "ragged_keys", "ragged_rows")
@@ -188,11 +203,11 @@ def flash_forward(
     used = repeats.sum(axis=(0, 1)) > 0
     count = len(columns[0])
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
-    sharers = count / splits.count * (w.heads_q / w.heads_kv / pack)
+    seen, sharers = _shared_keys(w, shape, w.group // pack)
     uses = (
         TensorUse("Q", w.seq_q * d * e, w.batch * w.heads_q),
-        TensorUse("K", w.seq_kv * d * e, w.batch * w.heads_kv, sharers),
-        TensorUse("V", w.seq_kv * dv * e, w.batch * w.heads_kv, sharers),
+        TensorUse("K", seen * d * e, w.batch * w.heads_kv, sharers),
+        TensorUse("V", seen * dv * e, w.batch * w.heads_kv, sharers),
         *_output_uses(w, splits, lse),
     )
     d_pad, dv_pad = padded(d), padded(dv)
@@ -215,6 +230,16 @@ def flash_forward(
     )
 
 
+def _shared_keys(w: Workload, whole: RowTiles, heads: int) -> tuple[int, float]:
+    """Keys of a KV head that are touched at all, and how many blocks touch each: all its row tiles (times the `heads`
+    that do not share their rows), or of a window those around it.
+    """
+    if not w.mask.is_windowed:
+        return w.seq_kv, float(len(whole.steps) * heads)
+    visits = int(whole.steps.sum()) * whole.keys
+    return whole.touched_keys, max(1.0, visits / max(1, whole.touched_keys)) * heads
+
+
 def _output_uses(w: Workload, splits: Splits, lse: bool) -> tuple[TensorUse, ...]:
     rows = w.batch * w.heads_q
     if splits.partial:
@@ -234,6 +259,8 @@ def _launch_order(
     Ascending: row tile fastest, then split, then head (FA2's grid). Longest first: within a section of heads whose
     K and V fit 32 MiB of L2, heads fastest, row tiles from last to first (FA3's dynamic scheduler).
     """
+    if tile.order == "longest_first_by_sequence":
+        return _by_sequence(w, tile, inverse, heads // w.batch, splits)
     if tile.order == "ascending" or splits > 1:
         return (Launch(inverse, heads),)
     section = section_heads(w, tile, heads)
@@ -241,6 +268,24 @@ def _launch_order(
     whole = Launch(np.repeat(descending, section), heads // section)
     rest = heads % section
     return (whole, Launch(np.repeat(descending, rest), 1)) if rest else (whole,)
+
+
+def _by_sequence(
+    w: Workload, tile: FlashTile, inverse: NDArray[np.int64], heads: int, splits: int
+) -> tuple[Launch, ...]:
+    """FA3's scheduler of variable lengths: sequence by sequence, within one by sections of 1 to 16 heads.
+
+    The largest power of two of heads whose K and V fit 8 MiB (``flash_prepare_scheduler.cu``); in a section row tiles
+    from last to first, heads and splits fastest.
+    """
+    descending = inverse.reshape(splits, -1).T[::-1]  # [row tiles, splits]
+    one_tile = tile.keys * (w.head_dim + w.head_dim_v) * w.element_bytes
+    fitting = (8 << 20) // one_tile // max(1, -(-w.seq_kv // tile.keys))
+    section = 1 << min(4, max(0, fitting.bit_length() - 1))
+    section = min(section * (1 if tile.pack_gqa else w.group), heads)
+    sizes = [section] * (heads // section) + ([heads % section] if heads % section else [])
+    orders = {size: np.repeat(descending[:, None], size, axis=1).reshape(-1) for size in set(sizes)}
+    return (Launch(np.concatenate([orders[size] for size in sizes]), w.batch),)
 
 
 def section_heads(w: Workload, tile: FlashTile, heads: int) -> int:
@@ -416,6 +461,7 @@ def _staged_loop(
         (step("step", True, False), loading - masked_loading),
         (step("masked step, no load", False, True), masked_rest),
         (step("step, no load", False, False), steps - loading - masked_rest),
+        *([(Segment("next tile", (TileOp("prefetch"),)), (steps > 0) * 1)] if ops.tile.persistent else []),
     ]
 
 

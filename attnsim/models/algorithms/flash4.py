@@ -56,7 +56,7 @@ def flash4(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
 
 def vllm_flash4(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
     """As vLLM calls it, with ``num_splits`` left open."""
-    return _build(w, gpu, shape, "vllm_flash_attn_v4", may_split=True)
+    return _build(w, gpu, shape, "vllm_vit_flash_attn_fa4", may_split=True)
 
 
 def _build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None, name: str, *, may_split: bool) -> Schedule:

@@ -89,6 +89,75 @@ def combine(w: Workload, splits: int, rows_per_block: int, threads: int) -> Kern
     )
 
 
+IN_FLIGHT = 4
+"""Partial results that a block of FA3's combine kernel has in flight (``kStages`` of
+``hopper/flash_fwd_combine_kernel.h``)."""
+
+
+def fa3_combine_tile(w: Workload) -> tuple[int, int]:
+    """Rows and columns of a block of FA3's combine kernel."""
+    return (16, 64) if w.head_dim_v <= 64 else (8, 128)
+
+
+def fa3_combine_blocks(w: Workload) -> int:
+    """Blocks of FA3's combine kernel for variable lengths: whole blocks of each sequence."""
+    rows, width = fa3_combine_tile(w)
+    return w.batch * -(-w.heads_q * w.seq_q // rows) * -(-w.head_dim_v // width)
+
+
+def fa3_combine(w: Workload, splits: int) -> Kernel:
+    """FA3's combine kernel: 8 rows of up to 128 columns (16 of 64) a block, the partial results of four splits in flight.
+
+    Launched while the attention kernel drains (programmatic dependent launch).
+    """
+    rows = w.batch * w.heads_q * w.seq_q
+    size, width = fa3_combine_tile(w)
+    width = min(width, w.head_dim_v)
+    columns = -(-w.head_dim_v // width)
+    blocks = -(-rows // size)
+    ahead = min(splits, IN_FLIGHT - 1)
+
+    def segments(tag: str, n: int, wide: int) -> tuple[Segment, ...]:
+        partial = TileOp("load", "O partial", bytes=n * wide * 4)
+        merge = (TileOp("wait", "O partial"), TileOp("vector", "O", fp32=2 * n * wide))
+        scales = (
+            TileOp("load", "LSE partial", bytes=n * splits * 4),
+            *([partial] * ahead),
+            TileOp("wait", "LSE partial"),
+            TileOp("vector", "scale", exps=n * splits, fp32=4 * n * splits),
+        )
+        return (
+            Segment(f"log-sum-exps{tag}", scales),
+            Segment(f"split{tag}", (*merge[:1], partial, *merge[1:])),
+            Segment(f"last splits{tag}", merge),
+            Segment(f"store{tag}", (TileOp("store", "O", bytes=n * wide * w.output_bytes),)),
+        )
+
+    last_rows, last_wide = rows - (blocks - 1) * size, w.head_dim_v - (columns - 1) * width
+    kinds = ((size, width), (size, last_wide), (last_rows, width), (last_rows, last_wide))
+    tags = ("", " (last columns)", " (last rows)", " (last rows and columns)")
+    counts = ((blocks - 1) * (columns - 1), blocks - 1, columns - 1, 1)
+    loop = [1, splits - ahead, ahead, 1]
+    repeats = np.kron(np.eye(4, dtype=np.int64), np.array([loop]))[:, None, :]
+    return Kernel(
+        name="combine",
+        threads=256,
+        registers_per_thread=64,
+        shared_memory_bytes=IN_FLIGHT * size * width * 4 + size * splits * 4,
+        segments=tuple(s for tag, (n, wide) in zip(tags, kinds, strict=True) for s in segments(tag, n, wide)),
+        repeats=repeats,
+        launches=tuple(Launch(np.array([kind]), count) for kind, count in enumerate(counts) if count),
+        uses=(
+            TensorUse("O partial", rows * w.head_dim_v * 4, splits),
+            TensorUse("LSE partial", rows * 4, splits, float(columns)),
+            TensorUse("O", rows * w.head_dim_v * w.output_bytes, 1, written=True),
+        ),
+        dtype="fp32",
+        step="split",
+        launched_early=True,
+    )
+
+
 def cache_write(w: Workload, new_tokens: int) -> Kernel:
     """Write the new tokens' K and V into the paged cache, one block a token (vLLM's `reshape_and_cache_flash`).
 

@@ -53,7 +53,7 @@ def longest_first(w: Workload) -> bool:
 
 def tile_of(w: Workload) -> FlashTile:
     """The tile; blocks are not persistent, each SM holds one."""
-    tile = hopper_tile(64 * consumers(w.head_dim), KEYS, longest_first=longest_first(w))
+    tile = hopper_tile(64 * consumers(w.head_dim), KEYS, order="longest_first" if longest_first(w) else "ascending")
     return replace(tile, persistent=False, edges_only=True)
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnsim.models.algorithms.flash import FlashTile, padded
+from attnsim.models.algorithms.flash import FlashTile, Order, padded
 from attnsim.models.algorithms.flash_backward import BackwardTile
 from attnsim.models.gpu import Gpu
+from attnsim.models.mask import Mask
 from attnsim.models.schedule import Path
 from attnsim.models.workload import Workload
 
@@ -73,29 +74,63 @@ def fa2_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     return BackwardTile(64, 32, stages_q=1, v_in_registers=True)
 
 
-def fa3_forward(w: Workload, gpu: Gpu, paged: bool = False, pack_gqa: bool = False) -> FlashTile:
-    """FA3's sm_90 forward kernel; `paged`: K and V gathered with cp.async, as every serving call with small pages."""
+def fa3_forward(w: Workload, gpu: Gpu, pack_gqa: bool = False) -> FlashTile:
+    """FA3's sm_90 forward kernel with TMA copies."""
+    narrow = w.mask.is_causal or w.mask.is_windowed
+    shape, in_smem = _fa3_shape(w, paged=False)
+    order: Order = "longest_first" if narrow else "ascending"
+    return hopper_tile(*shape, p_in_smem=in_smem, order=order, pack_gqa=pack_gqa)
+
+
+def fa3_paged(w: Workload, gpu: Gpu, *, vllm: bool) -> FlashTile:
+    """FA3's sm_90 forward kernel with K and V gathered by cp.async, as every serving call with small pages.
+
+    GQA is always packed. vLLM's fork has one MMA warpgroup where that holds all rows, counts the tiles of a window from
+    its first key, and at head_dim 64 does not overlap the GEMMs of a window's steps (`hopper/tile_size.h`,
+    `hopper/block.h`).
+    """
+    packed, local = w.group > 1, w.mask.is_windowed
+    shape, in_smem = _fa3_shape(w, paged=True)
+    order: Order = "longest_first_by_sequence" if w.mask.is_causal and not local else "ascending"
+    if vllm and w.dtype != "fp8":
+        if w.seq_q * w.group <= 64 and w.head_dim in (64, 128):
+            shape = (64, 192 if w.head_dim == 64 else 128)
+        elif w.head_dim <= 64 and local:
+            shape = (192, 160)
+    tile = hopper_tile(*shape, p_in_smem=in_smem, order=order, pack_gqa=packed)
+    if vllm and local:
+        overlapped = w.head_dim > 64 or shape[0] == 64
+        tile = replace(tile, from_first_key=True, loop="fa3" if overlapped else "staged")
+    return tile
+
+
+def fa3_varlen(w: Workload, gpu: Gpu) -> FlashTile:
+    """FA3's sm_90 forward kernel for sequences packed end to end, as encoders call it: TMA copies, no clusters.
+
+    At head_dim 64 the tile of trees since 2025, 192 x 192 with P through shared memory.
+    """
+    shape, in_smem = _fa3_shape(w, paged=False)
+    if w.head_dim <= 64 and w.mask == Mask() and w.dtype != "fp8":
+        shape, in_smem = (192, 192), True
+    return hopper_tile(*shape, p_in_smem=in_smem, pack_gqa=w.group > 1)
+
+
+def _fa3_shape(w: Workload, paged: bool) -> tuple[tuple[int, int], bool]:
+    """Rows and keys of FA3's sm_90 tile, and whether P V reads P from shared memory."""
     d, dv = padded(w.head_dim), padded(w.head_dim_v)
     local = w.mask.is_windowed
     narrow = w.mask.is_causal or local or paged
-    # rows, keys, whether P V reads P from registers
     if w.dtype == "fp8":
-        shape = _fa3_fp8(d, local, paged)
-        in_smem = False
-    elif d <= 64:
-        shape, in_smem = (
-            (192, 128),
-            False,
-        )  # the paper's kernel; trees since 2025 take 192 x 192 without a mask
-    elif d <= 96:
-        shape, in_smem = ((192, 128), True) if local or paged else ((192, 144), True)
-    elif d <= 128:
-        shape, in_smem = ((128, 128) if narrow else (128, 176)), False
-    elif d <= 192:
-        shape, in_smem = ((128, 96) if local or paged else (128, 128) if dv <= 128 else (128, 112)), False
-    else:
-        shape, in_smem = ((128, 64) if local else (128, 80)), False
-    return hopper_tile(*shape, p_in_smem=in_smem, longest_first=narrow and not paged, pack_gqa=pack_gqa)
+        return _fa3_fp8(d, local, paged), False
+    if d <= 64:
+        return (192, 128), False  # the paper's kernel; trees since 2025 take 192 x 192 without a mask
+    if d <= 96:
+        return (192, 128 if local or paged else 144), True
+    if d <= 128:
+        return (128, 128 if narrow else 176), False
+    if d <= 192:
+        return (128, 96 if local or paged else 128 if dv <= 128 else 112), False
+    return (128, 64 if local else 80), False
 
 
 def _fa3_fp8(d: int, local: bool, paged: bool) -> tuple[int, int]:
@@ -111,7 +146,7 @@ def _fa3_fp8(d: int, local: bool, paged: bool) -> tuple[int, int]:
 
 
 def hopper_tile(
-    rows: int, keys: int, *, p_in_smem: bool = False, longest_first: bool = False, pack_gqa: bool = False
+    rows: int, keys: int, *, p_in_smem: bool = False, order: Order = "ascending", pack_gqa: bool = False
 ) -> FlashTile:
     """A warp-specialised Hopper block: one MMA warpgroup per 64 rows and one that loads; one block an SM."""
     groups = rows // 64
@@ -128,7 +163,7 @@ def hopper_tile(
         path="wgmma",
         p_in_smem=p_in_smem,
         pack_gqa=pack_gqa,
-        order="longest_first" if longest_first else "ascending",
+        order=order,
         persistent=True,
         max_blocks_per_sm=1,
     )

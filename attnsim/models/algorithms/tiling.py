@@ -30,6 +30,8 @@ class RowTiles:
         Tile size.
     last_rows, last_keys : int
         Size of the shorter tiles (the full size when there is none).
+    touched_keys : int
+        Keys in the key tiles that any row tile visits.
     """
 
     steps: Ints
@@ -40,10 +42,20 @@ class RowTiles:
     keys: int
     last_rows: int
     last_keys: int
+    touched_keys: int
 
 
 def row_tiles(
-    w: Workload, rows: int, keys: int, pack: int = 1, split: int = 0, splits: int = 1, *, edges_only: bool = False
+    w: Workload,
+    rows: int,
+    keys: int,
+    pack: int = 1,
+    split: int = 0,
+    splits: int = 1,
+    *,
+    edges_only: bool = False,
+    of_seen: bool = False,
+    from_first_key: bool = False,
 ) -> RowTiles:
     """Visits of the row tiles of one head.
 
@@ -58,6 +70,11 @@ def row_tiles(
         Which of how many equal ranges of key tiles to visit (split-KV).
     edges_only : bool
         Whether of a window, too, only the tiles at its edges count as masked; most kernels mask all of them.
+    of_seen : bool
+        Whether the ranges cut up what each row tile sees (FA3) instead of the whole of the keys (FA2).
+    from_first_key : bool
+        Whether the key tiles of a window begin at the first key that a row tile sees instead of at a multiple of
+        `keys`.
     """
     total_rows = w.seq_q * pack
     count = -(-total_rows // rows)
@@ -65,19 +82,25 @@ def row_tiles(
     last = np.minimum(first + rows, total_rows) - 1
     first_query, last_query = first // pack, last // pack
     low, high = visible_keys(w, first_query, last_query)
-    key_tiles = -(-w.seq_kv // keys)
-    start, stop = low // keys, -(-high // keys)
+    # Key tiles are counted from here: from key 0, or from the first that the row tile sees.
+    origin = low if from_first_key and w.mask.is_windowed else np.zeros_like(low)
+    key_tiles = -(-(w.seq_kv - origin) // keys)
+    start, stop = (low - origin) // keys, -(-(high - origin) // keys)
     if splits > 1:
-        share = -(-key_tiles // splits)
-        start, stop = np.maximum(start, split * share), np.minimum(stop, (split + 1) * share)
+        begin, share = (start, -(-(stop - start) // splits)) if of_seen else (0, -(-key_tiles // splits))
+        start, stop = np.maximum(start, begin + split * share), np.minimum(stop, begin + (split + 1) * share)
     steps = np.maximum(stop - start, 0)
-    last_keys = w.seq_kv - (key_tiles - 1) * keys
-    ragged_keys = (steps > 0) & (stop == key_tiles) & (last_keys < keys)
-    whole = np.minimum(stop, _end(w, first_query) // keys) - np.maximum(start, -(-_begin(w, last_query) // keys))
+    last_keys = int((w.seq_kv - origin - (key_tiles - 1) * keys)[-1])
+    ragged_keys = (steps > 0) & (stop == key_tiles) & (last_keys < keys) & (high == w.seq_kv)
+    first_unmasked, end_unmasked = _begin(w, last_query) - origin, _end(w, first_query) - origin
+    whole = np.minimum(stop, end_unmasked // keys) - np.maximum(start, -(-first_unmasked // keys))
     masked = steps if w.mask.is_windowed and not edges_only else steps - np.clip(whole, 0, steps)
     last_rows = total_rows - (count - 1) * rows
     ragged_rows = (np.arange(count) == count - 1) & (last_rows < rows)
-    return RowTiles(steps, masked, ragged_keys, ragged_rows, rows, keys, last_rows, last_keys)
+    busy = steps > 0
+    ends = np.minimum(origin + stop * keys, w.seq_kv)[busy]
+    touched = int(ends.max() - (origin + start * keys)[busy].min()) if busy.any() else 0
+    return RowTiles(steps, masked, ragged_keys, ragged_rows, rows, keys, last_rows, last_keys, touched)
 
 
 def visible_keys(w: Workload, first: Ints, last: Ints) -> tuple[Ints, Ints]:

@@ -1,0 +1,130 @@
+"""What vLLM and SGLang launch for one attention layer: cache write, attention from a paged cache, combine.
+
+The kernel sequences follow the frameworks' FlashAttention back ends and the split rules of
+``csrc/flash_attn/flash_api.cpp``, ``hopper/heuristics.h`` and ``hopper/flash_prepare_scheduler.cu`` of their forks of
+Dao-AILab/flash-attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attnsim.models.algorithms import tiles
+from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward
+from attnsim.models.algorithms.flash_schedule import fa2_combine, flash_schedule, one_query, override
+from attnsim.models.algorithms.helpers import cache_write, copy_rows, fa3_combine, fa3_combine_blocks, split_count, store_cache
+from attnsim.models.algorithms.passes import Access, streaming
+from attnsim.models.gpu import Gpu
+from attnsim.models.implementation import Shape
+from attnsim.models.schedule import Kernel, Schedule
+from attnsim.models.workload import Workload
+
+
+def vllm_fa2(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """VLLM with FlashAttention-2: cache write, then the split-KV kernel that a page table forces.
+
+    The query heads of a group become rows of one tile, and keys are split, for one query without any window, even one
+    that covers the cache: ``mha_varlen_fwd`` asks before it drops such a window.
+    """
+    swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
+    transposed = swapped and w.batch > 1 and w.heads_kv > 1
+    w_main = one_query(replace(w, mask=w.mask.within(w.seq_q, w.seq_kv)))
+    tile = override(replace(tiles.fa2_split(w, gpu), pack_gqa=swapped), shape, w_main, gpu)
+    splits = 1
+    if swapped:
+        tiles_launched = w.batch * w.heads_kv * -(-w.group // 64)
+        splits = split_count(tiles_launched, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys))
+    kernels = [cache_write(w, w.batch * min(w.seq_q, w.seq_kv))]
+    if transposed:
+        kernels.append(copy_rows(w, "Q"))
+    kernels.append(flash_forward(w_main, gpu, tile, "flash_fwd_splitkv", Splits(splits)))
+    if splits > 1:
+        kernels.append(fa2_combine(w, splits))
+    if transposed:
+        kernels.append(copy_rows(w, "O"))
+    return flash_schedule(w_main, "vllm_flash_attn", kernels, tile, splits)
+
+
+def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """SGLang on Ampere and Ada: cache write, prepare, FA3's sm_80 path, combine."""
+    w_main = one_query(w)
+    split_tile = tiles.fa3_ampere(w, gpu, split=True)
+    upper, splits = _varlen_splits(w_main, gpu, split_tile)
+    tile = override(split_tile if upper > 1 else tiles.fa3_ampere(w, gpu), shape, w_main, gpu)
+    if upper > 1:
+        tile = replace(tile, persistent=True, max_blocks_per_sm=1)
+    kernels = [
+        store_cache(w, w.batch * min(w.seq_q, w.seq_kv)),
+        _prepare(w),
+        flash_forward(w_main, gpu, tile, "flash_fwd_sm80", Splits(splits, of_seen=True)),
+    ]
+    if upper > 1:
+        kernels.append(fa3_combine(w, splits) if splits > 1 else _empty_combine(w))
+    kernels = [replace(kernel, launched_early=False) for kernel in kernels]
+    return flash_schedule(w_main, "flash_attention", kernels, tile, splits)
+
+
+def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: bool) -> Schedule:
+    """Serving with vLLM or SGLang on Hopper: cache write, FA3 on the paged cp.async path with packed GQA, combine."""
+    w_main = w if 64 < w.head_dim <= 128 else one_query(w)
+    base = tiles.fa3_paged(w_main, gpu, vllm=vllm)
+    upper, splits = _varlen_splits(w_main, gpu, base)
+    tile = override(base, shape, w_main, gpu)
+    new = w.batch * min(w.seq_q, w.seq_kv)
+    main = flash_forward(w_main, gpu, tile, splits=Splits(splits, of_seen=True))
+    if vllm:
+        kernels = [cache_write(w, new), main]
+    else:
+        kernels = [store_cache(w, new), _prepare(w), replace(main, launched_early=True)]
+    if upper > 1:
+        kernels.append(fa3_combine(w, splits) if splits > 1 else _empty_combine(w))
+    return flash_schedule(w_main, name, kernels, tile, splits)
+
+
+def encoder_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, split: bool) -> Schedule:
+    """An encoder's `flash_attn_varlen_func` on Hopper: prepare, FA3 without clusters, combine where keys are split."""
+    base = tiles.fa3_varlen(w, gpu)
+    upper, splits = _varlen_splits(w, gpu, base) if split else (1, 1)
+    tile = override(base, shape, w, gpu)
+    main = flash_forward(w, gpu, tile, splits=Splits(splits, of_seen=True))
+    kernels = [_prepare(w), replace(main, launched_early=True)]
+    if upper > 1:
+        kernels.append(fa3_combine(w, splits) if splits > 1 else _empty_combine(w))
+    return flash_schedule(w, name, kernels, tile, splits)
+
+
+def _varlen_splits(w: Workload, gpu: Gpu, tile: FlashTile) -> tuple[int, int]:
+    """FA3's bound on the splits of one sequence alone, and the splits that the lengths of all of them then get.
+
+    The bound counts the keys that a window loads (``get_num_splits``), the second rule those of the whole cache.
+    """
+    rows = -(-w.seq_q * (w.group if tile.pack_gqa else 1) // tile.rows)
+    heads = w.heads_kv if tile.pack_gqa else w.heads_q
+    upper = fa3_splits(w, gpu, heads * rows, tile)
+    if upper == 1:
+        return 1, 1
+    key_tiles = -(-w.seq_kv // tile.keys)
+    per_sm = -(-int(1.1 * w.batch * rows * key_tiles * heads) // gpu.sm.count)
+    return upper, min(upper, max(1, -(-key_tiles // max(1, per_sm))))
+
+
+def fa3_splits(w: Workload, gpu: Gpu, blocks: int, tile: FlashTile) -> int:
+    """FA3's split rule for `blocks` tiles: none up to four key tiles, of a window those that it loads."""
+    loaded = w.seq_kv
+    if w.mask.is_windowed and w.mask.left is not None:
+        loaded = min(loaded, w.mask.left + (w.mask.right or 0) + 1 + tile.rows)
+    key_tiles = -(-loaded // tile.keys)
+    return 1 if key_tiles <= 4 else split_count(blocks, gpu.sm.count, key_tiles, eligible_only=False)
+
+
+def _prepare(w: Workload) -> Kernel:
+    """FA3's `prepare_varlen_num_blocks`: one block per 992 sequences."""
+    sizes = [Access("lengths", 8 * w.batch), Access("splits", 4 * w.batch, True)]
+    return streaming("prepare", sizes, elements=w.batch, threads=1024, blocks=-(-w.batch // 992))
+
+
+def _empty_combine(w: Workload) -> Kernel:
+    """The combine kernel when nothing was split: the blocks of its whole grid read their split count and return."""
+    blocks = fa3_combine_blocks(w)
+    kernel = streaming("combine (exits)", [Access("splits", 4 * blocks)], elements=blocks, blocks=blocks)
+    return replace(kernel, launched_early=True)
