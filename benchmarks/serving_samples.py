@@ -1,100 +1,95 @@
-"""Write the samples of AIConfigurator's tables that are committed for TensorRT-LLM's and FlashAttention-4's kernels.
+"""Write the committed samples of AIConfigurator's serving tables anew: ``python benchmarks/serving_samples.py``.
 
-Needs the extra `datasets`. The same command gives the same files:
-
-    python benchmarks/serving_samples.py attnsim/validation/measurements/published
+Needs the extra ``datasets``. Rows are drawn evenly from bands of lengths, few and many heads, head_dim and window
+(`attnsim.validation.sampling`), from those that a fit may use: 16-bit, and prefill from 512 tokens up, which leaves out
+what times launches. The measured times are the package's, in seconds.
 """
 
+from __future__ import annotations
+
 import csv
-import sys
-from dataclasses import dataclass
+import io
+from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
+
+import attnsim.validation
+from attnsim.cli.options import write_text
 from attnsim.models.case_table import COLUMNS
 from attnsim.validation import aiconfigurator
+from attnsim.validation.datasets import Row
+from attnsim.validation.fit import usable
+from attnsim.validation.sampling import even_sample, strata
 
+FOLDER = Path(attnsim.validation.__file__).parent / "measurements" / "published"
 SEED = 1
-"""Other rows than those that errors are reported on by default, of seed 0."""
+
+# Rows by table: (framework, GPU), then by kind and whether there is a window.
+SAMPLES = {
+    "vllm_h100_sxm5": (
+        ("vllm", "h100-sxm5-80gb"),
+        (("context", False, 60), ("context", True, 50), ("generation", False, 60), ("generation", True, 50), ("encoder", False, 30)),
+    ),
+    "sglang_h100_sxm5": (
+        ("sglang", "h100-sxm5-80gb"),
+        (("context", False, 60), ("context", True, 40), ("generation", False, 60), ("generation", True, 40), ("encoder", False, 30)),
+    ),
+    "sglang_a100_sxm4": (("sglang", "a100-sxm4-80gb"), (("context", False, 75), ("generation", False, 75))),
+    "trtllm_h100": (
+        ("trtllm", "h100-sxm5-80gb"),
+        (("context", False, 60), ("generation", False, 50), ("generation", True, 15), ("encoder", False, 25)),
+    ),
+    "trtllm_b200": (
+        ("trtllm", "b200-sxm-180gb"),
+        (("context", False, 25), ("generation", False, 25), ("generation", True, 10), ("encoder", False, 15)),
+    ),
+    "trtllm_b200_vllm": (
+        ("vllm", "b200-sxm-180gb"),
+        (("context", False, 40), ("generation", False, 25), ("generation", True, 10)),
+    ),
+    "flash_attention_4": (("vllm", "b200-sxm-180gb"), (("encoder", False, 40),)),
+    "flash_attention_4_sglang": (("sglang", "b200-sxm-180gb"), (("encoder", False, 40),)),
+    "vllm_l40s": (
+        ("vllm", "l40s"),
+        (("context", False, 30), ("context", True, 20), ("generation", False, 30), ("generation", True, 20)),
+    ),
+}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """So many rows of one kind of one framework's table, without windows."""
-
-    table: str
-    source: str
-    gpu: str
-    framework: str
-    implementation: str
-    kind: str
-    rows: int
+def main() -> None:
+    for table, ((framework, gpu), parts) in SAMPLES.items():
+        text = io.StringIO()
+        writer = csv.DictWriter(text, [*COLUMNS, "launch"], lineterminator="\n")
+        writer.writeheader()
+        for kind, windowed, size in parts:
+            rows = aiconfigurator.rows(gpu=gpu, framework=framework, kind=kind, windowed=windowed, dtype="bf16")
+            writer.writerows(_line(row, framework) for row in _sample([row for row in rows if usable(row)], size))
+        write_text(FOLDER / f"{table}.csv", text.getvalue())
 
 
-H100, B200 = "h100-sxm5-80gb", "b200-sxm-180gb"
-TRTLLM, VLLM = "aic_attention_trtllm_1.3.0rc20", "aic_trtllm_gen_vllm_0.24.0"
-SAMPLES = (
-    Sample("trtllm_h100", TRTLLM, H100, "trtllm", "trtllm", "context", 60),
-    Sample("trtllm_h100", TRTLLM, H100, "trtllm", "trtllm", "generation", 60),
-    Sample("trtllm_h100", TRTLLM, H100, "trtllm", "trtllm", "encoder", 30),
-    Sample("trtllm_b200", TRTLLM, B200, "trtllm", "trtllm", "context", 30),
-    Sample("trtllm_b200", TRTLLM, B200, "trtllm", "trtllm", "generation", 30),
-    Sample("trtllm_b200", TRTLLM, B200, "trtllm", "trtllm", "encoder", 20),
-    Sample("trtllm_b200", VLLM, B200, "vllm", "vllm_trtllm", "context", 40),
-    Sample("trtllm_b200", VLLM, B200, "vllm", "vllm_trtllm", "generation", 30),
-    Sample("flash_attention_4", "aic_encoder_vllm_0.24.0", B200, "vllm", "vllm_vit_flash_attn_fa4", "encoder", 40),
-    Sample("flash_attention_4", "aic_encoder_sglang_0.5.14", B200, "sglang", "flash_attn_v4", "encoder", 40),
-)
+def _sample(rows: list[Row], size: int) -> Iterator[Row]:
+    columns = ("batch", "heads_q", "seq_q", "seq_kv", "head_dim")
+    frame = pd.DataFrame({name: [getattr(row.case, name) for row in rows] for name in columns})
+    frame["window"] = [row.case.window or 0 for row in rows]
+    chosen = even_sample(strata(frame), size, SEED)
+    return (row for row, taken in zip(rows, chosen, strict=True) if taken)
 
 
-def lines(sample: Sample) -> list[dict[str, object]]:
-    """The rows of a sample as lines of a published table."""
-    found = aiconfigurator.rows(
-        gpu=sample.gpu,
-        framework=sample.framework,
-        implementation=sample.implementation,
-        kind=sample.kind,
-        windowed=False,
-        dtype="bf16",
-        sample=sample.rows,
-        seed=SEED,
-    )
-    return [
-        {
-            "source": sample.source,
-            "gpu": case.gpu,
-            "implementation": case.implementation,
-            "algorithm": "flash",
-            "pass": case.passes,
-            "dtype": case.dtype,
-            "batch": case.batch,
-            "heads_q": case.heads_q,
-            "heads_kv": case.heads_kv,
-            "seq_q": case.seq_q,
-            "seq_kv": case.seq_kv,
-            "head_dim": case.head_dim,
-            "head_dim_v": case.head_dim_v,
-            "causal": int(case.causal),
-            "window": "",
-            "cache": case.cache,
-            "time_s": f"{case.time_s:.6g}",
-            "notes": "",
-            "launch": case.launch,
-        }
-        for case in (row.case for row in found)
-    ]
-
-
-def main(folder: Path) -> None:
-    """Write every table of `SAMPLES`."""
-    for table in dict.fromkeys(sample.table for sample in SAMPLES):
-        rows = [line for sample in SAMPLES if sample.table == table for line in lines(sample)]
-        path = folder / f"{table}.csv"
-        with path.open("w", encoding="utf-8", newline="") as handle:
-            writer = csv.DictWriter(handle, [*COLUMNS, "launch"], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        print(f"{path}: {len(rows)} rows")
+def _line(row: Row, framework: str) -> dict[str, object]:
+    case = row.case
+    version = (case.version or "").removeprefix(f"{framework} ")
+    values = {name: getattr(case, name, "") for name in COLUMNS}
+    return values | {
+        "source": f"aic_attention_{framework}_{version}_{case.gpu.split('-')[0]}",
+        "pass": case.passes,
+        "causal": int(case.causal),
+        "window": "" if case.window is None else case.window,
+        "time_s": f"{case.time_s:.6g}",
+        "notes": "",
+        "launch": case.launch,
+    }
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

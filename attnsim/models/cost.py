@@ -197,6 +197,8 @@ def forward_tiling(w: Workload, schedule: Schedule, kernel: Kernel) -> Tiling:
         tensor_path=kernel.path,
         q_in_registers="Q" not in buffers,
         p_in_smem="P" in buffers,
+        splits_of_seen="splits of what a tile sees" in schedule.tile,
+        from_first_key="windows from their first key" in schedule.tile,
     )
 
 

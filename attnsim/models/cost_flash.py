@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from attnsim.models.algorithms.flash import padded
 from attnsim.models.cost_parts import Moved, Part, load, store
 from attnsim.models.tile_sums import Band
@@ -30,6 +32,10 @@ class Tiling:
     tensor_path : str
         Instruction path: `mma_sync` warps each read the whole K and V tile.
     q_in_registers, p_in_smem : bool
+    splits_of_seen : bool
+        Whether the ranges cut up what each row tile sees (FlashAttention-3) instead of all keys.
+    from_first_key : bool
+        Whether the key tiles of a window begin at the first key that a row tile sees.
     """
 
     rows: int
@@ -41,6 +47,45 @@ class Tiling:
     tensor_path: str = "mma_sync"
     q_in_registers: bool = False
     p_in_smem: bool = False
+    splits_of_seen: bool = False
+    from_first_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Visits:
+    """What the row tiles of a head visit and read, summed over them."""
+
+    tiles: int
+    kv_rows: int
+    q_rows: int
+    seen: int
+
+
+def _band_visits(w: Workload, t: Tiling, band: Band) -> _Visits:
+    """Key tiles counted from key 0, ranges of equal numbers of them."""
+    visits = sum(int(n) for n in band.visits(t.keys))
+    kv_rows = visits * t.keys - int(band.reach_end(t.keys)) * (-w.seq_kv % t.keys)
+    share = -(-(-(-w.seq_kv // t.keys)) // t.splits) * t.keys
+    coarse, coarse_last = (int(n) for n in band.visits(share))
+    q_rows = coarse * t.rows + coarse_last * int(band.last_rows) if t.splits > 1 else int(band.busy_rows())
+    return _Visits(visits, kv_rows, q_rows, int(band.touched(t.keys)))
+
+
+def _tile_visits(w: Workload, t: Tiling, band: Band) -> _Visits:
+    """The same where ranges or key tiles are each row tile's own: one entry a row tile."""
+    rows = np.minimum(t.rows, w.seq_q * t.pack - np.arange(int(band.tiles)) * t.rows)
+    first = np.arange(int(band.tiles)) * t.rows
+    begin = np.maximum(0, first // t.pack + band.shift - band.left)
+    end = np.clip((first + rows - 1) // t.pack + band.shift + band.right + 1, 0, w.seq_kv)
+    own = t.from_first_key and w.mask.is_windowed
+    origin = begin if own else np.zeros_like(begin)
+    visits = np.where(end > begin, -(-(end - origin) // t.keys) - (begin - origin) // t.keys, 0)
+    beyond = np.maximum(0, -(-(end - origin) // t.keys) * t.keys + origin - w.seq_kv)
+    short = int(beyond[-1] if own else beyond[visits > 0].sum())
+    ranges = -(-visits // np.maximum(1, -(-visits // t.splits)))
+    low = int(begin[visits > 0].min()) if visits.any() else w.seq_kv
+    seen = w.seq_kv - (low if own else low // t.keys * t.keys)
+    return _Visits(int(visits.sum()), int(visits.sum()) * t.keys - short, int(ranges @ rows), seen)
 
 
 def _mask(w: Workload) -> tuple[int, int]:
@@ -57,15 +102,9 @@ def forward(w: Workload, t: Tiling, name: str = "flash_fwd", lse: bool = True) -
     band = Band.of_queries(w.seq_q, w.seq_kv, left, right, t.rows, pack=t.pack)
     heads = w.batch * w.heads_q // t.pack
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
-    regular, last = (int(n) for n in band.visits(t.keys))
-    visits = regular + last
-    missing = -w.seq_kv % t.keys
-    kv_rows = visits * t.keys - int(band.reach_end(t.keys)) * missing
-    key_tiles = -(-w.seq_kv // t.keys)
-    share = -(-key_tiles // t.splits) * t.keys
-    coarse, coarse_last = (int(n) for n in band.visits(share))
-    q_rows = coarse * t.rows + coarse_last * int(band.last_rows) if t.splits > 1 else int(band.busy_rows())
-    seen = int(band.touched(t.keys))
+    own = (t.splits_of_seen and t.splits > 1) or (t.from_first_key and w.mask.is_windowed)
+    count = (_tile_visits if own else _band_visits)(w, t, band)
+    visits, kv_rows, q_rows, seen = count.tiles, count.kv_rows, count.q_rows, count.seen
     kv_heads = w.batch * w.heads_kv
     d_pad, dv_pad = padded(d), padded(dv)
     rows = t.rows // t.warpgroups * t.warpgroups

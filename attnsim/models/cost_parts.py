@@ -131,12 +131,29 @@ def combine(w: Workload, splits: int) -> Part:
     )
 
 
+def fa3_combine(w: Workload, splits: int) -> Part:
+    """The same with each block of columns reading the log-sum-exps again."""
+    rows = w.batch * w.heads_q * w.seq_q
+    columns = -(-w.head_dim_v // (64 if w.head_dim_v <= 64 else 128))
+    return Part(
+        "combine (staged)",
+        (
+            load("LSE partial", rows * splits * 4 * columns, rows * splits * 4),
+            load("O partial", rows * splits * w.head_dim_v * 4),
+            store("O", rows * w.head_dim_v * w.output_bytes),
+        ),
+        exponentials=rows * splits * columns,
+    )
+
+
 def helper(name: str, w: Workload, splits: int) -> Part | None:
     """Closed form of a helper kernel by name; None when it is not one."""
     heads, e = w.batch * w.heads_q, w.element_bytes
     match name:
         case "combine":
             return combine(w, splits)
+        case "combine (staged)":
+            return fa3_combine(w, splits)
         case "cache_write":
             tokens = w.batch * min(w.seq_q, w.seq_kv)
             k, v = (tokens * w.heads_kv * width * e for width in (w.head_dim, w.head_dim_v))

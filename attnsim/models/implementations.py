@@ -92,7 +92,7 @@ def flash3(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         splits = fa3_splits(w_fwd, gpu, w.batch * w.heads_kv * rows, base) if w.passes == "decode" else 1
         packed = w.group > 1 and (splits > 1 or _packing_pays(w, base.rows))
         tile = override(replace(base, pack_gqa=packed), shape, w_fwd, gpu)
-        main = flash_forward(w_fwd, gpu, tile, splits=Splits(splits))
+        main = flash_forward(w_fwd, gpu, tile, splits=Splits(splits, of_seen=True))
         kernels.append(replace(main, multicast=2) if _multicast(w_fwd, tile, splits) else main)
         if splits > 1:
             kernels.append(fa3_combine(w, splits))
@@ -101,7 +101,7 @@ def flash3(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         back = _backward_tile(tiles.fa3_backward(w, gpu), shape)
         kernels += flash_backward(w, back)
         text = "; ".join(part for part in (text, str(back)) if part)
-    return flash_schedule(w, "flash_attn_v3", kernels, text, splits)
+    return flash_schedule(w, "flash_attn_v3", kernels, text, splits, of_seen=True)
 
 
 def _packing_pays(w: Workload, rows: int) -> bool:

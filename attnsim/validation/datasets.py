@@ -19,7 +19,22 @@ from attnsim.models.schedule import Schedule
 from attnsim.models.workload import Workload
 from attnsim.simulator.replay import replay
 
-TABLES = ("flash_attention_1", "flash_attention_2", "flash_attention_3", "cudnn_a100_pcie", "vllm_a100_sxm4")
+TABLES = (
+    "flash_attention_1",
+    "flash_attention_2",
+    "flash_attention_3",
+    "cudnn_a100_pcie",
+    "vllm_a100_sxm4",
+    "sglang_a100_sxm4",
+    "vllm_h100_sxm5",
+    "sglang_h100_sxm5",
+    "vllm_l40s",
+    "trtllm_h100",
+    "trtllm_b200",
+    "trtllm_b200_vllm",
+    "flash_attention_4",
+    "flash_attention_4_sglang",
+)
 """Published tables under ``measurements/published``; see its README for what each is."""
 
 

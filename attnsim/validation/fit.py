@@ -161,6 +161,27 @@ JOBS = (
         },
         ("fa2_fig7", "fa3_fig5"),
     ),
+    Job(
+        "trtllm-b200",
+        "b200-sxm-180gb",
+        ("hbm_fraction", "l2_fraction", "launch_scale"),
+        {"trtllm": (*FLASH, "call_s"), "vllm_trtllm": (*FLASH, "call_s", "extra")},
+        ("aic_attention_trtllm_1.3.0rc20_b200", "aic_attention_vllm_0.24.0_b200"),
+    ),
+    Job(
+        "flash4-b200",
+        "b200-sxm-180gb",
+        (),
+        {"flash_attn_v4": (*FLASH, "call_s"), "vllm_vit_flash_attn_fa4": (*FLASH, "call_s")},
+        ("aic_attention_vllm_0.24.0_b200", "aic_attention_sglang_0.5.14_b200"),
+    ),
+    Job(
+        "trtllm-h100",
+        "h100-sxm5-80gb",
+        (),
+        {"trtllm": (*FLASH, "call_s", "extra")},
+        ("aic_attention_trtllm_1.3.0rc20_h100",),
+    ),
 )
 
 

@@ -21,11 +21,14 @@ def flash_schedule(
     tile: FlashTile | str,
     splits: int = 1,
     notes: tuple[str, ...] = (),
+    *,
+    of_seen: bool = False,
 ) -> Schedule:
     """The kernels of implementation `name` as a schedule, with its tile in words and its peak memory."""
     partial = w.batch * w.heads_q * w.seq_q * (w.head_dim_v + 1) * 4 * splits if splits > 1 else 0
     algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits > 1 else "flash"
-    text = f"{tile}, {splits} splits" if splits > 1 else str(tile)
+    whose = " of what a tile sees" if of_seen else ""
+    text = f"{tile}, {splits} splits{whose}" if splits > 1 else str(tile)
     return Schedule(algorithm, name, tuple(kernels), text, flash_peak_bytes(w, partial), notes)
 
 

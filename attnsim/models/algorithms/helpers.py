@@ -140,7 +140,7 @@ def fa3_combine(w: Workload, splits: int) -> Kernel:
     loop = [1, splits - ahead, ahead, 1]
     repeats = np.kron(np.eye(4, dtype=np.int64), np.array([loop]))[:, None, :]
     return Kernel(
-        name="combine",
+        name="combine (staged)",
         threads=256,
         registers_per_thread=64,
         shared_memory_bytes=IN_FLIGHT * size * width * 4 + size * splits * 4,

@@ -61,7 +61,7 @@ def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     if upper > 1:
         kernels.append(fa3_combine(w, splits) if splits > 1 else _empty_combine(w))
     kernels = [replace(kernel, launched_early=False) for kernel in kernels]
-    return flash_schedule(w_main, "flash_attention", kernels, tile, splits)
+    return flash_schedule(w_main, "flash_attention", kernels, tile, splits, of_seen=True)
 
 
 def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: bool) -> Schedule:
@@ -78,7 +78,7 @@ def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: 
         kernels = [store_cache(w, new), _prepare(w), replace(main, launched_early=True)]
     if upper > 1:
         kernels.append(fa3_combine(w, splits) if splits > 1 else _empty_combine(w))
-    return flash_schedule(w_main, name, kernels, tile, splits)
+    return flash_schedule(w_main, name, kernels, tile, splits, of_seen=True)
 
 
 def encoder_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, split: bool) -> Schedule:
@@ -90,7 +90,7 @@ def encoder_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, split:
     kernels = [_prepare(w), replace(main, launched_early=True)]
     if upper > 1:
         kernels.append(fa3_combine(w, splits) if splits > 1 else _empty_combine(w))
-    return flash_schedule(w, name, kernels, tile, splits)
+    return flash_schedule(w, name, kernels, tile, splits, of_seen=True)
 
 
 def _varlen_splits(w: Workload, gpu: Gpu, tile: FlashTile) -> tuple[int, int]:

@@ -83,7 +83,8 @@ def row_tiles(
     first_query, last_query = first // pack, last // pack
     low, high = visible_keys(w, first_query, last_query)
     # Key tiles are counted from here: from key 0, or from the first that the row tile sees.
-    origin = low if from_first_key and w.mask.is_windowed else np.zeros_like(low)
+    shifted = from_first_key and w.mask.is_windowed
+    origin = low if shifted else np.zeros_like(low)
     key_tiles = -(-(w.seq_kv - origin) // keys)
     start, stop = (low - origin) // keys, -(-(high - origin) // keys)
     if splits > 1:
@@ -91,7 +92,9 @@ def row_tiles(
         start, stop = np.maximum(start, begin + split * share), np.minimum(stop, begin + (split + 1) * share)
     steps = np.maximum(stop - start, 0)
     last_keys = int((w.seq_kv - origin - (key_tiles - 1) * keys)[-1])
-    ragged_keys = (steps > 0) & (stop == key_tiles) & (last_keys < keys) & (high == w.seq_kv)
+    ragged_keys = (steps > 0) & (stop == key_tiles) & (last_keys < keys)
+    if shifted:  # each row tile ends elsewhere; only the last is as long as said, the few others count as whole
+        ragged_keys &= np.arange(count) == count - 1
     first_unmasked, end_unmasked = _begin(w, last_query) - origin, _end(w, first_query) - origin
     whole = np.minimum(stop, end_unmasked // keys) - np.maximum(start, -(-first_unmasked // keys))
     masked = steps if w.mask.is_windowed and not edges_only else steps - np.clip(whole, 0, steps)
