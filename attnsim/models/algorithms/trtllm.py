@@ -98,7 +98,8 @@ sglang_trtllm = through_flashinfer("sglang_trtllm", store_cache)
 def _gen(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], str]:
     if w.passes == "fwd":
         tile = _chosen(tiles.gen_context_tile(w), shape, w, gpu)
-        return [flash_forward(w, gpu, tile, MAIN, lse=False)], str(tile)
+        main = flash_forward(w, gpu, tile, MAIN, lse=False)
+        return [replace(main, multicast=tiles.gen_multicast(tile))], str(tile)
     tile = _chosen(tiles.gen_generation_tile(w), shape, w, gpu)
     splits = tiles.gen_splits(w, gpu, tile)
     main = flash_forward(within_window(w, tile.keys), gpu, tile, MAIN, Splits(splits), lse=False)

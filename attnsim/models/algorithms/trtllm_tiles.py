@@ -132,6 +132,14 @@ def gen_context_tile(w: Workload) -> FlashTile:
     )  # fmt: skip
 
 
+def gen_multicast(tile: FlashTile) -> int:
+    """Blocks that share a read of K and V: two where a block has one tile of rows.
+
+    Read off the times: at head_dim 256 blocks that each read for themselves would ask the L2 for 11 TB/s.
+    """
+    return 2 if tile.rows <= 128 else 1
+
+
 def gen_generation_tile(w: Workload) -> FlashTile:
     """trtllm-gen's generation kernel: the group's heads in the N of the MMA from 8 on (swapsMmaAb), or 64, 128 rows."""
     d, heads = padded(max(w.head_dim, w.head_dim_v)), w.group * w.seq_q
