@@ -15,14 +15,14 @@ def edited(kernel: Kernel, edit: Callable[[TileOp], TileOp]) -> Kernel:
     return replace(kernel, segments=segments, _totals={})
 
 
-def power_of_two(width: int) -> int:
-    """The next power of two, from 32 on: the width that TensorRT-LLM's kernels are compiled for."""
-    return max(32, 1 << (width - 1).bit_length())
+def compiled_width(width: int) -> int:
+    """The head_dim that TensorRT-LLM's own kernels are compiled for: 32, 64, 128, and multiples of 64 beyond."""
+    return -(-width // 64) * 64 if width > 128 else max(32, 1 << (width - 1).bit_length())
 
 
 def widened(w: Workload) -> Workload:
-    """The workload at the widths that a kernel compiled for powers of two computes with."""
-    return replace(w, head_dim=power_of_two(w.head_dim), head_dim_v=power_of_two(w.head_dim_v))
+    """The workload at the widths that TensorRT-LLM's own kernels compute with."""
+    return replace(w, head_dim=compiled_width(w.head_dim), head_dim_v=compiled_width(w.head_dim_v))
 
 
 def valid_bytes(kernel: Kernel, w: Workload) -> Kernel:
@@ -42,7 +42,7 @@ def valid_bytes(kernel: Kernel, w: Workload) -> Kernel:
 def narrowed(tensor: str, size: int, w: Workload) -> int:
     """Bytes of `size` that are left of a tensor at the widths of `w` instead of those of `widened(w)`."""
     if tensor in ("Q", "K"):
-        return size * w.head_dim // power_of_two(w.head_dim)
+        return size * w.head_dim // compiled_width(w.head_dim)
     if tensor in ("V", "O", "O partial"):
-        return size * w.head_dim_v // power_of_two(w.head_dim_v)
+        return size * w.head_dim_v // compiled_width(w.head_dim_v)
     return size

@@ -18,7 +18,7 @@ from attnsim.models.algorithms import trtllm_tiles as tiles
 from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward, flash_peak_bytes, with_tile
 from attnsim.models.algorithms.helpers import cache_write, combine, store_cache
 from attnsim.models.algorithms.passes import Access, streaming
-from attnsim.models.algorithms.tile_edits import edited, power_of_two, valid_bytes, widened
+from attnsim.models.algorithms.tile_edits import edited, compiled_width, valid_bytes, widened
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.mask import Mask
@@ -29,8 +29,10 @@ from attnsim.models.workload import Workload
 PREPARE, PREPROCESS, MAIN, MASKED = "decoder_info", "qkv_preprocessing", "flash_fwd", "masked_attention"
 LOGIT_BYTES = 6
 """Shared memory of a logit in masked multi-head attention: fp32, and 16 bit for the second product."""
-ROPE_INSTRUCTIONS = 4
-"""FP32-lane instructions per element of Q, K and V: bias, two products of the rotation, conversion."""
+ROPE_INSTRUCTIONS, BIAS_INSTRUCTIONS = 70, 4
+"""FP32-lane instructions per element of Q, K and V with and without a rotation: read off context times on H100 and B200,
+whose first kernel moves 1.5 and 2 TB/s, 60 to 80 instructions an element (sine and cosine of each position, page
+look-ups) where its bytes alone would pass two to three times as fast; an encoder's takes no longer than its bytes."""
 SHUFFLE_AND_ADD = 5
 """FP32-lane instructions that a shuffle and an addition take the time of."""
 COMBINE_ROWS, COMBINE_THREADS = 8, 128
@@ -59,9 +61,9 @@ def qkv_preprocessing(w: Workload) -> Kernel:
     names = ("K", "V") if w.passes == "fwd" else ("new K", "new V")
     out = [Access("Q", q, True), Access(names[0], k, True), Access(names[1], v, True)]
     size = q + k + v
-    return streaming(
-        PREPROCESS, [Access("QKV", size), *out], elements=size // e, fp32_per_element=ROPE_INSTRUCTIONS
-    )  # fmt: skip
+    rotated = w.mask.is_causal or w.passes == "decode"
+    per_element = ROPE_INSTRUCTIONS if rotated else BIAS_INSTRUCTIONS
+    return streaming(PREPROCESS, [Access("QKV", size), *out], elements=size // e, fp32_per_element=per_element)
 
 
 def trtllm(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
@@ -144,7 +146,7 @@ def _keys_read_once(tile: FlashTile, w: Workload) -> Callable[[TileOp], TileOp]:
     def edit(op: TileOp) -> TileOp:
         if op.kind != "mma":
             return op
-        width = power_of_two(w.head_dim if op.tensor == "S" else w.head_dim_v)
+        width = compiled_width(w.head_dim if op.tensor == "S" else w.head_dim_v)
         return replace(op, smem_bytes=op.smem_bytes - (tile.warps - 1) * tile.keys * width * w.element_bytes)
 
     return edit
@@ -158,7 +160,7 @@ def _masked(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], s
     tile = FlashTile(1, chosen.keys, warps=chosen.threads // 32, loop="staged", registers=64, path="simt")
     seen = within_window(w, chosen.keys)
     main = flash_forward(widened(seen), gpu, tile, MASKED, Splits(chosen.splits), lse=False)
-    main = with_block_latency(edited(valid_bytes(main, w), _on_fp32_lanes(power_of_two(w.head_dim))))
+    main = with_block_latency(edited(valid_bytes(main, w), _on_fp32_lanes(compiled_width(w.head_dim))))
     logits = min(-(-seen.seq_kv // chosen.splits) * LOGIT_BYTES, gpu.sm.shared_memory_per_block_bytes)
     main = replace(main, shared_memory_bytes=logits, buffers=(("logits", logits),))
     return _merged(w, main, tile, chosen.splits)

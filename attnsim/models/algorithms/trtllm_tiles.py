@@ -9,8 +9,6 @@ All from public source at NVIDIA/TensorRT-LLM 1.3 and flashinfer-ai/flashinfer, 
   ``decoderMaskedMultiheadAttentionLaunch.h``;
 - data-centre Blackwell: trtllm-gen, whose kernels are binaries with their tiles in their names, and whose selection is
   ``flashinfer/trtllm/fmha/fmhaKernels.cuh``.
-
-Head dimensions are padded to powers of two throughout.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import math
 from dataclasses import dataclass, replace
 
 from attnsim.models.algorithms.flash import FlashTile, padded
-from attnsim.models.algorithms.tile_edits import power_of_two
+from attnsim.models.algorithms.tile_edits import compiled_width
 from attnsim.models.gpu import Gpu
 from attnsim.models.workload import Workload
 
@@ -41,7 +39,7 @@ GEN_KEYS = 256
 
 
 def _width(w: Workload) -> int:
-    return power_of_two(max(w.head_dim, w.head_dim_v))
+    return compiled_width(max(w.head_dim, w.head_dim_v))
 
 
 def context_tile(w: Workload, gpu: Gpu) -> FlashTile:
@@ -87,7 +85,7 @@ def xqa_tile(w: Workload, gpu: Gpu) -> FlashTile:
     """XQA: a group's heads in 16 or 32 rows, keys shared out over four warps; two buffers of 64 or 32 KiB of K."""
     d = _width(w)
     kept = 64 if gpu.compute_capability_number in (80, 90) else 32  # KiB of K and as much of V
-    keys = min(XQA_TILE, kept * 1024 // (2 * d * w.element_bytes))
+    keys = min(XQA_TILE, kept * 1024 // (2 * d * w.element_bytes) // 16 * 16)
     rows = -(-w.group * w.seq_q // 16) * 16
     return FlashTile(rows, keys, warps=8, loop="staged", stages=2, registers=128, pack_gqa=True)
 
@@ -117,7 +115,7 @@ def masked_tile(w: Workload, gpu: Gpu) -> MaskedTile:
     fullest = MMHA_THREADS[-1]
     wanted = fullest * gpu.sm.count / blocks
     threads = max(size for size in MMHA_THREADS if size <= max(wanted, MMHA_THREADS[0]))
-    per_key = _width(w) * w.element_bytes // 16
+    per_key = _width(w) * w.element_bytes // 16  # threads of 16 bytes
     keys = max(1, threads // per_key) * MMHA_UNROLL
     return MaskedTile(threads, keys, max(1, min(-(-gpu.sm.count // blocks), -(-w.seq_kv // keys))))
 
