@@ -326,12 +326,13 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
         Implementation(
             "trtllm", "flash-2", trtllm.trtllm, (80, 129), "NVIDIA/TensorRT-LLM 1.3, fmha_v2, XQA, MMHA, trtllm-gen",
             ("torch_flow", "tensorrt_llm", "trtllm_*", "trtllm-*"), like="vllm_flash_attn", closed=True,
-            passes=_SERVING, closed_form=trtllm_cost.closed_form,
+            extra="latency of a masked-attention block, 1,000 clk", passes=_SERVING,
+            closed_form=trtllm_cost.closed_form,
         ),
         *(
             Implementation(
                 name, "flash-3", build, (100, 109), f"trtllm-gen through flashinfer-ai/flashinfer, called by {caller}",
-                like="trtllm", closed=True, passes=_SERVING, closed_form=trtllm_cost.closed_form,
+                like="trtllm", closed=True, extra=_CACHE_WRITE, passes=_SERVING, closed_form=trtllm_cost.closed_form,
             )
             for name, build, caller in (
                 ("vllm_trtllm", trtllm.vllm_trtllm, "vLLM 0.24"), ("sglang_trtllm", trtllm.sglang_trtllm, "SGLang"),

@@ -136,8 +136,7 @@ def _xqa(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], str]
     tile, splits = _chosen(tiles.xqa_tile(w, gpu), shape, widened(w), gpu), tiles.xqa_splits(w, gpu)
     seen = widened(within_window(w, tiles.XQA_TILE))
     main = flash_forward(seen, gpu, tile, MAIN, Splits(splits), lse=False)
-    main = with_block_latency(edited(valid_bytes(main, w), _keys_read_once(tile, w)))
-    return _merged(w, main, tile, splits)
+    return _merged(w, edited(valid_bytes(main, w), _keys_read_once(tile, w)), tile, splits)
 
 
 def _keys_read_once(tile: FlashTile, w: Workload) -> Callable[[TileOp], TileOp]:
@@ -160,7 +159,7 @@ def _masked(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], s
     tile = FlashTile(1, chosen.keys, warps=chosen.threads // 32, loop="staged", registers=64, path="simt")
     seen = within_window(w, chosen.keys)
     main = flash_forward(widened(seen), gpu, tile, MASKED, Splits(chosen.splits), lse=False)
-    main = with_block_latency(edited(valid_bytes(main, w), _on_fp32_lanes(compiled_width(w.head_dim))))
+    main = _with_latency(edited(valid_bytes(main, w), _on_fp32_lanes(compiled_width(w.head_dim))))
     logits = min(-(-seen.seq_kv // chosen.splits) * LOGIT_BYTES, gpu.sm.shared_memory_per_block_bytes)
     main = replace(main, shared_memory_bytes=logits, buffers=(("logits", logits),))
     return _merged(w, main, tile, chosen.splits)
@@ -183,8 +182,8 @@ def _on_fp32_lanes(width: int) -> Callable[[TileOp], TileOp]:
     return edit
 
 
-def with_block_latency(kernel: Kernel) -> Kernel:
-    """A generation block's latency, the implementation's `extra`: page look-ups, barriers, its part in the merge."""
+def _with_latency(kernel: Kernel) -> Kernel:
+    """A block's latency beside its turns, the implementation's `extra`: sums over all its threads, page look-ups."""
     late = TileOp("delay", "extra", clks=1000)
     segments = tuple(
         replace(segment, ops=(late, *segment.ops)) if segment.name.startswith("epilogue") else segment
