@@ -42,7 +42,9 @@ IMPLEMENTATION_NUMBERS: dict[str, Number] = {
 GPU_NUMBERS: dict[str, Number] = {
     "hbm_fraction": Number("1", 0.0, 0.5, 1.0, "share of the HBM bandwidth reached; prior: the GPU file's"),
     "l2_fraction": Number("1", 0.7, 0.2, 1.0, "share of the L2 bandwidth reached"),
-    "l2_capacity_fraction": Number("1", 0.6, 0.2, 1.0, "share of a two-partition L2 that keeps data; of one partition all"),
+    "l2_capacity_fraction": Number(
+        "1", 0.6, 0.2, 1.0, "share of a two-partition L2 that keeps data; of one partition all"
+    ),
     "launch_scale": Number("1", 1.0, 0.25, 4.0, "kernel launch cost over the GPU file's"),
     "clock_fraction": Number("1", 1.0, 0.6, 1.15, "SM clock under load over the GPU file's sustained clock"),
 }

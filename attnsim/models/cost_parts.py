@@ -165,6 +165,11 @@ def helper(name: str, w: Workload, splits: int) -> Part | None:
             tokens = w.batch * min(w.seq_q, w.seq_kv)
             size = tokens * w.heads_kv * (w.head_dim + w.head_dim_v) * e
             return Part(name, (load("new KV", size), store("KV cache", size)))
+        case "index K" | "index V":
+            tensor = name.removeprefix("index ")
+            width = w.head_dim if tensor == "K" else w.head_dim_v
+            size = w.batch * min(w.seq_q, w.seq_kv) * w.heads_kv * width * e
+            return Part(name, (load(f"new {tensor}", size), store(f"{tensor} cache", size)))
         case "combine (exits)":
             rows, width = (16, 64) if w.head_dim_v <= 64 else (8, 128)
             blocks = w.batch * -(-w.heads_q * w.seq_q // rows) * -(-w.head_dim_v // width)

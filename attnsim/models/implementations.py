@@ -294,12 +294,12 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
         Implementation(
             "vllm_flash_attn_fa3", "flash-3",
             lambda w, g, s: serving_hopper(w, g, s, "vllm_flash_attn_fa3", vllm=True), (90, 90),
-            "vllm-project/flash-attention@617264c1 hopper/", like="flash_attn_v3",
+            "vllm-project/flash-attention@617264c1 hopper/", like="flash_attn_v3", extra=_CACHE_WRITE,
             dtypes=("fp16", "bf16", "fp8"), passes=_SERVING,
         ),
         Implementation(
             "fa3", "flash-3", lambda w, g, s: serving_hopper(w, g, s, "fa3", vllm=False), (90, 90),
-            "sgl-project/sgl-attn@203b9b3d hopper/", like="flash_attn_v3",
+            "sgl-project/sgl-attn@203b9b3d hopper/", like="flash_attn_v3", extra=_BROADCAST,
             dtypes=("fp16", "bf16", "fp8"), passes=_SERVING,
         ),
         Implementation(

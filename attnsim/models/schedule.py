@@ -49,6 +49,8 @@ class TileOp:
         Integer instructions, scaled by the implementation's `extra` number.
     clks : int
         Latency of a ``delay``.
+    share : float
+        Part of the latency that a ``delay`` names: an epilogue stores valid rows only.
     """
 
     kind: Kind
@@ -61,6 +63,7 @@ class TileOp:
     fp32: int = 0
     int32: int = 0
     clks: int = 0
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +302,6 @@ def describe(op: TileOp) -> str:
     amounts = [
         f"{f.name} {getattr(op, f.name):,}"
         for f in fields(op)
-        if f.name not in ("kind", "tensor") and getattr(op, f.name)
+        if f.name not in ("kind", "tensor") and getattr(op, f.name) != f.default
     ]
     return " ".join(part for part in (op.kind, op.tensor, *amounts) if part)

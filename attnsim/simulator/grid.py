@@ -223,8 +223,11 @@ class FastGrid:
         first = self.class_times(resident, sharers, rounds=1)[0]
         alone = self.class_times(resident, 1.0)[1]
         memory = self.sms * resident * self.memory_times()
-        if len(alone) == 1 and resident > 1 and PLAYED_TURNS <= int(self.kernel.repeats.max()) <= THINNED_TURNS:
-            later = np.maximum(self._thinned_round(resident), memory)
+        counts = self.kernel.class_counts
+        usual = int(np.argmax(counts))
+        turns = int(self.kernel.repeats[usual].max())
+        if counts[usual] >= DOMINANT * blocks and resident > 1 and PLAYED_TURNS <= turns <= THINNED_TURNS:
+            later = np.maximum(alone / alone[usual] * self._thinned_round(usual, resident), memory)
         else:
             if (alone > 0.85 * memory).any():
                 alone *= self._mixing(alone, resident)
@@ -232,14 +235,14 @@ class FastGrid:
         settling = 2.0 - 0.5 ** (blocks // slots)
         return later + settling * np.maximum(first - later, 0.0), later
 
-    def _thinned_round(self, resident: int) -> float:
-        """A later round of equal blocks, as a few SMs show it that share the memory in proportion and fall out of step.
+    def _thinned_round(self, block_class: int, resident: int) -> float:
+        """A later round of equal blocks of a class, as a few SMs show it that share the memory in proportion and fall out of step.
 
         Whether SMs stay in step (FlashAttention-1, whose bursts of K and V bring them back) or not is then played, not
         assumed.
         """
         program = self.compiled(sharers=self.sms / THINNED_SMS)
-        runs: Runs = self.runs(self.kernel.repeats[0].reshape(-1))
+        runs: Runs = self.runs(self.kernel.repeats[block_class].reshape(-1))
         size = THINNED_SMS * resident
         ends = sorted(play(program, THINNED_SMS, resident, iter([runs] * (size * THINNED_ROUNDS))).ends)
         return (ends[-1] - ends[-1 - 2 * size]) / 2

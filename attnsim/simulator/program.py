@@ -100,7 +100,7 @@ def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: 
         case "delay":
             named = {
                 "step": costs.step,
-                "block": costs.block / 2,
+                "block": op.share * costs.block / 2,
                 "extra": op.clks * costs.clk * (costs.extra - 1),
             }
             return (DELAY, tensor, round(named.get(op.tensor, 0.0) + op.clks * costs.clk), 0, 0, 0, 0)

@@ -46,9 +46,9 @@ HAND_CHOSEN = (
     ),
     ("algorithms.naive", "SOFTMAX_INSTRUCTIONS", naive.SOFTMAX_INSTRUCTIONS, "per element of a softmax pass"),
     (
-        "algorithms.naive",
+        "algorithms.passes",
         "BROADCAST_INSTRUCTIONS",
-        naive.BROADCAST_INSTRUCTIONS,
+        passes.BROADCAST_INSTRUCTIONS,
         "offset arithmetic of a broadcast pass",
     ),
     ("algorithms.naive", "DROPOUT_INSTRUCTIONS", naive.DROPOUT_INSTRUCTIONS, "Philox, per element"),

@@ -15,13 +15,18 @@ ROWS = {
     "flash_attention_3": 155,
     "cudnn_a100_pcie": 172,
     "vllm_a100_sxm4": 513,
+    "sglang_a100_sxm4": 150,
+    "vllm_h100_sxm5": 250,
+    "sglang_h100_sxm5": 230,
+    "vllm_l40s": 100,
 }
-# Dense 16-bit tensor peak, TFLOP/s: NVIDIA A100 and H100 datasheets.
+# Dense 16-bit tensor peak, TFLOP/s: NVIDIA A100, H100 and L40S datasheets.
 PEAK_TFLOPS = {
     "a100-sxm4-40gb": 312,
     "a100-sxm4-80gb": 312,
     "a100-pcie-80gb": 312,
     "h100-sxm5-80gb": 989.4,
+    "l40s": 362.05,
 }
 PRODUCTS = {"fwd": 2.0, "decode": 2.0, "bwd": 5.0, "fwd+bwd": 7.0}
 

@@ -166,6 +166,7 @@ def flash_forward(
     name: str = "flash_fwd",
     splits: Splits | None = None,
     lse: bool = True,
+    fetch_clks: int = 0,
 ) -> Kernel:
     """The forward kernel of `w` on `tile`.
 
@@ -180,6 +181,8 @@ def flash_forward(
         Split-KV: one block per row tile and range of keys, fp32 partial outputs.
     lse : bool
         Whether the log-sum-exp of each row is written, fp32.
+    fetch_clks : int
+        Latency of finding a block's tile, where a scheduler has to search for it.
     """
     splits = splits or Splits()
     w = replace(w, mask=w.mask.within(w.seq_q, w.seq_kv))
@@ -197,7 +200,7 @@ def flash_forward(
     (steps, masked, ragged_keys, ragged_rows), inverse = classes(*columns)
     ops = _Operations(w, tile, shape, splits.partial, lse)
     nest = _LOOPS[tile.loop](ops, steps, masked, ragged_keys)
-    nest = _with_ends(ops, nest, steps, ragged_rows)
+    nest = _with_ends(ops, nest, steps, ragged_rows, fetch_clks)
     segments = tuple(segment for segment, _ in nest)
     repeats = np.stack([count for _, count in nest], axis=1)[:, None, :].astype(np.int64)
     used = repeats.sum(axis=(0, 1)) > 0
@@ -360,11 +363,17 @@ class _Operations:
 Nest = list[tuple[Segment, NDArray[np.int64]]]
 
 
-def _with_ends(ops: _Operations, body: Nest, steps: NDArray[np.int64], ragged_rows: NDArray[np.int64]) -> Nest:
-    """Put the prologue and epilogue, for full and for ragged row tiles, around a loop body."""
+def _with_ends(
+    ops: _Operations, body: Nest, steps: NDArray[np.int64], ragged_rows: NDArray[np.int64], fetch_clks: int
+) -> Nest:
+    """Put the prologue and epilogue, for full and for ragged row tiles, around a loop body.
+
+    A prologue waits for page table, Q and K in turn, however many rows are valid; an epilogue stores row by row.
+    """
     tile = ops.tile
     busy = steps > 0
     nest: Nest = []
+    fetch = (TileOp("delay", "fetch", clks=fetch_clks),) if fetch_clks else ()
     for ragged in (False, True):
         rows = ops.shape.last_rows if ragged else tile.rows
         here = (ragged_rows == ragged) & busy
@@ -372,7 +381,7 @@ def _with_ends(ops: _Operations, body: Nest, steps: NDArray[np.int64], ragged_ro
             (
                 Segment(
                     f"prologue{' (last rows)' if ragged else ''}",
-                    (TileOp("delay", "block"), ops.load_q(rows)),
+                    (*fetch, TileOp("delay", "block"), ops.load_q(rows)),
                 ),
                 here.astype(np.int64),
             )
@@ -383,7 +392,7 @@ def _with_ends(ops: _Operations, body: Nest, steps: NDArray[np.int64], ragged_ro
         name = f"epilogue{' (last rows)' if ragged else ''}"
         nest.append(
             (
-                Segment(name, (TileOp("delay", "block"), *ops.stores(rows))),
+                Segment(name, (TileOp("delay", "block", share=rows / tile.rows), *ops.stores(rows))),
                 (ragged_rows == ragged).astype(np.int64),
             )
         )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.models.algorithms.passes import Access, streaming
+from attnsim.models.algorithms.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule import Kernel, Launch, Segment, TensorUse, TileOp
 from attnsim.models.workload import Workload
 
 MAX_SPLITS = 128
+INDEX_ELEMENTS = 512
+"""Elements of a block of PyTorch's index assignment: 128 threads with four each (``launch_size_nd`` in
+``aten/src/ATen/native/cuda/IndexKernel.cu``)."""
 
 
 def split_count(tiles: int, slots: int, key_tiles: int, eligible_only: bool = True) -> int:
@@ -207,11 +210,28 @@ def cache_write(w: Workload, new_tokens: int) -> Kernel:
     )
 
 
-def store_cache(w: Workload, new_tokens: int) -> Kernel:
-    """Write the new tokens' K and V into the cache as SGLang does: rows spread over warps, bound by bytes."""
-    size = new_tokens * w.heads_kv * (w.head_dim + w.head_dim_v) * w.element_bytes
-    accesses = [Access("new KV", size), Access("KV cache", size, True)]
-    return streaming("store_cache", accesses, elements=size // w.element_bytes)
+def store_cache(w: Workload, new_tokens: int) -> list[Kernel]:
+    """Write the new tokens' K and V into the cache as SGLang does: rows spread over warps, bound by bytes.
+
+    Where K and V differ in width, which its kernel does not take, PyTorch's index assignment writes one after the
+    other, element by element with the offset arithmetic of a broadcast pass.
+    """
+    sizes = {"K": new_tokens * w.heads_kv * w.head_dim, "V": new_tokens * w.heads_kv * w.head_dim_v}
+    e = w.element_bytes
+    if w.head_dim == w.head_dim_v:
+        size = sum(sizes.values()) * e
+        accesses = [Access("new KV", size), Access("KV cache", size, True)]
+        return [streaming("store_cache", accesses, elements=size // e)]
+    return [
+        streaming(
+            f"index {tensor}",
+            [Access(f"new {tensor}", n * e), Access(f"{tensor} cache", n * e, True)],
+            elements=n,
+            int32_per_element=BROADCAST_INSTRUCTIONS,
+            block_bytes=INDEX_ELEMENTS * e,
+        )
+        for tensor, n in sizes.items()
+    ]
 
 
 def copy_rows(w: Workload, tensor: str) -> Kernel:

@@ -16,18 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnsim.models.algorithms.passes import Access, Operand, gemm, streaming
+from attnsim.models.algorithms.passes import BROADCAST_INSTRUCTIONS, Access, Operand, gemm, streaming
 from attnsim.models.gpu import Gpu
 from attnsim.models.schedule import Kernel, Path, Schedule
 from attnsim.models.workload import Workload
 
 SOFTMAX_INSTRUCTIONS = 6
 """FP32-lane instructions per element of a softmax pass: convert, max, subtract-scale, sum, multiply, convert."""
-BROADCAST_INSTRUCTIONS = 50
-"""Integer instructions per element of an elementwise pass with a broadcast operand, before the fitted `extra`.
-
-PyTorch's TensorIterator then computes each element's offset from its index with divisions instead of loading vectors
-(``aten/src/ATen/native/cuda/OffsetCalculator.cuh``)."""
 DROPOUT_INSTRUCTIONS = 25
 """Integer instructions per element of a dropout pass: a Philox-4x32-10 call of about 100 gives four numbers (Salmon et
 al., SC 2011; ``aten/src/ATen/native/cuda/Dropout.cu``)."""

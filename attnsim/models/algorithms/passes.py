@@ -11,6 +11,11 @@ from attnsim.models.schedule import Kernel, Launch, Path, Segment, TensorUse, Ti
 
 STREAM_BYTES = 16 * 1024
 """Bytes a block of a helper kernel reads: 256 threads with four 16-byte loads each in flight."""
+BROADCAST_INSTRUCTIONS = 50
+"""Integer instructions per element of an elementwise pass with a broadcast operand, before the fitted `extra`.
+
+PyTorch's TensorIterator then computes each element's offset from its index with divisions instead of loading vectors
+(``aten/src/ATen/native/cuda/OffsetCalculator.cuh``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,31 @@ from dataclasses import replace
 from attnsim.models.algorithms import tiles
 from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward
 from attnsim.models.algorithms.flash_schedule import fa2_combine, flash_schedule, one_query, override
-from attnsim.models.algorithms.helpers import cache_write, copy_rows, fa3_combine, fa3_combine_blocks, split_count, store_cache
+from attnsim.models.algorithms.helpers import (
+    MAX_SPLITS,
+    cache_write,
+    copy_rows,
+    fa3_combine,
+    fa3_combine_blocks,
+    split_count,
+    store_cache,
+)
 from attnsim.models.algorithms.passes import Access, streaming
 from attnsim.models.gpu import Gpu
 from attnsim.models.implementation import Shape
 from attnsim.models.schedule import Kernel, Schedule
 from attnsim.models.workload import Workload
+
+
+GROUP = 31
+"""Sequences that FA3's scheduler of variable lengths looks at together (``hopper/tile_scheduler.hpp``)."""
+GROUP_CLKS = 1120
+"""Latency of going from one group to the next: two dependent loads and two prefix sums of a warp. Read off decode steps
+of one KV head and 256 or 512 sequences."""
+LARGEST_PREPARED = 992
+"""Sequences up to which the scheduler has its metadata in one piece; beyond, no such latency shows."""
+GRAPH_SPLITS, GRAPH_TOKENS = 32, 512
+"""vLLM's bound on splits in a captured graph (``VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH``), and its largest graph."""
 
 
 def vllm_fa2(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
@@ -54,7 +73,7 @@ def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     if upper > 1:
         tile = replace(tile, persistent=True, max_blocks_per_sm=1)
     kernels = [
-        store_cache(w, w.batch * min(w.seq_q, w.seq_kv)),
+        *store_cache(w, w.batch * min(w.seq_q, w.seq_kv)),
         _prepare(w),
         flash_forward(w_main, gpu, tile, "flash_fwd_sm80", Splits(splits, of_seen=True)),
     ]
@@ -68,14 +87,16 @@ def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: 
     """Serving with vLLM or SGLang on Hopper: cache write, FA3 on the paged cp.async path with packed GQA, combine."""
     w_main = w if 64 < w.head_dim <= 128 else one_query(w)
     base = tiles.fa3_paged(w_main, gpu, vllm=vllm)
-    upper, splits = _varlen_splits(w_main, gpu, base)
+    graph = vllm and w.batch * w.seq_q <= GRAPH_TOKENS
+    upper, splits = _varlen_splits(w_main, gpu, base, GRAPH_SPLITS if graph else MAX_SPLITS)
     tile = override(base, shape, w_main, gpu)
     new = w.batch * min(w.seq_q, w.seq_kv)
-    main = flash_forward(w_main, gpu, tile, splits=Splits(splits, of_seen=True))
+    fetch = _fetch_clks(w, gpu, tile, splits)
+    main = flash_forward(w_main, gpu, tile, splits=Splits(splits, of_seen=True), fetch_clks=fetch)
     if vllm:
         kernels = [cache_write(w, new), main]
     else:
-        kernels = [store_cache(w, new), _prepare(w), replace(main, launched_early=True)]
+        kernels = [*store_cache(w, new), _prepare(w), replace(main, launched_early=True)]
     if upper > 1:
         kernels.append(fa3_combine(w, splits) if splits > 1 else _empty_combine(w))
     return flash_schedule(w_main, name, kernels, tile, splits, of_seen=True)
@@ -93,14 +114,23 @@ def encoder_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, split:
     return flash_schedule(w, name, kernels, tile, splits, of_seen=True)
 
 
-def _varlen_splits(w: Workload, gpu: Gpu, tile: FlashTile) -> tuple[int, int]:
-    """FA3's bound on the splits of one sequence alone, and the splits that the lengths of all of them then get.
+def _fetch_clks(w: Workload, gpu: Gpu, tile: FlashTile, splits: int) -> int:
+    """Latency of finding a tile: the groups between two tiles of one SM, which are as many tiles apart as there are SMs."""
+    if w.batch > LARGEST_PREPARED:
+        return 0
+    of_sequence = w.heads_kv * -(-w.seq_q * w.group // tile.rows) * splits
+    groups = min(gpu.sm.count / (GROUP * of_sequence), w.batch / GROUP)
+    return round(GROUP_CLKS * groups)
 
-    The bound counts the keys that a window loads (``get_num_splits``), the second rule those of the whole cache.
+
+def _varlen_splits(w: Workload, gpu: Gpu, tile: FlashTile, bound: int = MAX_SPLITS) -> tuple[int, int]:
+    """FA3's limit on the splits of one sequence alone, and the splits that the lengths of all of them then get.
+
+    The limit counts the keys that a window loads (``get_num_splits``), the second rule those of the whole cache.
     """
     rows = -(-w.seq_q * (w.group if tile.pack_gqa else 1) // tile.rows)
     heads = w.heads_kv if tile.pack_gqa else w.heads_q
-    upper = fa3_splits(w, gpu, heads * rows, tile)
+    upper = min(bound, fa3_splits(w, gpu, heads * rows, tile))
     if upper == 1:
         return 1, 1
     key_tiles = -(-w.seq_kv // tile.keys)
