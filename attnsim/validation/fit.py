@@ -61,6 +61,8 @@ FLASH = (
     "step_clks",
     "block_clks",
 )
+BLACKWELL = ("tensor_efficiency", "softmax_instructions", "interference", "block_clks", "call_s", "extra")
+"""Where operands are read from shared memory by the tensor unit itself; a step's latency is hidden by the other tile."""
 EAGER = ("tensor_efficiency", "step_clks", "block_clks", "call_s", "extra")
 
 
@@ -200,24 +202,31 @@ JOBS = (
         ("fa2_fig7", "fa3_fig5"),
     ),
     Job(
+        "vllm-b200",
+        "b200-sxm-180gb",
+        ("hbm_fraction",),
+        {"vllm_trtllm": BLACKWELL},
+        ("aic_attention_vllm_0.24.0_b200",),
+    ),
+    Job(
         "trtllm-b200",
         "b200-sxm-180gb",
-        ("hbm_fraction", "l2_fraction", "launch_scale"),
-        {"trtllm": (*FLASH, "call_s"), "vllm_trtllm": (*FLASH, "call_s", "extra")},
-        ("aic_attention_trtllm_1.3.0rc20_b200", "aic_attention_vllm_0.24.0_b200"),
+        (),
+        {"trtllm": BLACKWELL},
+        ("aic_attention_trtllm_1.3.0rc20_b200",),
     ),
     Job(
         "flash4-b200",
         "b200-sxm-180gb",
         (),
-        {"flash_attn_v4": (*FLASH, "call_s"), "vllm_vit_flash_attn_fa4": (*FLASH, "call_s")},
+        {"flash_attn_v4": BLACKWELL[:-1], "vllm_vit_flash_attn_fa4": BLACKWELL[:-1]},
         ("aic_attention_vllm_0.24.0_b200", "aic_attention_sglang_0.5.14_b200"),
     ),
     Job(
         "trtllm-h100",
         "h100-sxm5-80gb",
         (),
-        {"trtllm": (*FLASH, "call_s", "extra")},
+        {"trtllm": BLACKWELL},
         ("aic_attention_trtllm_1.3.0rc20_h100",),
     ),
 )
