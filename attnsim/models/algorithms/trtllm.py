@@ -37,7 +37,7 @@ SHUFFLE_AND_ADD = 5
 """FP32-lane instructions that a shuffle and an addition take the time of."""
 COMBINE_ROWS, COMBINE_THREADS = 8, 128
 
-Write = Callable[[Workload, int], Kernel]
+Write = Callable[[Workload, int], list[Kernel]]
 Shape = tuple[int, int]
 
 
@@ -88,12 +88,12 @@ def through_flashinfer(name: str, write: Write) -> Callable[[Workload, Gpu, Shap
 
     def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         kernels, tile = _gen(w, gpu, shape)
-        return _schedule(w, name, [write(w, new_tokens(w)), *kernels], tile)
+        return _schedule(w, name, [*write(w, new_tokens(w)), *kernels], tile)
 
     return build
 
 
-vllm_trtllm = through_flashinfer("vllm_trtllm", cache_write)
+vllm_trtllm = through_flashinfer("vllm_trtllm", lambda w, tokens: [cache_write(w, tokens)])
 sglang_trtllm = through_flashinfer("sglang_trtllm", store_cache)
 
 
