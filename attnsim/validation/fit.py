@@ -62,7 +62,7 @@ FLASH = (
     "block_clks",
 )
 BLACKWELL = ("tensor_efficiency", "softmax_instructions", "interference", "block_clks", "call_s", "extra")
-"""Where operands are read from shared memory by the tensor unit itself; a step's latency is hidden by the other tile."""
+"""Where the tensor unit itself reads shared memory, and a step's latency is hidden by another tile of rows."""
 EAGER = ("tensor_efficiency", "step_clks", "block_clks", "call_s", "extra")
 
 

@@ -1,8 +1,8 @@
 """FlashAttention-4's forward kernel on data-centre Blackwell: ``flash_attn/cute/flash_fwd_sm100.py``.
 
-Two tiles of 128 query rows a block with a softmax warpgroup each. The accumulators of S and O fill the tensor memory, P
-takes the place of S, so that within a tile of rows everything waits for what is before it, and what overlaps are the two
-tiles. Part of the exponentials are polynomials on the FMA pipes, and O is rescaled by warps of their own, seldom.
+Two tiles of 128 query rows a block with a softmax warpgroup each. The accumulators of S and O fill the tensor memory
+and P takes the place of S, so that within a tile of rows everything waits for what is before it; what overlaps are the
+two tiles. Part of the exponentials are polynomials on the FMA pipes, and O is rescaled by warps of their own, seldom.
 """
 
 from __future__ import annotations

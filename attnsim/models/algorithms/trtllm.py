@@ -18,7 +18,7 @@ from attnsim.models.algorithms import trtllm_tiles as tiles
 from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward, flash_peak_bytes, with_tile
 from attnsim.models.algorithms.helpers import cache_write, combine, store_cache
 from attnsim.models.algorithms.passes import Access, streaming
-from attnsim.models.algorithms.tile_edits import edited, compiled_width, valid_bytes, widened
+from attnsim.models.algorithms.tile_edits import compiled_width, edited, valid_bytes, widened
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.mask import Mask
@@ -30,9 +30,9 @@ PREPARE, PREPROCESS, MAIN, MASKED = "decoder_info", "qkv_preprocessing", "flash_
 LOGIT_BYTES = 6
 """Shared memory of a logit in masked multi-head attention: fp32, and 16 bit for the second product."""
 ROPE_INSTRUCTIONS, BIAS_INSTRUCTIONS = 70, 4
-"""FP32-lane instructions per element of Q, K and V with and without a rotation: read off context times on H100 and B200,
-whose first kernel moves 1.5 and 2 TB/s, 60 to 80 instructions an element (sine and cosine of each position, page
-look-ups) where its bytes alone would pass two to three times as fast; an encoder's takes no longer than its bytes."""
+"""FP32-lane instructions per element of Q, K and V with and without a rotation. Read off context times on H100 and B200,
+whose first kernel moves 1.5 and 2 TB/s: 60 to 80 instructions an element (sine and cosine of each position, page
+look-ups), where its bytes alone would pass two to three times as fast. An encoder's takes no longer than its bytes."""
 SHUFFLE_AND_ADD = 5
 """FP32-lane instructions that a shuffle and an addition take the time of."""
 COMBINE_ROWS, COMBINE_THREADS = 8, 128
