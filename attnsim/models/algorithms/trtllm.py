@@ -30,7 +30,7 @@ PREPARE, PREPROCESS, MAIN, MASKED = "decoder_info", "qkv_preprocessing", "flash_
 LOGIT_BYTES = 6
 """Shared memory of a logit in masked multi-head attention: fp32, and 16 bit for the second product."""
 ROPE_INSTRUCTIONS, BIAS_INSTRUCTIONS = 70, 4
-"""FP32-lane instructions per element of Q, K and V with and without a rotation. Read off context times on H100 and B200,
+"""FP32-lane instructions per element of Q, K and V with and without a rotation. Read off context times on H100, B200,
 whose first kernel moves 1.5 and 2 TB/s: 60 to 80 instructions an element (sine and cosine of each position, page
 look-ups), where its bytes alone would pass two to three times as fast. An encoder's takes no longer than its bytes."""
 SHUFFLE_AND_ADD = 5
