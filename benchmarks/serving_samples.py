@@ -29,11 +29,19 @@ SEED = 1
 SAMPLES = {
     "vllm_h100_sxm5": (
         ("vllm", "h100-sxm5-80gb"),
-        (("context", False, 60), ("context", True, 50), ("generation", False, 60), ("generation", True, 50), ("encoder", False, 30)),
+        (
+            *(("context", False, 60), ("context", True, 50)),
+            *(("generation", False, 60), ("generation", True, 50)),
+            ("encoder", False, 30),
+        ),
     ),
     "sglang_h100_sxm5": (
         ("sglang", "h100-sxm5-80gb"),
-        (("context", False, 60), ("context", True, 40), ("generation", False, 60), ("generation", True, 40), ("encoder", False, 30)),
+        (
+            *(("context", False, 60), ("context", True, 40)),
+            *(("generation", False, 60), ("generation", True, 40)),
+            ("encoder", False, 30),
+        ),
     ),
     "sglang_a100_sxm4": (("sglang", "a100-sxm4-80gb"), (("context", False, 75), ("generation", False, 75))),
     "trtllm_h100": (
@@ -58,6 +66,7 @@ SAMPLES = {
 
 
 def main() -> None:
+    """Write every table."""
     for table, ((framework, gpu), parts) in SAMPLES.items():
         text = io.StringIO()
         writer = csv.DictWriter(text, [*COLUMNS, "launch"], lineterminator="\n")

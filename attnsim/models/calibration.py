@@ -252,10 +252,22 @@ def numbers_of(gpu: Gpu, among: Collection[str] | None = None) -> tuple[GpuNumbe
     same = [name for name, (architecture, _) in known.items() if architecture == gpu.architecture]
     if not same:
         return GpuNumbers(), ""
-    # Another card of the architecture, the one named most alike: what the L2 and launches reach carries over; HBM's
-    # share and the clock under load belong to the card.
+    # Another card of the architecture, the one named most alike: what the L2 and launches reach carries over, and how
+    # far HBM stays below what its file says a copy reaches; the clock under load belongs to the card.
     nearest = max(same, key=lambda name: _common(name, gpu.base_id))
-    return replace(known[nearest][1], hbm_fraction=None, clock_fraction=1.0), nearest
+    found = known[nearest][1]
+    return replace(found, hbm_fraction=_carried_hbm(found, nearest, gpu), clock_fraction=1.0), nearest
+
+
+def _carried_hbm(found: GpuNumbers, of: str, gpu: Gpu) -> float | None:
+    """The HBM share of another card of the architecture; None where that has none, or is a chip of another class."""
+    from attnsim.models.gpu_files import load_gpu
+
+    other = load_gpu(of)
+    if found.hbm_fraction is None or other.l2.partitions != gpu.l2.partitions:
+        return None
+    share = found.hbm_fraction / other.hbm.achievable_fraction * gpu.hbm.achievable_fraction
+    return min(share, GPU_NUMBERS["hbm_fraction"].high)
 
 
 def _common(one: str, other: str) -> int:

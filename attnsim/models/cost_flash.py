@@ -65,7 +65,8 @@ def _band_visits(w: Workload, t: Tiling, band: Band) -> _Visits:
     """Key tiles counted from key 0, ranges of equal numbers of them."""
     visits = sum(int(n) for n in band.visits(t.keys))
     kv_rows = visits * t.keys - int(band.reach_end(t.keys)) * (-w.seq_kv % t.keys)
-    share = -(-(-(-w.seq_kv // t.keys)) // t.splits) * t.keys
+    key_tiles = -(-w.seq_kv // t.keys)
+    share = -(-key_tiles // t.splits) * t.keys
     coarse, coarse_last = (int(n) for n in band.visits(share))
     q_rows = coarse * t.rows + coarse_last * int(band.last_rows) if t.splits > 1 else int(band.busy_rows())
     return _Visits(visits, kv_rows, q_rows, int(band.touched(t.keys)))

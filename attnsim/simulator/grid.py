@@ -236,7 +236,7 @@ class FastGrid:
         return later + settling * np.maximum(first - later, 0.0), later
 
     def _thinned_round(self, block_class: int, resident: int) -> float:
-        """A later round of equal blocks of a class, as a few SMs show it that share the memory in proportion and fall out of step.
+        """A later round of blocks of one class, as a few SMs show it that share the memory and fall out of step.
 
         Whether SMs stay in step (FlashAttention-1, whose bursts of K and V bring them back) or not is then played, not
         assumed.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.models.algorithms import flash, flash4, flash_backward, naive, passes, trtllm
+from attnsim.models.algorithms import flash, flash4, flash_backward, naive, passes, serving, trtllm
 from attnsim.models.calibration import (
     GPU_NUMBERS,
     IMPLEMENTATION_NUMBERS,
@@ -20,10 +20,21 @@ from attnsim.models.calibration import (
 from attnsim.models.implementations import IMPLEMENTATIONS
 from attnsim.simulator import grid, memory
 from attnsim.validation.datasets import Row
+from attnsim.validation.fit import SHORTEST
 from attnsim.validation.held_out import HeldOut, held_out_predictions
 
 LENGTHS = ((0, 511), (512, 1023), (1024, 4095), (4096, 1 << 40))
 """Length bands of the table, by the longer of seq_q and seq_kv."""
+
+_SERVING = {
+    "vllm_flash_attn": "vLLM",
+    "vllm_flash_attn_fa3": "vLLM",
+    "vllm_vit_flash_attn_fa3": "vLLM",
+    "flash_attention": "SGLang",
+    "fa3": "SGLang",
+    "flash_attn_v3_varlen": "SGLang",
+}
+"""Who calls the kernels whose errors are summed up by framework, GPU and call, from `SHORTEST` tokens up."""
 
 Unseen = tuple[Row, str, float]
 """A row, what was left out of the fit that predicted it, and the error."""
@@ -58,6 +69,12 @@ HAND_CHOSEN = (
         "GemmTile",
         "128 x 128 x 32, 3 stages, 4 warps",
         "tile of cuBLAS's batched GEMMs (closed)",
+    ),
+    (
+        "algorithms.serving",
+        "GROUP_CLKS",
+        serving.GROUP_CLKS,
+        "FA3's scheduler, from one group of 31 sequences to the next",
     ),
     ("algorithms.helpers", "cache_write", "8 instructions per 16 bytes", "addresses of a paged cache write"),
     ("algorithms.helpers", "combine", "4 per split and row, 2 per element", "FP32 instructions of a combine kernel"),
@@ -135,8 +152,11 @@ def _kind(row: Row) -> str:
             return f"FlashAttention-2, {row.gpu.architecture}, papers' tables"
         case "flash_attn_v3":
             return "FlashAttention-3, hopper, paper's table"
-        case "vllm_flash_attn":
-            return f"vLLM, A100, {'decode' if case.passes == 'decode' else 'prefill'}"
+        case name if name in _SERVING:
+            call = "encoder" if not row.workload.mask.is_causal and case.passes == "fwd" and not case.window else ""
+            call = call or ("decode" if case.passes == "decode" else "prefill")
+            window = ", window" if case.window else ""
+            return f"{_SERVING[name]}, {case.gpu.split('-')[0].upper()}, {call}{window}" if length >= SHORTEST else ""
         case "pytorch" | "pytorch_eager":
             return f"unfused PyTorch, {row.gpu.architecture}, N >= 1024" if length >= 1024 else ""
         case name if case.source.startswith("cudnn"):

@@ -103,7 +103,8 @@ def elsewhere_points(sample: int = SERVING_SAMPLE) -> list[Point]:
     like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
     for row in serving_rows(sample):
         chosen = choose(row.record.name, like, row.gpu)
-        if row.workload.mask.is_windowed:
+        seen = chosen.own and chosen.calibration is not None and chosen.calibration.domain.windowed
+        if row.workload.mask.is_windowed and not seen:
             tasks.append((WINDOWS, row, chosen.numbers))
         elif chosen.calibration is not None and not chosen.own:
             same = chosen.calibration.implementation == row.record.name

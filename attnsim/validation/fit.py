@@ -38,7 +38,7 @@ SHORTEST = 512
 """Shorter prefill and training rows are left out of the fits: they time launches, not attention."""
 ROBUST_SCALE = 0.05
 """Residuals beyond about 5 % weigh linearly instead of quadratically (soft L1)."""
-FITTED_ROWS = 100
+FITTED_ROWS = 70
 """Larger sets are thinned evenly for the fit (not for the errors): neighbours on a dense grid tell nothing new."""
 TOLERANCE = 1e-3
 """Relative change of the loss, or of a coordinate, at which a fit stops: below it waves make a staircase."""
@@ -63,6 +63,8 @@ FLASH = (
 )
 BLACKWELL = ("tensor_efficiency", "softmax_instructions", "interference", "block_clks", "call_s", "extra")
 """Where the tensor unit itself reads shared memory, and a step's latency is hidden by another tile of rows."""
+SERVING = ("tensor_efficiency", "softmax_instructions", "step_clks", "block_clks", "call_s")
+"""Of serving kernels: exposed operand reads and interference trade with these, and stay those of the job before."""
 EAGER = ("tensor_efficiency", "step_clks", "block_clks", "call_s", "extra")
 
 
@@ -108,15 +110,8 @@ JOBS = (
         "sglang-a100",
         "a100-sxm4-80gb",
         (),
-        {"flash_attention": (*FLASH, "call_s")},
+        {"flash_attention": SERVING},
         ("aic_attention_sglang_0.5.10_a100",),
-    ),
-    Job(
-        "vllm-l40s",
-        "l40s",
-        ("hbm_fraction", "l2_fraction", "launch_scale", "clock_fraction"),
-        {"vllm_flash_attn": ("tensor_efficiency", "block_clks", "call_s", "extra")},
-        ("aic_attention_vllm_0.24.0_l40s",),
     ),
     Job(
         "cudnn-a100-pcie",
@@ -161,22 +156,22 @@ JOBS = (
     Job(
         "vllm-h100",
         "h100-sxm5-80gb",
-        ("hbm_fraction", "l2_fraction", "launch_scale"),
-        {"vllm_flash_attn_fa3": (*FLASH, "call_s", "extra")},
+        ("hbm_fraction", "l2_fraction"),
+        {"vllm_flash_attn_fa3": (*SERVING, "extra")},
         ("aic_attention_vllm_0.24.0_h100",),
     ),
     Job(
         "sglang-h100",
         "h100-sxm5-80gb",
         (),
-        {"fa3": (*FLASH, "call_s", "extra")},
+        {"fa3": (*SERVING, "extra")},
         ("aic_attention_sglang_0.5.14_h100",),
     ),
     Job(
         "encoders-h100",
         "h100-sxm5-80gb",
         (),
-        {"flash_attn_v3_varlen": (*FLASH, "call_s"), "vllm_vit_flash_attn_fa3": (*FLASH, "call_s")},
+        {"flash_attn_v3_varlen": SERVING, "vllm_vit_flash_attn_fa3": SERVING},
         ("aic_attention_sglang_0.5.14_h100", "aic_attention_vllm_0.24.0_h100"),
     ),
     Job(
@@ -470,7 +465,7 @@ def fit_job(
         if len({groups(row)[split] for row in rows}) > 1
     ]
     solved = Parallel(n_jobs=min(2, os.cpu_count() or 1))(
-        delayed(_without)(problem, split, group, best.units, max(4, iterations // 2)) for split, group in folds
+        delayed(_without)(problem, split, group, best.units, max(2, iterations // 4)) for split, group in folds
     )
     named = {f"{split}: {group}": fold for (split, group), fold in zip(folds, solved, strict=True)}
     return best, named, replace(problem, rows=rows)

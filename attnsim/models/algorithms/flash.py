@@ -69,6 +69,8 @@ class FlashTile:
         Of a window only the key tiles at its edges are masked, not all.
     from_first_key : bool
         The key tiles of a window begin at the first key that a row tile sees, not at a multiple of `keys`.
+    by_row : bool
+        The epilogue stores row by row, each through a pointer of its own, so that its latency follows the valid rows.
     """
 
     rows: int
@@ -90,6 +92,7 @@ class FlashTile:
     rescale_once: bool = False
     edges_only: bool = False
     from_first_key: bool = False
+    by_row: bool = False
 
     def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
         """Shared-memory buffers of a block and their bytes."""
@@ -204,7 +207,6 @@ def flash_forward(
     segments = tuple(segment for segment, _ in nest)
     repeats = np.stack([count for _, count in nest], axis=1)[:, None, :].astype(np.int64)
     used = repeats.sum(axis=(0, 1)) > 0
-    count = len(columns[0])
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
     seen, sharers = _shared_keys(w, shape, w.group // pack)
     uses = (
@@ -234,8 +236,9 @@ def flash_forward(
 
 
 def _shared_keys(w: Workload, whole: RowTiles, heads: int) -> tuple[int, float]:
-    """Keys of a KV head that are touched at all, and how many blocks touch each: all its row tiles (times the `heads`
-    that do not share their rows), or of a window those around it.
+    """Keys of a KV head that are touched, and how many blocks touch each.
+
+    All row tiles do, times the `heads` that do not share their rows; of a window those around it.
     """
     if not w.mask.is_windowed:
         return w.seq_kv, float(len(whole.steps) * heads)
@@ -368,7 +371,7 @@ def _with_ends(
 ) -> Nest:
     """Put the prologue and epilogue, for full and for ragged row tiles, around a loop body.
 
-    A prologue waits for page table, Q and K in turn, however many rows are valid; an epilogue stores row by row.
+    A prologue waits for page table, Q and K in turn, however many rows are valid.
     """
     tile = ops.tile
     busy = steps > 0
@@ -390,12 +393,8 @@ def _with_ends(
     for ragged in (False, True):
         rows = ops.shape.last_rows if ragged else tile.rows
         name = f"epilogue{' (last rows)' if ragged else ''}"
-        nest.append(
-            (
-                Segment(name, (TileOp("delay", "block", share=rows / tile.rows), *ops.stores(rows))),
-                (ragged_rows == ragged).astype(np.int64),
-            )
-        )
+        latency = TileOp("delay", "block", share=rows / tile.rows if tile.by_row else 1.0)
+        nest.append((Segment(name, (latency, *ops.stores(rows))), (ragged_rows == ragged).astype(np.int64)))
     return nest
 
 

@@ -1,4 +1,4 @@
-"""What the builders of fused implementations share: the schedule around their kernels, the user's tile, split tables."""
+"""What the builders of fused implementations share: the schedule around their kernels, and the user's tile."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def fa3_combine_blocks(w: Workload) -> int:
 
 
 def fa3_combine(w: Workload, splits: int) -> Kernel:
-    """FA3's combine kernel: 8 rows of up to 128 columns (16 of 64) a block, the partial results of four splits in flight.
+    """FA3's combine kernel: blocks of 8 rows x 128 columns (16 x 64), partial results of four splits in flight.
 
     Launched while the attention kernel drains (programmatic dependent launch).
     """

@@ -27,7 +27,6 @@ from attnsim.models.implementation import Shape
 from attnsim.models.schedule import Kernel, Schedule
 from attnsim.models.workload import Workload
 
-
 GROUP = 31
 """Sequences that FA3's scheduler of variable lengths looks at together (``hopper/tile_scheduler.hpp``)."""
 GROUP_CLKS = 1120
@@ -36,7 +35,8 @@ of one KV head and 256 or 512 sequences."""
 LARGEST_PREPARED = 992
 """Sequences up to which the scheduler has its metadata in one piece; beyond, no such latency shows."""
 GRAPH_SPLITS, GRAPH_TOKENS = 32, 512
-"""vLLM's bound on splits in a captured graph (``VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH``), and its largest graph."""
+"""vLLM's bound on splits in a captured graph (``VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH``), and the tokens of its
+largest graph."""
 
 
 def vllm_fa2(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
@@ -115,7 +115,7 @@ def encoder_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, split:
 
 
 def _fetch_clks(w: Workload, gpu: Gpu, tile: FlashTile, splits: int) -> int:
-    """Latency of finding a tile: the groups between two tiles of one SM, which are as many tiles apart as there are SMs."""
+    """Latency of finding a tile: of the groups between two tiles of an SM, which are as many apart as there are SMs."""
     if w.batch > LARGEST_PREPARED:
         return 0
     of_sequence = w.heads_kv * -(-w.seq_q * w.group // tile.rows) * splits

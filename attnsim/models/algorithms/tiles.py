@@ -85,10 +85,11 @@ def fa3_forward(w: Workload, gpu: Gpu, pack_gqa: bool = False) -> FlashTile:
 def fa3_paged(w: Workload, gpu: Gpu, *, vllm: bool) -> FlashTile:
     """FA3's sm_90 forward kernel with K and V gathered by cp.async, as every serving call with small pages.
 
-    GQA is always packed. vLLM's fork has one MMA warpgroup where that holds all rows, counts the tiles of a window from
-    its first key, and at head_dim 64 does not overlap the GEMMs of a window's steps (`hopper/tile_size.h`,
-    `hopper/block.h`). Its local kernel has all warpgroups for one query too: in AIConfigurator's table a decode step
-    takes 2 us (head_dim 128) and 5 us (64) longer from the length on at which the window cuts, with one key tile left.
+    GQA is always packed and its rows stored one by one (``hopper/pack_gqa.h``). vLLM's fork has one MMA warpgroup where
+    that holds all rows, counts the tiles of a window from its first key, and at head_dim 64 does not overlap the GEMMs
+    of a window's steps (``hopper/tile_size.h``, ``hopper/block.h``). Its local kernel has all warpgroups for one query
+    too: in AIConfigurator's table a decode step takes 2 us (head_dim 128) and 5 us (64) longer from the length on at
+    which the window cuts, with one key tile left.
     """
     packed, local = w.group > 1, w.mask.is_windowed
     shape, in_smem = _fa3_shape(w, paged=True)
@@ -98,7 +99,7 @@ def fa3_paged(w: Workload, gpu: Gpu, *, vllm: bool) -> FlashTile:
             shape = (64, 192 if w.head_dim == 64 else 128)
         elif w.head_dim <= 64 and local:
             shape = (192, 160)
-    tile = hopper_tile(*shape, p_in_smem=in_smem, order=order, pack_gqa=packed)
+    tile = replace(hopper_tile(*shape, p_in_smem=in_smem, order=order, pack_gqa=packed), by_row=True)
     if vllm and local:
         tile = replace(tile, from_first_key=True, loop="fa3" if w.head_dim > 64 else "staged")
     return tile
@@ -197,21 +198,26 @@ def fa3_backward(w: Workload, gpu: Gpu) -> BackwardTile:
 
 def fa3_ampere(w: Workload, gpu: Gpu, split: bool = False) -> FlashTile:
     """FA3's sm_80 code path, which SGLang runs on Ampere and Ada: GQA always packed."""
+    return replace(_fa3_ampere(w, gpu, split), pack_gqa=True, by_row=True)
+
+
+def _fa3_ampere(w: Workload, gpu: Gpu, split: bool) -> FlashTile:
+    """Rows, keys, warps and buffers of that tile."""
     d, local = padded(max(w.head_dim, w.head_dim_v)), w.mask.is_windowed
     small = _small_shared_memory(gpu)
     if d <= 64:
-        return FlashTile(128, 96 if local else 80 if split else 112, pack_gqa=True)
+        return FlashTile(128, 96 if local else 80 if split else 112)
     if d <= 96:
-        return FlashTile(128, 48 if local or split else 64, pack_gqa=True)
+        return FlashTile(128, 48 if local or split else 64)
     if d <= 128:
         if split or small:
             keys = 96 if local else 112 if split else 128
-            return FlashTile(128, keys, warps=8, warpgroups=2, q_in_registers=True, share_q_v=True, pack_gqa=True)
-        return FlashTile(128, 48 if local else 64, pack_gqa=True)
+            return FlashTile(128, keys, warps=8, warpgroups=2, q_in_registers=True, share_q_v=True)
+        return FlashTile(128, 48 if local else 64)
     if d <= 192:
-        return FlashTile(128, 64, warps=8, warpgroups=2, pack_gqa=True)
+        return FlashTile(128, 64, warps=8, warpgroups=2)
     keys = (48 if local or split else 64) if small else (64 if local or split else 96)
-    return FlashTile(128, keys, warps=8, warpgroups=2, q_in_registers=small, share_q_v=small, pack_gqa=True)
+    return FlashTile(128, keys, warps=8, warpgroups=2, q_in_registers=small, share_q_v=small)
 
 
 def triton(w: Workload, gpu: Gpu) -> FlashTile:
