@@ -272,7 +272,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
         ),
         Implementation(
             "flash_attn_v4", "flash-3", flash4.flash4, (100, 109), f"{_FA} flash_attn/cute (FlashAttention-4)",
-            like="flash_attn_v3", passes=_SERVING, closed_form=flash4.closed_form,
+            like="vllm_trtllm", passes=_SERVING, closed_form=flash4.closed_form,
         ),
         Implementation(
             "vllm_vit_flash_attn_fa4", "flash-3", flash4.vllm_flash4, (100, 109),
@@ -332,10 +332,11 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
         *(
             Implementation(
                 name, "flash-3", build, (100, 109), f"trtllm-gen through flashinfer-ai/flashinfer, called by {caller}",
-                like="trtllm", closed=True, extra=_CACHE_WRITE, passes=_SERVING, closed_form=trtllm_cost.closed_form,
+                like=like, closed=True, extra=_CACHE_WRITE, passes=_SERVING, closed_form=trtllm_cost.closed_form,
             )
-            for name, build, caller in (
-                ("vllm_trtllm", trtllm.vllm_trtllm, "vLLM 0.24"), ("sglang_trtllm", trtllm.sglang_trtllm, "SGLang"),
+            for name, build, caller, like in (
+                ("vllm_trtllm", trtllm.vllm_trtllm, "vLLM 0.24", "trtllm"),
+                ("sglang_trtllm", trtllm.sglang_trtllm, "SGLang 0.5.14", "vllm_trtllm"),
             )
         ),
         Implementation(
