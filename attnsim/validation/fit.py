@@ -214,8 +214,8 @@ JOBS = (
         "flash4-b200",
         "b200-sxm-180gb",
         (),
-        {"flash_attn_v4": BLACKWELL[:-1], "vllm_vit_flash_attn_fa4": BLACKWELL[:-1]},
-        ("aic_attention_vllm_0.24.0_b200", "aic_attention_sglang_0.5.14_b200"),
+        {"flash_attn_v4": BLACKWELL[:-1]},
+        ("aic_attention_sglang_0.5.14_b200",),
     ),
     Job(
         "trtllm-h100",
