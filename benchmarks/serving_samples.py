@@ -44,6 +44,20 @@ SAMPLES = {
         ),
     ),
     "sglang_a100_sxm4": (("sglang", "a100-sxm4-80gb"), (("context", False, 75), ("generation", False, 75))),
+    "trtllm_h100": (
+        ("trtllm", "h100-sxm5-80gb"),
+        (("context", False, 60), ("generation", False, 50), ("generation", True, 15), ("encoder", False, 25)),
+    ),
+    "trtllm_b200": (
+        ("trtllm", "b200-sxm-180gb"),
+        (("context", False, 25), ("generation", False, 25), ("generation", True, 10), ("encoder", False, 15)),
+    ),
+    "trtllm_b200_vllm": (
+        ("vllm", "b200-sxm-180gb"),
+        (("context", False, 40), ("generation", False, 25), ("generation", True, 10)),
+    ),
+    "flash_attention_4": (("vllm", "b200-sxm-180gb"), (("encoder", False, 40),)),
+    "flash_attention_4_sglang": (("sglang", "b200-sxm-180gb"), (("encoder", False, 40),)),
     "vllm_l40s": (
         ("vllm", "l40s"),
         (("context", False, 30), ("context", True, 20), ("generation", False, 30), ("generation", True, 20)),

@@ -145,8 +145,9 @@ def choose_implementation(algorithm: Algorithm, implementation: str | None, w: W
 
 def _default(algorithm: Algorithm, gpu: Gpu, w: Workload) -> Implementation:
     record = default_implementation(algorithm.name, gpu, w)
-    if (algorithm.name == "split-kv" or w.passes == "decode") and record.name == "flash_attn_v4":
-        record = find_implementation("flash_attn_v2")  # the only open kernels with split-KV there
+    only_forward = algorithm.name == "split-kv" or w.passes == "decode" or "bwd" in w.directions
+    if only_forward and record.name == "flash_attn_v4":
+        record = find_implementation("flash_attn_v2")  # the only open kernels with split-KV or a backward played there
     missing_wgmma = record.name == "flash_attn_v3" and not gpu.features.wgmma
     missing_tcgen05 = record.name == "flash_attn_v4" and not gpu.features.tcgen05
     if "flash_attn_v2" in algorithm.implementations and (missing_wgmma or missing_tcgen05):

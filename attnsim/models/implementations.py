@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable
 from dataclasses import replace
 
-from attnsim.models.algorithms import tiles
+from attnsim.models.algorithms import flash4, tiles, trtllm, trtllm_cost
 from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward
 from attnsim.models.algorithms.flash1 import flash1_backward, flash1_forward, key_block
 from attnsim.models.algorithms.flash_backward import BackwardTile, flash_backward
@@ -282,8 +282,13 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
             dtypes=("fp16", "bf16", "fp8"), aliases=("flash_attn_v3*", "fa3_no_*"),
         ),
         Implementation(
-            "flash_attn_v4", "flash-3", generic_flash("flash_attn_v4", tiles.fa4), (100, 109),
-            f"{_FA} flash_attn/cute (FlashAttention-4)", like="flash_attn_v3",
+            "flash_attn_v4", "flash-3", flash4.flash4, (100, 109), f"{_FA} flash_attn/cute (FlashAttention-4)",
+            like="vllm_trtllm", passes=_SERVING, closed_form=flash4.closed_form,
+        ),
+        Implementation(
+            "vllm_vit_flash_attn_fa4", "flash-3", flash4.vllm_flash4, (100, 109),
+            f"{_FA} flash_attn/cute (FlashAttention-4), vLLM 0.24 leaves the splits open",
+            like="flash_attn_v4", passes=_SERVING, closed_form=flash4.closed_form,
         ),
         Implementation(
             "flash_attn_v4_cute", "flash-2", lambda w, g, s: flash2(w, g, s, "flash_attn_v4_cute"), (80, 89),
@@ -330,8 +335,20 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
             like="cudnn", closed=True,
         ),
         Implementation(
-            "trtllm", "flash-2", _nearest_public("trtllm"), (80, 129), "NVIDIA TensorRT-LLM (kernels closed)",
+            "trtllm", "flash-2", trtllm.trtllm, (80, 129), "NVIDIA/TensorRT-LLM 1.3, fmha_v2, XQA, MMHA, trtllm-gen",
             ("torch_flow", "tensorrt_llm", "trtllm_*", "trtllm-*"), like="vllm_flash_attn", closed=True,
+            extra="latency of a masked-attention block, 1,000 clk", passes=_SERVING,
+            closed_form=trtllm_cost.closed_form,
+        ),
+        *(
+            Implementation(
+                name, "flash-3", build, (100, 109), f"trtllm-gen through flashinfer-ai/flashinfer, called by {caller}",
+                like=like, closed=True, extra=_CACHE_WRITE, passes=_SERVING, closed_form=trtllm_cost.closed_form,
+            )
+            for name, build, caller, like in (
+                ("vllm_trtllm", trtllm.vllm_trtllm, "vLLM 0.24", "trtllm"),
+                ("sglang_trtllm", trtllm.sglang_trtllm, "SGLang 0.5.14", "vllm_trtllm"),
+            )
         ),
         Implementation(
             "flash_attn_triton", "flash-2", generic_flash("flash_attn_triton", tiles.triton), (75, 129),

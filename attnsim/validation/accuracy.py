@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from attnsim.models import latent_kernels
-from attnsim.models.algorithms import flash, flash_backward, naive, passes, projection, serving
+from attnsim.models.algorithms import (
+    flash,
+    flash4,
+    flash_backward,
+    naive,
+    passes,
+    projection,
+    serving,
+    trtllm,
+)
 from attnsim.models.calibration import (
     GPU_NUMBERS,
     IMPLEMENTATION_NUMBERS,
@@ -115,6 +124,21 @@ HAND_CHOSEN = (
         "cudnn",
         "128 x 128 one a SM; 16 x 128",
         "stand-in tiles of a closed kernel, read off its waves",
+    ),
+    ("algorithms.trtllm", "ROPE_INSTRUCTIONS", trtllm.ROPE_INSTRUCTIONS, "per element of TensorRT-LLM's first kernel"),
+    ("algorithms.trtllm", "BIAS_INSTRUCTIONS", trtllm.BIAS_INSTRUCTIONS, "the same without a rotation"),
+    ("algorithms.trtllm", "SHUFFLE_AND_ADD", trtllm.SHUFFLE_AND_ADD, "sum over the lanes that share a key"),
+    (
+        "algorithms.trtllm_tiles",
+        "gen_multicast",
+        "2 with one tile of rows, else 1",
+        "blocks that share a read of K and V at head_dim 256 (closed kernel, read off its times)",
+    ),
+    (
+        "algorithms.flash4",
+        "POLYNOMIAL_INSTRUCTIONS",
+        flash4.POLYNOMIAL_INSTRUCTIONS,
+        "per exponential on the FMA pipes",
     ),
 )
 """Constants in code that are neither datasheet nor public source; they hold for every implementation alike."""

@@ -29,6 +29,11 @@ TABLES = (
     "vllm_h100_sxm5",
     "sglang_h100_sxm5",
     "vllm_l40s",
+    "trtllm_h100",
+    "trtllm_b200",
+    "trtllm_b200_vllm",
+    "flash_attention_4",
+    "flash_attention_4_sglang",
 )
 """Published tables under ``measurements/published``; see its README for what each is."""
 

@@ -61,6 +61,8 @@ FLASH = (
     "step_clks",
     "block_clks",
 )
+BLACKWELL = ("tensor_efficiency", "softmax_instructions", "interference", "block_clks", "call_s", "extra")
+"""Where the tensor unit itself reads shared memory, and a step's latency is hidden by another tile of rows."""
 SERVING = ("tensor_efficiency", "softmax_instructions", "step_clks", "block_clks", "call_s")
 """Of serving kernels: exposed operand reads and interference trade with these, and stay those of the job before."""
 EAGER = ("tensor_efficiency", "step_clks", "block_clks", "call_s", "extra")
@@ -193,6 +195,34 @@ JOBS = (
             "cudnn": FLASH,
         },
         ("fa2_fig7", "fa3_fig5"),
+    ),
+    Job(
+        "vllm-b200",
+        "b200-sxm-180gb",
+        ("hbm_fraction",),
+        {"vllm_trtllm": BLACKWELL},
+        ("aic_attention_vllm_0.24.0_b200",),
+    ),
+    Job(
+        "trtllm-b200",
+        "b200-sxm-180gb",
+        (),
+        {"trtllm": BLACKWELL},
+        ("aic_attention_trtllm_1.3.0rc20_b200",),
+    ),
+    Job(
+        "flash4-b200",
+        "b200-sxm-180gb",
+        (),
+        {"flash_attn_v4": BLACKWELL[:-1]},
+        ("aic_attention_sglang_0.5.14_b200",),
+    ),
+    Job(
+        "trtllm-h100",
+        "h100-sxm5-80gb",
+        (),
+        {"trtllm": BLACKWELL},
+        ("aic_attention_trtllm_1.3.0rc20_h100",),
     ),
 )
 

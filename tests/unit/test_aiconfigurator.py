@@ -387,8 +387,10 @@ def test_tables_that_the_fits_and_checks_are_to_use() -> None:
         ("vllm_flash_attn_fa3", "h100-sxm5-80gb", 50_000),
         ("vllm_flash_attn_fa3", "h200-sxm-141gb", 50_000),
         ("fa3", "h100-sxm5-80gb", 45_000),
-        ("flash_attn_v3", "h100-sxm5-80gb", 15_000),
-        ("trtllm", "b200-sxm-180gb", 120_000),
+        ("flash_attn_v3_varlen", "h100-sxm5-80gb", 7_000),
+        ("trtllm", "b200-sxm-180gb", 45_000),
+        ("vllm_trtllm", "b200-sxm-180gb", 45_000),
+        ("sglang_trtllm", "b200-sxm-180gb", 30_000),
         ("vllm_flash_attn", "l40s", 50_000),
     ):
         assert kept[implementation, gpu] >= least

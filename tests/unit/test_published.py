@@ -19,14 +19,20 @@ ROWS = {
     "vllm_h100_sxm5": 250,
     "sglang_h100_sxm5": 230,
     "vllm_l40s": 100,
+    "trtllm_h100": 150,
+    "trtllm_b200": 75,
+    "trtllm_b200_vllm": 75,
+    "flash_attention_4": 40,
+    "flash_attention_4_sglang": 40,
 }
-# Dense 16-bit tensor peak, TFLOP/s: NVIDIA A100, H100 and L40S datasheets.
+# Dense 16-bit tensor peak, TFLOP/s: NVIDIA A100, H100, L40S and B200 datasheets.
 PEAK_TFLOPS = {
     "a100-sxm4-40gb": 312,
     "a100-sxm4-80gb": 312,
     "a100-pcie-80gb": 312,
     "h100-sxm5-80gb": 989.4,
     "l40s": 362.05,
+    "b200-sxm-180gb": 2250,
 }
 PRODUCTS = {"fwd": 2.0, "decode": 2.0, "bwd": 5.0, "fwd+bwd": 7.0}
 
