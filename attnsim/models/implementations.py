@@ -22,7 +22,7 @@ from attnsim.models.algorithms.two_pass_backward import two_pass_backward
 from attnsim.models.errors import InputError
 from attnsim.models.framework_kernels import FRAMEWORK_KERNELS
 from attnsim.models.gpu import Gpu
-from attnsim.models.implementation import Builder, Implementation, Shape
+from attnsim.models.implementation import Builder, Implementation, Shape, Staged
 from attnsim.models.latent_kernels import MLA, preferred
 from attnsim.models.linear_implementations import LINEAR_IMPLEMENTATIONS
 from attnsim.models.mask import Mask
@@ -61,7 +61,8 @@ def _one_query(w: Workload) -> Workload:
 
 def _override(tile: FlashTile, shape: Shape | None, w: Workload, gpu: Gpu) -> FlashTile:
     """The user's tile in place of the implementation's, refused if its buffers do not fit."""
-    chosen = tile if shape is None else with_tile(tile, *shape)
+    stages = shape.stages if isinstance(shape, Staged) else None
+    chosen = tile if shape is None else with_tile(tile, *shape, stages)
     check_tile(chosen, w, gpu)
     return chosen
 
