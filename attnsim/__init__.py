@@ -51,6 +51,7 @@ __all__ = [
     "builtin_model_ids",
     "compare",
     "crossover",
+    "energy",
     "explain",
     "layer",
     "load_gpu",

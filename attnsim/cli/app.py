@@ -22,6 +22,7 @@ from attnsim.cli import (
     probe,
     report,
     roofline,
+    search,
     sensitivity,
     sweep,
     trace,
@@ -53,6 +54,7 @@ app.command("probe")(probe.probe)
 app.command("validate")(validate.validate)
 app.command("sweep")(sweep.sweep)
 app.command("sensitivity")(sensitivity.sensitivity)
+app.add_typer(search.app, name="search")
 app.command("demo")(demo.demo)
 app.add_typer(kernels.app, name="kernels")
 app.command("doctor")(doctor.doctor)
