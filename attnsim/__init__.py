@@ -18,40 +18,69 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from attnsim.api import Prediction, compare, predict, predict_table
+    from attnsim.api.breakeven import breakeven
+    from attnsim.api.crossover import crossover
+    from attnsim.api.explaining import Explanation, explain
+    from attnsim.api.layer import attention_share, layer
+    from attnsim.models.energy import energy
     from attnsim.models.errors import InputError
     from attnsim.models.gpu import Gpu
     from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
     from attnsim.models.mask import Mask
+    from attnsim.models.model import Model
+    from attnsim.models.model_files import builtin_model_ids, load_model
     from attnsim.models.workload import Workload
+    from attnsim.plots import pictures as plot
     from attnsim.validation.trust import Trust
 
     __version__: str
 
 __all__ = [
+    "Explanation",
     "Gpu",
     "InputError",
     "Mask",
+    "Model",
     "Prediction",
     "Trust",
     "Workload",
     "__version__",
+    "attention_share",
+    "breakeven",
     "builtin_gpu_ids",
+    "builtin_model_ids",
     "compare",
+    "crossover",
+    "energy",
+    "explain",
+    "layer",
     "load_gpu",
+    "load_model",
+    "plot",
     "predict",
     "predict_table",
 ]
 
 _HOMES = {
+    "Explanation": "attnsim.api.explaining",
     "Gpu": "attnsim.models.gpu",
     "InputError": "attnsim.models.errors",
     "Mask": "attnsim.models.mask",
+    "Model": "attnsim.models.model",
     "Prediction": "attnsim.api",
     "Trust": "attnsim.validation.trust",
     "Workload": "attnsim.models.workload",
+    "attention_share": "attnsim.api.layer",
+    "breakeven": "attnsim.api.breakeven",
     "builtin_gpu_ids": "attnsim.models.gpu_files",
+    "builtin_model_ids": "attnsim.models.model_files",
     "compare": "attnsim.api",
+    "crossover": "attnsim.api.crossover",
+    "energy": "attnsim.models.energy",
+    "explain": "attnsim.api.explaining",
+    "layer": "attnsim.api.layer",
     "load_gpu": "attnsim.models.gpu_files",
+    "load_model": "attnsim.models.model_files",
     "predict": "attnsim.api",
     "predict_table": "attnsim.api",
 }
@@ -59,7 +88,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     value: object
-    if name in _HOMES:
+    if name == "plot":
+        value = importlib.import_module("attnsim.plots.pictures")
+    elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     elif name == "__version__":
         from importlib import metadata

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
 from attnsim.api.choosing import Conditions
 from attnsim.models.algorithms.flash import flash_peak_bytes, padded
@@ -14,7 +16,7 @@ from attnsim.models.calibration import Numbers
 from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu, Sm
 from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
-from attnsim.models.implementation import Implementation
+from attnsim.models.implementation import Implementation, Shape, Staged
 from attnsim.models.occupancy import occupancy
 from attnsim.models.retune import ACCUMULATOR_REGISTERS, KEYS, ROWS
 from attnsim.models.schedule import Kernel, Schedule
@@ -148,17 +150,7 @@ def _retuned(
     All tiles that fit are sorted by :func:`_estimate`; `REPLAYED_CANDIDATES` of them are replayed.
     """
     forward = w.with_passes("fwd") if w.passes == "fwd+bwd" else w
-    found: list[tuple[float, Schedule]] = []
-    for rows in ROWS:
-        for keys in KEYS:
-            try:
-                schedule = record.build(forward, gpu, (rows, keys))
-                if _in_registers(schedule, forward, rows, keys):
-                    found.append((_estimate(schedule, gpu, numbers), schedule))
-            except InputError:
-                continue  # does not fit: that is what is being found out
-    found.sort(key=lambda pair: pair[0])
-    choices = [schedule for _, schedule in found[:REPLAYED_CANDIDATES]]
+    choices = [one.schedule for one in fitting(record, forward, gpu, numbers)[:REPLAYED_CANDIDATES]]
     try:
         own = record.build(forward, gpu, None)
         for kernel in own.kernels:
@@ -176,6 +168,41 @@ def _retuned(
     elif conditions.mode == "fast":
         return best, result
     return best, _replay(best, gpu, numbers, conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A tile that fits: its query rows x keys, a rough time in seconds, and its schedule."""
+
+    shape: Shape
+    estimate_s: float
+    schedule: Schedule
+
+
+def fitting(
+    record: Implementation, w: Workload, gpu: Gpu, numbers: Numbers, stages: Sequence[int] = ()
+) -> list[Candidate]:
+    """All tiles of a forward implementation that fit the GPU, the most promising by :func:`_estimate` first.
+
+    With `stages`, every tile with each number of buffers of K and V; else with the implementation's own.
+    """
+    found = []
+    for shape in _shapes(stages):
+        try:
+            schedule = record.build(w, gpu, shape)
+            if _in_registers(schedule, w, shape[0], shape[1]):
+                found.append(Candidate(shape, _estimate(schedule, gpu, numbers), schedule))
+        except InputError:
+            continue  # does not fit: that is what is being found out
+    return sorted(found, key=lambda one: one.estimate_s)
+
+
+def _shapes(stages: Sequence[int]) -> Iterator[Shape]:
+    for rows, keys in product(ROWS, KEYS):
+        if not stages:
+            yield rows, keys
+        for count in stages:
+            yield Staged(rows, keys, count)
 
 
 def _main(schedule: Schedule) -> Kernel:

@@ -6,7 +6,28 @@ from typing import Annotated
 
 import typer
 
-from attnsim.cli import accuracy, algorithms, demo, doctor, gpus, kernels, measure, predict, probe, roofline, validate
+from attnsim.cli import (
+    accuracy,
+    algorithms,
+    breakeven,
+    demo,
+    doctor,
+    explain,
+    gpus,
+    kernels,
+    measure,
+    models,
+    plot,
+    predict,
+    probe,
+    report,
+    roofline,
+    search,
+    sensitivity,
+    sweep,
+    trace,
+    validate,
+)
 
 app = typer.Typer(
     name="attnsim",
@@ -17,14 +38,23 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("predict")(predict.predict)
+app.command("explain")(explain.explain)
 app.add_typer(gpus.app, name="gpus")
+app.add_typer(models.app, name="models")
 app.command("algorithms")(algorithms.algorithms)
 app.command("roofline")(roofline.roofline)
+app.add_typer(plot.app, name="plot")
+app.command("breakeven")(breakeven.breakeven)
+app.command("trace")(trace.trace)
+app.command("report")(report.report)
 app.command("accuracy")(accuracy.accuracy)
 app.command("fit")(accuracy.fit)
 app.command("measure")(measure.measure)
 app.command("probe")(probe.probe)
 app.command("validate")(validate.validate)
+app.command("sweep")(sweep.sweep)
+app.command("sensitivity")(sensitivity.sensitivity)
+app.add_typer(search.app, name="search")
 app.command("demo")(demo.demo)
 app.add_typer(kernels.app, name="kernels")
 app.command("doctor")(doctor.doctor)

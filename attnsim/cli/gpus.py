@@ -14,7 +14,7 @@ from attnsim.models.errors import InputError
 if TYPE_CHECKING:
     from attnsim.models.gpu import Gpu
 
-app = typer.Typer(help="List GPUs, show one, or write a new GPU file.", invoke_without_command=True)
+app = typer.Typer(help="List GPUs, show one, write or import a GPU file.", invoke_without_command=True)
 
 
 @app.callback()
@@ -47,6 +47,7 @@ def list_gpus(context: typer.Context, json: options.Json = False) -> None:
     show.print_rows(out, "GPUs", rows)
     out.print("attnsim gpus show ID: every figure and its source")
     out.print("attnsim gpus new FILE --from ID --set KEY=VALUE: a file for another GPU")
+    out.print("attnsim gpus import FILE --out FILE: from LLMCompass, AIConfigurator or nvidia-smi")
 
 
 @app.command("show")
@@ -127,3 +128,44 @@ def new_gpu(
         show.print_json([_record(machine)])
     else:
         print(f"{file} written: {machine.name}; use it with --gpu {file}")
+
+
+@app.command("import")
+def import_gpu(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Hardware file; none: the GPU of this machine, by NVML.")
+    ] = None,
+    *,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Ends in .yaml; its name becomes the id.")],
+    kind: Annotated[
+        str | None,
+        typer.Option("--format", help="llmcompass, aiconfigurator or nvidia-smi; default: by the file's suffix."),
+    ] = None,
+    like: Annotated[
+        str | None, typer.Option(metavar="ID", help="GPU for what the file lacks; default: the most alike.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Write a GPU file from LLMCompass's, AIConfigurator's or nvidia-smi's (nvidia-smi -q -x)."""
+    from attnsim.models.gpu_files import gpu_to_yaml, load_gpu
+    from attnsim.models.import_hardware import import_hardware
+    from attnsim.models.import_nvml import import_attached
+
+    name = options.new_gpu_file(out, force)
+    given = load_gpu(like) if like else None
+    found = import_attached() if file is None else import_hardware(file, kind, given)
+    # A known GPU as it is set here keeps its calibration; anything else stands alone.
+    known = found.format in ("nvidia-smi", "nvml") and found.like
+    machine = dataclasses.replace(found.gpu, id=name, base_id=found.like if known else name)
+    options.write_text(out, gpu_to_yaml(machine))
+    if json:
+        show.print_json([_record(machine) | {"like": found.like, "lacking": found.lacking, "remarks": found.remarks}])
+        return
+    print(f"{out} written: {machine.name}, {machine.sm_arch}; use it with --gpu {out}")
+    kinds = [figure.kind for figure in machine.provenance.values()]
+    print(f"figures: {', '.join(f'{kinds.count(one)} {one}' for one in dict.fromkeys(kinds))}")
+    if found.lacking:
+        print(f"not in the file, assumed as on {found.like}: {', '.join(found.lacking)}")
+    for line in (*machine.changes, *found.remarks):
+        print(line)

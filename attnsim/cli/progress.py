@@ -45,3 +45,25 @@ def budget(what: str, seconds: float) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task("", total=seconds)
         yield lambda done: bar.update(task, completed=min(seconds, time.monotonic() - started), description=done)
+
+
+@contextmanager
+def rate(what: str, count: int) -> Iterator[Callable[[int], None]]:
+    """A bar of `count` points with their rate and the time left; yields the function that counts more done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
+    )  # fmt: skip
+    err = Console(stderr=True)
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(what, total=count, rate="")
+
+        def advance(points: int) -> None:
+            bar.advance(task, points)
+            speed = bar.tasks[0].speed
+            bar.update(task, rate="" if speed is None else f"{speed:,.0f}/s")
+
+        yield advance

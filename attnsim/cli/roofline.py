@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import options, show
+from attnsim.cli import model_flags, options, show
 from attnsim.cli.predict import heading
 from attnsim.models.errors import InputError
 
@@ -21,53 +21,126 @@ if TYPE_CHECKING:
 def roofline(
     *,
     gpu: options.ManyGpus,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg or .pdf.")] = Path("roofline.png"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg, .pdf or .pgf.")] = Path(
+        "roofline.png"
+    ),
     algorithm: Annotated[str, typer.Option(help="Names with commas.")] = "naive,flash",
+    model: model_flags.ModelName = None,
     batch: options.Batch = 1,
-    heads: options.Heads = 32,
+    heads: options.Heads = None,
     kv_heads: options.KvHeads = None,
     seq: options.Seq = 8192,
     seq_kv: options.SeqKv = None,
-    head_dim: options.HeadDim = 128,
+    head_dim: options.HeadDim = None,
     head_dim_v: options.HeadDimV = None,
     dtype: options.Dtype = "fp16",
     causal: options.Causal = False,
     window: options.Window = None,
     passes: options.Pass = "fwd",
     changes: options.Changes = [],  # noqa: B006
+    measured: Annotated[
+        Path | None,
+        typer.Option("--measured", metavar="TABLE", help="Draw the calls of a case table, and how long they took."),
+    ] = None,
+    style: options.StyleName = "light",
+    width: options.PictureWidth = "page",
     json: options.Json = False,
 ) -> None:
-    """Draw rooflines with predicted points, and a CSV of them beside the picture."""
+    """Draw rooflines with predicted points, and a CSV of them beside the picture; 32 heads of 128 without a model.
+
+    A GPU that --set changes is drawn beside the unchanged one.
+    """
     from attnsim.api import compare
     from attnsim.models.gpu_files import load_gpu
 
     check_picture(out)
+    unchanged = [load_gpu(name) for name in options.words(gpu, "--gpu")]
+    if measured is not None:
+        if changes:
+            raise InputError("--measured is of GPUs that exist; leave --set out")
+        found, times = _measured(measured, unchanged)
+        written = draw(unchanged, found, out, measured=times, style=style, width=width)
+        _print_measured(found, times, written, json)
+        return
+    filled = None
+    if model is not None:
+        filled = model_flags.filled(
+            model, heads=heads, kv_heads=kv_heads, head_dim=head_dim, head_dim_v=head_dim_v, causal=causal,
+            window=window,
+        )  # fmt: skip
     question = options.workload(
         batch=batch,
-        heads=heads,
+        heads=heads or 32,
         kv_heads=kv_heads,
         seq=seq,
         seq_kv=seq_kv,
-        head_dim=head_dim,
+        head_dim=head_dim or 128,
         head_dim_v=head_dim_v,
         dtype=dtype,
         causal=causal,
         window=window,
         passes=passes,
+        model=filled.model if filled else None,
     )
-    machines = [options.changed(load_gpu(name), changes) for name in options.words(gpu, "--gpu")]
+    machines = [one for base in unchanged for one in ([base, options.changed(base, changes)] if changes else [base])]
     names = options.words([algorithm], "--algorithm")
     groups = [(machine, compare(question, machine, names)) for machine in machines]
     predictions = [item for _, found in groups for item in found]
-    written = draw(machines, predictions, out)
+    written = draw(machines, predictions, out, style=style, width=width)
     if json:
         show.print_json(item.to_dict() for item in predictions)
         return
     console = show.console()
-    console.print(f"{heading(question)}\n")
+    console.print(f"{f'{filled.title}: ' if filled else ''}{heading(question)}\n")
     for machine, found in groups:
         show.print_predictions(console, "; ".join((machine.id, *machine.changes)), found)
     show.print_remarks(console, predictions)
+    console.print(f"written: {', '.join(map(str, written))}")
+
+
+MOST_ROWS = 40
+"""Of a table in one picture."""
+
+
+def _measured(table: Path, gpus: Sequence[Gpu]) -> tuple[list[Prediction], list[float]]:
+    """The measured calls of a table on some GPUs, predicted, and their times."""
+    from attnsim.api import predict
+    from attnsim.validation.own_runs import rows_of
+
+    known = {gpu.id: gpu for gpu in gpus}
+    rows = [row for row in rows_of(table) if row.case.gpu in known]
+    if not 1 <= len(rows) <= MOST_ROWS:
+        raise InputError(
+            f"{table} has {len(rows)} rows of {', '.join(known)}; a picture holds 1 to {MOST_ROWS}: give fewer rows"
+        )
+    found = [
+        predict(
+            row.workload, known[row.case.gpu], row.case.algorithm, implementation=row.record.name,
+            cache=row.case.cache, launch=row.case.launch or "stream", baseline=False,
+        )
+        for row in rows
+    ]  # fmt: skip
+    return found, [row.measured_s for row in rows]
+
+
+def _print_measured(found: Sequence[Prediction], times: Sequence[float], written: Sequence[Path], json: bool) -> None:
+    if json:
+        show.print_json({**one.to_dict(), "measured_s": time_s} for one, time_s in zip(found, times, strict=True))
+        return
+    console = show.console()
+    lines = [
+        {
+            "": str(number),
+            "gpu": one.gpu,
+            "implementation": one.implementation,
+            "workload": str(one.workload),
+            "measured": show.time_text(time_s),
+            "predicted": show.time_text(one.time_s),
+            "error": "" if one.time_s is None else f"{100 * (one.time_s / time_s - 1):+.1f} %",
+        }
+        for number, (one, time_s) in enumerate(zip(found, times, strict=True), 1)
+    ]
+    show.print_rows(console, "Measured calls", lines)
     console.print(f"written: {', '.join(map(str, written))}")
 
 
@@ -78,12 +151,21 @@ def check_picture(out: Path) -> None:
     ------
     InputError
     """
-    if out.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InputError(f"{out}: end the name with .png, .svg or .pdf, which choose the format")
+    from attnsim.plots.files import check_suffix
+
+    check_suffix(out)
     options.check_output(out)
 
 
-def draw(gpus: Sequence[Gpu], predictions: Sequence[Prediction], out: Path) -> list[Path]:
+def draw(
+    gpus: Sequence[Gpu],
+    predictions: Sequence[Prediction],
+    out: Path,
+    *,
+    measured: Sequence[float | None] = (),
+    style: str = "light",
+    width: str = "page",
+) -> list[Path]:
     """Draw the picture and return the files written: it, and its CSV where there is one.
 
     Raises
@@ -94,7 +176,7 @@ def draw(gpus: Sequence[Gpu], predictions: Sequence[Prediction], out: Path) -> l
     from attnsim.plots.roofline import roofline_figure
 
     try:
-        picture = roofline_figure(gpus, predictions, out)
+        picture = roofline_figure(gpus, predictions, out, measured=measured, style=style, width=width)
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror or error}") from None
     return [path for path in (picture, picture.with_suffix(".csv")) if path.exists()]

@@ -13,6 +13,19 @@ from attnsim.models.workload import PASSES, Workload
 Shape = tuple[int, int]
 """A tile given by the user: query rows x keys."""
 
+
+class Staged(Shape):
+    """A shape with the number of buffers of K and V beside it, for implementations that can have another."""
+
+    stages: int
+
+    def __new__(cls, rows: int, keys: int, stages: int) -> Staged:
+        """Query rows x keys, and buffers."""
+        shape = super().__new__(cls, (rows, keys))
+        shape.stages = stages
+        return shape
+
+
 Builder = Callable[[Workload, Gpu, "Shape | None"], Schedule]
 ClosedForm = Callable[[Workload, Schedule], list[Part]]
 

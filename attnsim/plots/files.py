@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import shutil
 import tempfile
@@ -59,14 +60,21 @@ def write_atomically(out: Path, write: Callable[[Path], None]) -> None:
 
 def write_csv(out: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
     """A tidy table: one header, missing entries empty."""
+    text = csv_text(columns, rows)
 
     def write(path: Path) -> None:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-            table.writeheader()
-            table.writerows(rows)
+        path.write_text(text, encoding="utf-8", newline="")
 
     write_atomically(out, write)
+
+
+def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
+    """The text of such a table."""
+    out = io.StringIO()
+    table = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return out.getvalue()
 
 
 def _umask() -> int:

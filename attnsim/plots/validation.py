@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import html
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnsim.plots.files import write_atomically, write_csv
+from attnsim.plots.document import Block, Document, Image, Paragraph, Picture, Section, Table
+from attnsim.plots.files import csv_text, write_atomically, write_csv
+from attnsim.plots.html_page import html_text
 from attnsim.plots.styles import COLOURS, SIZE
 from attnsim.validation.validate import COLUMNS, Report
 
@@ -149,39 +149,43 @@ def html_page(report: Report, picture: bytes) -> str:
     picture : bytes
         PNG.
     """
-    tables = report.tables
-    parts = [f"<h2>{TITLES[name]}</h2>\n{_html_table(tables[name])}" for name in TITLES if tables[name]]
     verdict = (
         "Every committed calibration gives its committed errors."
         if report.ok
         else "Some committed calibrations no longer give their committed errors."
     )
-    missing = f"<p>{html.escape(report.missing)}</p>" if report.missing else ""
-    encoded = base64.b64encode(picture).decode()
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>attnsim: validation</title>\n<style>\n'
-        "body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem;color:#1a1a1a}\n"
-        "table{border-collapse:collapse;font-size:13px}th,td{padding:.15rem .6rem;border-bottom:1px solid #ddd;"
-        "text-align:left}td.n{text-align:right;font-variant-numeric:tabular-nums}img{max-width:100%}\n"
-        f"</style></head><body>\n<h1>attnsim: predictions against measurements</h1>\n<p>{verdict}</p>{missing}\n"
-        f'<img alt="predicted over measured time by implementation" src="data:image/png;base64,{encoded}">\n'
-        + "\n".join(parts)
-        + "\n</body></html>\n"
+    lead: list[Block] = [Paragraph(verdict), *([Paragraph(report.missing)] if report.missing else [])]
+    shown = Picture("validation", TITLE, "Predicted over measured time, a panel an implementation.", (Image(picture),),
+                    csv_text(COLUMNS, report.points).encode(), widest=68)  # fmt: skip
+    sections = [Section("picture", "Predicted over measured time", (shown,))]
+    sections += [
+        Section(name.replace("_", "-"), TITLES[name], (_table(TITLES[name], report.tables[name]),))
+        for name in TITLES
+        if report.tables[name]
+    ]
+    return html_text(Document("attnsim: predictions against measurements", tuple(lead), tuple(sections)))
+
+
+def _table(caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    numeric = [name for name in columns if all(_is_number(row.get(name)) for row in rows)]
+    return Table(
+        caption,
+        tuple(name.replace("_", " ") for name in columns),
+        tuple(tuple(_cell(name, row.get(name)) for name in columns) for row in rows),
+        right=tuple(name.replace("_", " ") for name in numeric),
     )
 
 
-def _html_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in columns)
-    body = "\n".join("<tr>" + "".join(_html_cell(name, row.get(name)) for name in columns) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
-def _html_cell(name: str, value: object) -> str:
+def _cell(name: str, value: object) -> str:
     if isinstance(value, bool):
-        return f"<td>{'yes' if value else 'no'}</td>"
+        return "yes" if value else "no"
     if isinstance(value, float):
-        return f'<td class="n">{f"{100 * value:.1f} %" if name in SHARES else f"{value:.4g}"}</td>'
+        return f"{100 * value:.1f} %" if name in SHARES else f"{value:.4g}"
     if isinstance(value, int):
-        return f'<td class="n">{value:,}</td>'
-    return f"<td>{html.escape('' if value is None else str(value))}</td>"
+        return f"{value:,}"
+    return "" if value is None else str(value)

@@ -145,7 +145,7 @@ def _counted(row: Mapping[str, str], units: Mapping[str, str], where: str) -> Co
     entry = _ENTRY.match(row.get("Kernel Name", "").strip())
     if entry is None:
         raise InputError(f"{where}: a line has no kernel name: {row}")
-    named = f"{where}, {entry[1]} (ID {row['ID']})"
+    named = f"{where}, {entry[1]} (ID {' '.join(row['ID'].split())})"
     values = {
         key: _value(row.get(name, ""), units.get(name, ""), f"{named}: {name}", optional=key in OPTIONAL)
         for key, name in METRICS.items()

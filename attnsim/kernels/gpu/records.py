@@ -56,7 +56,10 @@ class Records:
             self._read()
 
     def _read(self) -> None:
-        text = self.path.read_text(encoding="utf-8")
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise InputError(f"{self.path} is not text in UTF-8; give the records of a run") from None
         whole, _, cut_off = text.rpartition("\n")
         for number, line in enumerate(whole.splitlines(), start=1):
             try:

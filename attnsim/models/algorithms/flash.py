@@ -589,8 +589,14 @@ def _fa3_loop(ops: _Operations, steps: NDArray[np.int64], masked: NDArray[np.int
     ]
 
 
-def with_tile(tile: FlashTile, rows: int, keys: int) -> FlashTile:
-    """The same implementation on another tile: warps follow the rows, 16 or more of them each, or 64 a warpgroup."""
+def with_tile(tile: FlashTile, rows: int, keys: int, stages: int | None = None) -> FlashTile:
+    """The same implementation on another tile: warps follow the rows, 16 or more of them each, or 64 a warpgroup.
+
+    With `stages`, that many buffers of K and V too; a loop of one buffer becomes the ring that has several.
+    """
+    if stages is not None:
+        loop: Loop = "ring" if tile.loop == "fa2" and stages > 1 else tile.loop
+        tile = replace(tile, stages=stages, loop=loop)
     if tile.path == "mma_sync":
         warps = tile.warps
         while rows // warps < 16 and warps > 1:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from attnsim.models.algorithms.flash import FlashTile, flash_peak_bytes, padded, with_tile
 from attnsim.models.algorithms.helpers import combine
 from attnsim.models.gpu import Gpu
-from attnsim.models.implementation import Shape
+from attnsim.models.implementation import Shape, Staged
 from attnsim.models.mask import Mask
 from attnsim.models.retune import check_tile
 from attnsim.models.schedule import Kernel, Schedule
@@ -41,7 +41,8 @@ def one_query(w: Workload) -> Workload:
 
 def override(tile: FlashTile, shape: Shape | None, w: Workload, gpu: Gpu) -> FlashTile:
     """The user's tile in place of the implementation's, refused if its buffers do not fit."""
-    chosen = tile if shape is None else with_tile(tile, *shape)
+    stages = shape.stages if isinstance(shape, Staged) else None
+    chosen = tile if shape is None else with_tile(tile, *shape, stages)
     check_tile(chosen, w, gpu)
     return chosen
 

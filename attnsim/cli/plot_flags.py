@@ -1,0 +1,220 @@
+"""The flags that the pictures of `attnsim plot` share, gathered into one object."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from attnsim.cli import model_flags, options, progress, show
+from attnsim.cli.roofline import check_picture
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.api import Prediction
+    from attnsim.models.gpu import Gpu
+    from attnsim.models.workload import Workload
+    from attnsim.plots.sheet import Picture
+
+MOST = 512
+"""Points of a range."""
+
+Lengths = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="Lengths: 4096; 512,1024; 512:131072, each twice the last; 256:8192:256 in steps."),
+]
+Batches = Annotated[str, typer.Option(metavar="N", help="Sequences; several as for --seq.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The flags that every picture has: the questions, the conditions, and where the picture goes."""
+
+    gpu: options.ManyGpus
+    algorithm: Annotated[str, typer.Option(help="Names with commas.")] = "naive,flash"
+    implementation: Annotated[
+        str, typer.Option(help="Whose kernels to imitate; with commas, each of them that runs the algorithm.")
+    ] = ""
+    model: model_flags.ModelName = None
+    batch: Batches = "1"
+    heads: options.Heads = None
+    kv_heads: options.KvHeads = None
+    seq: Lengths = None
+    seq_kv: options.SeqKv = None
+    head_dim: options.HeadDim = None
+    head_dim_v: options.HeadDimV = None
+    dtype: options.Dtype = "bf16"
+    causal: options.Causal = False
+    window: options.Window = None
+    mask: options.MaskText = None
+    passes: options.Pass = "fwd"
+    changes: options.Changes = field(default_factory=list)
+    cache: Annotated[str, typer.Option(help="cold or warm L2.")] = "warm"
+    launch: Annotated[str, typer.Option(help="stream, graph or kernel (no launch cost).")] = "stream"
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg, .pdf or .pgf.")] = Path("plot.png")
+    style: options.StyleName = "light"
+    width: options.PictureWidth = "page"
+    json: options.Json = False
+
+    def check(self) -> None:
+        """Refuse, before anything is computed, what could not be drawn or written.
+
+        Raises
+        ------
+        InputError
+        """
+        from attnsim.plots.styles import find_style
+
+        check_picture(self.out)
+        find_style(self.style, self.width)
+
+    @property
+    def names(self) -> list[str]:
+        """Algorithms."""
+        return options.words([self.algorithm], "--algorithm")
+
+    @property
+    def implementations(self) -> list[str]:
+        """Implementations, where any is named."""
+        return options.words([self.implementation], "--implementation") if self.implementation else []
+
+    def machines(self) -> list[Gpu]:
+        """Each GPU as it is, and beside it changed by ``--set``."""
+        from attnsim.models.gpu_files import load_gpu
+
+        bases = [load_gpu(name) for name in options.words(self.gpu, "--gpu")]
+        return [
+            one for base in bases for one in ([base, options.changed(base, self.changes)] if self.changes else [base])
+        ]
+
+    def questions(self) -> list[Workload]:
+        """A workload for each batch and length.
+
+        Raises
+        ------
+        InputError
+        """
+        if self.seq is None:
+            raise InputError("--seq is missing; give --seq N, or --seq 512:131072")
+        model = None
+        if self.model is not None:
+            model = model_flags.filled(
+                self.model, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim,
+                head_dim_v=self.head_dim_v, causal=self.causal, window=self.window, mask=self.mask,
+            ).model  # fmt: skip
+        return [
+            options.workload(
+                batch=batch, heads=self.heads, kv_heads=self.kv_heads, seq=seq, seq_kv=self.seq_kv,
+                head_dim=self.head_dim, head_dim_v=self.head_dim_v, dtype=self.dtype, causal=self.causal,
+                window=None if model else self.window, mask=None if model else self.mask, passes=self.passes,
+                model=model,
+            )
+            for batch in numbers_of(self.batch, "--batch")
+            for seq in numbers_of(self.seq, "--seq")
+        ]  # fmt: skip
+
+    def question(self) -> Workload:
+        """The one workload.
+
+        Raises
+        ------
+        InputError
+            When several are asked for.
+        """
+        found = self.questions()
+        if len(found) > 1:
+            raise InputError(
+                f"--seq {self.seq} and --batch {self.batch} are {len(found)} questions; this picture has one"
+            )
+        return found[0]
+
+    def answers(self, questions: Sequence[Workload]) -> list[tuple[Gpu, Prediction]]:
+        """Every algorithm on every GPU for each question."""
+        from attnsim.api import compare
+
+        machines, found = self.machines(), []
+        with progress.steps("predicting", len(questions) * len(machines)) as done:
+            for question in questions:
+                for machine in machines:
+                    answers = compare(
+                        question, machine, self.names, implementation=self.implementations, cache=self.cache,
+                        launch=self.launch,
+                    )  # fmt: skip
+                    found += [(machine, one) for one in answers]
+                    done()
+        return found
+
+    def predictions(self) -> list[Prediction]:
+        """Every algorithm on every GPU for every question."""
+        return [one for _, one in self.answers(self.questions())]
+
+    def finish(self, picture: Picture) -> None:
+        """Write the picture and its table, and say so."""
+        written = picture.write(self.out, self.style, self.width)
+        if self.json:
+            show.print_json(picture.rows)
+            return
+        out = show.console()
+        out.print(f"{picture.title}\n\n{picture.caption}\n")
+        out.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
+
+
+def numbers_of(text: str, flag: str) -> list[int]:
+    """Whole numbers: ``4096``, ``512,1024``, ``512:131072`` (each twice the last) or ``256:8192:256`` (in steps).
+
+    Raises
+    ------
+    InputError
+    """
+    found: list[int] = []
+    for word in text.split(","):
+        parts = word.strip().split(":")
+        if len(parts) > 3 or not all(part.isascii() and part.isdigit() and 0 < len(part) < 10 for part in parts):
+            raise InputError(f"{flag}: {word.strip()!r} given; allowed: N, FIRST:LAST (doubling), FIRST:LAST:STEP")
+        numbers = [int(part) for part in parts]
+        first, last, step = numbers[0], numbers[:2][-1], (numbers[2] if len(numbers) == 3 else 0)
+        if not 1 <= first <= last or (len(numbers) == 3 and step < 1):
+            raise InputError(f"{flag}: {word.strip()} is empty; allowed: 1 <= FIRST <= LAST, STEP from 1")
+        while first <= last and len(found) <= MOST:
+            found.append(first)
+            first = first + step if step else 2 * first
+    if len(found) > MOST:
+        raise InputError(f"{flag}: {text} has more than {MOST} numbers; take a longer step")
+    return list(dict.fromkeys(found))
+
+
+def asking(**defaults: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the flags of `Asked`, which it gets gathered in its first argument; `defaults` replace theirs."""
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            asked = Asked(**{one.name: given.pop(one.name) for one in fields(Asked)})
+            asked.check()
+            command(asked, **given)
+
+        hints, own = get_type_hints(Asked, include_extras=True), get_type_hints(command, include_extras=True)
+        flags = [
+            inspect.Parameter(
+                one.name, inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name],
+                default=defaults.get(one.name, _default(one)),
+            )
+            for one in fields(Asked)
+        ]  # fmt: skip
+        extra = [
+            one.replace(annotation=own[one.name]) for one in list(inspect.signature(command).parameters.values())[1:]
+        ]
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__signature__ = inspect.Signature([*flags, *extra])  # type: ignore[attr-defined]
+        return run
+
+    return wrap
+
+
+def _default(one: Any) -> object:
+    if one.default_factory is not MISSING:
+        return one.default_factory()
+    return inspect.Parameter.empty if one.default is MISSING else one.default

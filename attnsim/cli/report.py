@@ -1,0 +1,49 @@
+"""`attnsim report`: a study's question and its answer as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnsim.cli import options, progress, show
+
+
+def report(
+    study: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="As for sweep, with a question; few points.")],
+    out: Annotated[
+        list[Path], typer.Option("--out", metavar="FILE", help="Page, .html or .md; repeat it for both.")
+    ] = [Path("report.html")],  # noqa: B006 Typer copies it
+    json: options.Json = False,
+) -> None:
+    """Answer a study in a page that can be judged and repeated: predictions, pictures, sources, errors."""
+    from attnsim.reports import answer, document_of, draw, read_report_study, write_document
+    from attnsim.reports.answers import steps
+    from attnsim.reports.writing import check_out
+
+    for path in out:
+        check_out(path)
+        options.check_output(path)
+    asked = read_report_study(study)
+    with progress.steps("answering", steps(asked)) as advance:
+        found = answer(asked, advance)
+    with progress.steps("drawing", len(found.cases)) as advance:
+        drawn = draw(found, advance)
+    documents = [document_of(found, drawn, path.name) for path in out]
+    written = [file for path, document in zip(out, documents, strict=True) for file in write_document(document, path)]
+    if json:
+        from attnsim.reports.parts import parts
+
+        show.print_json([*parts(found), {"part": "files", "written": [str(path) for path in written]}])
+        return
+    from attnsim.reports.sentences import short_answer
+
+    console = show.console()
+    console.print(f"{asked.title}\n")
+    for case in found.cases:
+        console.print(case.case.label)
+        for line in short_answer(case):
+            console.print(f"  {line}")
+        console.print("")
+    console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)

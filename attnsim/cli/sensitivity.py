@@ -1,0 +1,134 @@
+"""`attnsim sensitivity`: which figure of a GPU a time hangs on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnsim.cli import options, progress, show
+
+if TYPE_CHECKING:
+    from attnsim.studies.sensitivity import Elasticity, Index
+
+
+def sensitivity(
+    *,
+    gpu: Annotated[str, typer.Option("--gpu", metavar="ID", help="Built-in id or GPU file.")],
+    algorithm: Annotated[str, typer.Option(help="As for predict.")] = "flash",
+    implementation: Annotated[str | None, typer.Option(help="Whose kernels to imitate.")] = None,
+    batch: options.Batch = 1,
+    heads: options.Heads = None,
+    kv_heads: options.KvHeads = None,
+    seq: options.Seq = None,
+    seq_kv: options.SeqKv = None,
+    head_dim: options.HeadDim = None,
+    head_dim_v: options.HeadDimV = None,
+    dtype: options.Dtype = "bf16",
+    causal: options.Causal = False,
+    window: options.Window = None,
+    mask: options.MaskText = None,
+    passes: options.Pass = "fwd",
+    changes: options.Changes = [],  # noqa: B006 Typer copies it
+    tile: Annotated[str, typer.Option(metavar="ROWSxKEYS", help="Tile of the forward kernel.")] = "shipped",
+    cache: Annotated[str, typer.Option(help="cold or warm L2.")] = "warm",
+    launch: Annotated[str, typer.Option(help="stream, graph or kernel (no launch cost).")] = "stream",
+    step: Annotated[float, typer.Option(help="Relative step of the differences.")] = 0.05,
+    sobol: Annotated[
+        int | None, typer.Option(metavar="N", help="Sobol indices too, from N samples, a power of two.")
+    ] = None,
+    spread: Annotated[float, typer.Option(help="Sobol: each figure from its value over this to times this.")] = 2.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the Sobol samples.")] = 0,
+    json: options.Json = False,
+) -> None:
+    """Show how the time answers to each figure of a GPU: d log time / d log figure."""
+    from attnsim.models.gpu_files import load_gpu
+    from attnsim.studies.sensitivity import Asked, elasticities
+    from attnsim.studies.sensitivity import sobol as indices
+
+    question = options.workload(
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        seq=seq,
+        seq_kv=seq_kv,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        dtype=dtype,
+        causal=causal,
+        window=window,
+        mask=mask,
+        passes=passes,
+    )
+    machine = options.changed(load_gpu(gpu), changes)
+    asked = Asked(question, machine, algorithm, implementation, tile, cache, launch)
+    with progress.busy("varying figures"):
+        found = elasticities(asked, step)
+        shares = [] if sobol is None else indices(asked, sobol, seed, spread)
+        time_s = asked.time_s(machine)
+    if json:
+        show.print_json(
+            [_item("elasticity", vars_of(item)) for item in found] + [_item("sobol", vars_of(item)) for item in shares]
+        )
+        return
+    out = show.console()
+    out.print(f"{question}\n")
+    out.print(f"{'; '.join((machine.id, *machine.changes))}, {algorithm}: {show.time_text(time_s)}\n", soft_wrap=True)
+    _print(out, found, step)
+    if shares:
+        _print_indices(out, shares, sobol or 0, spread)
+
+
+def vars_of(item: Elasticity | Index) -> dict[str, Any]:
+    """The fields of a record."""
+    from dataclasses import asdict
+
+    return asdict(item)
+
+
+def _item(kind: str, values: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": kind, **values}
+
+
+SMALL = 0.005
+"""Elasticities below are not told apart from 0."""
+
+
+def _print(out: Any, found: list[Elasticity], step: float) -> None:
+    from attnsim.models.gpu_fields import FIELDS
+
+    rows = [
+        {
+            "figure": item.figure,
+            "value": FIELDS[item.figure].show(item.value),
+            "elasticity": f"{item.elasticity:+.2f}",
+            "down": show.NOTHING if item.down is None else f"{item.down:+.2f}",
+            "up": show.NOTHING if item.up is None else f"{item.up:+.2f}",
+            "10 % more": show.NOTHING if item.up is None else f"{100 * (1.1**item.up - 1):+.1f} % time",
+            "": "kink" if item.kink else "",
+        }
+        for item in found
+        if abs(item.elasticity) >= SMALL or item.kink
+    ]
+    show.print_rows(out, "", rows, right=("elasticity", "down", "up", "10 % more"))
+    idle = [item.figure for item in found if abs(item.elasticity) < SMALL and not item.kink]
+    if idle:
+        out.print(f"no effect: {', '.join(idle)}")
+    out.print(
+        f"elasticity: d log time / d log figure, central difference over {100 * step:g} % down and up (beside it). "
+        "-1: the figure alone decides; 0: it does not matter. kink: the two sides differ, another unit takes over here "
+        "or the number of waves changes. Tiles stay as they are; times are replayed, and may jump by up to 2 % from "
+        "anomalies of scheduling."
+    )
+
+
+def _print_indices(out: Any, shares: list[Index], samples: int, spread: float) -> None:
+    rows = [
+        {"figure": item.figure, "first order": f"{item.first:.2f}", "total": f"{item.total:.2f}"} for item in shares
+    ]
+    out.print("")
+    show.print_rows(out, f"Sobol indices of log time, {samples} samples", rows, right=("first order", "total"))
+    out.print(
+        f"shares of the variance when every figure varies from 1/{spread:g} to {spread:g} times its value "
+        "(log-uniform, independent): first order alone, total with interactions. Times in closed form."
+    )

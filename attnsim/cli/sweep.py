@@ -1,0 +1,111 @@
+"""`attnsim sweep`: every point of a study file, into a folder of Parquet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnsim.cli import options, progress, show
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.studies import Study
+
+
+def sweep(
+    study: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="What varies, and what is computed.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go; a run there is continued.")],
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes here; default: as many as processors.")] = None,
+    backend: Annotated[str, typer.Option(help="local, dask or ray.")] = "local",
+    scheduler: Annotated[str, typer.Option(metavar="ADDRESS", help="Of a cluster: tcp://host:8786.")] = "",
+    export: Annotated[
+        list[Path], typer.Option(metavar="FILE", help="Write all of it into one .csv or .parquet too; repeat it.")
+    ] = [],  # noqa: B006 Typer copies it
+    json: options.Json = False,
+) -> None:
+    """Predict every point of a study: closed forms, and replays where they are asked for or needed."""
+    from attnsim.studies.loading import SUFFIXES
+    from attnsim.studies.loading import export as write
+    from attnsim.studies.running import run
+    from attnsim.studies.study_file import read_study
+
+    asked = read_study(study)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is a file; give a folder")
+    for path in export:
+        if path.suffix.lower() not in SUFFIXES:
+            raise InputError(f"--export {path}: end the name with .csv or .parquet, which choose the format")
+        options.check_output(path)
+    started = time.perf_counter()
+    try:
+        with progress.rate("answering", len(asked)) as told:
+            finished = run(asked, out, jobs=jobs, backend=backend, scheduler=scheduler, told=told)
+    except KeyboardInterrupt:
+        print(f"interrupted; what is finished is in {out}, the same command goes on with the rest", file=sys.stderr)
+        raise
+    summary = _summary(asked, out, finished.found, time.perf_counter() - started)
+    for path in export:
+        write(out, path)
+    summary["exported"] = [str(path) for path in export]
+    if json:
+        show.print_json([summary])
+        return
+    _print(summary)
+
+
+def _summary(study: Study, out: Path, found: int, seconds: float) -> dict[str, Any]:
+    """Counts over the whole folder, read column by column."""
+    from attnsim.studies.loading import dataset
+
+    counts: dict[str, dict[str, int]] = {"method": {}, "bound": {}, "error": {}}
+    fastest: dict[str, Any] | None = None
+    for batch in dataset(out).to_batches(columns=[*counts, "point", "predicted_s"]):
+        frame = batch.to_pandas()
+        for name, into in counts.items():
+            for value, number in frame[name].value_counts().items():
+                if number:
+                    into[str(value)] = into.get(str(value), 0) + int(number)
+        known = frame["predicted_s"].dropna()
+        if len(known) and (fastest is None or known.min() < fastest["predicted_s"]):
+            row = known.idxmin()
+            fastest = {"point": int(frame.loc[row, "point"]), "predicted_s": float(known[row])}
+    answered = sum(counts["error"].values()) - sum(n for text, n in counts["error"].items() if text)
+    return {
+        "title": study.title,
+        "out": str(out),
+        "points": len(study),
+        "axes": {axis.column: len(axis.values) for axis in study.varying},
+        "combine": study.combine,
+        "answered": answered,
+        "methods": counts["method"],
+        "bounds": {name: number for name, number in counts["bound"].items() if name},
+        "errors": dict(sorted(((t, n) for t, n in counts["error"].items() if t), key=lambda pair: -pair[1])[:5]),
+        "fastest": fastest,
+        "chunks": study.chunks(),
+        "chunks_found": found,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _print(summary: dict[str, Any]) -> None:
+    out = show.console()
+    axes = ", ".join(f"{name} ({count})" for name, count in summary["axes"].items()) or "nothing varies"
+    out.print(
+        f"{summary['title'] or 'study'}: {summary['points']:,} points, {summary['combine']} of {axes}\n", soft_wrap=True
+    )
+    rows = [{"answered by": name, "points": number} for name, number in sorted(summary["methods"].items())]
+    show.print_rows(out, "", rows)
+    bounds = sorted(summary["bounds"].items(), key=lambda pair: -pair[1])
+    show.print_rows(out, "", [{"bound": name, "points": number} for name, number in bounds])
+    missing = summary["points"] - summary["answered"]
+    if missing:
+        out.print(f"{missing:,} points have no answer; column error says why, most often:")
+        for text, number in summary["errors"].items():
+            out.print(f"  {number:,} x {text}", soft_wrap=True)
+    found = f", {summary['chunks_found']} of them by an earlier run" if summary["chunks_found"] else ""
+    where = ", ".join([f"{summary['out']}/points", *summary["exported"]])
+    out.print(f"{summary['chunks']} chunks{found}, {summary['seconds']:.1f} s; written: {where}", soft_wrap=True)

@@ -1,0 +1,212 @@
+"""Time and speedup over the sequence length, a line for each algorithm, and the lengths at which lines cross."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING
+
+from attnsim.api.crossover import Crossover
+from attnsim.api.prediction import Prediction
+from attnsim.plots.roofline_labels import halo
+from attnsim.plots.series import (
+    Series,
+    about,
+    approximations,
+    end_labels,
+    engineering,
+    error_text,
+    length_text,
+    place,
+    series_of,
+)
+from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
+from attnsim.plots.styles import Style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS = (
+    "kind", "series", "algorithm", "implementation", "gpu", "changes", "batch", "seq_q", "seq_kv", "time_s",
+    "time_low_s", "time_high_s", "speedup_vs_naive", "flops_useful", "peak_memory_bytes", "fits", "trust", "slower",
+)  # fmt: skip
+DASHED = (0, (4, 2))
+NEAR = 0.15
+"""Difference of log length below which two crossings share a label."""
+
+
+def scaling(predictions: Sequence[Prediction], crossovers: Sequence[Crossover] = ()) -> Picture:
+    """The picture of times, and where a speedup is known of speedups, over the length.
+
+    Parameters
+    ----------
+    predictions : sequence of Prediction
+        Of several lengths; one that does not fit the memory ends its line.
+    crossovers : sequence of Crossover
+        To be marked, where the algorithm is drawn.
+
+    Raises
+    ------
+    InputError
+        Without predictions, or for two of one algorithm, GPU and length.
+    """
+    lines = series_of(predictions)
+    marked = sorted((one for one in crossovers if one.seq and one.time_s), key=lambda one: one.seq or 0)
+    named = tuple(line.label + error_text(line.points[0]) for line in lines)
+    panels = [Panel(partial(_times, lines=lines, marked=marked), 2.7)]
+    if any(one.speedup_vs_naive for one in predictions):
+        panels.append(Panel(partial(_speedups, lines=lines), 1.8))
+    return Picture(
+        "Time of attention over the sequence length",
+        _caption(predictions, lines, marked),
+        tuple(panels),
+        COLUMNS,
+        (*(_row(line.label, one) for line in lines for one in line.points), *map(_crossover_row, marked)),
+        left=("100 ms",),
+        right=named,
+    )
+
+
+def crossing_pairs(predictions: Sequence[Prediction]) -> list[tuple[str, str]]:
+    """Algorithms whose order changes between two lengths that both fit: (slower, faster) at the longer ones.
+
+    Of lines on one GPU, one implementation each; a pair that crosses more than once counts by its longest lengths.
+    """
+    times: dict[str, dict[int, float]] = {}
+    for one in predictions:
+        if one.time_s is not None:
+            times.setdefault(one.algorithm, {})[place(one)] = one.time_s
+    found = []
+    for first, second in combinations(times, 2):
+        both = sorted(times[first].keys() & times[second].keys())
+        ahead = [times[first][at] < times[second][at] for at in both]
+        if any(before != after for before, after in pairwise(ahead)):
+            found.append((second, first) if ahead[-1] else (first, second))
+    return found
+
+
+def _times(axes: Axes, look: Style, *, lines: Sequence[Series], marked: Sequence[Crossover]) -> None:
+    for line in lines:
+        _line(axes, line, [one.time_s or 0.0 for one in line.drawn], look)
+        axes.fill_between(
+            [place(one) for one in line.drawn], [one.time_low_s or 0.0 for one in line.drawn],
+            [one.time_high_s or 0.0 for one in line.drawn], color=look.colour(line.number), alpha=0.16, linewidth=0,
+            zorder=2,
+        )  # fmt: skip
+    _length_axis(axes, lines, look)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: engineering(value, "s"))
+    heading(axes, "predicted time; band: 90 % range", look)
+    _rings(axes, marked, look)
+    whole = [line for line in lines if line.drawn and line.drawn[-1] is line.points[-1]]
+    ends = [(*_end(line), line.label + error_text(line.points[0]), look.colour(line.number)) for line in whole]
+    end_labels(axes, ends, look)
+    _memory_ends(axes, [line for line in lines if line.drawn and line not in whole], look)
+
+
+def _end(line: Series) -> tuple[int, float]:
+    last = line.drawn[-1]
+    return place(last), last.time_s or 0.0
+
+
+def _memory_ends(axes: Axes, cut: Sequence[Series], look: Style) -> None:
+    """Crosses where the next length does not fit, and the names of these lines above the highest."""
+    for at in dict.fromkeys(_end(line)[0] for line in cut):
+        here = sorted((line for line in cut if _end(line)[0] == at), key=lambda line: _end(line)[1])
+        for number, line in enumerate(here):
+            axes.plot(*_end(line), "x", color=look.text, markersize=0.95 * look.size, markeredgewidth=1.4, zorder=6)
+            axes.annotate(
+                f"{line.label}: up to {length_text(at)}", _end(here[-1]),
+                (-0.6 * look.size, (0.6 + 1.3 * number) * look.size), textcoords="offset points", ha="right",
+                fontsize=look.size, color=look.colour(line.number), path_effects=halo(look), zorder=6,
+            )  # fmt: skip
+
+
+def _rings(axes: Axes, marked: Sequence[Crossover], look: Style) -> None:
+    """Rings around crossings, those at one place with one label."""
+    labels: dict[tuple[int, float], list[str]] = {}
+    for number, one in enumerate(marked, 1):
+        at = (one.seq or 0, one.time_s or 0.0)
+        near = next((other for other in labels if abs(math.log(other[0] / at[0])) < NEAR), at)
+        labels.setdefault(near, []).append(str(number))
+        axes.plot([at[0]], [at[1]], "o", markersize=look.size, markerfacecolor="none", markeredgecolor=look.text,
+                  markeredgewidth=1.0, zorder=7)  # fmt: skip
+    for at, numbers in labels.items():
+        axes.annotate(
+            ",".join(numbers), at, (0, -1.5 * look.size), textcoords="offset points", ha="center", va="center",
+            fontsize=look.size, fontweight="bold", color=look.text, path_effects=halo(look), zorder=8,
+        )  # fmt: skip
+
+
+def _speedups(axes: Axes, look: Style, *, lines: Sequence[Series]) -> None:
+    ends = []
+    for line in lines:
+        known = [one for one in line.drawn if one.speedup_vs_naive]
+        if any(one.speedup_vs_naive != 1 for one in known):
+            gains = [one.speedup_vs_naive or 0.0 for one in known]
+            _line(axes, Series(line.label, line.number, tuple(known)), gains, look)
+            ends.append((place(known[-1]), gains[-1], line.label, look.colour(line.number)))
+    axes.axhline(1.0, color=look.faint, linewidth=0.8, zorder=1)
+    _length_axis(axes, lines, look)
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.set_yticks([one for one in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500) if low <= one <= high])
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.set_xlabel("sequence length, tokens", fontsize=look.size)
+    heading(axes, "speedup over unfused attention (pytorch)", look)
+    end_labels(axes, ends, look)
+
+
+def _line(axes: Axes, line: Series, heights: Sequence[float], look: Style) -> None:
+    axes.plot(
+        [place(one) for one in line.drawn], heights, color=look.colour(line.number), marker=line.marker,
+        markersize=0.55 * look.size, markeredgecolor=look.page, markeredgewidth=0.5, linewidth=0.19 * look.size,
+        linestyle=DASHED if line.approximate else "-", markevery=max(1, len(heights) // 12), zorder=4,
+    )  # fmt: skip
+
+
+def _length_axis(axes: Axes, lines: Sequence[Series], look: Style) -> None:
+    plain_axes(axes, look)
+    lengths = sorted({place(one) for line in lines for one in line.points})
+    shown = [at for at in lengths if at & (at - 1) == 0] or lengths
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(shown[:: max(1, -(-len(shown) // 12))])
+    axes.xaxis.set_major_formatter(lambda value, _: length_text(value))
+    axes.set_xlim(lengths[0] / 1.15, lengths[-1] * 1.15)
+
+
+def _caption(predictions: Sequence[Prediction], lines: Sequence[Series], marked: Sequence[Crossover]) -> str:
+    text = about(predictions) + approximations(predictions)
+    none = [line.label for line in lines if not line.drawn]
+    if none:
+        text += f" {', '.join(none)}: too large for the memory at every length."
+    if any(line.drawn and line.drawn[-1] is not line.points[-1] for line in lines):
+        text += " Cross: the next length does not fit the memory."
+    if marked:
+        told = "; ".join(
+            f"{n}: {one.faster} beats {one.slower} from {one.seq:,} tokens" for n, one in enumerate(marked, 1)
+        )
+        text += f" Rings: {told}."
+    if any(one.speedup_vs_naive for one in predictions):
+        text += " Speedups as far as unfused attention fits the memory."
+    return text
+
+
+def _row(label: str, one: Prediction) -> dict[str, object]:
+    return {
+        "kind": "prediction", "series": label, "algorithm": one.algorithm, "implementation": one.implementation,
+        "gpu": one.gpu, "changes": "; ".join(one.changes), "batch": one.workload.batch, "seq_q": one.workload.seq_q,
+        "seq_kv": one.workload.seq_kv, "time_s": one.time_s, "time_low_s": one.time_low_s,
+        "time_high_s": one.time_high_s, "speedup_vs_naive": one.speedup_vs_naive, "flops_useful": one.flops_useful,
+        "peak_memory_bytes": one.peak_memory_bytes, "fits": one.fits, "trust": one.trust.level,
+    }  # fmt: skip
+
+
+def _crossover_row(one: Crossover) -> dict[str, object]:
+    return {
+        "kind": "crossover", "series": one.faster, "algorithm": one.faster, "slower": one.slower, "gpu": one.gpu,
+        "seq_kv": one.seq, "time_s": one.time_s,
+    }  # fmt: skip

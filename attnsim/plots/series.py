@@ -1,0 +1,190 @@
+"""Predictions as the series of a picture: what each is called, what all have in common, labels at the ends of lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from attnsim.api.prediction import Prediction
+from attnsim.models.errors import InputError
+from attnsim.models.registry import find_algorithm
+from attnsim.plots.roofline_labels import halo, short, spread
+from attnsim.plots.styles import Style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MARKERS = "osD^vP<>"
+FLOPS = "Useful FLOPs: 2 B H (visible pairs)(d + dv) forward, 2.5 times that backward."
+PREFIXES = {"s": ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n")),
+            "B": ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))}  # fmt: skip
+
+Over = Literal["seq", "batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The predictions of one line or group, the shortest question first.
+
+    Parameters
+    ----------
+    label : str
+    number : int
+        Of its colour and marker.
+    points : tuple of Prediction
+    """
+
+    label: str
+    number: int
+    points: tuple[Prediction, ...]
+
+    @property
+    def drawn(self) -> tuple[Prediction, ...]:
+        """Those that fit the memory."""
+        return tuple(one for one in self.points if one.time_s is not None)
+
+    @property
+    def approximate(self) -> bool:
+        """Whether it computes something else than softmax attention."""
+        return not find_algorithm(self.points[0].algorithm).exact
+
+    @property
+    def marker(self) -> str:
+        """Of its points."""
+        return MARKERS[self.number % len(MARKERS)]
+
+
+def series_of(predictions: Sequence[Prediction], over: Over = "seq") -> list[Series]:
+    """Predictions grouped by what they are called, in the order in which the names come.
+
+    Raises
+    ------
+    InputError
+        Without any, or for two of one name and length.
+    """
+    found: dict[str, dict[int, Prediction]] = {}
+    for name, one in zip(names_of(predictions), predictions, strict=True):
+        at = place(one, over)
+        if at in found.setdefault(name, {}):
+            raise InputError(f"two predictions of {name} at {over} {at}; give one for each length, batch and GPU")
+        found[name][at] = one
+    return [
+        Series(name, number, tuple(points[at] for at in sorted(points)))
+        for number, (name, points) in enumerate(found.items())
+    ]
+
+
+def names_of(predictions: Sequence[Prediction]) -> list[str]:
+    """Algorithms, with the implementation where there are several of it, and with the GPU where there are several.
+
+    Raises
+    ------
+    InputError
+        Without any prediction.
+    """
+    if not predictions:
+        raise InputError("no prediction to draw; give at least one, as attnsim.compare returns them")
+    runs: dict[tuple[object, ...], set[str]] = {}
+    for one in predictions:
+        runs.setdefault((one.algorithm, one.gpu, one.changes, one.workload), set()).add(one.implementation)
+    several = {key[0] for key, implementations in runs.items() if len(implementations) > 1}
+    machines = _machine_names(predictions)
+    names = []
+    for one in predictions:
+        name = f"{one.algorithm}/{one.implementation}" if one.algorithm in several else one.algorithm
+        names.append(f"{name}, {machines[one.gpu, one.changes]}" if len(machines) > 1 else name)
+    return names
+
+
+def _machine_names(predictions: Sequence[Prediction]) -> dict[tuple[str, tuple[str, ...]], str]:
+    """Names of the GPUs, a changed one with stars."""
+    found = dict.fromkeys((one.gpu, one.changes) for one in predictions)
+    changed = [key for key in found if key[1]]
+    return {key: key[0] + "*" * (changed.index(key) + 1 if key in changed else 0) for key in found}
+
+
+def place(one: Prediction, over: Over = "seq") -> int:
+    """Length of the sequence, or the batch."""
+    return one.workload.batch if over == "batch" else one.workload.seq_kv
+
+
+def about(predictions: Sequence[Prediction]) -> str:
+    """The conditions of all predictions in words: machines, shape, cache, launch, and what only some have."""
+    machines = ", ".join(
+        f"{name} with {'; '.join(changes)}" if changes else name
+        for (_, changes), name in _machine_names(predictions).items()
+    )
+    parts = [str(one.workload).split(", ") for one in predictions]
+    shared = [part for part in parts[0] if all(part in other for other in parts)]
+    cache, launch = (
+        " and ".join(dict.fromkeys(getattr(one, name) for one in predictions)) for name in ("cache", "launch")
+    )
+    own: dict[str, list[str]] = {}
+    for one, words in zip(predictions, parts, strict=True):
+        rest = [part for part in words if part not in shared and not part.startswith(("seq ", "batch "))]
+        if rest:
+            own.setdefault(", ".join(rest), []).append(one.algorithm)
+    others = "".join(f" {', '.join(dict.fromkeys(names))}: {words}." for words, names in own.items())
+    return f"Predicted on {machines}: {', '.join(shared)}; {cache} L2, launch {launch}.{others}"
+
+
+def approximations(predictions: Sequence[Prediction]) -> str:
+    """How far those that are not softmax attention are from it; empty where all are."""
+    rough = {one.algorithm: one.approximation for one in predictions if one.approximation}
+    if not rough:
+        return ""
+    first = next(iter(rough.values()))
+    deviations = "/".join(f"{one.score_deviation:g}" for one in first)
+    sizes = ", ".join(
+        f"{name} {'/'.join(f'{100 * one.relative:.0f}' for one in found)} %" for name, found in rough.items()
+    )
+    return (
+        f" Dashed: not softmax attention; error of O on untrained Gaussian inputs whose scores have deviation "
+        f"{deviations}: {sizes}; beside the line at deviation 1."
+    )
+
+
+def error_text(one: Prediction) -> str:
+    """The error of an approximation at scores of deviation 1; empty for an exact algorithm."""
+    return next((f" (error {100 * e.relative:.0f} %)" for e in one.approximation if e.score_deviation == 1), "")
+
+
+def engineering(value: float, unit: Literal["s", "B"]) -> str:
+    """Three digits with a prefix: "4.33 ms"."""
+    scale, prefix = next((one for one in PREFIXES[unit] if value >= one[0] * 0.9995), PREFIXES[unit][-1])
+    return f"{short(value / scale)} {prefix}{unit}"
+
+
+def length_text(tokens: float) -> str:
+    """A length as people say it: "16k"."""
+    return f"{tokens / 1024:g}k" if tokens >= 1024 and tokens % 1024 == 0 else f"{tokens:g}"
+
+
+def end_labels(axes: Axes, ends: Sequence[tuple[float, float, str, str]], look: Style) -> None:
+    """Name lines at their right ends, ``(x, y, text, colour)``, those that end at one x clear of one another.
+
+    The axes' scales and limits have to be set.
+    """
+
+    def within(x: float, y: float) -> tuple[float, float]:
+        across, up = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
+        return float(across), float(up)
+
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    box, (wide, tall) = axes.get_position(), figure.get_size_inches()
+    gap, aside = 1.25 * look.size / 72 / (box.height * tall), 0.75 * look.size / 72 / (box.width * wide)
+    for at in dict.fromkeys(end[0] for end in ends):
+        here = sorted((end for end in ends if end[0] == at), key=lambda end: end[1])
+        across = within(at, here[0][1])[0] + aside
+        heights = spread([within(x, y)[1] for x, y, _, _ in here], gap)
+        for number, limit in enumerate(1 - gap * (0.5 + below) for below in range(len(heights) - 1, -1, -1)):
+            heights[number] = min(heights[number], limit)
+        for number in range(len(heights)):
+            heights[number] = max(heights[number], gap * (0.5 + number))
+        for (_, _, text, colour), height in zip(here, heights, strict=True):
+            axes.text(
+                across, height, text, transform=axes.transAxes, fontsize=look.size, color=colour, va="center",
+                ha="left", path_effects=halo(look), zorder=6,
+            )  # fmt: skip

@@ -1,0 +1,142 @@
+"""Which figure of the GPU moves the time by how much: bars to both sides, the largest on top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from attnsim.models.errors import InputError
+from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
+from attnsim.plots.styles import Style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS = (
+    "name", "figure", "value", "elasticity", "less_time_change", "more_time_change", "step", "elasticity_less",
+    "elasticity_more",
+)  # fmt: skip
+ROW = 0.2
+"""Inches of a bar and the room around it."""
+SMALL = 0.005
+"""Changes of time below are not told apart from none."""
+
+
+class Answered(Protocol):
+    """What the picture needs of an elasticity; `attnsim.studies.sensitivity.Elasticity` has it."""
+
+    @property
+    def figure(self) -> str: ...  # noqa: D102
+    @property
+    def value(self) -> float: ...  # noqa: D102
+    @property
+    def elasticity(self) -> float: ...  # noqa: D102
+    @property
+    def down(self) -> float | None: ...  # noqa: D102
+    @property
+    def up(self) -> float | None: ...  # noqa: D102
+
+
+def tornado(found: Mapping[str, Sequence[Answered]], step: float, question: str = "") -> Picture:
+    """The picture of how the time answers to each figure, a panel for each algorithm.
+
+    Parameters
+    ----------
+    found : mapping of str to sequence of Elasticity
+        By the name of the algorithm.
+    step : float
+        With which the elasticities were asked for: each figure was divided and multiplied by ``1 + step``.
+    question : str
+        In words, for the caption.
+
+    Raises
+    ------
+    InputError
+        When no figure moves any of the times, or the step is not above 0.
+    """
+    if step <= 0:
+        raise InputError(f"step is {step:g}; allowed: above 0, as the elasticities were asked for, such as 0.05")
+    moved = {name: [one for one in each if _size(one, step) >= SMALL] for name, each in found.items()}
+    if not any(moved.values()):
+        raise InputError("no figure of the GPU moves the time; give elasticities of at least one question")
+    widest = max(abs(change) for each in moved.values() for one in each for change in changes(one, step) if change)
+    panels = []
+    for name, each in moved.items():
+        ordered = sorted(each, key=lambda one: -_size(one, step))
+        draw = partial(_draw, name=name, found=ordered, step=step, widest=widest, last=name == list(moved)[-1])
+        panels.append(Panel(draw, ROW * max(1, len(ordered)) + 0.1))
+    return Picture(
+        f"Change of the time with one figure of the GPU {100 * step:g} % higher or lower",
+        _caption(moved, step, question),
+        tuple(panels),
+        COLUMNS,
+        tuple(_row(name, one, step) for name, each in found.items() for one in each),
+        left=tuple(one.figure for each in moved.values() for one in each),
+    )
+
+
+def changes(one: Answered, step: float) -> tuple[float | None, float | None]:
+    """Relative change of the time with the figure divided by ``1 + step``, and multiplied by it.
+
+    From the one-sided elasticities, which are replayed: ``t / t0 = (figure / figure0) ** elasticity``.
+    """
+    less = None if one.down is None else (1 + step) ** -one.down - 1
+    more = None if one.up is None else (1 + step) ** one.up - 1
+    return less, more
+
+
+def _size(one: Answered, step: float) -> float:
+    return max(abs(change) for change in (*changes(one, step), 0.0) if change is not None)
+
+
+def _draw(
+    axes: Axes, look: Style, *, name: str, found: Sequence[Answered], step: float, widest: float, last: bool
+) -> None:
+    for number, one in enumerate(found):
+        sides = list(zip(changes(one, step), (look.colour(1), look.colour(0)), ("////", ""), strict=True))
+        for change, colour, hatch in sorted(sides, key=lambda side: -abs(side[0] or 0.0)):
+            axes.barh([-number], [100 * (change or 0.0)], height=0.7, color=colour, hatch=hatch,
+                      edgecolor=look.page, linewidth=0, zorder=3)  # fmt: skip
+        for side in (-1, 1):
+            there = [change for change, _, _ in sides if change is not None and side * change >= SMALL]
+            if there:
+                far = side * max(side * change for change in there)
+                axes.annotate(
+                    f"{100 * far:+.1f} %", (100 * far, -number), (0.35 * side * look.size, 0),
+                    textcoords="offset points", fontsize=look.size, va="center", ha="left" if side > 0 else "right",
+                )  # fmt: skip
+    axes.axvline(0, color=look.text, linewidth=0.9, zorder=4)
+    plain_axes(axes, look, grid="x")
+    axes.set_yticks([-number for number in range(len(found))], [one.figure for one in found])
+    axes.set_ylim(-max(len(found), 1) + 0.4, 0.6)
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    half = axes.get_position().width * figure.get_size_inches()[0] / 2
+    ends = 100 * widest / max(0.2, 1 - 4.4 * look.size / 72 / half)  # beside the longest bar stands its number
+    axes.set_xlim(-ends, ends)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
+    if last:
+        axes.set_xlabel("change of the time, %", fontsize=look.size)
+    heading(axes, name, look)
+
+
+def _caption(moved: Mapping[str, Sequence[Answered]], step: float, question: str) -> str:
+    still = [name for name, each in moved.items() if not each]
+    return (
+        f"{question} Plain: the figure times {1 + step:g}; hatched: over {1 + step:g}. Each change is replayed by "
+        "itself, with tiles as they are and latencies in clocks following the clock; scheduling makes times jump by up "
+        f"to 2 %. Figures that move a time by less than {100 * SMALL:g} % are in the table only."
+        + "".join(f" Nothing moves {name}." for name in still)
+    ).strip()
+
+
+def _row(name: str, one: Answered, step: float) -> dict[str, object]:
+    less, more = changes(one, step)
+    return {
+        "name": name, "figure": one.figure, "value": one.value, "elasticity": one.elasticity,
+        "less_time_change": less, "more_time_change": more, "step": step, "elasticity_less": one.down,
+        "elasticity_more": one.up,
+    }  # fmt: skip

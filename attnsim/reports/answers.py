@@ -1,0 +1,248 @@
+"""The answers that a report prints: predictions, explanations and traces of every workload of its study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnsim.api import Prediction, predict
+from attnsim.api.explaining import Explanation, explain
+from attnsim.api.tables import one_line
+from attnsim.api.tracing import trace
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.registry import find_algorithm
+from attnsim.reports.asking import Case, ReportStudy, cases
+from attnsim.simulator.trace import Trace
+from attnsim.studies.questions import Question
+
+Told = Callable[[], None]
+"""Says that one step is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One question with what was predicted, or why nothing was.
+
+    Parameters
+    ----------
+    number : int
+        From 1 within its case, as in the roofline; 0 where nothing was predicted.
+    question : Question
+    gpu : Gpu or None
+        With its changes; None where they are impossible.
+    prediction : Prediction or None
+    error : str
+    """
+
+    number: int
+    question: Question
+    gpu: Gpu | None
+    prediction: Prediction | None
+    error: str = ""
+
+    @property
+    def time_s(self) -> float | None:
+        """Of the call, where it fits the memory."""
+        return self.prediction.time_s if self.prediction else None
+
+    @property
+    def exact(self) -> bool:
+        """Whether softmax attention is computed, and not something near it."""
+        return find_algorithm(self.question.algorithm).exact
+
+    @property
+    def machine(self) -> str:
+        """The GPU in words."""
+        return machine_name(self.gpu.id, self.gpu.changes) if self.gpu else f"{self.question.gpu.id}, changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A case with its answers.
+
+    Parameters
+    ----------
+    case : Case
+    answers : tuple of Answer
+    same_tile : tuple of str
+        Retuned predictions left out because the shipped tile is the best.
+    explanations : tuple of Explanation
+        Of the fastest exact algorithm on each GPU, on the tile that its code ships where that fits.
+    traces : tuple of (str, Trace)
+        Algorithms on the first GPU, with their names.
+    """
+
+    case: Case
+    answers: tuple[Answer, ...]
+    same_tile: tuple[str, ...]
+    explanations: tuple[Explanation, ...]
+    traces: tuple[tuple[str, Trace], ...]
+
+    @property
+    def predictions(self) -> list[Prediction]:
+        """In the order of their numbers."""
+        return [one.prediction for one in self.answers if one.prediction is not None]
+
+    @property
+    def machines(self) -> list[Gpu]:
+        """GPUs with a prediction, in order."""
+        return list(dict.fromkeys(one.gpu for one in self.answers if one.gpu is not None and one.prediction))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A study with all its answers."""
+
+    asked: ReportStudy
+    cases: tuple[Answered, ...]
+
+    @property
+    def machines(self) -> list[Gpu]:
+        """GPUs of all cases."""
+        return list(dict.fromkeys(gpu for case in self.cases for gpu in case.machines))
+
+
+def labels(gpus: Sequence[Gpu]) -> dict[Gpu, str]:
+    """Short names of GPUs, as the roofline has them: changed ones with stars."""
+    changed = [gpu for gpu in gpus if gpu.changes]
+    return {gpu: gpu.id + "*" * (changed.index(gpu) + 1 if gpu.changes else 0) for gpu in gpus}
+
+
+def machine_name(gpu: str, changes: Sequence[str]) -> str:
+    """A GPU in words: its id and what was changed, without what it was before."""
+    return ", ".join((gpu, *(change.split(" (was")[0] for change in changes)))
+
+
+def steps(asked: ReportStudy) -> int:
+    """Steps of `answer`, for a progress bar."""
+    return sum(len(case.questions) + 2 for case in cases(asked))
+
+
+def answer(asked: ReportStudy, told: Told = lambda: None) -> Report:
+    """Predict, explain and trace everything that a report shows.
+
+    Parameters
+    ----------
+    asked : ReportStudy
+    told : callable, optional
+        Called after each of `steps`.
+
+    Raises
+    ------
+    InputError
+        When no point of the study can be answered.
+    """
+    report = Report(asked, tuple(_answered(case, asked, told) for case in cases(asked)))
+    if not any(case.predictions for case in report.cases):
+        first = next(one.error for case in report.cases for one in case.answers)
+        raise InputError(f"{asked.name}: none of the points can be answered; the first: {first}")
+    return report
+
+
+def _answered(case: Case, asked: ReportStudy, told: Told) -> Answered:
+    answers: list[Answer] = []
+    same: list[str] = []
+    for one in case.questions:
+        found = _predicted(one, asked, 1 + sum(other.prediction is not None for other in answers))
+        if one.tile == "retuned" and (what := _without_gain(found, answers)) is not None:
+            same += [what] if what else []
+        else:
+            answers.append(found)
+        told()
+    explanations = tuple(_explanations(answers, asked))
+    told()
+    traces = tuple(_traces(answers, asked)) if "timeline" in asked.pictures else ()
+    told()
+    return Answered(case, tuple(answers), tuple(dict.fromkeys(same)), explanations, traces)
+
+
+def _predicted(one: Question, asked: ReportStudy, number: int) -> Answer:
+    gpu = None
+    try:
+        gpu = one.machine()
+        found = predict(
+            one.workload(), gpu, one.algorithm, implementation=one.implementation, **_conditions(one, asked)
+        )
+    except InputError as error:
+        return Answer(0, one, gpu, None, one_line(error))
+    return Answer(number, one, gpu, found)
+
+
+def _conditions(one: Question, asked: ReportStudy) -> dict[str, Any]:
+    return {
+        "tiles": "retuned" if one.tile == "retuned" else "shipped",
+        "tile": None if one.tile in ("shipped", "retuned") else one.tile,
+        "cache": asked.study.cache,
+        "launch": asked.study.launch,
+    }
+
+
+def _without_gain(found: Answer, before: Sequence[Answer]) -> str | None:
+    """Why a retuned prediction needs no line of its own, "" for a reason nobody asks for; None where it needs one."""
+    if found.prediction is None or found.prediction.tiles != "retuned":
+        return ""
+    for other in before:
+        if other.prediction is None or other.gpu != found.gpu:
+            continue
+        same = (other.prediction.implementation, other.prediction.tile)
+        if same == (found.prediction.implementation, found.prediction.tile):
+            return f"{found.question.algorithm} on {found.machine}: the shipped tile is the best that fits"
+    return None
+
+
+def base_of(one: Answer, answers: Sequence[Answer]) -> Answer | None:
+    """The same question about the unchanged GPU, on a tile chosen in the same way if there is one."""
+    if one.prediction is None or not one.question.changes:
+        return None
+    same = [
+        other
+        for other in answers
+        if other.prediction is not None
+        and other.question.gpu == one.question.gpu
+        and not other.question.changes
+        and other.question.algorithm == one.question.algorithm
+        and other.question.implementation == one.question.implementation
+    ]
+    alike = [other for other in same if other.question.tile == one.question.tile]
+    return next(iter(alike or same), None)
+
+
+def fastest(answers: Sequence[Answer]) -> Answer | None:
+    """The fastest exact one, else the fastest; on GPUs that exist only tiles that exist."""
+    timed = [
+        one for one in answers if one.time_s is not None and (one.question.changes or one.question.tile != "retuned")
+    ]
+    exact = [one for one in timed if one.exact]
+    return min(exact or timed, key=lambda one: one.time_s or 0.0, default=None)
+
+
+def _explanations(answers: Sequence[Answer], asked: ReportStudy) -> list[Explanation]:
+    found = []
+    for gpu in dict.fromkeys(one.gpu for one in answers if one.gpu is not None):
+        here = [one for one in answers if one.gpu == gpu]
+        best = fastest([one for one in here if one.question.tile != "retuned"]) or fastest(here)
+        if best is not None and best.prediction is not None:
+            w = best.prediction.workload
+            used = best.prediction.implementation
+            found.append(
+                explain(w, gpu, best.question.algorithm, implementation=used, **_conditions(best.question, asked))
+            )
+    return found
+
+
+def _traces(answers: Sequence[Answer], asked: ReportStudy) -> list[tuple[str, Trace]]:
+    """One trace an algorithm, on the first GPU and the shipped tile."""
+    found: dict[str, Trace] = {}
+    first = next((one.gpu for one in answers if one.time_s is not None), None)
+    for one in answers:
+        if one.gpu is None or one.gpu != first or one.prediction is None or one.time_s is None:
+            continue
+        name = one.question.algorithm
+        if name not in found and one.question.tile == "shipped":
+            found[name] = trace(
+                one.prediction.workload, one.gpu, name, implementation=one.prediction.implementation,
+                cache=asked.study.cache, launch=asked.study.launch, sms=1,
+            )  # fmt: skip
+    return list(found.items())

@@ -1,0 +1,115 @@
+"""The sections on what a report rests on: errors of its calibrations, known gaps, and how to make it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import attnsim
+from attnsim.models.calibration import GPU_NUMBERS, IMPLEMENTATION_NUMBERS, Calibration, gpu_ranges
+from attnsim.models.wording import number
+from attnsim.plots.document import Block, Code, Details, Paragraph, Table
+from attnsim.reports.asking import ReportStudy
+from attnsim.reports.trusting import Use, applying, calibrations_used, files_used, residuals
+from attnsim.studies.provenance import code_digest
+from attnsim.validation.deviations import Deviation
+
+LEFT_OUT = {"band": "lengths and heads", "head_dim": "a head_dim"}
+
+
+def error_blocks(found: Sequence[Use]) -> list[Block]:
+    """Errors on held-out measurements, the fitted numbers, and the known gaps that apply."""
+    used = calibrations_used(found)
+    blocks: list[Block] = []
+    if used:
+        blocks += [_errors(used), _splits(used), Details("The fitted numbers", (_numbers(found),))]
+    without = sorted({one.prediction.implementation for one in found if one.chosen.calibration is None})
+    if without:
+        blocks.append(Paragraph(f"Without a calibration, on priors alone: {', '.join(without)}."))
+    gaps = applying(found)
+    blocks.append(_gaps(gaps) if gaps else Paragraph("No known gap is about these calibrations."))
+    return blocks
+
+
+def _errors(used: Sequence[Calibration]) -> Table:
+    rows = []
+    for one in used:
+        held = one.held_out
+        errors = (_percent(value) for value in (held.mean, held.median, held.p90, held.worst))
+        rows.append((_name(one), ", ".join(one.sources), str(held.rows), *errors))
+    columns = ("calibration", "measurements", "rows", "mean", "median", "p90", "worst")
+    caption = "Errors |predicted / measured - 1| of the calibrations used, on measurements that the fit did not see"
+    return Table(caption, columns, tuple(rows), right=columns[2:])
+
+
+def _splits(used: Sequence[Calibration]) -> Table:
+    rows = []
+    for one in used:
+        for split, about in residuals(one).items():
+            quantiles = {float(part): value for part, value in about["quantiles"].items()}
+            low, middle, high = (f"{100 * quantiles[part]:+.1f} %" for part in (0.05, 0.5, 0.95))
+            left_out = LEFT_OUT.get(split, split)
+            rows.append((_name(one), left_out, str(about["rows"]), _percent(about["spread"]), middle, low, high))
+    columns = ("calibration", "left out of the fit", "rows", "mean size", "median", "5 %", "95 %")
+    caption = "The same by what was left out: log(measured / predicted), its mean size and its quantiles"
+    return Table(caption, columns, tuple(rows), right=columns[2:], heads=2)
+
+
+def _numbers(found: Sequence[Use]) -> Table:
+    """Every number that was fitted, with its 95 % confidence interval."""
+    rows = []
+    for one in calibrations_used(found):
+        for name in one.fitted:
+            known = "open" if name in one.undetermined else "yes"
+            value = getattr(one.numbers, name)
+            rows.append((_name(one), name, *_value(value, one.ranges.get(name)), known, _meaning(name)))
+    for gpu in dict.fromkeys(one.chosen.gpu_source for one in found if one.chosen.gpu_source):
+        fitted = next(one.chosen.numbers.gpu for one in found if one.chosen.gpu_source == gpu)
+        for name, value in asdict(fitted).items():
+            if value is not None and value != GPU_NUMBERS[name].prior:
+                interval = gpu_ranges()[gpu].get(name)
+                known = "yes" if interval else "carried"
+                rows.append((gpu, name, *_value(value, interval), known, GPU_NUMBERS[name].meaning))
+    columns = ("owner", "number", "value", "low", "high", "determined", "meaning")
+    caption = "Fitted numbers with 95 % confidence intervals; open: the measurements do not determine it"
+    return Table(caption, columns, tuple(rows), right=("value", "low", "high"), heads=2)
+
+
+def _value(value: float, interval: tuple[float, float] | None) -> tuple[str, str, str]:
+    low, high = interval or (None, None)
+    return f"{value:.4g}", "-" if low is None else f"{low:.4g}", "-" if high is None else f"{high:.4g}"
+
+
+def _meaning(name: str) -> str:
+    return IMPLEMENTATION_NUMBERS[name].meaning
+
+
+def _gaps(gaps: Sequence[Deviation]) -> Table:
+    def size(one: Deviation, value: float) -> str:
+        return f"{number(value)}x" if one.check["table"] == "trust" else _percent(value)
+
+    rows = tuple((one.name, size(one, one.size), size(one, one.wanted), one.cause) for one in gaps)
+    caption = "Known gaps that these predictions may share: mean errors, those wanted, causes as far as known"
+    return Table(caption, ("gap", "size", "wanted", "cause"), rows, right=("size", "wanted"))
+
+
+def _name(one: Calibration) -> str:
+    return f"{one.implementation}, {one.architecture}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def repeat_blocks(asked: ReportStudy, found: Sequence[Use], out: str) -> list[Block]:
+    """The command, the versions of code and calibrations, and the study file."""
+    hashes = [("attnsim", attnsim.__version__), ("code and tables", code_digest()), (asked.name, asked.digest)]
+    rows = tuple((*line,) for line in (*hashes, *files_used(found).items()))
+    return [
+        Paragraph("The same version, calibrations and study file give the same bytes."),
+        Code(f"attnsim report {shlex.quote(asked.name)} --out {shlex.quote(out)}", "console"),
+        Table("Version and SHA-256 of everything the numbers depend on", ("what", "version or SHA-256"), rows),
+        Paragraph(f"The study file, {asked.name}:"),
+        Code(asked.text, "yaml"),
+    ]

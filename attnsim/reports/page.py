@@ -1,0 +1,236 @@
+"""The document: what stands in a report, in which order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import attnsim
+from attnsim.api.explaining import Explanation
+from attnsim.api.levers import BETTER
+from attnsim.api.prediction import Prediction
+from attnsim.models.gpu import Gpu
+from attnsim.models.wording import bound_text, interval_text, number, time_text, times_text
+from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph, Picture, Section, Table
+from attnsim.reports import pictures
+from attnsim.reports.answers import Answer, Answered, Report, base_of, labels, machine_name
+from attnsim.reports.evidence import error_blocks, repeat_blocks
+from attnsim.reports.hardware import FigureLine, figure_lines
+from attnsim.reports.sentences import bound_sentences, short_answer
+from attnsim.reports.trusting import uses
+
+Told = Callable[[], None]
+Blocks = list[Block | Section]
+
+
+Drawn = dict[str, list[Picture]]
+"""Pictures by the address of their section."""
+
+
+def draw(report: Report, told: Told = lambda: None) -> Drawn:
+    """The pictures that the study asks for.
+
+    Parameters
+    ----------
+    report : Report
+    told : callable, optional
+        Called after each case.
+    """
+    made: dict[str, tuple[str, Callable[[Answered, str], Picture | None]]] = {
+        "rooflines": ("roofline", pictures.roofline_picture),
+        "busy": ("units", pictures.units_picture),
+        "timelines": ("timeline", pictures.timeline_picture),
+    }
+    found: Drawn = {ident: [] for ident in made}
+    for place, case in enumerate(report.cases, 1):
+        for ident, (name, drawn_of) in made.items():
+            if name in report.asked.pictures and case.predictions:
+                picture = drawn_of(case, f"{name}-{place}")
+                found[ident] += [picture] if picture else []
+        told()
+    return found
+
+
+def document_of(report: Report, drawn: Drawn, out: str = "report.html") -> Document:
+    """The report as a document.
+
+    Parameters
+    ----------
+    report : Report
+    drawn : mapping of str to list of Picture
+        From `draw`.
+    out : str
+        Name of the file, for the command that makes it again.
+    """
+    asked, found = report.asked, uses(report.cases)
+    lead: list[Block] = [Paragraph(asked.question)] if asked.question else []
+    if asked.date:
+        lead.append(Paragraph(asked.date))
+    sections = [
+        Section("answer", "The short answer", _by_case(report, "answer", _answer)),
+        Section("hardware", "The hardware", tuple(_hardware(report))),
+        Section("predictions", "Predictions", _by_case(report, "predictions", _predictions)),
+    ]
+    for ident, title in (("rooflines", "Rooflines"), ("busy", "What is busy"), ("timelines", "Timelines")):
+        if drawn.get(ident):
+            sections.append(Section(ident, title, tuple(drawn[ident])))
+    sections += [
+        Section("bounds", "What bounds it, and what would move the bound", _by_case(report, "bounds", _bounds)),
+        Section("errors", "How wrong these predictions are", tuple(error_blocks(found))),
+        Section("again", "How to make this report again", tuple(repeat_blocks(report.asked, found, out))),
+    ]
+    return Document(asked.title, tuple(lead), tuple(sections), f"Made by attnsim {attnsim.__version__}.")
+
+
+def _by_case(report: Report, ident: str, blocks: Callable[[Answered], Sequence[Block]]) -> tuple[Block | Section, ...]:
+    """Blocks of each case, under a heading of their own where there are several."""
+    if len(report.cases) == 1:
+        only = report.cases[0]
+        return (Paragraph(f"{only.case.label}."), *blocks(only))
+    return tuple(
+        Section(f"{ident}-{place}", one.case.label, tuple(blocks(one))) for place, one in enumerate(report.cases, 1)
+    )
+
+
+def _answer(case: Answered) -> list[Block]:
+    return [Bullets(tuple(short_answer(case)))] if case.predictions else [Paragraph("No point could be answered.")]
+
+
+def _hardware(report: Report) -> Blocks:
+    gpus = report.machines
+    first, rest = figure_lines(gpus)
+    blocks: Blocks = [
+        Paragraph(
+            "Kinds: datasheet, the vendor's document; measured; derived, arithmetic on other figures; assumed, a rule "
+            "or a value chosen by whoever asked."
+        )
+    ]
+    if any(gpu.changes for gpu in gpus):
+        blocks.append(_legend(gpus))
+    caption = "Figures that differ" if len(gpus) > 1 else f"Figures of {gpus[0].id} that times are computed from"
+    if any(gpu.changes for gpu in gpus):
+        caption += "; a changed GPU is named where it differs from the unchanged one"
+    blocks.append(_figures(caption, first))
+    if rest:
+        summary = "All other figures" if len(gpus) == 1 else "All other figures, of equal value on all GPUs"
+        blocks.append(Details(summary, (_figures("Other figures", rest),)))
+    return blocks
+
+
+def _legend(gpus: Sequence[Gpu]) -> Bullets:
+    """What the stars mean."""
+    return Bullets(tuple(f"{name}: {'; '.join(gpu.changes)}" for gpu, name in labels(gpus).items() if gpu.changes))
+
+
+def _figures(caption: str, lines: Sequence[FigureLine]) -> Table:
+    """Lines with the GPUs they are about, where a figure has several."""
+    count = Counter(one.figure for one in lines)
+    if max(count.values()) == 1:
+        rows = tuple((one.figure, one.value, one.kind, one.source) for one in lines)
+        return Table(caption, ("figure", "value", "kind", "source"), rows, right=("value",))
+    owned = tuple(
+        (one.figure, "all" if count[one.figure] == 1 else ", ".join(one.gpus), one.value, one.kind, one.source)
+        for one in lines
+    )
+    return Table(caption, ("figure", "GPU", "value", "kind", "source"), owned, right=("value",), heads=2)
+
+
+def _predictions(case: Answered) -> list[Block]:
+    answered = [(one, one.prediction) for one in case.answers if one.prediction is not None]
+    failed = [
+        f"Not answered: {one.question.algorithm} on {one.machine}: {one.error}" for one in case.answers if one.error
+    ]
+    if not answered:
+        return [Bullets(tuple(failed))]
+    names = labels(case.machines)
+    columns = ("no.", "GPU", "algorithm", "time", "90 % range", "vs naive", "vs unchanged", "HBM GB", "TFLOP/s",
+               "bound", "trust")  # fmt: skip
+    rows = [_line(one, found, case, names[one.gpu] if one.gpu else "") for one, found in answered]
+    changed = any(found.changes for _, found in answered)
+    keep = [place for place, name in enumerate(columns) if changed or name != "vs unchanged"]
+    blocks: list[Block] = [_legend(case.machines)] if changed else []
+    blocks += [
+        Table(
+            "Predicted times, and the range in which nine of ten are expected",
+            tuple(columns[place] for place in keep),
+            tuple(tuple(row[place] for place in keep) for row in rows),
+            right=("no.", "time", "90 % range", "vs naive", "vs unchanged", "HBM GB", "TFLOP/s"),
+            heads=3,
+        ),
+        Paragraph(
+            "vs naive: speedup over unfused attention (pytorch) on the same GPU. TFLOP/s: useful FLOPs (visible pairs "
+            "only) over the time. bound: the unit that is busy longest."
+        ),
+        Table(
+            "Whose kernels, on which tile, and why each is trusted so far",
+            ("no.", "implementation", "tile", "trust", "reasons"),
+            tuple(map(_grounds, answered)),
+            right=("no.",),
+        ),
+    ]
+    notes = list(dict.fromkeys(note for _, found in answered for note in found.notes))
+    if [*failed, *case.same_tile, *notes]:
+        blocks.append(Bullets((*failed, *case.same_tile, *notes)))
+    return blocks
+
+
+def _failed(answers: Sequence[Answer]) -> list[str]:
+    """Questions without an answer, those for one reason together."""
+    found: dict[str, list[str]] = {}
+    for one in answers:
+        if one.error:
+            found.setdefault(one.error, []).append(f"{one.question.algorithm} on {one.machine}")
+    return [f"Not answered: {'; '.join(dict.fromkeys(asked))}. {why}" for why, asked in found.items()]
+
+
+def _line(one: Answer, found: Prediction, case: Answered, machine: str) -> tuple[str, ...]:
+    base = base_of(one, case.answers)
+    ratio = base.time_s / found.time_s if base and base.time_s and found.time_s else None
+    flops, moved = found.useful_flops_per_s, found.hbm_bytes
+    return (
+        str(one.number),
+        machine,
+        f"{found.algorithm}{'' if found.tiles == 'shipped' else f', {found.tiles}'}",
+        time_text(found.time_s) if found.fits else "too large",
+        interval_text(found.time_low_s, found.time_high_s, found.time_s),
+        times_text(found.speedup_vs_naive),
+        times_text(ratio),
+        number(None if moved is None else moved / 1e9),
+        number(None if flops is None else flops / 1e12),
+        bound_text(found.bound),
+        found.trust.level,
+    )
+
+
+def _grounds(answered: tuple[Answer, Prediction]) -> tuple[str, ...]:
+    one, found = answered
+    return str(one.number), found.implementation, found.tile or "-", found.trust.level, found.trust.reason
+
+
+def _bounds(case: Answered) -> list[Block]:
+    blocks: list[Block] = []
+    for found in case.explanations:
+        one = found.prediction
+        what = f"{one.algorithm} ({one.implementation}) on {machine_name(one.gpu, one.changes)}"
+        table = _levers(found, what)
+        blocks.append(Paragraph(f"{what}. {' '.join(bound_sentences(found))}"))
+        blocks.append(Details("Figure by figure", (table,)) if one.changes else table)
+    return blocks or [Paragraph("Nothing fits the memory.")]
+
+
+def _levers(found: Explanation, what: str) -> Table:
+    rows = tuple(
+        (
+            lever.unit.replace("_", " "),
+            "-" if lever.busy_s is None else time_text(lever.busy_s),
+            "-" if lever.share is None else f"{100 * lever.share:.0f} %",
+            lever.figure,
+            lever.value,
+            times_text(lever.speedup),
+            bound_text(lever.bound),
+        )
+        for lever in found.levers
+    )
+    columns = ("unit", "busy", "of the time", "figure", "now", "speedup", "bound then")
+    caption = f"{what}: units, and the speedup with each figure {BETTER:g} times as good (a latency half as long)"
+    return Table(caption, columns, rows, right=("busy", "of the time", "now", "speedup"))

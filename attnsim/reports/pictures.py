@@ -1,0 +1,129 @@
+"""The pictures of a report, with what each shows in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+from attnsim.models.wording import number, time_text
+from attnsim.plots import roofline, timeline, units
+from attnsim.plots.document import Image
+from attnsim.plots.document import Picture as Shown
+from attnsim.plots.files import csv_text
+from attnsim.plots.roofline_data import COLUMNS, Entry, entries, machines, rows
+from attnsim.plots.sheet import DPI
+from attnsim.plots.styles import applied, find_style
+from attnsim.reports.answers import Answered
+from attnsim.reports.sentences import unit_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LOOKS = ((True, True), (True, False), (False, True), (False, False))
+"""Dark and narrow, in the order in which a browser looks for the first that suits."""
+
+
+def roofline_picture(case: Answered, name: str) -> Shown:
+    """All predictions of a case under the rooflines of their GPUs, numbered as in its table."""
+    gpus, predictions = case.machines, case.predictions
+    drawn = machines(gpus, predictions)
+    shown = entries(drawn, predictions)
+
+    def draw(style: str, _: str) -> Figure:
+        return roofline.roofline_page(gpus, predictions, style=style, width="column")[0]
+
+    points = " ".join(_point(one, drawn[one.machine].label) for one in shown if one.points)
+    return Shown(
+        name=name,
+        caption=f"{case.case.label}. {' '.join(roofline.caption_lines(drawn, shown))}",
+        alt=f"Rooflines of {_listed([one.label for one in drawn])}, useful FLOP/s over FLOPs a byte. {points}",
+        images=_images(draw, narrow=False),
+        table=csv_text(COLUMNS, rows(drawn, shown)).encode(),
+        widest=34,
+    )
+
+
+def _point(entry: Entry, machine: str) -> str:
+    rate, roof = entry.flops_per_s or 0.0, entry.roof_flops_per_s or 1.0
+    hbm = entry.points.get("hbm")
+    at = f" at {number(hbm.intensity)} FLOPs a byte of HBM" if hbm else ""
+    return (
+        f"{entry.number}, {entry.prediction.algorithm} on {machine}: {number(rate / 1e12)} TFLOP/s{at}, "
+        f"{100 * rate / roof:.0f} % of its roof, bound by {unit_text(entry.bound)}."
+    )
+
+
+def units_picture(case: Answered, name: str) -> Shown | None:
+    """Busy times of the units on the unchanged GPUs; None where nothing fits their memory."""
+    predictions = [one for one in case.predictions if not one.changes and one.tiles != "retuned"]
+    if not any(one.time_s for one in predictions):
+        return None
+    drawn = units.units(predictions)
+    bare = replace(drawn, title="", caption="")  # the page has them as text
+    told = " ".join(
+        f"{one.algorithm} on {one.gpu} takes {time_text(one.time_s)}: "
+        + ", ".join(
+            f"{unit_text(unit)} {100 * busy / (one.time_s or 1.0):.0f} %"
+            for unit, busy in one.units_s.items()
+            if unit in units.UNITS and busy
+        )
+        + "."
+        for one in predictions
+        if one.time_s
+    )
+    return Shown(
+        name=name,
+        caption=f"{drawn.title}. {drawn.caption}",
+        alt=f"Bars: the share of each call's time in which a unit is busy. {told}",
+        images=_images(bare.figure, narrow=True),
+        table=csv_text(drawn.columns, drawn.rows).encode(),
+    )
+
+
+def timeline_picture(case: Answered, name: str) -> Shown | None:
+    """The first turns of one SM, a panel an algorithm; None where nothing was traced."""
+    named = [(title, one) for title, one in case.traces if any(kernel.slices for kernel in one.kernels)]
+    if not named:
+        return None
+    titles, found = [title for title, _ in named], [one for _, one in named]
+    figure, table = timeline.timeline_page(titles, found)
+    told = []
+    for title, one in named:
+        kernel = max(one.kernels, key=lambda item: item.time_s)
+        counted = {unit: sum(piece.unit == unit for piece in kernel.slices) for unit in timeline.LANES}
+        busiest = ", ".join(f"{unit} {count}" for unit, count in counted.items() if count)
+        told.append(
+            f"{title}: {kernel.name}, {kernel.blocks_per_sm} blocks an SM, operations noted by unit: {busiest}."
+        )
+    return Shown(
+        name=name,
+        caption=f"What one SM of {case.machines[0].id} does first, by unit: {case.case.label}. Bars that stand above "
+        "one another at the same time overlap.",
+        alt=f"Bars on the tracks {_listed(timeline.LANES)} over microseconds. {' '.join(told)}",
+        images=(Image(_png(figure, 150)),),
+        table=csv_text(timeline.COLUMNS, table).encode(),
+        widest=68,
+    )
+
+
+def _images(draw: Callable[[str, str], Figure], narrow: bool) -> tuple[Image, ...]:
+    found = []
+    for dark, small in LOOKS:
+        if small and not narrow:
+            continue
+        style, width = "dark" if dark else "light", "column" if small else "page"
+        with applied(find_style(style)):
+            found.append(Image(_png(draw(style, width), DPI[width if narrow else "column"]), dark, small))
+    return tuple(found)
+
+
+def _png(figure: Figure, dpi: int) -> bytes:
+    out = BytesIO()
+    figure.savefig(out, format="png", dpi=dpi)
+    return out.getvalue()
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,136 @@
+"""The short answer, and what bounds a call, as sentences with their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnsim.api.explaining import Explanation
+from attnsim.api.levers import BETTER
+from attnsim.api.prediction import Prediction
+from attnsim.models.gpu import Gpu
+from attnsim.models.wording import bound_text, interval_text, number, time_text, times_text
+from attnsim.reports.answers import Answer, Answered, base_of, fastest, machine_name
+
+SAME = 1.005
+"""Ratio of times below which two are said to be equal."""
+
+
+def short_answer(case: Answered) -> list[str]:
+    """A sentence or two for each GPU: what is fastest, by how much, how sure."""
+    found = []
+    for gpu in case.machines:
+        here = [one for one in case.answers if one.gpu == gpu and one.prediction is not None]
+        best = fastest(here)
+        if best is None or best.prediction is None:
+            found.append(f"On {machine_name(gpu.id, gpu.changes)} nothing fits the memory.")
+        elif gpu.changes:
+            found.append(_changed(case, gpu, here))
+        else:
+            found.append(_fastest(best, best.prediction, here))
+    return found
+
+
+def timed_text(one: Prediction) -> str:
+    """Time with its interval: "4.33 ms (90 % range 3.9-4.8)"."""
+    return f"{time_text(one.time_s)} (90 % range {interval_text(one.time_low_s, one.time_high_s, one.time_s)})"
+
+
+def _fastest(best: Answer, found: Prediction, here: Sequence[Answer]) -> str:
+    others = [one for one in here if one.question.algorithm != best.question.algorithm]
+    name = f"{best.question.algorithm} ({found.implementation})"
+    text = f"On {best.machine} {name} takes {timed_text(found)}"
+    timed = sorted((one for one in others if one.time_s and one.exact), key=lambda one: one.time_s or 0.0)
+    compared = [_compared((one.time_s or 0.0) / (found.time_s or 1.0), one) for one in timed]
+    text += f": {', '.join(compared)}." if compared else "."
+    large = dict.fromkeys(one.question.algorithm for one in others if one.prediction and not one.prediction.fits)
+    if large:
+        text += f" {', '.join(large)}: too large for the memory."
+    if not best.exact:
+        text += f" {best.question.algorithm} computes something else than softmax attention."
+    for one in others:
+        if best.exact and not one.exact and one.time_s and one.time_s < (found.time_s or 0.0):
+            text += (
+                f" {one.question.algorithm} takes {time_text(one.time_s)}, but computes something else than softmax "
+                "attention."
+            )
+    return f"{text} Trust: {found.trust.level}, {found.trust.reason.split('; ')[0]}."
+
+
+def _compared(ratio: float, one: Answer) -> str:
+    times = "" if ratio < SAME else f"{times_text(ratio)} "
+    return f"{times}as fast as {one.question.algorithm} ({time_text(one.time_s)})"
+
+
+def _changed(case: Answered, gpu: Gpu, here: Sequence[Answer]) -> str:
+    """What a change does for the algorithm that is fastest without it, on both tiles."""
+    name = machine_name(gpu.id, gpu.changes)
+    before = fastest([one for one in case.answers if one.gpu and one.gpu.id == gpu.id and not one.gpu.changes])
+    if before is None or before.prediction is None:
+        best = fastest(here)
+        assert best is not None and best.prediction is not None
+        return _fastest(best, best.prediction, here)
+    mine = [one for one in here if base_of(one, case.answers) and one.question.algorithm == before.question.algorithm]
+    parts = [text for one in mine if (text := _gain(one, base_of(one, case.answers)))]
+    if not parts:
+        return f"On {name} {before.question.algorithm} does not fit."
+    trust = next(one.prediction.trust for one in mine if one.prediction is not None)
+    others = [item for item in trust.reason.split("; ") if not item.startswith("hypothetical GPU")]
+    reason = f", {others[0]}" if others else ", nobody has measured this GPU"
+    return f"On {name} {before.question.algorithm} takes {'; '.join(parts)}. Trust: {trust.level}{reason}."
+
+
+def _gain(one: Answer, base: Answer | None) -> str:
+    """Time of a call on a changed GPU over the same on the unchanged one; "" where either does not fit."""
+    now, old = one.prediction, base.prediction if base else None
+    if now is None or old is None or not now.time_s or not old.time_s:
+        return ""
+    tile = {"retuned": f"with the best tile that fits ({now.tile}) ", "shipped": ""}.get(now.tiles, f"on {now.tile} ")
+    apart = (now.time_high_s or 0.0) < (old.time_low_s or 0.0) or (old.time_high_s or 0.0) < (now.time_low_s or 0.0)
+    whose = "" if now.implementation == old.implementation else f" by {now.implementation}"
+    return (
+        f"{tile}{timed_text(now)}{whose}, {times_text(old.time_s / now.time_s)} as fast as the unchanged GPU; the ranges "
+        f"{'do not overlap' if apart else 'overlap'}"
+    )
+
+
+def bound_sentences(found: Explanation) -> list[str]:
+    """What bounds a call, and what would have to change for the bound to move."""
+    one, turn = found.prediction, found.turn
+    whole = one.time_s or 1.0
+    shares = {lever.unit: lever.share for lever in found.levers if lever.share is not None}
+    lines = []
+    if turn is None:
+        lines.append(
+            {
+                "launch": "Launches take more than half of the time.",
+                "latency": "No unit is busy for 35 % of the time: latency bounds it.",
+            }.get(one.bound or "", f"Bound by {unit_text(one.bound)}.")
+        )
+    else:
+        lines.append(
+            f"Bound by {unit_text(turn.unit)}, busy {100 * (shares[turn.unit] or 0.0):.0f} % of the time; next is "
+            f"{unit_text(turn.next_unit)}, {100 * (shares[turn.next_unit] or 0.0):.0f} %."
+        )
+        lines.append(
+            f"With {turn.figure} {times_text(turn.factor)} the two are equally busy and the call takes "
+            f"{time_text(turn.time_s)} ({times_text(turn.speedup)}); beyond that {unit_text(turn.bound)} would bound "
+            "it."
+        )
+    best = max(found.levers, key=lambda lever: lever.speedup, default=None)
+    if best is not None:
+        lines.append(f"Of all figures {best.figure} {BETTER:g} times as good gains most, {times_text(best.speedup)}.")
+    waits, launches = (100 * (part or 0.0) / whole for part in (one.exposed_s, one.launch_s))
+    lines.append(f"Warpgroups wait for data {number(waits, 2)} % of the time; launches take {number(launches, 2)} %.")
+    return lines
+
+
+def unit_text(unit: str | None) -> str:
+    """A unit of the replay, as people write it."""
+    return {
+        "tensor": "the tensor cores",
+        "exp": "the exponential unit",
+        "fp32": "the FP32 lanes",
+        "shared_memory": "shared memory",
+        "l2": "L2 bandwidth",
+        "hbm": "HBM bandwidth",
+    }.get(unit or "", bound_text(unit))

@@ -1,0 +1,110 @@
+"""What a report's numbers rest on: the calibrations used, how wrong they are, and the known gaps that apply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from attnsim.api.answering import LIKE
+from attnsim.api.prediction import Prediction
+from attnsim.models.calibration import Calibration, Chosen, choose
+from attnsim.models.gpu import Gpu
+from attnsim.models.implementations import IMPLEMENTATIONS
+from attnsim.reports.answers import Answered
+from attnsim.studies.provenance import calibration_digests
+from attnsim.validation.accuracy import kind_of
+from attnsim.validation.datasets import published_rows
+from attnsim.validation.deviations import Deviation, deviations
+from attnsim.validation.trust import BORROWED, ELSEWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The fitted numbers behind some predictions.
+
+    Parameters
+    ----------
+    prediction : Prediction
+    gpu : Gpu
+    chosen : Chosen
+    """
+
+    prediction: Prediction
+    gpu: Gpu
+    chosen: Chosen
+
+    @property
+    def origin(self) -> str:
+        """Where numbers that are not the implementation's own come from, in the words of the trust; "" if they are."""
+        found = self.chosen.calibration
+        if self.chosen.own or found is None:
+            return ""
+        return ELSEWHERE if found.implementation == self.prediction.implementation else BORROWED
+
+
+def uses(cases: Iterable[Answered]) -> list[Use]:
+    """The numbers of every prediction."""
+    return [
+        Use(one.prediction, one.gpu, choose(one.prediction.implementation, LIKE, one.gpu))
+        for case in cases
+        for one in case.answers
+        if one.prediction is not None and one.gpu is not None
+    ]
+
+
+def calibrations_used(found: Sequence[Use]) -> list[Calibration]:
+    """Each calibration once, in the order of its first use."""
+    every = [one.chosen.calibration for one in found if one.chosen.calibration is not None]
+    return list({(one.implementation, one.architecture): one for one in every}.values())
+
+
+def files_used(found: Sequence[Use]) -> dict[str, str]:
+    """SHA-256 of the calibration files behind the predictions and their intervals, by name."""
+    names = [f"implementations/{one.implementation}.{one.architecture}.yaml" for one in calibrations_used(found)]
+    names += [f"gpus/{one.chosen.gpu_source}.yaml" for one in found if one.chosen.gpu_source]
+    digests = calibration_digests()
+    return {name: digests[name] for name in dict.fromkeys([*sorted(names), "trust.yaml"])}
+
+
+def residuals(calibration: Calibration) -> dict[str, dict[str, Any]]:
+    """Of each split ("band", "head_dim"): `rows`, and `spread`, `bias`, `quantiles` of log(measured / predicted)."""
+    import yaml
+
+    name = f"{calibration.implementation}.{calibration.architecture}.yaml"
+    where = resources.files("attnsim.models").joinpath("calibrations", "implementations", name)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    found: dict[str, dict[str, Any]] = yaml.load(where.read_text("utf-8"), Loader=loader)["residuals"]
+    return found
+
+
+def applying(found: Sequence[Use]) -> list[Deviation]:
+    """The known gaps that these predictions may share, in the order of the list."""
+    used = calibrations_used(found)
+    pairs = {(one.implementation, one.architecture) for one in used}
+    kinds = {
+        kind_of(row)
+        for row in published_rows()
+        if (row.record.name, row.gpu.architecture) in pairs
+        and any(row.case.source in one.sources for one in used if one.implementation == row.record.name)
+    }
+    return [one for one in deviations() if _applies(one, found, kinds)]
+
+
+def _applies(one: Deviation, found: Sequence[Use], kinds: set[str]) -> bool:
+    check = one.check
+    runs = {use.prediction.implementation for use in found}
+    match check["table"]:
+        case "error":
+            return check["what"] in kinds
+        case "hypothetical":
+            far = [use for use in found if use.gpu.changes or use.origin == ELSEWHERE]
+            return check["implementation"] in {use.prediction.implementation for use in far}
+        case "source":
+            return check["implementation"] in runs
+        case "serving":
+            here = {(IMPLEMENTATIONS[use.prediction.implementation].name, use.gpu.base_id) for use in found}
+            return (check["implementation"], check["gpu"]) in here
+        case _:
+            return check["kind"] in {use.origin for use in found}

@@ -1,0 +1,155 @@
+"""Closed-form answers to a chunk of points: group them, find each group's plan, estimate all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnsim.api.answering import too_large
+from attnsim.models.errors import InputError
+from attnsim.studies.closed_form import Estimate, Floats, Work, estimate
+from attnsim.studies.figures import RATES, UNREAD, figures, out_of_range
+from attnsim.studies.plans import Plan, plan
+from attnsim.studies.questions import Ints, counts, question
+from attnsim.studies.study import Points
+from attnsim.studies.texts import Texts
+from attnsim.studies.work import MOST_FLOPS, fill, fill_row
+
+LENGTHS = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv")
+"""Fields that do not decide the tile: points that differ in these and in rates share a plan."""
+_LARGEST_CODE = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Closed-form answers.
+
+    Parameters
+    ----------
+    error : Texts
+        Why a point has none; empty where it has.
+    rows : ndarray of int
+        The points that have one, and to which the columns below belong.
+    plans, which : tuple of Plan, ndarray of int
+        Plan of each of them.
+    sizes : dict of str to ndarray
+        Their lengths and widths.
+    gpu : dict of str to ndarray
+        Their GPUs' figures.
+    work : Work
+    estimate : Estimate
+    """
+
+    error: Texts
+    rows: Ints
+    plans: tuple[Plan, ...]
+    which: Ints
+    sizes: dict[str, Ints]
+    gpu: dict[str, Floats]
+    work: Work
+    estimate: Estimate
+
+
+def closed_forms(points: Points, cache: str, launch: str) -> Closed:
+    """Answer points in closed form.
+
+    Parameters
+    ----------
+    points : Points
+    cache : {"warm", "cold"}
+    launch : {"stream", "graph", "kernel"}
+    """
+    error = Texts(points.count)
+    sizes = counts(points)
+    gpu = figures(points)
+    odd = out_of_range(points, gpu) | (sizes["heads_q"] % sizes["heads_kv"] != 0)
+    for row in np.flatnonzero(odd):
+        error.put(row, _refusal(points, int(row)))
+    plans, which = _plans(points, error)
+    work = Work.empty(points.count)
+    _fill(points, work, error, sizes, plans, which, gpu, warm=cache == "warm")
+    _refuse_large(work.peak_bytes, gpu["hbm.capacity"], error)
+    good = error.empty
+    rows = np.flatnonzero(good)
+    if len(rows) < points.count:
+        work, which = work.take(good), which[good]
+        gpu = {key: column[good] for key, column in gpu.items()}
+        sizes = {name: column[good] for name, column in sizes.items()}
+    return Closed(error, rows, plans, which, sizes, gpu, work, estimate(work, gpu, plans, which, launch))
+
+
+def groups(points: Points, alike: Collection[str]) -> Ints:
+    """A number for each point, equal for those that differ in nothing but the axes `alike`."""
+    code = np.zeros(points.count, dtype=np.int64)
+    size = 1
+    for column in points.columns.values():
+        if column.axis.name in alike or len(column.values) == 1:
+            continue
+        if size * len(column.values) > _LARGEST_CODE:
+            code = np.unique(code, return_inverse=True)[1]
+            size = points.count
+        code = code * len(column.values) + column.codes
+        size *= len(column.values)
+    return code
+
+
+def _plans(points: Points, error: Texts) -> tuple[tuple[Plan, ...], Ints]:
+    """The groups' plans and the plan of each point; -1, with the reason in `error`, where there is none."""
+    rows = np.flatnonzero(error.empty)
+    alike: tuple[str, ...] = (*LENGTHS, *RATES, *UNREAD)
+    if "split-kv" in points.columns["algorithm"].values:  # refused where there are many queries
+        alike = tuple(name for name in alike if name != "seq_q")
+    _, first, group = np.unique(groups(points, alike)[rows], return_index=True, return_inverse=True)
+    plans: list[Plan] = []
+    plan_of = np.full(len(first), -1, dtype=np.int64)
+    for number, row in enumerate(rows[first]):
+        try:
+            plans.append(plan(question(points, int(row))))
+            plan_of[number] = len(plans) - 1
+        except InputError as problem:
+            error.put(rows[group == number], str(problem))
+    which = np.full(points.count, -1, dtype=np.int64)
+    which[rows] = plan_of[group]
+    return tuple(plans), which
+
+
+def _fill(
+    points: Points, work: Work, error: Texts, sizes: dict[str, Ints], plans: tuple[Plan, ...], which: Ints,
+    gpu: dict[str, Floats], *, warm: bool,
+) -> None:  # fmt: skip
+    good = error.empty
+    dense = np.prod([sizes[name].astype(np.float64) for name in ("batch", "heads_q", "seq_q", "seq_kv")], axis=0)
+    small = 2 * dense * (sizes["head_dim"] + sizes["head_dim_v"]) <= MOST_FLOPS
+    known = np.array([*(item.vectorised for item in plans), False])[which] & good & small
+    if known.any():
+        same = groups(points, (*RATES, *UNREAD))
+        fill(work, np.flatnonzero(known), same, sizes, plans, which, gpu, warm)
+    for row in np.flatnonzero(good & ~known):
+        asked = question(points, int(row))
+        try:
+            fill_row(work, int(row), asked, plans[which[row]], asked.machine(), warm)
+        except InputError as problem:
+            error.put(row, str(problem))
+
+
+def _refuse_large(peak: Floats, capacity: Floats, error: Texts) -> None:
+    """Say of calls that do not fit the memory how large they are, to the three digits that are shown: few differ."""
+    large = np.flatnonzero(error.empty & (peak > capacity))
+    unit = 10.0 ** (np.floor(np.log10(peak[large])) - 2)
+    rounded = np.round(peak[large] / unit) * unit
+    pairs, which = np.unique(np.stack([rounded, capacity[large]]), axis=1, return_inverse=True)
+    codes = [error.code(too_large(*pair)) for pair in pairs.T.tolist()]
+    error.codes[large] = np.array(codes, dtype=np.int64)[which]
+
+
+def _refusal(points: Points, row: int) -> str:
+    """What is wrong with a point whose figures or heads are."""
+    asked = question(points, row)
+    try:
+        asked.machine()
+        asked.workload()
+    except InputError as problem:
+        return str(problem)
+    raise LookupError(f"point {points.first + row} was refused without a reason")

@@ -1,0 +1,179 @@
+"""Times of many points at once, in closed form.
+
+The estimate is the one that sorts tiles before they are replayed (``attnsim.api.building``), with whole columns in
+place of one schedule: the busiest of the tensor and the vector units, slowed by the other as the replay would, the
+latencies of inner steps and blocks shared by the residents of an SM, whole waves, and no faster than the L2 or the HBM
+as a whole (the roofline of Williams, Waterman and Patterson, CACM 52(4), 2009, at fitted rates); then launches. What it
+leaves out is in :mod:`attnsim.studies.uncertainty`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.simulator.memory import KNEE
+from attnsim.studies.plans import Plan
+
+Floats = NDArray[np.float64]
+
+UNITS = ("tensor", "exp", "fp32", "shared_memory", "l2", "hbm", "launch")
+"""What may bound a point, as the replay names it."""
+RAGGED_WAVES = 8
+"""Waves from which on the last one's emptiness no longer matters, as in ``attnsim.api.building``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What each point asks of the GPU's units, a column each.
+
+    Parameters
+    ----------
+    flops, smem_bytes, exps, lanes : ndarray
+        Tensor FLOPs as executed, operand bytes from shared memory, exponentials, FP32-lane instructions.
+    steps, blocks : ndarray
+        Waits for an inner step, and thread blocks, of the kernel with most FLOPs.
+    l2_bytes, hbm_read_bytes, hbm_write_bytes, peak_bytes : ndarray
+    pass_l2_bytes, pass_hbm_bytes : ndarray
+        Of them, those of kernels that multiply nothing, which run before or after those that do.
+    """
+
+    flops: Floats
+    smem_bytes: Floats
+    exps: Floats
+    lanes: Floats
+    steps: Floats
+    blocks: Floats
+    l2_bytes: Floats
+    hbm_read_bytes: Floats
+    hbm_write_bytes: Floats
+    peak_bytes: Floats
+    pass_l2_bytes: Floats
+    pass_hbm_bytes: Floats
+
+    @classmethod
+    def empty(cls, count: int) -> Work:
+        """Columns of NaN to be filled."""
+        return cls(*(np.full(count, np.nan) for _ in fields(cls)))
+
+    def take(self, rows: NDArray[np.bool_]) -> Work:
+        """Some of the points."""
+        return Work(*(getattr(self, item.name)[rows] for item in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Closed-form answers, a column each.
+
+    Parameters
+    ----------
+    time_s : ndarray
+    bound : ndarray of int
+        Index into `UNITS`.
+    units_s : ndarray, shape [UNITS, points]
+        Busy seconds of each unit.
+    compute_s : ndarray
+        Tensor and vector units together, with latencies and whole waves.
+    waves : ndarray
+    """
+
+    time_s: Floats
+    bound: NDArray[np.int64]
+    units_s: Floats
+    compute_s: Floats
+    waves: Floats
+
+
+def kept(footprint: Floats, capacity: Floats) -> Floats:
+    """:func:`attnsim.simulator.memory.kept` of columns."""
+    low, high = KNEE
+    return np.asarray(np.clip((high - footprint / capacity) / (high - low), 0.0, 1.0))
+
+
+def estimate(
+    work: Work, gpu: Mapping[str, Floats], plans: Sequence[Plan], which: NDArray[np.int64], launch: str
+) -> Estimate:
+    """Times of points.
+
+    Parameters
+    ----------
+    work : Work
+    gpu : mapping of str to ndarray
+        Figures from :func:`attnsim.studies.figures.figures`.
+    plans : sequence of Plan
+    which : ndarray of int
+        Plan of each point.
+    launch : {"stream", "graph", "kernel"}
+    """
+    of = _Spread(plans, which)
+    clk = 1 / (gpu["clock.sustained"] * of.gpu("clock_fraction"))
+    sms = gpu["sm.count"]
+    flop = clk / (_tensor_rate(plans, which, gpu) * of.fitted("tensor_efficiency"))
+    exp_s = work.exps * clk / gpu["sm.exp_rate"]
+    fp32_s = work.lanes * clk / (gpu["sm.fp32_rate"] / 2)
+    smem_s = work.smem_bytes * clk / gpu["sm.shared_memory_bandwidth"]
+    tensor = np.maximum(work.flops * flop + of.fitted("smem_exposed") * smem_s, smem_s)
+    vector = exp_s + fp32_s
+    busy = np.maximum(tensor, vector) + of.fitted("interference") * np.minimum(tensor, vector)
+    slots = sms * of.plan("blocks_per_sm")
+    waves = work.blocks / slots
+    latency = (work.steps * of.fitted("step_clks") + work.blocks * of.fitted("block_clks")) * clk / slots
+    split, persistent = of.plan("split"), of.main("persistent")
+    whole = np.where(
+        (split > 0) | (persistent > 0) & (waves > 1) | (waves >= RAGGED_WAVES), 1.0, np.ceil(waves) / waves
+    )
+    compute = (busy / sms + latency) * whole
+    l2_s = 1 / (gpu["l2.bandwidth"] * of.gpu("l2_fraction"))
+    share = of.gpu("hbm_fraction")  # 0 where nothing was fitted
+    share = np.where(share > 0, share, gpu["hbm.achievable_fraction"])
+    hbm_s = 1 / (gpu["hbm.bandwidth"] * share)
+    hbm_bytes = work.hbm_read_bytes + work.hbm_write_bytes
+    l2, hbm = work.l2_bytes * l2_s, hbm_bytes * hbm_s
+    passes = np.maximum(work.pass_l2_bytes * l2_s, work.pass_hbm_bytes * hbm_s)
+    beside = np.maximum((work.l2_bytes - work.pass_l2_bytes) * l2_s, (hbm_bytes - work.pass_hbm_bytes) * hbm_s)
+    launches = np.zeros_like(clk)
+    if launch != "kernel":
+        launches = of.plan("kernels") * gpu[f"launch.{launch}"] * of.gpu("launch_scale") + of.fitted("call_s")
+    time = np.maximum(compute, beside) + passes + launches
+    units = np.stack([work.flops * flop / sms, exp_s / sms, fp32_s / sms, smem_s / sms, l2, hbm, launches])
+    bound = units[:-1].argmax(axis=0)
+    bound = np.where(launches > 0.5 * time, UNITS.index("launch"), bound)
+    return Estimate(time, bound, units, compute, waves)
+
+
+def _tensor_rate(plans: Sequence[Plan], which: NDArray[np.int64], gpu: Mapping[str, Floats]) -> Floats:
+    """FLOPs per SM and clock on each point's instruction path."""
+    rate = np.empty(len(which))
+    for dtype in {item.main.dtype for item in plans}:
+        here = np.array([item.main.dtype == dtype for item in plans])[which]
+        rate[here] = gpu["sm.fp32_rate" if dtype == "fp32" else f"tensor.{dtype}"][here]
+    synchronous = np.array([item.main.path == "mma_sync" for item in plans])[which]
+    slowed = np.array([item.numbers.implementation.extra if item.main.slowed_by_extra else 1.0 for item in plans])[
+        which
+    ]
+    return np.asarray(np.where(synchronous, rate * gpu["tensor.mma_sync_fraction"], rate) / slowed)
+
+
+class _Spread:
+    """Numbers of the plans, one a point."""
+
+    def __init__(self, plans: Sequence[Plan], which: NDArray[np.int64]) -> None:
+        self.plans, self.which = plans, which
+
+    def plan(self, name: str) -> Floats:
+        return self._column([float(getattr(item, name)) for item in self.plans])
+
+    def main(self, name: str) -> Floats:
+        return self._column([float(getattr(item.main, name)) for item in self.plans])
+
+    def fitted(self, name: str) -> Floats:
+        return self._column([float(getattr(item.numbers.implementation, name)) for item in self.plans])
+
+    def gpu(self, name: str) -> Floats:
+        return self._column([float(getattr(item.numbers.gpu, name) or 0.0) for item in self.plans])
+
+    def _column(self, values: list[float]) -> Floats:
+        return np.array(values)[self.which]

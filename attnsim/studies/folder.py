@@ -1,0 +1,166 @@
+"""The folder of a sweep: what it was made of, its finished chunks, and the lock of the process that writes it.
+
+``manifest.json`` says which inputs the chunks answer; ``points/part-00000.parquet`` is a finished chunk, written under
+another name and then renamed, so that whatever stops the process, a part is whole or not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from attnsim.models.errors import InputError
+from attnsim.studies.provenance import inputs_of
+from attnsim.studies.study import Study
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MANIFEST, LOCK, PARTS = "manifest.json", "lock", "points"
+FORMAT = 1
+_TEMPORARY = ".tmp"
+
+
+class Folder:
+    """A sweep's results on disk.
+
+    Parameters
+    ----------
+    path : str or Path
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.parts = self.path / PARTS
+
+    def part(self, number: int) -> Path:
+        """File of a chunk."""
+        return self.parts / f"part-{number:06d}.parquet"
+
+    def done(self) -> set[int]:
+        """Numbers of the finished chunks."""
+        return {int(path.stem.removeprefix("part-")) for path in self.parts.glob("part-??????.parquet")}
+
+    def manifest(self) -> dict[str, Any]:
+        """What the chunks here answer.
+
+        Raises
+        ------
+        InputError
+            When there is none, or it cannot be read.
+        """
+        path = self.path / MANIFEST
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError(
+                f"{self.path} holds no sweep: no {MANIFEST}; give the folder of `attnsim sweep --out`"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read: {_reason(error)}; give another folder") from None
+        if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("inputs"), dict):
+            raise InputError(f"{path} is not the manifest of a sweep of this version; give another folder")
+        return found
+
+    @contextlib.contextmanager
+    def opened(self, study: Study) -> Iterator[None]:
+        """Hold the folder for a study: locked, its manifest written or found to be of the same inputs.
+
+        Raises
+        ------
+        InputError
+            When another process holds it, when it is of other inputs, or cannot be written.
+        """
+        try:
+            self.parts.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be made: {_reason(error)}") from None
+        with self._locked():
+            for left in self.parts.glob(f".*{_TEMPORARY}"):  # of a process that was killed
+                left.unlink(missing_ok=True)
+            self._claim(study)
+            yield
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        # The system drops an flock with its process, however that ends; pid and host are for the message.
+        import fcntl
+
+        path = self.path / LOCK
+        try:
+            file = path.open("a+", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{path} cannot be written: {_reason(error)}") from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                holder = file.read(200).strip() or "another process"
+                raise InputError(
+                    f"{self.path} is being written by {holder}; wait for it, or give another folder"
+                ) from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+            yield
+
+    def _claim(self, study: Study) -> None:
+        inputs = inputs_of(study)
+        if not (self.path / MANIFEST).exists():
+            if self.done():
+                raise InputError(f"{self.path} holds parts without a {MANIFEST}; give another folder")
+            text = json.dumps({"format": FORMAT, "title": study.title, "inputs": inputs}, indent=1, ensure_ascii=False)
+            self._write(self.path / MANIFEST, lambda file: file.write(f"{text}\n".encode()))
+            return
+        there = self.manifest()["inputs"]
+        differing = [name for name in inputs if there.get(name) != inputs[name]]
+        if differing:
+            raise InputError(
+                f"{self.path} holds results of other inputs: {', '.join(differing)} differ; give another folder, or "
+                "delete this one"
+            )
+
+    def write(self, number: int, table: pa.Table) -> None:
+        """Write a chunk, whole or not at all.
+
+        Raises
+        ------
+        InputError
+            When it cannot be written, a full disk included.
+        """
+        import pyarrow.parquet as pq
+
+        self._write(self.part(number), lambda file: pq.write_table(table, file, compression="zstd"))
+
+    def _write(self, path: Path, fill: Any) -> None:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+        try:
+            try:
+                with temporary.open("xb") as file:
+                    fill(file)
+                    _to_disk(file)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            advice = (
+                "free some space and give the same command again" if error.errno == errno.ENOSPC else "nothing is lost"
+            )
+            raise InputError(f"{path} cannot be written: {_reason(error)}; {advice}") from None
+
+
+def _to_disk(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) else None
+    return text or " ".join(str(error).split())

@@ -1,0 +1,212 @@
+"""The space of a search over hardware: which figures vary, what is not allowed, what is to be small."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.gpu_fields import FIELDS, field_of, nearest, shown
+from attnsim.models.units import parse_quantity
+
+RESULTS = {"time": "s", "energy": "J", "power": "W"}
+"""What a search can limit and minimise beside a GPU's figures, and its unit."""
+FINE = 64
+"""Steps of a range that names none and does not count something."""
+_JOULES = re.compile(r"\s*(\d+(?:\.\d*)?(?:e[+-]?\d{1,3})?|\.\d+)\s*(k|m|u|)J\s*")
+_JOULE_SCALES = {"k": 1e3, "": 1.0, "m": 1e-3, "u": 1e-6}
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A figure and the values it may take.
+
+    Parameters
+    ----------
+    key : str
+    values : tuple of float
+        Ascending, SI units.
+    """
+
+    key: str
+    values: tuple[float, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Range:
+        """Read ``sm.count=100:200`` or ``sm.shared_memory=96KiB:256KiB:32KiB`` (low : high : step), or a list.
+
+        Without a step, figures that count go in steps of one and others in `FINE` steps; ``hbm.bandwidth=3TB/s,6TB/s``
+        lists values.
+
+        Raises
+        ------
+        InputError
+        """
+        key, equals, given = (part.strip() for part in text.partition("="))
+        if not (key and equals and given):
+            raise InputError(f"--vary {shown(text)} is not KEY=LOW:HIGH[:STEP]; write --vary sm.count=100:200")
+        field = field_of(key)
+        if field.unit == "bool":
+            raise InputError(f"--vary {key}: a feature does not vary; give a figure such as sm.count")
+        parts = given.split(":") if ":" in given else given.split(",")
+        ends, steps = (parts[:2], parts[2:]) if ":" in given else (parts, [])
+        try:
+            numbers = [field.parse(part.strip()) for part in ends]
+            step = parse_quantity(steps[0], field.unit) if steps else 1.0
+        except InputError as error:
+            raise InputError(f"--vary {key} {error}") from None
+        if ":" not in given:
+            return cls(key, tuple(sorted(set(numbers))))
+        low, high = numbers
+        if len(steps) > 1 or low > high or step <= 0:
+            raise InputError(f"--vary {shown(text)}: give LOW:HIGH or LOW:HIGH:STEP, LOW not above HIGH, STEP above 0")
+        if not steps and not (field.integer and field.unit == "1"):
+            step = (high - low) / FINE
+        if step == 0:
+            return cls(key, (low,))
+        number = math.floor((high - low) / step + 1e-9)
+        if number > 1_000_000:
+            raise InputError(f"--vary {shown(text)} has {number} values; allowed: a million; give a larger step")
+        values = [low + step * i for i in range(number + 1)]
+        return cls(key, tuple(dict.fromkeys(float(round(one)) if field.integer else one for one in values)))
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a machine may not exceed, or must reach: ``power<=700 W``.
+
+    Parameters
+    ----------
+    name : str
+        Of `RESULTS` or a figure's key.
+    sign : {"<=", ">="}
+    value : float
+        SI units.
+    text : str
+        As given.
+    """
+
+    name: str
+    sign: str
+    value: float
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> Limit:
+        """Read a limit.
+
+        Raises
+        ------
+        InputError
+        """
+        match = re.fullmatch(r"\s*([a-z0-9_.]+)\s*(<=|>=)\s*(.+?)\s*", text)
+        if match is None:
+            raise InputError(f"--limit {shown(text)} is not NAME<=VALUE or NAME>=VALUE; write --limit 'power<=700 W'")
+        name, sign, given = match.groups()
+        check_name(name, "--limit")
+        try:
+            value = _result(given, RESULTS[name]) if name in RESULTS else FIELDS[name].parse(given)
+        except InputError as error:
+            raise InputError(f"--limit {name} {error}") from None
+        return cls(name, sign, value, f"{name} {sign} {given}")
+
+    def excess(self, value: float) -> float:
+        """How far a value is beyond the limit, relative to it; 0 within."""
+        if _OPERATORS[self.sign](value, self.value):
+            return 0.0
+        return abs(value - self.value) / max(abs(self.value), 1e-30)
+
+
+def _result(given: str, unit: str) -> float:
+    if unit != "J":
+        return parse_quantity(given, unit)
+    match = _JOULES.fullmatch(given)
+    if match is None:
+        raise InputError(f"is {shown(given)}; write joules such as '5 J' or '20 mJ'")
+    return float(match[1]) * _JOULE_SCALES[match[2]]
+
+
+def check_name(name: str, flag: str) -> None:
+    """Refuse what is neither a result nor a figure.
+
+    Raises
+    ------
+    InputError
+    """
+    if name not in RESULTS and name not in FIELDS:
+        raise InputError(f"{flag} {shown(name)} is not known; {nearest(name, (*RESULTS, *FIELDS))}")
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Machines to be searched.
+
+    Parameters
+    ----------
+    gpu : Gpu
+        From which they start.
+    ranges : tuple of Range
+    limits : tuple of Limit
+    """
+
+    gpu: Gpu
+    ranges: tuple[Range, ...]
+    limits: tuple[Limit, ...]
+
+    @classmethod
+    def read(cls, gpu: Gpu, vary: Sequence[str], limits: Sequence[str]) -> Space:
+        """From the words of a question.
+
+        Raises
+        ------
+        InputError
+            Also when a limit on a figure leaves no value.
+        """
+        ranges = tuple(Range.parse(text) for text in vary)
+        keys = [one.key for one in ranges]
+        if not keys:
+            raise InputError("nothing varies; give --vary KEY=LOW:HIGH, such as --vary sm.count=100:200")
+        if len(set(keys)) < len(keys):
+            raise InputError(f"--vary {next(key for key in keys if keys.count(key) > 1)} is given twice; keep one")
+        known = tuple(Limit.parse(text) for text in limits)
+        narrowed = tuple(_narrowed(one, known) for one in ranges)
+        for limit in known:
+            if limit.name in FIELDS and limit.name not in keys and limit.excess(gpu.get(limit.name)):
+                value = FIELDS[limit.name].show(gpu.get(limit.name))
+                raise InputError(f"--limit {limit.text}: {gpu.id} has {value} and it does not vary; vary or --set it")
+        return cls(gpu, narrowed, known)
+
+    @property
+    def size(self) -> int:
+        """Number of machines."""
+        return math.prod(len(one.values) for one in self.ranges)
+
+    def values(self, index: Sequence[int]) -> dict[str, float]:
+        """The figures of a machine by its place in each range."""
+        return {one.key: one.values[at] for one, at in zip(self.ranges, index, strict=True)}
+
+    def machine(self, index: Sequence[int]) -> Gpu:
+        """The machine.
+
+        Raises
+        ------
+        InputError
+            When figures contradict each other.
+        """
+        gpu = self.gpu
+        for key, value in self.values(index).items():
+            gpu = gpu.replace(key, value)
+        return gpu
+
+
+def _narrowed(one: Range, limits: Sequence[Limit]) -> Range:
+    own = [limit for limit in limits if limit.name == one.key]
+    values = tuple(value for value in one.values if not any(limit.excess(value) for limit in own))
+    if not values:
+        raise InputError(f"--limit {own[0].text} leaves no value of --vary {one.key}; widen one of them")
+    return Range(one.key, values)

@@ -1,0 +1,162 @@
+"""What a closed form has to know of a kernel besides lengths and rates: its tile, its occupancy, its work a visit.
+
+Points that differ only in lengths, batch, heads and rates run the same kernels on the same tile. They share a plan,
+read from one small schedule of the implementation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from attnsim.api.answering import LIKE
+from attnsim.api.building import scheduled
+from attnsim.api.choosing import choose_implementation, read_algorithm, read_conditions, under_pattern
+from attnsim.models.calibration import Numbers, choose
+from attnsim.models.cost import forward_tiling
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.implementation import Implementation
+from attnsim.models.mask import Mask
+from attnsim.models.occupancy import occupancy
+from attnsim.models.schedule import Kernel, Schedule
+from attnsim.models.workload import Workload
+from attnsim.studies.figures import RATES, UNREAD, changed
+from attnsim.studies.questions import Question
+
+PREFILL_TOKENS, PREFILL_HEADS, DECODE_KEYS = 1024, 1 << 15, 8192
+"""Sizes of the small schedule: tiles do not ask for them, but keys are split where heads are few and keys many, so
+that a prefill call gets many heads and a decode call few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One group's kernels.
+
+    Parameters
+    ----------
+    record : Implementation
+    numbers : Numbers
+        Fitted numbers of the implementation and the GPU.
+    main : Kernel
+        Of the small schedule, the one with most FLOPs.
+    rows, keys : int
+        Its tile; 0 for unfused attention.
+    packed : bool
+        Whether the query heads of a group share the rows of a tile.
+    split : bool
+        Whether its keys are shared out over blocks until the chip is full.
+    vectorised : bool
+        Whether :func:`attnsim.models.cost_table.costs` has its closed form.
+    mask : Mask
+    element_bytes : int
+    kernels : int
+        Launches of a call.
+    blocks_per_sm : int
+    smem_per_flop, lanes_per_exp, steps_per_flop : float
+        Of the main kernel: bytes of operands from shared memory, FP32-lane instructions of the softmax, and waits for
+        an inner step, over the work that the closed form counts.
+    """
+
+    record: Implementation
+    numbers: Numbers
+    main: Kernel
+    rows: int
+    keys: int
+    packed: bool
+    split: bool
+    vectorised: bool
+    mask: Mask
+    element_bytes: int
+    kernels: int
+    blocks_per_sm: int
+    smem_per_flop: float
+    lanes_per_exp: float
+    steps_per_flop: float
+
+
+def plan(asked: Question) -> Plan:
+    """The plan of the group that a question belongs to.
+
+    Raises
+    ------
+    InputError
+        When the question cannot be answered: no such kernels, a tile that does not fit.
+    """
+    machine = changed(asked.gpu, tuple(change for change in asked.changes if _decides(asked.gpu, change[0])))
+    algorithm = read_algorithm(asked.algorithm)
+    w = under_pattern(algorithm, asked.workload())
+    return _plan(algorithm.name, asked.implementation or None, asked.tile, _small(w, algorithm.name), machine)
+
+
+def _decides(gpu: Gpu, key: str) -> bool:
+    """Whether a figure may decide which kernels run and on what tile."""
+    return key not in (*RATES, *UNREAD) or (key.startswith("tensor.") and gpu.get(key) == 0)
+
+
+def _small(w: Workload, algorithm: str) -> Workload:
+    """The workload cut down to what decides its kernels and their tile."""
+    if w.passes == "decode":
+        return replace(w, batch=1, heads_q=2, heads_kv=1, seq_q=1, seq_kv=DECODE_KEYS)
+    queries = w.seq_q if algorithm == "split-kv" else PREFILL_TOKENS  # which is refused where there are many
+    return replace(w, batch=1, heads_q=PREFILL_HEADS, heads_kv=PREFILL_HEADS, seq_q=queries, seq_kv=PREFILL_TOKENS)
+
+
+@lru_cache(maxsize=4096)
+def _plan(algorithm: str, implementation: str | None, tile: str, small: Workload, machine: Gpu) -> Plan:
+    record = choose_implementation(read_algorithm(algorithm), implementation, small, machine)
+    schedule = build(record, small, machine, tile)
+    main = max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
+    numbers = choose(record.name, LIKE, machine).numbers
+    rows = keys = 0
+    split = packed = False
+    fused = record.family in ("flash-2", "flash-3") and main.name.startswith("flash_fwd")
+    if fused:
+        tiling = forward_tiling(small, schedule, main)
+        rows, keys, split, packed = tiling.rows, tiling.keys, tiling.splits > 1, tiling.pack > 1
+    known = fused or record.form == "benchmark"
+    plain = small.latent is None and not small.dropout
+    flops, exps = max(1, main.total("flops")), max(1, main.total("exps"))
+    lanes = main.total("scores") * numbers.implementation.softmax_instructions + main.total("fp32")
+    return Plan(
+        record=record,
+        numbers=numbers,
+        main=main,
+        rows=rows,
+        keys=keys,
+        packed=packed,
+        split=split,
+        vectorised=known
+        and plain
+        and small.mask.is_band
+        and small.directions == ("fwd",)
+        and record.closed_form is None,
+        mask=small.mask,
+        element_bytes=small.element_bytes,
+        kernels=len(schedule.kernels),
+        blocks_per_sm=occupancy(main, machine).blocks_per_sm,
+        smem_per_flop=main.total("smem_bytes") / flops,
+        lanes_per_exp=lanes / exps if main.total("exps") else 0.0,
+        steps_per_flop=_steps(main) / flops,
+    )
+
+
+def build(record: Implementation, w: Workload, machine: Gpu, tile: str) -> Schedule:
+    """The schedule on the shipped or a given tile.
+
+    Raises
+    ------
+    InputError
+        When the tile is to be retuned, which takes replays, or does not fit.
+    """
+    if tile == "retuned":
+        raise InputError("tile retuned takes replays; write method: replay")
+    conditions = read_conditions("shipped", None if tile == "shipped" else tile, "fast", "warm", "stream")
+    return scheduled(record, w, machine, conditions)
+
+
+def _steps(kernel: Kernel) -> int:
+    return sum(
+        int(n) * sum(op.kind == "delay" and op.tensor == "step" for op in segment.ops)
+        for n, segment in zip(kernel.executions(), kernel.segments, strict=True)
+    )

@@ -1,0 +1,63 @@
+"""What the results of a study depend on: the study, the code and its data, the fitted numbers, the GPUs."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import attnsim
+from attnsim.studies.study import Study
+
+PACKAGES = ("models", "simulator", "validation", "api", "studies")
+"""Where a change may move an answer."""
+_SUFFIXES = (".py", ".yaml", ".csv")
+
+
+def inputs_of(study: Study) -> dict[str, Any]:
+    """Everything that decides the answers, hashed, and the plan of the chunks.
+
+    Returns
+    -------
+    dict
+        ``study``, ``gpus`` (by id), ``version``, ``code``, ``calibrations`` (by file) and ``plan``; two runs whose
+        inputs are equal write the same parts.
+    """
+    gpus = study.axes[0].values
+    return {
+        "study": study.digest(),
+        "gpus": {gpu.id: hashlib.sha256(repr(gpu).encode()).hexdigest() for gpu in gpus},
+        "version": attnsim.__version__,
+        "code": code_digest(),
+        "calibrations": calibration_digests(),
+        "plan": {
+            "points": len(study),
+            "chunk": study.chunk_points,
+            "chunks": study.chunks(),
+            "axes": [axis.column for axis in study.varying] if study.combine == "cartesian" else [],
+        },
+    }
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """SHA-256 of the sources and tables that an answer depends on, calibrations apart."""
+    found = hashlib.sha256()
+    root = Path(str(resources.files("attnsim")))
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*")):
+            name = path.relative_to(root).as_posix()
+            if path.suffix in _SUFFIXES and not name.startswith(("models/calibrations", "validation/measurements")):
+                found.update(f"{name}\n".encode())
+                found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def calibration_digests() -> dict[str, str]:
+    """SHA-256 of each committed calibration, by file."""
+    root = Path(str(resources.files("attnsim.models"))) / "calibrations"
+    files = sorted(root.rglob("*.yaml"))
+    return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -1,0 +1,186 @@
+"""Running a study: chunks through joblib, on this machine or on a cluster, each written as soon as it is there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from attnsim.models.errors import InputError
+from attnsim.studies.answers import answer
+from attnsim.studies.folder import Folder
+from attnsim.studies.study import Chunk, Study
+
+Backend = Literal["local", "dask", "ray"]
+BACKENDS = ("local", "dask", "ray")
+CONNECT_S = 10.0
+"""Seconds that a scheduler is waited for."""
+RESTARTS = 2
+"""Times that a run goes on with new workers after one was killed, if chunks were finished meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a run did.
+
+    Parameters
+    ----------
+    points, chunks : int
+        Of the whole study.
+    found : int
+        Chunks that an earlier run had finished.
+    """
+
+    points: int
+    chunks: int
+    found: int
+
+
+def run(
+    study: Study,
+    out: str | Path,
+    *,
+    jobs: int | None = None,
+    backend: str = "local",
+    scheduler: str = "",
+    told: Callable[[int], None] = lambda points: None,
+) -> Finished:
+    """Answer every point of a study that the folder does not hold yet.
+
+    Parameters
+    ----------
+    study : Study
+    out : str or Path
+        Folder of the results; made if it is missing, continued if it holds chunks of the same inputs.
+    jobs : int, optional
+        Worker processes on this machine; default: as many as it has processors. 1 starts none.
+    backend : {"local", "dask", "ray"}
+        Where chunks are answered. Those of a cluster come back here to be written.
+    scheduler : str
+        Address of the cluster, ``tcp://host:8786``.
+    told : callable
+        Called with the number of points whenever a chunk is there, finished earlier or now.
+
+    Raises
+    ------
+    InputError
+        When the folder is another's or cannot be written, or workers keep dying.
+    """
+    jobs = _jobs(jobs)
+    _check(backend, scheduler)
+    folder = Folder(out)
+    with folder.opened(study):
+        found = folder.done()
+        for number in sorted(found):
+            told(_points(study, number))
+        pending = [number for number in range(study.chunks()) if number not in found]
+        for attempt in range(RESTARTS + 1):
+            left = set(pending)
+            try:
+                for number, table in _answered(study, pending, jobs, backend, scheduler):
+                    folder.write(number, table)
+                    left.remove(number)
+                    told(_points(study, number))
+                break
+            except Exception as error:
+                if not _is_lost_worker(error):
+                    raise
+                if attempt == RESTARTS or len(left) == len(pending):
+                    raise InputError(
+                        f"a worker process was lost ({type(error).__name__}) with {len(left)} of {study.chunks()} "
+                        "chunks left; give the same command again, with fewer --jobs if memory was short"
+                    ) from None
+                pending = sorted(left)
+        return Finished(len(study), study.chunks(), len(found))
+
+
+def _answered(study: Study, pending: list[int], jobs: int, backend: str, scheduler: str) -> Iterator[tuple[int, Any]]:
+    """Chunks with their numbers, in the order in which they are finished."""
+    if not pending or (backend == "local" and (jobs == 1 or len(pending) == 1)):
+        for number in pending:
+            yield _numbered(study, study.chunk(number))
+        return
+    from joblib import Parallel, delayed
+
+    with _cluster(backend, scheduler):
+        workers = Parallel(n_jobs=jobs if backend == "local" else -1, return_as="generator_unordered", batch_size=1)
+        answers: Any = workers(delayed(_numbered)(study, study.chunk(number)) for number in pending)
+        with contextlib.closing(answers):
+            yield from answers
+
+
+def _numbered(study: Study, chunk: Chunk) -> tuple[int, Any]:
+    return chunk.number, answer(study, chunk)
+
+
+@contextlib.contextmanager
+def _cluster(backend: str, scheduler: str) -> Iterator[None]:
+    """Choose joblib's backend for the block."""
+    from joblib import parallel_config
+
+    if backend == "local":
+        yield
+    elif backend == "dask":
+        import distributed
+
+        try:
+            connect: Any = distributed.Client
+            client = connect(scheduler, timeout=CONNECT_S, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"no Dask scheduler answers at {scheduler}: {_first_line(error)}; start one with `dask scheduler`"
+            ) from None
+        with client, parallel_config(backend="dask", client=client):
+            yield
+    else:
+        from importlib import import_module
+
+        ray, register_ray = import_module("ray"), import_module("ray.util.joblib").register_ray
+
+        ray.init(address=scheduler or "auto", ignore_reinit_error=True)
+        register_ray()
+        with parallel_config(backend="ray"):
+            yield
+
+
+def _check(backend: str, scheduler: str) -> None:
+    """Refuse a backend that is not there before anything is computed."""
+    from importlib.util import find_spec
+
+    if find_spec("pyarrow") is None:
+        raise InputError('results are Parquet, which needs pyarrow: pip install "attnsim[datasets]"')
+    if backend not in BACKENDS:
+        raise InputError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
+    if backend == "local" and scheduler:
+        raise InputError(f"scheduler {scheduler} goes with backend dask or ray; leave it out, or add --backend dask")
+    if backend == "dask" and not scheduler:
+        raise InputError("backend dask needs the scheduler's address: --scheduler tcp://host:8786")
+    if backend == "dask" and find_spec("distributed") is None:
+        raise InputError('backend dask needs dask[distributed]: pip install "attnsim[cluster]"')
+    if backend == "ray" and find_spec("ray") is None:
+        raise InputError("backend ray needs ray: pip install ray")
+
+
+def _jobs(jobs: int | None) -> int:
+    if jobs is None:
+        return len(os.sched_getaffinity(0))
+    if jobs < 1:
+        raise InputError(f"jobs is {jobs}; allowed: whole numbers from 1")
+    return jobs
+
+
+def _points(study: Study, number: int) -> int:
+    chunk = study.chunk(number)
+    return chunk.stop - chunk.first
+
+
+def _is_lost_worker(error: Exception) -> bool:
+    """Whether an exception says that a worker died: of loky and of Dask, whose classes need not be installed."""
+    return type(error).__name__ in ("TerminatedWorkerError", "BrokenProcessPool", "KilledWorker")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,244 @@
+"""The best tile for a GPU and a question: every one that fits replayed, and what a short list would have missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from attnsim.api.answering import LIKE
+from attnsim.api.building import REPLAYED_CANDIDATES, fitting, shipped, tunable
+from attnsim.api.choosing import Conditions, choose_implementation, read_algorithm, read_conditions
+from attnsim.kernels.gpu.bench import Bench
+from attnsim.models.algorithms import own_flash
+from attnsim.models.calibration import Numbers, choose
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.implementation import Implementation
+from attnsim.models.schedule import Schedule
+from attnsim.models.workload import Workload
+from attnsim.simulator.replay import replay
+
+STAGES = (1, 2, 3, 4)
+"""Buffers of K and V that are tried beside the implementation's own number."""
+SAMPLES = 30
+LIMIT_S = 0.4
+"""Of a measured tile: samples, and GPU time after which no further burst is begun."""
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One tile, replayed.
+
+    Parameters
+    ----------
+    tile : str
+        In words: rows x keys, warps, stages.
+    time_s : float
+    blocks_per_sm : int
+    limited_by : str
+        What allows no more blocks on an SM.
+    waves : float
+    bound : str
+    own_stages : bool
+        Whether the number of buffers is the implementation's.
+    listed : bool
+        Whether the short list of `--tiles retuned` holds it.
+    shipped : bool
+    """
+
+    tile: str
+    time_s: float
+    blocks_per_sm: int
+    limited_by: str
+    waves: float
+    bound: str
+    own_stages: bool
+    listed: bool
+    shipped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TileSearch:
+    """All tiles that fit, the fastest first.
+
+    Parameters
+    ----------
+    implementation : str
+    tiles : tuple of Tile
+    """
+
+    implementation: str
+    tiles: tuple[Tile, ...]
+
+    @property
+    def best(self) -> Tile:
+        """The fastest of all."""
+        return self.tiles[0]
+
+    @property
+    def shipped(self) -> Tile | None:
+        """The implementation's own choice, None where it does not fit."""
+        return next((one for one in self.tiles if one.shipped), None)
+
+    @property
+    def regret(self) -> float:
+        """Relative time that the short list loses to the best tile with the implementation's stages."""
+        return self._listed / min(one.time_s for one in self.tiles if one.own_stages) - 1
+
+    @property
+    def regret_with_stages(self) -> float:
+        """Relative time that the short list loses to the best of all."""
+        return self._listed / self.best.time_s - 1
+
+    @property
+    def _listed(self) -> float:
+        return min(one.time_s for one in self.tiles if one.listed or one.shipped)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    schedule: Schedule
+    own_stages: bool
+    listed: bool
+    shipped: bool = False
+
+
+def search_tiles(
+    w: Workload, gpu: Gpu, algorithm: str = "flash", *, implementation: str | None = None,
+    stages: Sequence[int] = STAGES, cache: str = "warm", launch: str = "stream", mode: str = "fast",
+    done: Callable[[], object] = _nothing,
+) -> TileSearch:  # fmt: skip
+    """Replay every tile of an implementation that fits a GPU.
+
+    Parameters
+    ----------
+    w : Workload
+        A forward pass or a decode call.
+    gpu : Gpu
+    algorithm, implementation, cache, launch, mode
+        As for `attnsim.predict`.
+    stages : sequence of int
+        Numbers of buffers tried where the implementation's loop can have another.
+    done : callable
+        Called after each replay.
+
+    Raises
+    ------
+    InputError
+        When the implementation has no tile to choose, or none fits.
+    """
+    conditions = read_conditions("shipped", None, mode, cache, launch)
+    record = choose_implementation(read_algorithm(algorithm), implementation, w, gpu)
+    if not tunable(record) or "fwd" not in w.directions or "bwd" in w.directions:
+        raise InputError(f"{record.name} has no forward tile to choose for pass {w.passes}; give fwd or decode")
+    numbers = choose(record.name, LIKE, gpu).numbers
+    entries = _entries(record, w, gpu, numbers, stages)
+    if not entries:
+        raise InputError(f"no tile of {record.name} fits {gpu.id}; take --algorithm naive")
+    found = []
+    for one in entries:
+        found.append(_played(one, gpu, numbers, conditions))
+        done()
+    return TileSearch(record.name, tuple(sorted(found, key=lambda one: one.time_s)))
+
+
+def _entries(record: Implementation, w: Workload, gpu: Gpu, numbers: Numbers, stages: Sequence[int]) -> list[_Entry]:
+    """The tiles to replay, each once: with the implementation's stages, the shipped one, and with other stages."""
+    own = fitting(record, w, gpu, numbers)
+    entries = {
+        one.schedule.tile: _Entry(one.schedule, True, number < REPLAYED_CANDIDATES) for number, one in enumerate(own)
+    }
+    try:
+        schedule = shipped(record, w, gpu)
+        entries[schedule.tile] = _Entry(schedule, True, True, shipped=True)
+    except InputError:
+        pass  # it no longer fits a changed GPU
+    for other in fitting(record, w, gpu, numbers, stages) if stages else ():
+        entries.setdefault(other.schedule.tile, _Entry(other.schedule, False, False))
+    return list(entries.values())
+
+
+def _played(entry: _Entry, gpu: Gpu, numbers: Numbers, conditions: Conditions) -> Tile:
+    result = replay(
+        entry.schedule, gpu, numbers, mode=conditions.mode, cache=conditions.cache, launch=conditions.launch
+    )
+    main = result.main
+    return Tile(
+        entry.schedule.tile, result.time_s, main.blocks_per_sm, main.limited_by, main.waves, result.bound,
+        entry.own_stages, entry.listed, entry.shipped,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTile:
+    """A compiled tile of our own flash kernel: predicted and measured seconds, kernel alone, L2 warm."""
+
+    tile: str
+    predicted_s: float
+    measured_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTiles:
+    """The compiled tiles on the GPU of this machine, the fastest measured first."""
+
+    gpu: str
+    tiles: tuple[MeasuredTile, ...]
+
+    @property
+    def choice(self) -> MeasuredTile:
+        """The one that the model takes."""
+        return min(self.tiles, key=lambda one: one.predicted_s)
+
+    @property
+    def regret(self) -> float:
+        """Relative time that the model's choice loses to the fastest measured."""
+        return self.choice.measured_s / self.tiles[0].measured_s - 1
+
+
+def measure_tiles(w: Workload, bench: Bench | None = None, seed: int = 0) -> MeasuredTiles:
+    """Time every compiled tile of our own flash kernel on the GPU that is here, and predict each.
+
+    Parameters
+    ----------
+    w : Workload
+    bench : Bench, optional
+        By default the GPU of this machine.
+    seed : int
+        Of the inputs.
+
+    Raises
+    ------
+    InputError
+        Without CuPy or a GPU, or where no tile is compiled for the question.
+    """
+    from attnsim.kernels.flash import flash_forward
+    from attnsim.kernels.gpu.bench import attached_bench
+    from attnsim.kernels.gpu.prepared import inputs
+
+    if w.passes != "fwd" or w.head_dim not in own_flash.TILES or w.dtype not in ("fp16", "bf16"):
+        allowed = ", ".join(map(str, own_flash.TILES))
+        raise InputError(f"{own_flash.NAME} is compiled for fwd in fp16 and bf16 with head_dim {allowed}")
+    here = bench or attached_bench(seed)
+    gpu = here.device.gpu
+    numbers = choose(own_flash.NAME, LIKE, gpu).numbers
+    q, k, v = inputs(w, here.random)
+    found = []
+    for rows, keys in dict.fromkeys((tile.rows, tile.keys) for tile in own_flash.TILES[w.head_dim]):
+        shape = (rows, keys)
+        try:
+            schedule = own_flash.build(w, gpu, shape)
+        except InputError:
+            continue  # does not fit this GPU
+
+        def call(shape: tuple[int, int] = shape) -> object:
+            return flash_forward(here.device, q, k, v, mask=w.mask, tile=shape)
+
+        measured = here.watch.time(call, "warm", samples=SAMPLES, limit_s=LIMIT_S)
+        predicted = replay(schedule, gpu, numbers, launch="kernel").time_s
+        found.append(MeasuredTile(schedule.tile, predicted, measured.median_s))
+    return MeasuredTiles(gpu.id, tuple(sorted(found, key=lambda one: one.measured_s)))

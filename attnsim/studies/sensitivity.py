@@ -1,0 +1,256 @@
+"""What a time is sensitive to: local elasticities by the replay, Sobol indices over ranges by the closed form.
+
+An elasticity is ``d log time / d log figure``: -1 where a figure alone decides (twice the bandwidth, half the time), 0
+where it does not matter. Over all rates and bandwidths, and with latencies in clocks following the clock, elasticities
+add up to about -1: a machine twice as fast in everything takes half the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnsim.api import predict
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.gpu_fields import FIELDS
+from attnsim.models.workload import Workload
+from attnsim.studies.axes import Axis
+from attnsim.studies.closed_answers import closed_forms
+from attnsim.studies.closed_form import Floats
+from attnsim.studies.figures import RATES, changed
+from attnsim.studies.study import Column, Points
+
+STEP = 0.05
+"""Relative step of the central differences. Smaller ones fall among the replay's scheduling anomalies, which are of up
+to 2 % (docs/design.md, "Faster is not always faster"); larger ones smear the kinks where another unit takes over."""
+KINK = 0.25
+"""Difference between the elasticities downwards and upwards from which on a kink is reported."""
+SPREAD = 2.0
+"""Factor by which Sobol indices vary each figure, up and down."""
+
+FIGURES = (
+    "sm.count", "clock.sustained", "tensor.{dtype}", "tensor.mma_sync_fraction", "sm.exp_rate", "sm.fp32_rate",
+    "sm.shared_memory_bandwidth", "l2.bandwidth", "l2.capacity", "l2.latency", "hbm.bandwidth", "hbm.latency",
+    "launch.{launch}",
+)  # fmt: skip
+"""Figures that a replay on shipped tiles depends on. Left out: what a block may hold (shared memory, registers,
+threads), which moves nothing until a tile no longer fits, and `clock.tensor`, which the sustained clock follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elasticity:
+    """How a time answers to one figure.
+
+    Parameters
+    ----------
+    figure : str
+    value : float
+        SI units.
+    elasticity : float
+        ``d log time / d log figure``, central difference.
+    down, up : float or None
+        One-sided, over the step below and above; None where the step leaves the allowed range.
+    """
+
+    figure: str
+    value: float
+    elasticity: float
+    down: float | None
+    up: float | None
+
+    @property
+    def kink(self) -> bool:
+        """Whether the two sides differ: another unit takes over here, or the number of waves changes."""
+        return self.down is not None and self.up is not None and abs(self.up - self.down) > KINK
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Share of a figure in the variance of log time.
+
+    Parameters
+    ----------
+    figure : str
+    first : float
+        Of the figure alone.
+    total : float
+        With all its interactions.
+    """
+
+    figure: str
+    first: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The question that is varied; fields as for `attnsim.api.predict`."""
+
+    workload: Workload
+    gpu: Gpu
+    algorithm: str = "flash"
+    implementation: str | None = None
+    tile: str = "shipped"
+    cache: str = "warm"
+    launch: str = "stream"
+
+    def time_s(self, gpu: Gpu) -> float:
+        """Replayed time on a GPU.
+
+        Raises
+        ------
+        InputError
+            When it cannot be answered, or does not fit the memory.
+        """
+        answer = predict(
+            self.workload,
+            gpu,
+            self.algorithm,
+            implementation=self.implementation,
+            tile=None if self.tile == "shipped" else self.tile,
+            cache=self.cache,
+            launch=self.launch,
+            baseline=False,
+        )
+        if answer.time_s is None:
+            raise InputError(answer.notes[0])
+        return answer.time_s
+
+    def figures(self) -> list[str]:
+        """The figures of `FIGURES` that this GPU and launch have."""
+        dtype = self.workload.dtype
+        names = [name.format(dtype=dtype, launch=self.launch) for name in FIGURES]
+        return [name for name in names if name in FIELDS and self.gpu.get(name) > 0]
+
+
+def elasticities(asked: Asked, step: float = STEP) -> list[Elasticity]:
+    """Elasticities of the replayed time, the largest first.
+
+    Parameters
+    ----------
+    asked : Asked
+    step : float
+        Each figure is multiplied and divided by ``1 + step``, whole numbers to the nearest.
+
+    Raises
+    ------
+    InputError
+        When the question cannot be answered, or the step is not between 0.001 and 1.
+    """
+    if not 0.001 <= step <= 1:
+        raise InputError(f"step is {step:g}; allowed: 0.001 to 1, such as {STEP}")
+    here = math.log(asked.time_s(asked.gpu))
+    found = []
+    for figure in asked.figures():
+        value = asked.gpu.get(figure)
+        sides = []
+        for factor in (1 / (1 + step), 1 + step):
+            new = value * factor
+            if FIELDS[figure].integer:
+                new = float(max(1, round(new)))
+            try:
+                moved = changed(asked.gpu, ((figure, new, False),))
+            except InputError:
+                continue  # an upper or lower end of what is allowed: the other side has to do
+            if new != value:
+                sides.append((math.log(new / value), math.log(asked.time_s(moved)) - here))
+        if not sides:
+            continue
+        (first, before), (last, after) = sides[0], sides[-1]
+        central = (after - before) / (last - first) if len(sides) == 2 else before / first
+        down = next((time / move for move, time in sides if move < 0), None)
+        up = next((time / move for move, time in sides if move > 0), None)
+        found.append(Elasticity(figure, value, central, down, up))
+    return sorted(found, key=lambda item: -abs(item.elasticity))
+
+
+def sobol(asked: Asked, samples: int, seed: int = 0, spread: float = SPREAD) -> list[Index]:
+    """Sobol indices of log time, in closed form, each figure log-uniform between its value over and times `spread`.
+
+    First-order and total indices by Saltelli et al. (Comput. Phys. Commun. 181(2), 2010), as in
+    `scipy.stats.sobol_indices`; ``samples (d + 2)`` closed forms for d figures.
+
+    Parameters
+    ----------
+    asked : Asked
+    samples : int
+        A power of two.
+    seed : int
+    spread : float
+
+    Raises
+    ------
+    InputError
+        When the question has no closed form, or `samples` is not a power of two.
+    """
+    from scipy import stats
+
+    if samples < 2 or samples & (samples - 1) or samples > 1 << 22:
+        raise InputError(f"sobol is {samples}; allowed: powers of two from 2 to {1 << 22}, such as 1024")
+    if not 1 < spread <= 1000:
+        raise InputError(f"spread is {spread:g}; allowed: above 1 and up to 1000")
+    figures = [name for name in asked.figures() if name in RATES]
+    width = math.log(spread)
+
+    def log_times(parts: Floats) -> Floats:
+        return np.log(times(asked, figures, np.exp(parts)))
+
+    times(asked, figures, np.ones((len(figures), 1)))  # refuses the question before SciPy hides why
+    dists: list[Any] = [stats.uniform(loc=-width, scale=2 * width) for _ in figures]
+    result = stats.sobol_indices(
+        func=log_times,
+        n=samples,
+        dists=dists,
+        rng=np.random.default_rng(seed),
+    )
+    pairs = zip(figures, result.first_order, result.total_order, strict=True)
+    return sorted((Index(name, float(one), float(every)) for name, one, every in pairs), key=lambda item: -item.total)
+
+
+def times(asked: Asked, figures: Sequence[str], factors: Floats) -> Floats:
+    """Closed-form times on GPUs whose figures are multiplied by factors of shape [figures, points].
+
+    Raises
+    ------
+    InputError
+        When a point has none.
+    """
+    count = factors.shape[1]
+    still = np.zeros(count, dtype=np.int64)
+    w = asked.workload
+
+    def fixed(name: str, value: object, kind: object = "workload") -> Column:
+        return Column(Axis(name, kind, (value,)), (value,), still)  # type: ignore[arg-type]
+
+    columns = {"gpu": fixed("gpu", asked.gpu, "gpu")}
+    for name, row in zip(figures, factors, strict=True):
+        low, high = FIELDS[name].low, FIELDS[name].high
+        values = np.clip(row * asked.gpu.get(name), low, high)
+        values = np.round(values) if FIELDS[name].integer else values
+        columns[name] = Column(Axis(name, "change", ()), values, np.arange(count, dtype=np.int64))
+    for name, value in (("algorithm", asked.algorithm), ("implementation", asked.implementation), ("tile", asked.tile)):
+        columns[name] = fixed(name, value, "choice")
+    for name in (
+        "batch",
+        "heads_q",
+        "heads_kv",
+        "seq_q",
+        "seq_kv",
+        "head_dim",
+        "head_dim_v",
+        "dtype",
+        "passes",
+        "mask",
+        "dropout",
+        "latent",
+    ):
+        columns[name] = fixed(name, getattr(w, name))
+    closed = closed_forms(Points(0, count, columns), asked.cache, asked.launch)
+    if len(closed.rows) < count:
+        raise InputError(next(text for text in closed.error.values if text))
+    return closed.estimate.time_s

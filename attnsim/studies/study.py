@@ -1,0 +1,273 @@
+"""A study: axes, how their values are combined to points, and how points are answered."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.models.errors import InputError
+from attnsim.studies.axes import Axis, Values
+
+Combine = Literal["cartesian", "list", "sobol"]
+Method = Literal["closed-form", "replay", "auto"]
+Codes = NDArray[np.int64]
+
+MOST_POINTS = 10**9
+CLOSED_CHUNK, REPLAYED_CHUNK = 1 << 16, 1 << 7
+"""Points of a chunk, which is what an interruption may lose: a second of closed forms or replays."""
+MOST_DIMENSIONS = 21_201
+"""Of SciPy's Sobol sequence (Joe and Kuo's direction numbers)."""
+NEEDED = ("batch", "heads_q", "head_dim")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Values of one axis at some points: ``values[codes]``."""
+
+    axis: Axis
+    values: Values
+    codes: Codes
+
+    def array(self) -> NDArray[Any]:
+        """One number a point."""
+        return np.asarray(self.values)[self.codes]
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Some points of a study, as columns.
+
+    Parameters
+    ----------
+    first : int
+        Number of the first in the study.
+    count : int
+    columns : mapping of str to Column
+    """
+
+    first: int
+    count: int
+    columns: dict[str, Column]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one process answers at a time.
+
+    Parameters
+    ----------
+    number : int
+    first, stop : int
+        Its points, `stop` not among them.
+    replays : int or None
+        Replays at most.
+    """
+
+    number: int
+    first: int
+    stop: int
+    replays: int | None
+
+
+@dataclass(frozen=True)
+class Study:
+    """Axes over GPUs, their figures, algorithms and workloads, and what is computed at their points.
+
+    Parameters
+    ----------
+    axes : tuple of Axis
+        The one that varies slowest first.
+    combine : {"cartesian", "list", "sobol"}
+        Every combination; the first values, the second values, ... (axes of equal length); a scrambled Sobol sample
+        (Owen, J. Complexity 14(4), 1998, as in SciPy).
+    sample : int or None
+        Points of the sample, a power of two.
+    seed : int
+        Of the sample.
+    method : {"closed-form", "replay", "auto"}
+        Closed forms alone, replays alone, or replays where the closed form is uncertain
+        (:mod:`attnsim.studies.uncertainty`).
+    replays : int or None
+        Of "auto": replays at most, the most uncertain points of each chunk first.
+    cache, launch : str
+        Conditions, as for `attnsim.api.predict`.
+    title : str
+
+    Raises
+    ------
+    InputError
+        When the axes cannot be combined so.
+    """
+
+    axes: tuple[Axis, ...]
+    combine: Combine = "cartesian"
+    sample: int | None = None
+    seed: int = 0
+    method: Method = "auto"
+    replays: int | None = None
+    cache: str = "warm"
+    launch: str = "stream"
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        self._check_fields()
+        if (self.combine == "sobol") != (self.sample is not None):
+            raise InputError(
+                "points is missing; give the size of the Sobol sample, a power of two"
+                if self.sample is None
+                else f"points is {self.sample}, but combine is {self.combine}; leave it out, or write combine: sobol"
+            )
+        if self.sample is not None and self.sample & (self.sample - 1):
+            below = 1 << (self.sample.bit_length() - 1)
+            raise InputError(
+                f"points is {self.sample}; a Sobol sample is balanced at powers of two: give {below} or {2 * below}"
+            )
+        if self.replays is not None and self.method != "auto":
+            raise InputError(
+                f"replays is {self.replays}, but method is {self.method}; leave it out, or write method: auto"
+            )
+        self._check_lengths()
+
+    def _check_fields(self) -> None:
+        shapes = [axis for axis in self.axes if axis.kind == "shape"]
+        inside = {name for axis in shapes for name in axis.values[0]}
+        given = {axis.name for axis in self.axes if axis.kind == "workload"}
+        both = sorted(inside & given)
+        if both:
+            raise InputError(f"workload.{both[0]} is given and is a field of workload.shape too; keep one")
+        for name in NEEDED:
+            if name not in inside | given:
+                raise InputError(f"workload.{name} is missing; give it, or put it into workload.shape")
+        if not {"seq_q", "seq_kv"} & (inside | given):
+            raise InputError("workload.seq_q is missing; give the number of queries (with pass decode, seq_kv)")
+        if self._takes("passes", "decode") and "seq_kv" not in inside | given:
+            raise InputError("workload.seq_kv is missing; a decode call needs the keys in its cache")
+        if self.method == "closed-form" and self._takes("tile", "retuned"):
+            raise InputError("tile retuned takes replays, but method is closed-form; write method: auto or replay")
+
+    def _takes(self, name: str, value: str) -> bool:
+        """Whether an axis, or a field of a shape, has a value."""
+        own = [item for axis in self.axes if axis.name == name for item in axis.values]
+        return value in [
+            *own,
+            *(shape.get(name) for axis in self.axes if axis.kind == "shape" for shape in axis.values),
+        ]
+
+    def _check_lengths(self) -> None:
+        for axis in self.varying:
+            if self.combine == "sobol":
+                continue
+            if not axis.stepped:
+                raise InputError(f"{self.path(axis)} is a range without steps; give steps, or write combine: sobol")
+        if self.combine == "list":
+            lengths = {len(axis.values): self.path(axis) for axis in self.varying}
+            if len(lengths) > 1:
+                (one, first), (two, second), *_ = lengths.items()
+                raise InputError(
+                    f"combine is list, but {first} has {one} values and {second} {two}; give all axes equally many"
+                )
+        if self.combine == "sobol" and len(self.varying) > MOST_DIMENSIONS:
+            raise InputError(f"{len(self.varying)} axes vary; a Sobol sample has at most {MOST_DIMENSIONS} dimensions")
+        if len(self) > MOST_POINTS:
+            raise InputError(f"the axes make {len(self):.3g} points; allowed: {MOST_POINTS:.0e}; take fewer steps")
+
+    @property
+    def varying(self) -> tuple[Axis, ...]:
+        """Axes of more than one value."""
+        return tuple(axis for axis in self.axes if axis.varies)
+
+    @staticmethod
+    def path(axis: Axis) -> str:
+        """Key of an axis in the study file."""
+        prefix = {"change": "change.", "workload": "workload.", "shape": "workload."}.get(axis.kind, "")
+        return prefix + axis.column
+
+    def __len__(self) -> int:
+        """Number of points."""
+        if self.sample is not None:
+            return self.sample
+        lengths = [len(axis.values) for axis in self.varying]
+        if self.combine == "list":
+            return lengths[0] if lengths else 1
+        return math.prod(lengths)
+
+    def columns(self, first: int, stop: int) -> Points:
+        """The points from `first` to before `stop`, as columns; nothing of the others is made."""
+        index = np.arange(first, stop, dtype=np.int64)
+        if self.sample is not None:
+            made = self._sampled(first, stop)
+        else:
+            made = {}
+            stride = 1
+            for axis in reversed(self.axes):
+                size = len(axis.values)
+                codes = index % size if self.combine == "list" else index // stride % size
+                made[axis.name] = Column(axis, axis.values, codes)
+                stride *= size
+        return Points(first, stop - first, {axis.name: made[axis.name] for axis in self.axes})
+
+    def _sampled(self, first: int, stop: int) -> dict[str, Column]:
+        from scipy.stats import qmc
+
+        varying = self.varying
+        still = np.zeros(stop - first, dtype=np.int64)
+        made = {axis.name: Column(axis, axis.values, still) for axis in self.axes}
+        if not varying:
+            return made
+        sequence = qmc.Sobol(len(varying), scramble=True, rng=np.random.default_rng(self.seed))
+        if first:
+            sequence.fast_forward(first)
+        parts = sequence.random(stop - first)
+        for axis, part in zip(varying, parts.T, strict=True):
+            if axis.span is not None:
+                made[axis.name] = Column(axis, axis.span.at(part), np.arange(stop - first, dtype=np.int64))
+            else:
+                codes = np.minimum((part * len(axis.values)).astype(np.int64), len(axis.values) - 1)
+                made[axis.name] = Column(axis, axis.values, codes)
+        return made
+
+    @property
+    def chunk_points(self) -> int:
+        """Points of a chunk, a power of two: about `REPLAYED_CHUNK` replays among them, at most `CLOSED_CHUNK`."""
+        if self.method == "closed-form" or self.replays == 0:
+            return CLOSED_CHUNK
+        if self.replays is None or self.replays >= len(self):
+            return REPLAYED_CHUNK
+        wanted = min(CLOSED_CHUNK, max(REPLAYED_CHUNK, REPLAYED_CHUNK * len(self) // self.replays))
+        return 1 << (wanted.bit_length() - 1)
+
+    def chunks(self) -> int:
+        """Number of chunks."""
+        return -(-len(self) // self.chunk_points)
+
+    def chunk(self, number: int) -> Chunk:
+        """One of the chunks, with the replays it may use: `replays` shared out by points."""
+        size, every = self.chunk_points, len(self)
+        first, stop = number * size, min(every, (number + 1) * size)
+        if self.replays is None:
+            return Chunk(number, first, stop, None)
+        return Chunk(number, first, stop, self.replays * stop // every - self.replays * first // every)
+
+    def digest(self) -> str:
+        """SHA-256 of everything that decides the points and how they are answered, the title left out."""
+        parts = [
+            repr(
+                (
+                    self.combine,
+                    self.sample,
+                    self.seed,
+                    self.method,
+                    self.replays,
+                    self.cache,
+                    self.launch,
+                    self.chunk_points,
+                )
+            )
+        ]
+        parts += [repr(axis) for axis in self.axes]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -1,0 +1,41 @@
+"""Where a closed form is not to be believed, so that a replay takes its place.
+
+A closed form knows how much work each unit has and not when: it is good where one unit decides and everything else
+hides behind it. It is doubtful where
+
+- the second of compute, L2 and HBM would take nearly as long as the first (`BALANCED`): how far they overlap then
+  decides, and only playing the blocks shows that;
+- the grid is few waves long (`FEW_WAVES`): the last wave, and how few blocks share an SM, decide;
+- launches and the fixed time of the call are a good part of the answer (`LAUNCH_SHARE`): small calls, in which
+  latencies that the closed form adds up may overlap or not.
+
+Against the replay, on 256 points each of prefill, decode and unfused attention (A100 and H100 with bandwidth, SMs and
+tensor rate scaled by 0.5 to 2; benchmarks/sweep_speed.py prints them), points that none of these marks are within 10 %
+in 85 to 90 %, the others in 29 to 60 %.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnsim.studies.closed_answers import Closed
+from attnsim.studies.closed_form import UNITS, Floats
+
+BALANCED = 0.6
+"""Share of the longest of compute, L2 and HBM from which on the second is near it. Chosen by hand: the errors of decode
+grow from 0.5 on, those of prefill hardly before 0.9."""
+FEW_WAVES = 4.0
+"""Waves below which the grid's edges count, keys that are split to fill the chip excepted. Chosen by hand."""
+LAUNCH_SHARE = 0.1
+"""Share of launches and the call's fixed time from which on the call is small. Chosen by hand."""
+
+
+def uncertainty(closed: Closed) -> Floats:
+    """How doubtful each closed form is: above 1 a replay should take its place, more so the higher."""
+    found = closed.estimate
+    parts = np.sort(np.stack([found.compute_s, *found.units_s[[UNITS.index("l2"), UNITS.index("hbm")]]]), axis=0)
+    balance = parts[-2] / np.maximum(parts[-1], 1e-300)
+    launches = found.units_s[UNITS.index("launch")] / found.time_s
+    split = np.array([item.split for item in closed.plans], dtype=bool)[closed.which]
+    waves = np.where(split, np.inf, found.waves)
+    return np.asarray(np.maximum(np.maximum(balance / BALANCED, launches / LAUNCH_SHARE), FEW_WAVES / waves))

@@ -1,0 +1,187 @@
+"""The work of many points: closed forms of whole columns where there are some, of a schedule otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.api.answering import too_large
+from attnsim.api.building import peak_bytes
+from attnsim.api.choosing import read_algorithm, under_pattern
+from attnsim.models.cost_table import CostTable, ShapeTable, costs
+from attnsim.models.errors import InputError
+from attnsim.models.gpu import Gpu
+from attnsim.models.occupancy import occupancy
+from attnsim.simulator.memory import traffic
+from attnsim.studies.closed_form import Floats, Work, kept
+from attnsim.studies.plans import Plan, build
+from attnsim.studies.questions import Question
+
+Ints = NDArray[np.int64]
+
+MOST_FLOPS = 2.0**59
+"""Dense FLOPs beyond which 64-bit counts may overflow, see :func:`attnsim.models.cost_table.costs`."""
+GEMM_TILE = 128
+"""Rows and columns of a GEMM's tile, as in :mod:`attnsim.models.cost_table`."""
+
+
+def fill(
+    work: Work, rows: Ints, same: Ints, sizes: Mapping[str, Ints], plans: Sequence[Plan], which: Ints,
+    gpu: Mapping[str, Floats], warm: bool,
+) -> None:  # fmt: skip
+    """Fill in the work of some points, all of plans that have a closed form of columns.
+
+    Parameters
+    ----------
+    work : Work
+        Columns over all points.
+    rows : ndarray of int
+        The points to fill in.
+    same : ndarray of int
+        Equal for points that differ in nothing but rates, whose work is counted once.
+    sizes : mapping of str to ndarray
+        From :func:`attnsim.studies.questions.counts`.
+    plans, which : sequence of Plan, ndarray of int
+        Plan of each point.
+    gpu : mapping of str to ndarray
+    warm : bool
+        Whether the L2 holds what the same call left there.
+    """
+    _, first, back = np.unique(same[rows], return_index=True, return_inverse=True)
+    distinct = rows[first]
+    counted, moves = _counted({name: column[distinct] for name, column in sizes.items()}, plans, which[distinct])
+    fraction = np.array([item.numbers.gpu.l2_capacity_fraction for item in plans])
+    capacity = gpu["l2.capacity"][rows] * fraction[which[rows]]
+    for name, values in counted.items():
+        getattr(work, name)[rows] = values[back]
+    for name, values in _through_hbm({name: column[back] for name, column in moves.items()}, capacity, warm).items():
+        getattr(work, name)[rows] = values
+
+
+def _counted(n: dict[str, Ints], plans: Sequence[Plan], which: Ints) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Work of points whatever the rates, and the bytes of their tensors (:func:`_moves`)."""
+
+    def of(values: Sequence[float]) -> Any:
+        return np.array(values)[which]
+
+    rows = of([item.rows for item in plans])
+    left = of([-1 if item.mask.left is None else item.mask.left for item in plans])
+    right = of([-1 if item.mask.right is None else item.mask.right for item in plans])
+    # One query sees all keys whatever the causal side; where the heads of a group share a tile, they are its rows.
+    single = (n["seq_q"] == 1) & of([item.packed for item in plans]) & (left < 0)
+    table = ShapeTable(
+        batch=n["batch"],
+        heads_q=np.where(single, n["heads_kv"], n["heads_q"]),
+        heads_kv=n["heads_kv"],
+        seq_q=np.where(single, n["heads_q"] // n["heads_kv"], n["seq_q"]),
+        seq_kv=n["seq_kv"],
+        head_dim=n["head_dim"],
+        head_dim_v=n["head_dim_v"],
+        element_bytes=of([item.element_bytes for item in plans]),
+        left=left,
+        right=np.where(n["seq_q"] == 1, -1, right),
+        rows=rows,
+        keys=of([item.keys for item in plans]),
+    )
+    found = costs(table)
+    unfused = rows == 0
+    flops, exps = found.flops_executed.astype(np.float64), found.exponentials.astype(np.float64)
+    gemm_tiles = -(-table.seq_q // GEMM_TILE) * -(-table.seq_kv // GEMM_TILE)
+    tiles = np.where(unfused, gemm_tiles, -(-table.seq_q // np.maximum(rows, 1)))
+    counted = {
+        "flops": flops,
+        "exps": exps,
+        "smem_bytes": flops * of([item.smem_per_flop for item in plans]),
+        "lanes": np.where(unfused, 0.0, exps * of([item.lanes_per_exp for item in plans])),
+        "steps": flops * of([item.steps_per_flop for item in plans]),
+        "blocks": (table.batch * table.heads_q * tiles).astype(np.float64),
+        "l2_bytes": (found.load_bytes + found.store_bytes).astype(np.float64),
+        "peak_bytes": found.peak_memory_bytes.astype(np.float64),
+    }
+    return counted, _moves(table, found, unfused)
+
+
+def _moves(t: ShapeTable, found: CostTable, unfused: NDArray[np.bool_]) -> dict[str, Floats]:
+    """Bytes of a call's tensors: read from outside, written, and of unfused attention what its passes move.
+
+    Unfused attention copies Q, K and V, then passes over the scores: the mask and the softmax read S, the second GEMM
+    reads P.
+    """
+    heads, kv, e = t.batch * t.heads_q, t.batch * t.heads_kv, t.element_bytes
+    s = np.maximum(2, e)
+    stores = found.store_bytes.astype(np.float64)
+    inputs = ((heads * t.seq_q * t.head_dim + kv * t.seq_kv * (t.head_dim + t.head_dim_v)) * e).astype(np.float64)
+    masked = ((t.left >= 0) | (t.right >= 0)).astype(np.float64)
+    mask = masked * t.seq_q * t.seq_kv * s
+    scores = np.where(unfused, heads * t.seq_q * t.seq_kv * s, 0).astype(np.float64)
+    return {
+        "outside": np.where(unfused, inputs + mask, found.compulsory_bytes - stores),
+        "stores": stores,
+        "copies": np.where(unfused, inputs, 0.0),
+        "mask": np.where(unfused, mask, 0.0),
+        "scores": scores,
+        "score passes": 1 + masked,
+    }
+
+
+def _through_hbm(moves: Mapping[str, Floats], capacity: Floats, warm: bool) -> dict[str, Floats]:
+    """Bytes through the HBM, and those of the passes of unfused attention.
+
+    Each tensor from outside is read once; a matrix that a later kernel reads again goes to HBM as far as the L2 has not
+    kept it since it was written; on a warm cache neither inputs nor outputs do as far as they are still there.
+    """
+    outside, stores, copies, scores = (moves[name] for name in ("outside", "stores", "copies", "scores"))
+    passes = scores * moves["score passes"]
+    fresh = 1 - kept(outside + stores, capacity) if warm else np.ones_like(stores)
+    lost = 1 - kept(2 * scores, capacity)
+    return {
+        "hbm_read_bytes": outside * fresh + (copies + passes + scores) * lost,
+        "hbm_write_bytes": stores * fresh,
+        "pass_l2_bytes": 2 * (copies + passes) + moves["mask"],
+        "pass_hbm_bytes": (2 * copies + moves["mask"] + passes) * fresh + passes * lost,
+    }
+
+
+def fill_row(work: Work, row: int, asked: Question, item: Plan, machine: Gpu, warm: bool) -> None:
+    """Fill in the work of one point from its schedule.
+
+    Raises
+    ------
+    InputError
+        When the schedule does not fit the GPU.
+    """
+    w = under_pattern(read_algorithm(asked.algorithm), asked.workload())
+    least = peak_bytes(item.record, w)
+    if least > machine.hbm.capacity_bytes:  # before a schedule is built that nobody can run
+        raise InputError(too_large(least, machine.hbm.capacity_bytes))
+    schedule = build(item.record, w, machine, asked.tile)
+    fits = [occupancy(kernel, machine).blocks_per_sm for kernel in schedule.kernels]
+    running = tuple(
+        min(kernel.blocks, machine.sm.count * fit) for kernel, fit in zip(schedule.kernels, fits, strict=True)
+    )
+    fraction = item.numbers.gpu.l2_capacity_fraction
+    kernels = traffic(schedule.kernels, running, machine, fraction, warm)
+    moved = [use for uses in kernels for use in uses]
+    passes = [
+        use for kernel, uses in zip(schedule.kernels, kernels, strict=True) for use in uses if not kernel.total("flops")
+    ]
+    main = max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
+    columns = {
+        "flops": schedule.total("flops"),
+        "exps": schedule.total("exps"),
+        "smem_bytes": schedule.total("smem_bytes"),
+        "lanes": schedule.total("scores") * item.numbers.implementation.softmax_instructions + schedule.total("fp32"),
+        "steps": main.total("flops") * item.steps_per_flop,
+        "blocks": main.blocks,
+        "l2_bytes": sum(use.l2_bytes for use in moved),
+        "hbm_read_bytes": sum(use.hbm_bytes for use in moved if not use.written),
+        "hbm_write_bytes": sum(use.hbm_bytes for use in moved if use.written),
+        "peak_bytes": schedule.peak_memory_bytes,
+        "pass_l2_bytes": sum(use.l2_bytes for use in passes),
+        "pass_hbm_bytes": sum(use.hbm_bytes for use in passes),
+    }
+    for name, value in columns.items():
+        getattr(work, name)[row] = value

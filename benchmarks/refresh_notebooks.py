@@ -1,0 +1,135 @@
+"""Execute every notebook and write its outputs back.
+
+`python benchmarks/refresh_notebooks.py [NAME ...]` runs `notebooks/*.ipynb`, or those whose names begin with NAME, each
+in an empty folder, and stores them with their outputs. With `--check` it changes nothing and fails if a text would
+change; pictures are not compared, the tables beside them are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+FOLDER = REPOSITORY / "notebooks"
+TIMEOUT_S = 600
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+TEXT = ("text/plain", "text/html", "text/markdown")
+
+
+def notebooks() -> list[Path]:
+    """The notebooks in their order."""
+    return sorted(FOLDER.glob("*.ipynb"))
+
+
+def read(path: Path) -> NotebookNode:
+    """A notebook as it is committed."""
+    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def executed(path: Path) -> NotebookNode:
+    """The notebook run from top to bottom in an empty folder, with its outputs and nothing of the machine.
+
+    Parameters
+    ----------
+    path : Path
+        Left as it is.
+
+    Raises
+    ------
+    nbclient.exceptions.CellExecutionError
+        With the cell and its traceback.
+    """
+    book = read(path)
+    with tempfile.TemporaryDirectory() as folder:
+        client = NotebookClient(
+            book, timeout=TIMEOUT_S, kernel_name=KERNEL["name"], record_timing=False, coalesce_streams=True
+        )
+        client.resources = {"metadata": {"path": folder}}
+        client.create_kernel_manager()
+        # Sockets in the folder: several notebooks at once cannot take each other's ports.
+        client.km.transport, client.km.ip = "ipc", os.path.join(folder, "kernel")
+        client.execute(env=_environment(folder))
+    book.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})  # type: ignore[no-untyped-call]
+    for cell in book.cells:
+        cell.metadata = nbformat.from_dict({})  # type: ignore[no-untyped-call]
+        for output in cell.get("outputs", ()):
+            output.metadata = nbformat.from_dict({})  # type: ignore[no-untyped-call]
+    return book
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """The package beside this folder, and no settings of the user's."""
+    here = {name: value for name, value in os.environ.items() if name not in ("MPLBACKEND", "MATPLOTLIBRC")}
+    path = os.pathsep.join(part for part in (str(REPOSITORY), here.get("PYTHONPATH", "")) if part)
+    return here | {"PYTHONPATH": path, "IPYTHONDIR": os.path.join(folder, "ipython"), "COLUMNS": "120"}
+
+
+def text_outputs(book: NotebookNode) -> Iterator[tuple[int, str]]:
+    """The number of each code cell and what it printed or returned, pictures left out."""
+    for number, cell in enumerate(book.cells):
+        if cell.cell_type == "code":
+            yield number, "".join(_text(output) for output in cell.outputs)
+
+
+def _text(output: Any) -> str:
+    if output.output_type == "stream":
+        return f"{output.name}: {output.text}"
+    if output.output_type == "error":
+        return f"error: {output.ename}: {output.evalue}"
+    return "".join(f"{kind}: {output.data[kind]}\n" for kind in TEXT if kind in output.data)
+
+
+def stale_cells(committed: NotebookNode, now: NotebookNode) -> list[str]:
+    """What a reader would no longer see, one text for each cell."""
+    return [
+        f"cell {number}: committed\n{old}now\n{new}"
+        for (number, old), (_, new) in zip(text_outputs(committed), text_outputs(now), strict=True)
+        if old != new
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help="beginnings of names; without any, every notebook")
+    parser.add_argument("--check", action="store_true", help="change nothing, fail if a text is out of date")
+    options = parser.parse_args()
+    chosen = [path for path in notebooks() if path.name.startswith(tuple(options.names) or "")]
+    if not chosen:
+        known = ", ".join(path.name for path in notebooks())
+        parser.error(f"no notebook begins with {' or '.join(options.names)}; there are {known}")
+    stale = 0
+    for path in chosen:
+        start = time.perf_counter()
+        book = executed(path)
+        found = stale_cells(read(path), book)
+        stale += bool(found)
+        if options.check:
+            print("\n".join(found), end="\n" if found else "")
+        else:
+            _write(book, path)
+        state = "as committed" if not found else "out of date" if options.check else "refreshed"
+        print(f"{path.name}: {state}, {time.perf_counter() - start:.0f} s")
+    return int(options.check and stale > 0)
+
+
+def _write(book: NotebookNode, path: Path) -> None:
+    text: str = nbformat.writes(book)  # type: ignore[no-untyped-call]
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(re.sub(r"\n*\Z", "\n", text), encoding="utf-8")
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,292 @@
+"""Hardware files of other tools: what is read of them, that it predicts, and that nothing else than one line comes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import attnsim
+from attnsim.cli import main
+from attnsim.models.errors import InputError
+from attnsim.models.gpu_files import gpu_to_yaml, load_gpu
+from attnsim.models.import_hardware import Imported, import_hardware
+from attnsim.models.import_nvml import import_attached
+from attnsim.models.workload import Workload
+
+DATA = Path(__file__).parents[1] / "data"
+FILES = ("llmcompass_a100.json", "aiconfigurator_h100.yaml", "nvidia_smi_h100.xml")
+QUESTION = Workload(batch=1, heads_q=8, seq_q=1024, head_dim=128, dtype="fp16")
+
+
+def changed(name: str, tmp_path: Path, old: str, new: str) -> Path:
+    """A committed file with one piece of text replaced."""
+    text = (DATA / name).read_text(encoding="utf-8")
+    assert old in text
+    path = tmp_path / name
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return path
+
+
+def test_llmcompass_gives_what_the_datasheet_gives() -> None:
+    found = import_hardware(DATA / "llmcompass_a100.json")
+    gpu, real = found.gpu, load_gpu("a100-sxm4-80gb")
+    for key in (
+        "sm.count", "sm.registers", "sm.shared_memory", "sm.fp32_rate", "tensor.fp16", "l2.capacity", "clock.boost",
+        "hbm.capacity",
+    ):  # fmt: skip
+        assert gpu.get(key) == real.get(key), key
+        assert gpu.provenance[key].kind == "derived"
+    assert gpu.get("hbm.bandwidth") == pytest.approx(real.get("hbm.bandwidth"), rel=0.01)
+    assert gpu.get("l2.bandwidth") == 5120 * 1410e6
+    assert found.lacking == ("power.tdp",)
+    assert gpu.provenance["power.tdp"].kind == "assumed"
+    assert "a100" in gpu.provenance["power.tdp"].source
+
+
+def test_aiconfigurator_gives_the_sms_by_the_peak() -> None:
+    found = import_hardware(DATA / "aiconfigurator_h100.yaml")
+    assert found.like == "h100-sxm5-80gb"
+    assert found.gpu.sm.count == 132
+    assert found.gpu.peak_tensor_flops_per_s("fp16") == pytest.approx(989e12)
+    assert found.gpu.peak_tensor_flops_per_s("fp8") == pytest.approx(1978e12)
+    assert found.gpu.provenance["hbm.bandwidth"].kind == "datasheet"
+    assert set(found.lacking) == {"l2.capacity", "clock.boost", "hbm.achievable_fraction"}
+
+
+def test_nvidia_smi_gives_a_known_gpu_as_it_is_set() -> None:
+    found = import_hardware(DATA / "nvidia_smi_h100.xml")
+    assert found.like == "h100-sxm5-80gb"  # not the PCIe card, whose clock and power limit are others
+    assert found.gpu.changes == ("power.tdp = 500 W (was 700 W)",)
+    assert found.gpu.provenance["power.tdp"].kind == "measured"
+    assert found.remarks == ("the first of 2 GPUs",)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "expected"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "81920 MiB", "a100-sxm4-80gb"),
+        ("NVIDIA A100-SXM4-40GB", "40960 MiB", "a100-sxm4-40gb"),
+        ("NVIDIA A100 80GB PCIe", "81920 MiB", "a100-pcie-80gb"),
+        ("NVIDIA H100 PCIe", "81559 MiB", "h100-pcie-80gb"),
+        ("NVIDIA H200", "143771 MiB", "h200-sxm-141gb"),
+        ("NVIDIA L40S", "46068 MiB", "l40s"),
+        ("NVIDIA L4", "23034 MiB", "l4"),
+        ("Tesla T4", "15360 MiB", "t4"),
+        ("Tesla V100-SXM2-32GB", "32768 MiB", "v100-sxm2-32gb"),
+        ("NVIDIA GeForce RTX 4090", "24564 MiB", "rtx-4090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "97887 MiB", "rtx-pro-6000-server"),
+    ],
+)
+def test_names_of_nvidia_smi_are_known(name: str, memory: str, expected: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.xml"
+    path.write_text(
+        f"<nvidia_smi_log><gpu><product_name>{name}</product_name>"
+        f"<fb_memory_usage><total>{memory}</total></fb_memory_usage></gpu></nvidia_smi_log>",
+        encoding="utf-8",
+    )
+    found = import_hardware(path)
+    assert found.like == expected
+    assert found.gpu.changes == ()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_command_writes_a_file_that_loads_and_predicts(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "mine.yaml"
+    assert main(["gpus", "import", str(DATA / name), "--out", str(out), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)[0]
+    gpu = load_gpu(str(out))
+    assert gpu.id == record["id"] == "mine"
+    assert {key: figure["value"] for key, figure in record["figures"].items()} == {
+        key: gpu.get(key) for key in record["figures"]
+    }
+    assert all(figure.source for figure in gpu.provenance.values())
+    assert (attnsim.predict(QUESTION, gpu, baseline=False).time_s or 0) > 0
+    assert main(["gpus", "import", str(DATA / name), "--out", str(out)]) == 2  # it exists
+    assert "--force" in capsys.readouterr().err
+
+
+def test_a_wrong_file_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed("llmcompass_a100.json", tmp_path, '"core_count": 108', '"core_count": 129')
+    assert main(["gpus", "import", str(path), "--out", str(tmp_path / "mine.yaml")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "told"),
+    [
+        ("llmcompass_a100.json", '"core_count": 108', '"core_count": 129', "more than physical_core_count"),
+        ("llmcompass_a100.json", "1410e6", '"1410 MHz"', "write a positive number in Hz, without the unit"),
+        ("llmcompass_a100.json", "1410e6", "1.41", r"clock\.boost.*allowed: 1 MHz"),
+        ("llmcompass_a100.json", "1410e6", "-1410e6", "positive number"),
+        ("llmcompass_a100.json", "1410e6", "Infinity", "finite"),
+        ("llmcompass_a100.json", '"SRAM_KB": 192', '"SRAM_KB": 8', "32 KiB and more"),
+        ("llmcompass_a100.json", '"data_type": "fp16", "mac', '"data_type": "int8", "mac', "allowed: fp16, bf16"),
+        ("llmcompass_a100.json", '"device": {', '"chip": {', "device is missing"),
+        ("aiconfigurator_h100.yaml", "sm_version: 90", "sm_version: 9.0", "allowed: 70 to 129"),
+        ("aiconfigurator_h100.yaml", "  sm_version: 90\n", "", "no CUDA GPU"),
+        ("aiconfigurator_h100.yaml", "mem_bw: 3350000000000", "mem_bw: 3350", r"hbm\.bandwidth.*1 GB/s"),
+        ("aiconfigurator_h100.yaml", "mem_bw: 3350000000000", "mem_bw: 3350 GB/s", "without the unit"),
+        ("aiconfigurator_h100.yaml", "fp8_tc_flops: 1978000000000000", "fp8_tc_flops: 1978", "write both in FLOP/s"),
+        ("nvidia_smi_h100.xml", "H100 80GB HBM3", "B9000", "not a built-in GPU"),
+        ("nvidia_smi_h100.xml", "500.00 W", "500.00 MHz", "is in MHz"),
+        ("nvidia_smi_h100.xml", "81559 MiB", "81559 KB", "ambiguous"),
+        (
+            "nvidia_smi_h100.xml",
+            'SYSTEM "nvsmi_device_v12.dtd"',
+            '[<!ENTITY e SYSTEM "file:///etc/passwd">]',
+            "entities",
+        ),
+        ("nvidia_smi_h100.xml", "</nvidia_smi_log>", "", "cannot be read as XML"),
+        ("nvidia_smi_h100.xml", "<attached_gpus>2", f"{'<a>' * 40}{'</a>' * 40}<attached_gpus>2", "nested more than"),
+    ],
+)
+def test_wrong_files_are_refused_in_one_line(name: str, old: str, new: str, told: str, tmp_path: Path) -> None:
+    path = changed(name, tmp_path, old, new)
+    with pytest.raises(InputError, match=told) as refused:
+        import_hardware(path)
+    assert "\n" not in str(refused.value)
+    assert str(refused.value).startswith(name)
+
+
+def test_files_that_are_no_hardware_files(tmp_path: Path) -> None:
+    for name, content, told in (
+        ("a.json", b"[" * 100_000, "nested too deep|JSON"),
+        ("a.json", b"[1]", "should hold keys"),
+        ("a.json", b"\xff\xfe", "UTF-8"),
+        ("a.json", b" " * (1 << 21), "larger than"),
+        ("a.toml", b"", "give --format"),
+        ("a.xml", b"", "empty|no element"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=told):
+            import_hardware(tmp_path / name)
+    with pytest.raises(InputError, match="cannot be read"):
+        import_hardware(tmp_path / "absent.json")
+
+
+def test_an_unknown_card_takes_the_rest_from_the_gpu_it_is_likened_to(tmp_path: Path) -> None:
+    path = changed("nvidia_smi_h100.xml", tmp_path, "H100 80GB HBM3", "H100 Future")
+    found = import_hardware(path, like=load_gpu("h200-sxm-141gb"))
+    assert found.gpu.sm.count == load_gpu("h200-sxm-141gb").sm.count
+    assert found.gpu.hbm.capacity_bytes == 81559 * 2**20
+    assert found.gpu.changes
+
+
+def outcome(path: Path) -> Imported | None:
+    """What is read, None where it is refused in one line."""
+    try:
+        found = import_hardware(path)
+    except InputError as error:
+        assert "\n" not in str(error)
+        return None
+    return found
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), name=st.sampled_from(FILES))
+def test_mutated_files_are_read_or_refused_in_one_line(data: st.DataObject, name: str, tmp_path: Path) -> None:
+    raw = bytearray((DATA / name).read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        piece = data.draw(
+            st.sampled_from(
+                (b"", b"0", b"9", b"e9", b"-", b"null", b'"', b"{", b"[", b"<", b"&x;", b"nan", b"\xff", b"\n")
+            )
+            | st.binary(max_size=3)
+        )
+        raw[at : at + data.draw(st.integers(0, 6))] = piece
+    path = tmp_path / name
+    path.write_bytes(bytes(raw))
+    found = outcome(path)
+    if found is not None:  # whatever is read makes a file that loads to the same machine
+        written = tmp_path / "written.yaml"
+        written.write_text(gpu_to_yaml(found.gpu), encoding="utf-8")
+        if found.format != "nvidia-smi" and found.gpu.id not in attnsim.builtin_gpu_ids():
+            assert load_gpu(str(written)) == found.gpu
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text("ab 1é", max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab 1é", max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_value_anywhere_in_a_description(data: st.DataObject, tmp_path: Path) -> None:
+    content: Any = json.loads((DATA / "llmcompass_a100.json").read_text(encoding="utf-8"))
+    node = content
+    while True:
+        key = data.draw(st.sampled_from(sorted(node)))
+        if not isinstance(node[key], dict) or data.draw(st.booleans()):
+            node[key] = data.draw(JSON)
+            break
+        node = node[key]
+    path = tmp_path / "any.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    outcome(path)
+
+
+class FakeNvml:
+    """pynvml as `import_nvml` uses it, for a card with 64 cores an SM."""
+
+    NVMLError = type("NVMLError", (Exception,), {})
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
+
+    def __init__(self, name: str, cores: int, memory: float) -> None:
+        self.name, self.cores, self.memory = name, cores, memory
+        self.open = 0
+
+    def nvmlInit(self) -> None:
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetName(self, card: int) -> str:
+        return self.name
+
+    def nvmlDeviceGetCudaComputeCapability(self, card: int) -> tuple[int, int]:
+        return 8, 0
+
+    def nvmlDeviceGetNumGpuCores(self, card: int) -> int:
+        return self.cores
+
+    def nvmlDeviceGetMaxClockInfo(self, card: int, which: int) -> int:
+        return 1410 if which == self.NVML_CLOCK_SM else 1593
+
+    def nvmlDeviceGetMemoryBusWidth(self, card: int) -> int:
+        return 5120
+
+    def nvmlDeviceGetMemoryInfo(self, card: int) -> SimpleNamespace:
+        return SimpleNamespace(total=self.memory)
+
+
+def test_nvml_finds_the_card_or_describes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = FakeNvml("NVIDIA A100-SXM4-80GB", 6912, 80 * 2**30)
+    monkeypatch.setitem(sys.modules, "pynvml", known)
+    assert import_attached().like == "a100-sxm4-80gb"
+    other = FakeNvml("NVIDIA A30", 3584, 24 * 2**30)
+    monkeypatch.setitem(sys.modules, "pynvml", other)
+    found = import_attached().gpu
+    assert (found.sm.count, found.clock.boost_hz) == (56, 1410e6)
+    assert found.provenance["sm.count"].source == "NVML"
+    assert found.get("hbm.bandwidth") == 2 * 1593e6 * 5120 / 8
+    assert (known.open, other.open) == (0, 0)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(InputError, match="nvidia-ml-py"):
+        import_attached()

@@ -1,0 +1,370 @@
+"""Scaling, units, traffic, waves, tornado: rows as predicted, all within the axes, labels clear of each other."""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from typer.testing import CliRunner
+
+import attnsim
+from attnsim import InputError, Mask, Prediction, Workload, compare, load_gpu
+from attnsim.api.crossover import Crossover
+from attnsim.api.explaining import Explanation, explain
+from attnsim.api.tracing import trace
+from attnsim.cli.app import app
+from attnsim.cli.plot_flags import numbers_of
+from attnsim.plots.occupancy import empty_share, waves
+from attnsim.plots.scaling import crossing_pairs, scaling
+from attnsim.plots.series import engineering, names_of
+from attnsim.plots.sheet import Picture
+from attnsim.plots.styles import STYLES
+from attnsim.plots.tornado import changes, tornado
+from attnsim.plots.traffic import traffic
+from attnsim.plots.units import units
+
+A100 = load_gpu("a100-sxm4-80gb")
+QUESTION = Workload(batch=1, heads_q=16, seq_q=2048, head_dim=64, mask=Mask.causal())
+NAMES = ("naive", "flash", "linear")
+
+
+def at(seq: int, batch: int = 1) -> Workload:
+    return replace(QUESTION, seq_q=seq, seq_kv=seq, batch=batch)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """As `attnsim.studies.sensitivity.Elasticity`."""
+
+    figure: str
+    value: float
+    elasticity: float
+    down: float | None
+    up: float | None
+
+
+ANSWERS = [Answer("hbm.bandwidth", 2e12, -0.9, -1.0, -0.8), Answer("l2.latency", 2e-7, 0.2, None, 0.2),
+           Answer("sm.exp_rate", 16, 0.0, 0.0, 0.0)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def growing() -> list[Prediction]:
+    found = [one for seq in (512, 2048, 8192) for one in compare(at(seq), A100, NAMES)]
+    return found + compare(at(1 << 17), A100, NAMES)
+
+
+@pytest.fixture(scope="module")
+def explained() -> list[Explanation]:
+    return [explain(QUESTION, A100, name) for name in ("naive", "flash-2")]
+
+
+@pytest.fixture(scope="module")
+def pictures(growing: list[Prediction], explained: list[Explanation]) -> dict[str, Picture]:
+    crossed = Crossover("flash", "linear", A100.id, 1500, 1e-4, 64)
+    return {
+        "scaling": scaling(growing, [crossed, replace(crossed, slower="naive", seq=1600)]),
+        "units": units(growing[3:6]),
+        "traffic": traffic(explained),
+        "waves": waves([one for one in growing if one.algorithm == "flash"]),
+        "tornado": tornado({"naive": ANSWERS[:1], "flash": ANSWERS}, 0.1, "On an A100."),
+    }
+
+
+PICTURES = ("scaling", "units", "traffic", "waves", "tornado")
+
+
+def texts_of(figure: Figure) -> Iterator[Text]:
+    """Everything that is written, but the labels of ticks beyond the axes, which are not drawn."""
+    beyond = set()
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        low, high = axis.get_view_interval()
+        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
+            if not low <= tick.get_loc() <= high:
+                beyond |= {tick.label1, tick.label2}
+    for one in figure.findobj(Text):
+        if isinstance(one, Text) and one.get_text().strip() and one.get_visible() and one not in beyond:
+            yield one
+
+
+@pytest.mark.parametrize("width", ["page", "column"])
+@pytest.mark.parametrize("name", PICTURES)
+def test_no_text_leaves_the_page_or_covers_another(pictures: dict[str, Picture], name: str, width: str) -> None:
+    figure = pictures[name].figure(width=width)
+    FigureCanvasAgg(figure).draw()  # type: ignore[no-untyped-call]
+    _, _, wide, tall = figure.bbox.extents
+    boxes = []
+    for one in texts_of(figure):
+        left, low, right, high = map(float, one.get_window_extent().extents)
+        assert left >= 0 and right <= wide and low >= 0 and high <= tall, one.get_text()
+        boxes.append((one.get_text(), left, low, right, high))
+    for (first, *one_box), (second, *other_box) in combinations(boxes, 2):
+        across = min(one_box[2], other_box[2]) - max(one_box[0], other_box[0])
+        up = min(one_box[3], other_box[3]) - max(one_box[1], other_box[1])
+        assert min(across, up) < 0.15 * (one_box[3] - one_box[1]), f"{first!r} covers {second!r}"
+
+
+@pytest.mark.parametrize(("name", "style"), [*zip(PICTURES, ("light", *STYLES), strict=True)])
+def test_every_style_draws_and_the_table_lies_beside(
+    pictures: dict[str, Picture], name: str, style: str, tmp_path: Path
+) -> None:
+    out = tmp_path / f"{name}.{'png' if style == 'dark' else 'svg'}"
+    assert pictures[name].write(out, style, "column") == [out, out.with_suffix(".csv")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([out.name, f"{name}.csv"])
+    with out.with_suffix(".csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == pictures[name].columns
+    assert len(rows) == len(pictures[name].rows)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_everything_drawn_is_within_the_axes(pictures: dict[str, Picture], name: str) -> None:
+    for axes in pictures[name].figure().axes:
+        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+        for line in axes.lines:
+            if line.get_transform() == axes.transData:
+                xs, ys = np.asarray(line.get_xdata(), dtype=float), np.asarray(line.get_ydata(), dtype=float)
+                assert left <= xs.min() and xs.max() <= right and bottom <= ys.min() and ys.max() <= top
+        for patch in axes.patches:
+            box = patch.get_extents().transformed(axes.transData.inverted())
+            assert left <= box.x0 + 1e-9 * right and box.x1 <= right * 1.0001
+            assert bottom <= box.y0 and box.y1 <= top
+
+
+def test_scaling_rows_are_the_predictions(pictures: dict[str, Picture], growing: list[Prediction]) -> None:
+    rows = [row for row in pictures["scaling"].rows if row["kind"] == "prediction"]
+    assert len(rows) == len(growing)
+    for one in growing:
+        (row,) = (row for row in rows if (row["algorithm"], row["seq_kv"]) == (one.algorithm, one.workload.seq_kv))
+        for field in ("time_s", "time_low_s", "time_high_s", "speedup_vs_naive", "fits", "flops_useful"):
+            assert row[field] == getattr(one, field)
+
+
+def test_a_line_ends_where_the_memory_does(pictures: dict[str, Picture], growing: list[Prediction]) -> None:
+    assert not next(one for one in growing if one.workload.seq_kv == 1 << 17 and one.algorithm == "naive").fits
+    times = pictures["scaling"].figure().axes[0]
+    assert "naive: up to 8k" in [text.get_text() for text in times.texts]
+    longest = {tuple(line.get_xdata())[-1] for line in times.lines if len(line.get_xdata()) > 1}  # type: ignore[arg-type]
+    assert longest == {8192, 1 << 17}
+    assert "does not fit the memory" in pictures["scaling"].caption
+
+
+def test_approximations_are_dashed_and_say_how_far_off(pictures: dict[str, Picture], growing: list[Prediction]) -> None:
+    picture = pictures["scaling"]
+    dashed = [line for line in picture.figure().axes[0].lines if line.get_linestyle() == "--"]
+    assert len(dashed) == 1
+    error = next(one for one in growing if one.algorithm == "linear").approximation[1]
+    assert f"linear (error {100 * error.relative:.0f} %)" in picture.right
+    assert "Dashed: not softmax attention" in picture.caption
+
+
+def test_near_crossings_share_a_label_and_are_told(pictures: dict[str, Picture]) -> None:
+    picture = pictures["scaling"]
+    assert "1,2" in [text.get_text() for text in picture.figure().axes[0].texts]
+    assert "1: linear beats flash from 1,500 tokens; 2: linear beats naive from 1,600 tokens" in picture.caption
+
+
+def test_crossing_pairs_are_those_whose_order_changes(growing: list[Prediction]) -> None:
+    times = {(one.algorithm, one.workload.seq_kv): one.time_s or 0 for one in growing}
+    assert times["linear", 512] > times["flash", 512] and times["linear", 8192] < times["flash", 8192]
+    assert crossing_pairs(growing) == [("flash", "linear")]
+
+
+def test_units_are_bars_within_a_frame_of_the_call(growing: list[Prediction]) -> None:
+    shown = growing[3:6]
+    picture = units(shown)
+    for one in shown:
+        mine = {row["part"]: row["seconds"] for row in picture.rows if row["name"] == one.algorithm}
+        assert (
+            mine["total"] == one.time_s and mine["launch"] == one.launch_s and mine["waits for data"] == one.exposed_s
+        )
+        assert {part: mine[part] for part in one.units_s} == one.units_s
+    (axes,) = picture.figure().axes
+    frames = [patch for patch in axes.patches if not patch.get_fill()]
+    assert len(frames) == len(shown)
+
+
+def test_units_of_like_times_share_a_scale_and_unlike_ones_are_shares(growing: list[Prediction]) -> None:
+    alike = units([one for one in growing if one.algorithm == "flash"][1:2])
+    assert alike.figure().axes[0].get_xlabel() == "time"
+    unlike = units([one for one in growing if one.algorithm == "flash"])
+    assert unlike.figure().axes[0].get_xlabel() == "share of the call's time, %"
+    assert "flash, 512 keys" in {row["name"] for row in unlike.rows}
+
+
+def test_traffic_rows_add_up_to_the_prediction(explained: list[Explanation]) -> None:
+    rows = traffic(explained).rows
+    for one in explained:
+        mine = [row for row in rows if row["algorithm"] == one.prediction.algorithm]
+        for level, total in (("hbm", one.prediction.hbm_bytes), ("l2", one.prediction.l2_bytes),
+                             ("smem", one.prediction.smem_bytes)):  # fmt: skip
+            found = [row["bytes"] for row in mine if row["level"] == level]
+            assert sum(found) == pytest.approx(total, abs=len(found))  # type: ignore[arg-type]
+
+
+def test_traffic_is_logarithmic_where_totals_are_far_apart_and_says_so(explained: list[Explanation]) -> None:
+    picture = traffic(explained)
+    figure = picture.figure()
+    assert figure.axes[0].get_xscale() == "log" and figure.axes[2].get_xscale() == "linear"
+    assert "Logarithmic" in picture.caption
+    hbm = figure.axes[0]
+    ends = sorted({round(patch.get_extents().transformed(hbm.transData.inverted()).x1) for patch in hbm.patches})
+    totals = [sum(row.hbm_bytes for row in one.tensors) for one in explained]
+    assert ends[-1] == pytest.approx(max(totals), rel=1e-6)
+    assert any(end == pytest.approx(min(totals), rel=1e-6) for end in ends)
+    assert "Logarithmic" not in traffic(explained[:1]).caption
+
+
+def test_waves_rows_and_the_empty_part(growing: list[Prediction]) -> None:
+    flash = [one for one in growing if one.algorithm == "flash"]
+    for row, one in zip(waves(flash).rows, flash, strict=True):
+        assert row["waves"] == one.waves and row["time_per_useful_flop_s"] == (one.time_s or 0) / one.flops_useful
+        assert row["empty_share_of_last_wave"] == pytest.approx(-(one.waves or 0) % 1)
+    assert empty_share(replace(flash[0], waves=3.0)) == 0
+    assert empty_share(replace(flash[0], waves=3.25)) == 0.75
+
+
+def test_waves_go_over_what_differs() -> None:
+    found = [one for batch in (1, 2) for one in compare(at(1024, batch), A100, ["flash"])]
+    assert waves(found).title.endswith("batch")
+    assert [row["batch"] for row in waves(found).rows] == [1, 2]
+    with pytest.raises(InputError, match="two predictions of flash at seq 1024"):
+        waves(found, "seq")
+
+
+def test_tornado_bars_are_the_changes_of_time(pictures: dict[str, Picture]) -> None:
+    assert changes(ANSWERS[0], 0.1) == pytest.approx((1.1 - 1, 1.1**-0.8 - 1))
+    assert changes(ANSWERS[1], 0.1)[0] is None
+    axes = pictures["tornado"].figure().axes[1]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["hbm.bandwidth", "l2.latency"]
+    assert "+10.0 %" in [text.get_text() for text in axes.texts]
+    assert len(pictures["tornado"].rows) == 4
+
+
+def test_names_tell_implementations_and_gpus_apart(growing: list[Prediction]) -> None:
+    flash = growing[1]
+    changed = replace(flash, changes=("sm.count = 120",))
+    assert names_of([flash, changed]) == [f"flash, {A100.id}", f"flash, {A100.id}*"]
+    assert names_of([flash, replace(flash, implementation="other")]) == [f"flash/{flash.implementation}", "flash/other"]
+    assert "a100-sxm4-80gb* with sm.count = 120" in units([flash, changed]).caption
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.99996e-3, "1 ms"), (4.33e-3, "4.33 ms"), (9e-10, "0.9 ns")])
+def test_times_have_three_digits(value: float, text: str) -> None:
+    assert engineering(value, "s") == text
+
+
+def test_the_facade_draws_on_its_own_figure_or_the_callers_axes(growing: list[Prediction]) -> None:
+    assert isinstance(attnsim.plot.scaling(growing), Figure)
+    mine = Figure()
+    panels = mine.subplots(2)
+    assert attnsim.plot.scaling(growing, ax=panels) is mine
+    assert all(axes.lines for axes in panels) and not mine.texts
+    alone = Figure().subplots()
+    assert attnsim.plot.units(growing[3:6], ax=alone) is alone.figure
+    roof = Figure().subplots()
+    assert attnsim.plot.roofline(growing[3:6], ax=roof) is roof.figure
+    assert attnsim.plot.rows("scaling", growing) == [dict(row) for row in scaling(growing).rows]
+    assert {row.get("algorithm") for row in attnsim.plot.rows("roofline", growing[3:5])} >= {"naive", "flash"}
+
+
+def test_the_facade_draws_timelines() -> None:
+    found = [trace(at(512), A100, name) for name in ("flash-1", "flash-2")]
+    assert len(attnsim.plot.timeline(found).axes) == 2
+    panels = Figure().subplots(2)
+    assert attnsim.plot.timeline(found, ["one", "two"], ax=panels) is panels[0].figure
+    assert panels[1].get_title(loc="left").startswith("two: flash_attn_v2")
+    with pytest.raises(InputError, match="1 names for 2 traces"):
+        attnsim.plot.timeline(found, ["one"])
+    with pytest.raises(InputError, match="1 axes for 2 traces"):
+        attnsim.plot.timeline(found, ax=panels[0])
+
+
+def test_what_cannot_be_drawn_is_refused_in_a_line(growing: list[Prediction]) -> None:
+    large = [one for one in growing if one.time_s is None]
+    for draw, words in (
+        (lambda: attnsim.plot.scaling([]), "no prediction to draw"),
+        (lambda: attnsim.plot.scaling([growing[0], growing[0]]), "two predictions of naive at seq 512"),
+        (lambda: attnsim.plot.units(large), "nothing to draw: does not fit"),
+        (lambda: attnsim.plot.waves(large), "nothing to draw: does not fit"),
+        (lambda: attnsim.plot.traffic([]), "no explanation to draw"),
+        (lambda: attnsim.plot.tornado({"flash": ANSWERS[2:]}, 0.1), "no figure of the GPU moves"),
+        (lambda: attnsim.plot.tornado({"flash": ANSWERS}, 0), "step is 0"),
+        (lambda: attnsim.plot.units(growing[:1], ax=Figure().subplots(2)), "2 axes of 1 figures are given; allowed: 1"),
+        (lambda: attnsim.plot.units(growing[:1], style="neon"), "style 'neon' is not known"),
+        (lambda: attnsim.plot.units(growing[:1], width="poster"), "width 'poster' is not known"),
+        (lambda: attnsim.plot.rows("unit", growing), "picture 'unit' is not known"),
+        (lambda: attnsim.plot.roofline([replace(growing[0], changes=("x",))]), "give that GPU with gpus="),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=words) as caught:
+            draw()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("4096", [4096]), ("1,2,2,3", [1, 2, 3]), ("512:4096", [512, 1024, 2048, 4096]), ("3:13", [3, 6, 12]),
+     ("256:1024:256,5000", [256, 512, 768, 1024, 5000])],
+)  # fmt: skip
+def test_ranges_double_or_step(text: str, numbers: list[int]) -> None:
+    assert numbers_of(text, "--seq") == numbers
+
+
+@pytest.mark.parametrize("text", ["", "0", "x", "1:2:3:4", "8:4", "1:4:0", "1:1000:1", "1::4", "1,", "9999999999"])
+def test_bad_ranges_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"^--seq: "):
+        numbers_of(text, "--seq")
+
+
+SHAPE = ("--gpu", "a100-sxm4-80gb", "--heads", "16", "--head-dim", "64")
+
+
+def invoke(tmp_path: Path, *arguments: str) -> object:
+    """The rows that a command prints, and whose picture and table it wrote."""
+    out = tmp_path / "picture.svg"
+    done = CliRunner().invoke(app, ["plot", *arguments, *SHAPE, "--out", str(out), "--json"])
+    assert done.exit_code == 0, done.output
+    assert out.exists() and out.with_suffix(".csv").exists()
+    return json.loads(done.stdout)
+
+
+def test_the_commands_draw(tmp_path: Path) -> None:
+    rows = invoke(tmp_path, "scaling", "--seq", "512,2048", "--algorithm", "flash,linear", "--causal")
+    assert isinstance(rows, list)
+    crossed = [row for row in rows if row["kind"] == "crossover"]
+    assert [(row["slower"], row["algorithm"]) for row in crossed] == [("flash", "linear")]
+    assert 512 < crossed[0]["seq_kv"] < 2048
+    rows = invoke(tmp_path, "units", "--seq", "256", "--set", "sm.count=120", "--algorithm", "flash")
+    assert {row["changes"] for row in rows} == {"", "sm.count = 120 (was 108)"}  # type: ignore[attr-defined]
+    rows = invoke(tmp_path, "traffic", "--seq", "256", "--algorithm", "flash")
+    assert {row["level"] for row in rows} == {"hbm", "l2", "smem"}  # type: ignore[attr-defined]
+    rows = invoke(tmp_path, "waves", "--seq", "256", "--batch", "1:3:1")
+    assert [row["batch"] for row in rows] == [1, 2, 3]  # type: ignore[attr-defined]
+    rows = invoke(tmp_path, "tornado", "--seq", "256", "--algorithm", "flash", "--step", "0.2")
+    assert {row["step"] for row in rows} == {0.2}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("scaling", "--seq", "1024"), "several lengths"),
+        (("units",), "--seq is missing"),
+        (("traffic", "--seq", "512,1024"), "2 questions; this picture has one"),
+        (("units", "--seq", "512", "--style", "neon"), "style 'neon'"),
+        (("units", "--seq", "512", "--out", "picture.doc"), "no picture ends in .doc"),
+        (("tornado", "--seq", "512", "--step", "0"), "step is 0"),
+    ],
+)
+def test_bad_flags_are_refused_before_anything_is_written(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["plot", *arguments[:1], *SHAPE, *arguments[1:]])
+    assert isinstance(done.exception, InputError) and words in str(done.exception)
+    assert list(tmp_path.iterdir()) == []

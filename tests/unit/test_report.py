@@ -1,0 +1,517 @@
+"""`attnsim report`: the study file, what the page says, and that nothing in a study becomes markup."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from attnsim.api import predict
+from attnsim.api.answering import LIKE
+from attnsim.cli import main
+from attnsim.models.calibration import choose
+from attnsim.models.errors import InputError
+from attnsim.models.wording import interval_text, number, time_text, times_text
+from attnsim.plots.document import (
+    Bullets,
+    Code,
+    Details,
+    Document,
+    Image,
+    Paragraph,
+    Picture,
+    Section,
+    Table,
+    clean,
+    pictures_of,
+)
+from attnsim.plots.html_page import html_text
+from attnsim.plots.markdown_page import markdown_text
+from attnsim.reports import answer, document_of, draw, read_report_study, write_document
+from attnsim.reports.answers import Report, steps
+from attnsim.reports.asking import MOST_POINTS, MOST_WORKLOADS, cases
+from attnsim.reports.hardware import figure_lines
+from attnsim.reports.page import Drawn
+from attnsim.reports.parts import parts
+from attnsim.reports.sentences import short_answer
+from attnsim.reports.trusting import applying, files_used, uses
+from tests.unit import chromium
+
+STUDY = """\
+title: A small question
+question: Is twice the HBM bandwidth worth having?
+gpu: h100-sxm5-80gb
+change: {hbm.bandwidth: 2x}
+algorithm: [naive, flash]
+workload: {batch: 1, heads_q: 2, seq_q: 256, head_dim: 64, mask: causal}
+"""
+SMALL = STUDY.replace("algorithm: [naive, flash]", "algorithm: naive").replace("change: {hbm.bandwidth: 2x}\n", "")
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (300).to_bytes(4) + (200).to_bytes(4)
+
+
+def study_file(folder: Path, text: str, name: str = "study.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    asked = read_report_study(study_file(tmp_path_factory.mktemp("study"), STUDY))
+    told: list[None] = []
+    found = answer(asked, lambda: told.append(None))
+    assert len(told) == steps(asked)
+    return found
+
+
+@pytest.fixture(scope="module")
+def drawn(report: Report) -> Drawn:
+    return draw(report)
+
+
+@pytest.fixture(scope="module")
+def page(report: Report, drawn: Drawn) -> str:
+    return html_text(document_of(report, drawn))
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes, and the text of the page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.data: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_comment(self, data: str) -> None:
+        self.tags.append(("comment", {}))
+
+    def handle_data(self, data: str) -> None:
+        self.data.append(data)
+
+    def all(self, *names: str) -> Iterator[dict[str, str]]:
+        return (attributes for tag, attributes in self.tags if tag in names)
+
+
+# The study.
+
+
+def test_a_changed_gpu_is_set_beside_the_unchanged_one_on_shipped_and_best_tiles(
+    report: Report, tmp_path: Path
+) -> None:
+    (case,) = report.cases
+    asked = [(one.algorithm, bool(one.changes), one.tile) for one in case.case.questions]
+    assert len(cases(read_report_study(study_file(tmp_path, SMALL)))[0].questions) == 1
+    assert asked == [
+        (name, changed, tile)
+        for changed in (False, True)
+        for name in ("naive", "flash")
+        for tile in ("shipped", "retuned")
+    ]
+    assert not any(one.question.tile == "retuned" for one in case.answers if one.question.algorithm == "naive")
+    assert [one.number for one in case.answers] == list(range(1, 1 + len(case.answers)))
+
+
+def test_a_study_that_names_tiles_gets_those_alone(tmp_path: Path) -> None:
+    path = study_file(tmp_path, STUDY.replace("algorithm: [naive, flash]", "algorithm: flash\ntile: 64x64"))
+    (case,) = cases(read_report_study(path))
+    assert {one.tile for one in case.questions} == {"64x64"}
+
+
+def test_a_change_that_changes_nothing_is_not_asked_twice(tmp_path: Path) -> None:
+    path = study_file(tmp_path, STUDY.replace("2x", "[1x, 0.5x]"))
+    (case,) = cases(read_report_study(path))
+    assert (
+        len(case.questions) == 8 and len({(str(one.changes), one.algorithm, one.tile) for one in case.questions}) == 8
+    )
+
+
+def test_shapes_name_their_cases(tmp_path: Path) -> None:
+    text = SMALL.replace("batch: 1, ", "batch: 1, shape: {one: {dtype: fp16}, two: {dtype: bf16}}, ")
+    one, two = cases(read_report_study(study_file(tmp_path, text)))
+    assert one.label.startswith("one: batch 1") and two.label.startswith("two: batch 1")
+    assert (one.workload.dtype, two.workload.dtype) == ("fp16", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("question: [a]\n" + SMALL.replace("question: Is", "#"), "question is ['a']; write a text"),
+        (SMALL + f"date: {'x' * 101}\n", "date has 101 letters; allowed: 100"),
+        (SMALL + "pictures: [rofline]\n", "pictures names 'rofline'; nearest: roofline"),
+        (SMALL + "pictures: {a: 1}\n", "pictures is {'a': 1}; write a list"),
+        (SMALL + "colour: red\n", "unknown key 'colour'"),
+        (SMALL.replace("batch: 1", f"batch: {{from: 1, to: {MOST_POINTS + 1}, steps: {MOST_POINTS + 1}}}"),
+         f"the study has {MOST_POINTS + 1} points; a report holds {MOST_POINTS}"),
+        (SMALL.replace("batch: 1", f"batch: {list(range(1, MOST_WORKLOADS + 2))}"),
+         f"the study has {MOST_WORKLOADS + 1} workloads; a report holds {MOST_WORKLOADS}"),
+        (SMALL.replace("heads_q: 2", "heads_q: 3, heads_kv: 2"), "heads_kv is 2; it must divide"),
+        (SMALL.replace("dtype", "x").replace("head_dim: 64", "head_dim: 64, dtype: fp8, pass: bwd"), "fp8 has no"),
+        ("- a\n", "write keys such as"),
+        ("title: 'a\n", "line"),
+    ],
+)  # fmt: skip
+def test_bad_studies_are_one_line(text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = study_file(tmp_path, text), tmp_path / "report.html"
+    assert main(["report", str(path), "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and told in said and "study.yaml" in said
+    assert not out.exists()
+
+
+def test_a_study_of_which_no_point_can_be_answered_is_refused(tmp_path: Path) -> None:
+    text = SMALL.replace("h100-sxm5-80gb", "a100-sxm4-80gb").replace("head_dim: 64", "head_dim: 64, dtype: fp8")
+    with pytest.raises(InputError, match=r"none of the points can be answered; the first: .*fp8"):
+        answer(read_report_study(study_file(tmp_path, text)))
+
+
+# What it says.
+
+
+def test_the_short_answer_has_the_numbers_of_the_predictions(report: Report) -> None:
+    (case,) = report.cases
+    w = case.case.workload
+    naive, flash = (predict(w, "h100-sxm5-80gb", name) for name in ("naive", "flash"))
+    assert naive.time_s and flash.time_s
+    first, second = short_answer(case)
+    assert f"flash ({flash.implementation}) takes {time_text(flash.time_s)}" in first
+    assert f"(90 % range {interval_text(flash.time_low_s, flash.time_high_s, flash.time_s)})" in first
+    assert f"{times_text(naive.time_s / flash.time_s)} as fast as naive ({time_text(naive.time_s)})" in first
+    assert f"Trust: {flash.trust.level}, {flash.trust.reason.split('; ')[0]}." in first
+    changed = predict(w, case.machines[1], "flash")
+    assert changed.time_s and "hbm.bandwidth = 6.7 TB/s" in second
+    assert f"{times_text(flash.time_s / changed.time_s)} as fast as the unchanged GPU" in second
+
+
+def test_a_call_that_is_too_large_is_said_and_kept_out_of_the_pictures(tmp_path: Path) -> None:
+    text = SMALL.replace("seq_q: 256", "seq_q: 524288").replace("algorithm: naive", "algorithm: [naive, linear]")
+    found = answer(read_report_study(study_file(tmp_path, text.replace(", mask: causal", "") + "pictures: []\n")))
+    (line,) = short_answer(found.cases[0])
+    assert "naive: too large for the memory. linear computes something else than softmax attention." in line
+    text = html_text(document_of(found, draw(found)))
+    assert "too large" in text and "<img" not in text
+
+
+def test_hardware_lists_what_differs_with_kind_and_source(report: Report) -> None:
+    first, rest = figure_lines(report.machines)
+    assert [(one.figure, one.value, one.kind) for one in first] == [
+        ("hbm.bandwidth", "3.35 TB/s", "datasheet"),
+        ("hbm.bandwidth", "6.7 TB/s", "assumed"),
+    ]
+    assert all(one.source for one in [*first, *rest])
+    assert {one.gpus for one in rest} == {("h100-sxm5-80gb",)} and len(rest) > 30
+
+
+def test_errors_are_those_of_the_calibrations_used(report: Report, page: str) -> None:
+    found = uses(report.cases)
+    for one in found:
+        assert one.chosen == choose(one.prediction.implementation, LIKE, one.gpu)
+    held = next(one.chosen.calibration for one in found if one.prediction.algorithm == "flash")
+    assert held and f"{100 * held.held_out.mean:.1f} %" in page and f"{100 * held.held_out.median:.1f} %" in page
+    gaps = [one.name for one in applying(found)]
+    assert any(held.implementation in name for name in gaps) and not any("cuDNN" in name for name in gaps)
+    root = Path(str(__import__("attnsim").__file__)).parent / "models" / "calibrations"
+    for name, digest in files_used(found).items():
+        assert hashlib.sha256((root / name).read_bytes()).hexdigest() == digest and digest in page
+
+
+def test_the_page_says_how_to_make_it_again(report: Report, page: str) -> None:
+    assert "attnsim report study.yaml --out report.html" in page
+    assert report.asked.digest in page
+    assert "workload: {batch: 1, heads_q: 2, seq_q: 256, head_dim: 64, mask: causal}" in page
+
+
+def test_the_same_study_gives_the_same_bytes(report: Report, drawn: Drawn, page: str) -> None:
+    assert html_text(document_of(report, drawn)) == page
+    timeline = drawn["timelines"][0]
+    again = draw(replace(report, asked=replace(report.asked, pictures=("timeline",))))
+    assert again["timelines"][0] == timeline and not again["rooflines"]
+
+
+# The page.
+
+
+def test_the_page_needs_no_other_file_and_no_script(page: str) -> None:
+    tags = Tags(page)
+    for name in ("src", "srcset", "href"):
+        given_ = [attributes[name] for _, attributes in tags.tags if name in attributes]
+        assert all(address.startswith(("data:image/png;base64,", "data:text/csv;base64,", "#")) for address in given_)
+    assert not any(tag in ("script", "link", "iframe", "object") for tag, _ in tags.tags)
+    assert not any(name.startswith("on") for _, attributes in tags.tags for name in attributes)
+    policy = next(one["content"] for one in tags.all("meta") if one.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'")
+    assert "url(" not in page and "@import" not in page
+
+
+def test_headings_landmarks_tables_and_pictures_are_named(page: str) -> None:
+    tags = Tags(page)
+    levels = [int(tag[1]) for tag, _ in tags.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels.count(1) == 1 and levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert next(tags.all("html"))["lang"] == "en"
+    assert [tag for tag, _ in tags.tags if tag in ("header", "nav", "main", "footer")] == [
+        "header", "nav", "main", "footer",
+    ]  # fmt: skip
+    names = [attributes["id"] for _, attributes in tags.tags if "id" in attributes]
+    assert len(set(names)) == len(names)
+    assert {one["href"][1:] for one in tags.all("a") if one["href"].startswith("#")} <= set(names)
+    assert {one["aria-labelledby"] for _, one in tags.tags if "aria-labelledby" in one} <= set(names)
+    tables = page.split("<table>")[1:]
+    assert len(tables) > 5 and all(re.match(r'<caption id="table-\d+">[^<]+</caption>', table) for table in tables)
+    assert all(one["scope"] in ("col", "row") for one in tags.all("th"))
+    assert "<th></th>" not in page
+    pictures = list(tags.all("img"))
+    assert len(pictures) == 3 and all(len(one["alt"]) > 60 and int(one["width"]) > 500 for one in pictures)
+
+
+def test_what_a_picture_shows_is_said_with_its_numbers(drawn: Drawn, report: Report) -> None:
+    (roofline,) = drawn["rooflines"]
+    for one in report.cases[0].predictions:
+        assert one.useful_flops_per_s and f"{number(one.useful_flops_per_s / 1e12)} TFLOP/s, " in roofline.alt
+    assert roofline.table.startswith(b"kind,gpu,")
+    assert [(one.dark, one.narrow) for one in roofline.images] == [(True, False), (False, False)]
+    assert [(one.dark, one.narrow) for one in drawn["busy"][0].images][-1] == (False, False)
+
+
+HOSTILE = st.text(
+    st.sampled_from("<>\"'&;=/\\`*_[](){}|#!~$@:-+.0123456789 \t\n\u202e\ud800\x00ab\u20ac" + "htpsw"), max_size=40
+) | st.sampled_from(
+    [
+        "</title><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</style><!--", "]]>", "&lt;b&gt;",
+        "[a](javascript:alert(1))", "![x](http://a/b.png)", "<http://a.b>", "http://a.b/c www.a.b", "a|b\\|c",
+        "```\n~~~", "# one\n\n- two\n\n1. three", "\n\n    code", "--- \n===", "$x$ {ref}`y`", "**b** __c__ _d_ ~~e~~",
+        "a\n\n| b |\n",
+    ]
+)  # fmt: skip
+
+
+def written_with(text: str) -> Document:
+    """A document with a text in every place that can hold one; none is empty there."""
+    text = text if clean(text).split() else f"b{text}"
+    picture = Picture("name", text, text, (Image(PNG),), b"a,b\n")
+    table = Table(text, (f"a{text}", "b"), ((text, text), ("1", "2")), right=("b",))
+    inner = (Paragraph(text), Bullets((text, "y", f"y{text}")), Code(text, "yaml"), table, picture)
+    section = Section("one", text, (*inner, Details(text, (Paragraph("x"),))))
+    return Document(text, (Paragraph(text),), (section,), text)
+
+
+@settings(max_examples=40)
+@given(HOSTILE)
+def test_no_text_becomes_html(text: str) -> None:
+    benign, found = Tags(html_text(written_with("b"))), Tags(html_text(written_with(text)))
+
+    def shape(one: Tags) -> list[tuple[str, list[str]]]:
+        return [(tag, sorted({*attributes} - {"class"})) for tag, attributes in one.tags]
+
+    assert shape(found) == shape(benign)
+    assert clean(text) in next(found.all("img"))["alt"]
+
+
+def tokens(text: str) -> list[str]:
+    kinds = []
+    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text):
+        kinds.append(token.type)
+        kinds += [child.type for child in token.children or () if child.type not in ("text", "text_special")]
+    return kinds
+
+
+@settings(max_examples=40)
+@given(HOSTILE)
+def test_no_text_becomes_markdown(text: str) -> None:
+    kinds = tokens(markdown_text(written_with(text), "files"))
+    assert kinds == tokens(markdown_text(written_with("b"), "files"))
+    assert not {"html_inline", "html_block"} & set(kinds)
+
+
+def test_a_hostile_study_is_told_and_not_obeyed(tmp_path: Path, report: Report, drawn: Drawn, page: str) -> None:
+    title = "</title><script>alert(1)</script>"
+    text = STUDY.replace("A small question", f'"{title}"') + "# <img src=x onerror=alert(1)>\n"
+    asked = read_report_study(study_file(tmp_path, text, "a b;$(x)<i>.yaml"))
+    found = html_text(document_of(replace(report, asked=asked), drawn, "x;y.html"))
+    assert [tag for tag, _ in Tags(found).tags] == [tag for tag, _ in Tags(page).tags]
+    assert "attnsim report &#x27;a b;$(x)&lt;i&gt;.yaml&#x27; --out &#x27;x;y.html&#x27;" in found
+
+
+# Files.
+
+
+def test_markdown_has_its_pictures_beside_it(tmp_path: Path, report: Report, drawn: Drawn) -> None:
+    document = document_of(report, drawn, "report.md")
+    (tmp_path / "report_files").mkdir()
+    (tmp_path / "report_files" / "mine.txt").write_text("kept")
+    written = write_document(document, tmp_path / "report.md")
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+)\)", text)
+    assert len(links) == 2 * len(pictures_of(document.sections)) == len(written) - 1
+    assert all((tmp_path / link).stat().st_size > 100 for link in links)
+    assert (tmp_path / "report_files" / "mine.txt").read_text() == "kept"
+    assert {path.name for path in tmp_path.iterdir()} == {"report.md", "report_files"}
+
+
+def test_nothing_half_written_stays(tmp_path: Path, report: Report, drawn: Drawn) -> None:
+    document = document_of(report, drawn)
+    (tmp_path / "taken_files").write_text("a file where the folder should be")
+    (tmp_path / "folder.md").mkdir()
+    for out in (tmp_path / "taken.md", tmp_path / "missing" / "report.html", tmp_path / "folder.md"):
+        with pytest.raises(InputError, match="cannot"):
+            write_document(document, out)
+    with pytest.raises(InputError, match=r"end the name with \.html, \.htm, \.md"):
+        write_document(document, tmp_path / "report.pdf")
+    assert {path.name for path in tmp_path.iterdir()} == {"taken_files", "folder.md"}
+
+
+def test_the_command_writes_both_and_prints_the_parts(
+    tmp_path: Path, report: Report, drawn: Drawn, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("attnsim.reports.answer", lambda asked, told: replace(report, asked=asked))
+    monkeypatch.setattr("attnsim.reports.draw", lambda found, told: drawn)
+    study, page, text = study_file(tmp_path, STUDY), tmp_path / "r.html", tmp_path / "r.md"
+    assert main(["report", str(study), "--out", str(page), "--out", str(text), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    kinds = list(dict.fromkeys(one["part"] for one in found))
+    assert kinds == ["question", "figure", "answer", "prediction", "bound", "errors", "gap", "versions", "files"]
+    assert found[:-1] == json.loads(json.dumps(parts(report)))
+    assert str(page) in found[-1]["written"] and page.is_file() and text.is_file()
+    assert main(["report", str(study), "--out", str(page)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "A small question" in told and "as fast as naive" in told and f"written: {page}" in told
+
+
+@pytest.mark.parametrize("out", ["report.pdf", "missing/report.html"])
+def test_an_impossible_out_is_refused_before_anything_is_answered(
+    out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(tmp_path / "not read.yaml"), "--out", str(tmp_path / out)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_example_is_a_report() -> None:
+    asked = read_report_study(Path(__file__).parents[2] / "examples" / "report.yaml")
+    assert asked.question and len(cases(asked)) == 2
+
+
+# In a browser.
+
+CONTRAST = """
+(() => {
+  const rgb = text => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
+  const light = colour => rgb(colour).map(v => v / 255)
+    .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = node => {
+    for (; node; node = node.parentElement) {
+      const colour = getComputedStyle(node).backgroundColor;
+      if (colour !== 'rgba(0, 0, 0, 0)') return colour;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  return [...document.querySelectorAll('h1,h2,h3,p,li,a,th,td,caption,figcaption,summary,code,footer')].map(node => {
+    const [a, b] = [light(getComputedStyle(node).color), light(ground(node))].sort((x, y) => y - x);
+    return (a + 0.05) / (b + 0.05);
+  }).reduce((x, y) => Math.min(x, y));
+})()
+"""
+"""Least contrast of text, by the formula of WCAG 2.2, 1.4.3."""
+
+IN_ORDER = """
+(() => {
+  const all = [...document.querySelectorAll('a, summary, [tabindex="0"]')].filter(node => node.checkVisibility());
+  return [all.length, all.indexOf(document.activeElement), getComputedStyle(document.activeElement).outlineStyle];
+})()
+"""
+
+in_chromium = pytest.mark.skipif(chromium.PROGRAM is None, reason="no Chromium or Chrome on PATH")
+
+
+@pytest.fixture(scope="module")
+def shown(page: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(page, encoding="utf-8")
+    with chromium.browser() as tab:
+        tab.look(1280, 900)
+        tab.open(path)
+        yield tab
+
+
+@in_chromium
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (360, False), (360, True)])
+def test_a_browser_shows_everything_and_says_nothing(shown: chromium.Page, width: int, dark: bool) -> None:
+    shown.look(width, 800, dark)
+    shown.run("location.reload()")
+    for _ in range(100):
+        if shown.run("document.readyState === 'complete'"):
+            break
+    decoded = "Promise.all([...document.images].map(i => i.decode().then(() => [i.naturalWidth, i.clientWidth])))"
+    sizes = shown.run(decoded)
+    assert len(sizes) == 3 and all(natural > 300 and client > 200 for natural, client in sizes)
+    assert shown.run("document.documentElement.scrollWidth <= innerWidth")
+    assert shown.run(f"matchMedia('(prefers-color-scheme: dark)').matches === {str(dark).lower()}")
+    assert shown.run(CONTRAST) >= 4.5
+    assert not shown.complaints()
+    assert {address.rsplit("/", 1)[1] for address in shown.addresses()} == {"report.html"}
+
+
+@in_chromium
+def test_dark_and_narrow_pages_get_pictures_of_their_own(shown: chromium.Page) -> None:
+    used = []
+    for width, dark in ((1280, False), (1280, True), (360, False), (360, True)):
+        shown.look(width, 800, dark)
+        shown.run("location.reload()")
+        shown.run("new Promise(done => setTimeout(done, 300))")
+        used.append(shown.run("[...document.images].map(image => image.currentSrc.slice(-200))"))
+    roofline, units, timeline = zip(*used, strict=True)
+    assert (len(set(roofline)), len(set(units)), len(set(timeline))) == (2, 4, 1)
+
+
+@in_chromium
+def test_every_link_and_table_is_reached_with_the_keyboard_in_order(shown: chromium.Page) -> None:
+    shown.look(1280, 900)
+    shown.run("location.hash = ''; document.activeElement.blur(); scrollTo(0, 0)")
+    shown.run("getSelection().setPosition(document.body, 0)")
+    places = []
+    count = shown.run(IN_ORDER)[0]
+    for _ in range(count):
+        shown.press("Tab", 9)
+        _, place, outline = shown.run(IN_ORDER)
+        places.append(place)
+        assert outline != "none"
+    assert places == list(range(count)) and count > 15
+    shown.run("document.querySelector('.skip').focus()")
+    assert shown.run("document.activeElement.getBoundingClientRect().left >= 0")
+    shown.press("Enter", 13)
+    assert shown.run("location.hash + document.activeElement.id") == "#mainmain"
+    shown.press("Tab", 9)
+    assert shown.run("document.querySelector('main').contains(document.activeElement)")
+    shown.run("document.querySelector('summary').focus()")
+    shown.press("Enter", 13)
+    assert shown.run("document.querySelector('details').open")
+    shown.press("Enter", 13)
+
+
+@in_chromium
+def test_paper_gets_everything_and_nothing_beyond_its_edge(shown: chromium.Page) -> None:
+    shown.look(690, 1000, dark=True)  # A4 less its margins, at 96 dots an inch
+    shown.ask("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    assert shown.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert shown.run("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert shown.run("[...document.querySelectorAll('details table')].every(table => table.checkVisibility())")
+    assert shown.run(
+        "[...document.querySelectorAll('table,img,pre')].every(one => one.getBoundingClientRect().right < 691)"
+    )
+    assert not shown.run("[...document.images].some(image => image.getBoundingClientRect().height > 480)")
+    printed = shown.pdf()
+    pages = len(re.findall(rb"/Type\s*/Page\b", printed))
+    assert printed.startswith(b"%PDF") and 4 <= pages <= 12
+    shown.ask("Emulation.setEmulatedMedia", media="")

@@ -1,0 +1,239 @@
+"""Searches: tiles against their exhaustive best, hardware within limits, fronts, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnsim.api import predict
+from attnsim.api.building import REPLAYED_CANDIDATES
+from attnsim.cli import main
+from attnsim.models.algorithms import own_flash
+from attnsim.models.errors import InputError
+from attnsim.models.gpu_files import load_gpu
+from attnsim.models.mask import Mask
+from attnsim.models.workload import Workload
+from attnsim.studies.hardware_search import HardwareSearch, Machine, search_hardware
+from attnsim.studies.hardware_space import Limit, Range, Space
+from attnsim.studies.search import measure_tiles, search_tiles
+from tests.unit.fake_bench import make_bench
+
+QUESTION = Workload(batch=1, heads_q=8, seq_q=1024, head_dim=256, dtype="fp16", mask=Mask.causal())
+DECODE = Workload(batch=32, heads_q=8, heads_kv=8, seq_q=1, seq_kv=4096, head_dim=128, dtype="fp16", passes="decode")
+A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
+QUESTION_FLAGS = ["--heads", "8", "--seq", "1024", "--head-dim", "256", "--dtype", "fp16", "--causal"]
+DECODE_FLAGS = [
+    "--batch", "32", "--heads", "8", "--kv-heads", "8", "--seq", "4096", "--head-dim", "128", "--dtype", "fp16",
+    "--pass", "decode",
+]  # fmt: skip
+
+
+def test_every_tile_that_fits_is_replayed_and_ranked() -> None:
+    found = search_tiles(QUESTION, A100, stages=(1, 2))
+    times = [one.time_s for one in found.tiles]
+    assert times == sorted(times)
+    assert len({one.tile for one in found.tiles}) == len(found.tiles)
+    assert sum(one.listed and not one.shipped for one in found.tiles) <= REPLAYED_CANDIDATES
+    assert found.shipped is not None
+    assert found.shipped.time_s == predict(QUESTION, A100, baseline=False).time_s
+    retuned = predict(QUESTION, A100, tiles="retuned", baseline=False).time_s
+    assert retuned == pytest.approx(min(one.time_s for one in found.tiles if one.listed or one.shipped))
+    assert 0 <= found.regret <= found.regret_with_stages
+    other = next(one for one in found.tiles if not one.own_stages)
+    assert "2 stages" in other.tile  # FlashAttention-2's own loop has one
+
+
+def test_the_short_list_loses_little_to_the_exhaustive_best() -> None:
+    question = Workload(batch=1, heads_q=16, seq_q=2048, head_dim=128, dtype="fp16")
+    assert search_tiles(question, A100, stages=()).regret <= 0.005
+
+
+def test_what_has_no_tile_is_refused() -> None:
+    with pytest.raises(InputError, match="no forward tile"):
+        search_tiles(QUESTION, A100, "naive")
+    with pytest.raises(InputError, match="no forward tile"):
+        search_tiles(QUESTION.with_passes("bwd"), A100)
+
+
+def test_measured_tiles_set_the_choice_against_the_fastest() -> None:
+    found = measure_tiles(QUESTION, make_bench())
+    assert len(found.tiles) == len({(tile.rows, tile.keys) for tile in own_flash.TILES[256]})
+    assert found.choice.predicted_s == min(one.predicted_s for one in found.tiles)
+    assert found.regret == found.choice.measured_s / min(one.measured_s for one in found.tiles) - 1
+    with pytest.raises(InputError, match="compiled for fwd"):
+        measure_tiles(DECODE, make_bench())
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("sm.count=100:103", (100, 101, 102, 103)),
+        ("sm.count=100:110:4", (100, 104, 108)),
+        ("sm.shared_memory=100KiB:228KiB:64KiB", (102400, 167936, 233472)),
+        ("hbm.bandwidth=6TB/s,3TB/s", (3e12, 6e12)),
+        ("hbm.bandwidth=3TB/s:3TB/s", (3e12,)),
+    ],
+)
+def test_ranges_are_read(text: str, values: tuple[float, ...]) -> None:
+    assert Range.parse(text).values == values
+
+
+def test_a_range_without_a_step_is_cut_finely() -> None:
+    values = Range.parse("hbm.bandwidth=2TB/s:8TB/s").values
+    assert (len(values), values[0]) == (65, 2e12)
+    assert values[-1] == pytest.approx(8e12)
+
+
+@pytest.mark.parametrize(
+    ("vary", "limits", "told"),
+    [
+        ([], [], "nothing varies"),
+        (["sm.count"], [], "KEY=LOW:HIGH"),
+        (["sm.cont=1:2"], [], r"nearest: sm\.count"),
+        (["sm.count=9:1"], [], "LOW not above HIGH"),
+        (["sm.count=1:2:0"], [], "STEP above 0"),
+        (["sm.count=1:2:3:4"], [], "LOW:HIGH:STEP"),
+        (["sm.count=1 TB/s:2"], [], "TB/s"),
+        (["features.tma=0:1"], [], "feature does not vary"),
+        (["hbm.capacity=1GB:1PB:1MB"], [], "allowed: a million"),
+        (["sm.count=1:2", "sm.count=3:4"], [], "given twice"),
+        (["sm.count=1:2"], ["power < 700 W"], "NAME<=VALUE"),
+        (["sm.count=1:2"], ["powr<=700 W"], "nearest: power"),
+        (["sm.count=1:2"], ["power<=700"], "no unit"),
+        (["sm.count=1:2"], ["power<=700 J"], "not a value in W|unknown unit|700 J"),
+        (["sm.count=1:2"], ["energy<=5 W"], "write joules"),
+        (["sm.count=1:2"], ["time<=5 W"], "not a value in s|is in W"),
+        (["sm.count=1:2"], ["hbm.bandwidth<=1TB/s"], "does not vary"),
+        (["sm.count=10:20"], ["sm.count<=5"], "leaves no value"),
+    ],
+)
+def test_wrong_spaces_are_refused_in_one_line(vary: list[str], limits: list[str], told: str) -> None:
+    with pytest.raises(InputError, match=told) as refused:
+        Space.read(H100, vary, limits)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_limit_on_a_figure_narrows_its_range() -> None:
+    space = Space.read(H100, ["hbm.bandwidth=2TB/s:8TB/s:2TB/s"], ["hbm.bandwidth<=6TB/s", "energy<=20 mJ"])
+    assert space.ranges[0].values == (2e12, 4e12, 6e12)
+    assert space.limits[1].value == pytest.approx(0.02)
+    assert Limit.parse("sm.count>=100").excess(90) == pytest.approx(0.1)
+
+
+@pytest.fixture(scope="module")
+def decode_search() -> HardwareSearch:
+    space = Space.read(H100, ["sm.count=66,132", "hbm.bandwidth=2TB/s:8TB/s:2TB/s"], ["power<=600 W"])
+    return search_hardware(DECODE, space, objectives=("time", "power"), points=50)
+
+
+def test_a_small_space_is_walked_through_whole(decode_search: HardwareSearch) -> None:
+    found = decode_search
+    assert found.exhaustive and len(found.machines) == 8
+    for one in found.machines:
+        assert one.prediction is not None and one.energy is not None
+        assert ("power <= 600 W" in one.broken) == (one.energy.watts.typical > 600)
+    assert any(one.broken for one in found.machines) and found.feasible
+    front = found.front
+    times, powers = ([one.objectives[number] for one in front] for number in (0, 1))
+    assert times == sorted(times) and powers == sorted(powers, reverse=True)
+    for one in found.feasible:
+        better = [all(a <= b for a, b in zip(other.objectives, one.objectives, strict=True)) for other in front]
+        assert any(better)
+
+
+def test_the_answer_is_that_of_predict_on_that_machine(decode_search: HardwareSearch) -> None:
+    one = decode_search.machines[3]
+    gpu = H100
+    for key, value in one.figures.items():
+        gpu = gpu.replace(key, value)
+    assert one.prediction == predict(DECODE, gpu, baseline=False)
+
+
+def test_the_evolution_is_the_same_for_a_seed_and_keeps_to_its_points() -> None:
+    space = Space.read(H100, ["sm.count=60:200", "hbm.bandwidth=2TB/s:8TB/s"], ["power<=600 W"])
+    told: list[int] = []
+    runs = [
+        search_hardware(DECODE, space, points=points, seed=seed, done=told.append)
+        for seed, points in ((3, 10), (3, 10), (4, 3))
+    ]
+    figures = [[one.figures for one in run.machines] for run in runs]
+    assert figures[0] == figures[1] and figures[0][:3] != figures[2]
+    assert not runs[0].exhaustive
+    assert all(len(run.machines) <= 10 for run in runs) and sum(told) == sum(len(run.machines) for run in runs)
+
+
+def test_the_evolution_finds_the_best_of_a_space_that_can_be_counted() -> None:
+    # Decode is bound by the memory: the answer is the most bandwidth that the limit leaves.
+    vary = ["hbm.bandwidth=2TB/s:6TB/s:0.1TB/s", "sm.count=120:140"]
+    found = search_hardware(DECODE, Space.read(H100, vary, ["hbm.bandwidth<=4TB/s"]), points=20)
+    best = found.feasible[0]
+    assert best.figures["hbm.bandwidth"] >= 3.9e12
+    slow = max(found.feasible, key=lambda one: one.objectives)
+    assert slow.figures["hbm.bandwidth"] < 3e12
+
+
+def test_more_shared_memory_is_used_by_another_tile() -> None:
+    space = Space.read(H100, ["sm.shared_memory=100KiB,228KiB"], [])
+    small, large = search_hardware(QUESTION, space).machines
+    assert small.prediction is not None and large.prediction is not None
+    assert small.prediction.tile != large.prediction.tile
+    assert large.objectives <= small.objectives
+
+
+def test_machines_that_cannot_answer_are_kept_with_the_reason() -> None:
+    space = Space.read(H100, ["sm.registers=2048,65536"], [])
+    none, one = search_hardware(QUESTION, space).machines
+    assert none.prediction is None and none.broken and one.prediction is not None
+    with pytest.raises(InputError, match="no machine can answer"):
+        search_hardware(QUESTION, Space.read(H100, ["sm.registers=2048"], []))
+    for names, told in ((("time", "time"), "different ones"), (("speed",), "nearest"), (("time", "power", "energy"), "one or two")):  # noqa: E501  # fmt: skip
+        with pytest.raises(InputError, match=told):
+            search_hardware(QUESTION, space, objectives=names)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
+def test_no_machine_of_a_front_is_beaten_and_all_others_are(objectives: list[tuple[int, int]]) -> None:
+    machines = tuple(Machine({}, None, None, tuple(map(float, one)), (), ()) for one in objectives)
+    front = HardwareSearch(("time", "power"), machines, Space(H100, (), ()), True).front
+    kept = {one.objectives for one in front}
+    assert len(kept) == len(front)
+    for one in {machine.objectives for machine in machines}:
+        beaten = any(other != one and other[0] <= one[0] and other[1] <= one[1] for other in kept)
+        assert beaten != (one in kept)
+
+
+def test_the_tile_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", "tile", "--gpu", "a100-sxm4-80gb", *QUESTION_FLAGS, "--top", "3"]) == 0
+    text = capsys.readouterr().out
+    assert "shipped" in text and "lose 0" in text
+    assert "not measured: " in text or "regret" in text
+    assert main(["search", "tile", "--gpu", "a100-sxm4-80gb", *QUESTION_FLAGS, "--algorithm", "naive"]) == 2
+
+
+def test_the_hardware_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    vary = ["--vary", "sm.count=66,132", "--vary", "hbm.bandwidth=2TB/s,4TB/s"]
+    limits, two = ["--limit", "power<=600 W"], ["--minimise", "time,power"]
+    table, picture = tmp_path / "all.csv", tmp_path / "front.png"
+    files = ["--out", str(table), "--plot", str(picture)]
+    assert main(["search", "hardware", *DECODE_FLAGS, *vary, *limits, *two, *files]) == 0
+    text = capsys.readouterr().out
+    assert "Pareto front, time against power" in text and "may take" in text and "trust:" in text
+    assert picture.stat().st_size > 10_000
+    with table.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4 and {"sm.count", "time_s", "power_high_w", "front", "breaks"} <= set(rows[0])
+    assert picture.with_suffix(".csv").read_text(encoding="utf-8") == table.read_text(encoding="utf-8")
+    assert main(["search", "hardware", *DECODE_FLAGS, *vary, *limits, *two, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [str(one["feasible"]) for one in found] == [row["feasible"] for row in rows]
+    one = ["--vary", "sm.count=132,264"]
+    assert main(["search", "hardware", *DECODE_FLAGS, *one, "--limit", "power<=50 W"]) == 0
+    assert "no machine keeps the limits" in capsys.readouterr().out
+    assert main(["search", "hardware", *DECODE_FLAGS, *one, "--limit", "power<=50 W", "--plot", str(picture)]) == 2
+    assert main(["search", "hardware", "--model", "llama-3-8b", "--seq", "512", *one, "--minimise", "energy"]) == 0
+    assert "least energy first" in capsys.readouterr().out

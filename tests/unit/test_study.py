@@ -1,0 +1,293 @@
+"""The study file: what is read, what is refused and how, and the points that axes make."""
+
+import random
+import string
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from attnsim.cli import main
+from attnsim.models.errors import InputError
+from attnsim.models.gpu_fields import FIELDS
+from attnsim.models.gpu_files import load_gpu
+from attnsim.models.mask import Mask
+from attnsim.studies.figures import RATES, changed, figures
+from attnsim.studies.questions import counts, question
+from attnsim.studies.study_file import StudyEntry, WorkloadEntry, read_study, study_of
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "study.yaml"
+WORKLOAD = {"batch": 1, "heads_q": 8, "seq_q": 1024, "head_dim": 64}
+PLAIN: dict[str, Any] = {"gpu": "a100-sxm4-80gb", "workload": WORKLOAD}
+
+
+def study(**keys: Any) -> dict[str, Any]:
+    return {**PLAIN, **keys}
+
+
+def workload(**fields: Any) -> dict[str, Any]:
+    return study(workload={**WORKLOAD, **fields})
+
+
+def test_the_example_is_read() -> None:
+    found = read_study(EXAMPLE)
+    assert len(found) == 720
+    assert [axis.column for axis in found.varying] == [
+        "gpu", "hbm.bandwidth", "sm.count", "tensor.bf16", "algorithm", "shape", "batch",
+    ]  # fmt: skip
+    first = question(found.columns(0, 1), 0)
+    assert first.workload().mask.is_causal and first.machine() == load_gpu("h100-sxm5-80gb")
+
+
+STEPS = {"from": "0.5x", "to": "2x", "steps": 9999}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({}, "gpu is missing"),
+    ({"gpu": "a100-sxm4-80gb"}, "workload is missing"),
+    (study(gpus="a100"), "unknown key 'gpus'; nearest: gpu"),
+    (study(gpu="a100"), "gpu: unknown GPU 'a100'"),
+    (study(gpu=[]), "gpu is an empty list"),
+    (study(gpu=["l4", "l4"]), "gpu names 'l4' twice"),
+    (study(gpu=3), "gpu is 3"),
+    (study(workload=3), "workload is 3; write fields"),
+    (study(change=3), "change is 3"),
+    (study(change={"hbm.bandwith": "6 TB/s"}), "change.hbm.bandwith: unknown key"),
+    (study(change={"hbm.bandwidth": "6"}), "change.hbm.bandwidth is '6', which has no unit"),
+    (study(change={"hbm.bandwidth": ["6 TB/s", "6 PB"]}), "change.hbm.bandwidth is '6 PB'"),
+    (study(change={"hbm.bandwidth": ["2x", "6 TB/s"]}), "change.hbm.bandwidth mixes multiples with values"),
+    (study(change={"hbm.bandwidth": ["6 TB/s", "6000 GB/s"]}), "change.hbm.bandwidth lists 6 TB/s twice"),
+    (study(change={"hbm.bandwidth": []}), "change.hbm.bandwidth is an empty list"),
+    (study(change={"hbm.bandwidth": None}), "change.hbm.bandwidth is None; write a value"),
+    (study(change={"hbm.bandwidth": {"from": "1 TB/s"}}), "change.hbm.bandwidth.to is missing"),
+    (study(change={"hbm.bandwidth": {"from": "1x", "to": "2x", "by": 3}}), "unknown key 'change.hbm.bandwidth.by'"),
+    (study(change={"hbm.bandwidth": {"from": "1x", "to": "1x", "steps": 3}}), "change.hbm.bandwidth runs from 1 to 1"),
+    (study(change={"hbm.bandwidth": {"from": "1x", "to": "2x", "steps": 1}}), "change.hbm.bandwidth.steps is 1"),
+    (study(change={"hbm.bandwidth": {"from": "1x", "to": "2x"}}), "change.hbm.bandwidth is a range without steps"),
+    (study(change={"sm.count": {"from": 100, "to": 102, "steps": 9}}), "sm.count.steps is 9, but the range holds 3"),
+    (study(change={"hbm.latency": {"from": "0 clk", "to": "9 clk", "steps": 2, "scale": "log"}}), "on a log scale"),
+    (study(change={"features.tma": "2x"}), "change.features.tma is '2x'"),
+    (workload(seq_q=0), "workload.seq_q is 0; allowed: whole numbers from 1"),
+    (workload(seq_q=True), "workload.seq_q is True"),
+    (workload(heads_q=[8, "8"]), "workload.heads_q is '8'"),
+    (workload(dtype="int8"), "workload.dtype is 'int8'; allowed: fp32, fp16"),
+    (workload(mask="causl"), "workload.mask: mask 'causl'"),
+    (workload(dropout="yes"), "workload.dropout is 'yes'"),
+    (workload(head=8), "unknown key 'workload.head'; nearest: "),
+    (workload(latent=[1]), "workload.latent is [1]"),
+    (workload(dtype={"from": "fp16", "to": "fp32"}), "workload.dtype is a range"),
+    (study(workload={"batch": 1, "heads_q": 8, "seq_q": 1024}), "workload.head_dim is missing"),
+    (study(workload={"batch": 1, "heads_q": 8, "head_dim": 64}), "workload.seq_q is missing"),
+    (workload(shape=["llama-9"]), "workload.shape: "),
+    (workload(shape=[1]), "workload.shape is [1]"),
+    (workload(shape={"a": {"batch": 2}}), "workload.batch is given and is a field of workload.shape too"),
+    (workload(shape={"a": {"dtype": "bf16"}, "b": {"mask": "full"}}), "workload.shape: a and b have other fields"),
+    (workload(shape={"a": {"seq": 2}}), "unknown key 'workload.shape.a.seq'"),
+    (study(algorithm="flsh"), "algorithm: "),
+    (study(implementation="flsh"), "implementation: "),
+    (study(tile="1x1"), "tile: tile is 1x1"),
+    (study(combine="zip"), "combine is 'zip'; allowed: 'cartesian', 'list', 'sobol'"),
+    (study(points=8), "points is 8, but combine is cartesian"),
+    (study(combine="sobol"), "points is missing"),
+    (study(combine="sobol", points=12), "points is 12; a Sobol sample is balanced at powers of two: give 8 or 16"),
+    (study(replays=3, method="replay"), "replays is 3, but method is replay"),
+    (study(seed=-1), "seed is -1; allowed: 0 or more"),
+    (study(combine="list", gpu=["l4", "l40s"], algorithm=["flash", "naive", "flash-2"]), "but gpu has 2 values and"),
+    (study(change=dict.fromkeys(("sm.exp_rate", "l2.bandwidth", "hbm.bandwidth"), STEPS)), "1e+12 points; allowed"),
+    (study(workload={"batch": 1, "heads_q": 8, "seq_q": 1, "head_dim": 64, "pass": "decode"}), "seq_kv is missing"),
+    (study(tile="retuned", method="closed-form"), "tile retuned takes replays"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "said"), REFUSED, ids=[said[:40] for _, said in REFUSED])
+def test_a_wrong_study_is_refused_in_one_line_that_names_the_key(content: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        study_of(content)
+    text = str(refused.value)
+    assert said in text and "\n" not in text and len(text) < 400
+
+
+def test_a_wrong_file_is_refused_before_anything_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(yaml.safe_dump(study(method="guess")))
+    assert main(["sweep", str(wrong), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.startswith("error: wrong.yaml: method is 'guess'; allowed: ")
+    assert list(tmp_path.iterdir()) == [wrong]
+
+
+def test_the_last_axis_varies_fastest() -> None:
+    found = study_of(workload(seq_q=[512, 1024], head_dim=[64, 128]) | {"algorithm": ["flash", "naive"]})
+    asked = [question(found.columns(0, len(found)), row) for row in range(len(found))]
+    seen = [(item.algorithm, item.fields["seq_q"], item.fields["head_dim"]) for item in asked]
+    assert seen == [(a, n, d) for a in ("flash", "naive") for n in (512, 1024) for d in (64, 128)]
+
+
+def test_a_model_is_a_shape() -> None:
+    fields = {"batch": 1, "seq_q": 4096, "shape": ["llama-3-8b", "mistral-7b", "bert-base"]}
+    found = study_of(study(workload=fields))
+    asked = [question(found.columns(0, 3), row).workload() for row in range(3)]
+    assert [(w.heads_q, w.heads_kv, w.head_dim) for w in asked] == [(32, 8, 128), (32, 8, 128), (12, 12, 64)]
+    assert [str(w.mask) for w in asked] == ["causal", "causal window 4096", "full"]
+    fields = {"batch": 1, "seq_kv": 4096, "pass": "decode", "mask": "full", "shape": "llama-3-8b"}
+    decode = study_of(study(workload=fields))
+    assert question(decode.columns(0, 1), 0).workload().mask == Mask.full()
+
+
+def test_lists_go_side_by_side() -> None:
+    found = study_of(workload(seq_q=[512, 1024, 2048], batch=[4, 2, 1]) | {"combine": "list"})
+    sizes = counts(found.columns(0, 3))
+    assert list(zip(sizes["seq_q"], sizes["batch"], strict=True)) == [(512, 4), (1024, 2), (2048, 1)]
+
+
+def test_a_log_range_of_lengths_has_the_powers_of_two() -> None:
+    found = study_of(workload(seq_q={"from": 1024, "to": 131072, "steps": 8, "scale": "log"}))
+    assert counts(found.columns(0, 8))["seq_q"].tolist() == [1024 << n for n in range(8)]
+
+
+def test_a_sample_is_the_same_however_it_is_cut() -> None:
+    keys = {
+        "combine": "sobol",
+        "points": 64,
+        "seed": 7,
+        "change": {"hbm.bandwidth": {"from": "1 TB/s", "to": "4 TB/s"}},
+    }
+    found = study_of(workload(seq_q={"from": 512, "to": 65536, "scale": "log"}) | keys)
+    whole = found.columns(0, 64).columns
+    cut = [found.columns(first, first + 8).columns for first in range(0, 64, 8)]
+    for name in ("seq_q", "hbm.bandwidth"):
+        assert np.concatenate([part[name].array() for part in cut]).tolist() == whole[name].array().tolist()
+    lengths = np.log2(whole["seq_q"].array())
+    in_quarters = np.histogram(lengths, bins=np.linspace(9, 16, 5))[0]
+    assert (abs(in_quarters - 16) <= 1).all()  # balanced: a (0, m, s)-net, up to rounding to whole tokens
+    assert study_of({**workload(seq_q={"from": 512, "to": 65536}), **keys, "seed": 8}).digest() != found.digest()
+
+
+def test_points_far_into_a_large_study_cost_what_the_first_do() -> None:
+    ranges = {
+        key: {"from": "0.5x", "to": "2x", "steps": 1000} for key in ("hbm.bandwidth", "l2.bandwidth", "sm.exp_rate")
+    }
+    found = study_of(study(change=ranges))
+    assert len(found) == 10**9
+    last = found.columns(10**9 - 5, 10**9)
+    assert last.columns["sm.exp_rate"].codes.tolist() == [995, 996, 997, 998, 999]
+
+
+def test_queries_of_a_decode_call_may_be_left_out() -> None:
+    fields = {"batch": 1, "heads_q": 8, "head_dim": 64, "seq_kv": [512, 1024], "pass": ["decode", "fwd"]}
+    found = study_of(study(workload=fields))
+    points = found.columns(0, 4)
+    asked = [question(points, row).workload() for row in range(4)]
+    assert [(w.seq_q, w.seq_kv, w.passes) for w in asked] == [
+        (1, 512, "decode"), (512, 512, "fwd"), (1, 1024, "decode"), (1024, 1024, "fwd"),
+    ]  # fmt: skip
+    assert counts(points)["seq_q"].tolist() == [w.seq_q for w in asked]
+
+
+FACTORS = st.floats(0.5, 2.0).map(lambda value: round(value, 3))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    keys=st.permutations(RATES).map(lambda names: names[:4]),
+    factors=st.lists(FACTORS, min_size=4, max_size=4),
+    seed=st.booleans(),
+)
+def test_columns_of_figures_are_those_of_single_gpus(keys: list[str], factors: list[float], seed: bool) -> None:
+    """What `figures` does for arrays, `Gpu.replace` does for one GPU: followers, rounding and order of changes."""
+    gpu = load_gpu("h100-sxm5-80gb" if seed else "a100-sxm4-80gb")
+    made = {key: f"{factor}x" for key, factor in zip(keys, factors, strict=True) if not key.endswith("fraction")}
+    found = study_of(study(gpu=gpu.id, change=made))
+    points = found.columns(0, 1)
+    columns = figures(points)
+    single = changed(gpu, question(points, 0).changes)
+    for key in RATES:
+        assert columns[key][0] == pytest.approx(single.get(key), rel=1e-12), key
+
+
+def test_every_figure_can_be_an_axis() -> None:
+    for key, field in FIELDS.items():
+        values = [True, False] if field.unit == "bool" else ["1x", "0.9x"]
+        assert len(study_of(study(change={key: values}))) == 2
+
+
+TEXT = EXAMPLE.read_text(encoding="utf-8")
+PIECES = [
+    "[", "]", "{", "}", ":", "- ", "\n", "  ", "'", '"', "&a", "*a", "!!python/object:os.system", "null",
+    "1e999", ".nan",
+    "-1", "0x", "x", "2x", "TB/s", "é", "\t", "#", "2024-13-45", "true", "<<: ", "0", "1" * 30,
+]  # fmt: skip
+
+
+def mutated(draw: random.Random) -> str:
+    """The example with some of its characters, lines or numbers spoilt."""
+    text = TEXT
+    for _ in range(draw.randint(1, 4)):
+        at = draw.randrange(len(text))
+        match draw.randint(0, 4):
+            case 0:
+                text = text[:at] + draw.choice(PIECES) + text[at:]
+            case 1:
+                text = text[:at] + text[at + draw.randint(1, 12) :]
+            case 2:
+                text = text[:at] + draw.choice(string.printable) + text[at + 1 :]
+            case 3:
+                lines = text.splitlines()
+                lines[draw.randrange(len(lines))] = draw.choice(lines)
+                text = "\n".join(lines)
+            case 4:
+                words = text.split(" ")
+                words[draw.randrange(len(words))] = draw.choice(PIECES)
+                text = " ".join(words)
+        if not text:
+            return text
+    return text
+
+
+def test_a_mutated_file_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    draw, path = random.Random(5), tmp_path / "study.yaml"
+    refused = 0
+    for _ in range(250):
+        path.write_text(mutated(draw), encoding="utf-8")
+        try:
+            found = read_study(path)
+            question(found.columns(0, 1), 0)
+        except InputError as error:
+            refused += 1
+            assert "\n" not in str(error) and len(str(error)) < 600
+    assert 50 < refused < 250
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(string.printable, max_size=8)
+    | st.sampled_from(PIECES)
+)
+PARTS = st.sampled_from(["from", "to", "steps", "scale"]) | st.text(string.ascii_lowercase, max_size=6)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(PARTS, inner, max_size=4), max_leaves=6
+)
+KEYS = st.sampled_from(sorted(StudyEntry.model_fields))
+FIELD_NAMES = st.sampled_from(sorted({*WorkloadEntry.model_fields, "pass"} - {"passes"}))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    keys=st.dictionaries(KEYS, VALUES, max_size=2),
+    fields=st.dictionaries(FIELD_NAMES, VALUES, max_size=3),
+    figures_given=st.dictionaries(st.sampled_from(sorted(FIELDS)), VALUES, max_size=2),
+)
+def test_any_values_are_read_or_refused(
+    keys: dict[str, Any], fields: dict[str, Any], figures_given: dict[str, Any]
+) -> None:
+    content = {**study(change=figures_given, workload={**WORKLOAD, **fields}), **keys}
+    try:
+        found = study_of(content)
+    except InputError as error:
+        assert "\n" not in str(error)
+        return
+    question(found.columns(0, 1), 0)
