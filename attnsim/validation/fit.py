@@ -63,7 +63,6 @@ FLASH = (
 )
 SERVING = ("tensor_efficiency", "softmax_instructions", "step_clks", "block_clks", "call_s")
 """Of a serving kernel: exposed operand reads and interference trade with these, and stay those it starts from."""
-CALLED = ("tensor_efficiency", "block_clks", "call_s")
 LAUNCHED = ("block_clks", "call_s", "extra")
 """Of a kernel that another caller's rows have determined already, the same source: what is around its inner loop."""
 EAGER = ("tensor_efficiency", "step_clks", "block_clks", "call_s", "extra")
@@ -167,13 +166,6 @@ JOBS = (
         (),
         {"fa3": LAUNCHED},
         ("aic_attention_sglang_0.5.14_h100",),
-    ),
-    Job(
-        "encoders-h100",
-        "h100-sxm5-80gb",
-        (),
-        {"flash_attn_v3_varlen": CALLED, "vllm_vit_flash_attn_fa3": CALLED},
-        ("aic_attention_sglang_0.5.14_h100", "aic_attention_vllm_0.24.0_h100"),
     ),
     Job(
         "papers-h100",
