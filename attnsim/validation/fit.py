@@ -107,13 +107,6 @@ JOBS = (
         ("aic_attention_vllm_0.14.0",),
     ),
     Job(
-        "sglang-a100",
-        "a100-sxm4-80gb",
-        (),
-        {"flash_attention": SERVING},
-        ("aic_attention_sglang_0.5.10_a100",),
-    ),
-    Job(
         "cudnn-a100-pcie",
         "a100-pcie-80gb",
         ("hbm_fraction", "clock_fraction"),
