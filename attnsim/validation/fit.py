@@ -63,6 +63,8 @@ FLASH = (
 )
 SERVING = ("tensor_efficiency", "softmax_instructions", "step_clks", "block_clks", "call_s")
 """Of a serving kernel: exposed operand reads and interference trade with these, and stay those it starts from."""
+LAUNCHED = ("block_clks", "call_s", "extra")
+"""Of a kernel that another caller's rows have determined already, the same source: what is around its inner loop."""
 EAGER = ("tensor_efficiency", "step_clks", "block_clks", "call_s", "extra")
 
 
@@ -150,6 +152,13 @@ JOBS = (
         ("hbm_fraction", "l2_fraction"),
         {"vllm_flash_attn_fa3": (*SERVING, "extra")},
         ("aic_attention_vllm_0.24.0_h100",),
+    ),
+    Job(
+        "sglang-h100",
+        "h100-sxm5-80gb",
+        (),
+        {"fa3": LAUNCHED},
+        ("aic_attention_sglang_0.5.14_h100",),
     ),
     Job(
         "papers-h100",
