@@ -2,7 +2,7 @@
 
 Needs the extra ``datasets``. Every framework, GPU, kind of call and window, `--sample` rows each, drawn evenly from
 bands of lengths, few and many heads and head_dim. No row is left out; those of the committed samples are few among
-them. ``--implementation vllm_flash_attn_fa3`` shows one kernel only.
+them; they are 16-bit. ``vllm_flash_attn_fa3 fa3`` shows these kernels only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -23,10 +24,10 @@ Cell = tuple[str, str, str, str, bool]
 """Framework, GPU, implementation, kind of table, whether there is a window."""
 
 
-def cells(implementation: str) -> Iterator[Cell]:
+def cells(implementations: Sequence[str]) -> Iterator[Cell]:
     """What there are rows of."""
     for table in aiconfigurator.tables():
-        if table.kept and table.framework and implementation in ("", table.implementation):
+        if table.kept and (not implementations or table.implementation in implementations):
             for windowed in (False, True) if table.kind != "encoder" else (False,):
                 yield table.framework, table.gpu, table.implementation, table.kind, windowed
 
@@ -34,11 +35,11 @@ def cells(implementation: str) -> Iterator[Cell]:
 def predicted(cell: Cell, sample: int) -> tuple[list[Row], list[float], str]:
     """Rows of a cell, what is predicted for each, and whose numbers that rests on."""
     framework, gpu, name, kind, windowed = cell
-    rows = list(
-        aiconfigurator.rows(
-            gpu=gpu, framework=framework, implementation=name, kind=kind, windowed=windowed, sample=sample
-        )
-    )
+    drawn = partial(
+        aiconfigurator.rows,
+        gpu=gpu, framework=framework, implementation=name, kind=kind, windowed=windowed, sample=sample,
+    )  # fmt: skip
+    rows = list(drawn(dtype="bf16") or drawn(dtype="fp16"))
     like = {record.name: record.like for record in IMPLEMENTATIONS.values()}
     found, numbers = [], ""
     for row in rows:
@@ -66,14 +67,14 @@ def line(cell: Cell, rows: Sequence[Row], times_s: Sequence[float], numbers: str
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--implementation", default="", help="only this one")
+    parser.add_argument("implementations", nargs="*", help="only these")
     parser.add_argument("--sample", type=int, default=200, help="rows of each cell (200)")
     asked = parser.parse_args()
     errors = ("mean", "median", "bias")
     heads = ("framework, GPU, call", "implementation", "rows", *errors, ">= 512: mean", *errors[1:], "numbers")
     print(f"| {' | '.join(heads)} |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|---|")
-    every = sorted(set(cells(asked.implementation)))
+    every = sorted(set(cells(asked.implementations)))
     done = Parallel(n_jobs=min(2, os.cpu_count() or 1))(delayed(predicted)(cell, asked.sample) for cell in every)
     for cell, (rows, times_s, numbers) in zip(every, done, strict=True):
         if rows:

@@ -310,7 +310,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
         ),
         Implementation(
             "fa3", "flash-3", lambda w, g, s: serving_hopper(w, g, s, "fa3", vllm=False), (90, 90),
-            "sgl-project/sgl-attn@203b9b3d hopper/", like="flash_attn_v3", extra=_BROADCAST,
+            "sgl-project/sgl-attn@203b9b3d hopper/", like="vllm_flash_attn_fa3", extra=_BROADCAST,
             dtypes=("fp16", "bf16", "fp8"), passes=_SERVING,
         ),
         Implementation(

@@ -64,7 +64,9 @@ FLASH = (
 BLACKWELL = ("tensor_efficiency", "softmax_instructions", "interference", "block_clks", "call_s", "extra")
 """Where the tensor unit itself reads shared memory, and a step's latency is hidden by another tile of rows."""
 SERVING = ("tensor_efficiency", "softmax_instructions", "step_clks", "block_clks", "call_s")
-"""Of serving kernels: exposed operand reads and interference trade with these, and stay those of the job before."""
+"""Of a serving kernel: exposed operand reads and interference trade with these, and stay those it starts from."""
+LAUNCHED = ("block_clks", "call_s", "extra")
+"""Of a kernel that another caller's rows have determined already, the same source: what is around its inner loop."""
 EAGER = ("tensor_efficiency", "step_clks", "block_clks", "call_s", "extra")
 
 
@@ -105,13 +107,6 @@ JOBS = (
         ("hbm_fraction", "l2_fraction", "l2_capacity_fraction", "launch_scale"),
         {"vllm_flash_attn": (*FLASH, "call_s", "extra")},
         ("aic_attention_vllm_0.14.0",),
-    ),
-    Job(
-        "sglang-a100",
-        "a100-sxm4-80gb",
-        (),
-        {"flash_attention": SERVING},
-        ("aic_attention_sglang_0.5.10_a100",),
     ),
     Job(
         "cudnn-a100-pcie",
@@ -164,15 +159,8 @@ JOBS = (
         "sglang-h100",
         "h100-sxm5-80gb",
         (),
-        {"fa3": (*SERVING, "extra")},
+        {"fa3": LAUNCHED},
         ("aic_attention_sglang_0.5.14_h100",),
-    ),
-    Job(
-        "encoders-h100",
-        "h100-sxm5-80gb",
-        (),
-        {"flash_attn_v3_varlen": SERVING, "vllm_vit_flash_attn_fa3": SERVING},
-        ("aic_attention_sglang_0.5.14_h100", "aic_attention_vllm_0.24.0_h100"),
     ),
     Job(
         "papers-h100",

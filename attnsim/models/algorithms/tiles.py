@@ -198,7 +198,7 @@ def fa3_backward(w: Workload, gpu: Gpu) -> BackwardTile:
 
 def fa3_ampere(w: Workload, gpu: Gpu, split: bool = False) -> FlashTile:
     """FA3's sm_80 code path, which SGLang runs on Ampere and Ada: GQA always packed."""
-    return replace(_fa3_ampere(w, gpu, split), pack_gqa=True, by_row=True)
+    return replace(_fa3_ampere(w, gpu, split), pack_gqa=True)
 
 
 def _fa3_ampere(w: Workload, gpu: Gpu, split: bool) -> FlashTile:
