@@ -18,7 +18,7 @@ from attnsim.models.gpu import Gpu, Sm
 from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
 from attnsim.models.implementation import Implementation, Shape, Staged
 from attnsim.models.occupancy import occupancy
-from attnsim.models.retune import ACCUMULATOR_REGISTERS, KEYS, ROWS
+from attnsim.models.retune import KEYS, ROWS, accumulators_that_fit
 from attnsim.models.schedule import Kernel, Schedule
 from attnsim.models.workload import Workload
 from attnsim.simulator.machine import PS, machine
@@ -190,7 +190,7 @@ def fitting(
     for shape in _shapes(stages):
         try:
             schedule = record.build(w, gpu, shape)
-            if _in_registers(schedule, w, shape[0], shape[1]):
+            if _in_registers(schedule, w, gpu, shape):
                 found.append(Candidate(shape, _estimate(schedule, gpu, numbers), schedule))
         except InputError:
             continue  # does not fit: that is what is being found out
@@ -209,11 +209,12 @@ def _main(schedule: Schedule) -> Kernel:
     return max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
 
 
-def _in_registers(schedule: Schedule, w: Workload, rows: int, keys: int) -> bool:
+def _in_registers(schedule: Schedule, w: Workload, gpu: Gpu, shape: Shape) -> bool:
     """Whether the fp32 accumulators of O and S fit the registers, as `attnsim.models.retune.fits`."""
     main = _main(schedule)
     threads = main.warpgroups * 128 if main.path == "wgmma" else main.threads  # loading warps hold none
-    return main.path == "tcgen05" or rows * (padded(w.head_dim_v) + keys) // threads <= ACCUMULATOR_REGISTERS
+    accumulators = shape[0] * (padded(w.head_dim_v) + shape[1]) // threads
+    return main.path == "tcgen05" or accumulators <= accumulators_that_fit(threads, gpu)
 
 
 def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:

@@ -47,7 +47,6 @@ def list_gpus(context: typer.Context, json: options.Json = False) -> None:
     show.print_rows(out, "GPUs", rows)
     out.print("attnsim gpus show ID: every figure and its source")
     out.print("attnsim gpus new FILE --from ID --set KEY=VALUE: a file for another GPU")
-    out.print("attnsim gpus import FILE --out FILE: from LLMCompass, AIConfigurator or nvidia-smi")
 
 
 @app.command("show")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -39,11 +40,10 @@ def report(
         return
     from attnsim.reports.sentences import short_answer
 
-    console = show.console()
-    console.print(f"{asked.title}\n")
+    print(f"{asked.title}\n")
     for case in found.cases:
-        console.print(case.case.label)
+        print(case.case.label)
         for line in short_answer(case):
-            console.print(f"  {line}")
-        console.print("")
-    console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
+            print(textwrap.fill(line, show.WIDTH, initial_indent="  ", subsequent_indent="  "))
+        print()
+    print(f"written: {', '.join(map(str, written))}")

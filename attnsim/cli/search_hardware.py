@@ -16,8 +16,8 @@ SHOWN = 10
 
 def rows_of(found: HardwareSearch) -> list[dict[str, Any]]:
     """Every machine as a plain record, SI units."""
-    front = found.front
-    return [_row(number, one, one in front) for number, one in enumerate(found.machines)]
+    front = {id(one) for one in found.front}
+    return [_row(number, one, id(one) in front) for number, one in enumerate(found.machines)]
 
 
 def _row(number: int, one: Machine, front: bool) -> dict[str, Any]:

@@ -7,18 +7,32 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from attnsim.models.wording import NOTHING, bound_text, interval_text, number, time_text, times_text
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
     from attnsim.api import Prediction
 
+__all__ = [
+    "NOTHING",
+    "WIDTH",
+    "bound_text",
+    "console",
+    "interval_text",
+    "number",
+    "print_json",
+    "print_predictions",
+    "print_remarks",
+    "print_rows",
+    "time_text",
+    "times_text",
+]
+
 WIDTH = 100
-NOTHING = "-"
 
 _SHORT = 26
-_TINY = 0.0001
-_UNIT_NAMES = {"shared_memory": "smem", "hbm": "HBM", "l2": "L2", "fp32": "FP32"}
 _LEVEL_NAMES = {"validated": "validated", "interpolated": "interpol.", "extrapolated": "extrapol."}
 
 
@@ -36,51 +50,6 @@ def print_json(items: Iterable[object]) -> None:
     """A list of objects on stdout and nothing else."""
     json.dump(list(items), sys.stdout, indent=2, allow_nan=False, ensure_ascii=False)
     sys.stdout.write("\n")
-
-
-def time_text(seconds: float | None) -> str:
-    """Three significant digits and a unit: "4.33 ms"."""
-    if seconds is None:
-        return NOTHING
-    scale, unit = _time_scale(seconds)
-    return f"{number(seconds / scale)} {unit}"
-
-
-def interval_text(low: float | None, high: float | None, around: float | None) -> str:
-    """The interval in the unit of the time it surrounds: "3.9-4.8"."""
-    if low is None or high is None or around is None:
-        return NOTHING
-    scale, _ = _time_scale(around)
-    return f"{number(low / scale)}-{number(high / scale)}"
-
-
-def _time_scale(seconds: float) -> tuple[float, str]:
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= scale:
-            return scale, unit
-    return 1e-9, "ns"
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits, thousands separated and never in powers of ten."""
-    if value is None:
-        return NOTHING
-    if abs(value) < _TINY:
-        return "0" if value == 0 else f"<{_TINY}"
-    from math import floor, log10
-
-    decimals = digits - 1 - floor(log10(abs(value)))
-    return f"{round(value, decimals):,.{max(0, min(decimals, 9))}f}"
-
-
-def times_text(ratio: float | None) -> str:
-    """A speedup: "8.60x"."""
-    return NOTHING if ratio is None else f"{number(ratio)}x"
-
-
-def bound_text(bound: str | None) -> str:
-    """The unit that bounds a call, as people write it."""
-    return _UNIT_NAMES.get(bound or "", bound or NOTHING)
 
 
 def print_predictions(

@@ -14,12 +14,18 @@ ROWS = (64, 128, 192, 256)
 KEYS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256)
 ACCUMULATOR_REGISTERS = 200
 """fp32 accumulators a thread may hold beside addresses and fragments, of 255 registers."""
+_MOST_REGISTERS = 255
+
+
+def accumulators_that_fit(threads: int, gpu: Gpu) -> int:
+    """Accumulators for which each of a block's computing threads has room: where they are many, the file is shared."""
+    return ACCUMULATOR_REGISTERS * min(_MOST_REGISTERS, gpu.sm.registers // threads) // _MOST_REGISTERS
 
 
 def fits(tile: FlashTile, w: Workload, gpu: Gpu) -> bool:
     """Whether a tile's buffers fit shared memory and its accumulators the registers."""
     d, dv = padded(w.head_dim), padded(w.head_dim_v)
-    in_registers = tile.path == "tcgen05" or _accumulators(tile, dv) <= ACCUMULATOR_REGISTERS
+    in_registers = tile.path == "tcgen05" or _accumulators(tile, dv) <= accumulators_that_fit(tile.warps * 32, gpu)
     small = tile.shared_memory_bytes(d, dv, w.element_bytes) <= gpu.sm.shared_memory_per_block_bytes
     return small and in_registers
 
@@ -62,6 +68,6 @@ def check_tile(tile: FlashTile, w: Workload, gpu: Gpu) -> None:
     if needed <= gpu.sm.shared_memory_per_block_bytes:
         raise InputError(
             f"Registers: {what} needs {_accumulators(tile, dv)} accumulators a thread in {tile.warps} warps, about "
-            f"{ACCUMULATOR_REGISTERS} fit beside the rest of 255; {advice}"
+            f"{accumulators_that_fit(tile.warps * 32, gpu)} fit beside the rest; {advice}"
         )
     check_shared_memory(what, tile.buffers(d, dv, w.element_bytes), needed, gpu, advice)

@@ -62,7 +62,7 @@ p,li,figcaption{max-width:none}
 h2,h3,summary,caption{break-after:avoid}figure,tr{break-inside:avoid}thead{display:table-header-group}
 .scroll{overflow:visible}.w{min-width:0;overflow-wrap:anywhere}
 th,td{padding:.12rem .45rem .12rem 0}thead .n,thead .s{white-space:normal}
-img{max-width:100%!important;max-height:10cm;width:auto}.wide img{min-width:0}
+img{max-width:100%!important;max-height:9.4cm;width:auto}.wide img{min-width:0}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:7.5pt;border:1px solid var(--line);background:none}
 summary{list-style:none;font-weight:600}details::details-content{content-visibility:visible;height:auto;opacity:1}
 a{color:inherit;text-decoration:none}}
@@ -70,7 +70,7 @@ a{color:inherit;text-decoration:none}}
 
 WIDE = 40
 """Letters from which on a column of text is kept from becoming narrow."""
-SHORT = 24
+SHORT = 26
 """Letters up to which a column of text is kept on one line."""
 SCROLLED = 50
 """Width, in rem, from which on a picture without a narrow drawing scrolls on a narrow page."""

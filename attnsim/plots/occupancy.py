@@ -93,6 +93,7 @@ def _draw(
         axes.plot(
             xs, ys, color=look.colour(line.number), linewidth=0.15 * look.size, marker=line.marker, zorder=3,
             markersize=(0.45 if len(xs) < 40 else 0.28) * look.size, linestyle=DASHES[line.number % len(DASHES)],
+            markevery=max(1, round(look.crowding * len(xs) / 40)),
         )  # fmt: skip
         ends.append((xs[-1], ys[-1], named(line), look.colour(line.number)))
     places = sorted({place(one, over) for line in lines for one in line.drawn})
@@ -129,7 +130,7 @@ def _caption(predictions: Sequence[Prediction], lines: Sequence[Series], over: O
     text = (
         f"{about(predictions)} A wave is a block in every place that the SMs have for the longest kernel's blocks ("
         "beside the line: blocks an SM); places of the last wave that no block takes stay idle. "
-        f"Markers are the {'batches' if over == 'batch' else 'lengths'} asked for; what lies between is not "
+        f"Lines join the {'batches' if over == 'batch' else 'lengths'} asked for; what lies between is not "
         f"predicted. Where waves jump, another kernel or tile is taken. {FLOPS}"
     )
     return text + (f" {missing} too large for the memory." if missing else "")

@@ -76,7 +76,7 @@ def series_of(predictions: Sequence[Prediction], over: Over = "seq") -> list[Ser
 
 
 def names_of(predictions: Sequence[Prediction]) -> list[str]:
-    """Algorithms, with the implementation where there are several of it, and with the GPU where there are several.
+    """Algorithms, with the implementation or the GPU where there are several; stars for a changed one beside its base.
 
     Raises
     ------
@@ -90,10 +90,14 @@ def names_of(predictions: Sequence[Prediction]) -> list[str]:
         runs.setdefault((one.algorithm, one.gpu, one.changes, one.workload), set()).add(one.implementation)
     several = {key[0] for key, implementations in runs.items() if len(implementations) > 1}
     machines = _machine_names(predictions)
+    one_base = len({gpu for gpu, _ in machines}) == 1
     names = []
     for one in predictions:
         name = f"{one.algorithm}/{one.implementation}" if one.algorithm in several else one.algorithm
-        names.append(f"{name}, {machines[one.gpu, one.changes]}" if len(machines) > 1 else name)
+        machine = machines[one.gpu, one.changes]
+        if len(machines) > 1:
+            name += machine.removeprefix(one.gpu) if one_base else f", {machine}"
+        names.append(name)
     return names
 
 

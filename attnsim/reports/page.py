@@ -36,17 +36,16 @@ def draw(report: Report, told: Told = lambda: None) -> Drawn:
     told : callable, optional
         Called after each case.
     """
-    made: dict[str, tuple[str, Callable[[Answered, str], Picture | None]]] = {
-        "rooflines": ("roofline", pictures.roofline_picture),
-        "busy": ("units", pictures.units_picture),
-        "timelines": ("timeline", pictures.timeline_picture),
+    made: dict[str, tuple[str, Callable[[Answered, str], list[Picture]]]] = {
+        "rooflines": ("roofline", pictures.roofline_pictures),
+        "busy": ("units", pictures.units_pictures),
+        "timelines": ("timeline", pictures.timeline_pictures),
     }
     found: Drawn = {ident: [] for ident in made}
     for place, case in enumerate(report.cases, 1):
         for ident, (name, drawn_of) in made.items():
             if name in report.asked.pictures and case.predictions:
-                picture = drawn_of(case, f"{name}-{place}")
-                found[ident] += [picture] if picture else []
+                found[ident] += drawn_of(case, f"{name}-{place}")
         told()
     return found
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from io import BytesIO
 from typing import TYPE_CHECKING
 
+from attnsim.api.prediction import Prediction
+from attnsim.models.gpu import Gpu
 from attnsim.models.wording import number, time_text
 from attnsim.plots import roofline, timeline, units
 from attnsim.plots.document import Image
@@ -25,9 +27,25 @@ LOOKS = ((True, True), (True, False), (False, True), (False, False))
 """Dark and narrow, in the order in which a browser looks for the first that suits."""
 
 
-def roofline_picture(case: Answered, name: str) -> Shown:
-    """All predictions of a case under the rooflines of their GPUs, numbered as in its table."""
-    gpus, predictions = case.machines, case.predictions
+TOGETHER = 3
+"""GPUs that one roofline shows; of more, each unchanged one gets a picture with those made of it."""
+FRAMES = 4
+"""Calls whose units one picture shows; of more, each GPU gets a picture."""
+
+
+def roofline_pictures(case: Answered, name: str) -> list[Shown]:
+    """The predictions of a case under the rooflines of their GPUs, numbered as in its table where all are in one."""
+    if len(case.machines) <= TOGETHER:
+        return [_roofline(case.machines, case.predictions, name, case.case.label)]
+    found = []
+    for place, base in enumerate(dict.fromkeys(gpu.id for gpu in case.machines), 1):
+        gpus = [gpu for gpu in case.machines if gpu.id == base]
+        mine = [one for one in case.predictions if one.gpu == base]
+        found.append(_roofline(gpus, mine, f"{name}-{place}", f"{case.case.label}, {base}, numbered by itself"))
+    return found
+
+
+def _roofline(gpus: Sequence[Gpu], predictions: Sequence[Prediction], name: str, label: str) -> Shown:
     drawn = machines(gpus, predictions)
     shown = entries(drawn, predictions)
 
@@ -37,7 +55,7 @@ def roofline_picture(case: Answered, name: str) -> Shown:
     points = " ".join(_point(one, drawn[one.machine].label) for one in shown if one.points)
     return Shown(
         name=name,
-        caption=f"{case.case.label}. {' '.join(roofline.caption_lines(drawn, shown))}",
+        caption=f"{label}. {' '.join(roofline.caption_lines(drawn, shown))}",
         alt=f"Rooflines of {_listed([one.label for one in drawn])}, useful FLOP/s over FLOPs a byte. {points}",
         images=_images(draw, narrow=False),
         table=csv_text(COLUMNS, rows(drawn, shown)).encode(),
@@ -55,11 +73,19 @@ def _point(entry: Entry, machine: str) -> str:
     )
 
 
-def units_picture(case: Answered, name: str) -> Shown | None:
-    """Busy times of the units on the unchanged GPUs; None where nothing fits their memory."""
+def units_pictures(case: Answered, name: str) -> list[Shown]:
+    """Busy times of the units on the unchanged GPUs, none where nothing fits their memory."""
     predictions = [one for one in case.predictions if not one.changes and one.tiles != "retuned"]
-    if not any(one.time_s for one in predictions):
-        return None
+    timed = [one for one in predictions if one.time_s]
+    if len(timed) <= FRAMES:
+        return [_units(predictions, name)] if timed else []
+    found = dict.fromkeys(one.gpu for one in timed)
+    return [
+        _units([one for one in predictions if one.gpu == gpu], f"{name}-{place}") for place, gpu in enumerate(found, 1)
+    ]
+
+
+def _units(predictions: Sequence[Prediction], name: str) -> Shown:
     drawn = units.units(predictions)
     bare = replace(drawn, title="", caption="")  # the page has them as text
     told = " ".join(
@@ -82,30 +108,30 @@ def units_picture(case: Answered, name: str) -> Shown | None:
     )
 
 
-def timeline_picture(case: Answered, name: str) -> Shown | None:
-    """The first turns of one SM, a panel an algorithm; None where nothing was traced."""
+def timeline_pictures(case: Answered, name: str) -> list[Shown]:
+    """The first turns of one SM, a panel an algorithm; none where nothing was traced."""
     named = [(title, one) for title, one in case.traces if any(kernel.slices for kernel in one.kernels)]
     if not named:
-        return None
+        return []
     titles, found = [title for title, _ in named], [one for _, one in named]
     figure, table = timeline.timeline_page(titles, found)
+    span = 1e-6 * figure.axes[0].get_xlim()[1]
     told = []
     for title, one in named:
         kernel = max(one.kernels, key=lambda item: item.time_s)
-        counted = {unit: sum(piece.unit == unit for piece in kernel.slices) for unit in timeline.LANES}
-        busiest = ", ".join(f"{unit} {count}" for unit, count in counted.items() if count)
-        told.append(
-            f"{title}: {kernel.name}, {kernel.blocks_per_sm} blocks an SM, operations noted by unit: {busiest}."
-        )
-    return Shown(
+        tensor, softmax, both = (f"{100 * part:.0f} %" for part in timeline.overlap(kernel, span))
+        told.append(f"{title}, {kernel.name}: tensor cores {tensor}, softmax {softmax}, both at once {both}.")
+    shown = Shown(
         name=name,
         caption=f"What one SM of {case.machines[0].id} does first, by unit: {case.case.label}. Bars that stand above "
         "one another at the same time overlap.",
-        alt=f"Bars on the tracks {_listed(timeline.LANES)} over microseconds. {' '.join(told)}",
+        alt=f"Bars on the tracks {_listed(timeline.LANES)} over the first {time_text(span)}. Busy from the first "
+        f"multiplication on: {' '.join(told)}",
         images=(Image(_png(figure, 150)),),
         table=csv_text(timeline.COLUMNS, table).encode(),
         widest=68,
     )
+    return [shown]
 
 
 def _images(draw: Callable[[str, str], Figure], narrow: bool) -> tuple[Image, ...]:

@@ -87,8 +87,9 @@ def _gain(one: Answer, base: Answer | None) -> str:
     tile = {"retuned": f"with the best tile that fits ({now.tile}) ", "shipped": ""}.get(now.tiles, f"on {now.tile} ")
     apart = (now.time_high_s or 0.0) < (old.time_low_s or 0.0) or (old.time_high_s or 0.0) < (now.time_low_s or 0.0)
     whose = "" if now.implementation == old.implementation else f" by {now.implementation}"
+    ratio = times_text(old.time_s / now.time_s)
     return (
-        f"{tile}{timed_text(now)}{whose}, {times_text(old.time_s / now.time_s)} as fast as the unchanged GPU; the ranges "
+        f"{tile}{timed_text(now)}{whose}, {ratio} as fast as the unchanged GPU; the ranges "
         f"{'do not overlap' if apart else 'overlap'}"
     )
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from attnsim.api import predict
 from attnsim.api.answering import LIKE
-from attnsim.api.building import REPLAYED_CANDIDATES, fitting, tunable
+from attnsim.api.building import fitting, tunable
 from attnsim.api.choosing import choose_implementation, read_algorithm
 from attnsim.api.prediction import Prediction
 from attnsim.models.calibration import choose
@@ -31,8 +31,10 @@ from attnsim.studies.figures import RATES
 from attnsim.studies.hardware_space import Space, check_name
 
 POINTS = 200
-KEPT_TILES = 2
-"""Tiles kept for machines whose blocks may hold the same, after `REPLAYED_CANDIDATES` were replayed on the first."""
+CORNER_TILES = 6
+"""Tiles replayed at each corner of the space, after an estimate has sorted all that fit; the best is kept."""
+CORNER_RATES = 2
+"""Ranges whose ends make the corners."""
 MIXTURES = (1.0, 0.0, 0.5, 0.25, 0.75)
 """Weights of the first of two objectives (their logarithms are mixed), in the order in which they are looked for."""
 _INFEASIBLE = 1e6
@@ -66,12 +68,6 @@ class Machine:
     broken: tuple[str, ...]
     excess: tuple[float, ...]
 
-    def result(self, name: str) -> float:
-        """Seconds, joules or watts."""
-        assert self.prediction is not None and self.prediction.time_s is not None and self.energy is not None
-        times = {"time": self.prediction.time_s, "energy": self.energy.joules.typical}
-        return times.get(name, self.energy.watts.typical)
-
 
 @dataclass(frozen=True, slots=True)
 class HardwareSearch:
@@ -102,16 +98,10 @@ class HardwareSearch:
     def front(self) -> tuple[Machine, ...]:
         """Feasible machines that none other beats in every objective."""
         found: list[Machine] = []
-        for one in self.feasible:
-            beaten = any(_dominates(other.objectives, one.objectives) for other in self.feasible)
-            if not beaten and all(other.objectives != one.objectives for other in found):
+        for one in self.feasible:  # ascending in the first objective: the last one has to fall
+            if not found or one.objectives[-1] < found[-1].objectives[-1]:
                 found.append(one)
         return tuple(found)
-
-
-def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    pairs = list(zip(one, other, strict=True))
-    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
 
 @dataclass
@@ -181,19 +171,38 @@ class _Asked:
         )  # fmt: skip
 
     def _promising(self, gpu: Gpu) -> tuple[Shape | None, ...]:
-        """The best tiles of the first machine whose blocks may hold as much; None stands for the shipped one."""
+        """The best tile of each corner of the machines whose blocks may hold as much; None stands for the shipped one.
+
+        Corners, because a tile that suits few SMs may starve many of them.
+        """
         key = tuple(gpu.get(one.key) for one in self.space.ranges if one.key not in RATES)
         if key not in self.tiles:
-            record = choose_implementation(read_algorithm(self.algorithm), self.implementation, self.workload, gpu)
-            numbers = choose(record.name, LIKE, gpu).numbers
-            best: list[tuple[float, Shape | None]] = []
-            if tunable(record):
-                for one in fitting(record, self.workload, gpu, numbers)[:REPLAYED_CANDIDATES]:
-                    with suppress(InputError):
-                        best.append((replay(one.schedule, gpu, numbers).time_s, one.shape))
-            best.sort(key=lambda pair: pair[0])
-            self.tiles[key] = tuple(shape for _, shape in best[:KEPT_TILES]) or (None,)
+            best = dict.fromkeys(self._best_tile(corner) for corner in self._corners(gpu))
+            self.tiles[key] = tuple(best) or (None,)
         return self.tiles[key]
+
+    def _corners(self, gpu: Gpu) -> list[Gpu]:
+        """The machine with its rates in the middle of their ranges, and at the ends of the first `CORNER_RATES`."""
+        rates = [one for one in self.space.ranges if one.key in RATES][:CORNER_RATES]
+        found = []
+        middle = tuple(one.values[len(one.values) // 2] for one in rates)
+        for ends in dict.fromkeys((middle, *product(*((one.values[0], one.values[-1]) for one in rates)))):
+            corner = gpu
+            for one, end in zip(rates, ends, strict=True):
+                corner = corner.replace(one.key, end)
+            found.append(corner)
+        return found
+
+    def _best_tile(self, gpu: Gpu) -> Shape | None:
+        record = choose_implementation(read_algorithm(self.algorithm), self.implementation, self.workload, gpu)
+        if not tunable(record):
+            return None
+        numbers = choose(record.name, LIKE, gpu).numbers
+        best: list[tuple[float, Shape]] = []
+        for one in fitting(record, self.workload, gpu, numbers)[:CORNER_TILES]:
+            with suppress(InputError):
+                best.append((replay(one.schedule, gpu, numbers).time_s, one.shape))
+        return min(best)[1] if best else None
 
 
 def search_hardware(
@@ -238,8 +247,8 @@ def search_hardware(
             asked.machine(index)
     else:
         mixtures = MIXTURES if len(names) == 2 else (1.0,)
-        for number, weight in enumerate(mixtures):  # an equal share of the points each
-            _evolve(asked, weight, points * (number + 1) // len(mixtures), seed + number)
+        for number, weight in enumerate(mixtures):  # all from one Sobol start, which is answered once
+            _evolve(asked, weight, points * (number + 1) // len(mixtures), seed)
     machines = tuple(asked.known.values())
     if all(one.prediction is None for one in machines):
         raise InputError(f"no machine can answer: {machines[0].broken[0]}")

@@ -63,6 +63,10 @@ class StudyEntry(BaseModel):
     replays: StrictInt | None = Field(default=None, ge=0)
     cache: Literal["warm", "cold"] = "warm"
     launch: Literal["stream", "graph", "kernel"] = "stream"
+    # Of `attnsim report`, which reads the same file; a sweep does not need them.
+    question: StrictStr = ""
+    date: Any = None
+    pictures: list[StrictStr] = Field(default_factory=list)
 
 
 def read_study(path: str | Path) -> Study:

@@ -4,12 +4,12 @@ import base64
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,8 @@ class Page:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._back], [], [], SECONDS)
+            assert ready, f"Chromium has said nothing for {SECONDS} s"
             piece = os.read(self._back, 1 << 20)
             assert piece, "Chromium has gone"
             self._buffer += piece
@@ -68,12 +70,17 @@ class Page:
         return found
 
     def open(self, path: Path) -> None:
-        self.ask("Page.navigate", url=path.resolve().as_uri())
-        for _ in range(200):
-            if self.run("document.readyState === 'complete' && location.protocol === 'file:'"):
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"{path} was not loaded")
+        self._load("Page.navigate", url=path.resolve().as_uri())
+
+    def reload(self) -> None:
+        self._load("Page.reload")
+
+    def _load(self, method: str, **parameters: str) -> None:
+        """Ask for a page and wait until it and its pictures are there."""
+        seen = len(self.events)
+        self.ask(method, **parameters)
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events[seen:]):
+            self.events.append(self._next())
 
     def run(self, script: str) -> Any:
         answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)

@@ -31,7 +31,7 @@ FLAGS = [
     (f"{Q} --algorithm split-kv", "1024"),
     (f"{Q} --algorithm flash-3 --gpu a100-sxm4-80gb", "flash-3"),
     (f"{Q} --implementation flashinfer", "flashinfer"),
-    (f"{Q} --implementation vllm_flash_attn", "sm_89"),
+    (f"{Q} --implementation cudnn_oss_sm80", "sm_89"),
     (f"{Q} --implementation flash_attn_v2 --algorithm naive", "flash_attn_v2"),
     (f"{Q} --implementation flash_attn_v1 --window 64 --algorithm sliding-window", "flash_attn_v1"),
     (f"{Q} --tiles best", "best"),

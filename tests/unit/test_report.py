@@ -35,7 +35,7 @@ from attnsim.plots.document import (
 )
 from attnsim.plots.html_page import html_text
 from attnsim.plots.markdown_page import markdown_text
-from attnsim.reports import answer, document_of, draw, read_report_study, write_document
+from attnsim.reports import answer, document_of, draw, pictures, read_report_study, write_document
 from attnsim.reports.answers import Report, steps
 from attnsim.reports.asking import MOST_POINTS, MOST_WORKLOADS, cases
 from attnsim.reports.hardware import figure_lines
@@ -282,7 +282,17 @@ def test_what_a_picture_shows_is_said_with_its_numbers(drawn: Drawn, report: Rep
         assert one.useful_flops_per_s and f"{number(one.useful_flops_per_s / 1e12)} TFLOP/s, " in roofline.alt
     assert roofline.table.startswith(b"kind,gpu,")
     assert [(one.dark, one.narrow) for one in roofline.images] == [(True, False), (False, False)]
+    assert "both at once" in drawn["timelines"][0].alt
     assert [(one.dark, one.narrow) for one in drawn["busy"][0].images][-1] == (False, False)
+
+
+def test_many_gpus_get_a_picture_each(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("TOGETHER", 1), ("FRAMES", 1), ("LOOKS", ((False, False),))):
+        monkeypatch.setattr(pictures, name, value)
+    (roofline,) = pictures.roofline_pictures(report.cases[0], "roofline-1")
+    assert roofline.name == "roofline-1-1" and "h100-sxm5-80gb, numbered by itself" in roofline.caption
+    (units,) = pictures.units_pictures(report.cases[0], "units-1")
+    assert units.name == "units-1-1" and "flash on h100-sxm5-80gb takes" in units.alt
 
 
 HOSTILE = st.text(
@@ -307,7 +317,7 @@ def written_with(text: str) -> Document:
     return Document(text, (Paragraph(text),), (section,), text)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(HOSTILE)
 def test_no_text_becomes_html(text: str) -> None:
     benign, found = Tags(html_text(written_with("b"))), Tags(html_text(written_with(text)))
@@ -327,12 +337,18 @@ def tokens(text: str) -> list[str]:
     return kinds
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(HOSTILE)
 def test_no_text_becomes_markdown(text: str) -> None:
     kinds = tokens(markdown_text(written_with(text), "files"))
     assert kinds == tokens(markdown_text(written_with("b"), "files"))
     assert not {"html_inline", "html_block"} & set(kinds)
+
+
+def test_github_links_no_address_of_a_text() -> None:
+    text = markdown_text(written_with("see http://a.b, www.c.d, https://e.f and me@g.h"), "files")
+    outside = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    assert not re.search(r"http:|https:|www\.|[^\\]@", outside)
 
 
 def test_a_hostile_study_is_told_and_not_obeyed(tmp_path: Path, report: Report, drawn: Drawn, page: str) -> None:
@@ -449,10 +465,7 @@ def shown(page: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[chrom
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (360, False), (360, True)])
 def test_a_browser_shows_everything_and_says_nothing(shown: chromium.Page, width: int, dark: bool) -> None:
     shown.look(width, 800, dark)
-    shown.run("location.reload()")
-    for _ in range(100):
-        if shown.run("document.readyState === 'complete'"):
-            break
+    shown.reload()
     decoded = "Promise.all([...document.images].map(i => i.decode().then(() => [i.naturalWidth, i.clientWidth])))"
     sizes = shown.run(decoded)
     assert len(sizes) == 3 and all(natural > 300 and client > 200 for natural, client in sizes)
@@ -468,8 +481,7 @@ def test_dark_and_narrow_pages_get_pictures_of_their_own(shown: chromium.Page) -
     used = []
     for width, dark in ((1280, False), (1280, True), (360, False), (360, True)):
         shown.look(width, 800, dark)
-        shown.run("location.reload()")
-        shown.run("new Promise(done => setTimeout(done, 300))")
+        shown.reload()
         used.append(shown.run("[...document.images].map(image => image.currentSrc.slice(-200))"))
     roofline, units, timeline = zip(*used, strict=True)
     assert (len(set(roofline)), len(set(units)), len(set(timeline))) == (2, 4, 1)
