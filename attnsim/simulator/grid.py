@@ -36,6 +36,9 @@ QUEUEING = 10.0
 Chosen by hand against the exact mode."""
 THINNED_SMS, THINNED_ROUNDS, THINNED_TURNS = 4, 6, 24
 """SMs and rounds of the thinned chip that plays equal blocks of at most so many turns."""
+THINNED_MEMORY = 0.5
+"""Share of a round above which the memory is too busy for the thinned chip to stand for unequal blocks: a transfer of
+its few SMs holds the memory for all that they stand for, and such lumps queue. Chosen by hand, by the exact mode."""
 SAMPLED_ROUNDS = 14
 """Rounds of blocks in the sample that shows how unequal blocks share an SM."""
 SAMPLED_TURNS = 10
@@ -226,7 +229,8 @@ class FastGrid:
         counts = self.kernel.class_counts
         usual = int(np.argmax(counts))
         turns = int(self.kernel.repeats[usual].max())
-        if counts[usual] >= DOMINANT * blocks and resident > 1 and PLAYED_TURNS <= turns <= THINNED_TURNS:
+        thinned = counts[usual] >= DOMINANT * blocks and resident > 1 and PLAYED_TURNS <= turns <= THINNED_TURNS
+        if thinned and (len(alone) == 1 or memory[usual] <= THINNED_MEMORY * alone[usual]):
             later = np.maximum(alone / alone[usual] * self._thinned_round(usual, resident), memory)
         else:
             if (alone > 0.85 * memory).any():

@@ -52,6 +52,12 @@ Unseen = tuple[Row, str, float]
 HAND_CHOSEN = (
     ("simulator.grid", "QUEUEING", grid.QUEUEING, "power of the smooth maximum of a round and of the memory"),
     ("simulator.grid", "PHASES", grid.PHASES, "how far apart the residents of an SM begin in the fast mode's samples"),
+    (
+        "simulator.grid",
+        "THINNED_MEMORY",
+        grid.THINNED_MEMORY,
+        "share of the memory above which no thinned chip is played",
+    ),
     ("simulator.memory", "KNEE", memory.KNEE, "footprint over capacity where L2 hits begin to fail and end"),
     (
         "algorithms.flash",

@@ -14,6 +14,7 @@ from attnsim.models.calibration import choose
 from attnsim.models.implementations import IMPLEMENTATIONS
 from attnsim.validation import aiconfigurator
 from attnsim.validation.accuracy import held_out_errors, targets_table
+from attnsim.validation.claims import speedups
 from attnsim.validation.fit import usable
 from attnsim.validation.held_out import HeldOut
 from attnsim.validation.hypothetical import Outcome, errors
@@ -104,6 +105,8 @@ def sizes(held: Sequence[HeldOut], transfers: Sequence[Outcome]) -> dict[str, fl
                 found[one.name] = float(np.mean(mine))
             case "trust":
                 found[one.name] = _width_over_error(check["kind"])
+            case "claim":
+                found[one.name] = _claim(check)
             case "serving":
                 if aiconfigurator.available():
                     found[one.name] = _serving(check)
@@ -114,7 +117,14 @@ def _width_over_error(kind: str) -> float:
     import yaml
 
     where = resources.files("attnsim.models").joinpath("calibrations", "trust.yaml")
-    return float(yaml.safe_load(where.read_text("utf-8"))["at_least"][kind]["width_over_error"])
+    data = yaml.safe_load(where.read_text("utf-8"))
+    return float((data["at_least"] | data["times_spread"])[kind]["width_over_error"])
+
+
+def _claim(check: Mapping[str, Any]) -> float:
+    """How far a speedup lies outside what its paper states."""
+    (row,) = (row for row in speedups() if (row["gpu"], row["high"], row["seq"]) == tuple(check["row"]))
+    return abs(float(row[f"{check['reading']}_error"]))
 
 
 def _serving(check: Mapping[str, Any]) -> float:

@@ -100,7 +100,10 @@ def test_nine_true_times_in_ten_lie_in_their_interval(held: list[HeldOut]) -> No
     table = {row["kind"]: row for row in coverage(own_points(held))}
     for level in LEVELS:
         assert 0.85 <= table[level]["coverage"] <= 0.95, table[level]
-        assert table[level]["width_over_error"] <= 2.5, table[level]
+        if level not in {
+            one.check.get("kind") for one in deviations()
+        }:  # the others: `test_every_known_gap_has_its_size`
+            assert table[level]["width_over_error"] <= 2.5, table[level]
         assert table[level]["half_width"] == pytest.approx(widths().times_spread[level], rel=0.01)
 
 

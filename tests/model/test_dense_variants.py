@@ -105,7 +105,7 @@ def test_few_sequences_are_split_and_many_are_not(batch: int, splits: bool) -> N
     w = Workload(batch, 32, 1, 128, 8, 8192, passes="decode")
     for name, gpu in (("flash_attn_v2", A100), ("flash_attn_v3", H100)):
         kernels = [kernel.name for kernel in schedule(name, w, gpu).kernels]
-        assert ("combine" in kernels) == splits, f"{name}: {kernels}"
+        assert any(kernel.startswith("combine") for kernel in kernels) == splits, f"{name}: {kernels}"
 
 
 # Backward: atomics or a second pass

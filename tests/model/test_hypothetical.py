@@ -78,7 +78,7 @@ def test_an_announced_gpu_has_its_datasheet_and_the_older_one_s_clocks_and_fract
 def test_rows_come_in_both_views_with_their_step(found: list[Outcome]) -> None:
     assert {one.view for one in found} == set(VIEWS)
     paired = [one for one in found if one.step is not None]
-    assert {one.row.case.source for one in paired} == {"fa2_fig7"}
+    assert {one.row.case.source for one in paired} == {"fa2_fig7", "aic_attention_vllm_0.24.0_l40s"}
     for one in paired[:5]:
         assert one.older is not None and one.step == pytest.approx(one.older / one.ratio)
 
@@ -107,10 +107,10 @@ def test_serving_rows_have_twins_of_the_same_format_and_caller(monkeypatch: pyte
     if not aiconfigurator.available():  # then there is nothing to pair, and nothing is asked for
         assert errors(outcomes([PAIRS[1]])) == []
         return
-    encoders = [table for table in aiconfigurator.tables() if table.implementation == "flash_attn_v3"]
+    encoders = [table for table in aiconfigurator.tables() if table.implementation == "flash_attn_v3_varlen"]
     monkeypatch.setattr(aiconfigurator, "tables", lambda: encoders)
     found = outcomes([PAIRS[1]], 8)
-    assert found and {one.row.record.name for one in found} == {"flash_attn_v3"}
+    assert found and {one.row.record.name for one in found} == {"flash_attn_v3_varlen"}
     assert all(one.row.workload.element_bytes == 2 and one.row.gpu.base_id == PAIRS[1].newer for one in found)
     steps = [abs(one.step - 1) for one in found if one.step is not None]
     assert len(steps) == len(found)
