@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDER = REPOSITORY / "notebooks"
 TIMEOUT_S = 600
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-TEXT = ("text/plain", "text/html", "text/markdown")
 
 
 def notebooks() -> list[Path]:
@@ -65,7 +65,8 @@ def executed(path: Path) -> NotebookNode:
     for cell in book.cells:
         cell.metadata = nbformat.from_dict({})  # type: ignore[no-untyped-call]
         for output in cell.get("outputs", ()):
-            output.metadata = nbformat.from_dict({})  # type: ignore[no-untyped-call]
+            if "metadata" in output:
+                output.metadata = nbformat.from_dict({})  # type: ignore[no-untyped-call]
     return book
 
 
@@ -88,13 +89,13 @@ def _text(output: Any) -> str:
         return f"{output.name}: {output.text}"
     if output.output_type == "error":
         return f"error: {output.ename}: {output.evalue}"
-    return "".join(f"{kind}: {output.data[kind]}\n" for kind in TEXT if kind in output.data)
+    return f"{output.data['text/plain']}\n"
 
 
 def stale_cells(committed: NotebookNode, now: NotebookNode) -> list[str]:
-    """What a reader would no longer see, one text for each cell."""
+    """What a reader would no longer see, one difference for each cell."""
     return [
-        f"cell {number}: committed\n{old}now\n{new}"
+        "\n".join(unified_diff(old.split("\n"), new.split("\n"), f"cell {number}, committed", "now", n=0, lineterm=""))
         for (number, old), (_, new) in zip(text_outputs(committed), text_outputs(now), strict=True)
         if old != new
     ]
@@ -116,7 +117,7 @@ def main() -> int:
         found = stale_cells(read(path), book)
         stale += bool(found)
         if options.check:
-            print("\n".join(found), end="\n" if found else "")
+            print(*found, sep="\n", end="\n" if found else "")
         else:
             _write(book, path)
         state = "as committed" if not found else "out of date" if options.check else "refreshed"

@@ -13,6 +13,7 @@ OUTSIDE = {"DEVIATIONS.md": "deviations", "CONTRIBUTING.md": "extending", "CHANG
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
 
 ALGORITHMS = "flash-1,flash-2,flash-3"
+THREE = "naive,flash-2,flash-3"
 SHAPE = ("--gpu", "h100-sxm5-80gb", "--heads", "16", "--seq", "4096", "--head-dim", "128", "--dtype", "fp16")
 
 
@@ -31,7 +32,15 @@ def write_generated(folder: Path) -> None:
         text = (REPOSITORY / name).read_text(encoding="utf-8")
         (folder / f"{page}.md").write_text(moved(text), encoding="utf-8")
     _run("trace", *SHAPE, "--algorithm", ALGORITHMS, "--picture", str(folder / "turns.png"))
-    _run("roofline", *SHAPE, "--algorithm", "naive,flash-2,flash-3", "--out", str(folder / "roofline.png"))
+    _run("roofline", *SHAPE, "--algorithm", THREE, "--out", str(folder / "roofline.png"))
+    lengths = ("--seq", "512:65536", "--causal", "--algorithm", "naive,flash,linear")
+    _run("plot", "scaling", *SHAPE[:4], *SHAPE[6:], *lengths, "--out", str(folder / "scaling.png"))
+    _run("plot", "units", *SHAPE, "--algorithm", ALGORITHMS, "--out", str(folder / "units.png"))
+    _run("plot", "traffic", *SHAPE, "--algorithm", THREE, "--out", str(folder / "traffic.png"))
+    _run("plot", "tornado", *SHAPE, "--algorithm", THREE, "--out", str(folder / "tornado.png"))
+    waves = ("--gpu", "a100-sxm4-80gb", "--heads", "16", "--head-dim", "128", "--seq", "1024:6144:128")
+    more = ("--algorithm", "flash-2", "--set", "sm.count=132", "--out", str(folder / "waves.png"))
+    _run("plot", "waves", *waves, *more)
 
 
 def moved(text: str) -> str:

@@ -74,7 +74,8 @@ def test_a_number_that_changed_is_told(tmp_path: Path) -> None:
     was = executed(path)
     was.cells[0].outputs[0].text = "3\n"
     assert stale_cells(now, now) == []
-    assert stale_cells(was, now) == ["cell 0: committed\nstdout: 3\nnow\nstdout: 2\n"]
+    (told,) = stale_cells(was, now)
+    assert told.split("\n") == ["--- cell 0, committed", "+++ now", "@@ -1 +1 @@", "-stdout: 3", "+stdout: 2"]
 
 
 def _pictures(cell: NotebookNode) -> int:
