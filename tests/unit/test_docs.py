@@ -39,11 +39,13 @@ def test_commands_are_answered(
             assert words[1] in COMMANDS, command.line
             if not command.is_run:  # that it exists is all that can be asked of it here
                 assert main([words[1], "--help"]) == 0, command.line
+                capsys.readouterr()
                 continue
             code = main(words[1:])
             captured = capsys.readouterr()
             assert code == 0, f"{command.line}\n{captured.err}"
-            assert command.cut(captured.out).rstrip() == command.shown.rstrip(), f"{command.line}: refresh_readme.py"
+            if words[1] != "doctor":  # what it says is of this machine
+                assert command.cut(captured.out + captured.err).rstrip() == command.shown.rstrip(), f"{command.line}: refresh_readme.py"
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
