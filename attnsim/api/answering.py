@@ -151,9 +151,7 @@ def compare(
                 f"runs: {next(name for name, item in ALGORITHMS.items() if record.family in item.families)}"
             )
     fused = [
-        item
-        for item in chosen
-        if item.group != "linear" and item.families not in (("naive",), ("flash-1",), ("mla",))
+        item for item in chosen if item.group != "linear" and item.families not in (("naive",), ("flash-1",), ("mla",))
     ]
     if tile is not None and not fused:
         raise InputError(f"tile is {shown(tile)}, but {chosen[0].name} has no tile to choose; leave it out")

@@ -45,7 +45,9 @@ def test_commands_are_answered(
             captured = capsys.readouterr()
             assert code == 0, f"{command.line}\n{captured.err}"
             if words[1] != "doctor":  # what it says is of this machine
-                assert command.cut(captured.out + captured.err).rstrip() == command.shown.rstrip(), f"{command.line}: refresh_readme.py"
+                assert command.cut(captured.out + captured.err).rstrip() == command.shown.rstrip(), (
+                    f"{command.line}: refresh_readme.py"
+                )
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
