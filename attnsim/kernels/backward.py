@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from attnsim.kernels.arrays import attention_workload, check_array, decode, encode, reaches
@@ -107,7 +109,7 @@ def flash_backward(
             "seq_kv": np.int32(w.seq_kv),
             **reaches(w.mask.within(w.seq_q, w.seq_kv)),
             "scale": np.float32(factor),
-            "scale_log2": np.float32(factor * np.log2(np.e)),
+            "scale_log2": np.float32(factor * math.log2(math.e)),
         },
     )
     device.launch(

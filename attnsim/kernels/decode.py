@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from attnsim.kernels.arrays import attention_workload, reaches
@@ -135,7 +137,7 @@ def _launch_split(
             "seq_kv": np.int32(w.seq_kv),
             "splits": np.int32(splits),
             **reaches(w.mask),
-            "scale_log2": np.float32(factor * np.log2(np.e)),
+            "scale_log2": np.float32(factor * math.log2(math.e)),
         },
     )
 

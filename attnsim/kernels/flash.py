@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from attnsim.kernels.arrays import attention_workload, reaches
@@ -93,7 +95,7 @@ def flash_forward(
             "group": np.int32(w.group),
             **reaches(w.mask.within(w.seq_q, w.seq_kv)),
             "section": np.int32(section_heads(w, chosen, heads) if chosen.order == "longest_first" else 0),
-            "scale_log2": np.float32((w.head_dim**-0.5 if scale is None else _positive(scale)) * np.log2(np.e)),
+            "scale_log2": np.float32((w.head_dim**-0.5 if scale is None else _positive(scale)) * math.log2(math.e)),
         },
     )
     return o, lse

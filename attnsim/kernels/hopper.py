@@ -5,6 +5,8 @@ Experimental: run in the interpreter, compiled and inspected, not yet run on a G
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from attnsim.kernels.arrays import attention_workload, reaches
@@ -93,7 +95,7 @@ def flash_hopper(
             "group": np.int32(w.group),
             **reaches(w.mask.within(w.seq_q, w.seq_kv)),
             "section": np.int32(section_heads(w, tile, heads) if tile.order == "longest_first" else 0),
-            "scale_log2": np.float32(factor * np.log2(np.e)),
+            "scale_log2": np.float32(factor * math.log2(math.e)),
         },
     )
     return o, lse

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -158,7 +159,7 @@ def sparse_forward(
             "heads": np.int32(heads),
             "group": np.int32(w.group),
             "section": np.int32(min(heads, blocks.heads_together)),
-            "scale_log2": np.float32(factor * np.log2(np.e)),
+            "scale_log2": np.float32(factor * math.log2(math.e)),
         },
     )
     return o, lse
