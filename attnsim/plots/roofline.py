@@ -167,7 +167,7 @@ def _table(axes: Axes, drawn: Sequence[Machine], shown: Sequence[Entry], height:
         cells: tuple[str, ...] = (f"● {machine.label}", *rates, *bands, *ridges)
         y = _row(axes, y, columns, cells, style.colour(number), style, left=1) - line
     y -= 0.6 * line
-    columns = (0.0, 0.035, 0.225, 0.4, 0.635, 0.7, 0.765, 0.865, 0.928, 1.0)
+    columns = (0.0, 0.035, 0.262, 0.425, 0.645, 0.705, 0.768, 0.865, 0.928, 1.0)
     head = ("", "algorithm", "implementation", "GPU", "HBM", "L2", "smem", "TFLOP/s", "roof", "bound")
     y = _row(axes, y, columns, head, style.text, style, left=4, bold=True) - line
     for entry in shown:
