@@ -123,6 +123,7 @@ def test_a_second_process_compiles_nothing(folder: Path, monkeypatch: pytest.Mon
         gzip.compress(b"{}")[:-4],
         *map(gzip.compress, (b"{", b'{"ptx": "", "cubin": "%", "log": ""}', b"[]")),
     ],
+    ids=["empty", "plain", "cut", "unclosed", "no-cubin", "no-object"],  # gzip's bytes hold the time
 )
 def test_a_damaged_entry_counts_as_absent(folder: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes) -> None:
     compiled = counting(monkeypatch)
