@@ -75,18 +75,20 @@ def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
     turns, total = -(-w.seq_kv // block), -(-w.seq_q // ROWS)
     ops = _Steps(w, block, backward)
     segments = ops.segments()
-    repeats = np.zeros((splits, turns, len(segments)), dtype=np.int64)
     short_row, short_keys = w.seq_q % ROWS > 0, w.seq_kv % block > 0
+    keys = np.ones(turns, dtype=np.int64)
+    keys[-1] = not short_keys
+    ends = np.stack([keys, 1 - keys], axis=1)
     share = -(-total // splits)
-    for split in range(splits):
-        low, high = (0, total) if backward else (split * share, min((split + 1) * share, total))
+    parts = [(0, total)] if backward else [(i * share, min((i + 1) * share, total)) for i in range(splits)]
+    shared = []
+    for low, high in parts:
         whole = _visits(w, block, np.int64(low), np.int64(high - short_row * (high == total)))
         rest = _visits(w, block, np.int64(max(low, total - 1)), np.int64(high)) if short_row else 0 * whole
-        mine = np.arange(turns) == split if backward and splits > 1 else np.ones(turns, dtype=bool)
-        keys = np.ones(turns, dtype=np.int64)
-        keys[-1] = not short_keys
-        ends = np.stack([keys, 1 - keys], axis=1)
-        repeats[split] = np.concatenate([ends, whole, rest, ends], axis=1) * mine[:, None]
+        shared.append(np.concatenate([ends, whole, rest, ends], axis=1))
+    repeats = np.stack(shared)
+    if backward and splits > 1:  # a block for each turn
+        repeats = repeats.transpose(1, 0, 2)
     heads = w.batch * w.heads_q
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
     buffers: tuple[tuple[str, int], ...] = (("K, V", block * (d + dv) * e), ("Q, O", 2 * ROWS * (d + dv) * 4))
