@@ -161,7 +161,7 @@ def large_cases() -> Iterator[Case]:
 
 def segments(case: Case) -> int:
     """Executions of a segment in the whole call."""
-    return sum(int(kernel.executions().sum()) for kernel in case.schedule().kernels)
+    return sum(int(kernel.executions.sum()) for kernel in case.schedule().kernels)
 
 
 def compare(case: Case, numbers: Numbers | None = None) -> Outcome:

@@ -120,15 +120,22 @@ def closed_rate(content: dict[str, Any]) -> tuple[float, float]:
 
 
 def replayed() -> tuple[float, float]:
-    """Replays a second of one core: of its clock and of its CPU time; the points of `DIFFERENT`, few tokens to many."""
+    """Replays a second of one core: of its clock and of its CPU time; the points of `DIFFERENT`, few tokens to many.
+
+    The best of four goes over them, which is what the machine does when nobody else is at it.
+    """
     study = study_of({**DIFFERENT, "points": 256})
     points = study.columns(0, len(study))
     asked = [question(points, row) for row in range(points.count)]
     for item in asked[:4]:
         replay(item, "warm", "stream")
-    began, used = time.perf_counter(), time.process_time()
-    answered = sum(bool(replay(item, "warm", "stream").get("predicted_s")) for item in asked)
-    return answered / (time.perf_counter() - began), answered / (time.process_time() - used)
+    rates, used_rates = [], []
+    for _ in range(4):
+        began, used = time.perf_counter(), time.process_time()
+        answered = sum(bool(replay(item, "warm", "stream").get("predicted_s")) for item in asked)
+        rates.append(answered / (time.perf_counter() - began))
+        used_rates.append(answered / (time.process_time() - used))
+    return max(rates), max(used_rates)
 
 
 def sweep() -> dict[str, float]:

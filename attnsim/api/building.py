@@ -227,7 +227,7 @@ def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
     vector = kernel.total("exps") * costs.exp + fp32 * costs.fp32
     steps = sum(
         int(n) * sum(op.kind == "delay" and op.tensor == "step" for op in segment.ops)
-        for n, segment in zip(kernel.executions(), kernel.segments, strict=True)
+        for n, segment in zip(kernel.executions, kernel.segments, strict=True)
     )
     compute = (max(tensor, vector) + costs.interference * min(tensor, vector)) / gpu.sm.count
     waves = kernel.blocks / slots

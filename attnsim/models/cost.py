@@ -22,7 +22,6 @@ from attnsim.models.gpu import Gpu
 from attnsim.models.implementation import Implementation, Needed, Shape
 from attnsim.models.implementations import find_implementation
 from attnsim.models.schedule import Kernel, Schedule
-from attnsim.models.tile_sums import visible_pairs
 from attnsim.models.workload import Workload
 
 __all__ = ["Cost", "CostTable", "ShapeTable", "cost", "cost_of", "costs", "roofline_time", "useful_flops"]
@@ -116,16 +115,9 @@ def needed_work(implementation: Implementation, w: Workload) -> tuple[Needed, in
 
 def useful_flops(w: Workload, dense: bool = False) -> int:
     """2 B H pairs (d + dv) forward, 2.5 times that backward; `dense` counts masked pairs too."""
-    pairs = w.seq_q * w.seq_kv if dense else _visible_pairs(w)
+    pairs = w.seq_q * w.seq_kv if dense else w.visible_pairs
     forward = 2 * w.batch * w.heads_q * pairs * (w.head_dim + w.head_dim_v)
     return sum({"fwd": 2, "bwd": 5}[direction] * forward // 2 for direction in w.directions)
-
-
-def _visible_pairs(w: Workload) -> int:
-    if not w.mask.is_band:
-        return w.visible_pairs
-    left, right = (-1 if reach is None else reach for reach in (w.mask.left, w.mask.right))
-    return int(visible_pairs(w.seq_q, w.seq_kv, left, right))
 
 
 def roofline_time(cost: Cost, w: Workload, gpu: Gpu) -> float:

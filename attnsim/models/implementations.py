@@ -222,7 +222,7 @@ def _normalising(record: Implementation) -> Builder:
         check_mask(record, w)
         if record.sees_window:
             return record.build(w, gpu, shape)
-        return record.build(replace(w, mask=w.mask.within(w.seq_q, w.seq_kv)), gpu, shape)
+        return record.build(w.bounded(), gpu, shape)
 
     return normalised
 

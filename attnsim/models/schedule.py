@@ -9,8 +9,9 @@ it, and the CUDA kernels are launched with the same tile and grid.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import Literal
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,7 @@ Kind = Literal["load", "wait", "store", "mma", "mma_async", "mma_wait", "vector"
 Path = Literal["mma_sync", "wgmma", "tcgen05", "simt"]
 
 
-@dataclass(frozen=True, slots=True)
-class TileOp:
+class TileOp(NamedTuple):
     """One operation on a tile, with what it asks of each unit of the SM.
 
     Parameters
@@ -186,7 +186,7 @@ class Kernel:
     launched_early: bool = False
     _totals: dict[str, int] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def class_counts(self) -> NDArray[np.int64]:
         """Number of blocks of each class."""
         counts = np.zeros(len(self.repeats), dtype=np.int64)
@@ -199,6 +199,7 @@ class Kernel:
         """Number of thread blocks (or, persistent, of work tiles)."""
         return sum(len(launch.classes) * launch.times for launch in self.launches)
 
+    @cached_property
     def executions(self) -> NDArray[np.int64]:
         """How often each segment runs over the whole grid, shape ``[segments]``."""
         per_class = self.repeats.sum(axis=1)
@@ -212,14 +213,14 @@ class Kernel:
                 for segment in self.segments
             ]
             self._totals[quantity] = sum(
-                int(n) * amount for n, amount in zip(self.executions(), per_segment, strict=True)
+                int(n) * amount for n, amount in zip(self.executions, per_segment, strict=True)
             )
         return self._totals[quantity]
 
     def requested(self) -> dict[tuple[str, str], int]:
         """Bytes requested of global memory by ("load" or "store", tensor)."""
         out: dict[tuple[str, str], int] = {}
-        for n, segment in zip(self.executions(), self.segments, strict=True):
+        for n, segment in zip(self.executions, self.segments, strict=True):
             for op in segment.ops:
                 if op.bytes and n:
                     key = (op.kind, op.tensor)
@@ -300,8 +301,8 @@ def _loop_nest(kernel: Kernel) -> Iterator[str]:
 def describe(op: TileOp) -> str:
     """One line for a reader: the kind, the tensor and the amounts that are not zero."""
     amounts = [
-        f"{f.name} {getattr(op, f.name):,}"
-        for f in fields(op)
-        if f.name not in ("kind", "tensor") and getattr(op, f.name) != f.default
+        f"{name} {amount:,}"
+        for name, amount in op._asdict().items()
+        if name not in ("kind", "tensor") and amount != TileOp._field_defaults[name]
     ]
     return " ".join(part for part in (op.kind, op.tensor, *amounts) if part)

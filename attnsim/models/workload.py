@@ -162,6 +162,11 @@ class Workload:
         """(query, key) pairs of one head that survive the mask."""
         return self.mask.visible_pairs(self.seq_q, self.seq_kv)
 
+    def bounded(self) -> Workload:
+        """Return the same attention without limits of its mask that its lengths never reach."""
+        mask = self.mask.within(self.seq_q, self.seq_kv)
+        return self if mask == self.mask else replace(self, mask=mask)
+
     def with_passes(self, passes: str) -> Workload:
         """Return the same attention in another direction."""
         return replace(self, passes=passes)

@@ -1,18 +1,23 @@
 """The discrete-event replay: warpgroups as SimPy processes on the units of their SM.
 
 Units are served first come, first served, in whole picoseconds, and each is one number: the time at which it will be
-free. A process that needs a unit books it and sleeps until its work is done, so a tile operation is one timeout and
+free. A process that needs a unit books it and sleeps until its work is done, so a tile operation is one sleep and
 no queue of waiting processes is ever kept (``simpy.Resource`` costs five times as much for the same answer).
+
+A warpgroup's own time runs ahead of the clock while nobody else can see or hinder what it does (it waits for data whose
+landing is known, or for a fixed delay); it sleeps until the clock has caught up before it books a unit, copies or waits
+for data longer than it has to anyway.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import simpy
 
+from attnsim.simulator.clock import Clock, Sleeper, Steps
 from attnsim.simulator.program import (
     DELAY,
     LOAD,
@@ -23,13 +28,12 @@ from attnsim.simulator.program import (
     STORE,
     VECTOR,
     WAIT,
+    Copy,
     Program,
 )
 
 Runs = Sequence[tuple[int, int]]
 """(segment, repeats) of one thread block, in program order."""
-
-Process = Generator[simpy.Event, object, None]
 
 Note = Callable[[int, int, int, int, int, int], None]
 """Told of an operation: (kind, tensor, start, end, bytes, HBM picoseconds); see :mod:`attnsim.simulator.trace`."""
@@ -38,25 +42,21 @@ BLOCK = -1
 """Kind under which a thread block itself is noted, from its start to its end."""
 
 
-@dataclass(slots=True)
 class Memory:
     """The levels that SMs share: when L2 and HBM will be free, and the bytes asked of them per tensor.
 
-    `sharers` is 1 when every SM is played. When one SM stands for `sharers`, a transfer holds the level for all.
-    At the first instant all SMs ask at once and the one played is the last to be served; from then on they come one
-    after the other, so its own transfers pass at full speed as long as the level keeps up.
+    When one SM stands for many, a transfer holds the level for all of them. At the first instant all ask at once and
+    the one played is the last to be served; from then on they come one after the other, so its own transfers pass at
+    full speed as long as the level keeps up.
     """
 
-    tensors: int
-    sharers: float = 1.0
-    l2_free: int = 0
-    hbm_free: int = 0
-    loaded: list[int] = field(default_factory=list)
-    stored: list[int] = field(default_factory=list)
+    __slots__ = ("hbm_free", "l2_free", "loaded", "stored")
 
-    def __post_init__(self) -> None:
-        self.loaded = [0] * self.tensors
-        self.stored = [0] * self.tensors
+    def __init__(self, tensors: int) -> None:
+        self.l2_free = 0
+        self.hbm_free = 0
+        self.loaded = [0] * tensors
+        self.stored = [0] * tensors
 
 
 @dataclass(slots=True)
@@ -79,30 +79,35 @@ class Block:
         self.runs = runs
         self.prefetched = [0] * tensors  # loads of each tensor issued before the block began
         self.landing: list[list[int]] = [[] for _ in range(tensors)]
-        self.arrivals: list[list[int]] = [[] for _ in range(tensors)]
+        self.arrivals: dict[tuple[int, int], int] = {}
         self.wakeups: dict[tuple[int, int], simpy.Event] = {}
 
     def last_to_free(self, tensor: int, turn: int, members: int) -> bool:
         """Note that a warpgroup has freed the buffer of a tensor's `turn`-th load; whether all have now."""
-        arrivals = self.arrivals[tensor]
-        while turn >= len(arrivals):
-            arrivals.append(0)
-        arrivals[turn] += 1
-        return arrivals[turn] == members
+        arrived = self.arrivals.get((tensor, turn), 0) + 1
+        self.arrivals[tensor, turn] = arrived
+        return arrived == members
 
 
-def transfer(now: int, sm: Sm, memory: Memory, port: int, l2: int, hbm: int) -> int:
+def transfer(now: int, sm: Sm, memory: Memory, copy: Copy) -> int:
     """Book a transfer on the SM's port, the L2 and the HBM; return when its last byte is through."""
-    sm.port_free = through = max(sm.port_free, now) + port
-    turn = memory.sharers if now else 1.0
+    port, l2, own_l2, hbm, own_hbm, _, _ = copy
+    if now == 0:
+        own_l2, own_hbm = l2, hbm
+    free = sm.port_free
+    sm.port_free = through = (free if free > now else now) + port
     if l2:
-        start = max(memory.l2_free, now)
-        memory.l2_free = start + l2
-        through = max(through, start + int(l2 / turn))
+        free = memory.l2_free
+        begin = free if free > now else now
+        memory.l2_free = begin + l2
+        end = begin + own_l2
+        through = end if end > through else through
     if hbm:
-        start = max(memory.hbm_free, now)
-        memory.hbm_free = start + hbm
-        through = max(through, start + int(hbm / turn))
+        free = memory.hbm_free
+        begin = free if free > now else now
+        memory.hbm_free = begin + hbm
+        end = begin + own_hbm
+        through = end if end > through else through
     return through
 
 
@@ -110,106 +115,121 @@ def prefetch(now: int, sm: Sm, memory: Memory, program: Program, block: Block, n
     """Issue the loads that a block begins with, before it begins."""
     for segment, repeats in block.runs:
         for _ in range(repeats):
-            for kind, tensor, one, two, three, four, size in program.segments[segment]:
+            for kind, tensor, _, _, copy in program.segments[segment]:
                 if kind == LOAD:
-                    landed = transfer(now, sm, memory, one, two, three) + four
+                    landed = transfer(now, sm, memory, copy) + copy.latency
                     block.landing[tensor].append(landed)
                     if note is not None:
-                        note(LOAD, tensor, now, landed, size, three)
+                        note(LOAD, tensor, now, landed, copy.size, copy.hbm)
                     block.prefetched[tensor] += 1
-                    memory.loaded[tensor] += size
+                    memory.loaded[tensor] += copy.size
                 elif kind != DELAY:
                     return
 
 
 def warpgroup(
-    env: simpy.Environment,
+    clock: Clock,
     sm: Sm,
     memory: Memory,
     program: Program,
     block: Block,
     ahead: Callable[[], None],
     note: Note | None = None,
-) -> Process:
+) -> Steps:
     """Play one warpgroup of a thread block through its loop nest; `ahead` is called where it may prefetch."""
-    timeout = env.timeout
     members = program.warpgroups
     waits = [0] * len(program.tensors)  # loads of each tensor this warpgroup has waited for
     frees = [0] * len(program.tensors)  # and those whose buffer it has freed
     issued: deque[int] = deque()  # ends of its asynchronous MMAs
     last_load = -1
+    at = now = clock.now  # its own time, and the clock's when it was last awake
     for segment, repeats in block.runs:
         steps = program.segments[segment]
         for _ in range(repeats):
-            for kind, tensor, one, two, three, four, size in steps:
-                if kind == VECTOR:
-                    now = int(env.now)
-                    start = sm.vector_free if sm.vector_free > now else now
-                    sm.vector_free = end = start + one
-                    sm.tensor_free = (sm.tensor_free if sm.tensor_free > now else now) + two
-                    if note is not None:
-                        note(kind, tensor, start, end, 0, 0)
-                    yield timeout(end - now)
-                elif kind == MMA or kind == MMA_ASYNC:
-                    now = int(env.now)
-                    start = sm.tensor_free if sm.tensor_free > now else now
-                    sm.tensor_free = end = start + one
-                    sm.vector_free = (sm.vector_free if sm.vector_free > now else now) + two
-                    if note is not None:
-                        note(kind, tensor, start, end, 0, 0)
-                    if kind == MMA:
-                        yield timeout(end - now)
-                    else:
-                        issued.append(end)
-                elif kind == WAIT:
+            for kind, tensor, one, two, copy in steps:
+                if kind == WAIT:
                     turn = waits[tensor]
                     waits[tensor] = turn + 1
                     landing = block.landing[tensor]
-                    now = int(env.now)
                     if turn >= len(landing):
-                        wakeup = block.wakeups.setdefault((tensor, turn), env.event())
-                        yield wakeup
-                    late = landing[turn] - int(env.now)
-                    if late > 0:
-                        yield timeout(late)
-                    sm.waited += int(env.now) - now
-                elif kind == LOAD:
+                        if at > now:
+                            now = yield at - now
+                        if turn >= len(landing):
+                            wakeup = block.wakeups.get((tensor, turn)) or clock.event()
+                            block.wakeups[tensor, turn] = wakeup
+                            now = yield wakeup
+                            sm.waited += now - at
+                            at = now
+                    landed = landing[turn]
+                    if landed > at:
+                        if at > now:
+                            now = yield at - now
+                        sm.waited += landed - at
+                        at = landed
+                    continue
+                if kind == DELAY:
+                    at += one
+                    continue
+                if kind == MMA_WAIT:
+                    end = issued.popleft()
+                    at = end if end > at else at
+                    continue
+                if kind == LOAD:
                     turn = frees[tensor]
                     frees[tensor] = turn + 1
                     if turn < block.prefetched[tensor]:
                         continue
+                if at > now:
+                    now = yield at - now
+                if kind == VECTOR:
+                    begin = sm.vector_free
+                    sm.vector_free = at = (begin if begin > now else now) + one
+                    begin = sm.tensor_free
+                    sm.tensor_free = (begin if begin > now else now) + two
+                    if note is not None:
+                        note(kind, tensor, at - one, at, 0, 0)
+                elif kind == MMA or kind == MMA_ASYNC:
+                    begin = sm.tensor_free
+                    sm.tensor_free = end = (begin if begin > now else now) + one
+                    begin = sm.vector_free
+                    sm.vector_free = (begin if begin > now else now) + two
+                    if note is not None:
+                        note(kind, tensor, end - one, end, 0, 0)
+                    if kind == MMA:
+                        at = end
+                    else:
+                        issued.append(end)
+                elif kind == LOAD:
                     # The last warpgroup to free the buffer issues the copy.
                     if members > 1 and not block.last_to_free(tensor, turn, members):
                         continue
-                    if env.now == last_load:  # copies issued at one instant take turns with those of other SMs
-                        yield timeout(0)
-                    last_load = int(env.now)
+                    if now == last_load:  # copies issued at one instant take turns with those of other SMs
+                        at = now = yield 0
+                    last_load = now
                     landing = block.landing[tensor]
-                    landing.append(transfer(last_load, sm, memory, one, two, three) + four)
+                    landed = transfer(now, sm, memory, copy) + copy.latency
+                    landing.append(landed)
                     if note is not None:
-                        note(LOAD, tensor, last_load, landing[-1], size, three)
-                    memory.loaded[tensor] += size
-                    waiting = block.wakeups.pop((tensor, len(landing) - 1), None)
-                    if waiting is not None:
-                        waiting.succeed()
-                elif kind == MMA_WAIT:
-                    late = issued.popleft() - int(env.now)
-                    if late > 0:
-                        yield timeout(late)
+                        note(LOAD, tensor, now, landed, copy.size, copy.hbm)
+                    memory.loaded[tensor] += copy.size
+                    if block.wakeups:
+                        waiting = block.wakeups.pop((tensor, len(landing) - 1), None)
+                        if waiting is not None:
+                            waiting.succeed(now)
                 elif kind == STORE:
                     if members > 1:
                         turn = frees[tensor]
                         frees[tensor] = turn + 1
                         if not block.last_to_free(tensor, turn, members):
                             continue
-                    end = transfer(int(env.now), sm, memory, one, two, three)
+                    end = transfer(now, sm, memory, copy)
                     if note is not None:
-                        note(STORE, tensor, int(env.now), end, size, three)
-                    memory.stored[tensor] += size
-                elif kind == DELAY:
-                    yield timeout(one)
+                        note(STORE, tensor, now, end, copy.size, copy.hbm)
+                    memory.stored[tensor] += copy.size
                 elif kind == PREFETCH:
                     ahead()
+    if at > now:
+        yield at - now
 
 
 class Slot:
@@ -217,7 +237,7 @@ class Slot:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        clock: Clock,
         sm: Sm,
         memory: Memory,
         program: Program,
@@ -225,7 +245,7 @@ class Slot:
         ends: list[int],
         note: Note | None = None,
     ) -> None:
-        self.env, self.sm, self.memory, self.program = env, sm, memory, program
+        self.clock, self.sm, self.memory, self.program = clock, sm, memory, program
         self.queue, self.ends, self.note = queue, ends, note
         self.next: Block | None = None
 
@@ -239,27 +259,27 @@ class Slot:
         if self.next is None:
             self.next = self.take()
             if self.next is not None:
-                prefetch(int(self.env.now), self.sm, self.memory, self.program, self.next, self.note)
+                prefetch(self.clock.now, self.sm, self.memory, self.program, self.next, self.note)
 
-    def process(self) -> Process:
+    def process(self) -> Steps:
         """Run blocks one after the other."""
-        env = self.env
+        clock = self.clock
         block = self.take()
         while block is not None:
             self.sm.running += 1
-            self.next, began = None, int(env.now)
+            self.next, began = None, clock.now
             groups = [
-                warpgroup(env, self.sm, self.memory, self.program, block, self.ahead, self.note)
+                warpgroup(clock, self.sm, self.memory, self.program, block, self.ahead, self.note)
                 for _ in range(self.program.warpgroups)
             ]
             if len(groups) == 1:
                 yield from groups[0]
             else:
-                yield env.all_of([env.process(group) for group in groups])
+                yield clock.all_of([Sleeper(clock, group) for group in groups])
             self.sm.running -= 1
-            self.ends.append(int(env.now))
+            self.ends.append(clock.now)
             if self.note is not None:
-                self.note(BLOCK, 0, began, int(env.now), 0, 0)
+                self.note(BLOCK, 0, began, clock.now, 0, 0)
             block = self.next or self.take()
 
 
@@ -275,14 +295,15 @@ class Played:
         When each block ended.
     waited : int
         Picoseconds that warpgroups waited for data, summed over SMs.
-    requested : dict of (str, str) to int
-        Bytes by ("load" or "store", tensor).
+    loaded, stored : tuple of int
+        Bytes by tensor.
     """
 
     time: int
     ends: tuple[int, ...]
     waited: int
-    requested: dict[tuple[str, str], int]
+    loaded: tuple[int, ...]
+    stored: tuple[int, ...]
 
 
 def play(
@@ -297,21 +318,16 @@ def play(
     Blocks are handed out breadth-first: one to each SM, then a second one to each, as the hardware does. `noted` gives
     for the number of an SM what is told of its operations.
     """
-    env = simpy.Environment(0)
-    memory = Memory(len(program.tensors), program.sharers)
+    clock = Clock()
+    memory = Memory(len(program.tensors))
     machines = [Sm() for _ in range(sms)]
     ends: list[int] = []
     for _ in range(slots_per_sm):
         for number, sm in enumerate(machines):
-            env.process(Slot(env, sm, memory, program, queue, ends, noted(number)).process())
-    env.run()
+            Sleeper(clock, Slot(clock, sm, memory, program, queue, ends, noted(number)).process())
+    clock.run()
     if next(queue, None) is not None or any(sm.running for sm in machines):
         raise RuntimeError("a thread block waits for a load that its loop nest never starts")
     drained = max(memory.l2_free, memory.hbm_free, *(sm.port_free for sm in machines))
-    requested = {
-        (kind, tensor): size
-        for kind, sizes in (("load", memory.loaded), ("store", memory.stored))
-        for tensor, size in zip(program.tensors, sizes, strict=True)
-        if size
-    }
-    return Played(max(int(env.now), drained), tuple(ends), sum(sm.waited for sm in machines), requested)
+    waited = sum(sm.waited for sm in machines)
+    return Played(max(clock.now, drained), tuple(ends), waited, tuple(memory.loaded), tuple(memory.stored))

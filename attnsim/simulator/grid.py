@@ -8,16 +8,17 @@ out over all SMs by list scheduling. Both use the same engine and the same compi
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.models.schedule import Kernel, Segment
+from attnsim.simulator.dispatch import list_scheduling
 from attnsim.simulator.engine import Played, Runs, play
-from attnsim.simulator.program import LOAD, STORE, Program
+from attnsim.simulator.program import Program
 
 PLAYED_TURNS = 6
 """Turns of an inner loop that the fast mode plays before it extends it by its period."""
@@ -29,6 +30,8 @@ PLAYED_IN_FULL = 4500
 """Segment executions by a warpgroup, in a grid of unequal blocks, that the fast mode plays whole: tails decide it."""
 EQUAL_PLAYED_IN_FULL = 500
 """The same for equal blocks, which extend well."""
+WHOLE_PART = 0.2
+"""Part of the call from which a kernel is worth so many; a smaller one is played whole up to its share of them."""
 IN_STEP_WAVES = 1
 """Waves during which SMs that began together still ask the memory for the same things at the same time."""
 QUEUEING = 10.0
@@ -91,7 +94,12 @@ def play_exact(kernel: Kernel, program: Program, sms: int, slots_per_sm: int) ->
         played.waited / (active * resident * program.warpgroups),
         resident,
         kernel.blocks / (sms * slots_per_sm),
-        played.requested,
+        {
+            (kind, tensor): size
+            for kind, sizes in (("load", played.loaded), ("store", played.stored))
+            for tensor, size in zip(program.tensors, sizes, strict=True)
+            if size
+        },
     )
 
 
@@ -106,10 +114,9 @@ class FastGrid:
     sms, slots_per_sm : int
     """
 
-    def __init__(self, kernel: Kernel, compiled: partial[Program], sms: int, slots_per_sm: int) -> None:
+    def __init__(self, kernel: Kernel, compiled: Callable[[float], Program], sms: int, slots_per_sm: int) -> None:
         self.kernel = kernel
         self.sms, self.slots = sms, slots_per_sm
-        self.programs: dict[float, Program] = {}
         self.compiled = compiled
         self.plays: dict[tuple[object, ...], Played] = {}
         turns = kernel.repeats.shape[1]
@@ -118,12 +125,11 @@ class FastGrid:
         played = np.minimum(kernel.repeats[:, kept], PLAYED_TURNS)
         self.clipped = played.reshape(len(played), -1)
         self.beyond = kernel.repeats.sum(axis=1) - played.sum(axis=1)
-        self.programs[1.0] = compiled(sharers=1.0)
         # Time that one run of each segment holds the chip's L2 and its HBM, shape [segments, 2].
         self.holds = np.array(
             [
-                [sum(step[part] for step in steps if step[0] in (LOAD, STORE)) for part in (3, 4)]
-                for steps in self.programs[1.0].segments
+                [sum(copy.l2 for *_, copy in steps), sum(copy.hbm for *_, copy in steps)]
+                for steps in compiled(1.0).segments
             ],
             dtype=np.float64,
         )
@@ -137,11 +143,9 @@ class FastGrid:
         """Replay `generations` rounds of `resident` such blocks on one SM of `active`."""
         key = (repeats.tobytes(), resident, generations, active)
         if key not in self.plays:
-            if active not in self.programs:
-                self.programs[active] = self.compiled(sharers=active)
             runs: Runs = self.runs(repeats)
             queue = iter([runs] * (resident * generations))
-            self.plays[key] = play(self.programs[active], 1, resident, queue)
+            self.plays[key] = play(self.compiled(active), 1, resident, queue)
         return self.plays[key]
 
     def period(self, repeats: NDArray[np.int64], segment: int, resident: int, active: float) -> float:
@@ -162,6 +166,13 @@ class FastGrid:
         longer[places[np.argmax(repeats[places])]] += PERIOD_TURNS
         return longer
 
+    @cached_property
+    def alike(self) -> list[NDArray[np.int64]]:
+        """Classes of which the same is played, group by group."""
+        _, group = np.unique(self.clipped @ _weights(self.clipped.shape[1]), return_inverse=True)
+        order = np.argsort(group, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+
     def round_time(self, block_class: int, resident: int, active: float) -> float:
         """Time of a first round of blocks of a class."""
         clipped = self.clipped[block_class]
@@ -177,13 +188,10 @@ class FastGrid:
 
         Classes that differ only in how often they turn loops beyond what is played share their replays.
         """
-        weights = np.random.default_rng(0).integers(1, 1 << 40, self.clipped.shape[1])
-        _, firsts, group = np.unique(self.clipped @ weights, return_index=True, return_inverse=True)
         first = np.empty(len(self.clipped))
         following = np.empty(len(self.clipped))
-        for number, example in enumerate(firsts):
-            members = np.flatnonzero(group == number)
-            clipped, beyond = self.clipped[example], self.beyond[members]
+        for members in self.alike:
+            clipped, beyond = self.clipped[members[0]], self.beyond[members]
             one = self.played(clipped, resident, 1, active).time
             two = self.played(clipped, resident, 2, active).time if rounds > 1 else 2 * one
             extra = np.zeros(len(members))
@@ -193,13 +201,13 @@ class FastGrid:
             following[members] = two - one + extra
         return first, following
 
-    def time(self) -> GridTime:
-        """Time of the whole grid."""
+    def time(self, part: float = 1.0) -> GridTime:
+        """Time of the whole grid of a kernel that makes up so large a part of the call."""
         kernel, slots = self.kernel, self.sms * self.slots
         blocks, counts = kernel.blocks, kernel.class_counts
         whole = PLAYED_IN_FULL if len(counts) > 1 else EQUAL_PLAYED_IN_FULL
-        if int(kernel.executions().sum()) * kernel.warpgroups <= whole:
-            return play_exact(kernel, self.compiled(sharers=1.0), self.sms, self.slots)
+        if int(kernel.executions.sum()) * kernel.warpgroups <= whole * min(1.0, part / WHOLE_PART):
+            return play_exact(kernel, self.compiled(1.0), self.sms, self.slots)
         resident = min(self.slots, -(-blocks // self.sms))
         first, following = self._rounds(blocks, resident)
         longest = int(np.argmax(following))
@@ -207,7 +215,7 @@ class FastGrid:
             total = self._uniform(blocks, first[longest], following[longest], resident)
         else:
             total = self._mixed(first, following, resident)
-        total = max(total, float(self.memory_times() @ counts))  # never faster than the memory as a whole
+        total = max(total, float(self.memory_times @ counts))  # never faster than the memory as a whole
         shares = following / following.max() @ counts
         waited = self._waited(longest, resident) * float(shares) / (self.sms * resident)
         return GridTime(total, waited, resident, blocks / slots, kernel.requested())
@@ -225,7 +233,7 @@ class FastGrid:
             return self.class_times(resident, sharers)
         first = self.class_times(resident, sharers, rounds=1)[0]
         alone = self.class_times(resident, 1.0)[1]
-        memory = self.sms * resident * self.memory_times()
+        memory = self.sms * resident * self.memory_times
         counts = self.kernel.class_counts
         usual = int(np.argmax(counts))
         turns = int(self.kernel.repeats[usual].max())
@@ -245,7 +253,7 @@ class FastGrid:
         Whether SMs stay in step (FlashAttention-1, whose bursts of K and V bring them back) or not is then played, not
         assumed.
         """
-        program = self.compiled(sharers=self.sms / THINNED_SMS)
+        program = self.compiled(self.sms / THINNED_SMS)
         runs: Runs = self.runs(self.kernel.repeats[block_class].reshape(-1))
         size = THINNED_SMS * resident
         ends = sorted(play(program, THINNED_SMS, resident, iter([runs] * (size * THINNED_ROUNDS))).ends)
@@ -265,8 +273,7 @@ class FastGrid:
     def _mixed_over_equal(self, alone: NDArray[np.float64], resident: int, phase: float) -> float:
         """:meth:`_mixing` for one sample, whose first residents are `phase` of a block apart."""
         count = SAMPLED_ROUNDS * resident
-        jitter = np.random.default_rng(0).random(count)
-        sample = self._classes_at(((np.arange(count) + jitter) / count * self.kernel.blocks).astype(np.int64))
+        sample = self._classes_at(((np.arange(count) + _jitter(count)) / count * self.kernel.blocks).astype(np.int64))
         whole = self.kernel.repeats[:, self.kept].reshape(len(alone), -1)
         scale = min(1.0, SAMPLED_TURNS / int(whole.max()))
         loops = np.tile([_is_balanced(segment) for segment in self.kernel.segments], len(self.kept))
@@ -285,7 +292,7 @@ class FastGrid:
             # A loop can only be lengthened in a class that has it: the longest, or the one that turns it most.
             shown = longest if turns[longest, segment] else int(np.argmax(turns[:, segment]))
             expected -= fewer[:, segment] * self.period(self.clipped[shown], int(segment), resident, 1.0)
-        played = play(self.programs[1.0], 1, resident, iter([self.runs(block) for block in blocks]))
+        played = play(self.compiled(1.0), 1, resident, iter([self.runs(block) for block in blocks]))
         free = [0.0] * resident
         expected_ends = []
         for duration in np.maximum(expected, 1.0).tolist():
@@ -340,15 +347,10 @@ class FastGrid:
         remaining = np.zeros(slots)
         empty = 0.0
         if len(order) > slots:
-            durations = following[order].tolist()
             # Residents of an SM take turns on its units, so the first of them ends a little before the last.
             ends = self.played(self.clipped[int(np.argmax(first))], resident, 1, float(self.sms)).ends
-            free = sorted((float(ends[slot // self.sms] - ends[-1]), slot) for slot in range(slots))
-            for duration in durations:
-                empty, slot = free[0]
-                heapq.heapreplace(free, (empty + duration, slot))
-            for at, slot in free:
-                remaining[slot] = at - empty
+            free = [float(ends[slot // self.sms] - ends[-1]) for slot in range(slots)]
+            empty, remaining = list_scheduling(free, following[order])
         else:
             remaining[: len(order)] = following[order]
         tail = self._drain(remaining.reshape(resident, self.sms), min(len(order), slots), int(np.argmax(first)))
@@ -370,21 +372,24 @@ class FastGrid:
         """
         resident = len(remaining)
         alone = np.array([0.0, *(self.round_time(longest, k, 1.0) for k in range(1, resident + 1))])
-        memory = float(self.memory_times()[longest])
-        left, elapsed = remaining.copy(), 0.0
+        memory = float(self.memory_times[longest])
         start = max(alone[resident], running * memory)
-        while (running := int(np.count_nonzero(left))) > 0:
-            on_sm = np.count_nonzero(left, axis=0)
-            pace = np.broadcast_to(np.maximum(alone[on_sm], running * memory) / start, left.shape)
-            ends = np.where(left > 0, left * pace, np.inf)
+        if resident == 1 and start == alone[1]:  # nobody leaves anybody alone, and the memory holds nobody up
+            return float(remaining.max())
+        left, elapsed = remaining, 0.0
+        while (alive := left > 0).any():
+            on_sm = alive.sum(axis=0)
+            pace = np.maximum(alone[on_sm], int(on_sm.sum()) * memory) / start
+            ends = left * pace
             # Ends that lie within 2 % of each other are one event: the tail then takes at most some fifty of them.
-            step = float(ends.min())
-            step = float(ends[ends <= step + 0.02 * float(np.max(left * pace))].max())
+            live = ends[alive]
+            step = float(live[live <= live.min() + 0.02 * live.max()].max())
             elapsed += step
-            left = np.where(left > 0, np.maximum(left - step / pace, 0.0), 0.0)
+            left = np.maximum(left - step / pace, 0.0)
             left[ends <= step] = 0.0
         return elapsed
 
+    @cached_property
     def memory_times(self) -> NDArray[np.float64]:
         """Time that one block's transfers hold the chip's L2 or HBM, whichever is longer, per class."""
         return np.asarray((self.kernel.repeats.sum(axis=1) @ self.holds).max(axis=1))
@@ -399,6 +404,18 @@ class FastGrid:
             room -= times * len(launch.classes)
             beyond += (launch.times - times) * float(durations[launch.classes].sum()) / slots
         return np.concatenate(order), beyond
+
+
+@lru_cache
+def _jitter(count: int) -> NDArray[np.float64]:
+    """Places of samples, each within its own part of the launch; always the same."""
+    return np.random.default_rng(0).random(count)
+
+
+@lru_cache
+def _weights(count: int) -> NDArray[np.int64]:
+    """Weights under which no two lists of `count` repeats are likely to have the same sum."""
+    return np.random.default_rng(0).integers(1, 1 << 40, count)
 
 
 def _smooth_maximum(alone: float | NDArray[np.float64], memory: float | NDArray[np.float64]) -> NDArray[np.float64]:

@@ -4,14 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from attnsim.models.schedule import Kernel, TileOp
 from attnsim.simulator.machine import Machine
 
 LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH = range(9)
 
-Step = tuple[int, int, int, int, int, int, int]
-"""(operation, tensor, four costs in picoseconds, bytes requested of global memory); see :func:`compile_op`."""
+
+class Copy(NamedTuple):
+    """A load or store: picoseconds at each level, and bytes.
+
+    Parameters
+    ----------
+    port : int
+        On the SM's own port to the L2.
+    l2, hbm : int
+        For which L2 and HBM are held, for all SMs that the one played stands for.
+    own_l2, own_hbm : int
+        The part of it that is the SM's own.
+    latency : int
+        Of a load.
+    size : int
+        Bytes requested of global memory.
+    """
+
+    port: int = 0
+    l2: int = 0
+    own_l2: int = 0
+    hbm: int = 0
+    own_hbm: int = 0
+    latency: int = 0
+    size: int = 0
+
+
+NO_COPY = Copy()
+
+Step = tuple[int, int, int, int, Copy]
+"""(operation, tensor, picoseconds that it takes, picoseconds that it takes from the other unit, copy); see
+:func:`compile_op`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +57,11 @@ class Program:
         Names behind the tensor numbers.
     warpgroups : int
         Warpgroups that run every block side by side.
-    sharers : float
-        SMs' worth of traffic that each transfer stands for.
     """
 
     segments: tuple[tuple[Step, ...], ...]
     tensors: tuple[str, ...]
     warpgroups: int
-    sharers: float
 
 
 def compile_kernel(kernel: Kernel, costs: Machine, misses: Mapping[tuple[bool, str], float], sharers: float) -> Program:
@@ -65,7 +93,7 @@ def compile_kernel(kernel: Kernel, costs: Machine, misses: Mapping[tuple[bool, s
         )
         for segment in kernel.segments
     )
-    return Program(segments, names, kernel.warpgroups, sharers)
+    return Program(segments, names, kernel.warpgroups)
 
 
 def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: int, multicast: int) -> Step:
@@ -77,36 +105,37 @@ def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: 
     """
     match op.kind:
         case "load" | "store":
-            hbm = op.bytes * miss
-            latency = costs.l2_latency + miss * (costs.hbm_latency - costs.l2_latency)
-            return (
-                LOAD if op.kind == "load" else STORE,
-                tensor,
-                round(op.bytes * costs.port_byte),
-                round(op.bytes * costs.l2_byte * sharers / (multicast if op.kind == "load" else 1)),
-                round(hbm * costs.hbm_byte * sharers),
-                round(latency),
-                op.bytes,
+            l2 = round(op.bytes * costs.l2_byte * sharers / (multicast if op.kind == "load" else 1))
+            hbm = round(op.bytes * miss * costs.hbm_byte * sharers)
+            copy = Copy(
+                port=round(op.bytes * costs.port_byte),
+                l2=l2,
+                own_l2=int(l2 / sharers),
+                hbm=hbm,
+                own_hbm=int(hbm / sharers),
+                latency=round(costs.l2_latency + miss * (costs.hbm_latency - costs.l2_latency)),
+                size=op.bytes,
             )
+            return (LOAD if op.kind == "load" else STORE, tensor, 0, 0, copy)
         case "mma" | "mma_async":
             operands = op.smem_bytes * costs.smem_byte
             busy = max(op.flops * costs.flop + costs.smem_exposed * operands, operands)
             kind = MMA if op.kind == "mma" else MMA_ASYNC
-            return (kind, tensor, round(busy), round(busy * costs.interference), 0, 0, 0)
+            return (kind, tensor, round(busy), round(busy * costs.interference), NO_COPY)
         case "vector":
             lanes = (op.scores * costs.softmax_instructions + op.fp32) * costs.fp32
             busy = op.exps * costs.exp + lanes + op.int32 * costs.int32
-            return (VECTOR, tensor, round(busy), round(busy * costs.interference), 0, 0, 0)
+            return (VECTOR, tensor, round(busy), round(busy * costs.interference), NO_COPY)
         case "delay":
             named = {
                 "step": costs.step,
                 "block": op.share * costs.block / 2,
                 "extra": op.clks * costs.clk * (costs.extra - 1),
             }
-            return (DELAY, tensor, round(named.get(op.tensor, 0.0) + op.clks * costs.clk), 0, 0, 0, 0)
+            return (DELAY, tensor, round(named.get(op.tensor, 0.0) + op.clks * costs.clk), 0, NO_COPY)
         case "wait":
-            return (WAIT, tensor, 0, 0, 0, 0, 0)
+            return (WAIT, tensor, 0, 0, NO_COPY)
         case "prefetch":
-            return (PREFETCH, tensor, 0, 0, 0, 0, 0)
+            return (PREFETCH, tensor, 0, 0, NO_COPY)
         case "mma_wait":
-            return (MMA_WAIT, tensor, 0, 0, 0, 0, 0)
+            return (MMA_WAIT, tensor, 0, 0, NO_COPY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Literal
 
 from attnsim.models.calibration import Numbers
@@ -135,10 +135,12 @@ def replay(
     overhead = {"stream": gpu.launch.stream_s, "graph": gpu.launch.graph_s, "kernel": 0.0}[launch]
     overhead *= numbers.gpu.launch_scale
     grids: dict[object, GridTime] = {}
-    kernels = tuple(
-        _replay_kernel(kernel, gpu, numbers, fit, rows, mode, overhead, grids)
+    prepared = [
+        _prepared(kernel, gpu, numbers, fit, rows)
         for kernel, fit, rows in zip(schedule.kernels, residency, moved, strict=True)
-    )
+    ]
+    busy = sum(item.busy_s for item in prepared) or 1.0
+    kernels = tuple(_replay_kernel(item, item.busy_s / busy, gpu, mode, overhead, grids) for item in prepared)
     call = 0.0 if launch == "kernel" else numbers.implementation.call_s
     flat = [row for rows in moved for row in rows]
     return Replay(
@@ -152,29 +154,43 @@ def replay(
     )
 
 
-def _replay_kernel(
-    kernel: Kernel,
-    gpu: Gpu,
-    numbers: Numbers,
-    fit: Occupancy,
-    rows: tuple[Traffic, ...],
-    mode: Mode,
-    launch_s: float,
-    grids: dict[object, GridTime],
-) -> KernelReplay:
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A kernel ready to be played: its costs, its residency, its traffic, and how long each unit is busy."""
+
+    kernel: Kernel
+    costs: Machine
+    fit: Occupancy
+    rows: tuple[Traffic, ...]
+    units_s: dict[str, float]
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that its busiest unit is busy."""
+        return max(self.units_s.values())
+
+
+def _prepared(kernel: Kernel, gpu: Gpu, numbers: Numbers, fit: Occupancy, rows: tuple[Traffic, ...]) -> _Prepared:
     costs = machine(kernel, gpu, numbers)
-    misses = {(row.written, row.tensor): row.hbm_bytes / row.l2_bytes for row in rows}
-    slots = fit.blocks_per_sm
+    return _Prepared(kernel, costs, fit, rows, _units(kernel, costs, gpu.sm.count, rows))
+
+
+def _replay_kernel(
+    item: _Prepared, part: float, gpu: Gpu, mode: Mode, launch_s: float, grids: dict[object, GridTime]
+) -> KernelReplay:
+    """Play a kernel that makes up so large a part of the call."""
+    kernel, slots = item.kernel, item.fit.blocks_per_sm
+    misses = {(row.written, row.tensor): row.hbm_bytes / row.l2_bytes for row in item.rows}
+    compiled = cache(partial(compile_kernel, kernel, item.costs, misses))
     if mode == "exact":
-        grid = play_exact(kernel, compile_kernel(kernel, costs, misses, 1.0), gpu.sm.count, slots)
+        grid = play_exact(kernel, compiled(1.0), gpu.sm.count, slots)
     else:
         # Kernels that cost the same (copies, passes over one matrix) take the same time: play one of them.
-        program = compile_kernel(kernel, costs, misses, 1.0)
+        program = compiled(1.0)
         launches = tuple((launch.classes.tobytes(), launch.times) for launch in kernel.launches)
         same = (program.segments, program.warpgroups, kernel.repeats.tobytes(), launches, slots)
         if same not in grids:
-            compiled = partial(compile_kernel, kernel, costs, misses)
-            grids[same] = FastGrid(kernel, compiled, gpu.sm.count, slots).time()
+            grids[same] = FastGrid(kernel, compiled, gpu.sm.count, slots).time(part)
         grid = replace(grids[same], requested=kernel.requested())
     return KernelReplay(
         name=kernel.name,
@@ -182,11 +198,11 @@ def _replay_kernel(
         launch_s=0.0 if kernel.launched_early else launch_s,
         blocks=kernel.blocks,
         blocks_per_sm=grid.blocks_per_sm,
-        limited_by=fit.limited_by,
+        limited_by=item.fit.limited_by,
         waves=grid.waves,
-        units_s=_units(kernel, costs, gpu.sm.count, rows),
+        units_s=item.units_s,
         exposed_s=grid.waited_ps / PS,
-        traffic=rows,
+        traffic=item.rows,
         requested=grid.requested,
     )
 

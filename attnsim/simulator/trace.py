@@ -6,7 +6,7 @@ gets the blocks that the first SM would get, in their order. The kernels themsel
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -140,7 +140,7 @@ def trace(
 
 def _kernel_trace(
     kernel: Kernel,
-    compiled: partial[Program],
+    compiled: Callable[[float], Program],
     chip: int,
     slots: int,
     hbm_byte: float,
@@ -152,7 +152,7 @@ def _kernel_trace(
     active, resident = min(chip, kernel.blocks), min(slots, -(-kernel.blocks // chip))
     left_out = ""
     queue: Iterator[Runs] = (runs[block_class] for block_class in launch_order(kernel))
-    if int(kernel.executions().sum()) * kernel.warpgroups <= PLAYED_WHOLE:
+    if int(kernel.executions.sum()) * kernel.warpgroups <= PLAYED_WHOLE:
         sharers, played, shown = 1.0, active, min(shown, active)
         if shown < active:
             left_out = f"{shown} of {active} SMs"
@@ -161,7 +161,7 @@ def _kernel_trace(
         count = min(SAMPLED_ROUNDS * resident, -(-kernel.blocks // active))
         queue = islice(queue, 0, count * active, active)
         left_out = f"{count} of {kernel.blocks} blocks, on one SM that stands for {active}"
-    program = compiled(sharers=sharers)
+    program = compiled(sharers)
     slices: list[Slice] = []
     dropped = 0
 

@@ -158,5 +158,5 @@ def build(record: Implementation, w: Workload, machine: Gpu, tile: str) -> Sched
 def _steps(kernel: Kernel) -> int:
     return sum(
         int(n) * sum(op.kind == "delay" and op.tensor == "step" for op in segment.ops)
-        for n, segment in zip(kernel.executions(), kernel.segments, strict=True)
+        for n, segment in zip(kernel.executions, kernel.segments, strict=True)
     )

@@ -148,7 +148,7 @@ def test_no_unit_is_busy_for_longer_than_a_kernel_takes(mode: Mode) -> None:
         for kernel, shown in zip(schedule.kernels, seen.kernels, strict=True):
             # The replay counts whole picoseconds: half of one may be lost in every operation.
             operations = sum(
-                int(n) * len(segment.ops) for n, segment in zip(kernel.executions(), kernel.segments, strict=True)
+                int(n) * len(segment.ops) for n, segment in zip(kernel.executions, kernel.segments, strict=True)
             )
             unit, busy = max(shown.units_s.items(), key=lambda pair: pair[1])
             assert busy <= shown.time_s * (1 + ROUNDING) + 0.5e-12 * operations, f"{unit} of {kernel.name}"

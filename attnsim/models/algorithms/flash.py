@@ -188,14 +188,14 @@ def flash_forward(
         Latency of finding a block's tile, where a scheduler has to search for it.
     """
     splits = splits or Splits()
-    w = replace(w, mask=w.mask.within(w.seq_q, w.seq_kv))
+    w = w.bounded()
     pack = w.group if tile.pack_gqa else 1
     heads = w.batch * (w.heads_kv if tile.pack_gqa else w.heads_q)
     cut = partial(
         row_tiles, w, tile.rows, tile.keys, pack, edges_only=tile.edges_only, from_first_key=tile.from_first_key
     )
     shape = cut()
-    parts = [cut(s, splits.count, of_seen=splits.of_seen) for s in range(splits.count)]
+    parts = [cut(s, splits.count, of_seen=splits.of_seen) if splits.partial else shape for s in range(splits.count)]
     columns = [
         np.concatenate([getattr(part, column) for part in parts])
         for column in ("steps", "masked", "ragged_keys", "ragged_rows")

@@ -76,7 +76,7 @@ def _emulated(op: TileOp) -> TileOp:
     if not op.scores:
         return op
     part = _polynomials(op.scores)
-    return replace(op, exps=op.exps - part, fp32=op.fp32 + POLYNOMIAL_INSTRUCTIONS * part)
+    return op._replace(exps=op.exps - part, fp32=op.fp32 + POLYNOMIAL_INSTRUCTIONS * part)
 
 
 def _polynomials(scores: int) -> int:

@@ -89,7 +89,7 @@ def renamed(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
     """The kernel with other names for its tensors."""
 
     def op(item: TileOp) -> TileOp:
-        return replace(item, tensor=names.get(item.tensor, item.tensor))
+        return item._replace(tensor=names.get(item.tensor, item.tensor))
 
     return replace(
         kernel,

@@ -8,7 +8,6 @@ expands them over the query heads and sums them in kernels of their own. dQ is s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +47,7 @@ def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
         When the kernels are not written for the workload or not compiled for the tile, or it does not fit.
     """
     tile = choose_tile(w, gpu, shape)
-    w = replace(w, mask=w.mask.within(w.seq_q, w.seq_kv))
+    w = w.bounded()
     kernels = (_row_dots(w, gpu, tile), _main(w, gpu, tile), _convert(w, gpu, tile))
     q, kv = w.batch * w.heads_q * w.seq_q, w.batch * w.heads_kv * w.seq_kv
     inputs_and_gradients = 2 * (2 * q + 2 * kv) * w.head_dim * w.element_bytes  # Q, O, K, V

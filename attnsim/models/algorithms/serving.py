@@ -48,7 +48,7 @@ def vllm_fa2(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     """
     swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
     transposed = swapped and w.batch > 1 and w.heads_kv > 1
-    w_main = one_query(replace(w, mask=w.mask.within(w.seq_q, w.seq_kv)))
+    w_main = one_query(w.bounded())
     tile = override(replace(tiles.fa2_split(w, gpu), pack_gqa=swapped), shape, w_main, gpu)
     splits = 1
     if swapped:

@@ -35,7 +35,7 @@ def valid_bytes(kernel: Kernel, w: Workload) -> Kernel:
         return narrowed(tensor, size, w)
 
     uses = tuple(replace(use, piece_bytes=narrow(use.tensor, use.piece_bytes)) for use in kernel.uses)
-    edit = edited(kernel, lambda op: replace(op, bytes=narrow(op.tensor, op.bytes)) if op.bytes else op)
+    edit = edited(kernel, lambda op: op._replace(bytes=narrow(op.tensor, op.bytes)) if op.bytes else op)
     return replace(edit, uses=uses)
 
 

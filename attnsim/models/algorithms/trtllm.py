@@ -146,7 +146,7 @@ def _keys_read_once(tile: FlashTile, w: Workload) -> Callable[[TileOp], TileOp]:
         if op.kind != "mma":
             return op
         width = compiled_width(w.head_dim if op.tensor == "S" else w.head_dim_v)
-        return replace(op, smem_bytes=op.smem_bytes - (tile.warps - 1) * tile.keys * width * w.element_bytes)
+        return op._replace(smem_bytes=op.smem_bytes - (tile.warps - 1) * tile.keys * width * w.element_bytes)
 
     return edit
 
@@ -177,7 +177,7 @@ def _on_fp32_lanes(width: int) -> Callable[[TileOp], TileOp]:
         if op.kind != "mma":
             return op
         shared = op.flops // 2 * over_lanes // 8 if op.tensor == "S" else 0
-        return replace(op, kind="vector", flops=0, smem_bytes=0, fp32=op.flops + shared)
+        return op._replace(kind="vector", flops=0, smem_bytes=0, fp32=op.flops + shared)
 
     return edit
 
