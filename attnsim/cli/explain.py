@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import model_flags, options, show
+from attnsim.cli import options, show
+from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
 
     from attnsim.api.explaining import Explanation, KernelFit
     from attnsim.models.gpu import Gpu
-    from attnsim.models.workload import Workload
 
 _UNITS = {
     "tensor": "the tensor cores",
@@ -26,26 +27,14 @@ _UNITS = {
 }
 
 
+@asking()
 def explain(
     *,
     context: typer.Context,
     algorithm: Annotated[str, typer.Argument(help="A name that attnsim algorithms lists.")],
     gpu: Annotated[str, typer.Option("--gpu", metavar="ID", help="Built-in id or GPU file.")] = "",
     implementation: Annotated[str | None, typer.Option(help="Whose kernels to imitate.")] = None,
-    model: model_flags.ModelName = None,
-    batch: options.Batch = 1,
-    heads: options.Heads = None,
-    kv_heads: options.KvHeads = None,
-    seq: options.Seq = None,
-    seq_kv: options.SeqKv = None,
-    head_dim: options.HeadDim = None,
-    head_dim_v: options.HeadDimV = None,
-    latent: options.LatentText = None,
-    dtype: options.Dtype = "bf16",
-    causal: options.Causal = False,
-    window: options.Window = None,
-    mask: options.MaskText = None,
-    passes: options.Pass = "fwd",
+    flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     tile: Annotated[str | None, typer.Option(metavar="ROWSxKEYS", help="Tile of the forward kernel.")] = None,
     mode: Annotated[str, typer.Option(help="fast or exact.")] = "fast",
@@ -59,19 +48,7 @@ def explain(
     """
     if not gpu:
         raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
-    question: Workload | None = None
-    filled = None
-    if model is not None:
-        filled = model_flags.filled(
-            model, heads=heads, kv_heads=kv_heads, head_dim=head_dim, head_dim_v=head_dim_v, causal=causal,
-            window=window, mask=mask,
-        )  # fmt: skip
-    if _asks(context):
-        question = options.workload(
-            batch=batch, heads=heads, kv_heads=kv_heads, seq=seq, seq_kv=seq_kv, head_dim=head_dim,
-            head_dim_v=head_dim_v, dtype=dtype, causal=causal, window=window, mask=mask, passes=passes, latent=latent,
-            model=filled.model if filled else None,
-        )  # fmt: skip
+    question = flags.workload() if _asks(context) else None
     from attnsim.api.explaining import explain as explained
     from attnsim.models.gpu_files import load_gpu
 
@@ -82,19 +59,13 @@ def explain(
     if json:
         show.print_json([found.to_dict()])
         return
-    _print(show.console(), found, machine, f"{filled.title}: " if filled else "")
-
-
-_SHAPE = {
-    "model", "batch", "heads", "kv_heads", "seq", "seq_kv", "head_dim", "head_dim_v", "latent", "dtype", "causal",
-    "window", "mask", "passes",
-}  # fmt: skip
+    _print(show.console(), found, machine, flags.title)
 
 
 def _asks(context: typer.Context) -> bool:
     """Whether any flag of the question was given."""
-    sources = {name: context.get_parameter_source(name) for name in _SHAPE}
-    return any(source is not None and source.name == "COMMANDLINE" for source in sources.values())
+    sources = [context.get_parameter_source(one.name) for one in fields(QuestionFlags)]
+    return any(source is not None and source.name == "COMMANDLINE" for source in sources)
 
 
 def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import typer
 
     from attnsim.api.layer_prediction import LayerPart, LayerPrediction
-    from attnsim.cli.model_flags import Filled
+    from attnsim.cli.question_flags import QuestionFlags
 
 _LEFT_OUT = (
     "Left out: normalisation, residual additions, cache writes that the attention does not make itself, communication."
@@ -22,15 +22,11 @@ _RIGHT = ("time", "90 % range", "share", "HBM GB", "TFLOP/s")
 
 def predict_layers(
     context: typer.Context,
-    filled: Filled | None,
+    flags: QuestionFlags,
     *,
     gpu: list[str],
     changes: list[str],
     lengths: list[int | None],
-    batch: int,
-    seq_kv: int | None,
-    dtype: str,
-    passes: str,
     algorithm: str,
     implementation: str,
     mode: str,
@@ -47,6 +43,7 @@ def predict_layers(
     from attnsim.api.layer import layer
     from attnsim.models.gpu_files import load_gpu
 
+    filled = flags.filled
     if filled is None:
         raise InputError("--layer needs a model; give --model ID (attnsim models lists them)")
     for name in ("tile", "tiles"):
@@ -60,8 +57,8 @@ def predict_layers(
                 raise InputError("--seq is missing; give --seq N, or several lengths with commas")
             answers.append(
                 layer(
-                    filled.model, machine, batch=batch, seq=length, seq_kv=seq_kv, pass_=passes, dtype=dtype,
-                    algorithm=algorithm or None, implementation=implementation or None, mode=mode,
+                    filled.model, machine, batch=flags.batch, seq=length, seq_kv=flags.seq_kv, pass_=flags.passes,
+                    dtype=flags.dtype, algorithm=algorithm or None, implementation=implementation or None, mode=mode,
                     cache=cache if _is_given(context, "cache") else "cold", launch=launch,
                 )
             )  # fmt: skip

@@ -32,7 +32,7 @@ def scaling(asked: Asked) -> None:
     found = [one for _, one in asked.answers(questions)]
     machines, crossings = asked.machines(), []
     lengths = sorted(one.seq_kv for one in questions)
-    if len(machines) == 1 and not asked.implementations and asked.seq_kv is None:
+    if len(machines) == 1 and not asked.implementations and asked.flags.seq_kv is None:
         with progress.busy("looking for crossovers"):
             crossings = [
                 crossover(slower, faster, questions[0], machines[0], shortest=lengths[0], longest=lengths[-1],

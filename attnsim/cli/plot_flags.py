@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import model_flags, options, progress, show
+from attnsim.cli import options, progress, question_flags, show
 from attnsim.cli.roofline import check_picture
 from attnsim.models.errors import InputError
 
@@ -29,6 +29,9 @@ Lengths = Annotated[
 ]
 Batches = Annotated[str, typer.Option(metavar="N", help="Sequences; several as for --seq.")]
 
+asking = partial(question_flags.asking, without=("latent",), changes=[])
+"""What gives a command the flags of `Asked`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
@@ -39,20 +42,10 @@ class Asked:
     implementation: Annotated[
         str, typer.Option(help="Whose kernels to imitate; with commas, each of them that runs the algorithm.")
     ] = ""
-    model: model_flags.ModelName = None
+    flags: question_flags.QuestionFlags
     batch: Batches = "1"
-    heads: options.Heads = None
-    kv_heads: options.KvHeads = None
     seq: Lengths = None
-    seq_kv: options.SeqKv = None
-    head_dim: options.HeadDim = None
-    head_dim_v: options.HeadDimV = None
-    dtype: options.Dtype = "bf16"
-    causal: options.Causal = False
-    window: options.Window = None
-    mask: options.MaskText = None
-    passes: options.Pass = "fwd"
-    changes: options.Changes = field(default_factory=list)
+    changes: options.Changes
     cache: Annotated[str, typer.Option(help="cold or warm L2.")] = "warm"
     launch: Annotated[str, typer.Option(help="stream, graph or kernel (no launch cost).")] = "stream"
     out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg, .pdf or .pgf.")] = Path("plot.png")
@@ -60,7 +53,7 @@ class Asked:
     width: options.PictureWidth = "page"
     json: options.Json = False
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Refuse, before anything is computed, what could not be drawn or written.
 
         Raises
@@ -100,22 +93,11 @@ class Asked:
         """
         if self.seq is None:
             raise InputError("--seq is missing; give --seq N, or --seq 512:131072")
-        model = None
-        if self.model is not None:
-            model = model_flags.filled(
-                self.model, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim,
-                head_dim_v=self.head_dim_v, causal=self.causal, window=self.window, mask=self.mask,
-            ).model  # fmt: skip
         return [
-            options.workload(
-                batch=batch, heads=self.heads, kv_heads=self.kv_heads, seq=seq, seq_kv=self.seq_kv,
-                head_dim=self.head_dim, head_dim_v=self.head_dim_v, dtype=self.dtype, causal=self.causal,
-                window=None if model else self.window, mask=None if model else self.mask, passes=self.passes,
-                model=model,
-            )
+            self.flags.workload(batch=batch, seq=seq)
             for batch in numbers_of(self.batch, "--batch")
             for seq in numbers_of(self.seq, "--seq")
-        ]  # fmt: skip
+        ]
 
     def question(self) -> Workload:
         """The one workload.
@@ -185,36 +167,3 @@ def numbers_of(text: str, flag: str) -> list[int]:
     if len(found) > MOST:
         raise InputError(f"{flag}: {text} has more than {MOST} numbers; take a longer step")
     return list(dict.fromkeys(found))
-
-
-def asking(**defaults: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the flags of `Asked`, which it gets gathered in its first argument; `defaults` replace theirs."""
-
-    def wrap(command: Callable[..., None]) -> Callable[..., None]:
-        def run(**given: Any) -> None:
-            asked = Asked(**{one.name: given.pop(one.name) for one in fields(Asked)})
-            asked.check()
-            command(asked, **given)
-
-        hints, own = get_type_hints(Asked, include_extras=True), get_type_hints(command, include_extras=True)
-        flags = [
-            inspect.Parameter(
-                one.name, inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name],
-                default=defaults.get(one.name, _default(one)),
-            )
-            for one in fields(Asked)
-        ]  # fmt: skip
-        extra = [
-            one.replace(annotation=own[one.name]) for one in list(inspect.signature(command).parameters.values())[1:]
-        ]
-        run.__name__, run.__doc__ = command.__name__, command.__doc__
-        run.__signature__ = inspect.Signature([*flags, *extra])  # type: ignore[attr-defined]
-        return run
-
-    return wrap
-
-
-def _default(one: Any) -> object:
-    if one.default_factory is not MISSING:
-        return one.default_factory()
-    return inspect.Parameter.empty if one.default is MISSING else one.default

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import model_flags, options, show
+from attnsim.cli import options, show
 from attnsim.cli.layer import predict_layers
+from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _USUAL = ("naive", "flash")
 """Algorithms shown where none is named."""
 
 
+@asking()
 def predict(
     *,
     context: typer.Context,
@@ -33,23 +35,11 @@ def predict(
     implementation: Annotated[
         str, typer.Option(help="Whose kernels to imitate; with commas, each of them that runs the algorithm.")
     ] = "",
-    model: model_flags.ModelName = None,
     layer: Annotated[
         bool, typer.Option("--layer", help="The whole attention layer of --model, with its projections; cold L2.")
     ] = False,
-    batch: options.Batch = 1,
-    heads: options.Heads = None,
-    kv_heads: options.KvHeads = None,
+    flags: QuestionFlags,
     seq: options.Seqs = None,
-    seq_kv: options.SeqKv = None,
-    head_dim: options.HeadDim = None,
-    head_dim_v: options.HeadDimV = None,
-    latent: options.LatentText = None,
-    dtype: options.Dtype = "bf16",
-    causal: options.Causal = False,
-    window: options.Window = None,
-    mask: options.MaskText = None,
-    passes: options.Pass = "fwd",
     changes: options.Changes = [],  # noqa: B006
     tiles: Annotated[
         str | None, typer.Option(help="shipped or retuned; default: shipped, and both with --set.")
@@ -71,45 +61,24 @@ def predict(
         raise InputError(f"--out {out} goes with --cases; for one question use --json and redirect it")
     if not gpu:
         raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them), or a table with --cases")
-    filled = None
-    if model is not None:
-        filled = model_flags.filled(
-            model, heads=heads, kv_heads=kv_heads, head_dim=head_dim, head_dim_v=head_dim_v, causal=causal,
-            window=window, mask=mask,
-        )  # fmt: skip
     lengths = options.lengths(seq)
     if layer:
         predict_layers(
-            context, filled, gpu=gpu, changes=changes, lengths=lengths, batch=batch, seq_kv=seq_kv, passes=passes,
-            dtype=dtype, algorithm=algorithm, implementation=implementation, mode=mode, cache=cache, launch=launch,
-            json=json,
+            context, flags, gpu=gpu, changes=changes, lengths=lengths, algorithm=algorithm,
+            implementation=implementation, mode=mode, cache=cache, launch=launch, json=json,
         )  # fmt: skip
         return
     if len(lengths) > 1:
         raise InputError(f"--seq {seq} has several lengths, which go with --layer; give one, or a table with --cases")
-    question = options.workload(
-        batch=batch,
-        heads=heads,
-        kv_heads=kv_heads,
-        seq=lengths[0],
-        seq_kv=seq_kv,
-        head_dim=head_dim,
-        head_dim_v=head_dim_v,
-        dtype=dtype,
-        causal=causal,
-        window=window,
-        mask=mask,
-        passes=passes,
-        latent=latent,
-        model=filled.model if filled else None,
-    )
+    question = flags.workload(seq=lengths[0])
     only = only_for(question)
     imitated = options.words([implementation], "--implementation") if implementation else []
     fused = "mla" if question.latent and "bwd" not in question.directions else "flash"
     usual = ("naive", fused, *only[:1], *_run_by(imitated))
     names = options.words([algorithm or ",".join(dict.fromkeys(usual))], "--algorithm")
     if only and not set(only) & set(names):
-        told = f"--window {window}" if window else f"--mask {mask!r}" if mask else f"the mask of --model {model}"
+        window, mask = flags.window, flags.mask
+        told = f"--window {window}" if window else f"--mask {mask!r}" if mask else f"the mask of --model {flags.model}"
         who = " and ".join(only) if question.mask.is_band else only[0]
         raise InputError(f"{told} is for {who}, not for --algorithm {','.join(names)}; add {only[0]}")
     if tile is not None and tiles is not None:
@@ -129,7 +98,7 @@ def predict(
                 print(f"{group.title}: {group.refusal}", file=sys.stderr)
         show.print_json(item.to_dict() for group in groups for item in group.predictions)
         return
-    _print(question, groups, f"{filled.title}: " if filled else "")
+    _print(question, groups, flags.title)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import model_flags, options, show
+from attnsim.cli import options, show
 from attnsim.cli.predict import heading
+from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from attnsim.models.gpu import Gpu
 
 
+@asking(without=("latent", "mask"), seq=8192, dtype="fp16")
 def roofline(
     *,
     gpu: options.ManyGpus,
@@ -25,18 +28,7 @@ def roofline(
         "roofline.png"
     ),
     algorithm: Annotated[str, typer.Option(help="Names with commas.")] = "naive,flash",
-    model: model_flags.ModelName = None,
-    batch: options.Batch = 1,
-    heads: options.Heads = None,
-    kv_heads: options.KvHeads = None,
-    seq: options.Seq = 8192,
-    seq_kv: options.SeqKv = None,
-    head_dim: options.HeadDim = None,
-    head_dim_v: options.HeadDimV = None,
-    dtype: options.Dtype = "fp16",
-    causal: options.Causal = False,
-    window: options.Window = None,
-    passes: options.Pass = "fwd",
+    flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
     measured: Annotated[
         Path | None,
@@ -62,26 +54,9 @@ def roofline(
         written = draw(unchanged, found, out, measured=times, style=style, width=width)
         _print_measured(found, times, written, json)
         return
-    filled = None
-    if model is not None:
-        filled = model_flags.filled(
-            model, heads=heads, kv_heads=kv_heads, head_dim=head_dim, head_dim_v=head_dim_v, causal=causal,
-            window=window,
-        )  # fmt: skip
-    question = options.workload(
-        batch=batch,
-        heads=heads or 32,
-        kv_heads=kv_heads,
-        seq=seq,
-        seq_kv=seq_kv,
-        head_dim=head_dim or 128,
-        head_dim_v=head_dim_v,
-        dtype=dtype,
-        causal=causal,
-        window=window,
-        passes=passes,
-        model=filled.model if filled else None,
-    )
+    if flags.model is None:
+        flags = replace(flags, heads=flags.heads or 32, head_dim=flags.head_dim or 128)
+    question = flags.workload()
     machines = [one for base in unchanged for one in ([base, options.changed(base, changes)] if changes else [base])]
     names = options.words([algorithm], "--algorithm")
     groups = [(machine, compare(question, machine, names)) for machine in machines]
@@ -91,7 +66,7 @@ def roofline(
         show.print_json(item.to_dict() for item in predictions)
         return
     console = show.console()
-    console.print(f"{f'{filled.title}: ' if filled else ''}{heading(question)}\n")
+    console.print(f"{flags.title}{heading(question)}\n")
     for machine, found in groups:
         show.print_predictions(console, "; ".join((machine.id, *machine.changes)), found)
     show.print_remarks(console, predictions)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnsim.cli import options, progress, show
-from attnsim.cli.model_flags import ModelName, filled
+from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.cli.roofline import check_picture
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
-    from attnsim.models.workload import Workload
     from attnsim.studies.search import MeasuredTiles, TileSearch
 
 app = typer.Typer(help="Search for the best tile of a GPU, or the best hardware within limits.", no_args_is_help=True)
@@ -25,37 +24,14 @@ Launch = Annotated[str, typer.Option(help="stream, graph or kernel (no launch co
 OneGpu = Annotated[str, typer.Option("--gpu", metavar="ID", help="Built-in id or GPU file.")]
 
 
-def _question(
-    model: str | None, *, batch: int, heads: int | None, kv_heads: int | None, seq: int | None, seq_kv: int | None,
-    head_dim: int | None, dtype: str, causal: bool, window: int | None, mask: str | None, passes: str,
-) -> Workload:  # fmt: skip
-    """The question of the flags, with a model's figures where there is one."""
-    shape: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    masks: dict[str, Any] = {"causal": causal, "window": window, "mask": mask}
-    rest: dict[str, Any] = {"batch": batch, "seq": seq, "seq_kv": seq_kv, "dtype": dtype, "passes": passes}
-    if model is not None:
-        return options.workload(**rest, **shape, model=filled(model, **shape, **masks).model)
-    return options.workload(**rest, **shape, **masks)
-
-
 @app.command("tile")
+@asking(without=("head_dim_v", "latent"))
 def tile(
     *,
     gpu: OneGpu,
     algorithm: AlgorithmName = "flash",
     implementation: ImplementationName = None,
-    model: ModelName = None,
-    batch: options.Batch = 1,
-    heads: options.Heads = None,
-    kv_heads: options.KvHeads = None,
-    seq: options.Seq = None,
-    seq_kv: options.SeqKv = None,
-    head_dim: options.HeadDim = None,
-    dtype: options.Dtype = "bf16",
-    causal: options.Causal = False,
-    window: options.Window = None,
-    mask: options.MaskText = None,
-    passes: options.Pass = "fwd",
+    flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     cache: Cache = "warm",
     launch: Launch = "stream",
@@ -66,10 +42,7 @@ def tile(
     from attnsim.models.gpu_files import load_gpu
     from attnsim.studies.search import measure_tiles, search_tiles
 
-    w = _question(
-        model, batch=batch, heads=heads, kv_heads=kv_heads, seq=seq, seq_kv=seq_kv, head_dim=head_dim, dtype=dtype,
-        causal=causal, window=window, mask=mask, passes=passes,
-    )  # fmt: skip
+    w = flags.workload()
     machine = options.changed(load_gpu(gpu), changes)
     with progress.busy("replaying tiles"):
         found = search_tiles(w, machine, algorithm, implementation=implementation, cache=cache, launch=launch)
@@ -88,6 +61,7 @@ def tile(
 
 
 @app.command("hardware")
+@asking(without=("head_dim_v", "latent"))
 def hardware(
     *,
     vary: Annotated[
@@ -102,18 +76,7 @@ def hardware(
     gpu: OneGpu = "h100-sxm5-80gb",
     algorithm: AlgorithmName = "flash",
     implementation: ImplementationName = None,
-    model: ModelName = None,
-    batch: options.Batch = 1,
-    heads: options.Heads = None,
-    kv_heads: options.KvHeads = None,
-    seq: options.Seq = None,
-    seq_kv: options.SeqKv = None,
-    head_dim: options.HeadDim = None,
-    dtype: options.Dtype = "bf16",
-    causal: options.Causal = False,
-    window: options.Window = None,
-    mask: options.MaskText = None,
-    passes: options.Pass = "fwd",
+    flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     cache: Cache = "warm",
     launch: Launch = "stream",
@@ -136,10 +99,7 @@ def hardware(
         check_picture(plot)
     if out is not None:
         options.check_output(out)
-    w = _question(
-        model, batch=batch, heads=heads, kv_heads=kv_heads, seq=seq, seq_kv=seq_kv, head_dim=head_dim, dtype=dtype,
-        causal=causal, window=window, mask=mask, passes=passes,
-    )  # fmt: skip
+    w = flags.workload()
     space = Space.read(options.changed(load_gpu(gpu), changes), vary, limit)
     with progress.rate("answering machines", min(points, space.size)) as done:
         found = search_hardware(

@@ -7,28 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnsim.cli import options, progress, show
+from attnsim.cli.question_flags import QuestionFlags, asking
 
 if TYPE_CHECKING:
     from attnsim.studies.sensitivity import Elasticity, Index
 
 
+@asking(without=("model", "latent"))
 def sensitivity(
     *,
     gpu: Annotated[str, typer.Option("--gpu", metavar="ID", help="Built-in id or GPU file.")],
     algorithm: Annotated[str, typer.Option(help="As for predict.")] = "flash",
     implementation: Annotated[str | None, typer.Option(help="Whose kernels to imitate.")] = None,
-    batch: options.Batch = 1,
-    heads: options.Heads = None,
-    kv_heads: options.KvHeads = None,
-    seq: options.Seq = None,
-    seq_kv: options.SeqKv = None,
-    head_dim: options.HeadDim = None,
-    head_dim_v: options.HeadDimV = None,
-    dtype: options.Dtype = "bf16",
-    causal: options.Causal = False,
-    window: options.Window = None,
-    mask: options.MaskText = None,
-    passes: options.Pass = "fwd",
+    flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     tile: Annotated[str, typer.Option(metavar="ROWSxKEYS", help="Tile of the forward kernel.")] = "shipped",
     cache: Annotated[str, typer.Option(help="cold or warm L2.")] = "warm",
@@ -46,20 +37,7 @@ def sensitivity(
     from attnsim.studies.sensitivity import Asked, elasticities
     from attnsim.studies.sensitivity import sobol as indices
 
-    question = options.workload(
-        batch=batch,
-        heads=heads,
-        kv_heads=kv_heads,
-        seq=seq,
-        seq_kv=seq_kv,
-        head_dim=head_dim,
-        head_dim_v=head_dim_v,
-        dtype=dtype,
-        causal=causal,
-        window=window,
-        mask=mask,
-        passes=passes,
-    )
+    question = flags.workload()
     machine = options.changed(load_gpu(gpu), changes)
     asked = Asked(question, machine, algorithm, implementation, tile, cache, launch)
     with progress.busy("varying figures"):

@@ -10,9 +10,11 @@ import typer
 from attnsim.cli import options, show
 from attnsim.cli.predict import heading
 from attnsim.cli.progress import busy
+from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
 
 
+@asking(without=("model", "latent"))
 def trace(
     *,
     gpu: Annotated[str, typer.Option(metavar="ID", help="Built-in id or GPU file.")],
@@ -24,18 +26,7 @@ def trace(
         typer.Option(metavar="FILE", help="First turns of an SM, .png, .svg or .pdf; a panel an algorithm."),
     ] = None,
     algorithm: Annotated[str, typer.Option(help="Names with commas.")] = "flash",
-    batch: options.Batch = 1,
-    heads: options.Heads = None,
-    kv_heads: options.KvHeads = None,
-    seq: options.Seq = None,
-    seq_kv: options.SeqKv = None,
-    head_dim: options.HeadDim = None,
-    head_dim_v: options.HeadDimV = None,
-    dtype: options.Dtype = "bf16",
-    causal: options.Causal = False,
-    window: options.Window = None,
-    mask: options.MaskText = None,
-    passes: options.Pass = "fwd",
+    flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
     cache: Annotated[str, typer.Option(help="warm or cold.")] = "warm",
     sms: Annotated[int, options._count("SMs in the trace, where the grid is small enough to be played whole.")] = 2,
@@ -48,20 +39,7 @@ def trace(
 
     names = options.words([algorithm], "--algorithm")
     _check(out, picture, names)
-    question = options.workload(
-        batch=batch,
-        heads=heads,
-        kv_heads=kv_heads,
-        seq=seq,
-        seq_kv=seq_kv,
-        head_dim=head_dim,
-        head_dim_v=head_dim_v,
-        dtype=dtype,
-        causal=causal,
-        window=window,
-        mask=mask,
-        passes=passes,
-    )
+    question = flags.workload()
     machine = options.changed(load_gpu(gpu), changes)
     from attnsim.api.tracing import traces
 

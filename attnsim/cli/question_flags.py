@@ -1,0 +1,118 @@
+"""The flags of a question, declared once, and how a command takes flags gathered into one object."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from attnsim.cli import model_flags, options
+
+if TYPE_CHECKING:
+    from attnsim.models.workload import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionFlags:
+    """The flags that make up a question."""
+
+    model: model_flags.ModelName = None
+    batch: options.Batch = 1
+    heads: options.Heads = None
+    kv_heads: options.KvHeads = None
+    seq: options.Seq = None
+    seq_kv: options.SeqKv = None
+    head_dim: options.HeadDim = None
+    head_dim_v: options.HeadDimV = None
+    latent: options.LatentText = None
+    dtype: options.Dtype = "bf16"
+    causal: options.Causal = False
+    window: options.Window = None
+    mask: options.MaskText = None
+    passes: options.Pass = "fwd"
+
+    @cached_property
+    def filled(self) -> model_flags.Filled | None:
+        """The model of ``--model`` with the other flags over it; None without one.
+
+        Raises
+        ------
+        InputError
+        """
+        if self.model is None:
+            return None
+        return model_flags.filled(
+            self.model, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, head_dim_v=self.head_dim_v,
+            causal=self.causal, window=self.window, mask=self.mask,
+        )  # fmt: skip
+
+    @property
+    def title(self) -> str:
+        """What stands before the question: the model and a colon, or nothing."""
+        return f"{self.filled.title}: " if self.filled else ""
+
+    def workload(self, **other: int | None) -> Workload:
+        """The question; `other` values in place of those of the flags.
+
+        Raises
+        ------
+        InputError
+        """
+        filled = self.filled
+        values: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        return options.workload(**values | other | {"model": filled.model if filled else None})
+
+
+def asking(
+    *, without: Collection[str] = (), **defaults: object
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag for each field of a dataclass that it takes, and hand it the dataclass.
+
+    The flags stand where the dataclass does. A flag of the same name declared after it replaces its own, in that place.
+
+    Parameters
+    ----------
+    without
+        Flags that the command does not have.
+    **defaults
+        In place of those of the flags.
+    """
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            _call(command, given)
+
+        flags = [
+            one.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, one.default))
+            for name, one in _flags(command).items()
+            if name not in without
+        ]
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]
+        return run
+
+    return wrap
+
+
+def _parameters(owner: Any) -> dict[str, inspect.Parameter]:
+    """What a command or a dataclass takes."""
+    hints = get_type_hints(owner, include_extras=True)
+    return {name: one.replace(annotation=hints[name]) for name, one in inspect.signature(owner).parameters.items()}
+
+
+def _flags(owner: Any) -> dict[str, inspect.Parameter]:
+    """The same with the fields of a dataclass in its place."""
+    found: dict[str, inspect.Parameter] = {}
+    for name, one in _parameters(owner).items():
+        found |= _flags(one.annotation) if is_dataclass(one.annotation) else {name: one}
+    return found
+
+
+def _call(owner: Any, given: dict[str, Any]) -> Any:
+    """Call a command or a dataclass with its own flags, and build the dataclasses it takes from the rest."""
+    own = _parameters(owner)
+    rest = {name: value for name, value in given.items() if name not in own}
+    built = {name: _call(one.annotation, rest) for name, one in own.items() if is_dataclass(one.annotation)}
+    return owner(**{name: value for name, value in given.items() if name in own}, **built)
