@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 from attnsim.models.algorithms import flash4, tiles, trtllm, trtllm_cost
 from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward
@@ -451,13 +452,32 @@ def _fits(record: Implementation, w: Workload, gpu: Gpu) -> bool:
     """Whether the implementation's own tiles fit; unfused GEMMs are not tried, their grids may be enormous."""
     if record.family == "naive":
         return True
+    small = replace(w, batch=1, seq_q=min(w.seq_q, 1024), seq_kv=min(w.seq_kv, 1024))  # tiles do not ask for length
+    return _tiles_fit(record.name, small, _Limits(gpu)) and max(w.head_dim, w.head_dim_v) <= record.largest_head_dim
+
+
+class _Limits:
+    """A GPU that stands for all with its SMs: whether a tile fits does not depend on bandwidths, rates and clocks."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self.key = (gpu.base_id, gpu.compute_capability, gpu.sm, gpu.features)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Limits) and self.key == other.key
+
+
+@lru_cache(maxsize=4096)
+def _tiles_fit(name: str, w: Workload, limits: _Limits) -> bool:
     try:
-        small = replace(w, batch=1, seq_q=min(w.seq_q, 1024), seq_kv=min(w.seq_kv, 1024))  # tiles do not ask for length
-        for kernel in record.build(small, gpu, None).kernels:
-            occupancy(kernel, gpu)
+        for kernel in find_implementation(name).build(w, limits.gpu, None).kernels:
+            occupancy(kernel, limits.gpu)
     except InputError:
         return False
-    return max(w.head_dim, w.head_dim_v) <= record.largest_head_dim
+    return True
 
 
 def default_implementation(algorithm: str, gpu: Gpu, w: Workload) -> Implementation:

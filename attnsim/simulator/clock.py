@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from heapq import heappop, heappush, heappushpop
+from types import MethodType
 from typing import Any, final
 
 import simpy
-from simpy.events import NORMAL, PENDING
+from simpy.events import NORMAL, PENDING, URGENT, EventPriority
 
 Steps = Generator[int | simpy.Event, int, None]
 """What a process does: it yields picoseconds to sleep and is sent the time when it wakes, or it yields an event to wait
@@ -24,21 +25,28 @@ for and is sent the event's value."""
 class Sleeper(simpy.Process):
     """A SimPy process that may also sleep."""
 
-    _generator: Any  # which to SimPy yields events alone
+    env: Clock
 
     def __init__(self, clock: Clock, steps: Steps) -> None:
-        super().__init__(clock, steps)  # type: ignore[arg-type]
+        self.env, self.callbacks, self._generator = clock, [], steps  # type: ignore[assignment]
+        clock.put(0, URGENT, self._begin)
+
+    def _begin(self) -> None:
+        self._go_on(None)
 
     def _resume(self, event: simpy.Event) -> None:
-        """Begin, or go on after an event, in the turn that SimPy gives it."""
+        """Go on after an event, in the turn that SimPy gives it."""
+        self._go_on(event.value)
+
+    def _go_on(self, sent: Any) -> None:
+        wanted: Any
         try:
-            wanted = self._generator.send(event.value)
+            wanted = self._generator.send(sent)
         except StopIteration:
             self.end()
             return
         if type(wanted) is int:
-            clock = self.env
-            heappush(clock._queue, (clock._now + wanted, NORMAL, next(clock._eid), self))
+            self.env.put(wanted, NORMAL, self)
         else:
             wanted.callbacks.append(self._resume)
 
@@ -51,10 +59,16 @@ class Sleeper(simpy.Process):
 class Clock(simpy.Environment):
     """Simulated time in whole picoseconds."""
 
+    _queue: list[Any]  # events as in SimPy, processes that sleep, and calls
+
     @property
     def now(self) -> int:
         """Picoseconds since the beginning."""
         return int(self._now)
+
+    def put(self, delay: int, priority: EventPriority, due: Any) -> None:
+        """Put something into the queue."""
+        heappush(self._queue, (self._now + delay, priority, next(self._eid), due))
 
     def run(self, until: object = None) -> None:
         """Let everything happen that is due, until nothing is."""
@@ -63,7 +77,7 @@ class Clock(simpy.Environment):
             self._now, _, _, due = heappop(queue)
             while type(due) is Sleeper and due._value is PENDING:
                 try:
-                    wanted = due._generator.send(self._now)
+                    wanted: Any = due._generator.send(self._now)
                 except StopIteration:
                     due.end()
                     break
@@ -76,7 +90,9 @@ class Clock(simpy.Environment):
                 else:  # nobody else is up before
                     self._now = wake
             else:
-                callbacks: Any
-                callbacks, due.callbacks = due.callbacks, None  # type: ignore[assignment]
+                if type(due) is MethodType:
+                    due()
+                    continue
+                callbacks, due.callbacks = due.callbacks, None
                 for callback in callbacks:
                     callback(due)

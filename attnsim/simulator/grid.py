@@ -335,7 +335,8 @@ class FastGrid:
         waves, rest = divmod(blocks, self.sms * self.slots)
         total = first + (waves - 1) * following
         if rest:
-            last, _ = self.class_times(-(-rest // self.sms), self._sharers(rest, -(-rest // self.sms)))
+            remaining = -(-rest // self.sms)
+            last, _ = self.class_times(remaining, self._sharers(rest, remaining), rounds=1)
             total += last[0] - (first - following)
         return float(total)
 
