@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from attnsim.models.algorithms import flash4, tiles, trtllm, trtllm_cost
+from attnsim.models.algorithms.eager import check_no_tile, gemm_path
 from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward
 from attnsim.models.algorithms.flash1 import flash1_backward, flash1_forward, key_block
 from attnsim.models.algorithms.flash_backward import BackwardTile, flash_backward
@@ -31,7 +32,7 @@ from attnsim.models.mask import Mask
 from attnsim.models.occupancy import occupancy
 from attnsim.models.own_kernels import OWN_KERNELS
 from attnsim.models.registry import find_algorithm, sizing
-from attnsim.models.schedule import Kernel, Path, Schedule
+from attnsim.models.schedule import Kernel, Schedule
 from attnsim.models.workload import LARGEST, Workload
 
 
@@ -200,10 +201,8 @@ def _cudnn(name: str) -> Builder:
 
 def _naive(name: str, form: str) -> Builder:
     def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
-        if shape is not None:
-            raise InputError(f"{name} takes no tile: its GEMMs are cuBLAS's; leave --tile out")
-        path: Path = "wgmma" if gpu.features.wgmma else "tcgen05" if gpu.features.tcgen05 else "mma_sync"
-        return naive(w, gpu, name, FORMS[form], path)
+        check_no_tile(name, shape)
+        return naive(w, gpu, name, FORMS[form], gemm_path(gpu))
 
     return build
 

@@ -17,6 +17,7 @@ from attnsim.models.algorithms.naive import (
 from attnsim.models.algorithms.passes import BROADCAST_INSTRUCTIONS, STREAM_BYTES, Access, streaming
 from attnsim.models.cost_parts import Part, load, store
 from attnsim.models.cost_parts import gemm as gemm_part
+from attnsim.models.errors import InputError
 from attnsim.models.gpu import Gpu
 from attnsim.models.schedule import Kernel, Path
 from attnsim.models.workload import Workload
@@ -34,6 +35,18 @@ GEMM_TEXT = "GEMM 128 x 128 x 32"
 def gemm_path(gpu: Gpu) -> Path:
     """The tensor-core instructions that cuBLAS has on a GPU."""
     return "wgmma" if gpu.features.wgmma else "tcgen05" if gpu.features.tcgen05 else "mma_sync"
+
+
+def check_no_tile(name: str, shape: object) -> None:
+    """Refuse a tile for GEMMs that choose their own.
+
+    Raises
+    ------
+    InputError
+        When one is given.
+    """
+    if shape is not None:
+        raise InputError(f"{name} takes no tile: its GEMMs are cuBLAS's; leave --tile out")
 
 
 def even_blocks(wanted: int, *sizes: int) -> int:

@@ -10,6 +10,7 @@ from attnsim.models.algorithms import keys_gemm
 from attnsim.models.algorithms.eager import (
     GEMM_TEXT,
     arrays_bytes,
+    check_no_tile,
     gemm_path,
     moved,
     over_rows,
@@ -36,8 +37,7 @@ def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     InputError
         When there is no such form.
     """
-    if shape is not None:
-        raise InputError(f"{NAME} takes no tile: its GEMMs are cuBLAS's; leave --tile out")
+    check_no_tile(NAME, shape)
     mask = w.mask.within(w.seq_q, w.seq_kv)
     if mask.is_windowed or is_causal(w) or w.dropout:
         raise InputError(

@@ -13,6 +13,7 @@ from attnsim.models.algorithms import keys_gemm
 from attnsim.models.algorithms.eager import (
     GEMM_TEXT,
     arrays_bytes,
+    check_no_tile,
     elementwise,
     gemm_path,
     moved,
@@ -59,8 +60,7 @@ class Linformer:
         InputError
             When there is no such form.
         """
-        if shape is not None:
-            raise InputError(f"{self.name} takes no tile: its GEMMs are cuBLAS's; leave --tile out")
+        check_no_tile(self.name, shape)
         mask = w.mask.within(w.seq_q, w.seq_kv)
         if mask.is_windowed or is_causal(w) or w.dropout:
             raise InputError(

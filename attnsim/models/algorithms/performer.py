@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from attnsim.models.algorithms.eager import (
     GEMM_TEXT,
     arrays_bytes,
+    check_no_tile,
     elementwise,
     gemm_path,
     over_rows,
@@ -143,8 +144,7 @@ def padded(w: Workload) -> Workload:
 
 
 def _check_takes(name: str, w: Workload, shape: Shape | None) -> None:
-    if shape is not None:
-        raise InputError(f"{name} takes no tile: its GEMMs are cuBLAS's; leave --tile out")
+    check_no_tile(name, shape)
     mask = w.mask.within(w.seq_q, w.seq_kv)
     if mask.is_windowed or w.dropout or (is_causal(w) and not (mask.is_causal and w.seq_q == w.seq_kv)):
         raise InputError(
