@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from heapq import heappop, heappush, heappushpop
-from types import MethodType
+from itertools import count
 from typing import Any, final
 
 import simpy
@@ -29,19 +29,13 @@ class Sleeper(simpy.Process):
 
     def __init__(self, clock: Clock, steps: Steps) -> None:
         self.env, self.callbacks, self._generator = clock, [], steps  # type: ignore[assignment]
-        clock.put(0, URGENT, self._begin)
-
-    def _begin(self) -> None:
-        self._go_on(None)
+        clock.put(0, URGENT, self)
 
     def _resume(self, event: simpy.Event) -> None:
         """Go on after an event, in the turn that SimPy gives it."""
-        self._go_on(event.value)
-
-    def _go_on(self, sent: Any) -> None:
         wanted: Any
         try:
-            wanted = self._generator.send(sent)
+            wanted = self._generator.send(event.value)
         except StopIteration:
             self.end()
             return
@@ -59,7 +53,11 @@ class Sleeper(simpy.Process):
 class Clock(simpy.Environment):
     """Simulated time in whole picoseconds."""
 
-    _queue: list[Any]  # events as in SimPy, processes that sleep, and calls
+    _queue: list[Any]  # events as in SimPy, processes that sleep, and urgent ones, which begin
+
+    def __init__(self) -> None:
+        # SimPy's own also binds `timeout`, `process` and the like, which takes as long as a short replay.
+        self._now, self._queue, self._eid, self._active_proc = 0, [], count(), None
 
     @property
     def now(self) -> int:
@@ -74,10 +72,10 @@ class Clock(simpy.Environment):
         """Let everything happen that is due, until nothing is."""
         queue, number = self._queue, self._eid
         while queue:
-            self._now, _, _, due = heappop(queue)
+            self._now, priority, _, due = heappop(queue)
             while type(due) is Sleeper and due._value is PENDING:
                 try:
-                    wanted: Any = due._generator.send(self._now)
+                    wanted: Any = due._generator.send(self._now if priority else None)
                 except StopIteration:
                     due.end()
                     break
@@ -86,13 +84,10 @@ class Clock(simpy.Environment):
                     break
                 wake = self._now + wanted
                 if queue and queue[0][0] <= wake:
-                    self._now, _, _, due = heappushpop(queue, (wake, NORMAL, next(number), due))
+                    self._now, priority, _, due = heappushpop(queue, (wake, NORMAL, next(number), due))
                 else:  # nobody else is up before
-                    self._now = wake
+                    self._now, priority = wake, NORMAL
             else:
-                if type(due) is MethodType:
-                    due()
-                    continue
                 callbacks, due.callbacks = due.callbacks, None
                 for callback in callbacks:
                     callback(due)

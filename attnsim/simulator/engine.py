@@ -12,7 +12,7 @@ for data longer than it has to anyway.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import simpy
@@ -30,10 +30,8 @@ from attnsim.simulator.program import (
     WAIT,
     Copy,
     Program,
+    Runs,
 )
-
-Runs = Sequence[tuple[int, int]]
-"""(segment, repeats) of one thread block, in program order."""
 
 Note = Callable[[int, int, int, int, int, int], None]
 """Told of an operation: (kind, tensor, start, end, bytes, HBM picoseconds); see :mod:`attnsim.simulator.trace`."""
@@ -89,9 +87,10 @@ class Block:
         return arrived == members
 
 
-def transfer(now: int, sm: Sm, memory: Memory, copy: Copy) -> int:
-    """Book a transfer on the SM's port, the L2 and the HBM; return when its last byte is through."""
-    port, l2, own_l2, hbm, own_hbm, _, _ = copy
+def transfer(now: int, sm: Sm, memory: Memory, moved: list[int], tensor: int, copy: Copy) -> int:
+    """Book a transfer on the SM's port, the L2 and the HBM, and its bytes; return when the last of them has arrived."""
+    port, l2, own_l2, hbm, own_hbm, latency, size = copy
+    moved[tensor] += size
     if now == 0:
         own_l2, own_hbm = l2, hbm
     free = sm.port_free
@@ -108,23 +107,20 @@ def transfer(now: int, sm: Sm, memory: Memory, copy: Copy) -> int:
         memory.hbm_free = begin + hbm
         end = begin + own_hbm
         through = end if end > through else through
-    return through
+    return through + latency
 
 
 def prefetch(now: int, sm: Sm, memory: Memory, program: Program, block: Block, note: Note | None = None) -> None:
     """Issue the loads that a block begins with, before it begins."""
-    for segment, repeats in block.runs:
-        for _ in range(repeats):
-            for kind, tensor, _, _, copy in program.segments[segment]:
-                if kind == LOAD:
-                    landed = transfer(now, sm, memory, copy) + copy.latency
-                    block.landing[tensor].append(landed)
-                    if note is not None:
-                        note(LOAD, tensor, now, landed, copy.size, copy.hbm)
-                    block.prefetched[tensor] += 1
-                    memory.loaded[tensor] += copy.size
-                elif kind != DELAY:
-                    return
+    for kind, tensor, _, _, copy in program.steps(block.runs):
+        if kind == LOAD:
+            landed = transfer(now, sm, memory, memory.loaded, tensor, copy)
+            block.landing[tensor].append(landed)
+            if note is not None:
+                note(LOAD, tensor, now, landed, copy.size, copy.hbm)
+            block.prefetched[tensor] += 1
+        elif kind != DELAY:
+            return
 
 
 def warpgroup(
@@ -132,104 +128,105 @@ def warpgroup(
     sm: Sm,
     memory: Memory,
     program: Program,
-    block: Block,
+    blocks: Iterable[Block],
     ahead: Callable[[], None],
     note: Note | None = None,
 ) -> Steps:
-    """Play one warpgroup of a thread block through its loop nest; `ahead` is called where it may prefetch."""
+    """Play one warpgroup of thread blocks through their loop nests; `ahead` is called where it may prefetch."""
     members = program.warpgroups
-    waits = [0] * len(program.tensors)  # loads of each tensor this warpgroup has waited for
-    frees = [0] * len(program.tensors)  # and those whose buffer it has freed
-    issued: deque[int] = deque()  # ends of its asynchronous MMAs
-    last_load = -1
-    at = now = clock.now  # its own time, and the clock's when it was last awake
-    for segment, repeats in block.runs:
-        steps = program.segments[segment]
-        for _ in range(repeats):
-            for kind, tensor, one, two, copy in steps:
-                if kind == WAIT:
-                    turn = waits[tensor]
-                    waits[tensor] = turn + 1
-                    landing = block.landing[tensor]
+    for block in blocks:
+        waits = [0] * len(program.tensors)  # loads of each tensor this warpgroup has waited for
+        frees = [0] * len(program.tensors)  # and those whose buffer it has freed
+        counted = members > 1 or any(block.prefetched)
+        issued: deque[int] = deque()  # ends of its asynchronous MMAs
+        landings = block.landing
+        last_load = -1
+        at = now = clock.now  # its own time, and the clock's when it was last awake
+        for kind, tensor, one, two, copy in program.steps(block.runs):
+            if kind == WAIT:
+                turn = waits[tensor]
+                waits[tensor] = turn + 1
+                landing = landings[tensor]
+                if turn >= len(landing):
+                    if at > now:
+                        now = yield at - now
                     if turn >= len(landing):
-                        if at > now:
-                            now = yield at - now
-                        if turn >= len(landing):
-                            wakeup = block.wakeups.get((tensor, turn)) or clock.event()
-                            block.wakeups[tensor, turn] = wakeup
-                            now = yield wakeup
-                            sm.waited += now - at
-                            at = now
-                    landed = landing[turn]
-                    if landed > at:
-                        if at > now:
-                            now = yield at - now
-                        sm.waited += landed - at
-                        at = landed
-                    continue
-                if kind == DELAY:
-                    at += one
-                    continue
-                if kind == MMA_WAIT:
-                    end = issued.popleft()
-                    at = end if end > at else at
-                    continue
-                if kind == LOAD:
+                        wakeup = block.wakeups.get((tensor, turn)) or clock.event()
+                        block.wakeups[tensor, turn] = wakeup
+                        now = yield wakeup
+                        sm.waited += now - at
+                        at = now
+                landed = landing[turn]
+                if landed > at:
+                    if at > now:
+                        now = yield at - now
+                    sm.waited += landed - at
+                    at = landed
+                continue
+            if kind == LOAD:
+                if counted:
                     turn = frees[tensor]
                     frees[tensor] = turn + 1
                     if turn < block.prefetched[tensor]:
                         continue
                 if at > now:
                     now = yield at - now
-                if kind == VECTOR:
-                    begin = sm.vector_free
-                    sm.vector_free = at = (begin if begin > now else now) + one
-                    begin = sm.tensor_free
-                    sm.tensor_free = (begin if begin > now else now) + two
-                    if note is not None:
-                        note(kind, tensor, at - one, at, 0, 0)
-                elif kind == MMA or kind == MMA_ASYNC:
-                    begin = sm.tensor_free
-                    sm.tensor_free = end = (begin if begin > now else now) + one
-                    begin = sm.vector_free
-                    sm.vector_free = (begin if begin > now else now) + two
-                    if note is not None:
-                        note(kind, tensor, end - one, end, 0, 0)
-                    if kind == MMA:
-                        at = end
-                    else:
-                        issued.append(end)
-                elif kind == LOAD:
-                    # The last warpgroup to free the buffer issues the copy.
-                    if members > 1 and not block.last_to_free(tensor, turn, members):
+                # The last warpgroup to free the buffer issues the copy.
+                if members > 1 and not block.last_to_free(tensor, turn, members):
+                    continue
+                if now == last_load:  # copies issued at one instant take turns with those of other SMs
+                    at = now = yield 0
+                last_load = now
+                landed = transfer(now, sm, memory, memory.loaded, tensor, copy)
+                landing = landings[tensor]
+                landing.append(landed)
+                if note is not None:
+                    note(LOAD, tensor, now, landed, copy.size, copy.hbm)
+                if block.wakeups:
+                    waiting = block.wakeups.pop((tensor, len(landing) - 1), None)
+                    if waiting is not None:
+                        waiting.succeed(now)
+                continue
+            if kind == DELAY:
+                at += one
+                continue
+            if kind == MMA_WAIT:
+                end = issued.popleft()
+                at = end if end > at else at
+                continue
+            if at > now:
+                now = yield at - now
+            if kind == MMA or kind == MMA_ASYNC:
+                begin = sm.tensor_free
+                sm.tensor_free = end = (begin if begin > now else now) + one
+                begin = sm.vector_free
+                sm.vector_free = (begin if begin > now else now) + two
+                if note is not None:
+                    note(kind, tensor, end - one, end, 0, 0)
+                if kind == MMA:
+                    at = end
+                else:
+                    issued.append(end)
+            elif kind == VECTOR:
+                begin = sm.vector_free
+                sm.vector_free = at = (begin if begin > now else now) + one
+                begin = sm.tensor_free
+                sm.tensor_free = (begin if begin > now else now) + two
+                if note is not None:
+                    note(kind, tensor, at - one, at, 0, 0)
+            elif kind == STORE:
+                if members > 1:
+                    turn = frees[tensor]
+                    frees[tensor] = turn + 1
+                    if not block.last_to_free(tensor, turn, members):
                         continue
-                    if now == last_load:  # copies issued at one instant take turns with those of other SMs
-                        at = now = yield 0
-                    last_load = now
-                    landing = block.landing[tensor]
-                    landed = transfer(now, sm, memory, copy) + copy.latency
-                    landing.append(landed)
-                    if note is not None:
-                        note(LOAD, tensor, now, landed, copy.size, copy.hbm)
-                    memory.loaded[tensor] += copy.size
-                    if block.wakeups:
-                        waiting = block.wakeups.pop((tensor, len(landing) - 1), None)
-                        if waiting is not None:
-                            waiting.succeed(now)
-                elif kind == STORE:
-                    if members > 1:
-                        turn = frees[tensor]
-                        frees[tensor] = turn + 1
-                        if not block.last_to_free(tensor, turn, members):
-                            continue
-                    end = transfer(now, sm, memory, copy)
-                    if note is not None:
-                        note(STORE, tensor, now, end, copy.size, copy.hbm)
-                    memory.stored[tensor] += copy.size
-                elif kind == PREFETCH:
-                    ahead()
-    if at > now:
-        yield at - now
+                end = transfer(now, sm, memory, memory.stored, tensor, copy)
+                if note is not None:
+                    note(STORE, tensor, now, end, copy.size, copy.hbm)
+            elif kind == PREFETCH:
+                ahead()
+        if at > now:
+            yield at - now
 
 
 class Slot:
@@ -261,26 +258,33 @@ class Slot:
             if self.next is not None:
                 prefetch(self.clock.now, self.sm, self.memory, self.program, self.next, self.note)
 
+    def blocks(self) -> Iterator[Block]:
+        """Blocks one after the other; who asks for the next has ended the last."""
+        while (block := self.next or self.take()) is not None:
+            self.sm.running += 1
+            self.next, began = None, self.clock.now
+            yield block
+            self.sm.running -= 1
+            self.ends.append(self.clock.now)
+            if self.note is not None:
+                self.note(BLOCK, 0, began, self.clock.now, 0, 0)
+
+    def warpgroup(self, blocks: Iterable[Block]) -> Steps:
+        """A warpgroup of these blocks."""
+        return warpgroup(self.clock, self.sm, self.memory, self.program, blocks, self.ahead, self.note)
+
     def process(self) -> Steps:
         """Run blocks one after the other."""
+        if self.program.warpgroups == 1:
+            return self.warpgroup(self.blocks())
+        return self.side_by_side()
+
+    def side_by_side(self) -> Steps:
+        """The same with several warpgroups, of which all have to end before the next block begins."""
         clock = self.clock
-        block = self.take()
-        while block is not None:
-            self.sm.running += 1
-            self.next, began = None, clock.now
-            groups = [
-                warpgroup(clock, self.sm, self.memory, self.program, block, self.ahead, self.note)
-                for _ in range(self.program.warpgroups)
-            ]
-            if len(groups) == 1:
-                yield from groups[0]
-            else:
-                yield clock.all_of([Sleeper(clock, group) for group in groups])
-            self.sm.running -= 1
-            self.ends.append(clock.now)
-            if self.note is not None:
-                self.note(BLOCK, 0, began, clock.now, 0, 0)
-            block = self.next or self.take()
+        for block in self.blocks():
+            groups = [Sleeper(clock, self.warpgroup((block,))) for _ in range(self.program.warpgroups)]
+            yield clock.all_of(groups)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from attnsim.models.schedule import Kernel, Segment
 from attnsim.simulator.dispatch import list_scheduling
-from attnsim.simulator.engine import Played, Runs, play
-from attnsim.simulator.program import Program
+from attnsim.simulator.engine import Played, play
+from attnsim.simulator.program import Program, Runs
 
 PLAYED_TURNS = 6
 """Turns of an inner loop that the fast mode plays before it extends it by its period."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import NamedTuple
 
 from attnsim.models.schedule import Kernel, TileOp
@@ -24,7 +25,7 @@ class Copy(NamedTuple):
     own_l2, own_hbm : int
         The part of it that is the SM's own.
     latency : int
-        Of a load.
+        Of a load; a store has none that anybody waits for.
     size : int
         Bytes requested of global memory.
     """
@@ -45,6 +46,10 @@ Step = tuple[int, int, int, int, Copy]
 :func:`compile_op`."""
 
 
+Runs = Sequence[tuple[int, int]]
+"""(segment, repeats) of one thread block, in program order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """Compiled segments of a kernel.
@@ -62,6 +67,10 @@ class Program:
     segments: tuple[tuple[Step, ...], ...]
     tensors: tuple[str, ...]
     warpgroups: int
+
+    def steps(self, runs: Runs) -> Iterator[Step]:
+        """The steps of one thread block, in program order."""
+        return chain.from_iterable(chain.from_iterable([repeat(self.segments[segment], n) for segment, n in runs]))
 
 
 def compile_kernel(kernel: Kernel, costs: Machine, misses: Mapping[tuple[bool, str], float], sharers: float) -> Program:
@@ -105,7 +114,8 @@ def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: 
     """
     match op.kind:
         case "load" | "store":
-            l2 = round(op.bytes * costs.l2_byte * sharers / (multicast if op.kind == "load" else 1))
+            loads = op.kind == "load"
+            l2 = round(op.bytes * costs.l2_byte * sharers / (multicast if loads else 1))
             hbm = round(op.bytes * miss * costs.hbm_byte * sharers)
             copy = Copy(
                 port=round(op.bytes * costs.port_byte),
@@ -113,10 +123,10 @@ def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: 
                 own_l2=int(l2 / sharers),
                 hbm=hbm,
                 own_hbm=int(hbm / sharers),
-                latency=round(costs.l2_latency + miss * (costs.hbm_latency - costs.l2_latency)),
+                latency=round(costs.l2_latency + miss * (costs.hbm_latency - costs.l2_latency)) if loads else 0,
                 size=op.bytes,
             )
-            return (LOAD if op.kind == "load" else STORE, tensor, 0, 0, copy)
+            return (LOAD if loads else STORE, tensor, 0, 0, copy)
         case "mma" | "mma_async":
             operands = op.smem_bytes * costs.smem_byte
             busy = max(op.flops * costs.flop + costs.smem_exposed * operands, operands)

@@ -15,11 +15,11 @@ from attnsim.models.calibration import Numbers
 from attnsim.models.gpu import Gpu
 from attnsim.models.occupancy import occupancy
 from attnsim.models.schedule import Kernel, Schedule
-from attnsim.simulator.engine import BLOCK, Note, Runs, play
+from attnsim.simulator.engine import BLOCK, Note, play
 from attnsim.simulator.grid import launch_order
 from attnsim.simulator.machine import PS, machine
 from attnsim.simulator.memory import traffic
-from attnsim.simulator.program import LOAD, STORE, VECTOR, Program, compile_kernel
+from attnsim.simulator.program import LOAD, STORE, VECTOR, Program, Runs, compile_kernel
 from attnsim.simulator.replay import Cache, LaunchMode, Replay, replay
 
 PLAYED_WHOLE = 60_000
