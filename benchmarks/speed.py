@@ -153,14 +153,18 @@ def by_mechanism() -> list[dict[str, object]]:
 
 def lengths(mechanism: Algorithm) -> Iterator[tuple[int, Workload]]:
     """The mechanism's own example at other lengths; lists of blocks stay as they are."""
+    for n in LENGTHS if mechanism.name != "block-list" else (under_pattern(mechanism, mechanism.example).seq_kv,):
+        yield n, at_length(mechanism, n)
+
+
+def at_length(mechanism: Algorithm, n: int) -> Workload:
+    """The mechanism's own example with so many keys, and as many queries where it has as many."""
     example = under_pattern(mechanism, mechanism.example)
-    for n in LENGTHS if mechanism.name != "block-list" else (example.seq_kv,):
-        if example.passes == "decode":
-            yield n, replace(example, seq_kv=n)
-        elif example.seq_q == example.seq_kv:
-            yield n, replace(example, seq_q=n, seq_kv=n)
-        else:  # a chunk of queries, an encoder's keys
-            yield n, replace(example, seq_kv=max(n, example.seq_q))
+    if example.passes == "decode":
+        return replace(example, seq_kv=n)
+    if example.seq_q == example.seq_kv:
+        return replace(example, seq_q=n, seq_kv=n)
+    return replace(example, seq_kv=max(n, example.seq_q))  # a chunk of queries, an encoder's keys
 
 
 def answerable(record: Implementation, w: Workload, gpu: Gpu) -> bool:

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.schedule import Kernel, Segment
+from attnsim.models.schedule import Kernel, Launch, Segment
 from attnsim.simulator.dispatch import list_scheduling
 from attnsim.simulator.engine import Played, play
-from attnsim.simulator.program import Program, Runs
+from attnsim.simulator.program import DELAY, MMA, MMA_ASYNC, VECTOR, Program, Runs
 
-PLAYED_TURNS = 6
+PLAYED_TURNS = 4
 """Turns of an inner loop that the fast mode plays before it extends it by its period."""
-PERIOD_TURNS = 4
+PERIOD_TURNS = 2
 """Further turns it plays to find the period."""
 DISPATCHED_BLOCKS = 6000
 """Blocks handed out one by one; a longer launch repeats its pattern at the rate found."""
@@ -32,6 +32,8 @@ EQUAL_PLAYED_IN_FULL = 500
 """The same for equal blocks, which extend well."""
 WHOLE_PART = 0.2
 """Part of the call from which a kernel is worth so many; a smaller one is played whole up to its share of them."""
+PLAYED_SHARE = 400
+"""The same for one SM's share of blocks of one class, which then stands for the grid."""
 IN_STEP_WAVES = 1
 """Waves during which SMs that began together still ask the memory for the same things at the same time."""
 QUEUEING = 10.0
@@ -46,10 +48,12 @@ SAMPLED_ROUNDS = 14
 """Rounds of blocks in the sample that shows how unequal blocks share an SM."""
 SAMPLED_TURNS = 10
 """Longest loop of the sampled blocks."""
-PHASES = (0.5, 0.25)
-"""How far apart the residents of an SM begin in the samples; equal blocks keep their distance, so several are tried."""
+PHASE = 0.5
+"""Part of a block by which the residents of an SM begin apart in the sample."""
 DOMINANT = 0.97
 """Share of the blocks from which one class stands for all: the others are last, shorter tiles."""
+SHORTER = 0.02
+"""Part of a block's work by which the mean block may be shorter, on any unit, for one class to stand for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +145,14 @@ class FastGrid:
 
     def played(self, repeats: NDArray[np.int64], resident: int, generations: int, active: float) -> Played:
         """Replay `generations` rounds of `resident` such blocks on one SM of `active`."""
-        key = (repeats.tobytes(), resident, generations, active)
+        return self._played(repeats, resident, resident * generations, active)
+
+    def _played(self, repeats: NDArray[np.int64], resident: int, blocks: int, active: float) -> Played:
+        """Replay `blocks` such blocks, `resident` at a time, on one SM of `active`."""
+        key = (repeats.tobytes(), resident, blocks, active)
         if key not in self.plays:
             runs: Runs = self.runs(repeats)
-            queue = iter([runs] * (resident * generations))
-            self.plays[key] = play(self.compiled(active), 1, resident, queue)
+            self.plays[key] = play(self.compiled(active), 1, resident, iter([runs] * blocks))
         return self.plays[key]
 
     def period(self, repeats: NDArray[np.int64], segment: int, resident: int, active: float) -> float:
@@ -181,9 +188,15 @@ class FastGrid:
             time += self.beyond[block_class, segment] * self.period(clipped, int(segment), resident, active)
         return time
 
-    def class_times(
-        self, resident: int, active: float, rounds: int = 2
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _first_round(self, block_class: int, resident: int, active: float) -> float:
+        """Time of a first round of blocks of a class, whose loops run long enough for SMs to be out of step."""
+        clipped, beyond = self.clipped[block_class], self.beyond[block_class]
+        periods = sum(
+            beyond[n] * self._steady_period(clipped, int(n), resident, active) for n in np.flatnonzero(beyond)
+        )
+        return float(self.played(clipped, resident, 1, active).time + periods)
+
+    def class_times(self, resident: int, active: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Time of a first and of a following round of blocks, per class, with `resident` of them on an SM.
 
         Classes that differ only in how often they turn loops beyond what is played share their replays.
@@ -193,7 +206,7 @@ class FastGrid:
         for members in self.alike:
             clipped, beyond = self.clipped[members[0]], self.beyond[members]
             one = self.played(clipped, resident, 1, active).time
-            two = self.played(clipped, resident, 2, active).time if rounds > 1 else 2 * one
+            two = self.played(clipped, resident, 2, active).time
             extra = np.zeros(len(members))
             for segment in np.flatnonzero(beyond.any(axis=0)):
                 extra += beyond[:, segment] * self._steady_period(clipped, int(segment), resident, active)
@@ -209,29 +222,53 @@ class FastGrid:
         if int(kernel.executions.sum()) * kernel.warpgroups <= whole * min(1.0, part / WHOLE_PART):
             return play_exact(kernel, self.compiled(1.0), self.sms, self.slots)
         resident = min(self.slots, -(-blocks // self.sms))
+        total, waited = self._of_one_class()._extended(blocks, resident)
+        total = max(total, float(self.memory_times @ counts))  # never faster than the memory as a whole
+        return GridTime(total, waited, resident, blocks / slots, kernel.requested())
+
+    def _of_one_class(self) -> FastGrid:
+        """The grid of blocks of the usual class alone, if that stands for all."""
+        kernel, counts = self.kernel, self.kernel.class_counts
+        if len(counts) == 1:
+            return self
+        usual = int(np.argmax(counts))
+        work = kernel.repeats.sum(axis=1) @ self.work
+        tolerated = SHORTER * work[usual].max()
+        longest, mean = work.max(axis=0), counts @ work / kernel.blocks
+        if (longest > work[usual] + tolerated).any() or (mean < work[usual] - tolerated).any():
+            return self
+        launches = (Launch(np.zeros(1, np.int64), kernel.blocks),)
+        one = replace(kernel, repeats=kernel.repeats[usual : usual + 1], launches=launches, _totals={})
+        return FastGrid(one, self.compiled, self.sms, self.slots)
+
+    def _extended(self, blocks: int, resident: int) -> tuple[float, float]:
+        """Time of the grid, and time that a warpgroup waited, from plays of a few blocks."""
+        counts = self.kernel.class_counts
+        share = -(-blocks // self.sms)
+        if len(counts) == 1 and int(self.kernel.repeats.sum()) * self.kernel.warpgroups * share <= PLAYED_SHARE:
+            whole = self.kernel.repeats[0].reshape(-1)
+            played = self._played(whole, resident, share, blocks / share)
+            return float(played.time), played.waited / (resident * self.kernel.warpgroups)
         first, following = self._rounds(blocks, resident)
         longest = int(np.argmax(following))
         if counts[longest] >= DOMINANT * blocks or len(first) == 1:
             total = self._uniform(blocks, first[longest], following[longest], resident)
         else:
             total = self._mixed(first, following, resident)
-        total = max(total, float(self.memory_times @ counts))  # never faster than the memory as a whole
         shares = following / following.max() @ counts
-        waited = self._waited(longest, resident) * float(shares) / (self.sms * resident)
-        return GridTime(total, waited, resident, blocks / slots, kernel.requested())
+        return total, self._waited(longest, resident) * float(shares) / (self.sms * resident)
 
     def _rounds(self, blocks: int, resident: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Time of a first and of a later round of blocks, per class.
 
         SMs that begin together ask the memory for the same things at the same time. Over the first rounds they fall out
         of step; from then on a round takes what it takes with the memory to itself, or what the memory needs for all
-        blocks, whichever is longer.
+        blocks, whichever is longer. How much longer the first takes is asked of the longest class.
         """
         slots = self.sms * self.slots
         sharers = self._sharers(blocks, resident)
         if blocks <= IN_STEP_WAVES * slots:
             return self.class_times(resident, sharers)
-        first = self.class_times(resident, sharers, rounds=1)[0]
         alone = self.class_times(resident, 1.0)[1]
         memory = self.sms * resident * self.memory_times
         counts = self.kernel.class_counts
@@ -244,8 +281,10 @@ class FastGrid:
             if (alone > 0.85 * memory).any():
                 alone *= self._mixing(alone, resident)
             later = _smooth_maximum(alone, memory)
+        longest = int(np.argmax(later))
+        longer = max(1.0, self._first_round(longest, resident, sharers) / float(later[longest]))
         settling = 2.0 - 0.5 ** (blocks // slots)
-        return later + settling * np.maximum(first - later, 0.0), later
+        return later * (1.0 + settling * (longer - 1.0)), later
 
     def _thinned_round(self, block_class: int, resident: int) -> float:
         """A later round of blocks of one class, as a few SMs show it that share the memory and fall out of step.
@@ -267,11 +306,6 @@ class FastGrid:
         """
         if resident == 1 or int(self.kernel.repeats.max()) < 2:  # nothing to overlap
             return 1.0
-        phases = PHASES if len(alone) == 1 else PHASES[:1]
-        return float(np.mean([self._mixed_over_equal(alone, resident, phase) for phase in phases]))
-
-    def _mixed_over_equal(self, alone: NDArray[np.float64], resident: int, phase: float) -> float:
-        """:meth:`_mixing` for one sample, whose first residents are `phase` of a block apart."""
         count = SAMPLED_ROUNDS * resident
         sample = self._classes_at(((np.arange(count) + _jitter(count)) / count * self.kernel.blocks).astype(np.int64))
         whole = self.kernel.repeats[:, self.kept].reshape(len(alone), -1)
@@ -280,7 +314,7 @@ class FastGrid:
         fewer_turns = loops & (whole > 2)
         blocks = np.where(fewer_turns, np.maximum(2, np.round(whole * scale)), whole).astype(np.int64)[sample]
         for place in range(resident - 1):
-            part = phase * (place + 1) * 2 / resident
+            part = PHASE * (place + 1) * 2 / resident
             shorter = np.maximum(1, np.round(blocks[place] * part))
             blocks[place] = np.where(loops & (blocks[place] > 1), shorter, blocks[place])
         segments = len(self.kernel.segments)
@@ -336,8 +370,7 @@ class FastGrid:
         total = first + (waves - 1) * following
         if rest:
             remaining = -(-rest // self.sms)
-            last, _ = self.class_times(remaining, self._sharers(rest, remaining), rounds=1)
-            total += last[0] - (first - following)
+            total += self._first_round(0, remaining, self._sharers(rest, remaining)) - (first - following)
         return float(total)
 
     def _mixed(self, first: NDArray[np.float64], following: NDArray[np.float64], resident: int) -> float:
@@ -389,6 +422,23 @@ class FastGrid:
             left = np.maximum(left - step / pace, 0.0)
             left[ends <= step] = 0.0
         return elapsed
+
+    @cached_property
+    def work(self) -> NDArray[np.float64]:
+        """Time that one run of each segment needs of its SM's units, its share of L2 and HBM, and delays.
+
+        Shape [segments, 6].
+        """
+        sm = [
+            [
+                sum(one * (kind in (MMA, MMA_ASYNC)) for kind, _, one, _, _ in steps),
+                sum(one * (kind == VECTOR) for kind, _, one, _, _ in steps),
+                sum(one * (kind == DELAY) for kind, _, one, _, _ in steps),
+                sum(copy.port for *_, copy in steps),
+            ]
+            for steps in self.compiled(1.0).segments
+        ]
+        return np.hstack([np.array(sm, dtype=np.float64), self.sms * self.holds])
 
     @cached_property
     def memory_times(self) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -41,7 +42,7 @@ def streaming(
 ) -> Kernel:
     """A kernel that reads and writes each tensor once, in blocks of about `block_bytes` of its largest tensor.
 
-    The last block is shorter, so that the bytes add up exactly.
+    Blocks have equal shares, to a byte.
 
     Parameters
     ----------
@@ -61,26 +62,25 @@ def streaming(
     """
     largest = max(access.bytes for access in accesses)
     count = blocks or max(1, -(-largest // block_bytes))
+    whole = [access.bytes // count for access in accesses]
+    # Bytes that are left over go one each to the first blocks, so that all add up.
+    left = [access.bytes % count for access in accesses]
+    bounds = sorted({0, count, *left})
 
-    def block(tag: str, shares: list[int], part: int) -> Segment:
+    def block(tag: str, first: int) -> Segment:
+        shares = [n + (first < more) for n, more in zip(whole, left, strict=True)]
         loads = [TileOp("load", a.tensor, bytes=n) for a, n in zip(accesses, shares, strict=True) if not a.written]
         stores = [TileOp("store", a.tensor, bytes=n) for a, n in zip(accesses, shares, strict=True) if a.written]
+        part = elements // count
         fp32, int32 = round(part * fp32_per_element), part * int32_per_element
         work = TileOp("vector", name, exps=exps // count, fp32=fp32, int32=int32)
         waits = [TileOp("wait", load.tensor) for load in loads if load.bytes]
         ops = (*loads, *waits, work, TileOp("delay", "step"), *stores)
         return Segment(tag, tuple(op for op in ops if op.bytes or op.kind not in ("load", "store")))
 
-    whole = [access.bytes // count for access in accesses]
-    rest = [access.bytes - n * (count - 1) for access, n in zip(accesses, whole, strict=True)]
-    regular = block("block", whole, elements // count)
-    if rest == whole:
-        segments: tuple[Segment, ...] = (regular,)
-        launches: tuple[Launch, ...] = (Launch(np.zeros(1, np.int64), count),)
-    else:
-        segments = (regular, block("last block", rest, elements // count))
-        launches = (Launch(np.zeros(1, np.int64), count - 1), Launch(np.ones(1, np.int64)))
-        launches = tuple(launch for launch in launches if launch.times)
+    tags = [*(f"block with odd bytes {n}" for n in range(1, len(bounds) - 1)), "block"]
+    segments = tuple(block(tag, first) for tag, first in zip(tags, bounds, strict=False))
+    launches = tuple(Launch(np.array([number]), end - begin) for number, (begin, end) in enumerate(pairwise(bounds)))
     return Kernel(
         name=name,
         threads=threads,
