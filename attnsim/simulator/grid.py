@@ -34,6 +34,8 @@ WHOLE_PART = 0.2
 """Part of the call from which a kernel is worth so many; a smaller one is played whole up to its share of them."""
 PLAYED_SHARE = 400
 """The same for one SM's share of blocks of one class, which then stands for the grid."""
+SHARE_ROUNDS = 2
+"""Rounds of an SM's share that are played of blocks without loops, before those that come out even."""
 IN_STEP_WAVES = 1
 """Waves during which SMs that began together still ask the memory for the same things at the same time."""
 QUEUEING = 10.0
@@ -244,11 +246,8 @@ class FastGrid:
     def _extended(self, blocks: int, resident: int) -> tuple[float, float]:
         """Time of the grid, and time that a warpgroup waited, from plays of a few blocks."""
         counts = self.kernel.class_counts
-        share = -(-blocks // self.sms)
-        if len(counts) == 1 and int(self.kernel.repeats.sum()) * self.kernel.warpgroups * share <= PLAYED_SHARE:
-            whole = self.kernel.repeats[0].reshape(-1)
-            played = self._played(whole, resident, share, blocks / share)
-            return float(played.time), played.waited / (resident * self.kernel.warpgroups)
+        if len(counts) == 1 and (shared := self._share(blocks, resident)) is not None:
+            return shared
         first, following = self._rounds(blocks, resident)
         longest = int(np.argmax(following))
         if counts[longest] >= DOMINANT * blocks or len(first) == 1:
@@ -257,6 +256,26 @@ class FastGrid:
             total = self._mixed(first, following, resident)
         shares = following / following.max() @ counts
         return total, self._waited(longest, resident) * float(shares) / (self.sms * resident)
+
+    def _share(self, blocks: int, resident: int) -> tuple[float, float] | None:
+        """The same of blocks of one class, from one SM's share of them; None where that is too long to be played.
+
+        Blocks without loops are played for a few rounds, while SMs are in step. From then on a round takes what it
+        takes with the memory to itself, or what the memory needs for all.
+        """
+        repeats, warpgroups = self.kernel.repeats[0].reshape(-1), self.kernel.warpgroups
+        share, later = -(-blocks // self.sms), 0
+        if int(repeats.max()) == 1 and not self.beyond.any():
+            later = max(0, share // resident - SHARE_ROUNDS)
+        elif int(repeats.sum()) * warpgroups * share > PLAYED_SHARE:
+            return None
+        played = self._played(repeats, resident, share - later * resident, blocks / share)
+        time, waited = float(played.time), float(played.waited)
+        if later:
+            one, two = (self.played(repeats, resident, rounds, 1.0) for rounds in (1, 2))
+            time += later * max(two.time - one.time, self.sms * resident * float(self.memory_times[0]))
+            waited += later * (two.waited - one.waited)
+        return time, waited / (resident * warpgroups)
 
     def _rounds(self, blocks: int, resident: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Time of a first and of a later round of blocks, per class.
