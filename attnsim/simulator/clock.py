@@ -53,6 +53,7 @@ class Sleeper(simpy.Process):
 class Clock(simpy.Environment):
     """Simulated time in whole picoseconds."""
 
+    _now: int
     _queue: list[Any]  # events as in SimPy, processes that sleep, and urgent ones, which begin
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class Clock(simpy.Environment):
     @property
     def now(self) -> int:
         """Picoseconds since the beginning."""
-        return int(self._now)
+        return self._now
 
     def put(self, delay: int, priority: EventPriority, due: Any) -> None:
         """Put something into the queue."""

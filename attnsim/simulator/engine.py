@@ -30,7 +30,7 @@ from attnsim.simulator.program import (
     WAIT,
     Copy,
     Program,
-    Runs,
+    Step,
 )
 
 Note = Callable[[int, int, int, int, int, int], None]
@@ -71,11 +71,11 @@ class Sm:
 class Block:
     """The shared state of a thread block's warpgroups: which loads have been issued and when they land."""
 
-    __slots__ = ("arrivals", "landing", "prefetched", "runs", "wakeups")
+    __slots__ = ("arrivals", "landing", "prefetched", "steps", "wakeups")
 
-    def __init__(self, tensors: int, runs: Runs) -> None:
-        self.runs = runs
-        self.prefetched = [0] * tensors  # loads of each tensor issued before the block began
+    def __init__(self, tensors: int, steps: Iterable[Step]) -> None:
+        self.steps = steps
+        self.prefetched: list[int] = []  # loads of each tensor issued before the block began, if any were
         self.landing: list[list[int]] = [[] for _ in range(tensors)]
         self.arrivals: dict[tuple[int, int], int] = {}
         self.wakeups: dict[tuple[int, int], simpy.Event] = {}
@@ -112,7 +112,8 @@ def transfer(now: int, sm: Sm, memory: Memory, moved: list[int], tensor: int, co
 
 def prefetch(now: int, sm: Sm, memory: Memory, program: Program, block: Block, note: Note | None = None) -> None:
     """Issue the loads that a block begins with, before it begins."""
-    for kind, tensor, _, _, copy in program.steps(block.runs):
+    block.prefetched = [0] * len(program.tensors)
+    for kind, tensor, _, _, copy in block.steps:
         if kind == LOAD:
             landed = transfer(now, sm, memory, memory.loaded, tensor, copy)
             block.landing[tensor].append(landed)
@@ -137,12 +138,13 @@ def warpgroup(
     for block in blocks:
         waits = [0] * len(program.tensors)  # loads of each tensor this warpgroup has waited for
         frees = [0] * len(program.tensors)  # and those whose buffer it has freed
-        counted = members > 1 or any(block.prefetched)
+        prefetched = block.prefetched
+        counted = members > 1 or prefetched
         issued: deque[int] = deque()  # ends of its asynchronous MMAs
         landings = block.landing
         last_load = -1
         at = now = clock.now  # its own time, and the clock's when it was last awake
-        for kind, tensor, one, two, copy in program.steps(block.runs):
+        for kind, tensor, one, two, copy in block.steps:
             if kind == WAIT:
                 turn = waits[tensor]
                 waits[tensor] = turn + 1
@@ -167,7 +169,7 @@ def warpgroup(
                 if counted:
                     turn = frees[tensor]
                     frees[tensor] = turn + 1
-                    if turn < block.prefetched[tensor]:
+                    if prefetched and turn < prefetched[tensor]:
                         continue
                 if at > now:
                     now = yield at - now
@@ -238,7 +240,7 @@ class Slot:
         sm: Sm,
         memory: Memory,
         program: Program,
-        queue: Iterator[Runs],
+        queue: Iterator[Iterable[Step]],
         ends: list[int],
         note: Note | None = None,
     ) -> None:
@@ -248,8 +250,8 @@ class Slot:
 
     def take(self) -> Block | None:
         """The next block of the queue."""
-        runs = next(self.queue, None)
-        return None if runs is None else Block(len(self.program.tensors), runs)
+        steps = next(self.queue, None)
+        return None if steps is None else Block(len(self.program.tensors), steps)
 
     def ahead(self) -> None:
         """Take the next block already and start its loads; the first warpgroup to get here does it for all."""
@@ -314,10 +316,10 @@ def play(
     program: Program,
     sms: int,
     slots_per_sm: int,
-    queue: Iterator[Runs],
+    queue: Iterator[Iterable[Step]],
     noted: Callable[[int], Note | None] = lambda sm: None,
 ) -> Played:
-    """Replay the blocks of `queue` on `sms` SMs with `slots_per_sm` resident blocks each.
+    """Replay the blocks of `queue`, each given by its steps, on `sms` SMs with `slots_per_sm` resident blocks each.
 
     Blocks are handed out breadth-first: one to each SM, then a second one to each, as the hardware does. `noted` gives
     for the number of an SM what is told of its operations.

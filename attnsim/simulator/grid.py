@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from attnsim.models.schedule import Kernel, Launch, Segment
 from attnsim.simulator.dispatch import list_scheduling
 from attnsim.simulator.engine import Played, play
-from attnsim.simulator.program import DELAY, MMA, MMA_ASYNC, VECTOR, Program, Runs
+from attnsim.simulator.program import DELAY, MMA, MMA_ASYNC, VECTOR, Program
 
 PLAYED_TURNS = 4
 """Turns of an inner loop that the fast mode plays before it extends it by its period."""
@@ -91,10 +92,10 @@ def launch_order(kernel: Kernel) -> Iterator[int]:
 
 def play_exact(kernel: Kernel, program: Program, sms: int, slots_per_sm: int) -> GridTime:
     """Play every block of the grid."""
-    runs = [kernel.runs(block_class) for block_class in range(len(kernel.repeats))]
+    blocks = [program.block(kernel.runs(block_class)) for block_class in range(len(kernel.repeats))]
     active = min(sms, kernel.blocks)
     resident = min(slots_per_sm, -(-kernel.blocks // sms))
-    played = play(program, active, resident, (runs[c] for c in launch_order(kernel)))
+    played = play(program, active, resident, (blocks[c] for c in launch_order(kernel)))
     return GridTime(
         float(played.time),
         played.waited / (active * resident * program.warpgroups),
@@ -153,8 +154,8 @@ class FastGrid:
         """Replay `blocks` such blocks, `resident` at a time, on one SM of `active`."""
         key = (repeats.tobytes(), resident, blocks, active)
         if key not in self.plays:
-            runs: Runs = self.runs(repeats)
-            self.plays[key] = play(self.compiled(active), 1, resident, iter([runs] * blocks))
+            program = self.compiled(active)
+            self.plays[key] = play(program, 1, resident, repeat(program.block(self.runs(repeats)), blocks))
         return self.plays[key]
 
     def period(self, repeats: NDArray[np.int64], segment: int, resident: int, active: float) -> float:
@@ -312,9 +313,9 @@ class FastGrid:
         assumed.
         """
         program = self.compiled(self.sms / THINNED_SMS)
-        runs: Runs = self.runs(self.kernel.repeats[block_class].reshape(-1))
+        block = program.block(self.runs(self.kernel.repeats[block_class].reshape(-1)))
         size = THINNED_SMS * resident
-        ends = sorted(play(program, THINNED_SMS, resident, iter([runs] * (size * THINNED_ROUNDS))).ends)
+        ends = sorted(play(program, THINNED_SMS, resident, repeat(block, size * THINNED_ROUNDS)).ends)
         return (ends[-1] - ends[-1 - 2 * size]) / 2
 
     def _mixing(self, alone: NDArray[np.float64], resident: int) -> float:
@@ -345,7 +346,8 @@ class FastGrid:
             # A loop can only be lengthened in a class that has it: the longest, or the one that turns it most.
             shown = longest if turns[longest, segment] else int(np.argmax(turns[:, segment]))
             expected -= fewer[:, segment] * self.period(self.clipped[shown], int(segment), resident, 1.0)
-        played = play(self.compiled(1.0), 1, resident, iter([self.runs(block) for block in blocks]))
+        program = self.compiled(1.0)
+        played = play(program, 1, resident, (program.block(self.runs(block)) for block in blocks))
         free = [0.0] * resident
         expected_ends = []
         for duration in np.maximum(expected, 1.0).tolist():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import NamedTuple
@@ -46,6 +46,9 @@ Step = tuple[int, int, int, int, Copy]
 :func:`compile_op`."""
 
 
+SHORT_BLOCK = 32
+"""Executions of a segment up to which the steps of a block are written out."""
+
 Runs = Sequence[tuple[int, int]]
 """(segment, repeats) of one thread block, in program order."""
 
@@ -68,9 +71,21 @@ class Program:
     tensors: tuple[str, ...]
     warpgroups: int
 
-    def steps(self, runs: Runs) -> Iterator[Step]:
-        """The steps of one thread block, in program order."""
-        return chain.from_iterable(chain.from_iterable([repeat(self.segments[segment], n) for segment, n in runs]))
+    def block(self, runs: Runs) -> Iterable[Step]:
+        """The steps of a thread block, in program order, to be gone through as often as wanted."""
+        walk = _Walk(self.segments, runs)
+        return tuple(walk) if sum(n for _, n in runs) <= SHORT_BLOCK else walk
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """The steps of a long thread block, never written out."""
+
+    segments: tuple[tuple[Step, ...], ...]
+    runs: Runs
+
+    def __iter__(self) -> Iterator[Step]:
+        return chain.from_iterable(chain.from_iterable([repeat(self.segments[segment], n) for segment, n in self.runs]))
 
 
 def compile_kernel(kernel: Kernel, costs: Machine, misses: Mapping[tuple[bool, str], float], sharers: float) -> Program:

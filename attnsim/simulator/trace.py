@@ -6,7 +6,7 @@ gets the blocks that the first SM would get, in their order. The kernels themsel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -19,7 +19,7 @@ from attnsim.simulator.engine import BLOCK, Note, play
 from attnsim.simulator.grid import launch_order
 from attnsim.simulator.machine import PS, machine
 from attnsim.simulator.memory import traffic
-from attnsim.simulator.program import LOAD, STORE, VECTOR, Program, Runs, compile_kernel
+from attnsim.simulator.program import LOAD, STORE, VECTOR, Program, compile_kernel
 from attnsim.simulator.replay import Cache, LaunchMode, Replay, replay
 
 PLAYED_WHOLE = 60_000
@@ -148,10 +148,9 @@ def _kernel_trace(
     start_s: float,
     time_s: float,
 ) -> KernelTrace:
-    runs = [kernel.runs(block_class) for block_class in range(len(kernel.repeats))]
     active, resident = min(chip, kernel.blocks), min(slots, -(-kernel.blocks // chip))
     left_out = ""
-    queue: Iterator[Runs] = (runs[block_class] for block_class in launch_order(kernel))
+    queue = launch_order(kernel)
     if int(kernel.executions.sum()) * kernel.warpgroups <= PLAYED_WHOLE:
         sharers, played, shown = 1.0, active, min(shown, active)
         if shown < active:
@@ -162,6 +161,7 @@ def _kernel_trace(
         queue = islice(queue, 0, count * active, active)
         left_out = f"{count} of {kernel.blocks} blocks, on one SM that stands for {active}"
     program = compiled(sharers)
+    blocks = [program.block(kernel.runs(block_class)) for block_class in range(len(kernel.repeats))]
     slices: list[Slice] = []
     dropped = 0
 
@@ -177,7 +177,7 @@ def _kernel_trace(
 
         return note if sm < shown else None
 
-    play(program, played, resident, queue, noted)
+    play(program, played, resident, (blocks[block_class] for block_class in queue), noted)
     if dropped:
         left_out = "; ".join(part for part in (left_out, f"the first {MOST_SLICES:,} operations") if part)
     return KernelTrace(

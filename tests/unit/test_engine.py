@@ -67,7 +67,7 @@ def played(
     sharers: float = 1.0,
 ) -> Played:
     program = compile_kernel(work, costs, misses, sharers)
-    return play(program, sms, resident, iter([work.runs(0)] * work.blocks))
+    return play(program, sms, resident, iter([program.block(work.runs(0))] * work.blocks))
 
 
 @pytest.mark.parametrize(
