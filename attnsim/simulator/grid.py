@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from attnsim.models.schedule import Kernel, Launch, Segment
 from attnsim.simulator.dispatch import list_scheduling
 from attnsim.simulator.engine import Played, play
-from attnsim.simulator.program import DELAY, MMA, MMA_ASYNC, VECTOR, Program
+from attnsim.simulator.program import DELAY, LOAD, MMA, MMA_ASYNC, STORE, VECTOR, Program
 
 PLAYED_TURNS = 4
 """Turns of an inner loop that the fast mode plays before it extends it by its period."""
@@ -132,14 +132,6 @@ class FastGrid:
         played = np.minimum(kernel.repeats[:, kept], PLAYED_TURNS)
         self.clipped = played.reshape(len(played), -1)
         self.beyond = kernel.repeats.sum(axis=1) - played.sum(axis=1)
-        # Time that one run of each segment holds the chip's L2 and its HBM, shape [segments, 2].
-        self.holds = np.array(
-            [
-                [sum(copy.l2 for *_, copy in steps), sum(copy.hbm for *_, copy in steps)]
-                for steps in compiled(1.0).segments
-            ],
-            dtype=np.float64,
-        )
 
     def runs(self, repeats: NDArray[np.int64]) -> list[tuple[int, int]]:
         """The (segment, repeats) of a block with these flattened repeat counts."""
@@ -235,14 +227,16 @@ class FastGrid:
         if len(counts) == 1:
             return self
         usual = int(np.argmax(counts))
-        work = kernel.repeats.sum(axis=1) @ self.work
+        work = kernel.repeats.sum(axis=1) @ (self.work * [1, 1, 1, 1, self.sms, self.sms])
         tolerated = SHORTER * work[usual].max()
         longest, mean = work.max(axis=0), counts @ work / kernel.blocks
         if (longest > work[usual] + tolerated).any() or (mean < work[usual] - tolerated).any():
             return self
         launches = (Launch(np.zeros(1, np.int64), kernel.blocks),)
         one = replace(kernel, repeats=kernel.repeats[usual : usual + 1], launches=launches, _totals={})
-        return FastGrid(one, self.compiled, self.sms, self.slots)
+        grid = FastGrid(one, self.compiled, self.sms, self.slots)
+        grid.work = self.work
+        return grid
 
     def _extended(self, blocks: int, resident: int) -> tuple[float, float]:
         """Time of the grid, and time that a warpgroup waited, from plays of a few blocks."""
@@ -404,8 +398,8 @@ class FastGrid:
         if len(order) > slots:
             # Residents of an SM take turns on its units, so the first of them ends a little before the last.
             ends = self.played(self.clipped[int(np.argmax(first))], resident, 1, float(self.sms)).ends
-            free = [float(ends[slot // self.sms] - ends[-1]) for slot in range(slots)]
-            empty, remaining = list_scheduling(free, following[order])
+            free = [float(end - ends[-1]) for end in ends]
+            empty, remaining = list_scheduling(free, self.sms, following[order])
         else:
             remaining[: len(order)] = following[order]
         tail = self._drain(remaining.reshape(resident, self.sms), min(len(order), slots), int(np.argmax(first)))
@@ -446,20 +440,29 @@ class FastGrid:
 
     @cached_property
     def work(self) -> NDArray[np.float64]:
-        """Time that one run of each segment needs of its SM's units, its share of L2 and HBM, and delays.
+        """Time that one run of each segment needs of its SM's units, of delays and of the chip's L2 and HBM.
 
         Shape [segments, 6].
         """
-        sm = [
-            [
-                sum(one * (kind in (MMA, MMA_ASYNC)) for kind, _, one, _, _ in steps),
-                sum(one * (kind == VECTOR) for kind, _, one, _, _ in steps),
-                sum(one * (kind == DELAY) for kind, _, one, _, _ in steps),
-                sum(copy.port for *_, copy in steps),
-            ]
-            for steps in self.compiled(1.0).segments
-        ]
-        return np.hstack([np.array(sm, dtype=np.float64), self.sms * self.holds])
+        rows = []
+        for steps in self.compiled(1.0).segments:
+            tensor = vector = delay = port = l2 = hbm = 0
+            for kind, _, one, _, copy in steps:
+                if kind in (LOAD, STORE):
+                    port, l2, hbm = port + copy.port, l2 + copy.l2, hbm + copy.hbm
+                elif kind in (MMA, MMA_ASYNC):
+                    tensor += one
+                elif kind == VECTOR:
+                    vector += one
+                elif kind == DELAY:
+                    delay += one
+            rows.append((tensor, vector, delay, port, l2, hbm))
+        return np.array(rows, dtype=np.float64)
+
+    @property
+    def holds(self) -> NDArray[np.float64]:
+        """Time that one run of each segment holds the chip's L2 and its HBM, shape [segments, 2]."""
+        return self.work[:, 4:]
 
     @cached_property
     def memory_times(self) -> NDArray[np.float64]:

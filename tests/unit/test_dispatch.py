@@ -23,9 +23,11 @@ def one_by_one(free: list[float], durations: list[float]) -> tuple[float, list[f
 
 @given(
     free=st.lists(TIMES, min_size=1, max_size=9),
+    alike=st.integers(1, 3),
     runs=st.lists(st.tuples(TIMES, st.integers(1, 12)), min_size=1, max_size=9),
 )
-def test_groups_change_nothing(free: list[float], runs: list[tuple[float, int]]) -> None:
+def test_groups_change_nothing(free: list[float], alike: int, runs: list[tuple[float, int]]) -> None:
     durations = [duration for duration, count in runs for _ in range(count)]
-    begin, after = list_scheduling(free, np.array(durations))
-    assert (begin, after.tolist()) == one_by_one(free, durations)
+    begin, after = list_scheduling(free, alike, np.array(durations))
+    every = [at for at in free for _ in range(alike)]
+    assert (begin, after.tolist()) == one_by_one(every, durations)
