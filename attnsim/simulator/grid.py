@@ -21,10 +21,11 @@ from attnsim.simulator.dispatch import list_scheduling
 from attnsim.simulator.engine import Played, play
 from attnsim.simulator.program import DELAY, LOAD, MMA, MMA_ASYNC, STORE, VECTOR, Program
 
-PLAYED_TURNS = 4
+PLAYED_TURNS = 3
 """Turns of an inner loop that the fast mode plays before it extends it by its period."""
 PERIOD_TURNS = 2
 """Further turns it plays to find the period."""
+DISPATCHED_WAVES = 24
 DISPATCHED_BLOCKS = 6000
 """Blocks handed out one by one; a longer launch repeats its pattern at the rate found."""
 PLAYED_IN_FULL = 4500
@@ -35,7 +36,7 @@ WHOLE_PART = 0.2
 """Part of the call from which a kernel is worth so many; a smaller one is played whole up to its share of them."""
 PLAYED_SHARE = 400
 """The same for one SM's share of blocks of one class, which then stands for the grid."""
-SHARE_ROUNDS = 2
+SHARE_ROUNDS = 1
 """Rounds of an SM's share that are played of blocks without loops, before those that come out even."""
 IN_STEP_WAVES = 1
 """Waves during which SMs that began together still ask the memory for the same things at the same time."""
@@ -129,7 +130,8 @@ class FastGrid:
         turns = kernel.repeats.shape[1]
         kept = [0, turns // 2, turns - 1] if turns > 3 else list(range(turns))
         self.kept = kept
-        played = np.minimum(kernel.repeats[:, kept], PLAYED_TURNS)
+        self.loops = np.array([_is_balanced(segment) for segment in kernel.segments])
+        played = np.where(self.loops, np.minimum(kernel.repeats[:, kept], PLAYED_TURNS), kernel.repeats[:, kept])
         self.clipped = played.reshape(len(played), -1)
         self.beyond = kernel.repeats.sum(axis=1) - played.sum(axis=1)
 
@@ -150,15 +152,17 @@ class FastGrid:
             self.plays[key] = play(program, 1, resident, repeat(program.block(self.runs(repeats)), blocks))
         return self.plays[key]
 
-    def period(self, repeats: NDArray[np.int64], segment: int, resident: int, active: float) -> float:
-        """Time that one more turn of a segment adds to a round of resident blocks."""
+    def period(self, segment: int, resident: int, active: float) -> float:
+        """Time that one more turn of a segment adds to a round of resident blocks, of a class that turns it most."""
+        turns = self.clipped.reshape(len(self.clipped), -1, len(self.kernel.segments)).sum(axis=1)
+        repeats = self.clipped[int(np.argmax(turns[:, segment]))]
         longer = self._longer(repeats, segment)
         before, after = (self.played(r, resident, 1, active).time for r in (repeats, longer))
         return (after - before) / PERIOD_TURNS
 
-    def _steady_period(self, repeats: NDArray[np.int64], segment: int, resident: int, active: float) -> float:
+    def _steady_period(self, segment: int, resident: int, active: float) -> float:
         """Period of a loop that has run long enough for SMs to be out of step: alone, or held up by the memory."""
-        alone = self.period(repeats, segment, resident, 1.0)
+        alone = self.period(segment, resident, 1.0)
         return float(_smooth_maximum(alone, active * resident * self.holds[segment].max()))
 
     def _longer(self, repeats: NDArray[np.int64], segment: int) -> NDArray[np.int64]:
@@ -180,15 +184,13 @@ class FastGrid:
         clipped = self.clipped[block_class]
         time = float(self.played(clipped, resident, 1, active).time)
         for segment in np.flatnonzero(self.beyond[block_class]):
-            time += self.beyond[block_class, segment] * self.period(clipped, int(segment), resident, active)
+            time += self.beyond[block_class, segment] * self.period(int(segment), resident, active)
         return time
 
     def _first_round(self, block_class: int, resident: int, active: float) -> float:
         """Time of a first round of blocks of a class, whose loops run long enough for SMs to be out of step."""
         clipped, beyond = self.clipped[block_class], self.beyond[block_class]
-        periods = sum(
-            beyond[n] * self._steady_period(clipped, int(n), resident, active) for n in np.flatnonzero(beyond)
-        )
+        periods = sum(beyond[n] * self._steady_period(int(n), resident, active) for n in np.flatnonzero(beyond))
         return float(self.played(clipped, resident, 1, active).time + periods)
 
     def class_times(self, resident: int, active: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -204,7 +206,7 @@ class FastGrid:
             two = self.played(clipped, resident, 2, active).time
             extra = np.zeros(len(members))
             for segment in np.flatnonzero(beyond.any(axis=0)):
-                extra += beyond[:, segment] * self._steady_period(clipped, int(segment), resident, active)
+                extra += beyond[:, segment] * self._steady_period(int(segment), resident, active)
             first[members] = one + extra
             following[members] = two - one + extra
         return first, following
@@ -267,9 +269,10 @@ class FastGrid:
         played = self._played(repeats, resident, share - later * resident, blocks / share)
         time, waited = float(played.time), float(played.waited)
         if later:
-            one, two = (self.played(repeats, resident, rounds, 1.0) for rounds in (1, 2))
-            time += later * max(two.time - one.time, self.sms * resident * float(self.memory_times[0]))
-            waited += later * (two.waited - one.waited)
+            two = self.played(repeats, resident, 2, 1.0)
+            ends = sorted(two.ends)
+            time += later * max(ends[-1] - ends[resident - 1], self.sms * resident * float(self.memory_times[0]))
+            waited += later * two.waited / 2
         return time, waited / (resident * warpgroups)
 
     def _rounds(self, blocks: int, resident: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -324,7 +327,7 @@ class FastGrid:
         sample = self._classes_at(((np.arange(count) + _jitter(count)) / count * self.kernel.blocks).astype(np.int64))
         whole = self.kernel.repeats[:, self.kept].reshape(len(alone), -1)
         scale = min(1.0, SAMPLED_TURNS / int(whole.max()))
-        loops = np.tile([_is_balanced(segment) for segment in self.kernel.segments], len(self.kept))
+        loops = np.tile(self.loops, len(self.kept))
         fewer_turns = loops & (whole > 2)
         blocks = np.where(fewer_turns, np.maximum(2, np.round(whole * scale)), whole).astype(np.int64)[sample]
         for place in range(resident - 1):
@@ -333,13 +336,9 @@ class FastGrid:
             blocks[place] = np.where(loops & (blocks[place] > 1), shorter, blocks[place])
         segments = len(self.kernel.segments)
         fewer = self.kernel.repeats.sum(axis=1)[sample] - blocks.reshape(count, -1, segments).sum(axis=1)
-        longest = int(np.argmax(alone))
-        turns = self.clipped.reshape(len(alone), -1, segments).sum(axis=1)
         expected = alone[sample].copy()
         for segment in np.flatnonzero(fewer.any(axis=0)):
-            # A loop can only be lengthened in a class that has it: the longest, or the one that turns it most.
-            shown = longest if turns[longest, segment] else int(np.argmax(turns[:, segment]))
-            expected -= fewer[:, segment] * self.period(self.clipped[shown], int(segment), resident, 1.0)
+            expected -= fewer[:, segment] * self.period(int(segment), resident, 1.0)
         program = self.compiled(1.0)
         played = play(program, 1, resident, (program.block(self.runs(block)) for block in blocks))
         free = [0.0] * resident
@@ -472,7 +471,7 @@ class FastGrid:
     def _dispatched(self, durations: NDArray[np.float64], slots: int) -> tuple[NDArray[np.int64], float]:
         """Classes of the blocks to hand out one by one, and the time of those beyond at the rate of the slots."""
         order: list[NDArray[np.int64]] = []
-        beyond, room = 0.0, DISPATCHED_BLOCKS
+        beyond, room = 0.0, min(DISPATCHED_BLOCKS, DISPATCHED_WAVES * slots)
         for launch in self.kernel.launches:
             times = max(1, min(launch.times, room // len(launch.classes)))
             order.append(np.tile(launch.classes, times))
