@@ -43,14 +43,14 @@ IN_STEP_WAVES = 1
 QUEUEING = 10.0
 """Power of the smooth maximum of a round alone and of the memory: near balance each waits for the other now and then.
 Chosen by hand against the exact mode."""
-THINNED_SMS, THINNED_ROUNDS, THINNED_TURNS = 4, 6, 24
+THINNED_SMS, THINNED_ROUNDS, THINNED_TURNS = 2, 6, 24
 """SMs and rounds of the thinned chip that plays equal blocks of at most so many turns."""
 THINNED_MEMORY = 0.5
 """Share of a round above which the memory is too busy for the thinned chip to stand for unequal blocks: a transfer of
 its few SMs holds the memory for all that they stand for, and such lumps queue. Chosen by hand, by the exact mode."""
 SAMPLED_ROUNDS = 14
 """Rounds of blocks in the sample that shows how unequal blocks share an SM."""
-SAMPLED_TURNS = 10
+SAMPLED_TURNS = 6
 """Longest loop of the sampled blocks."""
 PHASE = 0.5
 """Part of a block by which the residents of an SM begin apart in the sample."""
@@ -419,7 +419,8 @@ class FastGrid:
             Class whose replays give the ratios.
         """
         resident = len(remaining)
-        alone = np.array([0.0, *(self.round_time(longest, k, 1.0) for k in range(1, resident + 1))])
+        played = sorted({1, -(-resident // 2), resident})
+        alone = np.interp(range(resident + 1), [0, *played], [0.0, *(self.round_time(longest, k, 1.0) for k in played)])
         memory = float(self.memory_times[longest])
         start = max(alone[resident], running * memory)
         if resident == 1 and start == alone[1]:  # nobody leaves anybody alone, and the memory holds nobody up
