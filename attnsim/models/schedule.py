@@ -8,8 +8,8 @@ it, and the CUDA kernels are launched with the same tile and grid.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -64,6 +64,10 @@ class TileOp(NamedTuple):
     int32: int = 0
     clks: int = 0
     share: float = 1.0
+
+
+AMOUNTS = TileOp._fields[2:10]
+"""Fields of an operation that can be summed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,6 @@ class Kernel:
     slowed_by_extra: bool = False
     step: str = "step"
     launched_early: bool = False
-    _totals: dict[str, int] = field(default_factory=dict, repr=False)
 
     @cached_property
     def class_counts(self) -> NDArray[np.int64]:
@@ -206,25 +209,32 @@ class Kernel:
         return np.asarray(self.class_counts @ per_class, dtype=np.int64)
 
     def total(self, quantity: str) -> int:
-        """Sum of one field of :class:`TileOp` over the whole grid (copies once a block, the rest per warpgroup)."""
-        if quantity not in self._totals:
-            per_segment = [
-                sum(getattr(op, quantity) * (1 if op.bytes else self.warpgroups) for op in segment.ops)
-                for segment in self.segments
-            ]
-            self._totals[quantity] = sum(
-                int(n) * amount for n, amount in zip(self.executions, per_segment, strict=True)
-            )
+        """Sum of one of the `AMOUNTS` over the whole grid (copies once a block, the rest per warpgroup)."""
         return self._totals[quantity]
 
-    def requested(self) -> dict[tuple[str, str], int]:
+    @cached_property
+    def _totals(self) -> dict[str, int]:
+        sums = [0] * len(AMOUNTS)
+        for n, segment in zip(self.executions.tolist(), self.segments, strict=True):
+            for op in segment.ops:
+                times = n if op.bytes else n * self.warpgroups
+                for index, amount in enumerate(op[2:10]):
+                    if amount:
+                        sums[index] += times * amount
+        return dict(zip(AMOUNTS, sums, strict=True))
+
+    def requested(self) -> Mapping[tuple[str, str], int]:
         """Bytes requested of global memory by ("load" or "store", tensor)."""
+        return self._requested
+
+    @cached_property
+    def _requested(self) -> dict[tuple[str, str], int]:
         out: dict[tuple[str, str], int] = {}
-        for n, segment in zip(self.executions, self.segments, strict=True):
+        for n, segment in zip(self.executions.tolist(), self.segments, strict=True):
             for op in segment.ops:
                 if op.bytes and n:
                     key = (op.kind, op.tensor)
-                    out[key] = out.get(key, 0) + int(n) * op.bytes
+                    out[key] = out.get(key, 0) + n * op.bytes
         return out
 
     def runs(self, block_class: int) -> list[tuple[int, int]]:
@@ -264,7 +274,7 @@ class Schedule:
     notes: tuple[str, ...] = ()
 
     def total(self, quantity: str) -> int:
-        """Sum of one field of :class:`TileOp` over all kernels."""
+        """Sum of one of the `AMOUNTS` over all kernels."""
         return sum(kernel.total(quantity) for kernel in self.kernels)
 
     def requested(self) -> dict[tuple[str, str, str], int]:

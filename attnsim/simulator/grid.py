@@ -8,7 +8,7 @@ out over all SMs by list scheduling. Both use the same engine and the same compi
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import repeat
@@ -73,7 +73,7 @@ class GridTime:
         Resident blocks while the grid is full.
     waves : float
         Blocks over slots.
-    requested : dict
+    requested : mapping
         Bytes requested by ("load" or "store", tensor): counted while playing, or summed over the stream when extended.
     """
 
@@ -81,7 +81,7 @@ class GridTime:
     waited_ps: float
     blocks_per_sm: int
     waves: float
-    requested: dict[tuple[str, str], int]
+    requested: Mapping[tuple[str, str], int]
 
 
 def launch_order(kernel: Kernel) -> Iterator[int]:
@@ -235,7 +235,7 @@ class FastGrid:
         if (longest > work[usual] + tolerated).any() or (mean < work[usual] - tolerated).any():
             return self
         launches = (Launch(np.zeros(1, np.int64), kernel.blocks),)
-        one = replace(kernel, repeats=kernel.repeats[usual : usual + 1], launches=launches, _totals={})
+        one = replace(kernel, repeats=kernel.repeats[usual : usual + 1], launches=launches)
         grid = FastGrid(one, self.compiled, self.sms, self.slots)
         grid.work = self.work
         return grid

@@ -88,7 +88,13 @@ class _Walk:
         return chain.from_iterable(chain.from_iterable([repeat(self.segments[segment], n) for segment, n in self.runs]))
 
 
-def compile_kernel(kernel: Kernel, costs: Machine, misses: Mapping[tuple[bool, str], float], sharers: float) -> Program:
+def compile_kernel(
+    kernel: Kernel,
+    costs: Machine,
+    misses: Mapping[tuple[bool, str], float],
+    sharers: float,
+    alone: Program | None = None,
+) -> Program:
     """Compile `kernel` for a machine.
 
     Parameters
@@ -100,22 +106,24 @@ def compile_kernel(kernel: Kernel, costs: Machine, misses: Mapping[tuple[bool, s
     sharers : float
         SMs that share L2 and HBM but are not played: 1 when every SM is played, the number of active SMs when one
         stands for all.
+    alone : Program, optional
+        The program for an SM that shares with nobody, if it is known: only copies differ from it.
     """
+    if alone is not None and sharers == 1.0:
+        return alone
     names = tuple(dict.fromkeys(op.tensor for segment in kernel.segments for op in segment.ops))
     number = {name: index for index, name in enumerate(names)}
+
+    def step(op: TileOp, known: Step | None) -> Step:
+        if known is not None and op.kind not in ("load", "store"):
+            return known
+        miss = misses.get((op.kind == "store", op.tensor), 1.0)
+        return compile_op(op, costs, miss, sharers, number[op.tensor], kernel.multicast)
+
+    before = alone.segments if alone is not None else repeat(repeat(None))
     segments = tuple(
-        tuple(
-            compile_op(
-                op,
-                costs,
-                misses.get((op.kind == "store", op.tensor), 1.0),
-                sharers,
-                number[op.tensor],
-                kernel.multicast,
-            )
-            for op in segment.ops
-        )
-        for segment in kernel.segments
+        tuple(step(op, known) for op, known in zip(segment.ops, steps, strict=False))
+        for segment, steps in zip(kernel.segments, before, strict=False)
     )
     return Program(segments, names, kernel.warpgroups)
 

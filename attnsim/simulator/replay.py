@@ -181,12 +181,12 @@ def _replay_kernel(
     """Play a kernel that makes up so large a part of the call."""
     kernel, slots = item.kernel, item.fit.blocks_per_sm
     misses = {(row.written, row.tensor): row.hbm_bytes / row.l2_bytes for row in item.rows}
-    compiled = cache(partial(compile_kernel, kernel, item.costs, misses))
+    program = compile_kernel(kernel, item.costs, misses, 1.0)
     if mode == "exact":
-        grid = play_exact(kernel, compiled(1.0), gpu.sm.count, slots)
+        grid = play_exact(kernel, program, gpu.sm.count, slots)
     else:
         # Kernels that cost the same (copies, passes over one matrix) take the same time: play one of them.
-        program = compiled(1.0)
+        compiled = cache(partial(compile_kernel, kernel, item.costs, misses, alone=program))
         launches = tuple((launch.classes.tobytes(), launch.times) for launch in kernel.launches)
         same = (program.segments, program.warpgroups, kernel.repeats.tobytes(), launches, slots)
         if same not in grids:

@@ -51,7 +51,8 @@ Unseen = tuple[Row, str, float]
 
 HAND_CHOSEN = (
     ("simulator.grid", "QUEUEING", grid.QUEUEING, "power of the smooth maximum of a round and of the memory"),
-    ("simulator.grid", "PHASES", grid.PHASES, "how far apart the residents of an SM begin in the fast mode's samples"),
+    ("simulator.grid", "PHASE", grid.PHASE, "how far apart the residents of an SM begin in the fast mode's samples"),
+    ("simulator.grid", "SHORTER", grid.SHORTER, "part of a block by which the mean is shorter than the one played"),
     (
         "simulator.grid",
         "THINNED_MEMORY",

@@ -12,7 +12,7 @@ from attnsim.models.workload import Workload
 def edited(kernel: Kernel, edit: Callable[[TileOp], TileOp]) -> Kernel:
     """The kernel with every operation passed through `edit`."""
     segments = tuple(Segment(segment.name, tuple(map(edit, segment.ops))) for segment in kernel.segments)
-    return replace(kernel, segments=segments, _totals={})
+    return replace(kernel, segments=segments)
 
 
 def compiled_width(width: int) -> int:

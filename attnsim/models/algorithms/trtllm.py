@@ -189,7 +189,7 @@ def _with_latency(kernel: Kernel) -> Kernel:
         replace(segment, ops=(late, *segment.ops)) if segment.name.startswith("epilogue") else segment
         for segment in kernel.segments
     )
-    return replace(kernel, segments=segments, _totals={})
+    return replace(kernel, segments=segments)
 
 
 def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: str) -> Schedule:
