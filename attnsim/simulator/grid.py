@@ -22,12 +22,12 @@ from attnsim.simulator.engine import Played, play
 from attnsim.simulator.program import DELAY, LOAD, MMA, MMA_ASYNC, STORE, VECTOR, Program
 
 PLAYED_TURNS = 3
-"""Turns of an inner loop that the fast mode plays before it extends it by its period."""
+"""Turns of an inner loop that the fast mode plays before it extends it by its period. Segments that load more than they
+wait for, or less, are played as often as they are run."""
 PERIOD_TURNS = 2
 """Further turns it plays to find the period."""
-DISPATCHED_WAVES = 24
-DISPATCHED_BLOCKS = 6000
-"""Blocks handed out one by one; a longer launch repeats its pattern at the rate found."""
+DISPATCHED_WAVES, DISPATCHED_BLOCKS = 24, 6000
+"""Waves, and blocks, handed out one by one at most; a longer launch repeats its pattern at the rate found."""
 PLAYED_IN_FULL = 4500
 """Segment executions by a warpgroup, in a grid of unequal blocks, that the fast mode plays whole: tails decide it."""
 EQUAL_PLAYED_IN_FULL = 500
@@ -50,7 +50,7 @@ THINNED_MEMORY = 0.5
 its few SMs holds the memory for all that they stand for, and such lumps queue. Chosen by hand, by the exact mode."""
 SAMPLED_ROUNDS = 14
 """Rounds of blocks in the sample that shows how unequal blocks share an SM."""
-SAMPLED_TURNS = 6
+SAMPLED_TURNS = 10
 """Longest loop of the sampled blocks."""
 PHASE = 0.5
 """Part of a block by which the residents of an SM begin apart in the sample."""
@@ -248,7 +248,7 @@ class FastGrid:
         first, following = self._rounds(blocks, resident)
         longest = int(np.argmax(following))
         if counts[longest] >= DOMINANT * blocks or len(first) == 1:
-            total = self._uniform(blocks, first[longest], following[longest], resident)
+            total = self._uniform(blocks, longest, first[longest], following[longest], resident)
         else:
             total = self._mixed(first, following, resident)
         shares = following / following.max() @ counts
@@ -377,14 +377,14 @@ class FastGrid:
         """SMs' worth of blocks that share the memory with the SM played: all, or as many as there are blocks for."""
         return min(float(self.sms), blocks / resident)
 
-    def _uniform(self, blocks: int, first: float, following: float, resident: int) -> float:
+    def _uniform(self, blocks: int, block_class: int, first: float, following: float, resident: int) -> float:
         if blocks <= self.sms * self.slots:
             return float(first)
         waves, rest = divmod(blocks, self.sms * self.slots)
         total = first + (waves - 1) * following
         if rest:
             remaining = -(-rest // self.sms)
-            total += self._first_round(0, remaining, self._sharers(rest, remaining)) - (first - following)
+            total += self._first_round(block_class, remaining, self._sharers(rest, remaining)) - (first - following)
         return float(total)
 
     def _mixed(self, first: NDArray[np.float64], following: NDArray[np.float64], resident: int) -> float:

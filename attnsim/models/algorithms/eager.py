@@ -52,8 +52,8 @@ def check_no_tile(name: str, shape: object) -> None:
 def even_blocks(wanted: int, *sizes: int) -> int:
     """A number of blocks of which all have the same share of every operand, near and not above the one wanted.
 
-    The blocks of a launch then are one class, which the fast replay extends quickly. Where sizes have no such divisor
-    within a factor of `UNEVEN`, the number wanted, whose last block has the rest.
+    The blocks of a launch then are one class. Where sizes have no such divisor within a factor of `UNEVEN`, the number
+    wanted, of which some have a byte more.
     """
     common = math.gcd(*sizes)
     least = max(1, -(-common // wanted))
