@@ -1,27 +1,25 @@
-"""List scheduling: thread blocks handed out in launch order, each to the slot that is free first."""
+"""Thread blocks handed out in launch order, each to the slot that is free first, and how the last of them end."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from heapq import heappop, heappush, heapreplace
 
 import numpy as np
 from numpy.typing import NDArray
 
+Floats = NDArray[np.float64]
 
-def list_scheduling(
-    free: Sequence[float], alike: int, durations: NDArray[np.float64]
-) -> tuple[float, NDArray[np.float64]]:
+TOGETHER = 0.02
+"""Blocks that end within this part of what the longest still needs are one event of the tail."""
+
+
+def list_scheduling(free: Floats, durations: Floats) -> tuple[float, Floats]:
     """Hand blocks out in order, each to the slot that is free first, the lowest of those free at one time.
 
-    Blocks of one duration and slots free at one time are handled together: SMs that begin together and run equal blocks
-    stay together.
+    As many blocks are handed out at once as begin before the first of them ends.
 
     Parameters
     ----------
-    free : sequence of float
-        When slots are free, given once for every `alike` slots that follow each other.
-    alike : int
+    free : ndarray, shape [slots]
+        When slots are free.
     durations : ndarray, shape [blocks]
         At least one.
 
@@ -30,49 +28,52 @@ def list_scheduling(
     float, ndarray of shape [slots]
         When the last block begins, and how long after that each slot is free.
     """
-    starts = np.flatnonzero(np.diff(durations, prepend=np.inf))
-    if 2 * len(starts) > len(durations):
-        return _one_by_one(free, alike, durations)
-    slots: dict[float, list[int]] = {}
-    for place, at in enumerate(free):
-        slots.setdefault(at, []).extend(range(place * alike, (place + 1) * alike))
-    times = sorted(slots)
-    lengths = np.diff(starts, append=len(durations))
-    begin = times[0]
-    for duration, waiting in zip(durations[starts].tolist(), lengths.tolist(), strict=True):
-        left = waiting
-        while left > 0:
-            begin = times[0]
-            end = begin + duration
-            taken = slots.pop(begin)
-            if left < len(taken):  # the other slots stay free
-                taken.sort()
-                taken, slots[begin] = taken[:left], taken[left:]
-                if end not in slots:
-                    heappush(times, end)
-            elif end in slots:
-                heappop(times)
-            else:
-                heapreplace(times, end)
-            left -= len(taken)
-            if end in slots:
-                slots[end] += taken
-            else:
-                slots[end] = taken
-    after = np.empty(len(free) * alike)
-    for at, members in slots.items():
-        after[members] = at - begin
-    return begin, after
+    free, begin = free.copy(), 0.0
+    while len(durations):
+        first = free.argsort(kind="stable")[: len(durations)]
+        begins = free[first]
+        ends = begins + durations[: len(first)]
+        late = begins[1:] >= np.minimum.accumulate(ends)[:-1]
+        count = int(late.argmax()) + 1 if late.any() else len(first)
+        free[first[:count]] = ends[:count]
+        begin, durations = float(begins[count - 1]), durations[count:]
+    return begin, free - begin
 
 
-def _one_by_one(free: Sequence[float], alike: int, durations: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """The same for blocks of which hardly any is as long as the one before."""
-    slots = sorted((at, place * alike + n) for place, at in enumerate(free) for n in range(alike))
-    begin = slots[0][0]
-    for duration in durations.tolist():
-        begin, slot = slots[0]
-        heapreplace(slots, (begin + duration, slot))
-    after = np.empty(len(slots))
-    for at, slot in slots:
-        after[slot] = at - begin
-    return begin, after
+def drain(remaining: Floats, running: int, alone: Floats, memory: float) -> float:
+    """Time until the last block ends once no more are waiting.
+
+    Blocks that are left alone on their SM run faster, and where memory is the limit all run faster as fewer ask for
+    it: a block takes ``max(alone[k], running * memory)`` with k blocks on its SM and `running` in all. While memory
+    holds every block up all of them advance together, and once it holds none up every SM goes on by itself; in between
+    the blocks are followed from one end to the next.
+
+    Parameters
+    ----------
+    remaining : ndarray, shape [resident, SMs]
+        Time that each block would still need if `running` of them went on running; 0 where there is none.
+    running : int
+    alone : ndarray, shape [resident + 1]
+        Time of a block with so many on its SM, never falling.
+    memory : float
+        Time that one block holds the chip's L2 or HBM.
+    """
+    left, elapsed = remaining, 0.0
+    planned = max(alone[-1], running * memory)
+    while running := int((alive := left > 0).sum()):
+        if running * memory <= alone[1]:
+            spans = np.diff(np.sort(left, axis=0), axis=0, prepend=0.0)  # while all run, all but one, ...
+            return elapsed + float((alone[:0:-1] @ spans).max() / planned)
+        if running * memory >= alone[-1]:
+            leave = np.sort(left[alive])[: max(1, running - int(alone[-1] / memory))]
+            spans = np.diff(leave, prepend=0.0)
+            elapsed += float(spans @ np.arange(running, running - len(leave), -1)) * memory / planned
+            left = np.maximum(left - leave[-1], 0.0)
+            continue
+        pace = np.maximum(alone[alive.sum(axis=0)], running * memory) / planned
+        ends = left * pace
+        live = ends[alive]
+        step = float(live[live <= live.min() + TOGETHER * live.max()].max())
+        elapsed += step
+        left = np.where(ends <= step, 0.0, np.maximum(left - step / pace, 0.0))
+    return elapsed

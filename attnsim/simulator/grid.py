@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.models.schedule import Kernel, Launch, Segment
-from attnsim.simulator.dispatch import list_scheduling
+from attnsim.simulator.dispatch import drain, list_scheduling
 from attnsim.simulator.engine import Played, play
 from attnsim.simulator.program import DELAY, LOAD, MMA, MMA_ASYNC, STORE, VECTOR, Program
 
@@ -389,54 +389,27 @@ class FastGrid:
 
     def _mixed(self, first: NDArray[np.float64], following: NDArray[np.float64], resident: int) -> float:
         """List scheduling of the classes in launch order, then the tail, when SMs run out of blocks."""
-        slots = self.sms * resident
+        slots, longest = self.sms * resident, int(np.argmax(first))
         lead = float((first - following) @ self.kernel.class_counts) / self.kernel.blocks
         order, beyond = self._dispatched(following, slots)
         remaining = np.zeros(slots)
         empty = 0.0
         if len(order) > slots:
             # Residents of an SM take turns on its units, so the first of them ends a little before the last.
-            ends = self.played(self.clipped[int(np.argmax(first))], resident, 1, float(self.sms)).ends
-            free = [float(end - ends[-1]) for end in ends]
-            empty, remaining = list_scheduling(free, self.sms, following[order])
+            ends = self.played(self.clipped[longest], resident, 1, float(self.sms)).ends
+            free = np.repeat(np.array(ends, dtype=np.float64) - ends[-1], self.sms)
+            empty, remaining = list_scheduling(free, following[order])
         else:
             remaining[: len(order)] = following[order]
-        tail = self._drain(remaining.reshape(resident, self.sms), min(len(order), slots), int(np.argmax(first)))
+        tail = self._drain(remaining.reshape(resident, self.sms), min(len(order), slots), longest)
         return empty + beyond + tail + lead
 
     def _drain(self, remaining: NDArray[np.float64], running: int, longest: int) -> float:
-        """Time until the last block ends once no more are waiting.
-
-        Blocks that are left alone on their SM run faster, and where memory is the limit all run faster as fewer ask
-        for it: a block that takes ``max(alone(k), running * memory)`` has k blocks on its SM and `running` in all.
-
-        Parameters
-        ----------
-        remaining : ndarray, shape [resident, SMs]
-            Time that each block still needs while `running` blocks run.
-        running : int
-        longest : int
-            Class whose replays give the ratios.
-        """
+        """Time until the last block ends, the ratios those of a class."""
         resident = len(remaining)
         played = sorted({1, -(-resident // 2), resident})
         alone = np.interp(range(resident + 1), [0, *played], [0.0, *(self.round_time(longest, k, 1.0) for k in played)])
-        memory = float(self.memory_times[longest])
-        start = max(alone[resident], running * memory)
-        if resident == 1 and start == alone[1]:  # nobody leaves anybody alone, and the memory holds nobody up
-            return float(remaining.max())
-        left, elapsed = remaining, 0.0
-        while (alive := left > 0).any():
-            on_sm = alive.sum(axis=0)
-            pace = np.maximum(alone[on_sm], int(on_sm.sum()) * memory) / start
-            ends = left * pace
-            # Ends that lie within 2 % of each other are one event: the tail then takes at most some fifty of them.
-            live = ends[alive]
-            step = float(live[live <= live.min() + 0.02 * live.max()].max())
-            elapsed += step
-            left = np.maximum(left - step / pace, 0.0)
-            left[ends <= step] = 0.0
-        return elapsed
+        return drain(remaining, running, alone, float(self.memory_times[longest]))
 
     @cached_property
     def work(self) -> NDArray[np.float64]:
