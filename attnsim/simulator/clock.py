@@ -1,24 +1,22 @@
 """SimPy's environment, with a short way to sleep.
 
 Nearly all that a replay does is a process sleeping until its tile operation is done. In SimPy a process sleeps by
-yielding a ``Timeout``, an event with a list of callbacks; here it yields the picoseconds, and it is the process itself
-that waits in SimPy's queue. All else is SimPy's, the order in which things happen included: a test holds the two
-together.
+yielding a ``Timeout``, an event with a list of callbacks; here it yields the time, and it is the process itself that
+waits in the queue. All else is SimPy's, the order in which things happen included: a test holds the two together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from heapq import heappop, heappush, heappushpop
 from itertools import count
 from typing import Any, final
 
 import simpy
-from simpy.events import NORMAL, PENDING, URGENT, EventPriority
+from simpy.events import NORMAL, URGENT, EventPriority
 
-Steps = Generator[int | simpy.Event, int, None]
-"""What a process does: it yields picoseconds to sleep and is sent the time when it wakes, or it yields an event to wait
-for and is sent the event's value."""
+Steps = Generator[int | simpy.Event, Any, None]
+"""What a process does: it yields the time until which it sleeps, or an event to wait for, whose value it is sent."""
 
 
 @final
@@ -29,7 +27,7 @@ class Sleeper(simpy.Process):
 
     def __init__(self, clock: Clock, steps: Steps) -> None:
         self.env, self.callbacks, self._generator = clock, [], steps  # type: ignore[assignment]
-        clock.put(0, URGENT, self)
+        clock.put(clock.now, URGENT, steps.send, self)
 
     def _resume(self, event: simpy.Event) -> None:
         """Go on after an event, in the turn that SimPy gives it."""
@@ -40,7 +38,7 @@ class Sleeper(simpy.Process):
             self.end()
             return
         if type(wanted) is int:
-            self.env.put(wanted, NORMAL, self)
+            self.env.put(wanted, NORMAL, self._generator.send, self)
         else:
             wanted.callbacks.append(self._resume)
 
@@ -50,45 +48,74 @@ class Sleeper(simpy.Process):
             self.succeed()
 
 
-class Clock(simpy.Environment):
-    """Simulated time in whole picoseconds."""
+@final
+class AllOf(simpy.Event):
+    """The event that all of some events to come have happened, in the turn that SimPy gives it, without a value."""
 
-    _now: int
-    _queue: list[Any]  # events as in SimPy, processes that sleep, and urgent ones, which begin
+    def __init__(self, clock: Clock, events: Sequence[simpy.Event]) -> None:
+        self.env, self.callbacks, self.left = clock, [], len(events)
+        for event in events:
+            event.callbacks.append(self.happened)
+        if not events:
+            self.succeed()
+
+    def happened(self, event: simpy.Event) -> None:
+        """Note that one of them has happened."""
+        self.left -= 1
+        if self.left == 0:
+            self.succeed()
+
+
+class Clock(simpy.Environment):
+    """Simulated time in whole picoseconds.
+
+    Attributes
+    ----------
+    now : int
+        Picoseconds since the beginning. A process may set a later time, instead of sleeping until then, if nothing is
+        due before that or at it.
+    due : list
+        Heap of what is due, by time: an event, or a process with what it goes on by.
+    """
+
+    now: int = 0
 
     def __init__(self) -> None:
         # SimPy's own also binds `timeout`, `process` and the like, which takes as long as a short replay.
-        self._now, self._queue, self._eid, self._active_proc = 0, [], count(), None
+        self.now, self._eid, self._active_proc = 0, count(), None
+        self.due: list[tuple[int, EventPriority, int, Callable[[None], Any] | None, Any]] = []
 
-    @property
-    def now(self) -> int:
-        """Picoseconds since the beginning."""
-        return self._now
+    def schedule(
+        self,
+        event: simpy.Event,
+        priority: EventPriority = NORMAL,
+        delay: int = 0,  # type: ignore[override]
+    ) -> None:
+        """Make an event due, as SimPy asks for it."""
+        self.put(self.now + delay, priority, None, event)
 
-    def put(self, delay: int, priority: EventPriority, due: Any) -> None:
-        """Put something into the queue."""
-        heappush(self._queue, (self._now + delay, priority, next(self._eid), due))
+    def put(self, at: int, priority: EventPriority, send: Callable[[None], Any] | None, event: simpy.Event) -> None:
+        """Make an event due, or a process that goes on by `send`."""
+        heappush(self.due, (at, priority, next(self._eid), send, event))
 
     def run(self, until: object = None) -> None:
         """Let everything happen that is due, until nothing is."""
-        queue, number = self._queue, self._eid
+        queue, number = self.due, self._eid
         while queue:
-            self._now, priority, _, due = heappop(queue)
-            while type(due) is Sleeper and due._value is PENDING:
+            self.now, _, _, send, event = heappop(queue)
+            while send is not None:
                 try:
-                    wanted: Any = due._generator.send(self._now if priority else None)
+                    wanted = send(None)
                 except StopIteration:
-                    due.end()
+                    event.end()
                     break
                 if type(wanted) is not int:
-                    wanted.callbacks.append(due._resume)
+                    wanted.callbacks.append(event._resume)
                     break
-                wake = self._now + wanted
-                if queue and queue[0][0] <= wake:
-                    self._now, priority, _, due = heappushpop(queue, (wake, NORMAL, next(number), due))
-                else:  # nobody else is up before
-                    self._now, priority = wake, NORMAL
+                self.now, _, _, send, event = heappushpop(queue, (wanted, NORMAL, next(number), send, event))
             else:
-                callbacks, due.callbacks = due.callbacks, None
+                callbacks, event.callbacks = event.callbacks, None
+                if len(callbacks) > 1:  # none of those it wakes may set the clock before all have gone on
+                    self.schedule(simpy.Event(self))
                 for callback in callbacks:
-                    callback(due)
+                    callback(event)

@@ -6,18 +6,17 @@ no queue of waiting processes is ever kept (``simpy.Resource`` costs five times 
 
 A warpgroup's own time runs ahead of the clock while nobody else can see or hinder what it does (it waits for data whose
 landing is known, or for a fixed delay); it sleeps until the clock has caught up before it books a unit, copies or waits
-for data longer than it has to anyway.
+for data longer than it has to anyway. Where nobody else is due until then it sets the clock itself instead.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import simpy
 
-from attnsim.simulator.clock import Clock, Sleeper, Steps
+from attnsim.simulator.clock import AllOf, Clock, Sleeper, Steps
 from attnsim.simulator.program import (
     DELAY,
     LOAD,
@@ -57,148 +56,211 @@ class Memory:
         self.stored = [0] * tensors
 
 
-@dataclass(slots=True)
-class Sm:
-    """One streaming multiprocessor: when each unit will be free, how long its warpgroups waited, blocks not ended."""
-
-    tensor_free: int = 0
-    vector_free: int = 0
-    port_free: int = 0
-    waited: int = 0
-    running: int = 0
+NOT_LOADED: list[int] = []
+"""Landings of a tensor of which nothing has been loaded yet; shared, so never added to."""
 
 
 class Block:
     """The shared state of a thread block's warpgroups: which loads have been issued and when they land."""
 
-    __slots__ = ("arrivals", "landing", "prefetched", "steps", "wakeups")
+    __slots__ = ("arrivals", "landing", "next", "prefetched", "steps", "wakeups")
 
     def __init__(self, tensors: int, steps: Iterable[Step]) -> None:
         self.steps = steps
         self.prefetched: list[int] = []  # loads of each tensor issued before the block began, if any were
-        self.landing: list[list[int]] = [[] for _ in range(tensors)]
+        self.landing: list[list[int]] = [NOT_LOADED] * tensors
         self.arrivals: dict[tuple[int, int], int] = {}
         self.wakeups: dict[tuple[int, int], simpy.Event] = {}
+        self.next: Block | None = None  # the one after it, if its loads have begun
+
+    def wakeup(self, clock: Clock, tensor: int, turn: int) -> simpy.Event:
+        """The event that a tensor's `turn`-th load has been issued."""
+        event = self.wakeups.get((tensor, turn)) or simpy.Event(clock)
+        self.wakeups[tensor, turn] = event
+        return event
+
+    def wake(self, tensor: int, turn: int) -> None:
+        """Wake those who wait for a tensor's `turn`-th load, if anybody does."""
+        event = self.wakeups.pop((tensor, turn), None)
+        if event is not None:
+            event.succeed()
 
     def last_to_free(self, tensor: int, turn: int, members: int) -> bool:
         """Note that a warpgroup has freed the buffer of a tensor's `turn`-th load; whether all have now."""
-        arrived = self.arrivals.get((tensor, turn), 0) + 1
-        self.arrivals[tensor, turn] = arrived
+        load = (tensor, turn)
+        self.arrivals[load] = arrived = self.arrivals.get(load, 0) + 1
         return arrived == members
+
+
+class Sm:
+    """One streaming multiprocessor, which runs blocks of the queue.
+
+    It keeps when each of its units will be free, how long its warpgroups have waited, and how many of its slots have
+    not ended.
+    """
+
+    __slots__ = (
+        "clock", "ends", "memory", "note", "port_free", "program", "queue", "running", "tensor_free", "vector_free",
+        "waited",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        clock: Clock,
+        memory: Memory,
+        program: Program,
+        queue: Iterator[Iterable[Step]],
+        ends: list[int],
+        note: Note | None,
+    ) -> None:
+        self.clock, self.memory, self.program = clock, memory, program
+        self.queue, self.ends, self.note = queue, ends, note
+        self.tensor_free = self.vector_free = self.port_free = self.waited = self.running = 0
+
+    def begin_slot(self) -> None:
+        """Begin to run blocks of the queue, one after the other, until it is empty."""
+        self.running += 1
+        one = self.program.warpgroups == 1
+        Sleeper(self.clock, warpgroup(self, self.blocks()) if one else self.side_by_side())
+
+    def take(self) -> Block | None:
+        """The next block of the queue."""
+        steps = next(self.queue, None)
+        return None if steps is None else Block(len(self.program.tensors), steps)
+
+    def blocks(self) -> Iterator[Block]:
+        """Blocks one after the other; who asks for the next has ended the last."""
+        block = self.take()
+        while block is not None:
+            began = self.clock.now
+            yield block
+            self.ends.append(self.clock.now)
+            if self.note is not None:
+                self.note(BLOCK, 0, began, self.clock.now, 0, 0)
+            block = block.next or self.take()
+        self.running -= 1
+
+    def side_by_side(self) -> Steps:
+        """Blocks one after the other, each by several warpgroups, which all have to end before the next begins."""
+        for block in self.blocks():
+            groups = [Sleeper(self.clock, warpgroup(self, (block,))) for _ in range(self.program.warpgroups)]
+            yield AllOf(self.clock, groups)
+
+    def ahead(self, block: Block) -> None:
+        """Take the next block already and start its loads; the first warpgroup to get here does it for all."""
+        if block.next is None:
+            block.next = self.take()
+            if block.next is not None:
+                prefetch(self, block.next)
 
 
 def transfer(now: int, sm: Sm, memory: Memory, moved: list[int], tensor: int, copy: Copy) -> int:
     """Book a transfer on the SM's port, the L2 and the HBM, and its bytes; return when the last of them has arrived."""
-    port, l2, own_l2, hbm, own_hbm, latency, size = copy
-    moved[tensor] += size
-    if now == 0:
-        own_l2, own_hbm = l2, hbm
+    moved[tensor] += copy.size
     free = sm.port_free
-    sm.port_free = through = (free if free > now else now) + port
+    sm.port_free = through = (free if free > now else now) + copy.port
+    l2, hbm = copy.l2, copy.hbm
     if l2:
         free = memory.l2_free
         begin = free if free > now else now
         memory.l2_free = begin + l2
-        end = begin + own_l2
+        end = begin + (copy.own_l2 if now else l2)
         through = end if end > through else through
     if hbm:
         free = memory.hbm_free
         begin = free if free > now else now
         memory.hbm_free = begin + hbm
-        end = begin + own_hbm
+        end = begin + (copy.own_hbm if now else hbm)
         through = end if end > through else through
-    return through + latency
+    return through + copy.latency
 
 
-def prefetch(now: int, sm: Sm, memory: Memory, program: Program, block: Block, note: Note | None = None) -> None:
+def prefetch(sm: Sm, block: Block) -> None:
     """Issue the loads that a block begins with, before it begins."""
-    block.prefetched = [0] * len(program.tensors)
+    now, memory, note = sm.clock.now, sm.memory, sm.note
     for kind, tensor, _, _, copy in block.steps:
         if kind == LOAD:
             landed = transfer(now, sm, memory, memory.loaded, tensor, copy)
-            block.landing[tensor].append(landed)
+            block.landing[tensor] = [*block.landing[tensor], landed]
             if note is not None:
                 note(LOAD, tensor, now, landed, copy.size, copy.hbm)
-            block.prefetched[tensor] += 1
         elif kind != DELAY:
-            return
+            break
+    block.prefetched = [len(landing) for landing in block.landing]
 
 
-def warpgroup(
-    clock: Clock,
-    sm: Sm,
-    memory: Memory,
-    program: Program,
-    blocks: Iterable[Block],
-    ahead: Callable[[], None],
-    note: Note | None = None,
-) -> Steps:
-    """Play one warpgroup of thread blocks through their loop nests; `ahead` is called where it may prefetch."""
-    members = program.warpgroups
+def warpgroup(sm: Sm, blocks: Iterable[Block]) -> Steps:
+    """Play one warpgroup of thread blocks through their loop nests."""
+    clock, memory, note = sm.clock, sm.memory, sm.note
+    due, members, tensors = clock.due, sm.program.warpgroups, len(sm.program.tensors)
     for block in blocks:
-        waits = [0] * len(program.tensors)  # loads of each tensor this warpgroup has waited for
-        frees = [0] * len(program.tensors)  # and those whose buffer it has freed
+        waits = [0] * tensors  # loads of each tensor this warpgroup has waited for
         prefetched = block.prefetched
         counted = members > 1 or prefetched
-        issued: deque[int] = deque()  # ends of its asynchronous MMAs
+        frees = [0] * tensors if counted else []  # and those whose buffer it has freed
+        issued: list[int] = []  # ends of its asynchronous MMAs
         landings = block.landing
         last_load = -1
         at = now = clock.now  # its own time, and the clock's when it was last awake
+        # A long branch slows down its test: CPython compares integers quickly only where the jump after it is short.
         for kind, tensor, one, two, copy in block.steps:
             if kind == WAIT:
                 turn = waits[tensor]
                 waits[tensor] = turn + 1
                 landing = landings[tensor]
-                if turn >= len(landing):
-                    if at > now:
-                        now = yield at - now
-                    if turn >= len(landing):
-                        wakeup = block.wakeups.get((tensor, turn)) or clock.event()
-                        block.wakeups[tensor, turn] = wakeup
-                        now = yield wakeup
-                        sm.waited += now - at
-                        at = now
-                landed = landing[turn]
-                if landed > at:
-                    if at > now:
-                        now = yield at - now
-                    sm.waited += landed - at
-                    at = landed
-                continue
-            if kind == LOAD:
-                if counted:
-                    turn = frees[tensor]
-                    frees[tensor] = turn + 1
-                    if prefetched and turn < prefetched[tensor]:
-                        continue
-                if at > now:
-                    now = yield at - now
-                # The last warpgroup to free the buffer issues the copy.
-                if members > 1 and not block.last_to_free(tensor, turn, members):
+                landed = landing[turn] if turn < len(landing) else None
+                if landed is not None and landed <= at:
                     continue
-                if now == last_load:  # copies issued at one instant take turns with those of other SMs
-                    at = now = yield 0
-                last_load = now
-                landed = transfer(now, sm, memory, memory.loaded, tensor, copy)
-                landing = landings[tensor]
-                landing.append(landed)
-                if note is not None:
-                    note(LOAD, tensor, now, landed, copy.size, copy.hbm)
-                if block.wakeups:
-                    waiting = block.wakeups.pop((tensor, len(landing) - 1), None)
-                    if waiting is not None:
-                        waiting.succeed(now)
+                if at > now:
+                    if due and due[0][0] <= at:
+                        yield at
+                    else:  # nobody else is up before
+                        clock.now = at
+                    now = at
+                if landed is None:
+                    if turn >= len(landings[tensor]):
+                        yield block.wakeup(clock, tensor, turn)
+                        now = clock.now
+                    landed = max(landings[tensor][turn], now)
+                sm.waited += landed - at
+                at = landed
                 continue
             if kind == DELAY:
                 at += one
                 continue
             if kind == MMA_WAIT:
-                end = issued.popleft()
+                end = issued.pop(0)
                 at = end if end > at else at
                 continue
+            if counted and kind == LOAD:
+                turn = frees[tensor]
+                frees[tensor] = turn + 1
+                if prefetched and turn < prefetched[tensor]:
+                    continue
             if at > now:
-                now = yield at - now
-            if kind == MMA or kind == MMA_ASYNC:
+                if due and due[0][0] <= at:
+                    yield at
+                else:  # nobody else is up before
+                    clock.now = at
+                now = at
+            if kind == LOAD:
+                # The last warpgroup to free the buffer issues the copy.
+                if members > 1 and not block.last_to_free(tensor, turn, members):
+                    continue
+                if now == last_load and due and due[0][0] <= now:
+                    yield now  # copies issued at one instant take turns with those of other SMs
+                last_load = now
+                landed = transfer(now, sm, memory, memory.loaded, tensor, copy)
+                landing = landings[tensor]
+                if landing:
+                    landing.append(landed)
+                else:
+                    landings[tensor] = landing = [landed]
+                if note is not None:
+                    note(LOAD, tensor, now, landed, copy.size, copy.hbm)
+                if block.wakeups:
+                    block.wake(tensor, len(landing) - 1)
+            elif kind == MMA or kind == MMA_ASYNC:
                 begin = sm.tensor_free
                 sm.tensor_free = end = (begin if begin > now else now) + one
                 begin = sm.vector_free
@@ -226,67 +288,9 @@ def warpgroup(
                 if note is not None:
                     note(STORE, tensor, now, end, copy.size, copy.hbm)
             elif kind == PREFETCH:
-                ahead()
+                sm.ahead(block)
         if at > now:
-            yield at - now
-
-
-class Slot:
-    """One place for a resident thread block on an SM: it runs blocks from the queue until that is empty."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        sm: Sm,
-        memory: Memory,
-        program: Program,
-        queue: Iterator[Iterable[Step]],
-        ends: list[int],
-        note: Note | None = None,
-    ) -> None:
-        self.clock, self.sm, self.memory, self.program = clock, sm, memory, program
-        self.queue, self.ends, self.note = queue, ends, note
-        self.next: Block | None = None
-
-    def take(self) -> Block | None:
-        """The next block of the queue."""
-        steps = next(self.queue, None)
-        return None if steps is None else Block(len(self.program.tensors), steps)
-
-    def ahead(self) -> None:
-        """Take the next block already and start its loads; the first warpgroup to get here does it for all."""
-        if self.next is None:
-            self.next = self.take()
-            if self.next is not None:
-                prefetch(self.clock.now, self.sm, self.memory, self.program, self.next, self.note)
-
-    def blocks(self) -> Iterator[Block]:
-        """Blocks one after the other; who asks for the next has ended the last."""
-        while (block := self.next or self.take()) is not None:
-            self.sm.running += 1
-            self.next, began = None, self.clock.now
-            yield block
-            self.sm.running -= 1
-            self.ends.append(self.clock.now)
-            if self.note is not None:
-                self.note(BLOCK, 0, began, self.clock.now, 0, 0)
-
-    def warpgroup(self, blocks: Iterable[Block]) -> Steps:
-        """A warpgroup of these blocks."""
-        return warpgroup(self.clock, self.sm, self.memory, self.program, blocks, self.ahead, self.note)
-
-    def process(self) -> Steps:
-        """Run blocks one after the other."""
-        if self.program.warpgroups == 1:
-            return self.warpgroup(self.blocks())
-        return self.side_by_side()
-
-    def side_by_side(self) -> Steps:
-        """The same with several warpgroups, of which all have to end before the next block begins."""
-        clock = self.clock
-        for block in self.blocks():
-            groups = [Sleeper(clock, self.warpgroup((block,))) for _ in range(self.program.warpgroups)]
-            yield clock.all_of(groups)
+            yield at
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,11 +330,11 @@ def play(
     """
     clock = Clock()
     memory = Memory(len(program.tensors))
-    machines = [Sm() for _ in range(sms)]
     ends: list[int] = []
+    machines = [Sm(clock, memory, program, queue, ends, noted(number)) for number in range(sms)]
     for _ in range(slots_per_sm):
-        for number, sm in enumerate(machines):
-            Sleeper(clock, Slot(clock, sm, memory, program, queue, ends, noted(number)).process())
+        for sm in machines:
+            sm.begin_slot()
     clock.run()
     if next(queue, None) is not None or any(sm.running for sm in machines):
         raise RuntimeError("a thread block waits for a load that its loop nest never starts")

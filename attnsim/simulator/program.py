@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import NamedTuple
 
 from attnsim.models.schedule import Kernel, TileOp
 from attnsim.simulator.machine import Machine
@@ -13,7 +12,8 @@ from attnsim.simulator.machine import Machine
 LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH = range(9)
 
 
-class Copy(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would take twice as long to make
+class Copy:
     """A load or store: picoseconds at each level, and bytes.
 
     Parameters
