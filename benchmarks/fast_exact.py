@@ -5,8 +5,8 @@ blocks). Target (issue "What it must show", 3): median difference of the kernels
 `tests/model/test_fast_exact.py` asserts it on the same cases.
 
 `--middle`, instead, asks where the default mode has the least to go on: single kernels of every mechanism and
-implementation, ragged lengths among them, too large to be played whole and small enough for the exact mode (two minutes
-on 2 cores). There is no target for these; their errors are in docs/design.md.
+implementation, ragged lengths among them, too large to be played whole and small enough for the exact mode (a minute on
+2 cores). There is no target for these; their errors are in docs/design.md.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -224,16 +225,22 @@ def summary(outcomes: list[Outcome]) -> tuple[float, float]:
     return statistics.median(sizes), max(sizes)
 
 
+def percentages(sizes: list[float]) -> str:
+    """Median, mean, 90th percentile and worst of some differences."""
+    median, mean, ninety, worst = (100 * f(sizes) for f in (np.median, np.mean, partial(np.percentile, q=90), max))
+    return f"median {median:5.2f}, mean {mean:5.2f}, p90 {ninety:5.2f}, worst {worst:5.2f} %"
+
+
 def middle() -> int:
     """Print how far apart the modes are on the middle cases, by mechanism, and the worst of them."""
     began = time.perf_counter()
     outcomes = Parallel(n_jobs=-1)(delayed(compare)(case) for case in middle_cases())
     families = sorted({outcome.case.family for outcome in outcomes})
     for family in [*families, "all"]:
-        sizes = [100 * abs(o.difference) for o in outcomes if family in ("all", o.case.family)]
-        median, mean, ninety, worst = np.median(sizes), np.mean(sizes), np.percentile(sizes, 90), max(sizes)
-        line = f"{family:18} {len(sizes):4} median {median:5.2f}, mean {mean:5.2f}, p90 {ninety:5.2f}"
-        print(f"{line}, worst {worst:5.2f} %")
+        sizes = [abs(o.difference) for o in outcomes if family in ("all", o.case.family)]
+        print(f"{family:18} {len(sizes):4} {percentages(sizes)}")
+    waits = [abs(fast.exposed_s - exact.exposed_s) / exact.time_s for o in outcomes for exact, fast in o.kernels]
+    print(f"{'waiting for data':18} {len(waits):4} {percentages(waits)} of the kernel's time")
     for outcome in sorted(outcomes, key=lambda outcome: -abs(outcome.difference))[:10]:
         print(outcome)
         print(outcome.details())

@@ -203,10 +203,14 @@ class Kernel:
         return sum(len(launch.classes) * launch.times for launch in self.launches)
 
     @cached_property
+    def turns(self) -> NDArray[np.int64]:
+        """How often a block of each class runs each segment in all, shape ``[classes, segments]``."""
+        return np.asarray(self.repeats.sum(axis=1))
+
+    @cached_property
     def executions(self) -> NDArray[np.int64]:
         """How often each segment runs over the whole grid, shape ``[segments]``."""
-        per_class = self.repeats.sum(axis=1)
-        return np.asarray(self.class_counts @ per_class, dtype=np.int64)
+        return np.asarray(self.class_counts @ self.turns, dtype=np.int64)
 
     def total(self, quantity: str) -> int:
         """Sum of one of the `AMOUNTS` over the whole grid (copies once a block, the rest per warpgroup)."""

@@ -40,6 +40,31 @@ def list_scheduling(free: Floats, durations: Floats) -> tuple[float, Floats]:
     return begin, free - begin
 
 
+def shared_out(remaining: Floats, work: float) -> tuple[float, Floats]:
+    """Hand out the blocks of a long launch that list scheduling left over, as work that slots share evenly.
+
+    A slot whose block outlasts that work has no part in it; when the others ask again is as spread as it was before.
+
+    Parameters
+    ----------
+    remaining : ndarray, shape [slots]
+        Time until each slot is free.
+    work : float
+        Time of the blocks left over, one after the other.
+
+    Returns
+    -------
+    float, ndarray of shape [slots]
+        When the last block begins, and how long after that each slot is free.
+    """
+    slots, last = len(remaining), remaining.argsort(kind="stable")[::-1]
+    times = work / np.arange(slots, 0, -1)  # if none, one, ... of the slots have no part
+    outlasting = int((remaining[last[:-1]] > times[1:]).sum())
+    after = remaining.copy()
+    after[last[:outlasting]] -= times[outlasting]
+    return float(times[outlasting]), after
+
+
 def drain(remaining: Floats, running: int, alone: Floats, memory: float) -> float:
     """Time until the last block ends once no more are waiting.
 

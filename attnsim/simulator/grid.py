@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.models.schedule import Kernel, Launch, Segment
-from attnsim.simulator.dispatch import drain, list_scheduling
+from attnsim.simulator.dispatch import drain, list_scheduling, shared_out
 from attnsim.simulator.engine import Played, play
 from attnsim.simulator.program import DELAY, LOAD, MMA, MMA_ASYNC, STORE, VECTOR, Program
 
@@ -48,8 +48,8 @@ THINNED_SMS, THINNED_ROUNDS, THINNED_TURNS = 2, 6, 24
 THINNED_MEMORY = 0.5
 """Share of a round above which the memory is too busy for the thinned chip to stand for unequal blocks: a transfer of
 its few SMs holds the memory for all that they stand for, and such lumps queue. Chosen by hand, by the exact mode."""
-SAMPLED_ROUNDS = 14
-"""Rounds of blocks in the sample that shows how unequal blocks share an SM."""
+SAMPLED_ROUNDS, SAMPLED_BLOCKS = 14, 42
+"""Rounds of blocks, and blocks at most, in the sample that shows how unequal blocks share an SM."""
 SAMPLED_TURNS = 10
 """Longest loop of the sampled blocks."""
 PHASE = 0.5
@@ -130,10 +130,16 @@ class FastGrid:
         turns = kernel.repeats.shape[1]
         kept = [0, turns // 2, turns - 1] if turns > 3 else list(range(turns))
         self.kept = kept
-        self.loops = np.array([_is_balanced(segment) for segment in kernel.segments])
-        played = np.where(self.loops, np.minimum(kernel.repeats[:, kept], PLAYED_TURNS), kernel.repeats[:, kept])
+        played = kernel.repeats[:, kept]
+        if int(played.max()) > PLAYED_TURNS:
+            played = np.where(self.loops, np.minimum(played, PLAYED_TURNS), played)
         self.clipped = played.reshape(len(played), -1)
-        self.beyond = kernel.repeats.sum(axis=1) - played.sum(axis=1)
+        self.beyond = kernel.turns - played.sum(axis=1)
+
+    @cached_property
+    def loops(self) -> NDArray[np.bool_]:
+        """Which segments may be played less often than they are run."""
+        return np.array([_is_balanced(segment) for segment in self.kernel.segments])
 
     def runs(self, repeats: NDArray[np.int64]) -> list[tuple[int, int]]:
         """The (segment, repeats) of a block with these flattened repeat counts."""
@@ -153,12 +159,16 @@ class FastGrid:
         return self.plays[key]
 
     def period(self, segment: int, resident: int, active: float) -> float:
-        """Time that one more turn of a segment adds to a round of resident blocks, of a class that turns it most."""
+        """Time that one more turn of a segment adds to a round of resident blocks."""
+        before, after = self._lengthened(segment, resident, active)
+        return (after.time - before.time) / PERIOD_TURNS
+
+    def _lengthened(self, segment: int, resident: int, active: float) -> tuple[Played, Played]:
+        """A round of blocks of a class that turns a segment most, and the same with some more turns of it."""
         turns = self.clipped.reshape(len(self.clipped), -1, len(self.kernel.segments)).sum(axis=1)
         repeats = self.clipped[int(np.argmax(turns[:, segment]))]
         longer = self._longer(repeats, segment)
-        before, after = (self.played(r, resident, 1, active).time for r in (repeats, longer))
-        return (after - before) / PERIOD_TURNS
+        return self.played(repeats, resident, 1, active), self.played(longer, resident, 1, active)
 
     def _steady_period(self, segment: int, resident: int, active: float) -> float:
         """Period of a loop that has run long enough for SMs to be out of step: alone, or held up by the memory."""
@@ -196,20 +206,26 @@ class FastGrid:
     def class_times(self, resident: int, active: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Time of a first and of a following round of blocks, per class, with `resident` of them on an SM.
 
-        Classes that differ only in how often they turn loops beyond what is played share their replays.
+        Classes that differ only in how often they turn loops beyond what is played share their replays. By how much a
+        following round of blocks with loops is shorter, since it begins while the one before ends, is asked of the
+        longest class.
         """
-        first = np.empty(len(self.clipped))
-        following = np.empty(len(self.clipped))
+        first, saved = (np.empty(len(self.clipped)) for _ in range(2))
+        loops = np.zeros(len(first), dtype=np.bool_)
         for members in self.alike:
             clipped, beyond = self.clipped[members[0]], self.beyond[members]
             one = self.played(clipped, resident, 1, active).time
-            two = self.played(clipped, resident, 2, active).time
-            extra = np.zeros(len(members))
+            first[members] = one
+            loops[members] = beyond.any()
+            if not beyond.any():
+                saved[members] = 2 * one - self.played(clipped, resident, 2, active).time
             for segment in np.flatnonzero(beyond.any(axis=0)):
-                extra += beyond[:, segment] * self._steady_period(int(segment), resident, active)
-            first[members] = one + extra
-            following[members] = two - one + extra
-        return first, following
+                first[members] += beyond[:, segment] * self._steady_period(int(segment), resident, active)
+        if loops.any():
+            longest = self.clipped[int(np.argmax(first * loops))]
+            one, two = (self.played(longest, resident, rounds, active).time for rounds in (1, 2))
+            saved[loops] = 2 * one - two
+        return first, first - saved
 
     def time(self, part: float = 1.0) -> GridTime:
         """Time of the whole grid of a kernel that makes up so large a part of the call."""
@@ -229,7 +245,7 @@ class FastGrid:
         if len(counts) == 1:
             return self
         usual = int(np.argmax(counts))
-        work = kernel.repeats.sum(axis=1) @ (self.work * [1, 1, 1, 1, self.sms, self.sms])
+        work = kernel.turns @ (self.work * [1, 1, 1, 1, self.sms, self.sms])
         tolerated = SHORTER * work[usual].max()
         longest, mean = work.max(axis=0), counts @ work / kernel.blocks
         if (longest > work[usual] + tolerated).any() or (mean < work[usual] - tolerated).any():
@@ -269,11 +285,21 @@ class FastGrid:
         played = self._played(repeats, resident, share - later * resident, blocks / share)
         time, waited = float(played.time), float(played.waited)
         if later:
-            two = self.played(repeats, resident, 2, 1.0)
-            ends = sorted(two.ends)
-            time += later * max(ends[-1] - ends[resident - 1], self.sms * resident * float(self.memory_times[0]))
-            waited += later * two.waited / 2
+            more_time, more_waited = self._later_round(repeats, resident)
+            time, waited = time + later * more_time, waited + later * more_waited
         return time, waited / (resident * warpgroups)
+
+    def _later_round(self, repeats: NDArray[np.int64], resident: int) -> tuple[float, float]:
+        """Time of a later round of equal blocks without loops, and time that their warpgroups wait in it.
+
+        Residents go through the units one behind the other: a round takes what one block does, or as long as the unit
+        that is busiest.
+        """
+        one, warpgroups = self.played(repeats, 1, 1, 1.0), self.kernel.warpgroups
+        tensor, vector, _, port, l2, hbm = (self.kernel.turns[0] @ self.work).tolist()
+        working = max(one.time, resident * warpgroups * tensor, resident * warpgroups * vector)
+        time = max(working, resident * port, self.sms * resident * max(l2, hbm))
+        return time, resident * (one.waited + (warpgroups * (time - one.time) if time > working else 0))
 
     def _rounds(self, blocks: int, resident: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Time of a first and of a later round of blocks, per class.
@@ -323,7 +349,7 @@ class FastGrid:
         """
         if resident == 1 or int(self.kernel.repeats.max()) < 2:  # nothing to overlap
             return 1.0
-        count = SAMPLED_ROUNDS * resident
+        count = min(SAMPLED_ROUNDS * resident, SAMPLED_BLOCKS)
         sample = self._classes_at(((np.arange(count) + _jitter(count)) / count * self.kernel.blocks).astype(np.int64))
         whole = self.kernel.repeats[:, self.kept].reshape(len(alone), -1)
         scale = min(1.0, SAMPLED_TURNS / int(whole.max()))
@@ -335,7 +361,7 @@ class FastGrid:
             shorter = np.maximum(1, np.round(blocks[place] * part))
             blocks[place] = np.where(loops & (blocks[place] > 1), shorter, blocks[place])
         segments = len(self.kernel.segments)
-        fewer = self.kernel.repeats.sum(axis=1)[sample] - blocks.reshape(count, -1, segments).sum(axis=1)
+        fewer = self.kernel.turns[sample] - blocks.reshape(count, -1, segments).sum(axis=1)
         expected = alone[sample].copy()
         for segment in np.flatnonzero(fewer.any(axis=0)):
             expected -= fewer[:, segment] * self.period(int(segment), resident, 1.0)
@@ -363,15 +389,19 @@ class FastGrid:
         return out
 
     def _waited(self, block_class: int, resident: int) -> float:
-        """Time that each warpgroup of a block of a class waits for data, in a first round of blocks."""
-        sharers = self._sharers(self.kernel.blocks, resident)
-        clipped, members = self.clipped[block_class], resident * self.kernel.warpgroups
-        waited = float(self.played(clipped, resident, 1, sharers).waited)
-        for segment in np.flatnonzero(self.beyond[block_class]):
-            longer = self._longer(clipped, int(segment))
-            more = self.played(longer, resident, 1, sharers).waited - self.played(clipped, resident, 1, sharers).waited
-            waited += self.beyond[block_class, segment] * more / PERIOD_TURNS
-        return max(0.0, waited) / members
+        """Time that each warpgroup of a block of a class waits for data, in a first round of blocks.
+
+        In a turn beyond those played it waits as it does with the memory to itself, and for what the memory holds it
+        up.
+        """
+        members, sharers = resident * self.kernel.warpgroups, self._sharers(self.kernel.blocks, resident)
+        waited = self.played(self.clipped[block_class], resident, 1, sharers).waited / members
+        for segment in np.flatnonzero(self.beyond[block_class]).tolist():
+            before, after = self._lengthened(segment, resident, 1.0)
+            alone = (after.waited - before.waited) / PERIOD_TURNS / members
+            held_up = self._steady_period(segment, resident, sharers) - self.period(segment, resident, 1.0)
+            waited += int(self.beyond[block_class, segment]) * (alone + held_up)
+        return max(0.0, waited)
 
     def _sharers(self, blocks: int, resident: int) -> float:
         """SMs' worth of blocks that share the memory with the SM played: all, or as many as there are blocks for."""
@@ -391,7 +421,7 @@ class FastGrid:
         """List scheduling of the classes in launch order, then the tail, when SMs run out of blocks."""
         slots, longest = self.sms * resident, int(np.argmax(first))
         lead = float((first - following) @ self.kernel.class_counts) / self.kernel.blocks
-        order, beyond = self._dispatched(following, slots)
+        order, left_over = self._dispatched(following, slots)
         remaining = np.zeros(slots)
         empty = 0.0
         if len(order) > slots:
@@ -401,8 +431,11 @@ class FastGrid:
             empty, remaining = list_scheduling(free, following[order])
         else:
             remaining[: len(order)] = following[order]
+        if left_over:
+            more, remaining = shared_out(remaining, left_over)
+            empty += more
         tail = self._drain(remaining.reshape(resident, self.sms), min(len(order), slots), longest)
-        return empty + beyond + tail + lead
+        return empty + tail + lead
 
     def _drain(self, remaining: NDArray[np.float64], running: int, longest: int) -> float:
         """Time until the last block ends, the ratios those of a class."""
@@ -440,18 +473,18 @@ class FastGrid:
     @cached_property
     def memory_times(self) -> NDArray[np.float64]:
         """Time that one block's transfers hold the chip's L2 or HBM, whichever is longer, per class."""
-        return np.asarray((self.kernel.repeats.sum(axis=1) @ self.holds).max(axis=1))
+        return np.asarray((self.kernel.turns @ self.holds).max(axis=1))
 
     def _dispatched(self, durations: NDArray[np.float64], slots: int) -> tuple[NDArray[np.int64], float]:
-        """Classes of the blocks to hand out one by one, and the time of those beyond at the rate of the slots."""
+        """Classes of the blocks to hand out one by one, and the time of those left over, one after the other."""
         order: list[NDArray[np.int64]] = []
-        beyond, room = 0.0, min(DISPATCHED_BLOCKS, DISPATCHED_WAVES * slots)
+        left_over, room = 0.0, min(DISPATCHED_BLOCKS, DISPATCHED_WAVES * slots)
         for launch in self.kernel.launches:
             times = max(1, min(launch.times, room // len(launch.classes)))
             order.append(np.tile(launch.classes, times))
             room -= times * len(launch.classes)
-            beyond += (launch.times - times) * float(durations[launch.classes].sum()) / slots
-        return np.concatenate(order), beyond
+            left_over += (launch.times - times) * float(durations[launch.classes].sum())
+        return np.concatenate(order), left_over
 
 
 @lru_cache

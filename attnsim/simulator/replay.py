@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal
 
@@ -191,7 +191,7 @@ def _replay_kernel(
         same = (program.segments, program.warpgroups, kernel.repeats.tobytes(), launches, slots)
         if same not in grids:
             grids[same] = FastGrid(kernel, compiled, gpu.sm.count, slots).time(part)
-        grid = replace(grids[same], requested=kernel.requested())
+        grid = grids[same]
     return KernelReplay(
         name=kernel.name,
         time_s=grid.time_ps / PS,
@@ -203,7 +203,7 @@ def _replay_kernel(
         units_s=item.units_s,
         exposed_s=grid.waited_ps / PS,
         traffic=item.rows,
-        requested=grid.requested,
+        requested=grid.requested if mode == "exact" else kernel.requested(),
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnsim.simulator.dispatch import drain, list_scheduling
+from attnsim.simulator.dispatch import drain, list_scheduling, shared_out
 
 TIMES = st.sampled_from([0.0, 0.1, 0.3, 1.0, 2.5])
 
@@ -67,3 +67,13 @@ def test_a_tail_that_memory_holds_up_or_nobody_is_exact() -> None:
     for memory in (0.0, 1 / 80, 3.0):
         expected = followed(remaining, 80, alone.tolist(), memory)
         assert drain(remaining, 80, alone, memory) == pytest.approx(expected, rel=1e-9)
+
+
+@given(remaining=st.lists(st.floats(0, 5), min_size=1, max_size=12), work=st.floats(0.01, 100))
+def test_work_left_over_is_done_by_those_who_have_time(remaining: list[float], work: float) -> None:
+    begins = np.array(remaining)
+    time, after = shared_out(begins, work)
+    outlasting = after != begins
+    assert time * (~outlasting).sum() == pytest.approx(work)
+    assert (after >= -1e-12).all()
+    assert after[outlasting] + time == pytest.approx(begins[outlasting])  # they end when they would have ended

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,6 +104,27 @@ def test_copies_and_masks_take_what_they_take_in_exact_mode(seq: int) -> None:
         alone = replace(schedule, kernels=(kernel,))
         fast, exact = (replay(alone, A100, Numbers(), mode=mode) for mode in ("fast", "exact"))
         assert fast.time_s == pytest.approx(exact.time_s, rel=0.03), kernel.name
+
+
+@pytest.mark.parametrize("seq", [1000, 2048])
+def test_copies_and_masks_wait_as_long_as_in_exact_mode(seq: int) -> None:
+    w = Workload(batch=2, heads_q=16, seq_q=seq, head_dim=64, mask=Mask.causal())
+    schedule = find_implementation("pytorch").build(w, A100, None)
+    for kernel in schedule.kernels:
+        if not kernel.total("flops"):
+            alone = replace(schedule, kernels=(kernel,))
+            fast, exact = (replay(alone, A100, Numbers(), mode=mode) for mode in ("fast", "exact"))
+            assert fast.exposed_s == pytest.approx(exact.exposed_s, abs=0.1 * exact.time_s), kernel.name
+
+
+def test_a_block_that_outlasts_those_handed_out_is_not_waited_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = Workload(batch=2, heads_q=12, seq_q=16384, head_dim=64, mask=Mask.parse("window 257, global 16"))
+    schedule = find_implementation("attnsim_sparse").build(w, A100, None)
+    kernel = schedule.kernels[0]
+    assert kernel.turns.sum(axis=1).max() > 10 * np.median(kernel.turns.sum(axis=1))  # the rows that see every key
+    all_of_them, _ = played(schedule, monkeypatch, DISPATCHED_WAVES=1000, DISPATCHED_BLOCKS=1_000_000)
+    few, _ = played(schedule, monkeypatch, DISPATCHED_WAVES=3)
+    assert few.time_s == pytest.approx(all_of_them.time_s, rel=0.03)
 
 
 @settings(max_examples=60, deadline=None)
