@@ -105,15 +105,15 @@ class Window:
     def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
         """Outside, inside, or cut by a border at a certain distance."""
         distance = key_tile * tiles.keys - tiles.first_position(row_tile)
-        nearest, farthest = distance - (tiles.rows - 1), distance + (tiles.keys - 1)
+        to_nearest, to_farthest = 1 - tiles.rows, tiles.keys - 1
         none = np.zeros(distance.shape, dtype=np.bool_)
         every = np.ones(distance.shape, dtype=np.bool_)
         if self.left is not None:
-            none |= farthest < -self.left
-            every &= nearest >= -self.left
+            none |= distance < -self.left - to_farthest
+            every &= distance >= -self.left - to_nearest
         if self.right is not None:
-            none |= nearest > self.right
-            every &= farthest <= self.right
+            none |= distance > self.right - to_nearest
+            every &= distance <= self.right - to_farthest
         return looks(none, every, distance + tiles.seq_kv)
 
     def __str__(self) -> str:
@@ -227,24 +227,28 @@ class Global:
         check_counts("global", tokens=tokens)
         return cls(((0, tokens),))
 
-    def _before(self, token: Ints) -> Ints:
-        """Global tokens below each of `token`."""
-        starts, stops = (np.array(ends, dtype=np.int64) for ends in zip(*self.ranges, strict=True))
-        total = np.concatenate([[0], np.cumsum(stops - starts)])
-        index = np.searchsorted(starts, token, side="right")
-        excess = np.maximum(0, np.where(index > 0, stops[index - 1] - token, 0))
-        return np.asarray(total[index] - excess)
+    def _place(self, token: Ints) -> Ints:
+        """Starts and stops of ranges at or before each of `token`: an odd number inside a range."""
+        return np.searchsorted(np.array(self.ranges).reshape(-1), token, side="right")
+
+    def _within(self, start: Ints, stop: Ints) -> Ints:
+        """How many of the tokens lie in each interval."""
+        bounds = np.array([start, stop])
+        place = self._place(bounds)
+        # Stops less starts of the ranges begun; of one that has not ended the bound itself is the stop.
+        begun = np.append(0, np.cumsum(np.array(self.ranges) * (-1, 1)))
+        low, high = begun[place] + (place & 1) * bounds
+        return np.asarray(high - low)
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
         """Whether either is one of the tokens."""
-        rows, columns = (self._before(token + 1) > self._before(token) for token in (positions, keys))
+        rows, columns = (self._place(token) % 2 == 1 for token in (positions, keys))
         return np.asarray(rows | columns)
 
     def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
         """The tokens themselves for all, every key for row tiles that hold a token."""
-        first, last = tiles.first_position(row_tile), tiles.last_position(row_tile)
-        holds = row_tile[self._before(last + 1) > self._before(first)]
         count = len(row_tile)
+        holds = row_tile[self._within(tiles.first_position(row_tile), tiles.last_position(row_tile) + 1) > 0]
         pieces = [(row_tile, np.full(count, start), np.full(count, stop)) for start, stop in self.ranges]
         pieces.append((holds, np.zeros_like(holds), np.full_like(holds, tiles.seq_kv)))
         row, low, high = (np.concatenate(column) for column in zip(*pieces, strict=True))
@@ -252,22 +256,22 @@ class Global:
 
     def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
         """By the number of the row tile and of the key tile where they hold tokens and others too."""
-        numbers, every = [], np.zeros(row_tile.shape, dtype=np.bool_)
-        for number, first, size in (
-            (row_tile, tiles.first_position(row_tile), tiles.rows),
-            (key_tile, key_tile * tiles.keys, tiles.keys),
-        ):
-            tokens = self._before(first + size) - self._before(first)
-            every |= tokens == size
-            numbers.append(np.where(tokens > 0, number + 1, 0))
-        by_row, by_key = numbers
-        return looks((by_row == 0) & (by_key == 0), every, by_row * (tiles.key_tiles + 1) + by_key)
+        size = np.array([[tiles.rows], [tiles.keys]])
+        start = np.array([tiles.first_position(row_tile), key_tile * tiles.keys])
+        tokens = self._within(start, start + size)
+        by_row, by_key = np.where(tokens > 0, np.array([row_tile, key_tile]) + 1, 0)
+        number = by_row * (tiles.key_tiles + 1) + by_key
+        return looks(number == 0, (tokens == size).any(axis=0), number)
 
     def __str__(self) -> str:
         if len(self.ranges) == 1 and self.ranges[0][0] == 0:
             return f"global {self.ranges[0][1]}"
         shown = (f"{start}" if stop == start + 1 else f"{start}-{stop - 1}" for start, stop in self.ranges)
         return f"global at {' '.join(shown)}"
+
+
+DIAGONAL = (Window, Dilated, Strided)
+"""Parts that know a pair by its distance, ``key - position``, alone."""
 
 
 def check_counts(pattern: str, **counts: int) -> None:

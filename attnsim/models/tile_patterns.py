@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from attnsim.models.mask import Mask
-from attnsim.models.patterns import ALL, NONE, Bools, Ints, Spans, Tiles, Window, expand
+from attnsim.models.patterns import ALL, DIAGONAL, NONE, Bools, Ints, Spans, Tiles, Window, expand
 
 FULL, EMPTY = -1, -2
 """Patterns of a tile that every row sees whole and of one in which nothing is seen; others number its bit mask."""
@@ -34,29 +35,32 @@ class BitMasks:
     def __init__(self, tiles: Tiles) -> None:
         self.tiles = tiles
         self._numbers: dict[bytes, int] = {}
-        self._seen: list[Bools] = []
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._numbers)
 
-    def number(self, seen: Bools) -> int:
-        """The number of a bit mask, or `EMPTY`."""
-        if not seen.any():
-            return EMPTY
-        number = self._numbers.setdefault(np.packbits(seen).tobytes(), len(self._seen))
-        if number == len(self._seen):
-            self._seen.append(seen)
-        return number
+    def patterns(self, seen: Bools, whole: Ints) -> Ints:
+        """Patterns of tiles from their pairs, ``[tiles, rows, keys]``, of which those seen whole show `whole`."""
+        packed = np.packbits(seen.reshape(len(seen), -1), axis=1, bitorder="little")
+        pairs = np.bitwise_count(packed).sum(axis=1, dtype=np.int64)
+        out = np.where(pairs == whole, FULL, EMPTY)
+        for place in np.flatnonzero((pairs > 0) & (pairs < whole)):
+            out[place] = self._numbers.setdefault(packed[place].tobytes(), len(self._numbers))
+        return out
+
+    def _packed(self) -> NDArray[np.uint8]:
+        """All of them, bits in the order of their pairs."""
+        size = -(-self.tiles.rows * self.tiles.keys // 8)
+        return np.frombuffer(b"".join(self._numbers), dtype=np.uint8).reshape(len(self), size)
 
     def words(self) -> NDArray[np.uint32]:
         """All of them, shape ``[masks, rows, keys / 32]``: bit ``b`` of word ``c`` is key ``32 c + b``."""
-        shape = len(self), self.tiles.rows, self.tiles.keys
-        packed = np.packbits(np.array(self._seen, dtype=np.bool_).reshape(shape), axis=-1, bitorder="little")
-        return packed.view("<u4").astype(np.uint32)
+        shape = len(self), self.tiles.rows, self.tiles.keys // 32
+        return self._packed().view("<u4").astype(np.uint32).reshape(shape)
 
     def pairs(self) -> Ints:
         """Visible pairs of each."""
-        return np.array([seen.sum() for seen in self._seen], dtype=np.int64)
+        return np.asarray(np.bitwise_count(self._packed()).sum(axis=1, dtype=np.int64))
 
 
 class TilePatterns:
@@ -72,23 +76,33 @@ class TilePatterns:
 
     def __init__(self, mask: Mask, tiles: Tiles, bit_masks: BitMasks) -> None:
         self.mask, self.tiles, self.bit_masks = mask, tiles, bit_masks
-        self._band = Window(mask.left, mask.right)
+        band = Window(mask.left, mask.right)
+        self._parts = mask.parts or (band,)
+        self._limits = (band,) if mask.parts and band != Window(None, None) else ()
         self._by_looks: dict[tuple[int, ...], int] = {}
 
     def of(self, row_tile: Ints, key_tile: Ints) -> Ints:
         """`FULL`, `EMPTY` or the number of the bit mask of each tile."""
         tiles = self.tiles
-        short_rows = (row_tile == tiles.row_tiles - 1) & (tiles.seq_q % tiles.rows > 0)
-        short_keys = (key_tile == tiles.key_tiles - 1) & (tiles.seq_kv % tiles.keys > 0)
-        band = self._band.look(row_tile, key_tile, tiles)
-        looks = [part.look(row_tile, key_tile, tiles) for part in self.mask.parts]
-        every = np.logical_or.reduce([look == ALL for look in looks]) if looks else np.ones_like(short_keys)
-        none = np.logical_and.reduce([look == NONE for look in looks]) if looks else np.zeros_like(short_keys)
-        out = np.full(band.shape, FULL, dtype=np.int64)
-        out[none | (band == NONE)] = EMPTY
-        unclear = np.flatnonzero((out == FULL) & ~((band == ALL) & every & ~short_keys))
-        columns = [band, *(np.where(every, ALL, look) for look in looks), short_rows, short_keys]
-        out[unclear] = self._by_look([column[unclear] for column in columns], row_tile[unclear], key_tile[unclear])
+        looks = [part.look(row_tile, key_tile, tiles) for part in self._parts]
+        every, none = looks[0] == ALL, looks[0] == NONE
+        for look in looks[1:]:
+            every |= look == ALL
+            none &= look == NONE
+        columns: list[Ints | Bools] = [np.where(every, ALL, look) for look in looks]
+        for limit in self._limits:
+            columns.insert(0, limit.look(row_tile, key_tile, tiles))
+            every &= columns[0] == ALL
+            none |= columns[0] == NONE
+        if tiles.seq_q % tiles.rows:
+            columns.append(row_tile == tiles.row_tiles - 1)
+        if tiles.seq_kv % tiles.keys:
+            columns.append(key_tile == tiles.key_tiles - 1)
+            every &= ~columns[-1]
+        out = np.where(none, EMPTY, FULL)
+        place = np.flatnonzero(~(every | none))
+        if len(place):
+            out[place] = self._by_look([column[place] for column in columns], row_tile[place], key_tile[place])
         return out
 
     def _by_look(self, columns: Sequence[Ints | Bools], row_tile: Ints, key_tile: Ints) -> Ints:
@@ -99,18 +113,41 @@ class TilePatterns:
         step = max(1, PAIRS_AT_ONCE // (self.tiles.rows * self.tiles.keys))
         for begin in range(0, len(new), step):
             places = new[begin : begin + step]
-            found = self._examined(row_tile[firsts[places]], key_tile[firsts[places]])
+            found = self._examined(row_tile[firsts[places]], key_tile[firsts[places]]).tolist()
             self._by_looks.update((combinations[place], number) for place, number in zip(places, found, strict=True))
         return np.array([self._by_looks[looks] for looks in combinations], dtype=np.int64)[inverse]
 
-    def _examined(self, row_tile: Ints, key_tile: Ints) -> list[int]:
+    def _examined(self, row_tile: Ints, key_tile: Ints) -> Ints:
         """Patterns of tiles by looking at every pair of theirs."""
         tiles = self.tiles
-        rows = row_tile[:, None, None] * tiles.rows + np.arange(tiles.rows)[:, None]
-        keys = key_tile[:, None, None] * tiles.keys + np.arange(tiles.keys)
-        seen = self.mask.seen(rows, keys, tiles.seq_q, tiles.seq_kv) & (rows < tiles.seq_q) & (keys < tiles.seq_kv)
-        full = np.logical_and.reduce(seen | (rows >= tiles.seq_q), axis=(1, 2))
-        return [FULL if every else self.bit_masks.number(one) for one, every in zip(seen, full, strict=True)]
+        seen = self._seen(row_tile, key_tile)
+        in_rows = row_tile[:, None] * tiles.rows + np.arange(tiles.rows) < tiles.seq_q
+        in_keys = key_tile[:, None] * tiles.keys + np.arange(tiles.keys) < tiles.seq_kv
+        if not (in_rows.all() and in_keys.all()):
+            seen &= in_rows[:, :, None] & in_keys[:, None, :]
+        return self.bit_masks.patterns(seen, in_rows.sum(axis=1) * tiles.keys)
+
+    def _seen(self, row_tile: Ints, key_tile: Ints) -> Bools:
+        """What the mask shows of tiles, shape ``[tiles, rows, keys]``, as if they did not end.
+
+        What depends on the distance alone is found once for each distance of a tile.
+        """
+        tiles = self.tiles
+        position, key = tiles.first_position(row_tile)[:, None], key_tile[:, None] * tiles.keys
+        distance, origin = key - position + np.arange(1 - tiles.rows, tiles.keys), np.zeros(1, dtype=np.int64)
+        near, within = np.zeros(distance.shape, dtype=np.bool_), np.ones(distance.shape, dtype=np.bool_)
+        for part in self._parts:
+            if isinstance(part, DIAGONAL):
+                near |= part.seen(origin, distance, tiles.seq_kv)
+        for limit in self._limits:
+            within &= limit.seen(origin, distance, tiles.seq_kv)
+        # A row of a tile is a stretch of its distances, that of each row beginning one before that of the row above.
+        seen, within = sliding_window_view([near, within], tiles.keys, axis=-1)[:, :, ::-1]
+        positions, keys = (position + np.arange(tiles.rows))[:, :, None], (key + np.arange(tiles.keys))[:, None, :]
+        for part in self._parts:
+            if not isinstance(part, DIAGONAL):
+                seen = seen | part.seen(positions, keys, tiles.seq_kv)
+        return np.asarray(seen & within)
 
 
 def _distinct(columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -281,6 +281,8 @@ def test_a_block_list_is_the_mask(mask: Mask, seq_q: int, seq_kv: int, rows: int
 
 @settings(deadline=None)
 @given(masks, lengths, lengths, st.sampled_from([(1, 1), (5, 5), (15, 5), (16, 16), (32, 8), (64, 64)]))
+@example(Mask.parse("dilated 56 step 48"), 587, 64, (128, 64))  # row tiles reach past all key tiles
+@example(Mask.parse("dilated 56 step 48"), 400, 32, (128, 32))
 def test_counts_are_those_of_the_tiles(mask: Mask, seq_q: int, seq_kv: int, size: tuple[int, int]) -> None:
     found, matrix = tile_counts(mask, seq_q, seq_kv, *size), of_mask(mask, seq_q, seq_kv)
     rows, keys = size
@@ -300,6 +302,7 @@ def test_counts_are_those_of_the_tiles(mask: Mask, seq_q: int, seq_kv: int, size
     assert found.fresh == (seen[1:] & ~seen[:-1]).sum()
     assert found.pairs == matrix.sum()
     assert found.touched_keys == touched.sum()
+    assert found.visits_in_pairs == tile_counts(mask, seq_q, seq_kv, 2 * rows, keys).visits.sum()
 
 
 def test_a_list_in_several_chunks_is_the_list_in_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,21 +62,18 @@ def streaming(
     """
     largest = max(access.bytes for access in accesses)
     count = blocks or max(1, -(-largest // block_bytes))
-    whole = [access.bytes // count for access in accesses]
     # Bytes that are left over go one each to the first blocks, so that all add up.
-    left = [access.bytes % count for access in accesses]
-    bounds = sorted({0, count, *left})
+    shares = [divmod(access.bytes, count) for access in accesses]
+    bounds = sorted({0, count, *(left for _, left in shares)})
+    part = elements // count
+    fp32, int32 = round(part * fp32_per_element), part * int32_per_element
+    work = TileOp("vector", name, exps=exps // count, fp32=fp32, int32=int32), TileOp("delay", "step")
 
     def block(tag: str, first: int) -> Segment:
-        shares = [n + (first < more) for n, more in zip(whole, left, strict=True)]
-        loads = [TileOp("load", a.tensor, bytes=n) for a, n in zip(accesses, shares, strict=True) if not a.written]
-        stores = [TileOp("store", a.tensor, bytes=n) for a, n in zip(accesses, shares, strict=True) if a.written]
-        part = elements // count
-        fp32, int32 = round(part * fp32_per_element), part * int32_per_element
-        work = TileOp("vector", name, exps=exps // count, fp32=fp32, int32=int32)
-        waits = [TileOp("wait", load.tensor) for load in loads if load.bytes]
-        ops = (*loads, *waits, work, TileOp("delay", "step"), *stores)
-        return Segment(tag, tuple(op for op in ops if op.bytes or op.kind not in ("load", "store")))
+        moved = [(a, n + (first < left)) for a, (n, left) in zip(accesses, shares, strict=True) if n or first < left]
+        loads = [TileOp("load", a.tensor, bytes=n) for a, n in moved if not a.written]
+        stores = [TileOp("store", a.tensor, bytes=n) for a, n in moved if a.written]
+        return Segment(tag, (*loads, *(TileOp("wait", load.tensor) for load in loads), *work, *stores))
 
     tags = [*(f"block with odd bytes {n}" for n in range(1, len(bounds) - 1)), "block"]
     segments = tuple(block(tag, first) for tag, first in zip(tags, bounds, strict=False))
@@ -162,48 +159,41 @@ def gemm(
     kinds = list(dict.fromkeys((rows, columns) for rows in (tile.m, last_m) for columns in (tile.n, last_n)))
     refills = max(steps - tile.stages, 0)
     filled = steps - refills
-    counts: tuple[int, ...] = (
-        1,
-        filled - short * (not refills),
-        short * (not refills),
-        refills - short * bool(refills),
-    )
-    counts = (*counts, short * bool(refills), filled, 1)
+    short_fill, short_refill = short * (not refills), short * bool(refills)
+    counts = (1, filled - short_fill, short_fill, refills - short_refill, short_refill, filled, 1)
     flops = 2 * tile.m * tile.n * tile.k
     product = TileOp("mma", c.tensor, flops=flops, smem_bytes=tile.operand_bytes(a.element_bytes))
     segments: list[Segment] = []
     for rows, columns in kinds:
         tag = "" if len(kinds) == 1 else f", {rows} x {columns}"
-
-        def load(depth: int, rows: int = rows, columns: int = columns) -> tuple[TileOp, TileOp]:
-            return (
+        whole, last = (
+            (
                 TileOp("load", a.tensor, bytes=rows * depth * a.element_bytes),
                 TileOp("load", b.tensor, bytes=depth * columns * b.element_bytes),
             )
-
+            for depth in (tile.k, last_k)
+        )
         step = (TileOp("wait", a.tensor), TileOp("wait", b.tensor), product)
-        segments += [
-            Segment(f"prologue{tag}", (TileOp("delay", "block"),)),
-            Segment(f"fill{tag}", load(tile.k)),
-            Segment(f"fill, last k{tag}", load(last_k)),
-            Segment(f"k step{tag}", (*step, *load(tile.k))),
-            Segment(f"k step, last load{tag}", (*step, *load(last_k))),
-            Segment(f"k step, no load{tag}", step),
-            Segment(f"store{tag}", (TileOp("store", c.tensor, bytes=rows * columns * c.element_bytes),)),
-        ]
-    width = len(counts)
-    repeats = np.zeros((len(kinds), 1, width * len(kinds)), dtype=np.int64)
-    for index in range(len(kinds)):
-        repeats[index, 0, width * index : width * (index + 1)] = counts
-    used = repeats.sum(axis=(0, 1)) > 0
+        loop = (
+            ("prologue", (TileOp("delay", "block"),)),
+            ("fill", whole),
+            ("fill, last k", last),
+            ("k step", (*step, *whole)),
+            ("k step, last load", (*step, *last)),
+            ("k step, no load", step),
+            ("store", (TileOp("store", c.tensor, bytes=rows * columns * c.element_bytes),)),
+        )
+        segments += [Segment(f"{what}{tag}", ops) for (what, ops), n in zip(loop, counts, strict=True) if n]
+    used = np.array([n for n in counts if n], dtype=np.int64)
+    repeats = (np.eye(len(kinds), dtype=np.int64)[:, :, None] * used).reshape(len(kinds), 1, -1)
     sharers = m_tiles * n_tiles
     return Kernel(
         name=name,
         threads=tile.warps * 32,
         registers_per_thread=232,
         shared_memory_bytes=tile.stages * (tile.m + tile.n) * tile.k * a.element_bytes,
-        segments=tuple(segment for segment, keep in zip(segments, used, strict=True) if keep),
-        repeats=repeats[:, :, used],
+        segments=tuple(segments),
+        repeats=repeats,
         launches=_tile_grid(kinds, tile, (last_m, last_n), (m_tiles, n_tiles), batch),
         uses=(
             TensorUse(a.tensor, m * k * a.element_bytes, max(1, batch // a.shared_by), sharers * a.shared_by),

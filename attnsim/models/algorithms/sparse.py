@@ -8,11 +8,12 @@ FlashAttention paper (Dao et al., arXiv 2205.14135).
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnsim.models.algorithms.flash import MASK_INSTRUCTIONS, flash_peak_bytes
 from attnsim.models.algorithms.sparse_tiles import (
@@ -33,7 +34,7 @@ from attnsim.models.gpu import Gpu
 from attnsim.models.kernel_naming import kernel_label
 from attnsim.models.kernel_resources import registers_of
 from attnsim.models.occupancy import occupancy
-from attnsim.models.patterns import Ints
+from attnsim.models.patterns import Bools, Ints
 from attnsim.models.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
 from attnsim.models.tile_counts import TileCounts
 from attnsim.models.workload import Workload
@@ -66,8 +67,8 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
     shorter = (np.arange(tiles.row_tiles) == tiles.row_tiles - 1) & (last_rows < tile.rows)
     columns, inverse = classes(counts.full, counts.partial, counts.last_key_tile, shorter)
     nest = _nest(w, tile, columns, w.seq_kv - (tiles.key_tiles - 1) * tile.keys, last_rows)
-    repeats = np.stack([count for _, count in nest], axis=1)[:, None, :].astype(np.int64)
-    used = repeats.sum(axis=(0, 1)) > 0
+    repeats = np.array([count for _, count in nest], dtype=np.int64)
+    used = np.logical_or.reduce(repeats, axis=1)
     together = heads_together(w, gpu, counts)
     label = kernel_label(ENTRY, tile.constants(w.dtype))
     kernel = Kernel(
@@ -75,8 +76,8 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
         threads=tile.threads,
         registers_per_thread=registers_of(label, gpu, tile.threads),
         shared_memory_bytes=tile.shared_memory_bytes,
-        segments=tuple(segment for (segment, _), keep in zip(nest, used, strict=True) if keep),
-        repeats=repeats[:, :, used],
+        segments=tuple(segment() for (segment, _), keep in zip(nest, used.tolist(), strict=True) if keep),
+        repeats=np.ascontiguousarray(repeats[used].T)[:, None, :],
         launches=_launches(inverse[launch_order(counts)], w.batch * w.heads_q, together),
         uses=(),
         path="mma_sync",
@@ -92,11 +93,9 @@ def _launches(order: Ints, heads: int, together: int) -> tuple[Launch, ...]:
     """Block classes in launch order; the order keeps row tiles of a class together."""
     if together == 1:
         return (Launch(order, heads),)
-    begins = np.flatnonzero(np.concatenate([[True], order[1:] != order[:-1]]))
-    lengths = np.diff(np.concatenate([begins, [len(order)]]))
-    return tuple(
-        Launch(order[begin : begin + 1], int(n) * heads) for begin, n in zip(begins.tolist(), lengths, strict=True)
-    )
+    ends = np.append(np.flatnonzero(order[1:] != order[:-1]) + 1, len(order))
+    times = np.diff(ends, prepend=0) * heads
+    return tuple(Launch(one, n) for one, n in zip(order[ends - 1, None], times.tolist(), strict=True))
 
 
 def _uses(w: Workload, tile: SparseTile, counts: TileCounts, together: int, running: int) -> tuple[TensorUse, ...]:
@@ -130,13 +129,13 @@ def _busy_rows(w: Workload, counts: TileCounts) -> int:
     return int(busy.sum()) * counts.tiles.rows - (short if busy[-1] else 0)
 
 
-Nest = list[tuple[Segment, NDArray[np.int64]]]
+Nest = list[tuple[Callable[[], Segment], Ints | Bools]]
 Next = Literal["none", "whole", "masked"]
 """What is visited after a step."""
 
 
 def _nest(w: Workload, tile: SparseTile, block: tuple[Ints, ...], last_keys: int, last_rows: int) -> Nest:
-    """The loop nest and, by block class, how often each segment runs.
+    """The loop nest, each segment to be called for, and how often it runs by block class.
 
     The first tile visited may be the last, shorter one; tiles seen in part then come before whole ones, which stands
     for whatever order the list has them in.
@@ -146,10 +145,10 @@ def _nest(w: Workload, tile: SparseTile, block: tuple[Ints, ...], last_keys: int
     busy = full + partial > 0
     nest: Nest = []
     for short, rows in ((0, tile.rows), (1, last_rows)):
-        nest.append((ops.prologue(rows, " (last rows)" * short), (short_rows == short) & busy))
+        nest.append((functools.partial(ops.prologue, rows, " (last rows)" * short), (short_rows == short) & busy))
     for short, keys in ((0, tile.keys), (1, last_keys)):
         for masked in (False, True):
-            segment = ops.fill(keys, masked, " (last keys)" * short)
+            segment = functools.partial(ops.fill, keys, masked, " (last keys)" * short)
             nest.append((segment, (short_keys == short) & busy & ((partial > 0) == masked)))
     # Steps in their order: partial ones up to the last, that one, whole ones up to the last, that one.
     runs: tuple[tuple[bool, Next, Ints], ...] = (
@@ -163,13 +162,14 @@ def _nest(w: Workload, tile: SparseTile, block: tuple[Ints, ...], last_keys: int
     for masked, following, count in runs:
         first = ~begun & (count > 0)
         for short, keys in ((0, tile.keys), (1, last_keys)):
-            nest.append((ops.step(masked, following, keys, first=True), first & (short_keys == short)))
-        nest.append((ops.step(masked, following, tile.keys, first=False), count - first))
+            segment = functools.partial(ops.step, masked, following, keys, first=True)
+            nest.append((segment, first & (short_keys == short)))
+        nest.append((functools.partial(ops.step, masked, following, tile.keys, first=False), count - first))
         begun |= first
     for short, rows in ((0, tile.rows), (1, last_rows)):
         tag = " (last rows)" * short
-        nest.append((ops.without_keys(rows, tag), (short_rows == short) & ~busy))
-        nest.append((ops.epilogue(rows, tag), (short_rows == short) & busy))
+        nest.append((functools.partial(ops.without_keys, rows, tag), (short_rows == short) & ~busy))
+        nest.append((functools.partial(ops.epilogue, rows, tag), (short_rows == short) & busy))
     return nest
 
 

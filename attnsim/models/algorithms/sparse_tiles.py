@@ -128,7 +128,7 @@ def _least_clks(w: Workload, gpu: Gpu, tile: SparseTile) -> float:
     Where an SM holds fewer than two warps for each of its schedulers, exponentials and products of different warps
     cannot run side by side, and time grows as warps are missing.
     """
-    visits = int(counts_of(w, tile).visits.sum())
+    visits = _visits(w, tile)
     rate = gpu.tensor_flops_per_clk(w.dtype) * gpu.tensor.mma_sync_fraction
     l2 = gpu.l2.bandwidth_bytes_per_s / gpu.clock.sustained_hz / gpu.sm.count
     row = tile.head_dim * w.element_bytes
@@ -142,6 +142,14 @@ def _least_clks(w: Workload, gpu: Gpu, tile: SparseTile) -> float:
     return visits * step * max(1.0, 2 * gpu.sm.warp_schedulers / warps)
 
 
+def _visits(w: Workload, tile: SparseTile) -> int:
+    """Visits of a head's row tiles: of tall tiles from the counts of those half as tall, which are made anyway."""
+    half = tile.rows // 2
+    if half % tile.keys:
+        return int(counts_of(w, tile).visits.sum())
+    return tile_counts(w.mask, w.seq_q, w.seq_kv, half, tile.keys).visits_in_pairs
+
+
 def counts_of(w: Workload, tile: SparseTile) -> TileCounts:
     """What the row tiles of a head visit."""
     return tile_counts(w.mask, w.seq_q, w.seq_kv, tile.rows, tile.keys)
@@ -149,8 +157,7 @@ def counts_of(w: Workload, tile: SparseTile) -> TileCounts:
 
 def launch_order(counts: TileCounts) -> Ints:
     """Row tiles of a head in launch order: the longest first, alike ones together, neighbours side by side."""
-    number = np.arange(len(counts.full))
-    return np.lexsort((number, counts.last_key_tile, counts.full, -counts.visits))
+    return np.lexsort((counts.last_key_tile, counts.full, -counts.visits))
 
 
 def heads_together(w: Workload, gpu: Gpu, counts: TileCounts) -> int:
