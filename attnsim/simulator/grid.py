@@ -36,6 +36,8 @@ WHOLE_PART = 0.2
 """Part of the call from which a kernel is worth so many; a smaller one is played whole up to its share of them."""
 PLAYED_SHARE = 400
 """The same for one SM's share of blocks of one class, which then stands for the grid."""
+SHARE_SMS = 4
+"""SMs at most that play such a share side by side, so that they may fall out of step, as long as it stays so short."""
 SHARE_ROUNDS = 1
 """Rounds of an SM's share that are played of blocks without loops, before those that come out even."""
 IN_STEP_WAVES = 1
@@ -150,12 +152,12 @@ class FastGrid:
         """Replay `generations` rounds of `resident` such blocks on one SM of `active`."""
         return self._played(repeats, resident, resident * generations, active)
 
-    def _played(self, repeats: NDArray[np.int64], resident: int, blocks: int, active: float) -> Played:
-        """Replay `blocks` such blocks, `resident` at a time, on one SM of `active`."""
-        key = (repeats.tobytes(), resident, blocks, active)
+    def _played(self, repeats: NDArray[np.int64], resident: int, blocks: int, active: float, sms: int = 1) -> Played:
+        """Replay `blocks` such blocks on each of `sms` SMs, `resident` at a time, that stand for `active`."""
+        key = (repeats.tobytes(), resident, blocks, active, sms)
         if key not in self.plays:
-            program = self.compiled(active)
-            self.plays[key] = play(program, 1, resident, repeat(program.block(self.runs(repeats)), blocks))
+            program = self.compiled(active / sms)
+            self.plays[key] = play(program, sms, resident, repeat(program.block(self.runs(repeats)), blocks * sms))
         return self.plays[key]
 
     def period(self, segment: int, resident: int, active: float) -> float:
@@ -277,13 +279,15 @@ class FastGrid:
         takes with the memory to itself, or what the memory needs for all.
         """
         repeats, warpgroups = self.kernel.repeats[0].reshape(-1), self.kernel.warpgroups
-        share, later = -(-blocks // self.sms), 0
+        share, later, sms = -(-blocks // self.sms), 0, 1
         if int(repeats.max()) == 1 and not self.beyond.any():
             later = max(0, share // resident - SHARE_ROUNDS)
-        elif int(repeats.sum()) * warpgroups * share > PLAYED_SHARE:
+        elif (work := int(repeats.sum()) * warpgroups * share) > PLAYED_SHARE:
             return None
-        played = self._played(repeats, resident, share - later * resident, blocks / share)
-        time, waited = float(played.time), float(played.waited)
+        else:
+            sms = min(SHARE_SMS, blocks // share, PLAYED_SHARE // work)
+        played = self._played(repeats, resident, share - later * resident, blocks / share, sms)
+        time, waited = float(played.time), played.waited / sms
         if later:
             more_time, more_waited = self._later_round(repeats, resident)
             time, waited = time + later * more_time, waited + later * more_waited
