@@ -187,6 +187,8 @@ class FastGrid:
     @cached_property
     def alike(self) -> list[NDArray[np.int64]]:
         """Classes of which the same is played, group by group."""
+        if len(self.clipped) == 1:
+            return [np.zeros(1, dtype=np.int64)]
         _, group = np.unique(self.clipped @ _weights(self.clipped.shape[1]), return_inverse=True)
         order = np.argsort(group, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)

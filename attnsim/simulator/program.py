@@ -111,20 +111,22 @@ def compile_kernel(
     """
     if alone is not None and sharers == 1.0:
         return alone
-    names = tuple(dict.fromkeys(op.tensor for segment in kernel.segments for op in segment.ops))
-    number = {name: index for index, name in enumerate(names)}
 
-    def step(op: TileOp, known: Step | None) -> Step:
-        if known is not None and op.kind not in ("load", "store"):
-            return known
+    def compiled(op: TileOp, tensor: int) -> Step:
         miss = misses.get((op.kind == "store", op.tensor), 1.0)
-        return compile_op(op, costs, miss, sharers, number[op.tensor], kernel.multicast)
+        return compile_op(op, costs, miss, sharers, tensor, kernel.multicast)
 
-    before = alone.segments if alone is not None else repeat(repeat(None))
-    segments = tuple(
-        tuple(step(op, known) for op, known in zip(segment.ops, steps, strict=False))
-        for segment, steps in zip(kernel.segments, before, strict=False)
-    )
+    if alone is not None:
+        segments = tuple(
+            tuple(
+                [one if one[4] is NO_COPY else compiled(op, one[1]) for op, one in zip(segment.ops, known, strict=True)]
+            )
+            for segment, known in zip(kernel.segments, alone.segments, strict=True)
+        )
+        return Program(segments, alone.tensors, alone.warpgroups)
+    names = tuple(dict.fromkeys([op.tensor for segment in kernel.segments for op in segment.ops]))
+    number = {name: index for index, name in enumerate(names)}
+    segments = tuple(tuple([compiled(op, number[op.tensor]) for op in segment.ops]) for segment in kernel.segments)
     return Program(segments, names, kernel.warpgroups)
 
 

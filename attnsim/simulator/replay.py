@@ -189,9 +189,8 @@ def _replay_kernel(
         compiled = cache(partial(compile_kernel, kernel, item.costs, misses, alone=program))
         launches = tuple((launch.classes.tobytes(), launch.times) for launch in kernel.launches)
         same = (program.segments, program.warpgroups, kernel.repeats.tobytes(), launches, slots)
-        if same not in grids:
-            grids[same] = FastGrid(kernel, compiled, gpu.sm.count, slots).time(part)
-        grid = grids[same]
+        grid = grids.get(same) or FastGrid(kernel, compiled, gpu.sm.count, slots).time(part)
+        grids[same] = grid
     return KernelReplay(
         name=kernel.name,
         time_s=grid.time_ps / PS,
