@@ -232,8 +232,10 @@ def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
     compute = (max(tensor, vector) + costs.interference * min(tensor, vector)) / gpu.sm.count
     waves = kernel.blocks / slots
     ragged = -(-kernel.blocks // slots) / waves if not kernel.persistent and waves < 8 else 1.0
-    latency = (steps * costs.step + kernel.blocks * costs.block) / slots
-    return max((compute + latency) * ragged, kernel.total("bytes") * costs.l2_byte) / PS
+    # A warpgroup's latency hides under what the others do meanwhile.
+    groups = slots / gpu.sm.count * kernel.warpgroups
+    hidden = max(compute, compute / groups + steps * costs.step / slots)
+    return max((hidden + kernel.blocks * costs.block / slots) * ragged, kernel.total("bytes") * costs.l2_byte) / PS
 
 
 def _check_paths(record: Implementation, schedule: Schedule, gpu: Gpu) -> None:

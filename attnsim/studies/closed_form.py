@@ -2,9 +2,9 @@
 
 The estimate is the one that sorts tiles before they are replayed (``attnsim.api.building``), with whole columns in
 place of one schedule: the busiest of the tensor and the vector units, slowed by the other as the replay would, the
-latencies of inner steps and blocks shared by the residents of an SM, whole waves, and no faster than the L2 or the HBM
-as a whole (the roofline of Williams, Waterman and Patterson, CACM 52(4), 2009, at fitted rates); then launches. What it
-leaves out is in :mod:`attnsim.studies.uncertainty`.
+latencies of inner steps as far as the other warpgroups of an SM do not hide them, those of blocks, whole waves, and no
+faster than the L2 or the HBM as a whole (the roofline of Williams, Waterman and Patterson, CACM 52(4), 2009, at fitted
+rates); then launches. What it leaves out is in :mod:`attnsim.studies.uncertainty`.
 """
 
 from __future__ import annotations
@@ -120,12 +120,15 @@ def estimate(
     busy = np.maximum(tensor, vector) + of.fitted("interference") * np.minimum(tensor, vector)
     slots = sms * of.plan("blocks_per_sm")
     waves = work.blocks / slots
-    latency = (work.steps * of.fitted("step_clks") + work.blocks * of.fitted("block_clks")) * clk / slots
+    step = work.steps * of.fitted("step_clks") * clk / slots
+    block = work.blocks * of.fitted("block_clks") * clk / slots
     split, persistent = of.plan("split"), of.main("persistent")
     whole = np.where(
         (split > 0) | (persistent > 0) & (waves > 1) | (waves >= RAGGED_WAVES), 1.0, np.ceil(waves) / waves
     )
-    compute = (busy / sms + latency) * whole
+    # A warpgroup's latency hides under what the others do meanwhile.
+    groups = of.plan("blocks_per_sm") * of.main("warpgroups")
+    compute = (np.maximum(busy / sms, busy / sms / groups + step) + block) * whole
     l2_s = 1 / (gpu["l2.bandwidth"] * of.gpu("l2_fraction"))
     share = of.gpu("hbm_fraction")  # 0 where nothing was fitted
     share = np.where(share > 0, share, gpu["hbm.achievable_fraction"])
