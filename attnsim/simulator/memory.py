@@ -57,13 +57,15 @@ def traffic(
         One tuple per kernel.
     """
     capacity = gpu.l2.capacity_bytes * (capacity_fraction if gpu.l2.partitions > 1 else 1.0)
-    footprint = sum({use.tensor: use.unique_bytes for kernel in kernels for use in kernel.uses}.values())
+    unique = [{use.tensor: use.unique_bytes for use in kernel.uses} for kernel in kernels]
+    footprint = sum({tensor: size for sizes in unique for tensor, size in sizes.items()}.values())
+    found = kept(footprint, capacity) if warm else 0.0
     passed = 0  # bytes through the cache so far
     touched: dict[str, int] = {}
     out = []
-    for kernel, running in zip(kernels, slots, strict=True):
+    for kernel, running, sizes in zip(kernels, slots, unique, strict=True):
         requested = kernel.requested()
-        own = sum({use.tensor: use.unique_bytes for use in kernel.uses}.values())
+        own = sum(sizes.values())
         lost = 1 - kept(_span(kernel, running), capacity)
         written_here = {use.tensor for use in kernel.uses if use.written}
         rows = []
@@ -72,20 +74,19 @@ def traffic(
             if asked == 0:
                 continue
             if use.written:
-                absorbed = kept(footprint, capacity) if warm else 0.0
-                hbm = min(use.unique_bytes, asked) * (1 - absorbed) + max(0, asked - use.unique_bytes) * lost
+                hbm = min(use.unique_bytes, asked) * (1 - found) + max(0, asked - use.unique_bytes) * lost
             else:
                 if use.tensor in touched:
                     first = 1 - kept(passed - touched[use.tensor] + own, capacity)
                 elif use.tensor in written_here and not use.in_place:
                     first = lost
                 else:
-                    first = 1 - kept(footprint, capacity) if warm else 1.0
+                    first = 1 - found
                 waves = use.passes_per_block * max(1.0, use.sharers / running)
                 hbm = min(use.unique_bytes * (first + (waves - 1) * lost), asked)
             rows.append(Traffic(use.tensor, use.written, asked, hbm))
         passed += own
-        touched |= {use.tensor: passed for use in kernel.uses}
+        touched |= dict.fromkeys(sizes, passed)
         out.append(tuple(rows))
     return tuple(out)
 

@@ -185,12 +185,12 @@ def _replay_kernel(
     if mode == "exact":
         grid = play_exact(kernel, program, gpu.sm.count, slots)
     else:
-        # Kernels that cost the same (copies, passes over one matrix) take the same time: play one of them.
-        compiled = cache(partial(compile_kernel, kernel, item.costs, misses, alone=program))
         launches = tuple((launch.classes.tobytes(), launch.times) for launch in kernel.launches)
         same = (program.segments, program.warpgroups, kernel.repeats.tobytes(), launches, slots)
-        grid = grids.get(same) or FastGrid(kernel, compiled, gpu.sm.count, slots).time(part)
-        grids[same] = grid
+        if (known := grids.get(same)) is None:
+            compiled = cache(partial(compile_kernel, kernel, item.costs, misses, alone=program))
+            known = grids[same] = FastGrid(kernel, compiled, gpu.sm.count, slots).time(part)
+        grid = known  # kernels that cost the same (copies, passes over one matrix) take the same time
     return KernelReplay(
         name=kernel.name,
         time_s=grid.time_ps / PS,
