@@ -117,18 +117,18 @@ def estimate(
     smem_s = work.smem_bytes * clk / gpu["sm.shared_memory_bandwidth"]
     tensor = np.maximum(work.flops * flop + of.fitted("smem_exposed") * smem_s, smem_s)
     vector = exp_s + fp32_s
-    busy = np.maximum(tensor, vector) + of.fitted("interference") * np.minimum(tensor, vector)
+    busy = (np.maximum(tensor, vector) + of.fitted("interference") * np.minimum(tensor, vector)) / sms
     slots = sms * of.plan("blocks_per_sm")
     waves = work.blocks / slots
-    step = work.steps * of.fitted("step_clks") * clk / slots
-    block = work.blocks * of.fitted("block_clks") * clk / slots
+    clk_of_slot = clk / slots
+    step = work.steps * of.fitted("step_clks") * clk_of_slot
+    block = work.blocks * of.fitted("block_clks") * clk_of_slot
     split, persistent = of.plan("split"), of.main("persistent")
     whole = np.where(
         (split > 0) | (persistent > 0) & (waves > 1) | (waves >= RAGGED_WAVES), 1.0, np.ceil(waves) / waves
     )
     # A warpgroup's latency hides under what the others do meanwhile.
-    groups = of.plan("blocks_per_sm") * of.main("warpgroups")
-    compute = (np.maximum(busy / sms, busy / sms / groups + step) + block) * whole
+    compute = (np.maximum(busy, busy / of.plan("groups") + step) + block) * whole
     l2_s = 1 / (gpu["l2.bandwidth"] * of.gpu("l2_fraction"))
     share = of.gpu("hbm_fraction")  # 0 where nothing was fitted
     share = np.where(share > 0, share, gpu["hbm.achievable_fraction"])

@@ -74,6 +74,11 @@ class Plan:
     lanes_per_exp: float
     steps_per_flop: float
 
+    @property
+    def groups(self) -> int:
+        """Warpgroups on an SM."""
+        return self.blocks_per_sm * self.main.warpgroups
+
 
 def plan(asked: Question) -> Plan:
     """The plan of the group that a question belongs to.
