@@ -198,3 +198,14 @@ def test_sparse_time_grows_with_n_and_dense_time_with_its_square(mask: Mask) -> 
     dense = [played(flash.build(Workload(1, 12, n, 64), A100, None), A100).time_s for n in lengths]
     slopes = [np.polyfit(np.log(lengths), np.log(times), 1)[0] for times in (sparse, dense)]
     assert slopes == pytest.approx([1.0, 2.0], abs=0.1)
+
+
+@pytest.mark.parametrize("change", [("sm.count", "216"), ("tensor.bf16", "4096"), ("hbm.bandwidth", "4 TB/s")])
+def test_a_better_gpu_is_never_given_a_worse_tile(change: tuple[str, str]) -> None:
+    """Rows of global tokens see every key: with more SMs they decide, and tall tiles would make them longer."""
+    w = Workload(1, 12, 16384, 64, mask=Mask.longformer(512, 16))
+    better = A100.replace(*change)
+    before, after = (played(FUSED.build(w, gpu, None), gpu).time_s for gpu in (A100, better))
+    assert after < 1.01 * before
+    tall = played(FUSED.build(w, better, (128, 64)), better).time_s
+    assert after < 1.01 * tall

@@ -122,32 +122,42 @@ def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> 
     return min(able, key=lambda tile: _least_clks(w, gpu, tile)) if len(able) > 1 else able[0]
 
 
-def _least_clks(w: Workload, gpu: Gpu, tile: SparseTile) -> float:
-    """SM clocks of a head's visits, when the busiest of tensor cores, L2 and shared memory is all that limits them.
+def _least_clks(w: Workload, gpu: Gpu, tile: SparseTile) -> tuple[float, float]:
+    """Clocks of the grid, and of its visits spread over all SMs.
 
-    Where an SM holds fewer than two warps for each of its schedulers, exponentials and products of different warps
-    cannot run side by side, and time grows as warps are missing.
+    The busiest of tensor cores, L2 and shared memory is all that limits a visit. Where an SM holds fewer than two warps
+    for each of its schedulers, exponentials and products of different warps cannot run side by side, and time grows as
+    warps are missing. The grid is not done before its longest row tile (that of a global token sees every key), whose
+    products and exponentials follow one another.
     """
-    visits = _visits(w, tile)
+    visits, longest = _visits(w, tile)
     rate = gpu.tensor_flops_per_clk(w.dtype) * gpu.tensor.mma_sync_fraction
     l2 = gpu.l2.bandwidth_bytes_per_s / gpu.clock.sustained_hz / gpu.sm.count
     row = tile.head_dim * w.element_bytes
+    products = 4 * tile.rows * tile.keys * tile.head_dim / rate
     step = max(
-        4 * tile.rows * tile.keys * tile.head_dim / rate,
+        products,
         2 * tile.keys * row / l2,
         (2 * tile.warps * tile.keys + tile.rows) * row / gpu.sm.shared_memory_bytes_per_clk,
     )
     blocks = gpu.sm.shared_memory_bytes // (tile.shared_memory_bytes + gpu.sm.shared_memory_reserved_bytes)
     warps = tile.warps * max(1, min(blocks, tile.residents))
-    return visits * step * max(1.0, 2 * gpu.sm.warp_schedulers / warps)
+    together = w.batch * w.heads_q * visits * step * max(1.0, 2 * gpu.sm.warp_schedulers / warps) / gpu.sm.count
+    return max(together, longest * (products + tile.rows * tile.keys / gpu.sm.exp_per_clk)), together
 
 
-def _visits(w: Workload, tile: SparseTile) -> int:
-    """Visits of a head's row tiles: of tall tiles from the counts of those half as tall, which are made anyway."""
+def _visits(w: Workload, tile: SparseTile) -> tuple[int, int]:
+    """Visits of a head's row tiles, and those of the longest.
+
+    Of tall tiles they follow from the counts of those half as tall, which are made anyway; the longest of these stands
+    for the longest of those.
+    """
     half = tile.rows // 2
     if half % tile.keys:
-        return int(counts_of(w, tile).visits.sum())
-    return tile_counts(w.mask, w.seq_q, w.seq_kv, half, tile.keys).visits_in_pairs
+        counts = counts_of(w, tile)
+        return int(counts.visits.sum()), int(counts.visits.max())
+    counts = tile_counts(w.mask, w.seq_q, w.seq_kv, half, tile.keys)
+    return counts.visits_in_pairs, int(counts.visits.max())
 
 
 def counts_of(w: Workload, tile: SparseTile) -> TileCounts:
