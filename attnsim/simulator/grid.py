@@ -27,7 +27,7 @@ wait for, or less, are played as often as they are run."""
 PERIOD_TURNS = 2
 """Further turns it plays to find the period."""
 DISPATCHED_WAVES, DISPATCHED_BLOCKS = 24, 6000
-"""Waves, and blocks, handed out one by one at most; a longer launch repeats its pattern at the rate found."""
+"""Waves, and blocks, handed out one by one at most; what is left of a longer launch, slots share evenly."""
 PLAYED_IN_FULL = 4500
 """Segment executions by a warpgroup, in a grid of unequal blocks, that the fast mode plays whole: tails decide it."""
 EQUAL_PLAYED_IN_FULL = 500
@@ -341,10 +341,8 @@ class FastGrid:
         Whether SMs stay in step (FlashAttention-1, whose bursts of K and V bring them back) or not is then played, not
         assumed.
         """
-        program = self.compiled(self.sms / THINNED_SMS)
-        block = program.block(self.runs(self.kernel.repeats[block_class].reshape(-1)))
-        size = THINNED_SMS * resident
-        ends = sorted(play(program, THINNED_SMS, resident, repeat(block, size * THINNED_ROUNDS)).ends)
+        repeats, size = self.kernel.repeats[block_class].reshape(-1), THINNED_SMS * resident
+        ends = sorted(self._played(repeats, resident, resident * THINNED_ROUNDS, self.sms, THINNED_SMS).ends)
         return (ends[-1] - ends[-1 - 2 * size]) / 2
 
     def _mixing(self, alone: NDArray[np.float64], resident: int) -> float:
