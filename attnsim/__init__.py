@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from attnsim.api.crossover import crossover
     from attnsim.api.explaining import Explanation, explain
     from attnsim.api.layer import attention_share, layer
-    from attnsim.models.energy import energy
+    from attnsim.api.trust import Trust
     from attnsim.models.errors import InputError
-    from attnsim.models.gpu import Gpu
-    from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
-    from attnsim.models.mask import Mask
-    from attnsim.models.model import Model
-    from attnsim.models.model_files import builtin_model_ids, load_model
-    from attnsim.models.workload import Workload
+    from attnsim.models.hardware.energy import energy
+    from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+    from attnsim.models.hardware.gpu import Gpu
+    from attnsim.models.llm.files import builtin_model_ids, load_model
+    from attnsim.models.llm.model import Model
+    from attnsim.models.mask.mask import Mask
+    from attnsim.models.question.workload import Workload
     from attnsim.plots import pictures as plot
-    from attnsim.validation.trust import Trust
 
     __version__: str
 
@@ -63,24 +63,24 @@ __all__ = [
 
 _HOMES = {
     "Explanation": "attnsim.api.explaining",
-    "Gpu": "attnsim.models.gpu",
+    "Gpu": "attnsim.models.hardware.gpu",
     "InputError": "attnsim.models.errors",
-    "Mask": "attnsim.models.mask",
-    "Model": "attnsim.models.model",
+    "Mask": "attnsim.models.mask.mask",
+    "Model": "attnsim.models.llm.model",
     "Prediction": "attnsim.api",
-    "Trust": "attnsim.validation.trust",
-    "Workload": "attnsim.models.workload",
+    "Trust": "attnsim.api.trust",
+    "Workload": "attnsim.models.question.workload",
     "attention_share": "attnsim.api.layer",
     "breakeven": "attnsim.api.breakeven",
-    "builtin_gpu_ids": "attnsim.models.gpu_files",
-    "builtin_model_ids": "attnsim.models.model_files",
+    "builtin_gpu_ids": "attnsim.models.hardware.files",
+    "builtin_model_ids": "attnsim.models.llm.files",
     "compare": "attnsim.api",
     "crossover": "attnsim.api.crossover",
-    "energy": "attnsim.models.energy",
+    "energy": "attnsim.models.hardware.energy",
     "explain": "attnsim.api.explaining",
     "layer": "attnsim.api.layer",
-    "load_gpu": "attnsim.models.gpu_files",
-    "load_model": "attnsim.models.model_files",
+    "load_gpu": "attnsim.models.hardware.files",
+    "load_model": "attnsim.models.llm.files",
     "predict": "attnsim.api",
     "predict_table": "attnsim.api",
 }

@@ -26,13 +26,13 @@ from joblib import Parallel, delayed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from attnsim.models.calibration import Numbers
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import IMPLEMENTATIONS, find_implementation
-from attnsim.models.mask import Mask
-from attnsim.models.registry import MECHANISMS
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
+from attnsim.models.mask.mask import Mask
+from attnsim.models.mechanisms import MECHANISMS
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.grid import PLAYED_IN_FULL
 from attnsim.simulator.replay import Cache, KernelReplay, replay
 from benchmarks.speed import answerable, at_length

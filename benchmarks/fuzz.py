@@ -51,14 +51,14 @@ def readers() -> tuple[Reader, ...]:
     """Every reader of the package."""
     from attnsim.api.tables import predict_table
     from attnsim.kernels.gpu.records import Records
-    from attnsim.models.case_table import read_cases, read_table
-    from attnsim.models.gpu_files import load_gpu
-    from attnsim.models.huggingface import import_config
-    from attnsim.models.import_hardware import import_hardware
-    from attnsim.models.mask import Mask
-    from attnsim.models.model_files import load_model
+    from attnsim.models.hardware.files import load_gpu
+    from attnsim.models.hardware.importing import import_hardware
+    from attnsim.models.llm.files import load_model
+    from attnsim.models.llm.huggingface import import_config
+    from attnsim.models.mask.mask import Mask
+    from attnsim.models.question.case_file import read_cases, read_table
     from attnsim.studies.study_file import read_study
-    from attnsim.validation.counters import read_counters
+    from attnsim.validation.measuring.counters import read_counters
 
     def predicted(path: Path) -> object:
         frame = read_table(path).head(2)

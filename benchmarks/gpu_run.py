@@ -36,8 +36,8 @@ from attnsim.kernels.gpu.measuring import correctness_points, machine_points, nu
 from attnsim.kernels.gpu.prepared import inputs, prepare
 from attnsim.kernels.gpu.records import Point, Records
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 
 HERE = Path(__file__).resolve().parent
 STEPS = ("machine", "correct", "flash", "decode", "sparse", "probe", "rest", "interpreter", "sanitizer", "counters")

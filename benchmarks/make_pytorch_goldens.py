@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.mask import Mask
+from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import visible
 
 GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden" / "pytorch_sdpa.npz"

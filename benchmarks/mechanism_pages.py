@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attnsim.api.explaining import played_by
-from attnsim.models.cost import Cost, cost_of
+from attnsim.models.closed_forms.cost import Cost, cost_of
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.registry import MECHANISMS, Algorithm
-from attnsim.models.schedule import Schedule
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.mechanisms import MECHANISMS, Algorithm
+from attnsim.models.schedule.schedule import Schedule
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "mechanisms"
 GPUS = ("a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb")

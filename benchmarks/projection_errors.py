@@ -15,9 +15,9 @@ from pathlib import Path
 import pandas as pd
 
 from attnsim.api.layer import gemm_numbers
-from attnsim.models.algorithms.projection import Product
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.layer import Step, step_schedule
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.frameworks.projection import Product
+from attnsim.models.llm.layer import Step, step_schedule
 from attnsim.simulator.replay import replay
 
 TABLES = {

@@ -205,15 +205,15 @@ def hypothetical_markdown(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _hypothetical() -> str:
     """The table, "" where the package with the serving rows is not installed."""
-    from attnsim.validation import aiconfigurator
-    from attnsim.validation.hypothetical import errors
+    from attnsim.validation.checking.hypothetical import errors
+    from attnsim.validation.measured import aiconfigurator
 
     return hypothetical_markdown(errors()) if aiconfigurator.available() else ""
 
 
 def _deviations() -> str:
     sys.path.insert(0, str(REPOSITORY))
-    from attnsim.validation.deviations import markdown
+    from attnsim.validation.checking.deviations import markdown
 
     return markdown()
 
@@ -224,7 +224,7 @@ def _percent(error: float) -> str:
 
 def _accuracy() -> str:
     sys.path.insert(0, str(REPOSITORY))
-    from attnsim.validation.accuracy import accuracy_table
+    from attnsim.validation.checking.accuracy import accuracy_table
 
     return accuracy_markdown(accuracy_table())
 

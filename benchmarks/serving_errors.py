@@ -15,10 +15,10 @@ from functools import partial
 import numpy as np
 from joblib import Parallel, delayed
 
-from attnsim.models.calibration import choose
-from attnsim.models.implementations import IMPLEMENTATIONS
-from attnsim.validation import aiconfigurator
-from attnsim.validation.datasets import Row
+from attnsim.models.calibrations.calibration import choose
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.validation.measured import aiconfigurator
+from attnsim.validation.measured.datasets import Row
 
 Cell = tuple[str, str, str, str, bool]
 """Framework, GPU, implementation, kind of table, whether there is a window."""

@@ -29,23 +29,23 @@ import pandas as pd
 
 from attnsim.api.building import peak_bytes
 from attnsim.api.choosing import under_pattern
-from attnsim.models.calibration import choose
-from attnsim.models.cost import ShapeTable, cost_of, costs
+from attnsim.models.calibrations.calibration import choose
+from attnsim.models.closed_forms.cost import ShapeTable, cost_of, costs
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementation import Implementation
-from attnsim.models.implementations import (
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import (
     IMPLEMENTATIONS,
     check_runs,
     default_implementation,
     find_implementation,
 )
-from attnsim.models.mask import Mask
-from attnsim.models.registry import MECHANISMS, Algorithm
-from attnsim.models.schedule import Schedule
-from attnsim.models.tile_counts import tile_counts
-from attnsim.models.workload import Workload
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.tile_counts import tile_counts
+from attnsim.models.mechanisms import MECHANISMS, Algorithm
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import Mode, replay
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import statistics
 
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 from attnsim.studies.search import search_tiles
 
 GPUS = ("a100-sxm4-80gb", "h100-sxm5-80gb", "l40s")

@@ -82,8 +82,8 @@ def _commands(group: object, before: tuple[str, ...] = ("attnsim",)) -> list[tup
 
 def errors_page() -> str:
     """Errors on held-out measurements, by source and implementation, as the README shows them."""
-    from attnsim.validation.accuracy import accuracy_table, held_out_errors
-    from attnsim.validation.held_out import held_out_predictions
+    from attnsim.validation.checking.accuracy import accuracy_table, held_out_errors
+    from attnsim.validation.fitting.held_out import held_out_predictions
 
     rows = accuracy_table(held_out_errors(held_out_predictions()))
     columns = list(rows[0])

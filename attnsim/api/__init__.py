@@ -3,6 +3,6 @@
 from attnsim.api.answering import compare, predict
 from attnsim.api.prediction import Prediction
 from attnsim.api.tables import predict_table
-from attnsim.models.registry import ALGORITHMS
+from attnsim.models.mechanisms import ALGORITHMS
 
 __all__ = ["ALGORITHMS", "Prediction", "compare", "predict", "predict_table"]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from attnsim.api.approximation import approximation_errors
 from attnsim.api.building import peak_bytes, play, tunable
 from attnsim.api.choosing import (
     Conditions,
@@ -18,23 +19,22 @@ from attnsim.api.choosing import (
     without_window,
 )
 from attnsim.api.prediction import Prediction
-from attnsim.models.calibration import Chosen, choose
-from attnsim.models.cost import needed_work
+from attnsim.api.trust import assess
+from attnsim.models.calibrations.calibration import Chosen, choose
+from attnsim.models.closed_forms.cost import needed_work
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import shown
-from attnsim.models.implementation import Implementation
-from attnsim.models.implementations import (
+from attnsim.models.hardware.figure import shown
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import (
     IMPLEMENTATIONS,
     default_implementation,
     find_implementation,
 )
-from attnsim.models.registry import ALGORITHMS, Algorithm
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.mechanisms import ALGORITHMS, Algorithm
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import Replay
-from attnsim.validation.approximation import approximation_errors
-from attnsim.validation.trust import assess
 
 LIKE = {name: record.like for name, record in IMPLEMENTATIONS.items()}
 
@@ -88,7 +88,7 @@ def predict(
 
     Examples
     --------
-    >>> from attnsim.models.mask import Mask
+    >>> from attnsim.models.mask.mask import Mask
     >>> question = Workload(batch=1, heads_q=32, seq_q=8192, head_dim=128, heads_kv=8, mask=Mask.causal())
     >>> predict(question, "h100-sxm5-80gb").implementation
     'flash_attn_v3'

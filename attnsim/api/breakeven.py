@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from attnsim.api.answering import LIKE, predict
 from attnsim.api.choosing import read_conditions, read_gpu
 from attnsim.api.prediction import Prediction
-from attnsim.models.algorithms.sparse_tiles import choose_tile, counts_of
-from attnsim.models.block_patterns import Random
-from attnsim.models.calibration import choose
+from attnsim.models.calibrations.calibration import choose
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import nearest, shown
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.figure import nearest, shown
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.own.sparse_tiles import choose_tile, counts_of
+from attnsim.models.mask.block_patterns import Random
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 
 BLOCK = 64
 """Tokens of a block of the patterns: BigBird's, and the smallest tile of the kernel."""

@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from attnsim.api.choosing import Conditions
-from attnsim.models.algorithms.flash import flash_peak_bytes, padded
-from attnsim.models.algorithms.naive import FORMS
-from attnsim.models.algorithms.naive import peak_memory_bytes as naive_peak_bytes
-from attnsim.models.algorithms.own_naive import peak_memory_bytes as own_naive_peak_bytes
-from attnsim.models.calibration import Numbers
+from attnsim.models.calibrations.calibration import Numbers
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu, Sm
-from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
-from attnsim.models.implementation import Implementation, Shape, Staged
-from attnsim.models.occupancy import occupancy
-from attnsim.models.retune import KEYS, ROWS, accumulators_that_fit
-from attnsim.models.schedule import Kernel, Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.gpu import Gpu, Sm
+from attnsim.models.implementations.frameworks.naive import FORMS
+from attnsim.models.implementations.frameworks.naive import peak_memory_bytes as naive_peak_bytes
+from attnsim.models.implementations.fused.fits import KEYS, ROWS, accumulators_that_fit
+from attnsim.models.implementations.fused.forward import flash_peak_bytes, padded
+from attnsim.models.implementations.implementation import Implementation, Shape, Staged
+from attnsim.models.implementations.own.naive import peak_memory_bytes as own_naive_peak_bytes
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.occupancy import occupancy
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.machine import PS, machine
 from attnsim.simulator.replay import Replay, replay
 
@@ -210,7 +210,7 @@ def _main(schedule: Schedule) -> Kernel:
 
 
 def _in_registers(schedule: Schedule, w: Workload, gpu: Gpu, shape: Shape) -> bool:
-    """Whether the fp32 accumulators of O and S fit the registers, as `attnsim.models.retune.fits`."""
+    """Whether the fp32 accumulators of O and S fit the registers; not the same sum as the retuned tiles' `fits`."""
     main = _main(schedule)
     threads = main.warpgroups * 128 if main.path == "wgmma" else main.threads  # loading warps hold none
     accumulators = shape[0] * (padded(w.head_dim_v) + shape[1]) // threads

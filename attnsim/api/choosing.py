@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import nearest, shown
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementation import Implementation
-from attnsim.models.implementations import (
+from attnsim.models.hardware.figure import nearest, shown
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import (
     check_runs,
     default_implementation,
     find_implementation,
     runs_on,
 )
-from attnsim.models.mask import Mask
-from attnsim.models.registry import ALGORITHMS, MECHANISMS, Algorithm, find_algorithm
-from attnsim.models.workload import Workload
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.mask.mask import Mask
+from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Algorithm, find_algorithm
+from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import Cache, LaunchMode, Mode
 
 FEW_QUERIES = 64

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.answering import asked_of, predict
 from attnsim.api.choosing import choose_implementation, read_algorithm, read_gpu
-from attnsim.models.cost import needed_work
+from attnsim.models.closed_forms.cost import needed_work
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.workload import LARGEST, Workload
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.question.workload import LARGEST, Workload
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,17 +10,17 @@ from attnsim.api.building import play
 from attnsim.api.choosing import Conditions, choose_implementation, read_conditions, read_gpu, under_pattern
 from attnsim.api.levers import Lever, Turn, levers, turn
 from attnsim.api.prediction import Prediction
-from attnsim.models.calibration import choose
-from attnsim.models.cost import Cost, cost_of
+from attnsim.models.calibrations.calibration import choose
+from attnsim.models.closed_forms.cost import Cost, cost_of
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import nearest, shown
-from attnsim.models.implementation import Implementation
-from attnsim.models.implementations import IMPLEMENTATIONS, runs_on
-from attnsim.models.occupancy import block_limits
-from attnsim.models.registry import ALGORITHMS, MECHANISMS, Algorithm, find_algorithm
-from attnsim.models.schedule import Kernel, Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.figure import nearest, shown
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Algorithm, find_algorithm
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.occupancy import block_limits
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.replay import KernelReplay, Replay
 
 
@@ -144,7 +144,7 @@ def explain(
     gpu, implementation, tiles, tile, mode, cache, launch
         As for `predict`.
     mechanism : str
-        One of `attnsim.models.registry.MECHANISMS` that has kernels.
+        One of `attnsim.models.mechanisms.MECHANISMS` that has kernels.
 
     Raises
     ------

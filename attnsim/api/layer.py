@@ -10,16 +10,16 @@ from attnsim.api.answering import predict
 from attnsim.api.choosing import Conditions, read_conditions, read_gpu
 from attnsim.api.layer_prediction import ATTENTION, LayerPart, LayerPrediction, total
 from attnsim.api.prediction import Prediction
-from attnsim.models.calibration import Numbers, choose, widths
+from attnsim.api.trust import ELSEWHERE, Trust
+from attnsim.models.calibrations.calibration import Numbers, choose, widths
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import shown
-from attnsim.models.layer import Direction, Step, step_schedule, steps
-from attnsim.models.model import Model
-from attnsim.models.model_files import load_model
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.figure import shown
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.llm.files import load_model
+from attnsim.models.llm.layer import Direction, Step, step_schedule, steps
+from attnsim.models.llm.model import Model
+from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
-from attnsim.validation.trust import ELSEWHERE, Trust
 
 GEMM_NUMBERS = {"tensor_efficiency": 0.95, "l2_fraction": 1.0}
 """Numbers of projections that no calibration holds.
@@ -48,9 +48,10 @@ def layer(
     cache: str = "cold",
     launch: str = "stream",
 ) -> LayerPrediction:
-    """Predict one attention layer: projections, rotary embedding and attention (:mod:`attnsim.models.layer`).
+    """Predict one attention layer: projections, rotary embedding and attention (:mod:`attnsim.models.llm.layer`).
 
-    Projections are cuBLAS-like GEMMs (:mod:`attnsim.models.algorithms.projection`) on the same simulator. They have
+    Projections are cuBLAS-like GEMMs (:mod:`attnsim.models.implementations.frameworks.projection`) on the same
+    simulator. They have
     no calibration: numbers are priors, those of :data:`GEMM_NUMBERS` and what was fitted of the GPU's HBM and launches.
 
     Parameters

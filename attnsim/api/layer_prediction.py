@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from attnsim.api.prediction import Prediction
-from attnsim.models.model import Model
-from attnsim.models.workload import Workload
-from attnsim.validation.trust import Trust
+from attnsim.api.trust import Trust
+from attnsim.models.llm.model import Model
+from attnsim.models.question.workload import Workload
 
 ATTENTION = "attention"
 

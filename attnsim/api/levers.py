@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import field_of, get_value
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.figure import field_of, get_value
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import UNITS, Replay
 
 BETTER = 2.0

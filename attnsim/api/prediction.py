@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from attnsim.models.workload import Workload
-from attnsim.validation.approximation import ApproximationError
-from attnsim.validation.trust import Trust
+from attnsim.api.approximation import ApproximationError
+from attnsim.api.trust import Trust
+from attnsim.models.question.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

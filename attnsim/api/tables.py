@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, TypeVar
 from attnsim.api.answering import predict
 from attnsim.api.choosing import read_conditions
 from attnsim.api.prediction import Prediction
-from attnsim.models.case_table import Case, parse_row
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import nearest, shown
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementation import Implementation
-from attnsim.models.implementations import find_implementation
-from attnsim.models.registry import ALGORITHMS
-from attnsim.models.workload import Workload
-from attnsim.validation.datasets import workload_of
+from attnsim.models.hardware.figure import nearest, shown
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.mechanisms import ALGORITHMS
+from attnsim.models.question.case_row import Case, parse_row, workload_of
+from attnsim.models.question.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +67,7 @@ def predict_table(
     Parameters
     ----------
     frame : pandas.DataFrame
-        As read by `attnsim.models.case_table.read_table`.
+        As read by `attnsim.models.question.case_file.read_table`.
     tiles : {"shipped", "retuned"}
     mode : {"fast", "exact"}
     processes : int

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from attnsim.api.building import peak_bytes, shipped
 from attnsim.api.choosing import choose_implementation, read_algorithm, read_conditions, read_gpu, without_window
-from attnsim.models.calibration import choose
+from attnsim.models.calibrations.calibration import choose
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.implementations import IMPLEMENTATIONS
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.question.workload import Workload
 from attnsim.simulator.trace import Trace
 from attnsim.simulator.trace import trace as play
 

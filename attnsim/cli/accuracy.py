@@ -23,7 +23,7 @@ def accuracy(
     if claims:
         _claims(json)
         return
-    from attnsim.validation.accuracy import accuracy_table, constants, held_out_errors, targets_table
+    from attnsim.validation.checking.accuracy import accuracy_table, constants, held_out_errors, targets_table
 
     found = held_out_errors()
     summary, errors, numbers = targets_table(found), accuracy_table(found), constants()
@@ -46,7 +46,7 @@ def _percent(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _claims(json: bool) -> None:
-    from attnsim.validation.claims import GPT2_GPU, PAPER, counts, gpt2_medium, speedups
+    from attnsim.validation.checking.claims import GPT2_GPU, PAPER, counts, gpt2_medium, speedups
 
     gpt2, stated, exact = gpt2_medium(), speedups(), counts()
     if json:
@@ -125,9 +125,9 @@ def fit(
         _check()
         return
     import attnsim.models
-    from attnsim.models.gpu_fields import nearest
-    from attnsim.validation.fit import JOBS
-    from attnsim.validation.fit import fit as run
+    from attnsim.models.hardware.figure import nearest
+    from attnsim.validation.fitting.fit import JOBS
+    from attnsim.validation.fitting.fit import fit as run
 
     known = [job.name for job in JOBS]
     for name in names or []:
@@ -141,7 +141,7 @@ def fit(
     try:
         written = [] if record else run(folder, names or [], progress)
         if record:
-            from attnsim.validation.recording import record as write_records
+            from attnsim.validation.measuring.recording import record as write_records
 
             written = write_records(folder, progress)
     except OSError as error:
@@ -152,7 +152,7 @@ def fit(
 
 def _check() -> None:
     """Print the committed errors beside the recomputed ones; exit with 1 if they differ."""
-    from attnsim.validation.recording import differences
+    from attnsim.validation.measuring.recording import differences
 
     with busy("predicting held-out rows"):
         rows = differences()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from attnsim.cli import options, show
 
 if TYPE_CHECKING:
-    from attnsim.models.implementation import Implementation
-    from attnsim.models.registry import Algorithm
+    from attnsim.models.implementations.implementation import Implementation
+    from attnsim.models.mechanisms import Algorithm
 
 _GROUPS = {
     "dense": "Dense: softmax over all pairs that a diagonal band shows",
@@ -20,10 +20,10 @@ _GROUPS = {
 
 def algorithms(json: options.Json = False) -> None:
     """List mechanisms and implementations, the GPUs that run them and where they are calibrated."""
-    from attnsim.models.calibration import calibrations
-    from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
-    from attnsim.models.implementations import IMPLEMENTATIONS, runs_on
-    from attnsim.models.registry import MECHANISMS
+    from attnsim.models.calibrations.calibration import calibrations
+    from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+    from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
+    from attnsim.models.mechanisms import MECHANISMS
 
     calibrated: dict[str, list[str]] = {}
     for name, architecture in calibrations():
@@ -108,7 +108,7 @@ def _runs(record: Implementation, item: Algorithm) -> bool:
 
 
 def _algorithms_of(record: Implementation) -> list[str]:
-    from attnsim.models.registry import ALGORITHMS
+    from attnsim.models.mechanisms import ALGORITHMS
 
     return [name for name, item in ALGORITHMS.items() if _runs(record, item)]
 

@@ -49,7 +49,7 @@ def breakeven(
         batch=batch, heads=heads, kv_heads=kv_heads, seq=lengths[0], head_dim=head_dim, dtype=dtype, causal=causal
     )
     from attnsim.api.breakeven import breakeven as search
-    from attnsim.models.gpu_files import load_gpu
+    from attnsim.models.hardware.files import load_gpu
 
     machines = [options.changed(load_gpu(name), changes) for name in options.words(gpu, "--gpu")]
     rows: list[BreakEven] = []

@@ -13,7 +13,7 @@ from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.api import Prediction
-    from attnsim.models.gpu import Gpu
+    from attnsim.models.hardware.gpu import Gpu
 
 ALGORITHMS = ("naive", "flash", "sliding-window")
 HYPOTHETICAL = ["sm.shared_memory=2x", "hbm.bandwidth=6TB/s"]
@@ -26,7 +26,7 @@ def demo(
     """Predict naive, flash and sliding-window for two models on three GPUs, and draw the roofline."""
     from attnsim.api import compare
     from attnsim.cli.roofline import draw
-    from attnsim.models.gpu_files import load_gpu
+    from attnsim.models.hardware.files import load_gpu
 
     try:
         out.mkdir(parents=True, exist_ok=True)

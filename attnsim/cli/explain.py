@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from attnsim.api.explaining import Explanation, KernelFit
-    from attnsim.models.gpu import Gpu
+    from attnsim.models.hardware.gpu import Gpu
 
 _UNITS = {
     "tensor": "the tensor cores",
@@ -50,7 +50,7 @@ def explain(
         raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
     question = flags.workload() if _asks(context) else None
     from attnsim.api.explaining import explain as explained
-    from attnsim.models.gpu_files import load_gpu
+    from attnsim.models.hardware.files import load_gpu
 
     machine = options.changed(load_gpu(gpu), changes)
     found = explained(

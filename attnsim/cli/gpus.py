@@ -12,7 +12,7 @@ from attnsim.cli import options, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
-    from attnsim.models.gpu import Gpu
+    from attnsim.models.hardware.gpu import Gpu
 
 app = typer.Typer(help="List GPUs, show one, write or import a GPU file.", invoke_without_command=True)
 
@@ -24,7 +24,7 @@ def list_gpus(context: typer.Context, json: options.Json = False) -> None:
         if json:
             raise InputError("--json comes after the command: attnsim gpus show ID --json")
         return
-    from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
+    from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 
     gpus = [load_gpu(name) for name in builtin_gpu_ids()]
     if json:
@@ -56,13 +56,13 @@ def show_gpu(
     json: options.Json = False,
 ) -> None:
     """Show every figure of a GPU with its kind and source."""
-    from attnsim.models.gpu_files import load_gpu
+    from attnsim.models.hardware.files import load_gpu
 
     machine = options.changed(load_gpu(gpu), changes)
     if json:
         show.print_json([_record(machine)])
         return
-    from attnsim.models.gpu_fields import FIELDS, get_value
+    from attnsim.models.hardware.figure import FIELDS, get_value
 
     rows = []
     for key, field in FIELDS.items():
@@ -86,7 +86,7 @@ def show_gpu(
 
 def _record(gpu: Gpu) -> dict[str, object]:
     """A GPU for JSON: its figures in SI units by key, with kind and source."""
-    from attnsim.models.gpu_fields import FIELDS, get_value
+    from attnsim.models.hardware.figure import FIELDS, get_value
 
     figures = {}
     for key, field in FIELDS.items():
@@ -116,7 +116,7 @@ def new_gpu(
     json: options.Json = False,
 ) -> None:
     """Write a GPU file from another GPU and changes to it."""
-    from attnsim.models.gpu_files import gpu_to_yaml, load_gpu
+    from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
 
     name = options.new_gpu_file(file, force)
     original = load_gpu(base)
@@ -147,9 +147,9 @@ def import_gpu(
     json: options.Json = False,
 ) -> None:
     """Write a GPU file from LLMCompass's, AIConfigurator's or nvidia-smi's (nvidia-smi -q -x)."""
-    from attnsim.models.gpu_files import gpu_to_yaml, load_gpu
-    from attnsim.models.import_hardware import import_hardware
-    from attnsim.models.import_nvml import import_attached
+    from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
+    from attnsim.models.hardware.importing import import_hardware
+    from attnsim.models.hardware.importing.nvml import import_attached
 
     name = options.new_gpu_file(out, force)
     given = load_gpu(like) if like else None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnsim.kernels.catalog import Operation
     from attnsim.kernels.comparison import Count
     from attnsim.kernels.outcome import Outcome
-    from attnsim.models.workload import Workload
+    from attnsim.models.question.workload import Workload
 
 FAILED = 1
 """Exit code where the command ran and what it checked is not as it should be."""
@@ -66,7 +66,7 @@ def run(
         passes=operation.passes,
     )
     if mask:
-        from attnsim.models.mask import Mask
+        from attnsim.models.mask.mask import Mask
 
         question = dataclasses.replace(question, mask=Mask.parse(mask))
     where, outcome, counts = _on_cpu(operation, question, gpu, seed) if cpu else _on_gpu(operation, question, seed)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from attnsim.kernels.build.resources import ResourceRow
     from attnsim.kernels.catalog import Operation
-    from attnsim.models.gpu import Gpu
+    from attnsim.models.hardware.gpu import Gpu
 
 app = typer.Typer(help="List our CUDA kernels, compile them, or run one.", invoke_without_command=True)
 app.command("run")(kernel_run.run)
@@ -109,7 +109,7 @@ def check(
     compile_cache.prune()
     if write:
         options.write_text(GOLDEN, to_csv(rows))
-    from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
+    from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 
     gpus = [load_gpu(name) for name in builtin_gpu_ids()]
     if json:

@@ -41,7 +41,7 @@ def predict_layers(
     InputError
     """
     from attnsim.api.layer import layer
-    from attnsim.models.gpu_files import load_gpu
+    from attnsim.models.hardware.files import load_gpu
 
     filled = flags.filled
     if filled is None:

@@ -14,7 +14,7 @@ from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.kernels.gpu.records import Records
-    from attnsim.validation.measure import Finished
+    from attnsim.validation.measuring.measure import Finished
 
 TABLE = "measurements.csv"
 
@@ -45,8 +45,8 @@ def measure(
         _finish(Records(source), None, out, json)
         return
     from attnsim.kernels.gpu.bench import attached_bench
-    from attnsim.validation.measure import chosen
-    from attnsim.validation.measure import measure as run
+    from attnsim.validation.measuring.measure import chosen
+    from attnsim.validation.measuring.measure import measure as run
 
     names = options.words(algorithms, "--algorithms") if algorithms else []
     with on_gpu.told():
@@ -84,8 +84,8 @@ def _failed(finished: Finished) -> typer.Exit:
 
 def _finish(records: Records, finished: Finished | None, out: Path, json: bool) -> None:
     """Write the table and show what it holds."""
-    from attnsim.models.case_table import write_table
-    from attnsim.validation.measured_table import machines_of, measured_frame, measured_rows, summary
+    from attnsim.models.question.case_file import write_table
+    from attnsim.validation.measured.measured_table import machines_of, measured_frame, measured_rows, summary
 
     everything = list(records.done.values())
     rows = measured_rows(everything)

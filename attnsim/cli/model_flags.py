@@ -10,8 +10,8 @@ import typer
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
-    from attnsim.models.mask import Mask
-    from attnsim.models.model import Model
+    from attnsim.models.llm.model import Model
+    from attnsim.models.mask.mask import Mask
 
 ModelName = Annotated[
     str | None,
@@ -50,7 +50,7 @@ def filled(
     ------
     InputError
     """
-    from attnsim.models.model_files import load_model
+    from attnsim.models.llm.files import load_model
 
     model = load_model(name)
     flags: dict[str, int | str | None] = {
@@ -76,7 +76,7 @@ def filled(
 
 def _mask(model: Model, causal: bool, window: int | None, mask: str | None) -> Mask:
     """The mask given; else the model's, with the flags' limits: a window in place of its own."""
-    from attnsim.models.mask import Mask
+    from attnsim.models.mask.mask import Mask
 
     if mask is not None:
         if causal or window is not None:

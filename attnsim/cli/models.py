@@ -11,7 +11,7 @@ from attnsim.cli import options, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
-    from attnsim.models.model import Model
+    from attnsim.models.llm.model import Model
 
 app = typer.Typer(help="List models, show one, or import one from Hugging Face.", invoke_without_command=True)
 
@@ -29,9 +29,9 @@ def list_models(
         if json:
             raise InputError("--json comes after the command: attnsim models show ID --json")
         return
-    from attnsim.models.model import SHARINGS
-    from attnsim.models.model_files import builtin_model_ids, load_model
-    from attnsim.models.workload import DTYPE_BYTES
+    from attnsim.models.llm.files import builtin_model_ids, load_model
+    from attnsim.models.llm.model import SHARINGS
+    from attnsim.models.question.workload import DTYPE_BYTES
 
     if dtype not in DTYPE_BYTES:
         raise InputError(f"--dtype is {dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
@@ -68,8 +68,8 @@ def _pair(one: int, other: int) -> str:
 @app.command("show")
 def show_model(model: _ModelId, json: options.Json = False) -> None:
     """Show every figure of a model, its KV cache, and where the figures come from."""
-    from attnsim.models.model import SHARINGS
-    from attnsim.models.model_files import load_model
+    from attnsim.models.llm.files import load_model
+    from attnsim.models.llm.model import SHARINGS
 
     found = load_model(model)
     if json:
@@ -99,8 +99,8 @@ def import_model(
     json: options.Json = False,
 ) -> None:
     """Write a model file from a Hugging Face configuration."""
-    from attnsim.models.huggingface import import_config
-    from attnsim.models.model_files import check_new_file, model_to_yaml
+    from attnsim.models.llm.files import check_new_file, model_to_yaml
+    from attnsim.models.llm.huggingface import import_config
 
     options.check_output(out)
     name = check_new_file(out)
@@ -139,7 +139,7 @@ def _figures(model: Model) -> dict[str, object]:
 
 def _record(model: Model, dtype: str) -> dict[str, object]:
     """A model for JSON, with the bytes of its KV cache per token over all layers."""
-    from attnsim.models.model import SHARINGS
+    from attnsim.models.llm.model import SHARINGS
 
     sizes = {sharing: model.kv_bytes_per_token(dtype, sharing) for sharing in SHARINGS}
     return _figures(model) | {

@@ -10,9 +10,9 @@ import typer
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
-    from attnsim.models.gpu import Gpu
-    from attnsim.models.model import Model
-    from attnsim.models.workload import Workload
+    from attnsim.models.hardware.gpu import Gpu
+    from attnsim.models.llm.model import Model
+    from attnsim.models.question.workload import Workload
 
 ManyGpus = Annotated[
     list[str], typer.Option("--gpu", metavar="ID", help="Built-in id or GPU file; repeat it or use commas.")
@@ -96,8 +96,8 @@ def workload(
     ------
     InputError
     """
-    from attnsim.models.mask import Mask
-    from attnsim.models.workload import Latent, Workload
+    from attnsim.models.mask.mask import Mask
+    from attnsim.models.question.workload import Latent, Workload
 
     for flag, value in (("--heads", heads), ("--seq", seq), ("--head-dim", head_dim)):
         if value is None and (model is None or flag == "--seq"):
@@ -211,8 +211,8 @@ def new_gpu_file(path: Path, force: bool) -> str:
     """
     import re
 
-    from attnsim.models.gpu_file_format import ID_PATTERN
-    from attnsim.models.gpu_files import builtin_gpu_ids
+    from attnsim.models.hardware.file_format import ID_PATTERN
+    from attnsim.models.hardware.files import builtin_gpu_ids
 
     if path.suffix.lower() not in (".yaml", ".yml"):
         raise InputError(f"{path}: end the name with .yaml")

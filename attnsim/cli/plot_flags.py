@@ -16,8 +16,8 @@ from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.api import Prediction
-    from attnsim.models.gpu import Gpu
-    from attnsim.models.workload import Workload
+    from attnsim.models.hardware.gpu import Gpu
+    from attnsim.models.question.workload import Workload
     from attnsim.plots.sheet import Picture
 
 MOST = 512
@@ -77,7 +77,7 @@ class Asked:
 
     def machines(self) -> list[Gpu]:
         """Each GPU as it is, and beside it changed by ``--set``."""
-        from attnsim.models.gpu_files import load_gpu
+        from attnsim.models.hardware.files import load_gpu
 
         bases = [load_gpu(name) for name in options.words(self.gpu, "--gpu")]
         return [

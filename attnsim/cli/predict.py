@@ -17,8 +17,8 @@ from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.api import Prediction
-    from attnsim.models.gpu import Gpu
-    from attnsim.models.workload import Workload
+    from attnsim.models.hardware.gpu import Gpu
+    from attnsim.models.question.workload import Workload
 
 _USUAL = ("naive", "flash")
 """Algorithms shown where none is named."""
@@ -84,7 +84,7 @@ def predict(
     if tile is not None and tiles is not None:
         raise InputError(f"--tile {tile} and --tiles {tiles} exclude each other; leave one out")
     asked = _Asked(names, imitated, tile, mode, cache, launch)
-    from attnsim.models.gpu_files import load_gpu
+    from attnsim.models.hardware.files import load_gpu
 
     machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
     hypothetical = [options.changed(machine, changes) for machine in machines]
@@ -190,7 +190,7 @@ def _run_by(implementations: list[str]) -> tuple[str, ...]:
     if not implementations:
         return ()
     from attnsim.api import ALGORITHMS
-    from attnsim.models.implementations import find_implementation
+    from attnsim.models.implementations.choose import find_implementation
 
     families = {find_implementation(name).family for name in implementations}
     others = [family for family in families if not any(family in ALGORITHMS[name].families for name in _USUAL)]
@@ -242,7 +242,7 @@ def _check_alone(context: typer.Context) -> None:
 
 
 def _predict_cases(cases: Path, out: Path | None, tiles: str, mode: str, json: bool) -> None:
-    from attnsim.models.case_table import read_table, write_table
+    from attnsim.models.question.case_file import read_table, write_table
 
     if out is not None:
         if out.suffix.lower() not in (".csv", ".parquet", ".pq"):

@@ -12,8 +12,8 @@ from attnsim.cli import on_gpu, options, progress, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
-    from attnsim.models.gpu import Gpu
-    from attnsim.validation.probe_file import Measured, Probed
+    from attnsim.models.hardware.gpu import Gpu
+    from attnsim.validation.measuring.probe_file import Measured, Probed
 
 
 def probe(
@@ -29,8 +29,8 @@ def probe(
 ) -> None:
     """Measure what the GPU's units reach and write a GPU file with it; refuses what the vendor says is impossible."""
     from attnsim.kernels.gpu.records import Records
-    from attnsim.models.gpu_files import gpu_to_yaml
-    from attnsim.validation.probe_file import probed_gpu, probed_of, quantities, refuse_implausible
+    from attnsim.models.hardware.files import gpu_to_yaml
+    from attnsim.validation.measuring.probe_file import probed_gpu, probed_of, quantities, refuse_implausible
 
     gpu_id = options.new_gpu_file(out, force)
     if source is not None:
@@ -60,7 +60,7 @@ def _probe(path: Path | None) -> Probed:
     from attnsim.kernels.gpu.machine_record import now
     from attnsim.kernels.gpu.measuring import machine_points, probe_points
     from attnsim.kernels.gpu.records import Records
-    from attnsim.validation.probe_file import probed_of
+    from attnsim.validation.measuring.probe_file import probed_of
 
     bench, session = attached_bench(int(time.time()) % (1 << 31)), now()
     kept = Records(path) if path is not None else None
@@ -75,7 +75,7 @@ def _probe(path: Path | None) -> Probed:
 
 
 def _record(one: Measured, gpu: Gpu) -> dict[str, Any]:
-    from attnsim.models.gpu_fields import get_value
+    from attnsim.models.hardware.figure import get_value
 
     return {
         "name": one.name,
@@ -94,7 +94,7 @@ def _record(one: Measured, gpu: Gpu) -> dict[str, Any]:
 
 
 def _print(out: Path, probed: Probed, measured: list[Measured], gpu: Gpu) -> None:
-    from attnsim.models.gpu_fields import FIELDS, get_value
+    from attnsim.models.hardware.figure import FIELDS, get_value
 
     shown = show.console()
     shown.print(f"{probed.base.name}, driver {probed.driver or 'unknown'}, {probed.date}\n")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from attnsim.cli import model_flags, options
 
 if TYPE_CHECKING:
-    from attnsim.models.workload import Workload
+    from attnsim.models.question.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from attnsim.api import Prediction
-    from attnsim.models.gpu import Gpu
+    from attnsim.models.hardware.gpu import Gpu
 
 
 @asking(without=("latent", "mask"), seq=8192, dtype="fp16")
@@ -43,7 +43,7 @@ def roofline(
     A GPU that --set changes is drawn beside the unchanged one.
     """
     from attnsim.api import compare
-    from attnsim.models.gpu_files import load_gpu
+    from attnsim.models.hardware.files import load_gpu
 
     check_picture(out)
     unchanged = [load_gpu(name) for name in options.words(gpu, "--gpu")]
@@ -80,7 +80,7 @@ MOST_ROWS = 40
 def _measured(table: Path, gpus: Sequence[Gpu]) -> tuple[list[Prediction], list[float]]:
     """The measured calls of a table on some GPUs, predicted, and their times."""
     from attnsim.api import predict
-    from attnsim.validation.own_runs import rows_of
+    from attnsim.validation.measured.own_runs import rows_of
 
     known = {gpu.id: gpu for gpu in gpus}
     rows = [row for row in rows_of(table) if row.case.gpu in known]

@@ -39,7 +39,7 @@ def tile(
     json: options.Json = False,
 ) -> None:
     """Replay every tile and number of stages that fits a GPU, the fastest first."""
-    from attnsim.models.gpu_files import load_gpu
+    from attnsim.models.hardware.files import load_gpu
     from attnsim.studies.search import measure_tiles, search_tiles
 
     w = flags.workload()
@@ -91,7 +91,7 @@ def hardware(
 ) -> None:
     """Find the hardware that answers a question best within limits, and what it trades."""
     from attnsim.cli.search_hardware import plot_front, print_search, rows_of
-    from attnsim.models.gpu_files import load_gpu
+    from attnsim.models.hardware.files import load_gpu
     from attnsim.studies.hardware_search import search_hardware
     from attnsim.studies.hardware_space import Space
 

@@ -88,7 +88,7 @@ def print_search(found: HardwareSearch, rows: list[dict[str, Any]], question: st
 
 
 def _line(found: HardwareSearch, row: dict[str, Any]) -> dict[str, object]:
-    from attnsim.models.gpu_fields import FIELDS
+    from attnsim.models.hardware.figure import FIELDS
 
     return {
         **{one.key: _short(FIELDS[one.key].show(row[one.key]), one.key, row[one.key]) for one in found.space.ranges},
@@ -105,14 +105,14 @@ def _line(found: HardwareSearch, row: dict[str, Any]) -> dict[str, object]:
 
 def _short(text: str, key: str, value: float) -> str:
     """A figure in four digits where its exact text is longer."""
-    from attnsim.models.gpu_fields import FIELDS
+    from attnsim.models.hardware.figure import FIELDS
 
     exact = len(text) <= 10 or FIELDS[key].integer
     return text if exact else FIELDS[key].show(float(f"{value:.4g}"))
 
 
 def _print_uncertainty(out: Any, found: HardwareSearch, best: Machine, rows: list[dict[str, Any]]) -> None:
-    from attnsim.models.gpu_fields import FIELDS
+    from attnsim.models.hardware.figure import FIELDS
 
     first = best.objectives[0]
     near = [one for one in found.feasible if one.objectives[0] <= 1.02 * first]

@@ -33,7 +33,7 @@ def sensitivity(
     json: options.Json = False,
 ) -> None:
     """Show how the time answers to each figure of a GPU: d log time / d log figure."""
-    from attnsim.models.gpu_files import load_gpu
+    from attnsim.models.hardware.files import load_gpu
     from attnsim.studies.sensitivity import Asked, elasticities
     from attnsim.studies.sensitivity import sobol as indices
 
@@ -73,7 +73,7 @@ SMALL = 0.005
 
 
 def _print(out: Any, found: list[Elasticity], step: float) -> None:
-    from attnsim.models.gpu_fields import FIELDS
+    from attnsim.models.hardware.figure import FIELDS
 
     rows = [
         {

@@ -33,7 +33,7 @@ def trace(
     json: options.Json = False,
 ) -> None:
     """Show which unit of an SM does what when."""
-    from attnsim.models.gpu_files import load_gpu
+    from attnsim.models.hardware.files import load_gpu
     from attnsim.plots import perfetto
     from attnsim.plots.timeline import timeline_figure
 

@@ -15,8 +15,8 @@ from attnsim.models.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnsim.validation.datasets import Row
-    from attnsim.validation.validate import Report
+    from attnsim.validation.checking.validate import Report
+    from attnsim.validation.measured.datasets import Row
 
 SAMPLE = 24
 MINUTES = 3.0
@@ -65,8 +65,8 @@ def validate(
         return
     if out is not None:
         _make_folder(out)
-    from attnsim.validation.validate import STEPS
-    from attnsim.validation.validate import validate as run
+    from attnsim.validation.checking.validate import STEPS
+    from attnsim.validation.checking.validate import validate as run
 
     own, told = _own(measured, minutes)
     with steps("validating", STEPS) as advance:
@@ -104,7 +104,7 @@ def _check(
 
 def _own(measured: Sequence[Path], minutes: float) -> tuple[list[Row], str]:
     """Our kernels' measured rows: committed ones, the user's, and this GPU's."""
-    from attnsim.validation.own_runs import committed_tables, measure_here, rows_of
+    from attnsim.validation.measured.own_runs import committed_tables, measure_here, rows_of
 
     rows = [row for table in (*committed_tables(), *measured) for row in rows_of(table)]
     if minutes == 0:
@@ -115,16 +115,16 @@ def _own(measured: Sequence[Path], minutes: float) -> tuple[list[Row], str]:
 
 
 def _io(counters: Path | None, cases: Path | None, json: bool) -> None:
-    from attnsim.validation.io_errors import compare_io
+    from attnsim.validation.checking.io_errors import compare_io
 
     if counters is not None and cases is not None:
-        from attnsim.models.case_table import read_cases
-        from attnsim.validation.counters import read_counters
+        from attnsim.models.question.case_file import read_cases
+        from attnsim.validation.measuring.counters import read_counters
 
         found = compare_io(read_counters(counters), read_cases(cases))
     else:
         from attnsim.kernels.gpu.cuda_device import CudaDevice
-        from attnsim.validation.profiling import count, profiler, shapes
+        from attnsim.validation.measuring.profiling import count, profiler, shapes
 
         profiler()
         with on_gpu.told():
@@ -164,8 +164,8 @@ def _make_folder(folder: Path) -> None:
 
 
 def _hypothetical(sample: int, json: bool) -> None:
-    from attnsim.validation import aiconfigurator
-    from attnsim.validation.hypothetical import errors, outcomes
+    from attnsim.validation.checking.hypothetical import errors, outcomes
+    from attnsim.validation.measured import aiconfigurator
 
     with busy("predicting GPUs as if they did not exist"):
         rows = errors(outcomes(sample=sample))

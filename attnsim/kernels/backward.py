@@ -11,7 +11,8 @@ from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import random_arrays
 from attnsim.kernels.outcome import Outcome
-from attnsim.models.algorithms.own_backward_tiles import (
+from attnsim.models.errors import InputError
+from attnsim.models.implementations.own.backward_tiles import (
     CONVERT,
     MAIN,
     ROW_DOTS,
@@ -21,10 +22,9 @@ from attnsim.models.algorithms.own_backward_tiles import (
     choose_tile,
     query_tiles,
 )
-from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, attention_backward
-from attnsim.models.workload import Workload
 
 
 def variants() -> tuple[Variant, ...]:

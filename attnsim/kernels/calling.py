@@ -12,7 +12,7 @@ import numpy as np
 from attnsim.kernels.catalog import Operation
 from attnsim.kernels.device import Device
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
+from attnsim.models.mask.mask import Mask
 
 
 def device_of(*arrays: Any) -> Device:

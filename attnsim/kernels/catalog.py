@@ -11,10 +11,10 @@ from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Device
 from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import nearest
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.figure import nearest
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 
 SCORES_IN_16_BITS = 2.0
 """Slack where S is rounded before the exponential: a score of 6 in bf16 is off by up to 2^-7, and P relatively so."""
@@ -33,7 +33,7 @@ class Operation:
     function : str
         The operation in that module.
     implementation : str
-        Its record in :data:`attnsim.models.own_kernels.OWN_KERNELS`.
+        Its record in :data:`attnsim.models.implementations.own.records.OWN_KERNELS`.
     description : str
     passes : str
         Direction of the workloads that it answers.
@@ -96,7 +96,7 @@ class Operation:
         InputError
             When no tile of it fits.
         """
-        from attnsim.models.own_kernels import OWN_KERNELS
+        from attnsim.models.implementations.own.records import OWN_KERNELS
 
         record = next(one for one in OWN_KERNELS if one.name == self.implementation)
         return record.build(w, gpu, None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.device import Launched
-from attnsim.models.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule
 
 EXACT = ("blocks", "load", "store")
 """What must agree to the last byte; the schedule's FLOPs and exponentials are what it charges for."""

@@ -11,8 +11,9 @@ from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import Outcome
-from attnsim.models.algorithms import own_decode
-from attnsim.models.algorithms.own_decode_tiles import (
+from attnsim.models.errors import InputError
+from attnsim.models.implementations.own import decode as own_decode
+from attnsim.models.implementations.own.decode_tiles import (
     TILES,
     DecodeTile,
     check_splits,
@@ -21,9 +22,8 @@ from attnsim.models.algorithms.own_decode_tiles import (
     reachable,
     row_tiles,
 )
-from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 
 
 def variants() -> tuple[Variant, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from attnsim.kernels.build.variant import Variant
-from attnsim.models.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu
 
 Array = Any
 """A NumPy array or a CuPy array."""

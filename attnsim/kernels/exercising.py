@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.outcome import Outcome
+from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
-from attnsim.models.workload import Workload
 
 
 def random_arrays(w: Workload, seed: int, names: str = "QKV") -> tuple[NDArray[Any], ...]:

@@ -11,12 +11,12 @@ from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import Outcome
-from attnsim.models.algorithms import own_flash
-from attnsim.models.algorithms.flash import FlashTile, section_heads
 from attnsim.models.errors import InputError
-from attnsim.models.kernel_naming import ELEMENT
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.implementations.fused.forward import FlashTile, section_heads
+from attnsim.models.implementations.own import flash as own_flash
+from attnsim.models.implementations.own.naming import ELEMENT
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 
 
 def variants() -> tuple[Variant, ...]:

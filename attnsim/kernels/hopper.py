@@ -15,11 +15,11 @@ from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.limits import check_architecture
 from attnsim.kernels.outcome import Outcome
-from attnsim.models.algorithms import own_hopper
-from attnsim.models.algorithms.flash import section_heads
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.implementations.fused.forward import section_heads
+from attnsim.models.implementations.own import hopper as own_hopper
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 
 
 def variants() -> tuple[Variant, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Grid
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu
 
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 """Blocks in x, y and z (CUDA Programming Guide, "Compute Capabilities": technical specifications)."""

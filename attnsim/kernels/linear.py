@@ -8,7 +8,8 @@ from attnsim.kernels.arrays import attention_workload, check_array, decode, enco
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.outcome import Outcome
-from attnsim.models.algorithms.linear_tiles import (
+from attnsim.models.errors import InputError
+from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,
     DECODE,
     HEAD_DIMS,
@@ -24,10 +25,9 @@ from attnsim.models.algorithms.linear_tiles import (
     row_ranges,
     state_ranges,
 )
-from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 from attnsim.models.references.linear import linear_attention, linear_attention_chunked, linear_attention_recurrent
-from attnsim.models.workload import Workload
 
 SOURCES = {
     STATE: "linear_state.cu",

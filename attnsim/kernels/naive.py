@@ -11,11 +11,11 @@ from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import Outcome
-from attnsim.models.algorithms import own_naive
-from attnsim.models.algorithms.passes import GemmTile
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.implementations.own import naive as own_naive
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.passes import GemmTile
 
 
 def variants() -> tuple[Variant, ...]:

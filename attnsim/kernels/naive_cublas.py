@@ -16,10 +16,10 @@ from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.naive import check_memory, checked_scale, empty_scores, softmax
 from attnsim.kernels.outcome import Outcome
-from attnsim.models.algorithms import own_naive
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.implementations.own import naive as own_naive
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 
 CUDA_R_16F, CUDA_R_16BF = 2, 14
 """``cudaDataType_t`` (CUDA's library_types.h)."""

@@ -6,8 +6,8 @@ from attnsim.kernels import naive
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.naive import variants
 from attnsim.kernels.outcome import Outcome
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 
 __all__ = ["exercise", "naive_passes_forward", "variants"]
 

@@ -15,8 +15,9 @@ from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import Outcome
-from attnsim.models.algorithms.sparse import LIST, MASKS, ROW_TILES
-from attnsim.models.algorithms.sparse_tiles import (
+from attnsim.models.errors import InputError
+from attnsim.models.implementations.own.sparse import LIST, MASKS, ROW_TILES
+from attnsim.models.implementations.own.sparse_tiles import (
     ENTRY,
     TILES,
     SparseTile,
@@ -25,10 +26,9 @@ from attnsim.models.algorithms.sparse_tiles import (
     heads_together,
     launch_order,
 )
-from attnsim.models.block_list import BlockList, block_list
-from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.mask.block_list import BlockList, block_list
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 
 
 def variants() -> tuple[Variant, ...]:

@@ -24,9 +24,9 @@ from attnsim.api.crossover import Crossover
 from attnsim.api.explaining import Explanation
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import nearest, shown
-from attnsim.models.gpu_files import load_gpu
+from attnsim.models.hardware.figure import nearest, shown
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.plots import occupancy as occupancy_picture
 from attnsim.plots import roofline as roofline_picture
 from attnsim.plots import scaling as scaling_picture

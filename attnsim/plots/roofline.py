@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnsim.models.gpu import Gpu
-from attnsim.models.roofline import LEVELS
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.roofline import LEVELS
 from attnsim.plots import roofline_axes
 from attnsim.plots.files import check_suffix, write_atomically, write_csv
 from attnsim.plots.roofline_data import COLUMNS, Entry, Machine, Predicted, entries, machines, rows

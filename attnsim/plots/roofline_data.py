@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.roofline import LEVELS, Level, Point, Roofline
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.roofline import LEVELS, Level, Point, Roofline
+from attnsim.models.question.workload import Workload
 
 COLUMNS = (
     "kind", "gpu", "changes", "name", "level", "intensity_flop_per_byte", "flops_per_s", "bytes_per_s",

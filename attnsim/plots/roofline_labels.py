@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnsim.models.roofline import LEVELS, Level
+from attnsim.models.hardware.roofline import LEVELS, Level
 from attnsim.plots.roofline_data import Entry, Machine, ceiling_name
 from attnsim.plots.styles import Style
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
-from attnsim.models.registry import find_algorithm
+from attnsim.models.mechanisms import find_algorithm
 from attnsim.plots.roofline_labels import halo, short, spread
 from attnsim.plots.styles import Style
 

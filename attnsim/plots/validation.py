@@ -12,7 +12,7 @@ from attnsim.plots.document import Block, Document, Image, Paragraph, Picture, S
 from attnsim.plots.files import csv_text, write_atomically, write_csv
 from attnsim.plots.html_page import html_text
 from attnsim.plots.styles import COLOURS, SIZE
-from attnsim.validation.validate import COLUMNS, Report
+from attnsim.validation.checking.validate import COLUMNS, Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

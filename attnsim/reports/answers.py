@@ -11,8 +11,8 @@ from attnsim.api.explaining import Explanation, explain
 from attnsim.api.tables import one_line
 from attnsim.api.tracing import trace
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.registry import find_algorithm
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.mechanisms import find_algorithm
 from attnsim.reports.asking import Case, ReportStudy, cases
 from attnsim.simulator.trace import Trace
 from attnsim.studies.questions import Question

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_fields import nearest, shown
-from attnsim.models.strict_yaml import read_yaml
-from attnsim.models.workload import Workload
+from attnsim.models.files import read_yaml
+from attnsim.models.hardware.figure import nearest, shown
+from attnsim.models.question.workload import Workload
 from attnsim.studies.questions import Question, question
 from attnsim.studies.study import Study
 from attnsim.studies.study_file import study_of

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import attnsim
-from attnsim.models.calibration import GPU_NUMBERS, IMPLEMENTATION_NUMBERS, Calibration, gpu_ranges
+from attnsim.models.calibrations.calibration import GPU_NUMBERS, IMPLEMENTATION_NUMBERS, Calibration, gpu_ranges
 from attnsim.models.wording import number
 from attnsim.plots.document import Block, Code, Details, Paragraph, Table
 from attnsim.reports.asking import ReportStudy
 from attnsim.reports.trusting import Use, applying, calibrations_used, files_used, residuals
 from attnsim.studies.provenance import code_digest
-from attnsim.validation.deviations import Deviation
+from attnsim.validation.checking.deviations import Deviation
 
 LEFT_OUT = {"band": "lengths and heads", "head_dim": "a head_dim"}
 

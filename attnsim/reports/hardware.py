@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import FIELDS, get_value
+from attnsim.models.hardware.figure import FIELDS, get_value
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.reports.answers import labels
 from attnsim.studies.figures import RATES
 

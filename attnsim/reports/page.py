@@ -9,7 +9,7 @@ import attnsim
 from attnsim.api.explaining import Explanation
 from attnsim.api.levers import BETTER
 from attnsim.api.prediction import Prediction
-from attnsim.models.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.wording import bound_text, interval_text, number, time_text, times_text
 from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph, Picture, Section, Table
 from attnsim.reports import pictures

@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
-from attnsim.models.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.wording import number, time_text
 from attnsim.plots import roofline, timeline, units
 from attnsim.plots.document import Image

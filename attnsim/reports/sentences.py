@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attnsim.api.explaining import Explanation
 from attnsim.api.levers import BETTER
 from attnsim.api.prediction import Prediction
-from attnsim.models.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.wording import bound_text, interval_text, number, time_text, times_text
 from attnsim.reports.answers import Answer, Answered, base_of, fastest, machine_name
 

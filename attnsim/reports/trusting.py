@@ -9,15 +9,15 @@ from typing import Any
 
 from attnsim.api.answering import LIKE
 from attnsim.api.prediction import Prediction
-from attnsim.models.calibration import Calibration, Chosen, choose
-from attnsim.models.gpu import Gpu
-from attnsim.models.implementations import IMPLEMENTATIONS
+from attnsim.api.trust import BORROWED, ELSEWHERE
+from attnsim.models.calibrations.calibration import Calibration, Chosen, choose
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.reports.answers import Answered
 from attnsim.studies.provenance import calibration_digests
-from attnsim.validation.accuracy import kind_of
-from attnsim.validation.datasets import published_rows
-from attnsim.validation.deviations import Deviation, deviations
-from attnsim.validation.trust import BORROWED, ELSEWHERE
+from attnsim.validation.checking.accuracy import kind_of
+from attnsim.validation.checking.deviations import Deviation, deviations
+from attnsim.validation.measured.datasets import published_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.schedule import Kernel, Launch, Segment
+from attnsim.models.schedule.schedule import Kernel, Launch, Segment
 from attnsim.simulator.dispatch import drain, list_scheduling, shared_out
 from attnsim.simulator.engine import Played, play
 from attnsim.simulator.program import DELAY, LOAD, MMA, MMA_ASYNC, STORE, VECTOR, Program

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnsim.models.calibration import Numbers
-from attnsim.models.gpu import Gpu
-from attnsim.models.schedule import Kernel
+from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.schedule.schedule import Kernel
 
 PS = 1e12
 """Picoseconds in a second: the replay counts time in whole picoseconds so that the order of events is exact."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnsim.models.gpu import Gpu
-from attnsim.models.schedule import Kernel
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.schedule.schedule import Kernel
 
 KNEE = (0.6, 1.4)
 """Footprint over capacity at which hits begin to fail and at which none is left: a least-recently-used cache would

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 
-from attnsim.models.schedule import Kernel, TileOp
+from attnsim.models.schedule.schedule import Kernel, TileOp
 from attnsim.simulator.machine import Machine
 
 LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH = range(9)

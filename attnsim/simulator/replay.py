@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal
 
-from attnsim.models.calibration import Numbers
-from attnsim.models.gpu import Gpu
-from attnsim.models.occupancy import Occupancy, occupancy
-from attnsim.models.schedule import Kernel, Schedule
+from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.schedule.occupancy import Occupancy, occupancy
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.grid import FastGrid, GridTime, play_exact
 from attnsim.simulator.machine import PS, Machine, machine
 from attnsim.simulator.memory import Traffic, traffic

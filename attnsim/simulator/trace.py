@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from attnsim.models.calibration import Numbers
-from attnsim.models.gpu import Gpu
-from attnsim.models.occupancy import occupancy
-from attnsim.models.schedule import Kernel, Schedule
+from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.schedule.occupancy import occupancy
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.engine import BLOCK, Note, play
 from attnsim.simulator.grid import launch_order
 from attnsim.simulator.machine import PS, machine

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import FIELDS, field_of, nearest, shown
-from attnsim.models.mask import Mask
+from attnsim.models.hardware.figure import FIELDS, field_of, nearest, shown
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent, Workload
 from attnsim.models.units import format_quantity
-from attnsim.models.workload import DTYPE_BYTES, LARGEST, PASSES, Latent, Workload
 
 LONGEST_LIST = 10_000
 MOST_STEPS = 1_000_000

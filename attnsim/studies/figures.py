@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import FIELDS
+from attnsim.models.hardware.figure import FIELDS
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.studies.study import Points
 
 Floats = NDArray[np.float64]
@@ -69,7 +69,7 @@ def figures(points: Points) -> dict[str, Floats]:
         new = values * found[key] if column.axis.multiple else values
         if FIELDS[key].integer:
             new = np.round(new)
-        if key == "clock.tensor":  # the sustained clock follows, as in attnsim.models.gpu_changes.followers
+        if key == "clock.tensor":  # the sustained clock follows, as in attnsim.models.hardware.changes.followers
             moved = new != found[key]
             follows = np.round(found["clock.sustained"] * (new / found[key]))
             found["clock.sustained"] = np.where(moved, follows, found["clock.sustained"])

@@ -20,12 +20,12 @@ from attnsim.api.answering import LIKE
 from attnsim.api.building import fitting, tunable
 from attnsim.api.choosing import choose_implementation, read_algorithm
 from attnsim.api.prediction import Prediction
-from attnsim.models.calibration import choose
-from attnsim.models.energy import Energy, energy
+from attnsim.models.calibrations.calibration import choose
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.implementation import Shape
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.energy import Energy, energy
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.implementation import Shape
+from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
 from attnsim.studies.figures import RATES
 from attnsim.studies.hardware_space import Space, check_name

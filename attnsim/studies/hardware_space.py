@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import FIELDS, field_of, nearest, shown
+from attnsim.models.hardware.figure import FIELDS, field_of, nearest, shown
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.units import parse_quantity
 
 RESULTS = {"time": "s", "energy": "J", "power": "W"}

@@ -12,15 +12,15 @@ from functools import lru_cache
 from attnsim.api.answering import LIKE
 from attnsim.api.building import scheduled
 from attnsim.api.choosing import choose_implementation, read_algorithm, read_conditions, under_pattern
-from attnsim.models.calibration import Numbers, choose
-from attnsim.models.cost import forward_tiling
+from attnsim.models.calibrations.calibration import Numbers, choose
+from attnsim.models.closed_forms.cost import forward_tiling
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.implementation import Implementation
-from attnsim.models.mask import Mask
-from attnsim.models.occupancy import occupancy
-from attnsim.models.schedule import Kernel, Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.occupancy import occupancy
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.studies.figures import RATES, UNREAD, changed
 from attnsim.studies.questions import Question
 
@@ -47,7 +47,7 @@ class Plan:
     split : bool
         Whether its keys are shared out over blocks until the chip is full.
     vectorised : bool
-        Whether :func:`attnsim.models.cost_table.costs` has its closed form.
+        Whether :func:`attnsim.models.closed_forms.columns.costs` has its closed form.
     mask : Mask
     element_bytes : int
     kernels : int

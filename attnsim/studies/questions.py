@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.gpu import Gpu
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.question.workload import Workload
 from attnsim.studies.axes import COUNTS
 from attnsim.studies.figures import Changes, changed
 from attnsim.studies.study import Points

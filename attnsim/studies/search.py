@@ -9,13 +9,13 @@ from attnsim.api.answering import LIKE
 from attnsim.api.building import REPLAYED_CANDIDATES, fitting, shipped, tunable
 from attnsim.api.choosing import Conditions, choose_implementation, read_algorithm, read_conditions
 from attnsim.kernels.gpu.bench import Bench
-from attnsim.models.algorithms import own_flash
-from attnsim.models.calibration import Numbers, choose
+from attnsim.models.calibrations.calibration import Numbers, choose
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.implementation import Implementation
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.implementations.own import flash as own_flash
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import replay
 
 STAGES = (1, 2, 3, 4)

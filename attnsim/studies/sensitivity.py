@@ -16,9 +16,9 @@ import numpy as np
 
 from attnsim.api import predict
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import FIELDS
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.figure import FIELDS
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.question.workload import Workload
 from attnsim.studies.axes import Axis
 from attnsim.studies.closed_answers import closed_forms
 from attnsim.studies.closed_form import Floats

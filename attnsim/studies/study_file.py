@@ -10,22 +10,22 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, Validat
 
 from attnsim.api.choosing import read_algorithm, read_conditions
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_fields import nearest, shown
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import find_implementation
-from attnsim.models.model_files import load_model
-from attnsim.models.strict_yaml import read_yaml
+from attnsim.models.files import read_yaml
+from attnsim.models.hardware.figure import nearest, shown
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.llm.files import load_model
 from attnsim.studies.axes import Axis, change_axis, gpu_axis, named_axis, shape_axis, workload_axis
 from attnsim.studies.study import Study
 
 MODEL_FIELDS = ("heads_q", "heads_kv", "head_dim", "head_dim_v", "mask", "latent")
-"""What a model (:class:`attnsim.models.model.Model`) says of a workload."""
+"""What a model (:class:`attnsim.models.llm.model.Model`) says of a workload."""
 
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 
 
 class WorkloadEntry(BaseModel):
-    """Fields of :class:`attnsim.models.workload.Workload`: a value, a list or a range (:mod:`attnsim.studies.axes`)."""
+    """Fields of a `Workload`: a value, a list or a range (:mod:`attnsim.studies.axes`)."""
 
     model_config = _STRICT
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from attnsim.api.answering import too_large
 from attnsim.api.building import peak_bytes
 from attnsim.api.choosing import read_algorithm, under_pattern
-from attnsim.models.cost_table import CostTable, ShapeTable, costs
+from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.occupancy import occupancy
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.schedule.occupancy import occupancy
 from attnsim.simulator.memory import traffic
 from attnsim.studies.closed_form import Floats, Work, kept
 from attnsim.studies.plans import Plan, build
@@ -23,9 +23,9 @@ from attnsim.studies.questions import Question
 Ints = NDArray[np.int64]
 
 MOST_FLOPS = 2.0**59
-"""Dense FLOPs beyond which 64-bit counts may overflow, see :func:`attnsim.models.cost_table.costs`."""
+"""Dense FLOPs beyond which 64-bit counts may overflow, see :func:`attnsim.models.closed_forms.columns.costs`."""
 GEMM_TILE = 128
-"""Rows and columns of a GEMM's tile, as in :mod:`attnsim.models.cost_table`."""
+"""Rows and columns of a GEMM's tile, as in :mod:`attnsim.models.closed_forms.columns`."""
 
 
 def fill(

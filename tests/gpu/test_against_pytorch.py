@@ -13,7 +13,7 @@ from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.limits import check_architecture
 from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
+from attnsim.models.mask.mask import Mask
 
 pytestmark = pytest.mark.gpu
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from attnsim.kernels.cpu.device import CpuDevice
-from attnsim.models.schedule import Schedule
+from attnsim.models.schedule.schedule import Schedule
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]
 

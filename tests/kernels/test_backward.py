@@ -12,14 +12,14 @@ from attnsim.kernels.backward import exercise, flash_backward, variants
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.outcome import TOLERANCE
-from attnsim.models.algorithms.own_backward_tiles import MAIN, TILES, choose_tile
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import find_implementation
-from attnsim.models.mask import Mask
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.own.backward_tiles import MAIN, TILES, choose_tile
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, attention_backward, visible
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]
 Floats = NDArray[np.float64]

@@ -12,7 +12,7 @@ from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
+from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention
 
 SHAPE = (1, 2, 40, 64)

@@ -12,15 +12,15 @@ from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.decode import decode_attention, exercise, variants
 from attnsim.kernels.outcome import TOLERANCE, Outcome
-from attnsim.models.algorithms import own_decode
-from attnsim.models.algorithms.own_decode_tiles import TILES, choose_splits, choose_tile
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
-from attnsim.models.implementations import find_implementation
-from attnsim.models.mask import Mask
+from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.own import decode as own_decode
+from attnsim.models.implementations.own.decode_tiles import TILES, choose_splits, choose_tile
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]
 Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]

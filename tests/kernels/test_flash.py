@@ -19,14 +19,14 @@ from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.device import Array, Grid
 from attnsim.kernels.flash import exercise, flash_forward, variants
 from attnsim.kernels.outcome import TOLERANCE, Outcome
-from attnsim.models.algorithms.own_flash import TILES, build, choose_tile
-from attnsim.models.algorithms.tiling import row_tiles
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.mask import Mask
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.own.flash import TILES, build, choose_tile
+from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.row_tiles import row_tiles
+from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, visible
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 
 label = attrgetter("label")
 AssertMatches = Callable[[CpuDevice, Schedule], None]

@@ -21,13 +21,13 @@ from attnsim.kernels.device import Array, Grid
 from attnsim.kernels.gpu import probe_kernels
 from attnsim.kernels.hopper import exercise, flash_hopper, variants
 from attnsim.kernels.outcome import TOLERANCE, Outcome
-from attnsim.models.algorithms.flash import section_heads
-from attnsim.models.algorithms.own_hopper import build, tile_of
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
+from attnsim.models.implementations.fused.forward import section_heads
+from attnsim.models.implementations.own.hopper import build, tile_of
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 
 label = attrgetter("label")
 AssertMatches = Callable[[CpuDevice, Schedule], None]

@@ -10,7 +10,7 @@ from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.device import Grid
 from attnsim.kernels.limits import check_launch
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import load_gpu
+from attnsim.models.hardware.files import load_gpu
 
 KERNEL = Variant("flash.cu", "flash", (("ELEMENT", "Half"),), threads=128, shared_memory_bytes=65536)
 A100 = load_gpu("a100-sxm4-80gb")

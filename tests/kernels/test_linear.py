@@ -15,13 +15,13 @@ from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.linear import exercise, linear_decode, linear_forward, variants
 from attnsim.kernels.outcome import TOLERANCE, Outcome
-from attnsim.models.algorithms import linear as schedules
-from attnsim.models.algorithms.linear_tiles import CAUSAL, HEAD_DIMS, OUTPUT, STATE, block_of
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
+from attnsim.models.implementations.own import linear as schedules
+from attnsim.models.implementations.own.linear_tiles import CAUSAL, HEAD_DIMS, OUTPUT, STATE, block_of
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 from attnsim.models.references.linear import linear_attention, linear_attention_quadratic, linear_attention_recurrent
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]
 Arrays = tuple[NDArray[Any], ...]

@@ -12,14 +12,14 @@ from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.naive import empty_scores, exercise, naive_forward, softmax, softmax_variant, variants
 from attnsim.kernels.outcome import TOLERANCE
-from attnsim.models.algorithms.own_naive import NAMES, own_naive, score_stride, softmax_tile
-from attnsim.models.cost import cost_of
+from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
-from attnsim.models.implementations import find_implementation
-from attnsim.models.mask import Mask
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.own.naive import NAMES, own_naive, score_stride, softmax_tile
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import visible
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]
 Floats = NDArray[np.float64]

@@ -17,8 +17,8 @@ from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.naive_cublas import CUDA_R_16BF, CUDA_R_16F, exercise, naive_cublas
 from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 
 
 class FakeCupyArray(np.ndarray[Any, np.dtype[Any]]):

@@ -6,7 +6,7 @@ import pytest
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.gpu import probe_kernels as probe
-from attnsim.models.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu
 
 
 @pytest.fixture

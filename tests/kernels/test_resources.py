@@ -20,8 +20,8 @@ from attnsim.kernels.build.resources import (
 from attnsim.kernels.build.sources import source_hash
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.catalog import OPERATIONS
-from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
-from attnsim.models.kernel_resources import registers_of
+from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.implementations.own.resources import registers_of
 
 REWRITE = "run: attnsim kernels check --write, and look at what changed"
 

@@ -14,14 +14,14 @@ from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.kernels.sparse import exercise, list_blocks, sparse_forward
-from attnsim.models.algorithms.sparse import build
-from attnsim.models.algorithms.sparse_tiles import TILES, SparseTile
-from attnsim.models.block_list import block_list
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
+from attnsim.models.implementations.own.sparse import build
+from attnsim.models.implementations.own.sparse_tiles import TILES, SparseTile
+from attnsim.models.mask.block_list import block_list
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]
 Array = NDArray[Any]
@@ -72,7 +72,7 @@ def test_every_tile_and_both_launch_orders(
     tile: SparseTile, together: bool, monkeypatch: pytest.MonkeyPatch, cpu_device: CpuDevice,
     assert_matches_schedule: AssertMatches,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("attnsim.models.algorithms.sparse_tiles.ALONE_TOO_LONG", 0.0 if together else 1e9)
+    monkeypatch.setattr("attnsim.models.implementations.own.sparse_tiles.ALONE_TOO_LONG", 0.0 if together else 1e9)
     monkeypatch.setitem(TILES, tile.head_dim, (tile,))
     w = Workload(1, 3, 200, tile.head_dim, 1, 230, dtype="fp16", mask=Mask.parse("causal, window 60, global at 7 150"))
     q, k, v = inputs(w)

@@ -13,7 +13,7 @@ import pytest
 
 from attnsim.kernels.gpu.clocks import Reading
 from attnsim.kernels.gpu.timing import MODES, Sample, Stopwatch, Timing
-from attnsim.models.gpu_files import load_gpu
+from attnsim.models.hardware.files import load_gpu
 
 KERNEL_S, PYTHON_S, FLUSH_S = 5e-6, 150e-6, 40e-6
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import attnsim.models
-from attnsim.models.calibration import (
+from attnsim.api.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS
+from attnsim.models.calibrations.calibration import (
     GPU_NUMBERS,
     IMPLEMENTATION_NUMBERS,
     GpuNumbers,
@@ -18,18 +19,17 @@ from attnsim.models.calibration import (
     is_determined,
     widths,
 )
-from attnsim.validation import aiconfigurator
-from attnsim.validation.accuracy import Unseen, accuracy_table, constants, held_out_errors, targets_table
-from attnsim.validation.claims import gpt2_medium
-from attnsim.validation.coverage import Point, coverage, own_points
-from attnsim.validation.datasets import published_rows
-from attnsim.validation.deviations import Deviation, deviations, markdown, sizes
-from attnsim.validation.fit import JOBS, Problem, Solution, groups, rows_of, separate, solve
-from attnsim.validation.held_out import HeldOut, held_out_predictions
-from attnsim.validation.hypothetical import PAIRS, outcomes
-from attnsim.validation.recording import differences
-from attnsim.validation.records import rows_digest
-from attnsim.validation.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS
+from attnsim.validation.checking.accuracy import Unseen, accuracy_table, constants, held_out_errors, targets_table
+from attnsim.validation.checking.claims import gpt2_medium
+from attnsim.validation.checking.coverage import Point, coverage, own_points
+from attnsim.validation.checking.deviations import Deviation, deviations, markdown, sizes
+from attnsim.validation.checking.hypothetical import PAIRS, outcomes
+from attnsim.validation.fitting.fit import JOBS, Problem, Solution, groups, rows_of, separate, solve
+from attnsim.validation.fitting.held_out import HeldOut, held_out_predictions
+from attnsim.validation.measured import aiconfigurator
+from attnsim.validation.measured.datasets import published_rows
+from attnsim.validation.measuring.recording import differences
+from attnsim.validation.measuring.records import rows_digest
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "DEVIATIONS.md"
 CALIBRATIONS = Path(next(iter(attnsim.models.__path__))) / "calibrations"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from attnsim.validation.claims import SPEEDUPS, counts, gpt2_medium, speedups
+from attnsim.validation.checking.claims import SPEEDUPS, counts, gpt2_medium, speedups
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnsim.models.calibration import ImplementationNumbers, Numbers
-from attnsim.models.cost import ShapeTable, cost, cost_of, costs, roofline_time, useful_flops
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementation import Implementation
-from attnsim.models.implementations import IMPLEMENTATIONS
-from attnsim.models.mask import Mask
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.calibrations.calibration import ImplementationNumbers, Numbers
+from attnsim.models.closed_forms.cost import ShapeTable, cost, cost_of, costs, roofline_time, useful_flops
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import replay
 
 A100, H100, B200 = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb"))

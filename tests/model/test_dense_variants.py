@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from attnsim.models.algorithms.helpers import MAX_SPLITS, split_count
-from attnsim.models.calibration import Numbers
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import IMPLEMENTATIONS
-from attnsim.models.mask import Mask
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.implementations.fused.splits import MAX_SPLITS, split_count
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import replay
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")

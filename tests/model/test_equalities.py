@@ -10,16 +10,16 @@ from functools import lru_cache
 import pytest
 
 from attnsim.api.choosing import choose_implementation, under_pattern
-from attnsim.models.calibration import Numbers
-from attnsim.models.cost import cost_of
+from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementation import Implementation
-from attnsim.models.implementations import IMPLEMENTATIONS, runs_on
-from attnsim.models.mask import Mask
-from attnsim.models.registry import MECHANISMS, Algorithm
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.mask.mask import Mask
+from attnsim.models.mechanisms import MECHANISMS, Algorithm
+from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
 
 SHAPES = 20

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnsim.models.gpu_files import load_gpu
+from attnsim.models.hardware.files import load_gpu
 from benchmarks.fast_exact import (
     DISPATCHED,
     FAMILIES,

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from attnsim.models import calibration
-from attnsim.models.calibration import calibrations, choose, gpu_calibrations
-from attnsim.models.gpu_fields import get_value
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import IMPLEMENTATIONS
-from attnsim.validation import aiconfigurator
-from attnsim.validation.datasets import published_rows
-from attnsim.validation.hypothetical import PAIRS, VIEWS, Outcome, as_announced, errors, numbers_for, outcomes
+from attnsim.models.calibrations import calibration
+from attnsim.models.calibrations.calibration import calibrations, choose, gpu_calibrations
+from attnsim.models.hardware.figure import get_value
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.validation.checking.hypothetical import PAIRS, VIEWS, Outcome, as_announced, errors, numbers_for, outcomes
+from attnsim.validation.measured import aiconfigurator
+from attnsim.validation.measured.datasets import published_rows
 
 TO_HOPPER = PAIRS[0]
 LIKE = {name: record.like for name, record in IMPLEMENTATIONS.items()}

@@ -6,13 +6,13 @@ import pytest
 
 from attnsim import Workload, attention_share, layer, load_model, predict
 from attnsim.api.layer import gemm_numbers
-from attnsim.models.algorithms.projection import Product, cut
-from attnsim.models.cost_parts import requested
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import find_implementation
-from attnsim.models.layer import Step, step_closed_form, step_schedule, steps
-from attnsim.models.mask import Mask
+from attnsim.models.closed_forms.part import requested
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.frameworks.projection import Product, cut
+from attnsim.models.llm.layer import Step, step_closed_form, step_schedule, steps
+from attnsim.models.mask.mask import Mask
 from attnsim.simulator.replay import Replay, replay
 
 A100, H100, B200, T4 = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb", "t4"))

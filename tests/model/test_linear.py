@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from attnsim.api import compare, predict
-from attnsim.models.cost import cost, cost_of, roofline_time
+from attnsim.models.closed_forms.cost import cost, cost_of, roofline_time
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import IMPLEMENTATIONS
-from attnsim.models.mask import Mask
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
 LINEAR = IMPLEMENTATIONS["attnsim_linear"]

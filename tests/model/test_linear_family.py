@@ -10,16 +10,16 @@ from dataclasses import replace
 import pytest
 
 from attnsim.api import predict
+from attnsim.api.approximation import DEVIATIONS
 from attnsim.api.crossover import Crossover, crossover, crossover_table
-from attnsim.models.calibration import ImplementationNumbers, Numbers
-from attnsim.models.cost import cost, cost_of, roofline_time
+from attnsim.models.calibrations.calibration import ImplementationNumbers, Numbers
+from attnsim.models.closed_forms.cost import cost, cost_of, roofline_time
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import find_implementation
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
-from attnsim.validation.approximation import DEVIATIONS
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
 FEW = A100.replace("sm.count", 3)

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from attnsim.models.algorithms.flash import FlashTile, Splits, flash_forward
-from attnsim.models.algorithms.helpers import combine
-from attnsim.models.calibration import GpuNumbers, ImplementationNumbers, Numbers
-from attnsim.models.cost import cost_of
+from attnsim.models.calibrations.calibration import GpuNumbers, ImplementationNumbers, Numbers
+from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import IMPLEMENTATIONS
-from attnsim.models.mask import Mask
-from attnsim.models.occupancy import Occupancy, occupancy
-from attnsim.models.schedule import Kernel, Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.implementations.fused.forward import FlashTile, Splits, flash_forward
+from attnsim.models.implementations.fused.splits import combine
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.occupancy import Occupancy, occupancy
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.machine import machine
 from attnsim.simulator.replay import Cache, LaunchMode, Mode, Replay, replay
 

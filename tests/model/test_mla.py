@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from attnsim.api import predict
-from attnsim.models.calibration import Numbers
-from attnsim.models.cost import cost, cost_of, roofline_time
+from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.closed_forms.cost import cost, cost_of, roofline_time
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementation import Implementation
-from attnsim.models.implementations import IMPLEMENTATIONS, runs_on
-from attnsim.models.latent_kernels import MLA
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Latent, Workload
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.implementations.latent.records import MLA
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Latent, Workload
 from attnsim.simulator.replay import replay
 
 GPUS = tuple(load_gpu(name) for name in ("a100-sxm4-80gb", "l40s", "h100-sxm5-80gb", "b200-sxm-180gb"))

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from attnsim.models.algorithms import flash
-from attnsim.models.algorithms.flash import FlashTile, flash_forward
-from attnsim.models.calibration import ImplementationNumbers, Numbers
-from attnsim.models.cost import cost_of, roofline_time
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import IMPLEMENTATIONS
-from attnsim.models.mask import Mask
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.calibrations.calibration import ImplementationNumbers, Numbers
+from attnsim.models.closed_forms.cost import cost_of, roofline_time
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.implementations.fused import forward as flash
+from attnsim.models.implementations.fused.forward import FlashTile, flash_forward
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import Cache, Mode, replay
 
 A100, H100, ADA = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb", "rtx-4090"))
@@ -232,11 +232,11 @@ def test_the_same_question_twice_gives_the_same_answer(w: Workload, run: tuple[s
 
 
 QUESTION = """
-from attnsim.models.calibration import Numbers
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import IMPLEMENTATIONS
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
 for name, gpu in (("flash_attn_v2", "a100-sxm4-80gb"), ("flash_attn_v3", "h100-sxm5-80gb"), ("hf_eager", "l4")):
     g = load_gpu(gpu)

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnsim.models.algorithms.helpers import fa3_combine
-from attnsim.models.algorithms.serving import GROUP_CLKS
-from attnsim.models.algorithms.tiling import row_tiles
-from attnsim.models.calibration import Numbers, choose, gpu_calibrations, numbers_of
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import IMPLEMENTATIONS
-from attnsim.models.mask import Mask
-from attnsim.models.schedule import Kernel, Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.calibrations.calibration import Numbers, choose, gpu_calibrations, numbers_of
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.implementations.fused.splits import fa3_combine
+from attnsim.models.implementations.serving import GROUP_CLKS
+from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.row_tiles import row_tiles
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.replay import replay
 
 A100, H100, L40S = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb"), load_gpu("l40s")

@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnsim.models.algorithms.gather_blocks import choose_block, gathering
-from attnsim.models.calibration import Numbers
-from attnsim.models.cost import cost_of, roofline_time
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import find_implementation
-from attnsim.models.mask import Mask
+from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.closed_forms.cost import cost_of, roofline_time
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.frameworks.gather_blocks import choose_block, gathering
+from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.tile_counts import tile_counts
+from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import visible
-from attnsim.models.schedule import Schedule
-from attnsim.models.tile_counts import tile_counts
-from attnsim.models.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import Replay, replay
 
 A100, H100 = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb"))

@@ -12,7 +12,7 @@ from attnsim.kernels.gpu.bench import Bench
 from attnsim.kernels.gpu.clocks import Reading
 from attnsim.kernels.gpu.timing import Sample, Timing
 from attnsim.kernels.outcome import Outcome
-from attnsim.models.gpu_files import load_gpu
+from attnsim.models.hardware.files import load_gpu
 
 GPU = load_gpu("h200-sxm-141gb")
 ATTACHED = {

@@ -8,15 +8,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from attnsim.models.case_table import Case
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.workload import Latent
-from attnsim.validation import aiconfigurator
-from attnsim.validation.aiconfigurator_files import KINDS, SYSTEMS, TableFile, read_shapes, table_files
-from attnsim.validation.datasets import Row, published_rows
-from attnsim.validation.fit import groups
-from attnsim.validation.implausible import RULES, SPIKE, Measured, rejected_by
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.question.case_row import Case
+from attnsim.models.question.workload import Latent
+from attnsim.validation.fitting.fit import groups
+from attnsim.validation.measured import aiconfigurator
+from attnsim.validation.measured.aiconfigurator_files import KINDS, SYSTEMS, TableFile, read_shapes, table_files
+from attnsim.validation.measured.datasets import Row, published_rows
+from attnsim.validation.measured.implausible import RULES, SPIKE, Measured, rejected_by
 
 FAMILIES = {"context": "attention", "generation": "attention", "encoder": "encoder_attention"}
 STEMS = {kind: stem for stem, kind in KINDS.items()}

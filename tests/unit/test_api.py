@@ -14,7 +14,8 @@ import attnsim
 from attnsim import InputError, Mask, Prediction, Workload, compare, load_gpu, predict, predict_table
 from attnsim.api import ALGORITHMS
 from attnsim.api.tables import ADDED_COLUMNS
-from attnsim.models.calibration import (
+from attnsim.api.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS, Trust, assess
+from attnsim.models.calibrations.calibration import (
     Calibration,
     Chosen,
     Domain,
@@ -23,9 +24,8 @@ from attnsim.models.calibration import (
     Numbers,
     widths,
 )
-from attnsim.models.gpu import Gpu
-from attnsim.models.implementations import find_implementation
-from attnsim.validation.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS, Trust, assess
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import find_implementation
 
 H100, A100 = "h100-sxm5-80gb", "a100-sxm4-80gb"
 CAUSAL = Workload(batch=2, heads_q=16, seq_q=2048, head_dim=128, heads_kv=4, mask=Mask.causal())
@@ -395,7 +395,7 @@ def test_a_surprise_in_a_row_is_told_not_raised(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_gpu_may_be_a_file(tmp_path: Path) -> None:
-    from attnsim.models.gpu_files import gpu_to_yaml
+    from attnsim.models.hardware.files import gpu_to_yaml
 
     path = tmp_path / "mine.yaml"
     path.write_text(gpu_to_yaml(replace(load_gpu(A100).replace("hbm.bandwidth", "4 TB/s"), id="mine")))

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from attnsim.models.attached_gpu import Attached, gpu_of_attached
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.attached import Attached, gpu_of_attached
+from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 
 KNOWN = [load_gpu(name) for name in builtin_gpu_ids()]
 

@@ -14,8 +14,8 @@ from attnsim.api.breakeven import PATTERNS, BreakEven, breakeven
 from attnsim.api.crossover import crossover
 from attnsim.cli.app import app
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 
 A100, H100, B200 = "a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb"
 HEADS = Workload(batch=1, heads_q=16, seq_q=1, head_dim=128)

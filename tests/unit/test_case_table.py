@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnsim.models import case_table
-from attnsim.models.case_table import COLUMNS, REQUIRED_COLUMNS, parse_row, read_table, write_table
 from attnsim.models.errors import InputError
+from attnsim.models.question import case_file as case_table
+from attnsim.models.question.case_file import COLUMNS, REQUIRED_COLUMNS, read_table, write_table
+from attnsim.models.question.case_row import parse_row
 
 SMALLEST = {"gpu": "h100-sxm5-80gb", "batch": "4", "heads_q": "32", "seq_q": "8192", "head_dim": "128"}
 HEADER = ",".join(REQUIRED_COLUMNS)

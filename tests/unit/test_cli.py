@@ -122,8 +122,8 @@ def test_a_new_gpu_is_a_file_that_can_be_used(tmp_path: Path, capsys: pytest.Cap
 
 def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
     from attnsim.api import ALGORITHMS
-    from attnsim.models.gpu_files import builtin_gpu_ids
-    from attnsim.models.implementations import IMPLEMENTATIONS
+    from attnsim.models.hardware.files import builtin_gpu_ids
+    from attnsim.models.implementations.choose import IMPLEMENTATIONS
 
     gpus, algorithms = run(capsys, "gpus"), run(capsys, "algorithms")
     assert all(name in gpus for name in builtin_gpu_ids())

@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from attnsim.models.calibration import choose
-from attnsim.models.case_table import Case, parse_row
+from attnsim.models.calibrations.calibration import choose
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import IMPLEMENTATIONS, find_implementation
-from attnsim.models.schedule import Schedule
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
+from attnsim.models.question.case_row import Case, parse_row, workload_of
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import replay
-from attnsim.validation.counters import METRICS, Counted, counters_of, parse_counters, read_counters
-from attnsim.validation.datasets import workload_of
-from attnsim.validation.io_errors import compare_io
+from attnsim.validation.checking.io_errors import compare_io
+from attnsim.validation.measuring.counters import METRICS, Counted, counters_of, parse_counters, read_counters
 
 # As Nsight Compute 2025 writes it, values made up: remarks of its own, the program's line, header, units, launches.
 CSV = """==PROF== Connected to process 143016 (/usr/bin/python3.12)

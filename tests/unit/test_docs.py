@@ -61,7 +61,7 @@ def test_python_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_gpu_files_load_and_meet_the_schema(name: str, tmp_path: Path) -> None:
-    schema = json.loads(resources.files("attnsim.models").joinpath("gpu.schema.json").read_text("utf-8"))
+    schema = json.loads(resources.files("attnsim.models.hardware").joinpath("gpu.schema.json").read_text("utf-8"))
     for path in write_files(DOCUMENTS[name], tmp_path):
         jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), schema)
         assert load_gpu(str(path)).id == path.stem

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 import attnsim
-from attnsim.models.energy import energy, work
-from attnsim.models.energy_constants import constants
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.energy import energy, work
+from attnsim.models.hardware.energy_constants import constants
+from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.question.workload import Workload
 
 FULL_RATE = Workload(batch=8, heads_q=16, seq_q=16384, head_dim=128, dtype="fp16")
 """Compute-bound at the kernels' full rate."""

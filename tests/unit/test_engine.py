@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnsim.models.schedule import Kernel, Launch, Segment, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TileOp
 from attnsim.simulator.engine import Played, play
 from attnsim.simulator.grid import play_exact
 from attnsim.simulator.machine import Machine

@@ -11,13 +11,13 @@ from attnsim.api.levers import BETTER, figure_of
 from attnsim.cli import main
 from attnsim.cli.explain import verdict
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_fields import get_value
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import IMPLEMENTATIONS
-from attnsim.models.mask import Mask
-from attnsim.models.occupancy import occupancy
-from attnsim.models.registry import MECHANISMS
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.figure import get_value
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.mask.mask import Mask
+from attnsim.models.mechanisms import MECHANISMS
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.occupancy import occupancy
 from attnsim.simulator.replay import UNITS
 from benchmarks.mechanism_pages import GPUS
 

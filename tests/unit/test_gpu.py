@@ -10,9 +10,9 @@ import pytest
 
 import attnsim.models
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import FIELDS
-from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.figure import FIELDS
+from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.gpu import Gpu
 
 MODELS = Path(attnsim.models.__path__[0])
 IDS = [
@@ -164,7 +164,7 @@ def test_equality_hash_and_pickle(h100: Gpu) -> None:
 
 
 def test_import_needs_the_standard_library_only() -> None:
-    code = "import sys, attnsim.models.gpu;assert not {'pydantic', 'pint', 'yaml', 'numpy'} & set(sys.modules)"
+    code = "import sys, attnsim.models.hardware.gpu;assert not {'pydantic', 'pint', 'yaml', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

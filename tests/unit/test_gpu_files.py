@@ -9,9 +9,9 @@ import yaml
 
 import attnsim.models
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_fields import FIELDS
-from attnsim.models.gpu_files import builtin_gpu_ids, gpu_to_yaml, load_gpu, write_json_schema
+from attnsim.models.hardware.figure import FIELDS
+from attnsim.models.hardware.files import builtin_gpu_ids, gpu_to_yaml, load_gpu, write_json_schema
+from attnsim.models.hardware.gpu import Gpu
 
 MODELS = Path(attnsim.models.__path__[0])
 IDS = builtin_gpu_ids()
@@ -200,7 +200,7 @@ def test_unreadable_paths_and_ids_are_refused(tmp_path: Path) -> None:
 
 def test_schema_is_up_to_date_and_files_validate(tmp_path: Path) -> None:
     write_json_schema(tmp_path / "schema.json")
-    published = (MODELS / "gpu.schema.json").read_text(encoding="utf-8")
+    published = (MODELS / "hardware" / "gpu.schema.json").read_text(encoding="utf-8")
     assert (tmp_path / "schema.json").read_text(encoding="utf-8") == published
     schema = json.loads(published)
     jsonschema.Draft202012Validator.check_schema(schema)

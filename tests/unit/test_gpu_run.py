@@ -13,7 +13,7 @@ from attnsim.cli import main
 from attnsim.kernels.catalog import Operation
 from attnsim.kernels.gpu.cuda_device import LASTING
 from attnsim.kernels.gpu.records import Records
-from attnsim.models.case_table import read_table
+from attnsim.models.question.case_file import read_table
 from benchmarks import gpu_run
 from tests.unit.fake_bench import FakeWatch, make_bench, outcome
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnsim.models.algorithms.passes import Access, streaming
-from attnsim.models.calibration import Numbers
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import default_implementation, find_implementation
-from attnsim.models.mask import Mask
-from attnsim.models.schedule import Schedule
-from attnsim.models.workload import Workload
+from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import default_implementation, find_implementation
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator import engine, grid
 from attnsim.simulator.replay import Replay, replay
 

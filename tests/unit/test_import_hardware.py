@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import attnsim
 from attnsim.cli import main
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import gpu_to_yaml, load_gpu
-from attnsim.models.import_hardware import Imported, import_hardware
-from attnsim.models.import_nvml import import_attached
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
+from attnsim.models.hardware.importing import Imported, import_hardware
+from attnsim.models.hardware.importing.nvml import import_attached
+from attnsim.models.question.workload import Workload
 
 DATA = Path(__file__).parents[1] / "data"
 FILES = ("llmcompass_a100.json", "aiconfigurator_h100.yaml", "nvidia_smi_h100.xml")

@@ -87,8 +87,8 @@ for module in pkgutil.walk_packages(attnsim.kernels.__path__, "attnsim.kernels."
     importlib.import_module(module.name)
 
 from attnsim.kernels.catalog import OPERATIONS
-from attnsim.models.attached_gpu import Attached, gpu_of_attached
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.attached import Attached, gpu_of_attached
+from attnsim.models.question.workload import Workload
 
 gpu = gpu_of_attached(Attached("NVIDIA H200", 90, 150 * 10**9, {"MultiProcessorCount": 132}))
 for operation in OPERATIONS.values():
@@ -107,7 +107,7 @@ def test_a_machine_with_numpy_alone_gets_as_far_as_the_launch() -> None:
 
 def test_case_tables_load_without_pandas() -> None:
     script = (
-        "import sys; import attnsim.models.case_table; "
+        "import sys; import attnsim.models.question.case_file; "
         "sys.exit(', '.join({'pandas', 'pint', 'pydantic', 'numpy'} & set(sys.modules)) or None)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

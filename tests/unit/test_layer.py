@@ -7,8 +7,8 @@ import pytest
 from attnsim import attention_share, layer, load_model
 from attnsim.cli import main
 from attnsim.models.errors import InputError
-from attnsim.models.layer import Step, steps
-from attnsim.models.model import Model
+from attnsim.models.llm.layer import Step, steps
+from attnsim.models.llm.model import Model
 
 GPU = "h100-sxm5-80gb"
 

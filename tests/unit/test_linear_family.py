@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnsim.api.approximation import DEVIATIONS, approximation_error, approximation_errors
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
+from attnsim.models.mask.mask import Mask
+from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, find_algorithm
+from attnsim.models.question.workload import Workload
 from attnsim.models.references.efficient import SPLIT, efficient_attention, softmax
 from attnsim.models.references.linear import (
     Floats,
@@ -28,9 +31,6 @@ from attnsim.models.references.performer import (
     positive_features,
 )
 from attnsim.models.references.softmax import attention
-from attnsim.models.registry import ALGORITHMS, MECHANISMS, find_algorithm
-from attnsim.models.workload import Workload
-from attnsim.validation.approximation import DEVIATIONS, approximation_error, approximation_errors
 
 
 def inputs(seq_q: int, seq_kv: int, *, heads: int = 4, kv_heads: int = 2, size: float = 1.0) -> tuple[Floats, ...]:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnsim.models.closed_forms.band import Band, floor_sum, visible_pairs
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask, Visibility
-from attnsim.models.tile_sums import Band, floor_sum, visible_pairs
+from attnsim.models.mask.mask import Mask, Visibility
 
 reaches = st.none() | st.integers(0, 90)
 masks = st.builds(Mask, reaches, reaches)

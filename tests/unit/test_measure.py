@@ -28,16 +28,18 @@ from attnsim.kernels.gpu.prepared import prepare
 from attnsim.kernels.gpu.records import Records
 from attnsim.kernels.gpu.timing import Timing
 from attnsim.kernels.outcome import Outcome
-from attnsim.models.case_table import parse_row, read_table
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import find_implementation
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
-from attnsim.validation import fit, sampling
-from attnsim.validation.datasets import Row, gpu_of, workload_of
-from attnsim.validation.measure import chosen, measure
-from attnsim.validation.measured_table import measured_frame, measured_rows, summary
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.case_file import read_table
+from attnsim.models.question.case_row import parse_row, workload_of
+from attnsim.models.question.workload import Workload
+from attnsim.validation.fitting import fit
+from attnsim.validation.measured import sampling
+from attnsim.validation.measured.datasets import Row, gpu_of
+from attnsim.validation.measured.measured_table import measured_frame, measured_rows, summary
+from attnsim.validation.measuring.measure import chosen, measure
 from tests.unit.fake_bench import GPU, Clock, FakeDevice, FakeWatch, make_bench, outcome, zeros
 
 
@@ -90,7 +92,7 @@ def test_kernels_that_have_changed_are_measured_again(
     measure(make_bench(), Records(path), operations, budget_s=60, clock=Clock())
     for module in ("measuring", "correctness"):
         monkeypatch.setattr(f"attnsim.kernels.gpu.{module}.version_of", lambda one: "f" * 16, raising=False)
-    monkeypatch.setattr("attnsim.validation.measure.version_of", lambda one: "f" * 16)
+    monkeypatch.setattr("attnsim.validation.measuring.measure.version_of", lambda one: "f" * 16)
     records = Records(path)
     before = len(records.done)
     measure(make_bench(), records, operations, budget_s=60, clock=Clock())
@@ -333,7 +335,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, right: None) -> None:
     monkeypatch.setattr(bench_module, "attached_bench", lambda seed: make_bench())
     whole = measure
     clocked: Callable[..., Any] = lambda *a, **k: whole(*a, **{**k, "budget_s": 130}, clock=Clock())  # noqa: E731
-    monkeypatch.setattr("attnsim.validation.measure.measure", clocked)
+    monkeypatch.setattr("attnsim.validation.measuring.measure.measure", clocked)
 
 
 def test_the_command_ends_with_a_table_and_a_file(

@@ -11,15 +11,15 @@ from typer.testing import CliRunner
 from attnsim.api import compare, predict
 from attnsim.api.tables import predict_case
 from attnsim.cli.app import app
-from attnsim.models.algorithms.mla_tiles import flash_mla_parts
-from attnsim.models.algorithms.mla_visits import split_requests
-from attnsim.models.case_table import parse_row
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import runs_on
-from attnsim.models.latent_kernels import MLA, absorbing_pays
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Latent, Workload
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import runs_on
+from attnsim.models.implementations.latent.records import MLA, absorbing_pays
+from attnsim.models.implementations.latent.tiles import flash_mla_parts
+from attnsim.models.implementations.latent.visits import split_requests
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.case_row import parse_row
+from attnsim.models.question.workload import Latent, Workload
 
 GPUS = ("a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb")
 DEEPSEEK = Workload(16, 128, 1, 192, 128, 8192, 128, passes="decode", latent=Latent(512, 64))

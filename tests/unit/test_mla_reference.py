@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
+from attnsim.models.mask.mask import Mask
 from attnsim.models.references.mla import LatentInputs, absorbed_attention, decompressed_attention
 
 MASKS = (Mask.full(), Mask.causal(), Mask.sliding_window(5), Mask.sliding_window(3, causal=False))

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from attnsim import builtin_model_ids, load_model
 from attnsim.cli import main
 from attnsim.models.errors import InputError
-from attnsim.models.huggingface import FAMILIES, import_config
-from attnsim.models.mask import Mask
-from attnsim.models.model import Model
-from attnsim.models.model_files import model_to_yaml
-from attnsim.models.workload import Latent
+from attnsim.models.llm.files import model_to_yaml
+from attnsim.models.llm.huggingface import FAMILIES, import_config
+from attnsim.models.llm.model import Model
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Latent
 
 PRESETS = builtin_model_ids()
 WANTED = {

@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
+from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import Floats, attention, attention_backward
 from attnsim.models.references.tiled import (
     Order,

@@ -15,17 +15,18 @@ from attnsim.cli import main
 from attnsim.kernels.catalog import Operation
 from attnsim.kernels.gpu import bench as benches
 from attnsim.kernels.gpu.records import FILE_NAME, Records
-from attnsim.models.case_table import read_cases, write_table
 from attnsim.models.errors import InputError
-from attnsim.models.implementations import find_implementation
-from attnsim.validation import profiling
-from attnsim.validation import validate as validation
-from attnsim.validation.counters import METRICS
-from attnsim.validation.datasets import gpu_of, workload_of
-from attnsim.validation.measure import measure as whole
-from attnsim.validation.measured_table import measured_frame, measured_rows
-from attnsim.validation.own_runs import committed_tables, measure_here, rows_of
-from attnsim.validation.validate import Report, predictions
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.question.case_file import read_cases, write_table
+from attnsim.models.question.case_row import workload_of
+from attnsim.validation.checking import validate as validation
+from attnsim.validation.checking.validate import Report, predictions
+from attnsim.validation.measured.datasets import gpu_of
+from attnsim.validation.measured.measured_table import measured_frame, measured_rows
+from attnsim.validation.measured.own_runs import committed_tables, measure_here, rows_of
+from attnsim.validation.measuring import profiling
+from attnsim.validation.measuring.counters import METRICS
+from attnsim.validation.measuring.measure import measure as whole
 from tests.unit.fake_bench import GPU, Clock, make_bench, outcome
 
 
@@ -78,7 +79,7 @@ def test_with_a_gpu_it_is_measured_first_and_gone_on_with(tmp_path: Path, monkey
     monkeypatch.setattr(benches, "attached_bench", lambda seed: make_bench())
     monkeypatch.setattr(Operation, "exercise", lambda *_: outcome(0.0))
     clocked: Callable[..., Any] = lambda *a, **k: whole(*a, **{**k, "budget_s": 500}, clock=Clock())  # noqa: E731
-    monkeypatch.setattr("attnsim.validation.measure.measure", clocked)
+    monkeypatch.setattr("attnsim.validation.measuring.measure.measure", clocked)
     first, told = measure_here(1, lambda key: None)
     more, _ = measure_here(1, lambda key: None)
     assert 0 < len(first) < len(more)

@@ -8,13 +8,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnsim.models.block_list import block_list
-from attnsim.models.block_patterns import Blocks, BlockWindow, Random
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask, Visibility
-from attnsim.models.patterns import ALL, NONE, Dilated, Global, Part, Strided, Tiles, Window
-from attnsim.models.tile_counts import tile_counts
-from attnsim.models.tile_patterns import FULL
+from attnsim.models.mask.block_list import block_list
+from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
+from attnsim.models.mask.mask import Mask, Visibility
+from attnsim.models.mask.patterns import ALL, NONE, Dilated, Global, Part, Strided, Tiles, Window
+from attnsim.models.mask.tile_counts import tile_counts
+from attnsim.models.mask.tile_looks import FULL
 
 Matrix = NDArray[np.bool_]
 
@@ -308,8 +308,8 @@ def test_counts_are_those_of_the_tiles(mask: Mask, seq_q: int, seq_kv: int, size
 def test_a_list_in_several_chunks_is_the_list_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = Mask.parse("causal, window 40, global at 3 90, random 2x16 seed 3, strided 200")
     whole, counted = block_list(mask, 16, 32, 700, 900), tile_counts(mask, 700, 900, 32, 16)
-    monkeypatch.setattr("attnsim.models.tile_patterns.ROW_TILES_AT_ONCE", 7)
-    monkeypatch.setattr("attnsim.models.tile_patterns.TILES_AT_ONCE", 20)
+    monkeypatch.setattr("attnsim.models.mask.tile_looks.ROW_TILES_AT_ONCE", 7)
+    monkeypatch.setattr("attnsim.models.mask.tile_looks.TILES_AT_ONCE", 20)
     pieces = block_list.__wrapped__(mask, 16, 32, 700, 900)
     for name in ("row_start", "key_tile"):
         assert (getattr(whole, name) == getattr(pieces, name)).all()
@@ -336,6 +336,6 @@ def test_a_million_tokens_are_listed_without_their_matrix() -> None:
 def test_lists_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="48 keys; a block list needs a multiple of 32"):
         block_list(Mask.causal(), 64, 48, 100, 100)
-    monkeypatch.setattr("attnsim.models.block_list.LARGEST_LIST", 10)
+    monkeypatch.setattr("attnsim.models.mask.block_list.LARGEST_LIST", 10)
     with pytest.raises(InputError, match="more than 10 tiles of 64 x 64"):
         block_list(Mask.parse("window 300, global 7"), 64, 64, 1000, 1000)

@@ -22,11 +22,11 @@ from attnsim.kernels.gpu.probe import L2_SHARES, Rate
 from attnsim.kernels.gpu.records import Records
 from attnsim.kernels.gpu.timing import Sample, Timing
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_files import gpu_to_yaml, load_gpu
-from attnsim.models.workload import Workload
-from attnsim.validation.l2_knee import fit_knee
-from attnsim.validation.probe_file import Probed, probed_gpu, probed_of, quantities, refuse_implausible
+from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.question.workload import Workload
+from attnsim.validation.measuring.l2_knee import fit_knee
+from attnsim.validation.measuring.probe_file import Probed, probed_gpu, probed_of, quantities, refuse_implausible
 
 H200 = load_gpu("h200-sxm-141gb")
 MHZ = 1755.0

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import attnsim.models
-from attnsim.models.case_table import COLUMNS, LAUNCHES, Case, parse_row, read_table
+from attnsim.models.question.case_file import COLUMNS, read_table
+from attnsim.models.question.case_row import LAUNCHES, Case, parse_row
 
 FOLDER = Path(attnsim.models.__file__).parents[1] / "validation" / "measurements" / "published"
 ROWS = {

@@ -11,13 +11,13 @@ from attnsim.api.choosing import read_algorithm
 from attnsim.api.explaining import played_by
 from attnsim.cli import main
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.implementations import IMPLEMENTATIONS
-from attnsim.models.mask import Mask
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.mask.mask import Mask
+from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Algorithm
+from attnsim.models.mechanisms.mechanism import Floats
+from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
-from attnsim.models.registry import ALGORITHMS, MECHANISMS, Algorithm
-from attnsim.models.registry.algorithm import Floats
-from attnsim.models.workload import Workload
 from benchmarks.mechanism_pages import GPUS, GROUPS, stale
 
 SOURCE = re.compile(r"arXiv \d{4}\.\d{5}|/[\w./-]+|\.(py|cu|h|cpp)\b|(19|20)\d\d")

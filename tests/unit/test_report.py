@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from attnsim.api import predict
 from attnsim.api.answering import LIKE
 from attnsim.cli import main
-from attnsim.models.calibration import choose
+from attnsim.models.calibrations.calibration import choose
 from attnsim.models.errors import InputError
 from attnsim.models.wording import interval_text, number, time_text, times_text
 from attnsim.plots.document import (

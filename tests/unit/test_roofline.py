@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.roofline import Level, Point, Roofline
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.roofline import Level, Point, Roofline
+from attnsim.models.question.workload import Workload
 from attnsim.plots.roofline import caption_lines, roofline_axes_of, roofline_figure
 from attnsim.plots.roofline_data import entries, machines
 from attnsim.plots.styles import STYLES, applied, find_style
@@ -233,5 +233,5 @@ def test_gpus_and_predictions_must_match(tmp_path: Path, gpus: list[Gpu], words:
 
 
 def test_matplotlib_is_imported_only_to_draw() -> None:
-    code = "import sys, attnsim.plots.roofline, attnsim.models.roofline; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, attnsim.plots.roofline, attnsim.models.hardware.roofline; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

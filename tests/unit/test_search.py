@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from attnsim.api import predict
 from attnsim.api.building import REPLAYED_CANDIDATES
 from attnsim.cli import main
-from attnsim.models.algorithms import own_flash
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.own import flash as own_flash
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 from attnsim.studies.hardware_search import HardwareSearch, Machine, search_hardware
 from attnsim.studies.hardware_space import Limit, Range, Space
 from attnsim.studies.search import measure_tiles, search_tiles

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from attnsim.cli import main
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.question.workload import Workload
 from attnsim.studies import sensitivity
 from attnsim.studies.sensitivity import Asked, Elasticity, elasticities, sobol, times
 

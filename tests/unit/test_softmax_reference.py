@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
+from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import Floats, attention, attention_backward, visible
 from attnsim.models.references.tiled import flash_reference
 

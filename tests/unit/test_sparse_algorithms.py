@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 
 from attnsim.api import ALGORITHMS, compare, predict, predict_table
 from attnsim.cli.app import app
-from attnsim.models import block_patterns
-from attnsim.models.block_patterns import Random
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
+from attnsim.models.mask import block_patterns
+from attnsim.models.mask.block_patterns import Random
+from attnsim.models.mask.mask import Mask
+from attnsim.models.mechanisms.sparse import SPARSE
+from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import visible
-from attnsim.models.registry.sparse import SPARSE
-from attnsim.models.workload import Workload
 
 A100, V100 = "a100-sxm4-80gb", "v100-sxm2-32gb"
 QUESTION = Workload(batch=1, heads_q=12, seq_q=4096, head_dim=64)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from attnsim.cli import main
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_fields import FIELDS
-from attnsim.models.gpu_files import load_gpu
-from attnsim.models.mask import Mask
+from attnsim.models.hardware.figure import FIELDS
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.mask.mask import Mask
 from attnsim.studies.figures import RATES, changed, figures
 from attnsim.studies.questions import counts, question
 from attnsim.studies.study_file import StudyEntry, WorkloadEntry, read_study, study_of

@@ -15,7 +15,7 @@ import attnsim
 from attnsim.api.tracing import trace
 from attnsim.cli import main
 from attnsim.models.errors import InputError
-from attnsim.models.gpu_files import load_gpu
+from attnsim.models.hardware.files import load_gpu
 from attnsim.plots.perfetto import document, write_trace
 from attnsim.plots.timeline import overlap, timeline_figure
 from attnsim.simulator.trace import MOST_SLICES, UNITS, Trace

@@ -102,7 +102,7 @@ def test_written_values_are_read_back_exactly(value: float, unit: str) -> None:
 
 def test_common_units_do_not_import_pint() -> None:
     code = (
-        "import sys; from attnsim.models.gpu_files import load_gpu; load_gpu('h100-sxm5-80gb');"
+        "import sys; from attnsim.models.hardware.files import load_gpu; load_gpu('h100-sxm5-80gb');"
         "assert 'pint' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,8 +3,8 @@
 import pytest
 
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 
 
 def test_keys_and_values_default_to_the_queries_shape() -> None:

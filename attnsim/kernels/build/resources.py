@@ -16,16 +16,16 @@ from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.build.sources import source_hash
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.catalog import Operation
-from attnsim.models import kernel_resources
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
-from attnsim.models.occupancy import occupancy
-from attnsim.models.schedule import Kernel
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.own import resources as kernel_resources
+from attnsim.models.schedule.occupancy import occupancy
+from attnsim.models.schedule.schedule import Kernel
 
 ARCHITECTURES = ("80", "86", "89", "90", "90a", "100")
 """What the table covers; "90a" is for kernels that run on nothing else."""
 
-GOLDEN = Path(str(kernel_resources.__file__)).with_name("kernel_resources.csv")
+GOLDEN = Path(str(kernel_resources.__file__)).with_name("resources.csv")
 """The committed table."""
 
 Job = tuple[Variant, str]

@@ -16,7 +16,7 @@ from attnsim.kernels.cpu.run import run
 from attnsim.kernels.cpu.tensor_maps import SWIZZLE_BYTES, TensorMap
 from attnsim.kernels.device import Grid
 from attnsim.kernels.limits import check_launch, check_supported
-from attnsim.models.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu
 
 PTX_ARCHITECTURES = (80, 86, 89, 90)
 """What kernels are compiled for here; a newer GPU is played by the newest of them."""
@@ -141,6 +141,6 @@ class CpuDevice:
 
 
 def _load(name: str) -> Gpu:
-    from attnsim.models.gpu_files import load_gpu  # YAML and pydantic: not on a bare GPU machine
+    from attnsim.models.hardware.files import load_gpu  # YAML and pydantic: not on a bare GPU machine
 
     return load_gpu(name)

@@ -14,7 +14,7 @@ from attnsim.kernels.gpu.machine_record import machine_record
 from attnsim.kernels.gpu.timing import Watch
 from attnsim.kernels.limits import check_architecture
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu
 
 VALUABLE = (
     "flash",

@@ -8,8 +8,8 @@ from typing import Any
 
 from attnsim.kernels.catalog import Operation
 from attnsim.kernels.device import Device
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 
 FULL = Mask()
 

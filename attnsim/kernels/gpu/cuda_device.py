@@ -20,9 +20,9 @@ from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Grid
 from attnsim.kernels.gpu.tensor_map import tensor_map
 from attnsim.kernels.limits import check_launch, check_supported
-from attnsim.models.attached_gpu import Attached, gpu_of_attached
 from attnsim.models.errors import InputError
-from attnsim.models.gpu import Gpu
+from attnsim.models.hardware.attached import Attached, gpu_of_attached
+from attnsim.models.hardware.gpu import Gpu
 
 POISON = 0xFF
 """Every byte of fresh memory when poisoning is asked for: a NaN in each floating-point format."""
@@ -267,7 +267,7 @@ def attached(device_id: int) -> Attached:
 def _gpu_of(device_id: int) -> Gpu:
     found = attached(device_id)
     try:
-        from attnsim.models.gpu_files import builtin_gpu_ids, load_gpu
+        from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
     except ImportError:  # a bare GPU machine: no YAML, no pydantic
         return gpu_of_attached(found)
     return gpu_of_attached(found, map(load_gpu, builtin_gpu_ids()))

@@ -16,7 +16,7 @@ from attnsim.kernels.build.variant import CUDA
 from attnsim.kernels.device import Device
 from attnsim.kernels.gpu.host import Machine, one_line, read, tried
 from attnsim.models.errors import InputError
-from attnsim.models.workload import Workload
+from attnsim.models.question.workload import Workload
 
 Status = Literal["ok", "missing", "not needed"]
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from attnsim.kernels.catalog import Operation
 from attnsim.kernels.gpu.timing import Mode
-from attnsim.models.gpu import Gpu
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 
 BANDS = (1024, 4096)
 """Longest of the first and of the second band of lengths, as the fits hold them out."""

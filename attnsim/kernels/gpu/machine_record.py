@@ -16,8 +16,8 @@ import numpy as np
 
 from attnsim.kernels.build.sources import source_hash
 from attnsim.kernels.catalog import Operation
-from attnsim.models.attached_gpu import Attached
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.attached import Attached
 
 if TYPE_CHECKING:
     from attnsim.kernels.gpu.cuda_device import CudaDevice

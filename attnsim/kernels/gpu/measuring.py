@@ -15,8 +15,8 @@ from attnsim.kernels.gpu.machine_record import version_of
 from attnsim.kernels.gpu.prepared import prepare
 from attnsim.kernels.gpu.records import Point
 from attnsim.kernels.gpu.timing import Mode
-from attnsim.models.mask import Mask
-from attnsim.models.workload import Workload
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
 
 SAMPLES = 30
 NULL_SAMPLES = 100

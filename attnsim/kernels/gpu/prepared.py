@@ -8,7 +8,7 @@ from typing import Any
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.device import Device
 from attnsim.kernels.gpu.inputs import Random
-from attnsim.models.workload import Workload
+from attnsim.models.question.workload import Workload
 
 Call = Callable[[], object]
 
@@ -67,7 +67,7 @@ def _backward(one: Operation, device: Device, w: Workload, random: Random) -> Ca
 
 
 def _linear(one: Operation, device: Device, w: Workload, random: Random) -> Call:
-    from attnsim.models.algorithms.linear_tiles import is_causal
+    from attnsim.models.implementations.own.linear_tiles import is_causal
 
     q, k, v = inputs(w, random)
     run, causal = one.call(), is_causal(w)

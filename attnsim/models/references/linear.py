@@ -70,7 +70,7 @@ def linear_attention_quadratic(
 ) -> Floats:
     """The definition as attention: weights ``phi(q) phi(k)`` of all visible pairs, each row divided by its sum.
 
-    Causally, query ``i`` sees keys up to ``i + seq_kv - seq_q``, as in :class:`attnsim.models.mask.Mask`.
+    Causally, query ``i`` sees keys up to ``i + seq_kv - seq_q``, as in :class:`attnsim.models.mask.mask.Mask`.
     """
     features, keys, values = _features(q, k, v, maps)
     weights = features @ keys.swapaxes(-1, -2)

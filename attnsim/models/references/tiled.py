@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnsim.models.errors import InputError
-from attnsim.models.mask import Mask
+from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import Floats, default_scale, expanded, read_inputs, summed
 
 Order = Literal["descending", "ascending"]

@@ -17,7 +17,7 @@ from attnsim.kernels.cpu.faults import CopyInFlight, Race
 from attnsim.kernels.cpu.run import run
 from attnsim.kernels.device import Grid
 from attnsim.kernels.flash import flash_forward
-from attnsim.models.mask import Mask
+from attnsim.models.mask.mask import Mask
 
 SOURCE = (CUDA / "flash_forward.cu").read_text(encoding="utf-8")
 SYNCHRONISATION = re.compile(r"__syncthreads\(\);|cp_async_wait<[^;]*>\(\);|cp_async_commit\(\);")

@@ -1,0 +1,193 @@
+"""How far to trust a prediction: how near the question is to measurements that the fit did not see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from attnsim.models.calibrations.calibration import Calibration, Chosen, widths
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.question.workload import Workload
+
+Level = Literal["validated", "interpolated", "extrapolated"]
+LEVELS: tuple[Level, ...] = ("validated", "interpolated", "extrapolated")
+
+ELSEWHERE = "own numbers of another architecture"
+BORROWED = "another implementation's numbers"
+PRIORS = "priors"
+"""Where the numbers of a kernel come from when it has no calibration of its own on the architecture."""
+
+WINDOWS = "a sliding window, never measured"
+"""What a calibration is used for without having seen any."""
+
+NEAR = 2.0
+"""Factor beyond a calibration's ranges of lengths and rows that still counts as near. Chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How far to trust a predicted time.
+
+    Parameters
+    ----------
+    level : {"validated", "interpolated", "extrapolated"}
+    low, high : float
+        Factors on the time between which the truth is expected in nine cases of ten.
+    error : float or None
+        Mean error of the calibration on measurements it was not fitted on; None unless validated.
+    reason : str
+        Why, in words; never empty.
+    """
+
+    level: Level
+    low: float
+    high: float
+    error: float | None
+    reason: str
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields, ready for JSON."""
+        return {
+            "level": self.level,
+            "low": self.low,
+            "high": self.high,
+            "error": self.error,
+            "reason": self.reason,
+        }
+
+
+def assess(
+    w: Workload,
+    gpu: Gpu,
+    chosen: Chosen,
+    record: Implementation,
+    *,
+    tiles: str = "shipped",
+    assumed: Iterable[str] = (),
+) -> Trust:
+    """Trust in the time of `record` for `w` on `gpu`, predicted with the `chosen` numbers.
+
+    *Validated*: the implementation's own calibration on this architecture, and GPU, pass, head_dim,
+    lengths, rows and mask inside the domain it was checked on; the error is that calibration's on held-
+    out measurements, the interval its own. *Interpolated*: its own calibration, but another GPU of the
+    architecture, a head_dim between known ones, lengths or rows within a factor of `NEAR` of the known
+    range, causal where only full was measured or the reverse, a calibration that left no group of rows
+    out, forward and backward together where each was measured alone, or another number format than 16
+    bits. *Extrapolated*: everything else: a borrowed calibration or none, a hypothetical GPU, another
+    architecture, tiles that were not shipped, shapes far from those measured.
+
+    The half-width of the interval, in log time, is a multiple of what the calibration was off on average where
+    a group was held out (a head_dim, if this question's was not measured; a band of lengths otherwise). It is
+    at least what numbers from elsewhere were off; the same for hypothetical GPUs, tiles that were not shipped
+    and passes that were never measured, and what windows were off for a window. All of these are measured, see
+    `attnsim.validation.checking.coverage`.
+
+    Parameters
+    ----------
+    w : Workload
+    gpu : Gpu
+    chosen : Chosen
+        From `attnsim.models.calibrations.calibration.choose`.
+    record : Implementation
+    tiles : {"shipped", "retuned", "given"}
+    assumed : iterable of str
+        What the question left open and how it was filled in.
+    """
+    near: list[str] = []
+    far: list[str] = []
+    if gpu.changes:
+        far.append(f"hypothetical GPU: {', '.join(change.split(' (was')[0] for change in gpu.changes)}")
+    if not chosen.own:
+        far.append(chosen.reason)
+    if tiles != "shipped":
+        far.append(f"{tiles} tile, which nobody has timed")
+    if chosen.calibration is not None and chosen.own:
+        _outside(w, gpu, chosen.calibration, near, far)
+    level: Level = "extrapolated" if far else "interpolated" if near else "validated"
+    half = _half_width(level, w, chosen, record, unlike=bool(gpu.changes) or tiles != "shipped")
+    said = [*far, *near]
+    if level == "validated" and chosen.calibration is not None:
+        summary = chosen.calibration.held_out
+        said.append(
+            f"{record.name} on {gpu.architecture}: mean error {100 * summary.mean:.1f} % over {summary.rows} "
+            "held-out measurements"
+        )
+    if record.closed:
+        said.append(f"{record.name} is closed source: tiles are those of the nearest public kernel")
+    said += assumed
+    error = chosen.calibration.held_out.mean if level == "validated" and chosen.calibration else None
+    return Trust(level, math.exp(-half), math.exp(half), error, "; ".join(said))
+
+
+def level_of(w: Workload, gpu: Gpu, calibration: Calibration) -> tuple[Level, list[str], list[str]]:
+    """The level of an own calibration for a question, and what is near and what far outside its domain."""
+    near: list[str] = []
+    far: list[str] = []
+    _outside(w, gpu, calibration, near, far)
+    return ("extrapolated" if far else "interpolated" if near else "validated"), near, far
+
+
+def _half_width(level: Level, w: Workload, chosen: Chosen, record: Implementation, *, unlike: bool) -> float:
+    """Half-width of the 90 % interval of log time; `unlike` for a GPU or a tile that nobody has."""
+    known, calibration = widths(), chosen.calibration
+    if calibration is None:
+        return known.at_least[PRIORS]
+    domain = calibration.domain
+    split = "band" if w.head_dim in domain.head_dims else "head_dim"
+    spread = calibration.spread.get(split) or max(calibration.spread.values())
+    times = max(known.times_spread[nearer] for nearer in LEVELS[: LEVELS.index(level) + 1])
+    found = [times * spread]
+    # No group that was held out stands for these: as far away as a chip that is predicted before it exists.
+    passes = set(_DIRECTIONS[w.passes]) <= {direction for one in domain.passes for direction in _DIRECTIONS[one]}
+    unlike = unlike or not passes or w.head_dim_v != w.head_dim or not w.mask.is_band
+    if unlike or (w.dropout and not domain.dropout):
+        found.append(known.at_least[ELSEWHERE])
+    if w.mask.is_windowed and not domain.windowed:
+        found.append(known.at_least[WINDOWS])
+    if not chosen.own:
+        found.append(known.at_least[ELSEWHERE if calibration.implementation == record.name else BORROWED])
+    return max(found)
+
+
+_DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "fwd+bwd": ("fwd", "bwd"), "decode": ("decode",)}
+"""What a measured pass says something about."""
+
+
+def _outside(w: Workload, gpu: Gpu, calibration: Calibration, near: list[str], far: list[str]) -> None:
+    """Sort what lies outside a calibration's domain into `near` and `far`."""
+    domain = calibration.domain
+    if not calibration.folds:
+        near.append("its calibration was checked only on the rows it was fitted on")
+    if gpu.base_id not in domain.gpus:
+        near.append(f"measured on {', '.join(domain.gpus)}, not on {gpu.id}")
+    if w.passes not in domain.passes:
+        together = all(direction in domain.passes for direction in w.directions) and w.passes == "fwd+bwd"
+        (near if together else far).append(f"pass {w.passes}, measured: {', '.join(domain.passes)}")
+    dims = sorted(domain.head_dims)
+    if w.head_dim not in dims:
+        between = dims[0] < w.head_dim < dims[-1]
+        (near if between else far).append(f"head_dim {w.head_dim}, measured: {', '.join(map(str, dims))}")
+    if w.head_dim_v != w.head_dim:
+        far.append(f"head_dim_v {w.head_dim_v} differs from head_dim {w.head_dim}")
+    rows = w.batch * w.heads_q * w.seq_q
+    for name, value, (low, high) in (
+        ("seq_q", w.seq_q, domain.seq_q),
+        ("seq_kv", w.seq_kv, domain.seq_kv),
+        ("batch x heads x seq_q", rows, domain.rows),
+    ):
+        if not low <= value <= high:
+            close = low / NEAR <= value <= high * NEAR
+            (near if close else far).append(f"{name} {value}, measured: {low} to {high}")
+    if w.mask.is_causal not in domain.causal:
+        near.append(f"{'causal' if w.mask.is_causal else 'not causal'}, which was not measured")
+    if w.mask.is_windowed and not domain.windowed:
+        far.append("sliding window, which was not measured")
+    if not w.mask.is_band:
+        far.append("a mask with patterns, none of which was measured")
+    if w.dropout and not domain.dropout:
+        far.append("dropout, which was not measured")
+    if w.element_bytes != 2:
+        near.append(f"number format {w.dtype}; calibrations are of 16-bit formats")

@@ -1,0 +1,1 @@
+"""Fitted numbers: their definitions, their files, and which of them stand in for a kernel."""

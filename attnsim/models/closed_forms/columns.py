@@ -1,0 +1,168 @@
+"""Closed forms of whole arrays of forward calls at once, for sweeps: a million points in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.models.closed_forms.band import Band, Ints, visible_pairs
+from attnsim.models.errors import InputError
+
+WIDTHS = np.array([32, 64, 96, 128, 192, 256, 512])
+"""Head dimensions that flash kernels are compiled for (FlashAttention's list)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeTable:
+    """Forward calls as columns of equal length (or of length one, which stands for all rows).
+
+    Parameters
+    ----------
+    batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, element_bytes : ndarray of int
+    left, right : ndarray of int
+        Reach of the mask; -1 is no limit.
+    rows, keys : ndarray of int
+        Tile of queries x keys; 0 is unfused attention in its benchmark form.
+    """
+
+    batch: Ints
+    heads_q: Ints
+    heads_kv: Ints
+    seq_q: Ints
+    seq_kv: Ints
+    head_dim: Ints
+    head_dim_v: Ints
+    element_bytes: Ints
+    left: Ints
+    right: Ints
+    rows: Ints
+    keys: Ints
+
+    def columns(self) -> tuple[Ints, ...]:
+        """The columns in the order of the fields."""
+        return tuple(getattr(self, f.name) for f in fields(self))
+
+    def spread(self) -> ShapeTable:
+        """The same with int64 columns of one length."""
+        values = (np.atleast_1d(np.asarray(column, dtype=np.int64)) for column in self.columns())
+        return ShapeTable(*(np.array(column) for column in np.broadcast_arrays(*values)))
+
+    def take(self, chosen: NDArray[np.bool_]) -> ShapeTable:
+        """Some of the rows."""
+        return ShapeTable(*(column[chosen] for column in self.columns()))
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """The columns of a :class:`~attnsim.models.closed_forms.cost.Cost` that sweeps need, one row each."""
+
+    flops_useful: Ints
+    flops_executed: Ints
+    flops_dense: Ints
+    exponentials: Ints
+    load_bytes: Ints
+    store_bytes: Ints
+    compulsory_bytes: Ints
+    no_reuse_bytes: Ints
+    peak_memory_bytes: Ints
+
+
+def costs(table: ShapeTable) -> CostTable:
+    """Closed forms of every row of `table`: the same numbers as :func:`~attnsim.models.closed_forms.cost.cost`.
+
+    Raises
+    ------
+    InputError
+        When a count exceeds 64-bit integers: take :func:`attnsim.models.closed_forms.cost.cost` there.
+    """
+    t = table.spread()
+    dense = 2.0 * t.batch * t.heads_q * t.seq_q * t.seq_kv * (t.head_dim + t.head_dim_v)
+    if dense.size and dense.max() > 2.0**59:
+        row = int(dense.argmax())
+        raise InputError(f"row {row}: {dense[row]:.2g} FLOPs do not fit 64-bit counts; predict it on its own")
+    fused = t.rows > 0
+    out = np.zeros((6, len(fused)), dtype=np.int64)
+    for chosen, form in ((fused, _flash), (~fused, _naive)):
+        if chosen.any():
+            out[:, chosen] = form(t.take(chosen))
+    executed, exps, loads, stores, compulsory, peak = out
+    pairs = visible_pairs(t.seq_q, t.seq_kv, t.left, t.right)
+    per_pair = 2 * t.batch * t.heads_q * (t.head_dim + t.head_dim_v)
+    return CostTable(
+        flops_useful=per_pair * pairs,
+        flops_executed=executed,
+        flops_dense=per_pair * t.seq_q * t.seq_kv,
+        exponentials=exps,
+        load_bytes=loads,
+        store_bytes=stores,
+        compulsory_bytes=compulsory,
+        no_reuse_bytes=loads + stores,
+        peak_memory_bytes=peak,
+    )
+
+
+def _flash(t: ShapeTable) -> NDArray[np.int64]:
+    """As :func:`attnsim.models.closed_forms.fused.forward` without packing or splits."""
+    d, dv, e = t.head_dim, t.head_dim_v, t.element_bytes
+    rows, keys = t.rows, t.keys
+    if max(d.max(), dv.max()) > WIDTHS[-1]:
+        raise InputError(f"head_dim is {max(d.max(), dv.max())}; flash kernels exist up to 512; take rows = 0 (naive)")
+    band = Band.of_queries(t.seq_q, t.seq_kv, t.left, t.right, rows)
+    heads, kv = t.batch * t.heads_q, t.batch * t.heads_kv
+    regular, last = band.visits(keys)
+    visits = regular + last
+    kv_rows = visits * keys - band.reach_end(keys) * (-t.seq_kv % keys)
+    q_rows = band.busy_rows()
+    seen = band.touched(keys)
+    d_pad, dv_pad = (WIDTHS[np.searchsorted(WIDTHS, width)] for width in (d, dv))
+    stores = heads * t.seq_q * (dv * np.maximum(2, e) + 4)
+    q_bytes = heads * q_rows * d * e
+    inputs = (heads * t.seq_q + kv * t.seq_kv) * d * e + kv * t.seq_kv * dv * e
+    return np.stack(
+        [
+            heads * visits * 2 * rows * keys * (d_pad + dv_pad),
+            heads * visits * rows * (keys + 1),
+            q_bytes + heads * kv_rows * (d + dv) * e,
+            stores,
+            q_bytes + kv * seen * (d + dv) * e + stores,
+            inputs + stores,
+        ]
+    )
+
+
+def _naive(t: ShapeTable) -> NDArray[np.int64]:
+    """As :func:`attnsim.models.closed_forms.unfused.forward` in the form "benchmark": copies, S and P in 16 bits."""
+    d, dv, e, seq_q, seq_kv = t.head_dim, t.head_dim_v, t.element_bytes, t.seq_q, t.seq_kv
+    heads, kv = t.batch * t.heads_q, t.batch * t.heads_kv
+    s = np.maximum(2, e)
+    pairs = heads * seq_q * seq_kv
+    q, k, v, o = heads * seq_q * d * e, kv * seq_kv * d * e, kv * seq_kv * dv * e, heads * seq_q * dv * e
+    masked = ((t.left >= 0) | (t.right >= 0)).astype(np.int64)
+    mask = masked * seq_q * seq_kv * s
+    (across, flops), (across_o, flops_o) = (
+        _gemm(heads, seq_q, seq_kv, d),
+        _gemm(heads, seq_q, dv, seq_kv),
+    )
+    down = -(-seq_q // 128)
+    products = q * across + heads * seq_kv * d * e * down + pairs * s * across_o + heads * seq_kv * dv * e * down
+    loads = q + k + v + products + pairs * s * (1 + masked) + mask
+    stores = q + k + v + pairs * s * (2 + masked) + o
+    return np.stack(
+        [
+            flops + flops_o,
+            pairs,
+            loads,
+            stores,
+            2 * (q + k + v) + mask + 2 * pairs * s + o,
+            pairs * 2 * s + q + k + v + o,
+        ]
+    )
+
+
+def _gemm(batch: Ints, m: Ints, n: Ints, k: Ints) -> tuple[Ints, Ints]:
+    """Tiles across and executed FLOPs of a batched GEMM on tiles of 128 x 128 (x 64 where n is no wider)."""
+    wide = np.where(n <= 64, 64, 128)
+    across = -(-n // wide)
+    return across, batch * -(-m // 128) * across * -(-k // 32) * 2 * 128 * wide * 32

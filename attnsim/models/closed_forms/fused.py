@@ -1,0 +1,247 @@
+"""Closed forms of the fused kernels: visits of tiles times what a visit moves and computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnsim.models.closed_forms.band import Band
+from attnsim.models.closed_forms.part import Moved, Part, load, store
+from attnsim.models.implementations.fused.forward import padded
+from attnsim.models.question.workload import Workload
+
+FLASH1_ROWS = 16
+"""Query rows of an inner step of FlashAttention-1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """What the closed form has to know of a fused kernel besides the workload.
+
+    Parameters
+    ----------
+    rows, keys : int
+        Tile of queries x keys.
+    pack : int
+        Query heads in the rows of a tile.
+    splits : int
+        Ranges that the keys are cut into.
+    warps, warpgroups : int
+        Compute warps, and groups of them that run on rows of their own.
+    tensor_path : str
+        Instruction path: `mma_sync` warps each read the whole K and V tile.
+    q_in_registers, p_in_smem : bool
+    splits_of_seen : bool
+        Whether the ranges cut up what each row tile sees (FlashAttention-3) instead of all keys.
+    from_first_key : bool
+        Whether the key tiles of a window begin at the first key that a row tile sees.
+    """
+
+    rows: int
+    keys: int
+    pack: int = 1
+    splits: int = 1
+    warps: int = 4
+    warpgroups: int = 1
+    tensor_path: str = "mma_sync"
+    q_in_registers: bool = False
+    p_in_smem: bool = False
+    splits_of_seen: bool = False
+    from_first_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Visits:
+    """What the row tiles of a head visit and read, summed over them."""
+
+    tiles: int
+    kv_rows: int
+    q_rows: int
+    seen: int
+
+
+def _band_visits(w: Workload, t: Tiling, band: Band) -> _Visits:
+    """Key tiles counted from key 0, ranges of equal numbers of them."""
+    visits = sum(int(n) for n in band.visits(t.keys))
+    kv_rows = visits * t.keys - int(band.reach_end(t.keys)) * (-w.seq_kv % t.keys)
+    key_tiles = -(-w.seq_kv // t.keys)
+    share = -(-key_tiles // t.splits) * t.keys
+    coarse, coarse_last = (int(n) for n in band.visits(share))
+    q_rows = coarse * t.rows + coarse_last * int(band.last_rows) if t.splits > 1 else int(band.busy_rows())
+    return _Visits(visits, kv_rows, q_rows, int(band.touched(t.keys)))
+
+
+def _tile_visits(w: Workload, t: Tiling, band: Band) -> _Visits:
+    """The same where ranges or key tiles are each row tile's own: one entry a row tile."""
+    rows = np.minimum(t.rows, w.seq_q * t.pack - np.arange(int(band.tiles)) * t.rows)
+    first = np.arange(int(band.tiles)) * t.rows
+    begin = np.maximum(0, first // t.pack + band.shift - band.left)
+    end = np.clip((first + rows - 1) // t.pack + band.shift + band.right + 1, 0, w.seq_kv)
+    own = t.from_first_key and w.mask.is_windowed
+    origin = begin if own else np.zeros_like(begin)
+    visits = np.where(end > begin, -(-(end - origin) // t.keys) - (begin - origin) // t.keys, 0)
+    beyond = np.maximum(0, -(-(end - origin) // t.keys) * t.keys + origin - w.seq_kv)
+    short = int(beyond[-1] if own else beyond[visits > 0].sum())
+    ranges = -(-visits // np.maximum(1, -(-visits // t.splits)))
+    low = int(begin[visits > 0].min()) if visits.any() else w.seq_kv
+    seen = w.seq_kv - (low if own else low // t.keys * t.keys)
+    return _Visits(int(visits.sum()), int(visits.sum()) * t.keys - short, int(ranges @ rows), seen)
+
+
+def _mask(w: Workload) -> tuple[int, int]:
+    return tuple(-1 if reach is None else reach for reach in (w.mask.left, w.mask.right))  # type: ignore[return-value]
+
+
+def forward(w: Workload, t: Tiling, name: str = "flash_fwd", lse: bool = True) -> Part:
+    """FlashAttention-2 and -3, sliding-window and split-KV forward (arXiv 2307.08691, algorithm 1).
+
+    Per head, with ``v`` visits of key tiles: K and V ``v keys`` rows less the missing rows of the last tile;
+    Q its rows once per range of keys that a tile's visits touch; O and LSE every row once per range.
+    """
+    left, right = _mask(w)
+    band = Band.of_queries(w.seq_q, w.seq_kv, left, right, t.rows, pack=t.pack)
+    heads = w.batch * w.heads_q // t.pack
+    e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
+    own = (t.splits_of_seen and t.splits > 1) or (t.from_first_key and w.mask.is_windowed)
+    count = (_tile_visits if own else _band_visits)(w, t, band)
+    visits, kv_rows, q_rows, seen = count.tiles, count.kv_rows, count.q_rows, count.seen
+    kv_heads = w.batch * w.heads_kv
+    d_pad, dv_pad = padded(d), padded(dv)
+    rows = t.rows // t.warpgroups * t.warpgroups
+    # Of each step: K and V once per reading warp or warpgroup, Q unless in registers, P where it passes
+    # through.
+    reads = (t.warps if t.tensor_path == "mma_sync" else t.warpgroups) * t.keys * (d_pad + dv_pad) * e
+    reads += 0 if t.q_in_registers else rows * d_pad * e
+    reads += rows * t.keys * e if t.p_in_smem else 0
+    return Part(
+        name,
+        (
+            load("Q", heads * q_rows * d * e, heads * int(band.busy_rows()) * d * e),
+            load("K", heads * kv_rows * d * e, kv_heads * seen * d * e),
+            load("V", heads * kv_rows * dv * e, kv_heads * seen * dv * e),
+            *_outputs(w, t.splits, lse),
+        ),
+        flops=heads * visits * 2 * rows * t.keys * (d_pad + dv_pad),
+        exponentials=heads * visits * rows * (t.keys + 1),  # each score, and the rescaling of each row
+        smem_bytes=heads * visits * reads,
+    )
+
+
+def _outputs(w: Workload, splits: int, lse: bool) -> tuple[Moved, ...]:
+    rows = w.batch * w.heads_q * w.seq_q
+    if splits > 1:
+        partial = rows * splits
+        return (store("O partial", partial * w.head_dim_v * 4), store("LSE partial", partial * 4))
+    out = (store("O", rows * w.head_dim_v * w.output_bytes),)
+    return (*out, store("LSE", rows * 4)) if lse else out
+
+
+def backward(w: Workload, t: Tiling, *, dq: bool = True) -> Part:
+    """The main backward kernel (arXiv 2307.08691, algorithm 2): one block per key tile; dQ summed in fp32 if asked."""
+    left, right = _mask(w)
+    band = Band.of_keys(w.seq_q, w.seq_kv, left, right, t.keys)
+    heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
+    e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
+    d_pad, dv_pad = padded(d), padded(dv)
+    m, n = t.rows, t.keys
+    visits = sum(int(x) for x in band.visits(m))
+    q_rows = visits * m - int(band.reach_end(m)) * (-w.seq_q % m)
+    seen, keys = int(band.touched(m)), int(band.busy_rows())
+    expanded = " expanded" if w.group > 1 else ""
+    half = t.tensor_path == "mma_sync"
+
+    def reads(a: int, b: int) -> int:
+        """Operand rows read: 8 warps as 4 x 2 read A four times and B twice, a wgmma pair each once."""
+        return 2 * (2 * a + b) if half else 2 * ((a + b) // 2)
+
+    products = reads(m, n) * (d_pad + dv_pad) + reads(n, dv_pad) * m + reads(n, d_pad) * m
+    products += reads(m, d_pad) * n if dq else 0
+    widths = (d_pad, dv_pad, dv_pad, d_pad, *((d_pad,) if dq else ()))
+    accumulated = store("dQ accum", heads * visits * m * d_pad * 4, heads * seen * d_pad * 4)
+    return Part(
+        "flash_bwd" if dq else "flash_bwd_dkdv",
+        (
+            load("K", heads * keys * d * e, kv * keys * d * e),
+            load("V", heads * keys * dv * e, kv * keys * dv * e),
+            load("Q", heads * q_rows * d * e, heads * seen * d * e),
+            load("LSE, D", heads * q_rows * 8, _outside_lse(w, heads * seen)),
+            load("dO", heads * q_rows * dv * e, heads * seen * dv * e),
+            *((accumulated,) if dq else ()),
+            store(f"dK{expanded}", heads * w.seq_kv * d * e),
+            store(f"dV{expanded}", heads * w.seq_kv * dv * e),
+        ),
+        flops=heads * visits * sum(4 * (m * n * width // 2) for width in widths),
+        exponentials=heads * visits * 2 * (m * n // 2),
+        smem_bytes=heads * visits * products * e,
+    )
+
+
+def _outside_lse(w: Workload, rows: int) -> int:
+    """The log-sum-exps come from outside unless this call's forward wrote them."""
+    return 0 if "fwd" in w.directions else rows * 4
+
+
+def row_dots(w: Workload, accumulator: bool) -> Part:
+    """D = rowsum(dO * O), and FlashAttention-2's clearing of the dQ accumulator (rows padded to 128)."""
+    heads = w.batch * w.heads_q
+    out = heads * w.seq_q * w.head_dim_v * w.element_bytes
+    moved = (load("O", out), load("dO", out), store("D", heads * w.seq_q * 4))
+    return Part("dot_do_o", (*moved, store("dQ accum", _accumulator(w))) if accumulator else moved)
+
+
+def convert_dq(w: Workload) -> Part:
+    """DQ from the fp32 accumulator."""
+    dq = w.batch * w.heads_q * w.seq_q * w.head_dim * w.element_bytes
+    return Part("convert_dQ", (load("dQ accum", _accumulator(w)), store("dQ", dq)))
+
+
+def _accumulator(w: Workload) -> int:
+    return w.batch * w.heads_q * -(-w.seq_q // 128) * 128 * padded(w.head_dim) * 4
+
+
+def flash1(w: Workload, keys: int, splits: int, *, is_backward: bool) -> Part:
+    """FlashAttention-1 (arXiv 2205.14135, algorithm 1): keys outside, rows inside, partial O (or dQ) in fp32.
+
+    A row step is visited once per block of keys it sees; every visit but its first reads the partial result,
+    every visit but its last writes it, the last writes the result (``is_final_write`` in
+    ``fmha_fprop_kernel_1xN.h`` of flash-attention v1.0.9).
+    """
+    left, right = _mask(w)
+    band = Band.of_keys(w.seq_q, w.seq_kv, left, right, keys)
+    heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
+    e, d, dv, size = w.element_bytes, w.head_dim, w.head_dim_v, FLASH1_ROWS
+    visits = sum(int(x) for x in band.visits(size))
+    visited = visits * size - int(band.reach_end(size)) * (-w.seq_q % size)
+    seen = int(band.touched(size))
+    again = visited - seen
+    width, partial, result = (d, "dQ tmp", "dQ") if is_backward else (dv, "O tmp", "O")
+    passes = 1 if is_backward else splits
+    moved = [
+        load("K", heads * passes * w.seq_kv * d * e, kv * w.seq_kv * d * e),
+        load("V", heads * passes * w.seq_kv * dv * e, kv * w.seq_kv * dv * e),
+        load("Q", heads * visited * d * e, heads * seen * d * e),
+        load(partial, heads * again * width * 4, 0),
+        store(f"{partial}", heads * again * width * 4, min(again, seen) * heads * width * 4),
+        store(result, heads * seen * width * e),
+    ]
+    if is_backward:
+        moved += [
+            load("dO", heads * visited * dv * e, heads * seen * dv * e),
+            load("LSE, D", heads * visited * 8, _outside_lse(w, heads * seen)),
+            store("dK", heads * w.seq_kv * d * e),
+            store("dV", heads * w.seq_kv * dv * e),
+        ]
+        products = 3 * d + 2 * dv
+        smem = 8 * size * (2 * d + 2 * dv) * e + 2 * size * keys * e + 8 * size * d * 4 + keys * d * e
+    else:
+        moved.append(store("LSE", heads * seen * 4))
+        products = d + dv
+        smem = 4 * size * d * e + 8 * size * dv * 4
+    return Part(
+        "flash1_bwd" if is_backward else "flash1_fwd",
+        tuple(moved),
+        flops=heads * visits * 2 * size * keys * products,
+        exponentials=heads * visits * size * keys,
+        smem_bytes=heads * visits * smem,
+    )

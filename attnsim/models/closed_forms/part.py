@@ -1,0 +1,189 @@
+"""Closed forms of single kernels: a streaming pass, a GEMM, the helpers of fused kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from attnsim.models.question.workload import Workload
+
+Move = Literal["load", "store"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One tensor that a kernel reads or writes.
+
+    Parameters
+    ----------
+    kind : {"load", "store"}
+    tensor : str
+    requested_bytes : int
+        Asked of global memory, re-reads included.
+    unique_bytes : int
+        Distinct bytes among them; 0 for the part of a tensor that an earlier entry has already counted.
+    """
+
+    kind: Move
+    tensor: str
+    requested_bytes: int
+    unique_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Closed form of one kernel: traffic, tensor FLOPs (whole tiles), exponentials, shared-memory bytes."""
+
+    kernel: str
+    moved: tuple[Moved, ...]
+    flops: int = 0
+    exponentials: int = 0
+    smem_bytes: int = 0
+
+
+def load(tensor: str, requested: int, unique: int | None = None) -> Moved:
+    """A read; every byte once unless `unique` says otherwise."""
+    return Moved("load", tensor, requested, requested if unique is None else unique)
+
+
+def store(tensor: str, requested: int, unique: int | None = None) -> Moved:
+    """A write; every byte once unless `unique` says otherwise."""
+    return Moved("store", tensor, requested, requested if unique is None else unique)
+
+
+def requested(parts: Iterable[Part]) -> dict[tuple[str, str, str], int]:
+    """Bytes by (kernel, "load" or "store", tensor), empty entries left out."""
+    out: dict[tuple[str, str, str], int] = {}
+    for part in parts:
+        for item in part.moved:
+            if item.requested_bytes:
+                key = (part.kernel, item.kind, item.tensor)
+                out[key] = out.get(key, 0) + item.requested_bytes
+    return out
+
+
+def compulsory_bytes(parts: Iterable[Part]) -> int:
+    """Each tensor once: read if it comes from outside the call, written if any kernel writes it."""
+    known: set[str] = set()
+    written: set[str] = set()
+    total = 0
+    for part in parts:
+        for item in part.moved:
+            if item.kind == "load":
+                total += 0 if item.tensor in known else item.unique_bytes
+            elif item.tensor not in written:
+                total += item.unique_bytes
+                written.add(item.tensor)
+            known.add(item.tensor)
+    return total
+
+
+def gemm(
+    name: str,
+    batch: int,
+    shape: tuple[int, int, int],
+    tensors: tuple[str, str, str],
+    element_bytes: tuple[int, int, int],
+    rows: int = 128,
+) -> Part:
+    """A batched GEMM on C tiles of 128 x 128 (x 64 where C is no wider): A is read once per column of tiles.
+
+    Parameters
+    ----------
+    name : str
+    batch : int
+    shape : (int, int, int)
+        m, n, k.
+    tensors, element_bytes : tuples
+        Of A, B and C; unique bytes are counted as if every batch entry had its own B.
+    rows : int
+        Of a C tile.
+    """
+    m, n, k = shape
+    width = 64 if n <= 64 else 128
+    down, across, deep = -(-m // rows), -(-n // width), -(-k // 32)
+    a, b, c = element_bytes
+    steps = batch * down * across * deep
+    # Four warps in a grid of two columns: each row of A is read twice from shared memory, each column of B
+    # twice.
+    operands = (2 * rows + 2 * width) * 32 * a
+    return Part(
+        name,
+        (
+            load(tensors[0], batch * m * k * across * a, batch * m * k * a),
+            load(tensors[1], batch * k * n * down * b, batch * k * n * b),
+            store(tensors[2], batch * m * n * c),
+        ),
+        flops=steps * 2 * rows * width * 32,
+        smem_bytes=steps * operands,
+    )
+
+
+def combine(w: Workload, splits: int) -> Part:
+    """Partial outputs of all splits in, O out."""
+    rows = w.batch * w.heads_q * w.seq_q
+    return Part(
+        "combine",
+        (
+            load("LSE partial", rows * splits * 4),
+            load("O partial", rows * splits * w.head_dim_v * 4),
+            store("O", rows * w.head_dim_v * w.output_bytes),
+        ),
+        exponentials=rows * splits,
+    )
+
+
+def fa3_combine(w: Workload, splits: int) -> Part:
+    """The same with each block of columns reading the log-sum-exps again."""
+    rows = w.batch * w.heads_q * w.seq_q
+    columns = -(-w.head_dim_v // (64 if w.head_dim_v <= 64 else 128))
+    return Part(
+        "combine (staged)",
+        (
+            load("LSE partial", rows * splits * 4 * columns, rows * splits * 4),
+            load("O partial", rows * splits * w.head_dim_v * 4),
+            store("O", rows * w.head_dim_v * w.output_bytes),
+        ),
+        exponentials=rows * splits * columns,
+    )
+
+
+def helper(name: str, w: Workload, splits: int) -> Part | None:
+    """Closed form of a helper kernel by name; None when it is not one."""
+    heads, e = w.batch * w.heads_q, w.element_bytes
+    match name:
+        case "combine":
+            return combine(w, splits)
+        case "combine (staged)":
+            return fa3_combine(w, splits)
+        case "cache_write":
+            tokens = w.batch * min(w.seq_q, w.seq_kv)
+            k, v = (tokens * w.heads_kv * width * e for width in (w.head_dim, w.head_dim_v))
+            reads = (load("slot mapping", 8 * tokens), load("new K", k), load("new V", v))
+            return Part(name, (*reads, store("K cache", k), store("V cache", v)))
+        case "prepare":
+            return Part(name, (load("lengths", 8 * w.batch), store("splits", 4 * w.batch)))
+        case "store_cache":
+            tokens = w.batch * min(w.seq_q, w.seq_kv)
+            size = tokens * w.heads_kv * (w.head_dim + w.head_dim_v) * e
+            return Part(name, (load("new KV", size), store("KV cache", size)))
+        case "index K" | "index V":
+            tensor = name.removeprefix("index ")
+            width = w.head_dim if tensor == "K" else w.head_dim_v
+            size = w.batch * min(w.seq_q, w.seq_kv) * w.heads_kv * width * e
+            return Part(name, (load(f"new {tensor}", size), store(f"{tensor} cache", size)))
+        case "combine (exits)":
+            rows, width = (16, 64) if w.head_dim_v <= 64 else (8, 128)
+            blocks = w.batch * -(-w.heads_q * w.seq_q // rows) * -(-w.head_dim_v // width)
+            return Part(name, (load("splits", 4 * blocks),))
+        case "Q transpose" | "O transpose":
+            tensor = name[0]
+            size = heads * w.seq_q * (w.head_dim if tensor == "Q" else w.head_dim_v) * e
+            return Part(name, (load(tensor, size), store(f"{tensor} transposed", size)))
+        case "sum dK" | "sum dV":
+            tensor = name.removeprefix("sum ")
+            width = w.head_dim if tensor == "dK" else w.head_dim_v
+            size = w.batch * w.heads_kv * w.seq_kv * width * e
+            return Part(name, (load(f"{tensor} expanded", size * w.group), store(tensor, size)))
+    return None

@@ -1,0 +1,1 @@
+"""Where it runs: a GPU's figures, their changes, files, rules, roofline and energy."""

@@ -1,0 +1,140 @@
+"""The record of a GPU that is plugged in, from what its driver says of it.
+
+On a machine with the packages that GPU files need, the built-in file of the same chip is taken. Anywhere, and for a
+chip without a file, the limits are the driver's and the rest follows by :mod:`attnsim.models.hardware.rules`: that
+needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.figure import FIELDS
+from attnsim.models.hardware.file_figures import gpu_of_figures, with_rules
+from attnsim.models.hardware.gpu import Figure, Gpu
+from attnsim.models.hardware.rules import ARCHITECTURES
+
+MEMORY_MARGIN = 0.10
+"""A card sold with 80 GB reports 80 GiB less what the driver keeps: up to 7.4 % more."""
+
+# fp16 tensor FLOP/clk per SM, as in the GPU files; the consumer chips of 8.6, 8.9 and 12.0 do half of it in fp32.
+_TENSOR_RATE = {70: 1024, 75: 1024, 80: 2048, 86: 1024, 89: 1024, 90: 4096, 100: 8192, 120: 1024}
+
+# Kind of memory by compute capability where the bus is as wide as only HBM's is.
+_HBM = {70: "HBM2", 80: "HBM2e", 90: "HBM3", 100: "HBM3e"}
+_NARROWEST_HBM_BITS = 1024
+
+# Keys and the CUDA device attributes that give them (CUDA Runtime API, cudaDeviceAttr), with the factor to SI units.
+_FROM_ATTRIBUTES = {
+    "sm.count": ("MultiProcessorCount", 1.0),
+    "sm.max_threads": ("MaxThreadsPerMultiProcessor", 1.0),
+    "sm.max_blocks": ("MaxBlocksPerMultiprocessor", 1.0),
+    "sm.max_threads_per_block": ("MaxThreadsPerBlock", 1.0),
+    "sm.registers": ("MaxRegistersPerMultiprocessor", 1.0),
+    "sm.shared_memory": ("MaxSharedMemoryPerMultiprocessor", 1.0),
+    "sm.shared_memory_per_block": ("MaxSharedMemoryPerBlockOptin", 1.0),
+    "sm.shared_memory_reserved": ("ReservedSharedMemoryPerBlock", 1.0),
+    "l2.capacity": ("L2CacheSize", 1.0),
+    "clock.boost": ("ClockRate", 1e3),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """What a driver says of one GPU.
+
+    Parameters
+    ----------
+    name : str
+        "NVIDIA H100 80GB HBM3".
+    capability : int
+        90 for compute capability 9.0.
+    memory_bytes : int
+        Device memory, all of it.
+    attributes : mapping of str to int
+        CUDA device attributes by the name of the enumerator without ``cudaDevAttr``.
+    """
+
+    name: str
+    capability: int
+    memory_bytes: int
+    attributes: Mapping[str, int]
+
+
+def gpu_of_attached(attached: Attached, known: Iterable[Gpu] = ()) -> Gpu:
+    """The GPU among `known` that this is, or a record made of its attributes.
+
+    Parameters
+    ----------
+    attached : Attached
+    known : iterable of Gpu
+        Of files. One matches when compute capability and number of SMs agree, and memory within
+        :data:`MEMORY_MARGIN`; of several the one whose name shares the most words.
+
+    Raises
+    ------
+    InputError
+        When the GPU is older than any that is modelled.
+    """
+    return _match(attached, known) or _from_attributes(attached)
+
+
+def _match(attached: Attached, known: Iterable[Gpu]) -> Gpu | None:
+    def same(gpu: Gpu) -> bool:
+        memory = attached.memory_bytes / gpu.hbm.capacity_bytes
+        return (
+            gpu.compute_capability_number == attached.capability
+            and gpu.sm.count == attached.attributes.get("MultiProcessorCount")
+            and abs(memory - 1) <= MEMORY_MARGIN
+        )
+
+    words = _words(attached.name)
+    return max(filter(same, known), key=lambda gpu: len(words & _words(gpu.name)), default=None)
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[A-Z]+\d*|\d+[A-Z]*", name.upper()))
+
+
+def _from_attributes(attached: Attached) -> Gpu:
+    older = [number for number in ARCHITECTURES if number <= attached.capability]
+    if not older:
+        raise InputError(
+            f"{attached.name} has compute capability {attached.capability / 10}; attnsim knows GPUs from "
+            f"{min(ARCHITECTURES) / 10} (V100)"
+        )
+    capability = max(older)
+    values = {
+        key: attached.attributes[name] * factor
+        for key, (name, factor) in _FROM_ATTRIBUTES.items()
+        if attached.attributes.get(name, 0) > 0
+    }
+    values["hbm.capacity"] = float(attached.memory_bytes)
+    bits = attached.attributes.get("GlobalMemoryBusWidth", 0)
+    # Two transfers a clock.
+    bandwidth = 2 * attached.attributes.get("MemoryClockRate", 0) * 1e3 * bits / 8
+    figures = {
+        key: Figure(value, FIELDS[key].unit, "measured", "CUDA device attribute") for key, value in values.items()
+    }
+    assumed = {
+        "tensor.fp16": (float(_TENSOR_RATE[capability]), "rule: of this compute capability"),
+        "hbm.bandwidth": (bandwidth, "CUDA device attributes: twice the memory clock times the bus")
+        if bandwidth
+        else (936e9, "rule: that of an RTX 3090; the driver does not tell"),
+        "l2.capacity": (40.0 * 2**20, "rule: that of an A100; the driver does not tell"),
+        "clock.boost": (1.5e9, "rule: the driver does not tell"),
+        "power.tdp": (400.0, "rule: the driver was not asked"),
+    }
+    for key, (value, source) in assumed.items():
+        figures.setdefault(key, Figure(value, FIELDS[key].unit, "assumed", source))
+    memory = _HBM.get(capability, "GDDR6") if bits >= _NARROWEST_HBM_BITS else "GDDR6"
+    return gpu_of_figures(
+        re.sub(r"[^a-z0-9]+", "-", attached.name.lower()).strip("-") or "gpu",
+        attached.name,
+        f"{attached.capability // 10}.{attached.capability % 10}",
+        with_rules(capability, memory, figures),
+        architecture=ARCHITECTURES[capability],
+    )

@@ -1,0 +1,208 @@
+"""Energy of a predicted call: work counted by the replay times picojoules per unit of work, and static power.
+
+The constants are of three sorts, and each says which: *derived* from published board measurements, scaled from another
+process node, or assumed. None is fitted to attention. Their intervals are wide because the literature is: energies per
+byte and per instruction are published for few chips, tensor energies only as whole-board power at full rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.energy_constants import FORMAT_FACTORS, Constant, constants, voltage_factor
+from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.question.workload import Workload
+
+PICO = 1e-12
+ON_CHIP = ("tensor", "padding", "fp32", "exp", "shared_memory", "l2")
+"""Units whose energy follows the voltage, and with it the clock, of the SMs."""
+
+
+class Counted(Protocol):
+    """What is read of a prediction."""
+
+    @property
+    def workload(self) -> Workload: ...  # noqa: D102
+    @property
+    def gpu(self) -> str: ...  # noqa: D102
+    @property
+    def changes(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def time_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def hbm_bytes(self) -> int | None: ...  # noqa: D102
+    @property
+    def l2_bytes(self) -> int | None: ...  # noqa: D102
+    @property
+    def smem_bytes(self) -> int | None: ...  # noqa: D102
+    @property
+    def flops_executed(self) -> int | None: ...  # noqa: D102
+    @property
+    def flops_useful(self) -> int: ...  # noqa: D102
+    @property
+    def exponentials(self) -> int | None: ...  # noqa: D102
+    @property
+    def units_s(self) -> Mapping[str, float]: ...  # noqa: D102
+    @property
+    def notes(self) -> tuple[str, ...]: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value and how far off it may be; all three in one unit."""
+
+    low: float
+    typical: float
+    high: float
+
+    def over(self, divisor: float) -> Interval:
+        """Every end divided."""
+        return Interval(self.low / divisor, self.typical / divisor, self.high / divisor)
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """Energy of one call.
+
+    Parameters
+    ----------
+    joules, watts : Interval
+        Of the call, and averaged over its time.
+    units_j : mapping of str to Interval
+        By tensor, padding (tensor FLOPs beyond the useful ones), fp32, exp, shared_memory, l2, hbm and static, joules.
+    tdp_w : float
+        Thermal design power of the GPU (of the unchanged one, where it is hypothetical).
+    assumed : tuple of str
+        Units whose constant is assumed for this architecture, rather than derived from a measurement of it.
+    """
+
+    joules: Interval
+    watts: Interval
+    units_j: Mapping[str, Interval]
+    tdp_w: float
+    assumed: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain types, intervals as ``[low, typical, high]``."""
+
+        def ends(one: Interval) -> list[float]:
+            return [one.low, one.typical, one.high]
+
+        return {
+            "joules": ends(self.joules),
+            "watts": ends(self.watts),
+            "units_j": {name: ends(one) for name, one in self.units_j.items()},
+            "tdp_w": self.tdp_w,
+            "assumed": list(self.assumed),
+        }
+
+
+def energy(prediction: Counted, gpu: Gpu | str) -> Energy:
+    """Energy of a predicted call.
+
+    ``E = static power x time + sum over units of work x energy per unit``. Errors of the constants are taken as
+    independent, so that the intervals of the units add in quadrature; the error of the time is left out (it enters by
+    the static share alone).
+
+    Parameters
+    ----------
+    prediction : Prediction
+    gpu : Gpu or str
+        The GPU of the prediction, with its changes.
+
+    Raises
+    ------
+    InputError
+        When the call does not fit the memory, or the GPU is another one.
+
+    Examples
+    --------
+    >>> import attnsim
+    >>> gpu = attnsim.load_gpu("h100-sxm5-80gb")
+    >>> question = attnsim.Workload(batch=1, heads_q=32, seq_q=8192, head_dim=128)
+    >>> used = attnsim.energy(attnsim.predict(question, gpu), gpu)
+    >>> used.watts.low < used.watts.typical < used.watts.high
+    True
+    """
+    machine = load_gpu(gpu) if isinstance(gpu, str) else gpu
+    if (prediction.gpu, prediction.changes) != (machine.id, machine.changes):
+        raise InputError(
+            f"the prediction is for {'; '.join((prediction.gpu, *prediction.changes))}, the GPU is "
+            f"{'; '.join((machine.id, *machine.changes))}; give the GPU that was predicted"
+        )
+    if prediction.time_s is None:
+        raise InputError(prediction.notes[0])
+    found = constants(machine)
+    base = _base(machine)
+    scale = {name: voltage_factor(machine, base) for name in ON_CHIP}
+    units = {
+        name: _product(found[name], amount * PICO, scale.get(name, (1.0, 1.0, 1.0)))
+        for name, amount in work(prediction, machine).items()
+    }
+    units["static"] = _product(found["static"], _static_scale_w(machine, base) * prediction.time_s, (1.0, 1.0, 1.0))
+    joules = _sum(units.values())
+    return Energy(
+        joules=joules,
+        watts=joules.over(prediction.time_s),
+        units_j=MappingProxyType(units),
+        tdp_w=base.power.tdp_w,
+        assumed=tuple(name for name in units if found[name].kind == "assumed"),
+    )
+
+
+def work(prediction: Counted, gpu: Gpu) -> dict[str, float]:
+    """Work of each unit: FLOPs as if in fp16, FP32-lane instructions, exponentials, bytes.
+
+    Instructions of the FP32 lanes are their busy seconds times their rate. Executed FLOPs beyond the useful ones are
+    padding: rows of zeros, masked pairs.
+    """
+    flops = float(prediction.flops_executed or 0)
+    useful = min(flops, float(prediction.flops_useful))
+    rate = gpu.sm.count * gpu.clock.sustained_hz * gpu.sm.fp32_flops_per_clk / 2
+    lanes = prediction.units_s.get("fp32", 0.0) * rate
+    if prediction.workload.dtype == "fp32":
+        flops, useful, lanes = 0.0, 0.0, lanes + flops / 2
+    factor = FORMAT_FACTORS.get(prediction.workload.dtype, 1.0)
+    return {
+        "tensor": useful * factor,
+        "padding": (flops - useful) * factor,
+        "fp32": lanes,
+        "exp": float(prediction.exponentials or 0),
+        "shared_memory": float(prediction.smem_bytes or 0),
+        "l2": float(prediction.l2_bytes or 0),
+        "hbm": float(prediction.hbm_bytes or 0),
+    }
+
+
+def _base(gpu: Gpu) -> Gpu:
+    """The unchanged GPU, whose design power and clock the constants belong to."""
+    return load_gpu(gpu.base_id) if gpu.base_id in builtin_gpu_ids() else gpu
+
+
+def _static_scale_w(gpu: Gpu, base: Gpu) -> float:
+    """Design power of the unchanged GPU, half of it following the SMs and half the bandwidth of the memory.
+
+    The halves are assumed: leakage and clocks grow with the die, refresh and interfaces with the stacks of memory.
+    """
+    sms = gpu.sm.count / base.sm.count
+    memory = gpu.hbm.bandwidth_bytes_per_s / base.hbm.bandwidth_bytes_per_s
+    return base.power.tdp_w * (sms + memory) / 2
+
+
+def _product(constant: Constant, amount: float, scale: tuple[float, float, float]) -> Interval:
+    ends = (constant.low, constant.typical, constant.high)
+    return Interval(*(end * factor * amount for end, factor in zip(ends, scale, strict=True)))
+
+
+def _sum(parts: Iterable[Interval]) -> Interval:
+    items = list(parts)
+    typical = sum(one.typical for one in items)
+    down = math.hypot(*(one.typical - one.low for one in items))
+    up = math.hypot(*(one.high - one.typical for one in items))
+    return Interval(typical - down, typical, typical + up)

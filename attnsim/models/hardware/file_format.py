@@ -1,0 +1,154 @@
+"""What a GPU file may contain: its structure for pydantic and the JSON Schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    create_model,
+)
+
+from attnsim.models.errors import InputError
+from attnsim.models.files import read_yaml
+from attnsim.models.hardware.figure import FIELDS, nearest, shown
+from attnsim.models.hardware.rules import ARCHITECTURES, MEMORY_KINDS, REQUIRED
+
+KINDS = ("datasheet", "measured", "derived", "assumed")
+SECTIONS = tuple(dict.fromkeys(key.split(".")[0] for key in FIELDS))
+ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+CAPABILITIES = tuple(f"{number // 10}.{number % 10}" for number in ARCHITECTURES)
+
+_FIGURE = f"{{value: ..., kind: {'|'.join(KINDS)}, source: '...'}}"
+_FIGURE_DEPTH = 2  # hbm.bandwidth
+
+_STRICT = ConfigDict(extra="forbid", frozen=True)
+
+
+class FigureEntry(BaseModel):
+    """One figure: value with its unit, kind and source."""
+
+    model_config = _STRICT
+
+    value: StrictBool | StrictInt | StrictFloat | StrictStr
+    kind: Literal["datasheet", "measured", "derived", "assumed"]
+    source: StrictStr = Field(min_length=1, max_length=2000)
+
+
+def _section(name: str) -> type[BaseModel]:
+    entries: dict[str, Any] = {}
+    for key, field in FIELDS.items():
+        if key.split(".")[0] == name:
+            example = "true" if field.unit == "bool" else field.example()
+            text = f"Unit: {field.unit}, such as {example!r}. Allowed: {field.allowed()}."
+            entries[key.split(".")[1]] = (FigureEntry | None, Field(default=None, description=text))
+    return create_model(name.capitalize(), __config__=_STRICT, **entries)
+
+
+def _gpu_file() -> type[BaseModel]:
+    entries: dict[str, Any] = {
+        "id": (
+            StrictStr | None,
+            Field(default=None, pattern=ID_PATTERN, description="Default: the file's name."),
+        ),
+        "name": (StrictStr | None, Field(default=None, min_length=1, max_length=200)),
+        "extends": (
+            StrictStr | None,
+            Field(default=None, min_length=1, description="A built-in id, or a file relative to this one."),
+        ),
+        "architecture": (Literal[tuple(dict.fromkeys(ARCHITECTURES.values()))] | None, None),
+        "compute_capability": (Literal[CAPABILITIES] | None, Field(default=None, description="In quotes.")),
+        "memory": (
+            Literal[MEMORY_KINDS] | None,
+            Field(default=None, description="Chooses the copy-bandwidth rule."),
+        ),
+        "base_id": (
+            StrictStr | None,
+            Field(default=None, pattern=ID_PATTERN, description="Written by `attnsim gpus new`."),
+        ),
+        "changes": (tuple[StrictStr, ...], Field(default=(), description="Written by `attnsim gpus new`.")),
+    }
+    for name in SECTIONS:
+        entries[name] = (_section(name) | None, None)
+    whole = [
+        "name",
+        "architecture",
+        "compute_capability",
+        *dict.fromkeys(key.split(".")[0] for key in REQUIRED),
+    ]
+    extra: dict[str, Any] = {"anyOf": [{"required": ["extends"]}, {"required": whole}]}
+    return create_model(
+        "GpuFile",
+        __config__=ConfigDict(extra="forbid", frozen=True, title="attnsim GPU file", json_schema_extra=extra),
+        **entries,
+    )
+
+
+GpuFile = _gpu_file()
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The checked content of a GPU file as plain dictionaries, absent keys left out.
+
+    Raises
+    ------
+    InputError
+        One line naming the file, the key, what was given and what is allowed.
+    """
+    content = read_yaml(path, "GPU")
+    if not isinstance(content, dict):
+        raise InputError(f"{path.name}: holds {_kind_of(content)}; write keys such as 'extends: h100-sxm5-80gb'")
+    try:
+        checked = GpuFile.model_validate(content)
+    except ValidationError as error:
+        raise InputError(f"{path.name}: {_reworded(error)}") from None
+    return checked.model_dump(exclude_none=True, exclude_defaults=True)
+
+
+def _reworded(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    # Branches of a union end in their type's name, which the person never wrote.
+    parts = [str(part) for part in first["loc"] if str(part) not in ("bool", "int", "float", "str")]
+    where, given = ".".join(parts), shown(first["input"])
+    match first["type"]:
+        case "extra_forbidden":
+            text = f"unknown key {shown(where)}; {nearest(where, _names_beside(parts))}"
+        case "missing":
+            text = f"{where} is missing; a figure is {_FIGURE}"
+        case "literal_error":
+            expected = first["ctx"]["expected"].replace(" or ", ", ")
+            text = f"{where} is {given}; allowed: {expected}"
+        case "string_pattern_mismatch":
+            text = f"{where} is {given}; allowed: at most 64 of a-z, 0-9, '.', '_', '-'; rename it"
+        case "model_type" | "model_attributes_type" | "dict_type" if len(parts) == _FIGURE_DEPTH:
+            text = f"{where} is {given}; write {_FIGURE}"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            text = f"{where} is {given}; write keys under it: {', '.join(_names_beside([*parts, '']))}"
+        case "string_too_short":
+            text = f"{where} is empty; write a text"
+        case _ if parts and parts[-1] == "value":
+            text = f"{'.'.join(parts[:-1])} is {given}; write a value with its unit such as '3.35 TB/s'"
+        case _:
+            text = f"{where or 'the file'} is {given}; {' '.join(first['msg'].split())}"
+    return text
+
+
+def _names_beside(parts: list[str]) -> list[str]:
+    """Names allowed where `parts` points: top level, a section's keys, or a figure's."""
+    if len(parts) <= 1:
+        return list(GpuFile.model_fields)
+    if len(parts) == _FIGURE_DEPTH:
+        return [key for key in FIELDS if key.startswith(f"{parts[0]}.")]
+    return [".".join([*parts[:2], name]) for name in FigureEntry.model_fields]
+
+
+def _kind_of(content: object) -> str:
+    return "nothing" if content is None else f"a {type(content).__name__}"

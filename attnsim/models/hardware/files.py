@@ -1,0 +1,229 @@
+"""GPUs from files and into files: the built-in ones under `gpus/`, and anybody's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import followers, inconsistency, with_values
+from attnsim.models.hardware.figure import FIELDS, get_value, nearest, shown
+from attnsim.models.hardware.file_figures import gpu_of_figures, with_rules
+from attnsim.models.hardware.file_format import SECTIONS, GpuFile, read_document
+from attnsim.models.hardware.gpu import Figure, Gpu
+from attnsim.models.hardware.rules import ARCHITECTURES, REQUIRED
+
+_FOLDER = Path(__file__).parent / "gpus"
+
+
+@functools.lru_cache(maxsize=1)
+def _builtin_paths() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(_FOLDER.glob("*.yaml"))}
+
+
+def builtin_gpu_ids() -> list[str]:
+    """Ids of the GPUs that come with attnsim, sorted."""
+    return list(_builtin_paths())
+
+
+def load_gpu(name_or_path: str) -> Gpu:
+    """A GPU by its built-in id, or from a YAML file.
+
+    Parameters
+    ----------
+    name_or_path
+        "h100-sxm5-80gb", or a path that ends in .yaml or .yml.
+
+    Raises
+    ------
+    InputError
+        Unknown id (names the nearest), or whatever is wrong with the file, in one line.
+    """
+    if name_or_path in _builtin_paths():
+        return _load_builtin(name_or_path)
+    if name_or_path.lower().endswith((".yaml", ".yml")):
+        return _load(Path(name_or_path), ())
+    raise InputError(
+        f"unknown GPU {shown(name_or_path)}; {nearest(name_or_path.lower(), _builtin_paths())}; "
+        "`attnsim gpus` lists all, a path ending in .yaml is read as a file"
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _load_builtin(name: str) -> Gpu:
+    return _load(_builtin_paths()[name], ())
+
+
+def _load(path: Path, trail: tuple[Path, ...]) -> Gpu:
+    resolved = path.resolve()
+    if resolved in trail:
+        loop = " -> ".join(step.name for step in (*trail[trail.index(resolved) :], resolved))
+        raise InputError(f"{path.name}: extends goes round in a circle ({loop}); let one of them stand alone")
+    document = read_document(path)
+    gpu_id = document.get("id", path.stem.lower())
+    figures = _figures(path.name, document)
+    if "extends" in document:
+        return _derived(path, gpu_id, document, figures, (*trail, resolved))
+    gpu = _whole(path.name, gpu_id, document, figures)
+    builtin = _builtin_paths().get(gpu_id)
+    if builtin is not None and builtin.resolve() != resolved and gpu != _load_builtin(gpu_id):
+        # Calibrations are kept by id: another machine under this name would be trusted as if measured.
+        raise InputError(f"{path.name}: id {gpu_id!r} is a built-in GPU's with other figures; give it an id of its own")
+    return gpu
+
+
+def _figures(file: str, document: dict[str, Any]) -> dict[str, Figure]:
+    """The figures a file states, checked against their units and ranges."""
+    found: dict[str, Figure] = {}
+    for section in SECTIONS:
+        for name, entry in document.get(section, {}).items():
+            key = f"{section}.{name}"
+            field, given = FIELDS[key], entry["value"]
+            # A number goes through the same reader as text, so that one without its unit is refused.
+            as_text = given if isinstance(given, (bool, str)) else str(given)
+            try:
+                value = field.parse(as_text)
+            except InputError as error:
+                raise InputError(f"{file}: {key} {error}") from None
+            found[key] = Figure(value, field.unit, entry["kind"], entry["source"])
+    return found
+
+
+def _whole(file: str, gpu_id: str, document: dict[str, Any], figures: dict[str, Figure]) -> Gpu:
+    """A GPU from a file that stands alone, what it lacks filled in by rule."""
+    for name in ("name", "compute_capability"):
+        if name not in document:
+            raise InputError(f"{file}: {name} is missing; add it, or 'extends: h100-sxm5-80gb' to start from a GPU")
+    base_id = document.get("base_id", gpu_id)
+    if base_id != gpu_id and base_id in _builtin_paths():
+        raise InputError(f"{file}: base_id is the built-in {base_id!r}; write 'extends: {base_id}' instead")
+    capability = int(document["compute_capability"].replace(".", ""))
+    architecture = document.get("architecture", ARCHITECTURES[capability])
+    if architecture != ARCHITECTURES[capability]:
+        raise InputError(
+            f"{file}: architecture is {architecture!r}; compute capability {document['compute_capability']} "
+            f"is {ARCHITECTURES[capability]}; correct one of them"
+        )
+    for key in REQUIRED:
+        if key not in figures:
+            raise InputError(f"{file}: {key} is missing; allowed: {FIELDS[key].allowed()}; add it with kind and source")
+    if not {"clock.boost", "clock.tensor"} & figures.keys():
+        raise InputError(f"{file}: clock.boost is missing; allowed: {FIELDS['clock.boost'].allowed()}; add it")
+    try:
+        figures = with_rules(capability, document.get("memory", ""), figures)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+    gpu = gpu_of_figures(
+        gpu_id,
+        document["name"],
+        document["compute_capability"],
+        figures,
+        architecture=architecture,
+        changes=tuple(document.get("changes", ())),
+        base_id=base_id,
+    )
+    return _consistent(file, gpu)
+
+
+def _derived(
+    path: Path, gpu_id: str, document: dict[str, Any], figures: dict[str, Figure], trail: tuple[Path, ...]
+) -> Gpu:
+    """A GPU from a file that extends another: the figures given, and those that follow them."""
+    base = _base(path, document["extends"], trail)
+    for name in ("architecture", "compute_capability"):
+        if document.get(name, getattr(base, name)) != getattr(base, name):
+            raise InputError(
+                f"{path.name}: {name} is {document[name]!r} but {base.id} has {getattr(base, name)!r}; "
+                "extend a GPU of that architecture, or write a file without extends"
+            )
+    changes: list[str] = []
+    gpu = base
+    for key, figure in figures.items():
+        try:
+            follow = {
+                other: value for other, value in followers(gpu, key, figure.value).items() if other not in figures
+            }
+        except InputError as error:
+            raise InputError(f"{path.name}: {error}") from None
+        new = {key: figure.value, **follow}
+        for other, value in new.items():
+            if value != get_value(gpu, other):
+                show = FIELDS[other].show
+                changes.append(f"{other} = {show(value)} (was {show(get_value(gpu, other))})")
+        gpu = with_values(gpu, new)
+    recorded = list(document.get("changes", ()))
+    if all(any(line.split(" = ")[0] in told for told in recorded) for line in changes):
+        changes = recorded or changes  # the file's own record, unless it leaves a change out
+    gpu = dataclasses.replace(
+        gpu,
+        id=gpu_id,
+        name=document.get("name", base.name),
+        base_id=base.base_id,
+        changes=(*base.changes, *changes),
+        provenance=MappingProxyType({**gpu.provenance, **figures}),
+    )
+    return _consistent(path.name, gpu)
+
+
+def _base(path: Path, name: str, trail: tuple[Path, ...]) -> Gpu:
+    if name in _builtin_paths():
+        return _load_builtin(name)
+    candidate = path.parent / name
+    if name.lower().endswith((".yaml", ".yml")):
+        if not candidate.is_file():
+            raise InputError(f"{path.name}: extends is {name!r}, no such file beside it; correct the path")
+        return _load(candidate, trail)
+    raise InputError(
+        f"{path.name}: extends is {shown(name)}, neither a built-in id nor a .yaml file; "
+        f"{nearest(name, _builtin_paths())}"
+    )
+
+
+def _consistent(file: str, gpu: Gpu) -> Gpu:
+    problem = inconsistency(gpu)
+    if problem:
+        raise InputError(f"{file}: {problem}")
+    return gpu
+
+
+def gpu_to_yaml(gpu: Gpu) -> str:
+    """The GPU as the text of a file that `load_gpu` reads back to an equal one.
+
+    A changed built-in is written with `extends` and only what was changed; anything else in full.
+    """
+    base = _load_builtin(gpu.base_id) if gpu.base_id in _builtin_paths() else None
+    derived = base is not None and gpu != base
+    document: dict[str, Any] = {"id": gpu.id, "name": gpu.name}
+    if derived:
+        document["extends"] = gpu.base_id
+    else:
+        if gpu.base_id != gpu.id:
+            document["base_id"] = gpu.base_id
+        document |= {"architecture": gpu.architecture, "compute_capability": gpu.compute_capability}
+    if gpu.changes:
+        document["changes"] = list(gpu.changes)
+    for key, field in FIELDS.items():
+        value = get_value(gpu, key)
+        if derived and base is not None and value == get_value(base, key):
+            continue
+        figure = gpu.provenance.get(key) or Figure(value, field.unit, "assumed", "not recorded")
+        section, name = key.split(".")
+        shown: object = bool(value) if field.unit == "bool" else field.show(value)
+        document.setdefault(section, {})[name] = {
+            "value": shown,
+            "kind": figure.kind,
+            "source": figure.source,
+        }
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+
+
+def write_json_schema(path: str | Path) -> None:
+    """Write the JSON Schema of GPU files, for editors and other tools."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **GpuFile.model_json_schema()}
+    Path(path).write_text(f"{json.dumps(schema, indent=2)}\n", encoding="utf-8")

@@ -1,0 +1,208 @@
+"""Hardware descriptions of other tools as GPUs: LLMCompass, AIConfigurator, ``nvidia-smi -q -x``.
+
+Every figure keeps its kind and source. What a file does not say follows by :mod:`attnsim.models.hardware.rules`, and
+what no rule gives is taken from the known GPU that is most alike; both are marked assumed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.attached import MEMORY_MARGIN
+from attnsim.models.hardware.changes import followers, inconsistency, with_values
+from attnsim.models.hardware.figure import FIELDS, get_value
+from attnsim.models.hardware.file_figures import gpu_of_figures, with_rules
+from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.gpu import Figure, Gpu
+from attnsim.models.hardware.importing import aiconfigurator as import_aiconfigurator
+from attnsim.models.hardware.importing import llmcompass as import_llmcompass
+from attnsim.models.hardware.importing import nvidia_smi as import_nvidia_smi
+from attnsim.models.hardware.importing.sections import Found, read_text
+from attnsim.models.hardware.rules import ARCHITECTURES, REQUIRED
+
+Format = Literal["llmcompass", "aiconfigurator", "nvidia-smi"]
+SUFFIXES: dict[str, Format] = {
+    ".json": "llmcompass",
+    ".yaml": "aiconfigurator",
+    ".yml": "aiconfigurator",
+    ".xml": "nvidia-smi",
+}
+FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A GPU of somebody else's file.
+
+    Parameters
+    ----------
+    gpu : Gpu
+    format : str
+    like : str
+        Id of the known GPU that gives what the file lacks.
+    lacking : tuple of str
+        Keys taken from it.
+    remarks : tuple of str
+    """
+
+    gpu: Gpu
+    format: str
+    like: str
+    lacking: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+def import_hardware(path: Path, kind: str | None = None, like: Gpu | None = None) -> Imported:
+    """Read another tool's description of a GPU.
+
+    Parameters
+    ----------
+    path : Path
+    kind : {"llmcompass", "aiconfigurator", "nvidia-smi"}, optional
+        By default after the file's suffix.
+    like : Gpu, optional
+        Gives what neither the file nor a rule does; by default the built-in GPU that is most alike.
+
+    Raises
+    ------
+    InputError
+        One line: what is wrong with the file, or that it does not say enough.
+    """
+    if kind is None:
+        kind = SUFFIXES.get(path.suffix.lower())
+    if kind not in FORMATS:
+        raise InputError(f"{path.name}: not a known format; give --format {', '.join(FORMATS)}")
+    if kind == "aiconfigurator":
+        found = import_aiconfigurator.read(path, _given(like) or _of_capability)
+        return _checked(path.name, kind, found)
+    text = read_text(path)
+    try:
+        if kind == "llmcompass":
+            found = import_llmcompass.read(text, _given(like) or _of_rate)
+        else:
+            found = import_nvidia_smi.read(text, _given(like) or _of_name)
+    except InputError as error:
+        raise InputError(f"{path.name}: {error}") from None
+    return _checked(path.name, kind, found)
+
+
+def _checked(file: str, kind: str, found: Found) -> Imported:
+    try:
+        gpu, lacking = _same(found) if kind == "nvidia-smi" else _new(found, Path(file).stem)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+    problem = inconsistency(gpu)
+    if problem:
+        raise InputError(f"{file}: {problem}")
+    remarks = found.remarks
+    if gpu.compute_capability_number != found.capability:
+        remarks += (f"compute capability {found.capability / 10} is modelled as {gpu.compute_capability}",)
+    return Imported(gpu, kind, found.like.id, lacking, remarks)
+
+
+def _same(found: Found) -> tuple[Gpu, tuple[str, ...]]:
+    """The known GPU, with what is set otherwise on this one."""
+    gpu = found.like
+    changes = []
+    for key, figure in found.figures.items():
+        new = {key: figure.value, **followers(gpu, key, figure.value)}
+        changes += [f"{one} = {FIELDS[one].show(to)} (was {FIELDS[one].show(gpu.get(one))})" for one, to in new.items()]
+        gpu = with_values(gpu, new)
+    provenance = MappingProxyType({**gpu.provenance, **found.figures})
+    return replace(gpu, name=found.name, changes=(*gpu.changes, *changes), provenance=provenance), ()
+
+
+def _new(found: Found, stem: str) -> tuple[Gpu, tuple[str, ...]]:
+    """A GPU of its own, completed from the one it is likened to and by rules."""
+    like, figures = found.like, dict(found.figures)
+    needed = (*REQUIRED, "clock.boost", *(() if found.memory else ("hbm.achievable_fraction",)))
+    lacking = tuple(key for key in needed if key not in figures)
+    for key in lacking:
+        figures[key] = Figure(get_value(like, key), FIELDS[key].unit, "assumed", f"as on {like.id}: the file is silent")
+    capability = max(number for number in ARCHITECTURES if number <= found.capability)
+    name = found.name or stem
+    figures = with_rules(capability, found.memory, figures)
+    gpu = gpu_of_figures(
+        re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64] or "imported",
+        name,
+        f"{capability // 10}.{capability % 10}",
+        figures,
+        architecture=ARCHITECTURES[capability],
+    )
+    return gpu, lacking
+
+
+def _given(like: Gpu | None) -> Callable[..., Gpu] | None:
+    """A choice that always falls on the GPU that was given, if one was."""
+    return None if like is None else partial(_always, like)
+
+
+def _always(like: Gpu, *_: object) -> Gpu:
+    return like
+
+
+def _known() -> Iterable[Gpu]:
+    return map(load_gpu, builtin_gpu_ids())
+
+
+def _of_capability(capability: int, peak: float, bandwidth: float) -> Gpu:
+    """The built-in GPU of the compute capability, or of the next older, nearest in 16-bit peak and bandwidth."""
+    gpus = list(_known())
+    newest = max(gpu.compute_capability_number for gpu in gpus if gpu.compute_capability_number <= capability)
+
+    def distance(gpu: Gpu) -> float:
+        rates = math.log(gpu.peak_tensor_flops_per_s("fp16") / peak)
+        return abs(rates) + abs(math.log(gpu.hbm.bandwidth_bytes_per_s / bandwidth))
+
+    return min((gpu for gpu in gpus if gpu.compute_capability_number == newest), key=distance)
+
+
+def _of_rate(flops_per_clk: float, bandwidth: float) -> Gpu:
+    """The built-in GPU nearest in tensor rate of an SM, then in bandwidth."""
+
+    def distance(gpu: Gpu) -> tuple[float, float]:
+        rate = abs(math.log(gpu.tensor.fp16_flops_per_clk / flops_per_clk))
+        return round(rate, 6), abs(math.log(gpu.hbm.bandwidth_bytes_per_s / bandwidth))
+
+    return min(_known(), key=distance)
+
+
+def _of_name(card: import_nvidia_smi.Card) -> Gpu:
+    """The built-in GPU of an nvidia-smi name: model and memory agree, then most words, then clock and power limit."""
+    words = _words(card.name)
+
+    def same(gpu: Gpu) -> bool:
+        memory = card.memory_bytes
+        near = memory is None or abs(memory / gpu.hbm.capacity_bytes - 1) <= MEMORY_MARGIN
+        return near and _model(words) & _model(_words(gpu.name)) != set()
+
+    def unlike(gpu: Gpu) -> tuple[int, float]:
+        pairs = ((card.boost_hz, gpu.clock.boost_hz), (card.power_w, gpu.power.tdp_w))
+        apart = sum(abs(math.log(found / known)) for found, known in pairs if found)
+        return -len(words & _words(gpu.name)), apart
+
+    best = min(filter(same, _known()), key=unlike, default=None)
+    if best is None:
+        raise InputError(
+            f"{card.name!r} is not a built-in GPU, and nvidia-smi tells neither SMs nor rates; give --like ID for these"
+        )
+    return best
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[A-Z]+\d*[A-Z]*|\d+[A-Z]*", name.upper())) - {"NVIDIA", "TESLA", "GEFORCE"}
+
+
+def _model(words: set[str]) -> set[str]:
+    """Words that tell a model: letters and digits, sizes left out (``H100``, ``4090``, ``L40S``)."""
+    return {
+        word for word in words if re.fullmatch(r"[A-Z]+\d+[A-Z]*|\d{4}", word) and not word.startswith(("HBM", "SXM"))
+    }

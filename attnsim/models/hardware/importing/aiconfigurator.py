@@ -1,0 +1,89 @@
+"""AIConfigurator's system files: ``systems/*.yaml`` of NVIDIA's aiconfigurator-core (0.12).
+
+They hold what a roofline needs: bandwidth, capacity, peak rates, power and the compute capability. The number of SMs
+follows from the peak, given the rate and clock of an SM of a GPU of that capability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from attnsim.models.errors import InputError
+from attnsim.models.files import read_yaml
+from attnsim.models.hardware.figure import shown
+from attnsim.models.hardware.gpu import Figure, Gpu
+from attnsim.models.hardware.importing.sections import Found, Section, figure
+
+_OLDEST, _NEWEST = 70, 129
+_LARGEST_RATIO = 8.0
+"""Largest plausible ratio of two formats' peaks."""
+
+
+def is_system(content: object) -> bool:
+    """Whether the content of a YAML file looks like a system's."""
+    return isinstance(content, dict) and isinstance(content.get("gpu"), dict) and "mem_bw" in content["gpu"]
+
+
+def read(path: Path, liken: Callable[[int, float, float], Gpu]) -> Found:
+    """The figures of a system.
+
+    Parameters
+    ----------
+    path : Path
+    liken : callable
+        (compute capability, 16-bit peak in FLOP/s, bandwidth in bytes/s) to the GPU whose SMs these are like.
+
+    Raises
+    ------
+    InputError
+    """
+    content = read_yaml(path, "AIConfigurator system")
+    try:
+        return _system(Section(content).section("gpu"), path.stem, liken)
+    except InputError as error:
+        raise InputError(f"{path.name}: {error}") from None
+
+
+def _system(gpu: Section, name: str, liken: Callable[[int, float, float], Gpu]) -> Found:
+    if "sm_version" not in gpu.content:
+        raise InputError("gpu.sm_version is missing, so this is no CUDA GPU; attnsim models NVIDIA's")
+    capability = gpu.whole("sm_version")
+    if not _OLDEST <= capability <= _NEWEST:
+        raise InputError(f"gpu.sm_version is {capability}; allowed: {_OLDEST} to {_NEWEST}, such as 90")
+    source = f"AIConfigurator system file {name}"
+    stated = {
+        key: figure(key, gpu.number(entry, unit), "datasheet", f"{source}, {entry} (secondary)")
+        for key, entry, unit in (
+            ("hbm.bandwidth", "mem_bw", "bytes/s"),
+            ("hbm.capacity", "mem_capacity", "bytes"),
+            ("power.tdp", "power", "W"),
+        )
+    }
+    peak = gpu.number("bfloat16_tc_flops", "FLOP/s")
+    like = liken(capability, peak, stated["hbm.bandwidth"].value)
+    return Found(name, stated | _of_peak(gpu, peak, like), like, capability)
+
+
+def _of_peak(gpu: Section, peak: float, like: Gpu) -> dict[str, Figure]:
+    """The SMs and the clock that give the peak with SMs like those of a known GPU."""
+    rate = like.tensor.fp16_flops_per_clk
+    count = figure(
+        "sm.count", peak / (rate * like.clock.tensor_hz), "derived",
+        f"bfloat16_tc_flops over {rate:g} FLOP/clk at {like.clock.tensor_hz / 1e6:g} MHz as on {like.id}",
+    )  # fmt: skip
+    clock = round(peak / (rate * count.value))
+    figures = {
+        "tensor.fp16": figure("tensor.fp16", rate, "assumed", f"as on {like.id}"),
+        "sm.count": count,
+        "clock.tensor": figure("clock.tensor", clock, "derived", "bfloat16_tc_flops over SMs and FLOP/clk"),
+    }
+    if "fp8_tc_flops" in gpu.content and like.tensor.fp8_flops_per_clk:
+        ratio = gpu.number("fp8_tc_flops", "FLOP/s") / peak
+        if not 1 / _LARGEST_RATIO <= ratio <= _LARGEST_RATIO:
+            raise InputError(
+                f"gpu.fp8_tc_flops is {shown(gpu.content['fp8_tc_flops'])}, {ratio:.3g} times bfloat16_tc_flops; write "
+                "both in FLOP/s"
+            )
+        figures["tensor.fp8"] = figure("tensor.fp8", rate * ratio, "derived", "fp8_tc_flops over SMs and clock")
+    return figures

@@ -1,0 +1,132 @@
+"""``nvidia-smi -q -x``: a GPU by its name, with the clocks and the power limit of the machine at hand.
+
+The log names neither SMs nor rates, bandwidth or caches: it can only say which known GPU this is, and what is set
+otherwise on this one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import cast
+from xml.etree import ElementTree
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.attached import MEMORY_MARGIN
+from attnsim.models.hardware.figure import shown
+from attnsim.models.hardware.gpu import Figure, Gpu
+from attnsim.models.hardware.importing.sections import Found, figure
+from attnsim.models.units import parse_quantity
+
+MAX_DEPTH = 32
+_DIFFERENCE = 0.005
+"""Relative difference from which on a clock or a limit is another one."""
+_SOURCE = "nvidia-smi"
+
+
+_POWER_LIMITS = tuple(
+    f"{section}/{entry}"
+    for entry in ("current_power_limit", "power_limit", "enforced_power_limit")
+    for section in ("gpu_power_readings", "power_readings")
+)
+_SM_CLOCKS = ("max_clocks/sm_clock", "max_clocks/graphics_clock")
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What tells one GPU from another; None where the log does not say.
+
+    Parameters
+    ----------
+    name : str
+    memory_bytes : float or None
+        Visible device memory.
+    boost_hz : float or None
+        Highest SM clock.
+    power_w : float or None
+        Power limit as shipped.
+    """
+
+    name: str
+    memory_bytes: float | None
+    boost_hz: float | None
+    power_w: float | None
+
+
+def read(text: str, liken: Callable[[Card], Gpu]) -> Found:
+    """The GPU of a log, the first where there are several.
+
+    Parameters
+    ----------
+    text : str
+    liken : callable
+        To the known GPU that a card is.
+
+    Raises
+    ------
+    InputError
+    """
+    root = _parsed(text)
+    cards = root.findall("gpu") if root.tag == "nvidia_smi_log" else []
+    if not cards:
+        raise InputError("holds no nvidia_smi_log with a gpu; write the file with: nvidia-smi -q -x")
+    card = cards[0]
+    name = " ".join(filter(str.isprintable, (card.findtext("product_name") or "").split()))[:200]
+    if not name:
+        raise InputError("product_name is missing; write the file with: nvidia-smi -q -x")
+    memory = _quantity(card, ("fb_memory_usage/total",), "B")
+    shipped = _quantity(card, ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"), "W")
+    like = liken(Card(name, memory, _quantity(card, _SM_CLOCKS, "Hz"), shipped))
+    figures = _different(card, like)
+    if memory is not None and abs(memory / like.hbm.capacity_bytes - 1) > MEMORY_MARGIN:
+        figures["hbm.capacity"] = figure("hbm.capacity", memory, "measured", f"{_SOURCE}, fb_memory_usage")
+    others = {(other.findtext("product_name") or "").strip() for other in cards[1:]} - {name}
+    remarks = (f"the first of {len(cards)} GPUs{', of several kinds' if others else ''}",) if len(cards) > 1 else ()
+    return Found(name, figures, like, like.compute_capability_number, "", remarks)
+
+
+def _different(card: ElementTree.Element, like: Gpu) -> dict[str, Figure]:
+    """Clocks and power limit that are not those of the known GPU."""
+    found = {}
+    for key, paths, unit in (("clock.boost", _SM_CLOCKS, "Hz"), ("power.tdp", _POWER_LIMITS, "W")):
+        value = _quantity(card, paths, unit)
+        if value is not None and abs(value / like.get(key) - 1) > _DIFFERENCE:
+            found[key] = figure(key, value, "measured", f"{_SOURCE}, {paths[0]}")
+    return found
+
+
+def _quantity(card: ElementTree.Element, paths: tuple[str, ...], unit: str) -> float | None:
+    """The first of the entries that is there and known, in SI units."""
+    for path in paths:
+        given = (card.findtext(path) or "").strip()
+        if not given or re.fullmatch(r"\[?(N/A|Not Supported|Unknown Error|Requested.*)\]?", given):
+            continue
+        try:
+            return parse_quantity(given, unit)
+        except InputError as error:
+            raise InputError(f"{path.replace('/', '.')}: {error}") from None
+    return None
+
+
+def _parsed(text: str) -> ElementTree.Element:
+    """The tree of a document without entities of its own, nested no deeper than `MAX_DEPTH`."""
+    if "<!ENTITY" in text or re.search(r"<!DOCTYPE[^>]*\[", text):
+        raise InputError("declares entities, which nvidia-smi never does; write the file with: nvidia-smi -q -x")
+    parser = ElementTree.XMLPullParser(("start", "end"))  # type: ignore[var-annotated]
+    depth, root = 0, None
+    try:
+        parser.feed(text)
+        parser.close()
+        for event, element in cast("Iterator[tuple[str, ElementTree.Element]]", parser.read_events()):
+            root = element if root is None else root
+            depth += 1 if event == "start" else -1
+            if depth > MAX_DEPTH:
+                raise InputError(f"is nested more than {MAX_DEPTH} deep; write the file with: nvidia-smi -q -x")
+    except ElementTree.ParseError as error:
+        raise InputError(f"cannot be read as XML ({error}); write the file with: nvidia-smi -q -x") from None
+    except (ValueError, UnicodeError) as error:
+        raise InputError(f"cannot be read as XML ({shown(str(error))}); save it as UTF-8") from None
+    if root is None:
+        raise InputError("is empty; write the file with: nvidia-smi -q -x")
+    return root

@@ -1,0 +1,68 @@
+"""The GPU of this machine by NVML, where nvidia-ml-py is installed: no CUDA, no CuPy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.attached import Attached, gpu_of_attached
+from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.importing import Imported
+
+_FEWER_CORES = (70, 75, 80)
+"""Compute capabilities with 64 FP32 cores an SM; later ones have 128 (CUDA Programming Guide)."""
+_BORROWED = "CUDA device attribute"
+
+
+def import_attached(index: int = 0) -> Imported:
+    """The built-in GPU that is plugged in, or a record made of what NVML says.
+
+    Raises
+    ------
+    InputError
+        Without nvidia-ml-py, driver or GPU.
+    """
+    attached = _attached(index)
+    gpu = gpu_of_attached(attached, map(load_gpu, builtin_gpu_ids()))
+    if gpu.id in builtin_gpu_ids():
+        return Imported(gpu, "nvml", gpu.id, (), ())
+    figures = {key: replace(one, source=one.source.replace(_BORROWED, "NVML")) for key, one in gpu.provenance.items()}
+    return Imported(replace(gpu, provenance=MappingProxyType(figures)), "nvml", "", (), ())
+
+
+def _attached(index: int) -> Attached:
+    try:
+        import pynvml
+    except ImportError:
+        raise InputError(
+            "NVML needs nvidia-ml-py (pip install 'attnsim[gpu]'); or give a file written by: nvidia-smi -q -x"
+        ) from None
+    nvml: Any = pynvml
+    try:
+        nvml.nvmlInit()
+        try:
+            return _read(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
+        raise InputError(f"NVML: {error}; check nvidia-smi") from None
+
+
+def _read(nvml: Any, card: Any) -> Attached:
+    name = nvml.nvmlDeviceGetName(card)
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(card)
+    capability = 10 * major + minor
+    attributes = {
+        "MultiProcessorCount": nvml.nvmlDeviceGetNumGpuCores(card) // (64 if capability in _FEWER_CORES else 128),
+        "ClockRate": 1000 * nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_SM),
+        "MemoryClockRate": 1000 * nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_MEM),
+        "GlobalMemoryBusWidth": nvml.nvmlDeviceGetMemoryBusWidth(card),
+    }
+    return Attached(
+        name=name.decode() if isinstance(name, bytes) else str(name),
+        capability=capability,
+        memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(card).total),
+        attributes=attributes,
+    )

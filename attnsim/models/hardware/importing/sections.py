@@ -1,0 +1,150 @@
+"""Sections of somebody else's file, their numbers checked as they are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.figure import FIELDS, shown
+from attnsim.models.hardware.gpu import Figure, Gpu, Kind
+
+MAX_FILE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a file says of a GPU.
+
+    Parameters
+    ----------
+    name : str
+    figures : dict of str to Figure
+        By key, ``hbm.bandwidth``.
+    like : Gpu
+        The known GPU that gives what neither the file nor a rule does.
+    capability : int
+        90 for compute capability 9.0.
+    memory : str
+        Kind of memory as in GPU files; "" where the file does not say.
+    remarks : tuple of str
+        What was read in a way that a person should know.
+    """
+
+    name: str
+    figures: dict[str, Figure]
+    like: Gpu
+    capability: int
+    memory: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+class Section:
+    """A mapping within a file, and the words for where it stands."""
+
+    def __init__(self, content: object, where: str = "") -> None:
+        if not isinstance(content, Mapping):
+            raise InputError(f"{where or 'the file'} is {shown(content)}; it should hold keys and values")
+        self.content: Mapping[Any, object] = content
+        self.where = where
+
+    def path(self, key: str) -> str:
+        """Where a key stands: ``device.io.global_buffer_MB``."""
+        return f"{self.where}.{key}" if self.where else key
+
+    def section(self, key: str) -> Section:
+        """The mapping under a key.
+
+        Raises
+        ------
+        InputError
+        """
+        if key not in self.content:
+            raise InputError(f"{self.path(key)} is missing; add it")
+        return Section(self.content[key], self.path(key))
+
+    def number(self, key: str, unit: str = "", default: float | None = None) -> float:
+        """A positive number.
+
+        Parameters
+        ----------
+        key : str
+        unit : str
+            What the file counts in, for messages: "bytes/s".
+        default : float, optional
+            Where the key is absent.
+
+        Raises
+        ------
+        InputError
+        """
+        given = self.content.get(key)
+        if given is None and default is not None:
+            return default
+        if given is None:
+            raise InputError(f"{self.path(key)} is missing; add it as a number{f' in {unit}' if unit else ''}")
+        try:
+            value = math.nan if isinstance(given, bool) or not isinstance(given, (int, float)) else float(given)
+        except OverflowError:
+            value = math.inf
+        if not 0 < value < math.inf:
+            of = f" in {unit}, without the unit" if unit else ""
+            raise InputError(f"{self.path(key)} is {shown(given)}; write a positive number{of}")
+        return value
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A whole number from 1.
+
+        Raises
+        ------
+        InputError
+        """
+        value = self.number(key, default=None if default is None else float(default))
+        if value != int(value):
+            raise InputError(f"{self.path(key)} is {shown(self.content.get(key))}; write a whole number")
+        return int(value)
+
+    def text(self, key: str) -> str:
+        """A text on one line, "" where there is none."""
+        value = self.content.get(key)
+        return " ".join(filter(str.isprintable, value.split()))[:200] if isinstance(value, str) else ""
+
+
+def figure(key: str, value: float, kind: Kind, source: str) -> Figure:
+    """A figure within the range that GPU files allow, whole where it counts something.
+
+    Raises
+    ------
+    InputError
+    """
+    field = FIELDS[key]
+    number = float(round(value)) if field.integer and math.isfinite(value) else float(value)
+    try:
+        field.check(number, field.show(number) if math.isfinite(number) else number)
+    except InputError as error:
+        raise InputError(f"{key}, by {source}, {error}") from None
+    return Figure(number, field.unit, kind, source)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of at most `MAX_FILE_BYTES`.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read ({reason}); give a hardware file") from None
+    if len(raw) > MAX_FILE_BYTES:
+        raise InputError(f"{path.name}: is larger than {MAX_FILE_BYTES // 1024} KiB; hardware files are small")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path.name}: is not UTF-8 text; save it as UTF-8") from None

@@ -1,0 +1,152 @@
+"""The roofline of a GPU: ceilings, diagonals and where they meet.
+
+After Williams, Waterman and Patterson, CACM 52(4), 2009. It goes beyond the classical picture in three ways: a ceiling
+for the exponential unit, expressed in FLOP/s at the FLOPs that attention does per exponential; one for warp-level
+`mma.sync` where it does not reach the tensor peak; and diagonals for the L2 and for shared memory beside HBM's, as in
+the hierarchical roofline (Yang et al., arXiv 2008.11326).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from attnsim.models.calibrations.calibration import calibrations, choose
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+
+Level = Literal["hbm", "l2", "smem"]
+Unit = Literal["tensor", "mma_sync", "fp32", "exp"]
+LEVELS: tuple[Level, ...] = ("hbm", "l2", "smem")
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """A rate of arithmetic that nothing exceeds, at the datasheet's clock, and what kernels reach of it.
+
+    `achievable_flops_per_s` is None where nothing was fitted for the architecture.
+    """
+
+    unit: Unit
+    flops_per_s: float
+    achievable_flops_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagonal:
+    """Bandwidth of a memory level: the datasheet's, and what kernels reach."""
+
+    level: Level
+    bytes_per_s: float
+    achievable_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A measured or predicted kernel.
+
+    Parameters
+    ----------
+    name : str
+    level : {"hbm", "l2", "smem"}
+        The memory level whose bytes make the intensity.
+    intensity : float
+        Useful FLOPs per byte.
+    flops_per_s : float
+        Useful FLOPs over the time.
+    """
+
+    name: str
+    level: Level
+    intensity: float
+    flops_per_s: float
+
+    def __post_init__(self) -> None:
+        if not (self.intensity > 0 and self.flops_per_s > 0):
+            raise InputError(
+                f"{self.name}: intensity {self.intensity:g} FLOP/byte at {self.flops_per_s:g} FLOP/s; "
+                "a point needs both above 0"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Ceilings and diagonals of one GPU for one number format.
+
+    Parameters
+    ----------
+    gpu : Gpu
+    dtype : str
+    flops_per_exp : float
+        Useful FLOPs per exponential of the workload, 2 (d + dv) in a forward pass; it scales the "exp"
+        ceiling.
+    """
+
+    gpu: Gpu
+    dtype: str
+    flops_per_exp: float
+
+    def __post_init__(self) -> None:
+        if not self.gpu.supports_dtype(self.dtype):
+            able = ", ".join(d for d in ("fp16", "bf16", "fp8", "fp32") if self.gpu.supports_dtype(d))
+            raise InputError(f"{self.gpu.id} has no {self.dtype} ceiling; it has {able}")
+        if not self.flops_per_exp > 0:
+            raise InputError(f"flops_per_exp is {self.flops_per_exp:g}; allowed: above 0, 2 (d + dv) forward")
+
+    @property
+    def ceilings(self) -> tuple[Ceiling, ...]:
+        """Tensor cores for the format by instruction path, FP32 lanes, and the exponential unit.
+
+        What is achievable of the tensor cores is the largest share that was fitted for an implementation on the
+        architecture.
+        """
+        peak, part = self.gpu.peak_tensor_flops_per_s(self.dtype), self.gpu.tensor.mma_sync_fraction
+        reached = [
+            found.numbers.tensor_efficiency
+            for (_, architecture), found in calibrations().items()
+            if architecture == self.gpu.architecture
+        ]
+        share = max(reached, default=None)
+        slower = (Ceiling("mma_sync", peak * part, share and peak * part * share),) if part < 1 else ()
+        return (
+            Ceiling("tensor", peak, share and peak * share),
+            *slower,
+            Ceiling("fp32", self.gpu.fp32_flops_per_s),
+            Ceiling("exp", self.gpu.exp_per_s * self.flops_per_exp),
+        )
+
+    @property
+    def diagonals(self) -> tuple[Diagonal, ...]:
+        """HBM, L2 and shared memory; achievable are the fitted fractions of the GPU, else its file's and the prior."""
+        fitted = choose("", {}, self.gpu).numbers.gpu
+        hbm, l2 = self.gpu.hbm.bandwidth_bytes_per_s, self.gpu.l2.bandwidth_bytes_per_s
+        fraction = fitted.hbm_fraction or self.gpu.hbm.achievable_fraction
+        smem = self.gpu.sm.count * self.gpu.sm.shared_memory_bytes_per_clk * self.gpu.clock.tensor_hz
+        return (
+            Diagonal("hbm", hbm, hbm * fraction),
+            Diagonal("l2", l2, l2 * fitted.l2_fraction),
+            Diagonal("smem", smem, smem),
+        )
+
+    def ceiling(self, unit: Unit) -> float:
+        """FLOP/s of one ceiling."""
+        return next(c.flops_per_s for c in self.ceilings if c.unit == unit)
+
+    def bandwidth(self, level: Level) -> float:
+        """Datasheet bytes/s of one level."""
+        return next(d.bytes_per_s for d in self.diagonals if d.level == level)
+
+    def ridge(self, level: Level, unit: Unit = "tensor") -> float:
+        """Intensity in FLOP/byte at which a ceiling takes over from a diagonal."""
+        return self.ceiling(unit) / self.bandwidth(level)
+
+    def roof(self, intensities: dict[Level, float]) -> tuple[float, str]:
+        """Highest FLOP/s at these intensities, and what sets it.
+
+        Tensor cores and exponentials both have to be served, so the lower ceiling counts; the FP32 ceiling is
+        shown for orientation and limits only fp32 workloads, whose tensor ceiling it is.
+        """
+        limits = {"tensor": self.ceiling("tensor"), "exp": self.ceiling("exp")}
+        limits |= {level: self.bandwidth(level) * intensity for level, intensity in intensities.items()}
+        lowest = min(limits, key=lambda name: limits[name])
+        return limits[lowest], lowest

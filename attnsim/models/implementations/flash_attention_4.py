@@ -1,0 +1,105 @@
+"""FlashAttention-4's forward kernel on data-centre Blackwell: ``flash_attn/cute/flash_fwd_sm100.py``.
+
+Two tiles of 128 query rows a block with a softmax warpgroup each. The accumulators of S and O fill the tensor memory
+and P takes the place of S, so that within a tile of rows everything waits for what is before it; what overlaps are the
+two tiles. Part of the exponentials are polynomials on the FMA pipes, and O is rescaled by warps of their own, seldom.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from attnsim.models.closed_forms.fused import Tiling, forward
+from attnsim.models.closed_forms.part import Part
+from attnsim.models.closed_forms.part import combine as combine_part
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.edits import edited
+from attnsim.models.implementations.fused.fits import check_tile
+from attnsim.models.implementations.fused.forward import (
+    FlashTile,
+    Splits,
+    flash_forward,
+    flash_peak_bytes,
+    padded,
+    with_tile,
+)
+from attnsim.models.implementations.fused.splits import MAX_SPLITS, combine
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule, TileOp
+
+MAIN = "flash_fwd"
+EMULATED = (3, 16)
+"""Share of the exponentials that are polynomials: 4 of every 16 columns in three of a tile's four fragments
+(``ex2_emu_freq`` 16, ``ex2_emu_res`` 4, and the last fragment left out; ``softmax.py``, `apply_exp2_convert`)."""
+POLYNOMIAL_INSTRUCTIONS = 6
+"""FP32-lane instructions of one: rounding down (2), three multiply-adds of degree 3, exponent (``utils.py``,
+`ex2_emulation`)."""
+FEW_KEY_TILES = 4
+"""Key tiles up to which keys are not split (``interface.py``, `num_splits_heuristic`)."""
+
+
+def choose_tile(w: Workload) -> FlashTile:
+    """256 rows x 128 keys, at head_dim above 128 one tile of rows."""
+    wide = padded(max(w.head_dim, w.head_dim_v)) > 128
+    return FlashTile(
+        128 if wide else 256, 128, warps=8, loop="staged", stages=1 if wide else 2, warpgroups=2, extra_threads=256,
+        registers=128, path="tcgen05", order="longest_first" if w.mask.is_causal or w.mask.is_windowed else "ascending",
+        persistent=True, max_blocks_per_sm=1, rescale_once=True, edges_only=True,
+    )  # fmt: skip
+
+
+def split_count(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
+    """Ranges of keys when the caller leaves them open: as many as there are SMs for the row tiles."""
+    key_tiles = -(-w.seq_kv // tile.keys)
+    blocks = w.batch * w.heads_kv * -(-w.seq_q * w.group // tile.rows)
+    return 1 if key_tiles <= FEW_KEY_TILES else max(1, min(gpu.sm.count // blocks, MAX_SPLITS, key_tiles))
+
+
+def flash4(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
+    """As called with one range of keys."""
+    return _build(w, gpu, shape, "flash_attn_v4", may_split=False)
+
+
+def vllm_flash4(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
+    """As vLLM calls it, with ``num_splits`` left open."""
+    return _build(w, gpu, shape, "vllm_vit_flash_attn_fa4", may_split=True)
+
+
+def _build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None, name: str, *, may_split: bool) -> Schedule:
+    tile = choose_tile(w) if shape is None else with_tile(choose_tile(w), *shape)
+    check_tile(tile, w, gpu)
+    splits = split_count(w, gpu, tile) if may_split else 1
+    kernels = [edited(flash_forward(w, gpu, tile, MAIN, Splits(splits)), _emulated)]
+    if splits > 1:
+        kernels.append(combine(w, splits, 8, 256))
+    algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits > 1 else "flash"
+    partial = w.batch * w.heads_q * w.seq_q * (w.head_dim_v + 1) * 4 * splits if splits > 1 else 0
+    text = f"{tile}, {splits} splits" if splits > 1 else str(tile)
+    return Schedule(algorithm, name, tuple(kernels), text, flash_peak_bytes(w, partial))
+
+
+def _emulated(op: TileOp) -> TileOp:
+    if not op.scores:
+        return op
+    part = _polynomials(op.scores)
+    return op._replace(exps=op.exps - part, fp32=op.fp32 + POLYNOMIAL_INSTRUCTIONS * part)
+
+
+def _polynomials(scores: int) -> int:
+    return scores * EMULATED[0] // EMULATED[1]
+
+
+def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
+    """Closed form of each kernel; of the schedule only the tile in its heading and the grid are used."""
+    found = re.match(r"(\d+) x (\d+), (\d+) warps", schedule.tile)
+    assert found is not None, schedule.tile
+    rows, keys, warps = map(int, found.groups())
+    main = schedule.kernels[0]
+    splits = main.blocks // (-(-w.seq_q // rows) * w.batch * w.heads_q)
+    tiling = Tiling(rows, keys, splits=splits, warps=warps, warpgroups=main.warpgroups, tensor_path=main.path)
+    part = forward(w, tiling, MAIN)
+    tile = rows // main.warpgroups * keys
+    softmaxes = part.flops // (2 * tile * (padded(w.head_dim) + padded(w.head_dim_v)))
+    parts = [replace(part, exponentials=softmaxes * (tile - _polynomials(tile)))]
+    return [*parts, combine_part(w, splits)] if splits > 1 else parts

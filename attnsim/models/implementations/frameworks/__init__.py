@@ -1,0 +1,1 @@
+"""What frameworks launch one operation at a time."""

@@ -1,0 +1,151 @@
+"""Kernels as PyTorch launches them one operation at a time: element-wise passes, and passes over rows.
+
+Every operation reads its operands from global memory and writes its result there; the closed forms of such a kernel are
+the bytes of its operands (:func:`moved`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from attnsim.models.closed_forms.part import Part, load, store
+from attnsim.models.closed_forms.part import gemm as gemm_part
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.frameworks.naive import (
+    ELEMENTWISE_THREADS,
+    ELEMENTWISE_WORK,
+    SOFTMAX_INSTRUCTIONS,
+)
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, STREAM_BYTES, Access, streaming
+from attnsim.models.schedule.schedule import Kernel, Path
+
+NARROW = 1024
+"""Most columns that PyTorch's softmax and reductions give to one warp a row (``PersistentSoftmax.cuh``)."""
+
+UNEVEN = 4
+"""Most that an even number of blocks may lie below the real one. Chosen by hand."""
+
+GEMM_TEXT = "GEMM 128 x 128 x 32"
+"""Tile of the GEMMs, in words; 64 columns where a result has no more."""
+
+
+def gemm_path(gpu: Gpu) -> Path:
+    """The tensor-core instructions that cuBLAS has on a GPU."""
+    return "wgmma" if gpu.features.wgmma else "tcgen05" if gpu.features.tcgen05 else "mma_sync"
+
+
+def check_no_tile(name: str, shape: object) -> None:
+    """Refuse a tile for GEMMs that choose their own.
+
+    Raises
+    ------
+    InputError
+        When one is given.
+    """
+    if shape is not None:
+        raise InputError(f"{name} takes no tile: its GEMMs are cuBLAS's; leave --tile out")
+
+
+def even_blocks(wanted: int, *sizes: int) -> int:
+    """A number of blocks of which all have the same share of every operand, near and not above the one wanted.
+
+    The blocks of a launch then are one class. Where sizes have no such divisor within a factor of `UNEVEN`, the number
+    wanted, of which some have a byte more.
+    """
+    common = math.gcd(*sizes)
+    least = max(1, -(-common // wanted))
+    for share in range(least, UNEVEN * least + 1):
+        if common % share == 0 and common // share * UNEVEN >= wanted:
+            return common // share
+    return wanted
+
+
+def summed(name: str, reads: tuple[str, int], writes: tuple[str, int], elements: int) -> Kernel:
+    """A sum over all but a few elements: blocks of about `STREAM_BYTES`."""
+    blocks = even_blocks(-(-reads[1] // STREAM_BYTES), elements, reads[1], writes[1])
+    return streaming(name, [Access(*reads), Access(*writes, True)], elements=elements, blocks=blocks)
+
+
+def elementwise(
+    name: str, reads: Sequence[tuple[str, int]], writes: tuple[str, int], elements: int, *,
+    broadcast: bool = False, exps: int = 0,
+) -> Kernel:  # fmt: skip
+    """An element-wise kernel over `elements`.
+
+    Parameters
+    ----------
+    name : str
+    reads : sequence of (str, int)
+        Tensors and their bytes.
+    writes : (str, int)
+    elements : int
+    broadcast : bool
+        Whether an operand has fewer elements than the result, which are then found by integer divisions.
+    exps : int
+    """
+    wanted = -(-elements // (ELEMENTWISE_THREADS * ELEMENTWISE_WORK))
+    return streaming(
+        name,
+        [*(Access(tensor, size) for tensor, size in reads), Access(*writes, True)],
+        elements=elements,
+        exps=exps,
+        int32_per_element=BROADCAST_INSTRUCTIONS * broadcast,
+        threads=ELEMENTWISE_THREADS,
+        blocks=even_blocks(wanted, elements, writes[1], *(size for _, size in reads)),
+    )
+
+
+def over_rows(
+    name: str, reads: Sequence[tuple[str, int]], writes: tuple[str, int], rows: int, columns: int, *, exps: int = 0
+) -> Kernel:
+    """A softmax, sum or maximum of each row: up to `NARROW` columns a warp per row, four to a block; else a block."""
+    narrow = columns <= NARROW
+    return streaming(
+        name,
+        [*(Access(tensor, size) for tensor, size in reads), Access(*writes, True)],
+        elements=rows * columns,
+        exps=exps,
+        fp32_per_element=SOFTMAX_INSTRUCTIONS,
+        threads=128 if narrow else min(1024, -(-columns // 256) * 32),
+        blocks=even_blocks(-(-rows // 4), rows) if narrow else rows,
+    )
+
+
+def moved(name: str, reads: Sequence[tuple[str, int]], writes: tuple[str, int], exps: int = 0) -> Part:
+    """Closed form of a pass: its operands once."""
+    return Part(name, (*(load(*item) for item in reads), store(*writes)), exponentials=exps)
+
+
+def product(
+    name: str,
+    batch: int,
+    shape: tuple[int, int, int],
+    tensors: tuple[str, str, str],
+    element_bytes: int,
+    *,
+    a_shared_by: int = 1,
+    b_shared_by: int = 1,
+) -> Part:
+    """Closed form of a batched GEMM of which `shared_by` entries read one copy of A or B."""
+    part = gemm_part(name, batch, shape, tensors, (element_bytes,) * 3)
+    a, b, c = part.moved
+    return Part(
+        name,
+        (
+            load(a.tensor, a.requested_bytes, a.unique_bytes // a_shared_by),
+            load(b.tensor, b.requested_bytes, b.unique_bytes // b_shared_by),
+            c,
+        ),
+        part.flops,
+        smem_bytes=part.smem_bytes,
+    )
+
+
+def arrays_bytes(w: Workload) -> int:
+    """Q, K, V and O."""
+    rows_q, rows_kv = w.batch * w.heads_q * w.seq_q, w.batch * w.heads_kv * w.seq_kv
+    inputs = (rows_q + rows_kv) * w.head_dim + rows_kv * w.head_dim_v
+    return inputs * w.element_bytes + rows_q * w.head_dim_v * w.output_bytes

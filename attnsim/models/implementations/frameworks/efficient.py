@@ -1,0 +1,83 @@
+"""Efficient attention (Shen et al., arXiv 1812.01243) as a framework runs it: two softmax passes and two GEMMs.
+
+The sequence follows cmsflash/efficient-attention (commit 23d44036), all heads in one launch; K and Q lie there as
+``[head_dim, seq]``, so that K's softmax runs along contiguous rows of keys.
+"""
+
+from __future__ import annotations
+
+from attnsim.models.closed_forms.part import Part
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.frameworks import keys_gemm
+from attnsim.models.implementations.frameworks.eager import (
+    GEMM_TEXT,
+    arrays_bytes,
+    check_no_tile,
+    gemm_path,
+    moved,
+    over_rows,
+    product,
+)
+from attnsim.models.implementations.implementation import Needed, Shape
+from attnsim.models.implementations.own.linear_tiles import is_causal
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.passes import Operand, gemm
+from attnsim.models.schedule.schedule import Schedule
+
+NAME = "efficient_pytorch"
+NOTES = ("weights are softmax(q over d) softmax(k over n), not softmax's: another function of the same inputs",)
+
+
+def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """The kernels of a workload.
+
+    Raises
+    ------
+    InputError
+        When there is no such form.
+    """
+    check_no_tile(NAME, shape)
+    mask = w.mask.within(w.seq_q, w.seq_kv)
+    if mask.is_windowed or is_causal(w) or w.dropout:
+        raise InputError(
+            f"{NAME} takes a softmax over all keys before any query, so that none can be hidden: the mask is {w.mask}"
+            f"{', dropout' if w.dropout else ''}; allowed: no mask, no dropout; linear and performer have a causal form"
+        )
+    e, d, dv, path = w.element_bytes, w.head_dim, w.head_dim_v, gemm_path(gpu)
+    heads, kv_heads = w.batch * w.heads_q, w.batch * w.heads_kv
+    queries, keys = heads * w.seq_q * d, kv_heads * w.seq_kv * d
+    q, k, v, o = Operand("Q'", e), Operand("K'", e), Operand("V", e), Operand("O", w.output_bytes)
+    kernels = (
+        over_rows("softmax K", [("K", keys * e)], ("K'", keys * e), kv_heads * d, w.seq_kv, exps=keys),
+        over_rows("softmax Q", [("Q", queries * e)], ("Q'", queries * e), heads * w.seq_q, d, exps=queries),
+        *keys_gemm.keys_gemm(
+            "S = K'^T V", kv_heads, (d, dv, w.seq_kv), k, v, Operand("S", e), dtype=w.dtype, path=path, gpu=gpu
+        ),
+        gemm("O = Q' S", heads, (w.seq_q, dv, d), q, Operand("S", e, w.group), o, dtype=w.dtype, path=path),
+    )
+    return Schedule("efficient", NAME, kernels, GEMM_TEXT, peak_bytes(w), NOTES)
+
+
+def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
+    """What each kernel moves and multiplies; of the schedule only the grid of K'^T V is used."""
+    e, d, dv, heads, kv_heads = w.element_bytes, w.head_dim, w.head_dim_v, w.batch * w.heads_q, w.batch * w.heads_kv
+    queries, keys = heads * w.seq_q * d, kv_heads * w.seq_kv * d
+    return [
+        moved("softmax K", [("K", keys * e)], ("K'", keys * e), keys),
+        moved("softmax Q", [("Q", queries * e)], ("Q'", queries * e), queries),
+        *keys_gemm.closed_form(schedule, "S = K'^T V", kv_heads, (d, dv, w.seq_kv), ("K'", "V", "S"), e),
+        product("O = Q' S", heads, (w.seq_q, dv, d), ("Q'", "S", "O"), e, b_shared_by=w.group),
+    ]
+
+
+def needed(w: Workload) -> Needed:
+    """The two products with the state, and an exponential for each element of Q and K."""
+    rows = w.batch * (w.heads_kv * w.seq_kv + w.heads_q * w.seq_q)
+    return Needed(flops=2 * rows * w.head_dim * w.head_dim_v, exponentials=rows * w.head_dim)
+
+
+def peak_bytes(w: Workload) -> int:
+    """Arrays, both softmaxes and the state."""
+    softmaxes = w.batch * (w.heads_q * w.seq_q + w.heads_kv * w.seq_kv) * w.head_dim
+    return arrays_bytes(w) + (softmaxes + w.batch * w.heads_kv * w.head_dim * w.head_dim_v) * w.element_bytes

@@ -1,0 +1,128 @@
+"""GEMMs that sum over the keys: a small result of a long sum, shared out over blocks by split-K.
+
+C of m x n has few tiles, and one block each would leave most of the GPU idle. Libraries then cut the sum into parts
+that write fp32 results, and add those up in a second kernel (NVIDIA/cutlass, ``media/docs/cpp/efficient_gemm.md``,
+parallelised reductions). cuBLAS's rule is not public; here the parts are the fewest that give every SM a block, each
+of at least as many steps as the GEMM keeps in flight, or up to twice as many where they are equal then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from attnsim.models.closed_forms.part import Part, load, store
+from attnsim.models.closed_forms.part import gemm as gemm_part
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.frameworks.eager import summed
+from attnsim.models.schedule.passes import GemmTile, Operand, gemm
+from attnsim.models.schedule.schedule import Kernel, Launch, Path, Schedule, TensorUse
+
+Sizes = tuple[int, int, int]
+"""m, n, k."""
+
+STEP = GemmTile().k
+STAGES = GemmTile().stages
+
+
+def _tiles(batch: int, shape: Sizes) -> int:
+    m, n, _ = shape
+    return batch * -(-m // 128) * -(-n // (64 if n <= 64 else 128))
+
+
+def _length(k: int, parts: int) -> int:
+    """Keys of a part, whole steps; the last has what is left."""
+    steps = -(-k // STEP)
+    return STEP * -(-steps // parts)
+
+
+def _parts(wanted: int, k: int) -> int:
+    """Parts of k: as many as wanted, or up to twice as many where they are then equal."""
+    steps = -(-k // STEP)
+    wanted = min(wanted, max(1, steps // STAGES))
+    equal = (n for n in range(wanted, min(2 * wanted, steps // STAGES) + 1) if k % (n * STEP) == 0)
+    return next(equal, -(-k // _length(k, wanted)))
+
+
+def keys_gemm(
+    name: str, batch: int, shape: Sizes, a: Operand, b: Operand, c: Operand, *, dtype: str, path: Path, gpu: Gpu
+) -> list[Kernel]:
+    """A batched GEMM C[m, n] = A[m, k] B[k, n], and the sum of its parts where k is cut.
+
+    Parameters
+    ----------
+    name : str
+    batch : int
+    shape : (int, int, int)
+        m, n, k.
+    a, b, c : Operand
+    dtype : str
+    path : str
+    gpu : Gpu
+        Whose SMs are to be filled.
+    """
+    m, n, k = shape
+    tiles = _tiles(batch, shape)
+    parts = _parts(-(-gpu.sm.count // tiles), k)
+    if parts == 1:
+        return [gemm(name, batch, shape, a, b, c, dtype=dtype, path=path)]
+    length, partial = _length(k, parts), Operand(f"{c.tensor} partial", 4)
+    rest = k - length * (parts - 1)
+    alike = parts if rest == length else parts - 1
+    main = gemm(name, batch * alike, (m, n, length), a, b, partial, dtype=dtype, path=path)
+    if alike < parts:
+        main = _joined(main, gemm(name, batch, (m, n, rest), a, b, partial, dtype=dtype, path=path))
+    sharers = tiles // batch * parts
+    uses = (
+        TensorUse(a.tensor, m * k * a.element_bytes, max(1, batch // a.shared_by), sharers * a.shared_by),
+        TensorUse(b.tensor, k * n * b.element_bytes, max(1, batch // b.shared_by), sharers * b.shared_by),
+        TensorUse(partial.tensor, m * n * 4, batch * parts, written=True),
+    )
+    size = batch * m * n
+    reads, writes = (partial.tensor, size * parts * 4), (c.tensor, size * c.element_bytes)
+    return [replace(main, uses=uses), summed(_sum_name(c.tensor), reads, writes, size * parts)]
+
+
+def _sum_name(tensor: str) -> str:
+    return f"add parts of {tensor}"
+
+
+def _joined(first: Kernel, second: Kernel) -> Kernel:
+    """One launch with the blocks of two that differ in their loop nests only; it uses what the first does."""
+    classes, width = len(first.repeats), len(first.segments)
+    repeats = np.zeros((classes + len(second.repeats), 1, width + len(second.segments)), dtype=np.int64)
+    repeats[:classes, :, :width] = first.repeats
+    repeats[classes:, :, width:] = second.repeats
+    last = tuple(replace(segment, name=f"{segment.name}, last part") for segment in second.segments)
+    launches = tuple(Launch(launch.classes + classes, launch.times) for launch in second.launches)
+    return replace(
+        first,
+        segments=(*first.segments, *last),
+        repeats=repeats,
+        launches=(*first.launches, *launches),
+    )
+
+
+def closed_form(
+    schedule: Schedule, name: str, batch: int, shape: Sizes, tensors: tuple[str, str, str], e: int, *,
+    a_shared_by: int = 1, b_shared_by: int = 1,
+) -> list[Part]:  # fmt: skip
+    """Closed form of :func:`keys_gemm`: of the schedule only the kernel's grid is used, for the number of parts."""
+    (m, n, k), (a, b, c) = shape, tensors
+    blocks = next(kernel.blocks for kernel in schedule.kernels if kernel.name == name)
+    parts = blocks // _tiles(batch, shape)
+    length = _length(k, parts)
+    sizes = [length] * (parts - 1) + [k - length * (parts - 1)]
+    pieces = [gemm_part(name, batch, (m, n, size), tensors, (e, e, 4 if parts > 1 else e)) for size in sizes]
+    requested = [sum(piece.moved[i].requested_bytes for piece in pieces) for i in range(3)]
+    moved = (
+        load(a, requested[0], batch * m * k * e // a_shared_by),
+        load(b, requested[1], batch * k * n * e // b_shared_by),
+        store(f"{c} partial" if parts > 1 else c, requested[2]),
+    )
+    flops, smem = (sum(getattr(piece, field) for piece in pieces) for field in ("flops", "smem_bytes"))
+    main = Part(name, moved, flops, smem_bytes=smem)
+    if parts == 1:
+        return [main]
+    return [main, Part(_sum_name(c), (load(f"{c} partial", requested[2]), store(c, batch * m * n * e)))]

@@ -1,0 +1,123 @@
+"""Linformer (Wang et al., arXiv 2006.04768) as a framework runs it: keys projected to k, then unfused attention.
+
+The sequence follows `LinformerSelfAttention` of lucidrains/linformer (commit 1533a130): two GEMMs against E and F,
+which all heads share; scores of k keys, a scale pass, a softmax pass, P V. Its linear layers are not part of
+attention, its dropout is off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnsim.models.closed_forms.part import Part
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.frameworks import keys_gemm
+from attnsim.models.implementations.frameworks.eager import (
+    GEMM_TEXT,
+    arrays_bytes,
+    check_no_tile,
+    elementwise,
+    gemm_path,
+    moved,
+    over_rows,
+    product,
+)
+from attnsim.models.implementations.implementation import Needed, Shape
+from attnsim.models.implementations.own.linear_tiles import is_causal
+from attnsim.models.question.workload import Workload
+from attnsim.models.references.linformer import projected_count
+from attnsim.models.schedule.passes import Operand, gemm
+from attnsim.models.schedule.schedule import Kernel, Schedule
+
+NOTES = ("E and F are learned and belong to one length: k keys, each a mixture of all, stand for the sequence",)
+
+
+@dataclass(frozen=True, slots=True)
+class Linformer:
+    """How an implementation runs it.
+
+    Parameters
+    ----------
+    name : str
+        Of the implementation.
+    keys : int
+        k; 0 for `PROJECTED_KEYS`. Never more than there are keys.
+    """
+
+    name: str
+    keys: int = 0
+
+    def count(self, w: Workload) -> int:
+        """The k of a workload."""
+        return projected_count(w.seq_kv, self.keys)
+
+    def build(self, w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+        """The kernels of a workload.
+
+        Raises
+        ------
+        InputError
+            When there is no such form.
+        """
+        check_no_tile(self.name, shape)
+        mask = w.mask.within(w.seq_q, w.seq_kv)
+        if mask.is_windowed or is_causal(w) or w.dropout:
+            raise InputError(
+                f"{self.name} mixes all keys before the softmax, so that none can be hidden: the mask is {w.mask}"
+                f"{', dropout' if w.dropout else ''}; allowed: no mask, no dropout; linear and performer have a "
+                "causal form"
+            )
+        k, path, e = self.count(w), gemm_path(gpu), w.element_bytes
+        heads = w.batch * w.heads_q
+        rows = heads * w.seq_q
+        scores, weights = ("S", rows * k * e), ("P", rows * k * e)
+
+        def projection(name: str, matrix: str, width: int) -> list[Kernel]:
+            operands = Operand(matrix, e, w.batch), Operand(name, e), Operand(f"{name} projected", e)
+            shape = (k, w.heads_kv * width, w.seq_kv)
+            return keys_gemm.keys_gemm(f"{matrix} {name}", w.batch, shape, *operands, dtype=w.dtype, path=path, gpu=gpu)
+
+        def attended(name: str, shape: tuple[int, int, int], a: Operand, b: str, c: Operand) -> Kernel:
+            return gemm(name, heads, shape, a, Operand(b, e, w.group), c, dtype=w.dtype, path=path)
+
+        q, s, p, o = Operand("Q", e), Operand("S", e), Operand("P", e), Operand("O", w.output_bytes)
+        kernels = (
+            *projection("K", "E", w.head_dim),
+            *projection("V", "F", w.head_dim_v),
+            attended("S = Q (E K)^T", (w.seq_q, k, w.head_dim), q, "K projected", s),
+            elementwise("scale", [scores], scores, rows * k),
+            over_rows("softmax", [scores], weights, rows, k, exps=rows * k),
+            attended("O = P (F V)", (w.seq_q, w.head_dim_v, k), p, "V projected", o),
+        )
+        text = f"{k} projected keys, {GEMM_TEXT}"
+        return Schedule("linformer", self.name, kernels, text, self.peak_bytes(w), NOTES)
+
+    def closed_form(self, w: Workload, schedule: Schedule) -> list[Part]:
+        """What each kernel moves and multiplies; of the schedule only the grids of E K and F V are used."""
+        k, e, heads, b, g = self.count(w), w.element_bytes, w.batch * w.heads_q, w.batch, w.group
+        pairs = heads * w.seq_q * k
+        d, dv = w.head_dim, w.head_dim_v
+        projections = []
+        for name, matrix, width in (("K", "E", d), ("V", "F", dv)):
+            shape, tensors = (k, w.heads_kv * width, w.seq_kv), (matrix, name, f"{name} projected")
+            projections += keys_gemm.closed_form(schedule, f"{matrix} {name}", b, shape, tensors, e, a_shared_by=b)
+        return [
+            *projections,
+            product("S = Q (E K)^T", heads, (w.seq_q, k, d), ("Q", "K projected", "S"), e, b_shared_by=g),
+            moved("scale", [("S", pairs * e)], ("S", pairs * e)),
+            moved("softmax", [("S", pairs * e)], ("P", pairs * e), pairs),
+            product("O = P (F V)", heads, (w.seq_q, dv, k), ("P", "V projected", "O"), e, b_shared_by=g),
+        ]
+
+    def needed(self, w: Workload) -> Needed:
+        """2 B G Nk k (d + dv) for the projections, 2 B H Nq k (d + dv) for the attention; an exponential per score."""
+        k, width = self.count(w), w.head_dim + w.head_dim_v
+        rows = w.batch * (w.heads_kv * w.seq_kv + w.heads_q * w.seq_q)
+        return Needed(flops=2 * rows * k * width, exponentials=w.batch * w.heads_q * w.seq_q * k)
+
+    def peak_bytes(self, w: Workload) -> int:
+        """Arrays, E and F, the projected keys and values, S and P."""
+        k, e = self.count(w), w.element_bytes
+        projected = w.batch * w.heads_kv * k * (w.head_dim + w.head_dim_v)
+        return arrays_bytes(w) + (2 * k * w.seq_kv + projected + 2 * w.batch * w.heads_q * w.seq_q * k) * e

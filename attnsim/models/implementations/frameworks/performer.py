@@ -1,0 +1,221 @@
+"""Performer attention (Choromanski et al., arXiv 2009.14794) as a framework runs it: GEMMs and passes between them.
+
+Feature maps and the form without a mask follow `softmax_kernel` and `linear_attention` of lucidrains/performer-pytorch
+(commit d86231b0, transcribed there from google-research's JAX code), one kernel an operation; the `fused` form makes
+one kernel of each feature map's element-wise chain, as compilers do.
+
+The causal form is chunked like `naive_chunk_linear_attn` of fla-org/flash-linear-attention (commit 20ceee52): quadratic
+within a chunk, across chunks through cumulated states; its normaliser is taken chunk by chunk as well. Sequences are
+padded to whole chunks first.
+
+Key heads are not repeated: a group of query heads reads the features and the states of its key head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.frameworks.eager import (
+    GEMM_TEXT,
+    arrays_bytes,
+    check_no_tile,
+    elementwise,
+    gemm_path,
+    over_rows,
+    summed,
+)
+from attnsim.models.implementations.frameworks.keys_gemm import keys_gemm
+from attnsim.models.implementations.implementation import Needed, Shape
+from attnsim.models.implementations.own.linear_tiles import is_causal
+from attnsim.models.question.workload import Workload
+from attnsim.models.references.performer import feature_count
+from attnsim.models.schedule.passes import Operand, gemm
+from attnsim.models.schedule.schedule import Kernel, Path, Schedule
+
+CHUNK = 128
+"""Rows of a chunk of the causal form: one GEMM tile."""
+
+NOTES = ("an estimate of softmax attention by random features",)
+
+
+@dataclass(frozen=True, slots=True)
+class Performer:
+    """How an implementation runs it.
+
+    Parameters
+    ----------
+    name : str
+        Of the implementation.
+    features : int
+        m; 0 for as many as `feature_count` says.
+    fused : bool
+        Whether a feature map's element-wise operations are one kernel.
+    """
+
+    name: str
+    features: int = 0
+    fused: bool = False
+
+    def count(self, w: Workload) -> int:
+        """The m of a workload."""
+        return self.features or feature_count(w.head_dim)
+
+    def build(self, w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+        """The kernels of a workload.
+
+        Raises
+        ------
+        InputError
+            When there is no such form.
+        """
+        _check_takes(self.name, w, shape)
+        causal, path, m = is_causal(w), gemm_path(gpu), self.count(w)
+        whole = padded(w) if causal else w
+        suffix = " padded" if whole != w else ""
+        kernels = _padding(w, whole)
+        for tensor in "QK":
+            kernels += self._feature_map(tensor, whole, m, path, suffix)
+        kernels += _causal(whole, m, path, suffix) if causal else _full(whole, m, path, gpu)
+        text = f"{m} features, {f'chunks of {CHUNK}, ' if causal else ''}{GEMM_TEXT}"
+        return Schedule("performer", self.name, tuple(kernels), text, self.peak_bytes(w), NOTES)
+
+    def needed(self, w: Workload) -> Needed:
+        """The feature maps and the two products with the state; an exponential per feature of each row of Q and K.
+
+        The chunked form's products within a chunk are work executed, not useful.
+        """
+        rows, m = w.batch * (w.heads_q * w.seq_q + w.heads_kv * w.seq_kv), self.count(w)
+        return Needed(flops=2 * rows * m * (w.head_dim + w.head_dim_v), exponentials=rows * m)
+
+    def peak_bytes(self, w: Workload) -> int:
+        """Arrays and their padded copies, W, and the features: both, and K's twice, or states and chunks of weights."""
+        m, e, causal = self.count(w), w.element_bytes, is_causal(w)
+        whole = padded(w) if causal else w
+        queries = w.batch * w.heads_q * whole.seq_q * m * e
+        keys = w.batch * w.heads_kv * whole.seq_kv * m * e
+        used = queries + keys + w.batch * w.heads_kv * m * (w.head_dim_v + 1) * e
+        if causal:
+            chunks, rows = whole.seq_q // CHUNK, w.batch * w.heads_q * whole.seq_q
+            states = 2 * w.batch * w.heads_kv * chunks * m * (w.head_dim_v + 1) * e
+            used = queries + keys + states + rows * (CHUNK + w.head_dim_v) * e
+        arrays = arrays_bytes(w) + (arrays_bytes(whole) if whole != w else 0)
+        return arrays + m * w.head_dim * e + max(queries + 2 * keys, 2 * queries, used)
+
+    def _feature_map(self, name: str, w: Workload, m: int, path: Path, suffix: str) -> list[Kernel]:
+        """X' = exp(W y - |y|^2 / 2 - max) / sqrt(m), y = x / d^(1/4).
+
+        Rows of Q are made smaller by their own maximum, K by one over all keys, which is counted as one a row.
+        """
+        rows = w.batch * (w.heads_q * w.seq_q if name == "Q" else w.heads_kv * w.seq_kv)
+        e, d = w.element_bytes, w.head_dim
+        x, features = (f"{name}{suffix}", rows * d * e), (f"{name}'", rows * m * e)
+        scaled, square = (f"{name} scaled", x[1]), (f"{name} squared", x[1])
+        norm, top = (f"{name} norm", rows * e), (f"{name} max", rows * e)
+        operands = Operand(x[0] if self.fused else scaled[0], e), Operand("W", e), Operand(features[0], e)
+        project = gemm(f"{name}' = {name} W^T", 1, (rows, m, d), *operands, dtype=w.dtype, path=path)
+        if self.fused:
+            return [project, over_rows(f"map {name}'", [features, x], features, rows, m, exps=rows * m)]
+
+        def chain(operation: str, *reads: tuple[str, int], exps: int = 0) -> Kernel:
+            return elementwise(operation, [features, *reads], features, rows * m, broadcast=bool(reads), exps=exps)
+
+        return [
+            elementwise(f"scale {name}", [x], scaled, rows * d),
+            project,
+            elementwise(f"square {name}", [x], square, rows * d),
+            over_rows(f"sum {name} squared", [square], norm, rows, d),
+            elementwise(f"halve {name} norm", [norm], norm, rows),
+            elementwise(f"scale {name} norm", [norm], norm, rows),
+            chain(f"{name}' - norm", norm),
+            over_rows(f"max {name}'", [features], top, rows, m),
+            chain(f"{name}' - max", top),
+            chain(f"exp {name}'", exps=rows * m),
+            chain(f"{name}' + eps"),
+            chain(f"{name}' / sqrt m"),
+        ]
+
+
+def padded(w: Workload) -> Workload:
+    """The same with whole chunks of queries and keys."""
+    seq = -(-w.seq_q // CHUNK) * CHUNK
+    return replace(w, seq_q=seq, seq_kv=seq)
+
+
+def _check_takes(name: str, w: Workload, shape: Shape | None) -> None:
+    check_no_tile(name, shape)
+    mask = w.mask.within(w.seq_q, w.seq_kv)
+    if mask.is_windowed or w.dropout or (is_causal(w) and not (mask.is_causal and w.seq_q == w.seq_kv)):
+        raise InputError(
+            f"{name} is for whole sequences: the mask is {w.mask}, seq_q {w.seq_q}, seq_kv {w.seq_kv}"
+            f"{', dropout' if w.dropout else ''}; allowed: no mask, or causal with as many queries as keys, no dropout"
+        )
+
+
+def _padding(w: Workload, whole: Workload) -> list[Kernel]:
+    """Q, K and V copied into whole chunks, where they are none."""
+    if w.seq_q == whole.seq_q:
+        return []
+    sizes = {"Q": w.heads_q * w.head_dim, "K": w.heads_kv * w.head_dim, "V": w.heads_kv * w.head_dim_v}
+    kernels = []
+    for x, width in sizes.items():
+        before, after = w.batch * w.seq_q * width, w.batch * whole.seq_q * width
+        read, written = (x, before * w.element_bytes), (f"{x} padded", after * w.element_bytes)
+        kernels.append(elementwise(f"pad {x}", [read], written, after))
+    return kernels
+
+
+def _full(w: Workload, m: int, path: Path, gpu: Gpu) -> list[Kernel]:
+    """Sums z of K', D = Q' z (its m numbers a head not counted), the state S = K'^T V, and O = Q' S / D."""
+    e, dv, heads, kv_heads = w.element_bytes, w.head_dim_v, w.batch * w.heads_q, w.batch * w.heads_kv
+    rows, kv_rows = heads * w.seq_q, kv_heads * w.seq_kv
+    queries, keys, sums = ("Q'", rows * m * e), ("K'", kv_rows * m * e), ("z", kv_heads * m * e)
+    totals, out = ("D", rows * e), ("O", rows * dv * w.output_bytes)
+    q, k, v, o = Operand("Q'", e), Operand("K'", e), Operand("V", e), Operand("O", w.output_bytes)
+    return [
+        summed("sum K'", keys, sums, kv_rows * m),
+        over_rows("D = Q' z", [queries], totals, rows, m),
+        *keys_gemm("S = K'^T V", kv_heads, (m, dv, w.seq_kv), k, v, Operand("S", e), dtype=w.dtype, path=path, gpu=gpu),
+        gemm("O = Q' S", heads, (w.seq_q, dv, m), q, Operand("S", e, w.group), o, dtype=w.dtype, path=path),
+        elementwise("O / D", [out, totals], out, rows * dv, broadcast=True),
+    ]
+
+
+def _causal(w: Workload, m: int, path: Path, suffix: str) -> list[Kernel]:
+    """States and sums of the chunks before each; O = Q' S of them and A V within the chunk, over D."""
+    e, dv, heads, kv_heads = w.element_bytes, w.head_dim_v, w.batch * w.heads_q, w.batch * w.heads_kv
+    rows, kv_rows, chunks = heads * w.seq_q, kv_heads * w.seq_kv, w.seq_q // CHUNK
+    states, sums = kv_heads * chunks * m * dv, kv_heads * chunks * m
+    queries, keys, weights = ("Q'", rows * m * e), ("K'", kv_rows * m * e), ("A", rows * CHUNK * e)
+    totals, out = ("D", rows * e), ("O", rows * dv * w.output_bytes)
+    within, shares = ("O within", rows * dv * e), ("D within", rows * e)
+    q, k, v = Operand("Q'", e), Operand("K'", e), Operand(f"V{suffix}", e)
+    shared_k, shared_v = replace(k, shared_by=w.group), replace(v, shared_by=w.group)
+    before = Operand("S before", e, w.group)
+
+    def product(name: str, batch: int, shape: tuple[int, int, int], a: Operand, b: Operand, c: Operand) -> Kernel:
+        return gemm(name, batch * chunks, shape, a, b, c, dtype=w.dtype, path=path)
+
+    def cumulated(name: str, elements: int) -> list[Kernel]:
+        own, earlier = (name, elements * e), (f"{name} before", elements * e)
+        return [
+            elementwise(f"cumulate {name}", [own], own, elements),
+            elementwise(f"shift {name}", [own], earlier, elements),
+        ]
+
+    return [
+        product("S = K'^T V", kv_heads, (m, dv, CHUNK), k, v, Operand("S", e)),
+        *cumulated("S", states),
+        summed("sum K'", keys, ("z", sums * e), kv_rows * m),
+        *cumulated("z", sums),
+        product("O = Q' S", heads, (CHUNK, dv, m), q, before, Operand("O", w.output_bytes)),
+        product("A = Q' K'^T", heads, (CHUNK, CHUNK, m), q, shared_k, Operand("A", e)),
+        elementwise("mask A", [weights], weights, rows * CHUNK, broadcast=True),
+        product("A V", heads, (CHUNK, dv, CHUNK), Operand("A", e), shared_v, Operand(within[0], e)),
+        elementwise("O + A V", [out, within], out, rows * dv),
+        over_rows("sum A", [weights], shares, rows, CHUNK),
+        over_rows("D = Q' z", [queries, ("z before", sums * e)], totals, rows, m),
+        elementwise("D + sum A", [totals, shares], totals, rows),
+        elementwise("O / D", [out, totals], out, rows * dv, broadcast=True),
+    ]

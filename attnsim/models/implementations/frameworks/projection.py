@@ -1,0 +1,210 @@
+"""Dense GEMMs as cuBLAS runs them: the projections around an attention call.
+
+cuBLAS is closed; what is assumed of it is what CUTLASS does in the open (NVIDIA/cutlass,
+``media/docs/cpp/efficient_gemm.md``):
+
+* one thread block a C tile, with `stages` steps of k in flight, out of the tiles of :data:`TILES`: the one with which
+  whole waves are done first, by tensor rate or by the bytes of A and B from the L2;
+* from Hopper on, clusters of blocks share what they read (tensor copies with multicast): half of it each;
+* tiles are walked in groups of `RASTER` columns, so that the columns of B stay in the L2 while A passes through: A is
+  read from HBM once per group where it does not fit the L2, B once;
+* where it is estimated to pay (a decode step, whose C has fewer tiles than the chip has SMs), k is cut into equal parts
+  that write fp32 partial sums, and a second kernel adds them up (split-K);
+* a tile of few rows still multiplies whole: a decode step executes 64 or more rows, and is bound by the bytes of B.
+
+Biases and conversions are in the epilogue. Operands come from shared memory while the tensor cores work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from attnsim.models.calibrations.calibration import GPU_NUMBERS
+from attnsim.models.closed_forms.part import Part, load, store
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.frameworks.eager import gemm_path
+from attnsim.models.question.workload import DTYPE_BYTES
+from attnsim.models.schedule.passes import Access, GemmTile, Operand, gemm, streaming
+from attnsim.models.schedule.schedule import Kernel, Path, TensorUse
+
+CLUSTER = 2
+"""Blocks that share each read of the L2 where the GPU has clusters: a cluster of 2 x 2 halves both operands. Chosen by
+hand; cuBLAS's kernels for Hopper have 2 x 1 in their names more often."""
+RASTER = 8
+"""Columns of C tiles walked together; CUTLASS's largest swizzle (``threadblock_swizzle.h``). Chosen by hand."""
+
+ROTARY_INSTRUCTIONS = 2.0
+"""FP32-lane instructions per element: a multiplication by the cosine, a fused one by the sine of its neighbour."""
+
+MOST_SPLITS = 16
+"""Parts that k is cut into at most. Chosen by hand."""
+
+_WIDTHS = range(256, 63, -32)
+TILES: dict[Path, tuple[GemmTile, ...]] = {
+    "wgmma": (
+        *(GemmTile(128, n, 64, stages=4, warps=8, bands=2) for n in _WIDTHS),
+        *(GemmTile(64, n, 64, stages=4, warps=4, bands=1) for n in (256, 192, 128, 64)),
+    ),
+    "tcgen05": tuple(GemmTile(128, n, 64, stages=4, warps=4, bands=1) for n in _WIDTHS),
+    "mma_sync": (
+        GemmTile(128, 256, 32, stages=3, warps=8),
+        GemmTile(128, 128, 32, stages=3, warps=4),
+        GemmTile(64, 64, 32, stages=4, warps=4),
+    ),
+}
+"""Tiles by instruction path, largest first, k for 16-bit elements. Chosen by hand among those that CUTLASS builds; from
+Hopper on cuBLAS's kernels (``nvjet``) have widths in fine steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product C[m, n] = A[m, k] B[k, n], or `batch` of them with operands of their own.
+
+    Parameters
+    ----------
+    name : str
+    shape : (int, int, int)
+        m, n, k.
+    tensors : (str, str, str)
+        Of A, B and C.
+    batch : int
+        Products side by side, such as one per head.
+    """
+
+    name: str
+    shape: tuple[int, int, int]
+    tensors: tuple[str, str, str]
+    batch: int = 1
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions, 2 m n k each."""
+        m, n, k = self.shape
+        return 2 * self.batch * m * n * k
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a product is cut up: the tile, and the parts of k."""
+
+    tile: GemmTile
+    splits: int
+
+    def __str__(self) -> str:
+        tile = f"{self.tile.m} x {self.tile.n} x {self.tile.k}"
+        return f"{tile}, split-K {self.splits}" if self.splits > 1 else tile
+
+
+def cut(product: Product, gpu: Gpu, dtype: str) -> Cut:
+    """The tile and the split of k that are done first by :func:`_estimate_s`, the largest tile among equals."""
+    fitting = [
+        tile for tile in _tiles(gpu, dtype) if _buffer_bytes(tile, dtype) <= gpu.sm.shared_memory_per_block_bytes
+    ]
+    choices = [Cut(tile, splits) for tile in fitting for splits in _splits(product, tile)]
+    return min(choices, key=lambda choice: _estimate_s(product, choice, gpu, dtype))
+
+
+def _splits(product: Product, tile: GemmTile) -> list[int]:
+    """Equal parts that k can be cut into, each long enough to fill the stages."""
+    k = product.shape[2]
+    if product.batch > 1 or k % tile.k:
+        return [1]
+    steps = k // tile.k
+    return [1, *(n for n in range(2, min(steps // tile.stages, MOST_SPLITS) + 1) if steps % n == 0)]
+
+
+def _estimate_s(product: Product, choice: Cut, gpu: Gpu, dtype: str) -> float:
+    """Seconds of whole waves of tiles at the tensor or the L2 rate, and of adding up parts."""
+    (m, n, k), tile, splits = product.shape, choice.tile, choice.splits
+    warp_level = gemm_path(gpu) == "mma_sync" and dtype != "fp32"
+    flops_per_clk = gpu.tensor_flops_per_clk(dtype) * (gpu.tensor.mma_sync_fraction if warp_level else 1)
+    l2_bytes_per_s = gpu.l2.bandwidth_bytes_per_s * GPU_NUMBERS["l2_fraction"].prior
+    waves = -(-product.batch * splits * -(-m // tile.m) * -(-n // tile.n) // gpu.sm.count)
+    flops, operands = 2 * tile.m * tile.n, (tile.m + tile.n) * DTYPE_BYTES[dtype]
+    rate = max(flops / (flops_per_clk * gpu.clock.sustained_hz), operands * gpu.sm.count / l2_bytes_per_s)
+    partial = gpu.launch.stream_s + 2 * 4 * m * n * splits / l2_bytes_per_s if splits > 1 else 0.0
+    return waves * k / splits * rate + partial
+
+
+def _tiles(gpu: Gpu, dtype: str) -> list[GemmTile]:
+    """Tiles of the GPU's path, as deep in k as the elements' size allows."""
+    e = DTYPE_BYTES[dtype]
+    return [replace(tile, k=tile.k * 2 // e) for tile in TILES["mma_sync" if dtype == "fp32" else gemm_path(gpu)]]
+
+
+def _buffer_bytes(tile: GemmTile, dtype: str) -> int:
+    return tile.stages * (tile.m + tile.n) * tile.k * DTYPE_BYTES[dtype]
+
+
+def projection(product: Product, gpu: Gpu, dtype: str) -> tuple[list[Kernel], Cut]:
+    """The kernels of a product: the GEMM and, where k is split, the sum of its parts.
+
+    Parameters
+    ----------
+    product : Product
+    gpu : Gpu
+    dtype : str
+        Of A and B; C is as wide, but 16-bit for fp8.
+    """
+    e, wide = DTYPE_BYTES[dtype], max(2, DTYPE_BYTES[dtype])
+    chosen = cut(product, gpu, dtype)
+    (m, n, k), (a, b, c) = product.shape, product.tensors
+    splits = chosen.splits
+    out = Operand(c, wide) if splits == 1 else Operand(f"{c} partial", 4)
+    parts = product.batch * splits
+    main = gemm(
+        product.name, parts, (m, n, k // splits), Operand(a, e), Operand(b, e), out, dtype=dtype, path=gemm_path(gpu),
+        tile=chosen.tile,
+    )  # fmt: skip
+    main = replace(main, multicast=CLUSTER if gpu.features.clusters else 1)
+    if product.batch == 1:
+        sweeps = max(1.0, -(-n // chosen.tile.n) / RASTER)
+        main = replace(main, uses=(
+            TensorUse(a, m * k * e, 1, passes_per_block=sweeps),
+            TensorUse(b, k * n * e, 1),
+            TensorUse(out.tensor, m * n * out.element_bytes, splits, written=True),
+        ))  # fmt: skip
+    if splits == 1:
+        return [main], chosen
+    sums = [Access(out.tensor, m * n * 4 * splits), Access(c, m * n * wide, True)]
+    return [main, streaming(f"{product.name}, sum of parts", sums, elements=m * n * splits)], chosen
+
+
+def closed_form(product: Product, chosen: Cut, dtype: str) -> list[Part]:
+    """Traffic and FLOPs of :func:`projection` from shape and cut: A once per column of tiles, B once per row."""
+    e, wide = DTYPE_BYTES[dtype], max(2, DTYPE_BYTES[dtype])
+    (m, n, k), (a, b, c), batch = product.shape, product.tensors, product.batch
+    tile, splits = chosen.tile, chosen.splits
+    down, across = -(-m // tile.m), -(-n // tile.n)
+    steps = batch * down * across * splits * -(-k // (splits * tile.k))
+    out = store(c, batch * m * n * wide) if splits == 1 else store(f"{c} partial", m * n * 4 * splits)
+    main = Part(
+        product.name,
+        (
+            load(a, batch * m * k * e * across, batch * m * k * e),
+            load(b, batch * k * n * e * down, batch * k * n * e),
+            out,
+        ),
+        flops=steps * 2 * tile.m * tile.n * tile.k,
+        smem_bytes=steps * tile.operand_bytes(e),
+    )
+    if splits == 1:
+        return [main]
+    moved = (load(out.tensor, out.requested_bytes), store(c, m * n * wide))
+    return [main, Part(f"{product.name}, sum of parts", moved)]
+
+
+def rotary(tensor: str, elements: int, dtype: str) -> Kernel:
+    """Rotary embedding in place: every turned element read and written once (Su et al., arXiv 2104.09864).
+
+    16-bit even where the products are of fp8, whose conversion comes later.
+    """
+    size = elements * max(2, DTYPE_BYTES[dtype])
+    accesses = [Access(tensor, size), Access(tensor, size, True)]
+    return streaming(f"rotary {tensor}", accesses, elements=elements, fp32_per_element=ROTARY_INSTRUCTIONS)
+
+
+def rotary_closed_form(tensor: str, elements: int, dtype: str) -> Part:
+    """Traffic of :func:`rotary`."""
+    size = elements * max(2, DTYPE_BYTES[dtype])
+    return Part(f"rotary {tensor}", (load(tensor, size), store(tensor, size)))

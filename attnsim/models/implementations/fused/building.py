@@ -1,0 +1,53 @@
+"""What the builders of fused implementations share: the schedule around their kernels, and the user's tile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.fits import check_tile
+from attnsim.models.implementations.fused.forward import FlashTile, flash_peak_bytes, padded, with_tile
+from attnsim.models.implementations.fused.splits import combine
+from attnsim.models.implementations.implementation import Shape, Staged
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Kernel, Schedule
+
+
+def flash_schedule(
+    w: Workload,
+    name: str,
+    kernels: list[Kernel],
+    tile: FlashTile | str,
+    splits: int = 1,
+    notes: tuple[str, ...] = (),
+    *,
+    of_seen: bool = False,
+) -> Schedule:
+    """The kernels of implementation `name` as a schedule, with its tile in words and its peak memory."""
+    partial = w.batch * w.heads_q * w.seq_q * (w.head_dim_v + 1) * 4 * splits if splits > 1 else 0
+    algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits > 1 else "flash"
+    whose = " of what a tile sees" if of_seen else ""
+    text = f"{tile}, {splits} splits{whose}" if splits > 1 else str(tile)
+    return Schedule(algorithm, name, tuple(kernels), text, flash_peak_bytes(w, partial), notes)
+
+
+def one_query(w: Workload) -> Workload:
+    """With a single query causal masking hides nothing; FlashAttention drops it."""
+    if w.seq_q == 1 and w.mask.right == 0:
+        return replace(w, mask=Mask(left=w.mask.left))
+    return w
+
+
+def override(tile: FlashTile, shape: Shape | None, w: Workload, gpu: Gpu) -> FlashTile:
+    """The user's tile in place of the implementation's, refused if its buffers do not fit."""
+    stages = shape.stages if isinstance(shape, Staged) else None
+    chosen = tile if shape is None else with_tile(tile, *shape, stages)
+    check_tile(chosen, w, gpu)
+    return chosen
+
+
+def fa2_combine(w: Workload, splits: int) -> Kernel:
+    """FA2's combine kernel: 4, 8 or 16 rows a block by the width of V."""
+    d = padded(w.head_dim_v)
+    return combine(w, splits, 4 if d % 128 == 0 else 8 if d % 64 == 0 else 16, 128)

@@ -1,0 +1,241 @@
+"""The small kernels around an attention kernel: split rules, combine, cache write, copies."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
+from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
+
+MAX_SPLITS = 128
+INDEX_ELEMENTS = 512
+"""Elements of a block of PyTorch's index assignment: 128 threads with four each (``launch_size_nd`` in
+``aten/src/ATen/native/cuda/IndexKernel.cu``)."""
+
+
+def split_count(tiles: int, slots: int, key_tiles: int, eligible_only: bool = True) -> int:
+    """How many ranges FlashAttention cuts the keys into.
+
+    The smallest count whose wave efficiency is at least 0.85 of the best, one where the tiles fill 0.8 of the slots
+    already (``num_splits_heuristic`` in ``csrc/flash_attn/flash_api.cpp`` and ``hopper/heuristics.h``).
+
+    Parameters
+    ----------
+    tiles : int
+        Blocks without splitting.
+    slots : int
+        Blocks that run at the same time by the rule's own reckoning (2 x SMs in FA2, SMs in FA3).
+    key_tiles : int
+        Key tiles to share out.
+    eligible_only : bool
+        Skip counts that give the same tiles per split as the count before (FA2 does, FA3 does not).
+    """
+    if tiles >= 0.8 * slots:
+        return 1
+    counts = np.arange(1, min(MAX_SPLITS, slots, key_tiles) + 1)
+    share = -(-key_tiles // counts)
+    eligible = np.ones(len(counts), dtype=bool)
+    if eligible_only:
+        eligible[1:] = share[1:] != share[:-1]
+    waves = tiles * counts / slots
+    efficiency = np.where(eligible, waves / np.ceil(waves), 0.0)
+    return int(counts[np.argmax(efficiency >= 0.85 * efficiency.max())])
+
+
+def combine(w: Workload, splits: int, rows_per_block: int, threads: int) -> Kernel:
+    """Merge the partial outputs of `splits` ranges of keys: each block walks the splits of its rows one by one."""
+    rows = w.batch * w.heads_q * w.seq_q
+    blocks = -(-rows // rows_per_block)
+    last = rows - (blocks - 1) * rows_per_block
+    width = w.head_dim_v
+
+    def segments(tag: str, n: int) -> tuple[Segment, Segment, Segment]:
+        return (
+            Segment(
+                f"log-sum-exps{tag}",
+                (
+                    TileOp("load", "LSE partial", bytes=n * splits * 4),
+                    TileOp("wait", "LSE partial"),
+                    TileOp("vector", "scale", exps=n * splits, fp32=4 * n * splits),
+                ),
+            ),
+            Segment(
+                f"split{tag}",
+                (
+                    TileOp("load", "O partial", bytes=n * width * 4),
+                    TileOp("wait", "O partial"),
+                    TileOp("vector", "O", fp32=2 * n * width),
+                ),
+            ),
+            Segment(f"store{tag}", (TileOp("store", "O", bytes=n * width * w.output_bytes),)),
+        )
+
+    whole, shorter = segments("", rows_per_block), segments(" (last rows)", last)
+    repeats = np.array([[[1, splits, 1, 0, 0, 0]], [[0, 0, 0, 1, splits, 1]]], dtype=np.int64)
+    launches = (Launch(np.zeros(1, np.int64), blocks - 1), Launch(np.ones(1, np.int64)))
+    return Kernel(
+        name="combine",
+        threads=threads,
+        registers_per_thread=64,
+        shared_memory_bytes=rows_per_block * splits * 4,
+        segments=(*whole, *shorter),
+        repeats=repeats,
+        launches=tuple(launch for launch in launches if launch.times),
+        uses=(
+            TensorUse("O partial", rows * width * 4, splits),
+            TensorUse("LSE partial", rows * 4, splits),
+            TensorUse("O", rows * width * w.output_bytes, 1, written=True),
+        ),
+        dtype="fp32",
+        step="split",
+    )
+
+
+IN_FLIGHT = 4
+"""Partial results that a block of FA3's combine kernel has in flight (``kStages`` of
+``hopper/flash_fwd_combine_kernel.h``)."""
+
+
+def fa3_combine_tile(w: Workload) -> tuple[int, int]:
+    """Rows and columns of a block of FA3's combine kernel."""
+    return (16, 64) if w.head_dim_v <= 64 else (8, 128)
+
+
+def fa3_combine_blocks(w: Workload) -> int:
+    """Blocks of FA3's combine kernel for variable lengths: whole blocks of each sequence."""
+    rows, width = fa3_combine_tile(w)
+    return w.batch * -(-w.heads_q * w.seq_q // rows) * -(-w.head_dim_v // width)
+
+
+def fa3_combine(w: Workload, splits: int) -> Kernel:
+    """FA3's combine kernel: blocks of 8 rows x 128 columns (16 x 64), partial results of four splits in flight.
+
+    Launched while the attention kernel drains (programmatic dependent launch).
+    """
+    rows = w.batch * w.heads_q * w.seq_q
+    size, width = fa3_combine_tile(w)
+    width = min(width, w.head_dim_v)
+    columns = -(-w.head_dim_v // width)
+    blocks = -(-rows // size)
+    ahead = min(splits, IN_FLIGHT - 1)
+
+    def segments(tag: str, n: int, wide: int) -> tuple[Segment, ...]:
+        partial = TileOp("load", "O partial", bytes=n * wide * 4)
+        merge = (TileOp("wait", "O partial"), TileOp("vector", "O", fp32=2 * n * wide))
+        scales = (
+            TileOp("load", "LSE partial", bytes=n * splits * 4),
+            *([partial] * ahead),
+            TileOp("wait", "LSE partial"),
+            TileOp("vector", "scale", exps=n * splits, fp32=4 * n * splits),
+        )
+        return (
+            Segment(f"log-sum-exps{tag}", scales),
+            Segment(f"split{tag}", (*merge[:1], partial, *merge[1:])),
+            Segment(f"last splits{tag}", merge),
+            Segment(f"store{tag}", (TileOp("store", "O", bytes=n * wide * w.output_bytes),)),
+        )
+
+    last_rows, last_wide = rows - (blocks - 1) * size, w.head_dim_v - (columns - 1) * width
+    kinds = ((size, width), (size, last_wide), (last_rows, width), (last_rows, last_wide))
+    tags = ("", " (last columns)", " (last rows)", " (last rows and columns)")
+    counts = ((blocks - 1) * (columns - 1), blocks - 1, columns - 1, 1)
+    loop = [1, splits - ahead, ahead, 1]
+    repeats = np.kron(np.eye(4, dtype=np.int64), np.array([loop]))[:, None, :]
+    return Kernel(
+        name="combine (staged)",
+        threads=256,
+        registers_per_thread=64,
+        shared_memory_bytes=IN_FLIGHT * size * width * 4 + size * splits * 4,
+        segments=tuple(s for tag, (n, wide) in zip(tags, kinds, strict=True) for s in segments(tag, n, wide)),
+        repeats=repeats,
+        launches=tuple(Launch(np.array([kind]), count) for kind, count in enumerate(counts) if count),
+        uses=(
+            TensorUse("O partial", rows * w.head_dim_v * 4, splits),
+            TensorUse("LSE partial", rows * 4, splits, float(columns)),
+            TensorUse("O", rows * w.head_dim_v * w.output_bytes, 1, written=True),
+        ),
+        dtype="fp32",
+        step="split",
+        launched_early=True,
+    )
+
+
+def cache_write(w: Workload, new_tokens: int) -> Kernel:
+    """Write the new tokens' K and V into the paged cache, one block a token (vLLM's `reshape_and_cache_flash`).
+
+    Each block looks up its slot, then copies the token's K and after it its V in 16-byte pieces with up to 512
+    threads; the latency of the look-up and of address arithmetic is the implementation's `extra`, in units of 1,000
+    clocks.
+    """
+    threads = max(32, min(512, w.heads_kv * w.head_dim))
+    e = w.element_bytes
+
+    def copy(tensor: str, width: int) -> Segment:
+        size = w.heads_kv * width * e
+        return Segment(
+            f"copy {tensor}",
+            (
+                TileOp("load", f"new {tensor}", bytes=size),
+                TileOp("wait", f"new {tensor}"),
+                TileOp("vector", "address", fp32=8 * -(-size // 16)),
+                TileOp("store", f"{tensor} cache", bytes=size),
+            ),
+        )
+
+    slot = Segment(
+        "slot",
+        (
+            TileOp("load", "slot mapping", bytes=8),
+            TileOp("wait", "slot mapping"),
+            TileOp("delay", "extra", clks=1000),
+        ),
+    )
+    sizes = {"K": new_tokens * w.heads_kv * w.head_dim * e, "V": new_tokens * w.heads_kv * w.head_dim_v * e}
+    return Kernel(
+        name="cache_write",
+        threads=threads,
+        registers_per_thread=32,
+        shared_memory_bytes=0,
+        segments=(slot, copy("K", w.head_dim), copy("V", w.head_dim_v)),
+        repeats=np.ones((1, 1, 3), dtype=np.int64),
+        launches=(Launch(np.zeros(1, np.int64), new_tokens),),
+        uses=(
+            TensorUse("slot mapping", 8 * new_tokens, 1),
+            *(TensorUse(f"new {tensor}", size, 1) for tensor, size in sizes.items()),
+            *(TensorUse(f"{tensor} cache", size, 1, written=True) for tensor, size in sizes.items()),
+        ),
+        dtype="fp32",
+        step="token",
+    )
+
+
+def store_cache(w: Workload, new_tokens: int) -> list[Kernel]:
+    """Write the new tokens' K and V into the cache as SGLang does: rows spread over warps, bound by bytes.
+
+    Where K and V differ in width, which its kernel does not take, PyTorch's index assignment writes one after the
+    other, element by element with the offset arithmetic of a broadcast pass.
+    """
+    sizes = {"K": new_tokens * w.heads_kv * w.head_dim, "V": new_tokens * w.heads_kv * w.head_dim_v}
+    e = w.element_bytes
+    if w.head_dim == w.head_dim_v:
+        size = sum(sizes.values()) * e
+        accesses = [Access("new KV", size), Access("KV cache", size, True)]
+        return [streaming("store_cache", accesses, elements=size // e)]
+    return [
+        streaming(
+            f"index {tensor}",
+            [Access(f"new {tensor}", n * e), Access(f"{tensor} cache", n * e, True)],
+            elements=n,
+            int32_per_element=BROADCAST_INSTRUCTIONS,
+            block_bytes=INDEX_ELEMENTS * e,
+        )
+        for tensor, n in sizes.items()
+    ]
+
+
+def copy_rows(w: Workload, tensor: str) -> Kernel:
+    """A transpose of the query or output rows of a decode step, as grouped heads need."""
+    size = w.batch * w.heads_q * w.seq_q * (w.head_dim if tensor == "Q" else w.head_dim_v) * w.element_bytes
+    accesses = [Access(tensor, size), Access(f"{tensor} transposed", size, True)]
+    return streaming(f"{tensor} transpose", accesses, elements=size // w.element_bytes)

@@ -1,0 +1,190 @@
+"""Backward without atomics: dK and dV with keys outside, then dQ with rows outside.
+
+S and dP are computed in both passes: seven GEMMs in place of five, no fp32 accumulator of dQ, the same sums at every
+run (``_attn_bwd`` of triton-lang/triton ``python/tutorials/06-fused-attention.py``, there one pass after the other
+within a block; here two kernels, so that each has the grid of its own outer loop).
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from attnsim.models.closed_forms import fused as cost_flash
+from attnsim.models.closed_forms import part as cost_parts
+from attnsim.models.closed_forms.band import Band
+from attnsim.models.closed_forms.fused import Tiling
+from attnsim.models.closed_forms.part import Part, load, store
+from attnsim.models.implementations.fused.backward import (
+    DS_INSTRUCTIONS,
+    BackwardOps,
+    BackwardTile,
+    keys_outside,
+    sums_of_groups,
+)
+from attnsim.models.implementations.fused.forward import padded
+from attnsim.models.mask.row_tiles import classes, row_tiles
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
+
+ROWS_OUTSIDE = "flash_bwd_dq"
+
+
+def two_pass_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
+    """The kernels of the backward pass of `w`."""
+    heads = w.batch * w.heads_q
+    out = heads * w.seq_q * w.head_dim_v * w.element_bytes
+    dots = streaming(
+        "dot_do_o",
+        [Access("O", out), Access("dO", out), Access("D", heads * w.seq_q * 4, True)],
+        elements=out // w.element_bytes,
+        fp32_per_element=3,
+    )
+    return (dots, keys_outside(w, tile, dq=False), rows_outside(w, tile), *sums_of_groups(w))
+
+
+def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
+    """A block for each tile of rows: Q, dO and dQ stay, visible tiles of K and V pass, the last first."""
+    band = row_tiles(w, tile.rows, tile.keys)
+    (steps, ragged_rows, ragged_keys), inverse = classes(band.steps, band.ragged_rows, band.ragged_keys)
+    d, dv = padded(w.head_dim), padded(w.head_dim_v)
+    ops = BackwardOps(w, tile, d, dv)
+    nest = []
+    for ragged in (0, 1):
+        rows = band.last_rows if ragged else tile.rows
+        nest.append((_prologue(ops, rows, ragged), (ragged_rows == ragged) & (steps > 0)))
+    for ragged in (0, 1):
+        keys = band.last_keys if ragged else tile.keys
+        nest.append((_first_keys(ops, keys, ragged), (ragged_keys == ragged) & (steps > 0)))
+    nest.append((_step(ops, "key step", True), np.maximum(steps - 1, 0)))
+    nest.append((_step(ops, "last key step", False), steps > 0))
+    for ragged in (0, 1):
+        rows = band.last_rows if ragged else tile.rows
+        nest.append((_epilogue(w, rows, ragged), ragged_rows == ragged))
+    e, heads, kv = w.element_bytes, w.batch * w.heads_q, w.batch * w.heads_kv
+    tiles = -(-w.seq_q // tile.rows)
+    buffers = (
+        ("Q, dO", tile.rows * (d + dv) * e),
+        ("K, V", tile.keys * (d + dv) * e),
+        ("dS", tile.rows * tile.keys * e),
+    )
+    return Kernel(
+        name=ROWS_OUTSIDE,
+        threads=tile.warps * 32 + tile.extra_threads,
+        registers_per_thread=tile.registers,
+        shared_memory_bytes=sum(size for _, size in buffers),
+        segments=tuple(segment for segment, _ in nest),
+        repeats=np.stack([np.asarray(count, dtype=np.int64) for _, count in nest], axis=1)[:, None, :],
+        launches=(Launch(inverse, heads),),
+        uses=(
+            TensorUse("K", w.seq_kv * w.head_dim * e, kv, tiles * w.group),
+            TensorUse("V", w.seq_kv * w.head_dim_v * e, kv, tiles * w.group),
+            TensorUse("Q", w.seq_q * w.head_dim * e, heads),
+            TensorUse("dO", w.seq_q * w.head_dim_v * e, heads),
+            TensorUse("LSE, D", w.seq_q * 8, heads),
+            TensorUse("dQ", w.seq_q * w.head_dim * e, heads, written=True),
+        ),
+        warpgroups=2,
+        slowed_by_extra=True,
+        path=tile.path,
+        buffers=buffers,
+        dtype=w.dtype,
+        step="key tile",
+    )
+
+
+def _prologue(ops: BackwardOps, rows: int, ragged: int) -> Segment:
+    name = f"prologue{' (last rows)' if ragged else ''}"
+    return Segment(name, (TileOp("delay", "block"), *ops.loads(rows)))
+
+
+def _keys(ops: BackwardOps, keys: int) -> tuple[TileOp, TileOp]:
+    w = ops.w
+    return (
+        TileOp("load", "K", bytes=keys * w.head_dim * ops.e),
+        TileOp("load", "V", bytes=keys * w.head_dim_v * ops.e),
+    )
+
+
+def _first_keys(ops: BackwardOps, keys: int, ragged: int) -> Segment:
+    name = f"first keys{' (shorter)' if ragged else ''}"
+    waits = (TileOp("wait", "Q"), TileOp("wait", "LSE, D"), TileOp("wait", "dO"))
+    return Segment(name, (*_keys(ops, keys), *waits))
+
+
+def _step(ops: BackwardOps, name: str, more: bool) -> Segment:
+    m, n, d, dv = ops.tile.rows, ops.tile.keys, ops.d, ops.dv
+    scores = m * n // 2
+    k, v = _keys(ops, n)
+    return Segment(
+        name,
+        (
+            TileOp("wait", "K"),
+            TileOp("delay", "step"),
+            ops.product("S", ops.reads(m, n), d, d),
+            TileOp("vector", "P", scores=scores, exps=scores),
+            TileOp("wait", "V"),
+            ops.product("dP", ops.reads(m, n), dv, dv),
+            *((v,) if more else ()),
+            TileOp("vector", "dS", fp32=DS_INSTRUCTIONS * scores),
+            ops.product("dQ", ops.reads(m, d), n, d),
+            *((k,) if more else ()),
+        ),
+    )
+
+
+def _epilogue(w: Workload, rows: int, ragged: int) -> Segment:
+    return Segment(
+        f"epilogue{' (last rows)' if ragged else ''}",
+        (TileOp("delay", "block"), TileOp("store", "dQ", bytes=rows * w.head_dim * w.element_bytes)),
+    )
+
+
+def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
+    """Closed form of each kernel, from the shape and the tile in the schedule's heading."""
+    found = re.search(r"backward (\d+) x (\d+), (\d+) warps", schedule.tile)
+    if found is None:
+        raise LookupError(f"no tile in the heading {schedule.tile!r}; write it as 'backward 64 x 128, 8 warps'")
+    rows, keys, warps = (int(part) for part in found.groups())
+    t = Tiling(rows, keys, warps=warps, warpgroups=2, tensor_path=schedule.kernels[1].path)
+    sums = [cost_parts.helper(f"sum {name}", w, 1) for name in ("dK", "dV")] if w.group > 1 else []
+    return [
+        cost_flash.row_dots(w, accumulator=False),
+        cost_flash.backward(w, t, dq=False),
+        _rows_part(w, t),
+        *(part for part in sums if part is not None),
+    ]
+
+
+def _rows_part(w: Workload, t: Tiling) -> Part:
+    """Per head ``v`` visits of key tiles by row tiles: K and V once a visit, Q, dO and dQ once."""
+    left, right = (-1 if reach is None else reach for reach in (w.mask.left, w.mask.right))
+    band = Band.of_queries(w.seq_q, w.seq_kv, left, right, t.rows)
+    heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
+    e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
+    d_pad, dv_pad = padded(d), padded(dv)
+    m, n = t.rows, t.keys
+    visits = sum(int(count) for count in band.visits(n))
+    kv_rows = visits * n - int(band.reach_end(n)) * (-w.seq_kv % n)
+    rows, seen = heads * int(band.busy_rows()), int(band.touched(n))
+
+    def reads(a: int, b: int) -> int:
+        """Operand rows read: 8 warps as 4 x 2 read A four times and B twice, a wgmma pair each once."""
+        return 2 * (2 * a + b) if t.tensor_path == "mma_sync" else 2 * ((a + b) // 2)
+
+    return Part(
+        ROWS_OUTSIDE,
+        (
+            load("Q", rows * d * e),
+            load("LSE, D", rows * 8),
+            load("dO", rows * dv * e),
+            load("K", heads * kv_rows * d * e, kv * seen * d * e),
+            load("V", heads * kv_rows * dv * e, kv * seen * dv * e),
+            store("dQ", heads * w.seq_q * d * e),
+        ),
+        flops=heads * visits * sum(4 * (m * n * width // 2) for width in (d_pad, dv_pad, d_pad)),
+        exponentials=heads * visits * 2 * (m * n // 2),
+        smem_bytes=heads * visits * (reads(m, n) * (d_pad + dv_pad) + reads(m, d_pad) * n) * e,
+    )

@@ -1,0 +1,113 @@
+"""The record of an implementation: whose code it is, what it runs, and how its schedule is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from attnsim.models.closed_forms.part import Part
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.question.workload import PASSES, Workload
+from attnsim.models.schedule.schedule import Schedule
+
+Shape = tuple[int, int]
+"""A tile given by the user: query rows x keys."""
+
+
+class Staged(Shape):
+    """A shape with the number of buffers of K and V beside it, for implementations that can have another."""
+
+    stages: int
+
+    def __new__(cls, rows: int, keys: int, stages: int) -> Staged:
+        """Query rows x keys, and buffers."""
+        shape = super().__new__(cls, (rows, keys))
+        shape.stages = stages
+        return shape
+
+
+Builder = Callable[[Workload, Gpu, "Shape | None"], Schedule]
+ClosedForm = Callable[[Workload, Schedule], list[Part]]
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What an algorithm cannot do without, whatever the schedule.
+
+    Parameters
+    ----------
+    flops : int
+        Useful FLOPs.
+    exponentials : int
+    """
+
+    flops: int
+    exponentials: int
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One code base's attention.
+
+    Parameters
+    ----------
+    name : str
+    family : {"naive", "flash-1", "flash-2", "flash-3", "sparse", "linear", "performer", "linformer", "efficient",
+        "mla"}
+        Loop order.
+    build : callable
+        (workload, gpu, tile or None) to Schedule.
+    compute_capability : (int, int)
+        Lowest and highest that it runs on.
+    source : str
+        Where its kernels were read.
+    aliases : tuple of str
+        Other names, `*` for any ending.
+    like : str
+        Implementation whose calibration stands in when there is none of its own.
+    dtypes : tuple of str
+    closed : bool
+        Tiles unknown (closed source): the nearest public schedule is played.
+    extra : str
+        What the calibration's `extra` number means here.
+    passes : tuple of str
+        Directions it has kernels for.
+    largest_head_dim : int
+    form : str
+        Of unfused attention, which passes it makes (:data:`attnsim.models.implementations.frameworks.naive.FORMS`); of
+        latent attention "absorbed", "decompressed" or, without the products with W_UK and W_UV, "attention".
+    closed_form : callable, optional
+        (workload, schedule) to the closed form of each of its kernels, where :mod:`attnsim.models.closed_forms.cost`
+        does not know them by name.
+    patterns : bool
+        Whether it plays masks with patterns beside their band.
+    sees_window : bool
+        Whether a window that covers everything changes what it launches.
+    needed : callable, optional
+        Useful work of a workload, where it is not that of softmax attention
+        (:func:`attnsim.models.closed_forms.cost.useful_flops`).
+    peak_bytes : callable, optional
+        Least memory of a call without building its schedule, where its family does not tell.
+    sized : callable, optional
+        Its twin ``NAME@N``, where the algorithm has a number to choose (random features, projected keys).
+    """
+
+    name: str
+    family: str
+    build: Builder
+    compute_capability: tuple[int, int]
+    source: str
+    aliases: tuple[str, ...] = ()
+    like: str = ""
+    dtypes: tuple[str, ...] = ("fp16", "bf16")
+    closed: bool = False
+    extra: str = "tensor rate of the forward's GEMMs over the backward's"
+    passes: tuple[str, ...] = PASSES
+    largest_head_dim: int = 256
+    form: str = ""
+    closed_form: ClosedForm | None = None
+    patterns: bool = False
+    sees_window: bool = False
+    needed: Callable[[Workload], Needed] | None = None
+    peak_bytes: Callable[[Workload], int] | None = None
+    sized: Callable[[int], Implementation] | None = None

@@ -1,0 +1,1 @@
+"""Kernels that attend a latent cache."""

@@ -1,0 +1,178 @@
+"""The kernels around attention on latents: projections by W_UK and W_UV, copies, cache writes, combine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.frameworks.projection import Product, projection
+from attnsim.models.implementations.latent.visits import latent_of
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
+
+
+def products(w: Workload) -> dict[str, Product]:
+    """The products with W_UK and W_UV, by name.
+
+    ``absorb_q`` and ``output_up`` are batched over heads; ``decompress`` (``kv_b_proj``) makes K without its rotary
+    part, and V, of all heads in one GEMM.
+    """
+    latent = latent_of(w)
+    queries, nope, rank = w.batch * w.seq_q, w.head_dim - latent.rope, latent.rank
+    columns = w.heads_q * (nope + w.head_dim_v)
+    found = (
+        Product("absorb_q", (queries, rank, nope), ("Q nope", "W_UK", "Q latent"), w.heads_q),
+        Product("output_up", (queries, w.head_dim_v, rank), ("O latent", "W_UV", "O"), w.heads_q),
+        Product("decompress", (w.batch * w.seq_kv, columns, rank), ("Latent", "W_UK, W_UV", "K nope, V")),
+    )
+    return {product.name: product for product in found}
+
+
+def product(w: Workload, name: str, gpu: Gpu) -> list[Kernel]:
+    """The kernels of one of :func:`products`."""
+    return projection(products(w)[name], gpu, w.dtype)[0]
+
+
+def copies(w: Workload) -> dict[str, tuple[Access, ...]]:
+    """What each copying kernel reads and writes, by name."""
+    latent, e = latent_of(w), w.element_bytes
+    keys, queries = w.batch * w.seq_kv, w.batch * w.seq_q
+    heads = w.heads_q
+    new = min(queries, keys)
+    return {
+        "concat_k": (
+            Access("K nope, V", keys * heads * (w.head_dim - latent.rope) * e),
+            Access("K rope", keys * latent.rope * e),
+            Access("K", keys * heads * w.head_dim * e, True),
+        ),
+        "pad_v": (
+            Access("K nope, V", keys * heads * w.head_dim_v * e),
+            Access("V padded", keys * heads * w.head_dim * e, True),
+        ),
+        "slice_o": (
+            Access("O padded", queries * heads * w.head_dim_v * w.output_bytes),
+            Access("O", queries * heads * w.head_dim_v * w.output_bytes, True),
+        ),
+        "cache_write": (
+            Access("new latent", new * latent.width * e),
+            Access("Latent cache", new * latent.width * e, True),
+        ),
+        "rope_append": (
+            Access("new latent", new * latent.width * e),
+            Access("Q rope in", queries * heads * latent.rope * e),
+            Access("Latent cache", new * latent.width * e, True),
+            Access("Q rope", queries * heads * latent.rope * e, True),
+        ),
+        "metadata": (Access("lengths", 4 * w.batch), Access("shares", 4 * (w.batch + 1), True)),
+        "prepare": (Access("lengths", 8 * w.batch), Access("splits", 4 * w.batch, True)),
+        "combine (exits)": (Access("splits", 4 * w.batch),),
+    }
+
+
+def copy(w: Workload, name: str) -> Kernel:
+    """One of the kernels of :func:`copies`."""
+    accesses = copies(w)[name]
+    elements = max(access.bytes for access in accesses) // w.element_bytes
+    match name:
+        case "metadata":  # FlashMLA's scheduler is one warp
+            return streaming(name, accesses, elements=elements, threads=32, blocks=1)
+        case "prepare":  # FA3's has a block for 992 sequences
+            return streaming(name, accesses, elements=elements, threads=1024, blocks=-(-w.batch // 992))
+    return streaming(name, accesses, elements=elements)
+
+
+def renamed(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
+    """The kernel with other names for its tensors."""
+
+    def op(item: TileOp) -> TileOp:
+        return item._replace(tensor=names.get(item.tensor, item.tensor))
+
+    return replace(
+        kernel,
+        segments=tuple(Segment(segment.name, tuple(op(item) for item in segment.ops)) for segment in kernel.segments),
+        uses=tuple(replace(use, tensor=names.get(use.tensor, use.tensor)) for use in kernel.uses),
+    )
+
+
+def latent_combine(
+    w: Workload, counts: Mapping[int, int], *, rows_per_block: int, threads: int, in_flight: int
+) -> Kernel:
+    """Merge the partial outputs of each request that was cut.
+
+    Parameters
+    ----------
+    w : Workload
+        Of the absorbed form.
+    counts : mapping of int to int
+        Requests by the number of ranges that they were cut into.
+    rows_per_block, threads : int
+    in_flight : int
+        Partial results asked for before the first is used.
+    """
+    rows = w.heads_q * w.seq_q
+    blocks = -(-rows // rows_per_block)
+    sizes = dict.fromkeys((rows_per_block, rows - (blocks - 1) * rows_per_block))
+    if blocks == 1:
+        sizes = dict.fromkeys([rows])
+    segments = [segment for size in sizes for segment in _merging(w, size)]
+    width = len(segments) // len(sizes)
+    repeats: list[list[int]] = []
+    launches: list[Launch] = []
+    for splits, requests in sorted(counts.items()):
+        filled = min(splits, in_flight)
+        first = len(repeats)
+        for index in range(len(sizes)):
+            row = [0] * len(segments)
+            row[width * index : width * (index + 1)] = [filled, splits - filled, filled, 1]
+            repeats.append(row)
+        order = np.full(blocks, first, dtype=np.int64)
+        order[-1] = first + len(sizes) - 1
+        launches.append(Launch(order, requests))
+    table = np.array(repeats, dtype=np.int64)[:, None]
+    used = table.sum(axis=(0, 1)) > 0
+    pieces, requests = (sum(n * counts[n] for n in counts), sum(counts.values()))
+    return Kernel(
+        name="combine",
+        threads=threads,
+        registers_per_thread=64,
+        shared_memory_bytes=rows_per_block * max(counts) * 4,
+        segments=tuple(segment for segment, keep in zip(segments, used, strict=True) if keep),
+        repeats=table[:, :, used],
+        launches=tuple(launches),
+        uses=(
+            TensorUse("O partial", rows * w.head_dim_v * 4, pieces),
+            TensorUse("LSE partial", rows * 4, pieces),
+            TensorUse("O latent", rows * w.head_dim_v * w.output_bytes, requests, written=True),
+            TensorUse("LSE", rows * 4, requests, written=True),
+        ),
+        dtype="fp32",
+        step="split",
+    )
+
+
+def _merging(w: Workload, rows: int) -> tuple[Segment, ...]:
+    """The segments of a combining block of so many rows."""
+    width, tag = w.head_dim_v, f" ({rows} rows)"
+    load = (
+        TileOp("load", "LSE partial", bytes=rows * 4),
+        TileOp("load", "O partial", bytes=rows * width * 4),
+    )
+    merge = (
+        TileOp("wait", "LSE partial"),
+        TileOp("wait", "O partial"),
+        TileOp("vector", "O latent", exps=rows, fp32=rows * (2 * width + 4)),
+    )
+    out = (
+        TileOp("store", "O latent", bytes=rows * width * w.output_bytes),
+        TileOp("store", "LSE", bytes=rows * 4),
+    )
+    return (
+        Segment(f"fill{tag}", load),
+        Segment(f"split{tag}", (*merge, *load)),
+        Segment(f"split, no load{tag}", merge),
+        Segment(f"store{tag}", out),
+    )

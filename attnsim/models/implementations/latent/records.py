@@ -1,0 +1,287 @@
+"""Whose kernels run multi-head latent attention: the decompressed form, and attention over the cache itself.
+
+The implementations of `MLA` take the question as it is asked, in decompressed terms: Q of every head and the cached
+latents go in, O of every head comes out, so the products with W_UK and W_UV are among the kernels. Those whose name
+begins with a serving framework are its attention call alone, as its tables time it: W_UK and W_UV belong to the layer
+around it (`serving` below), the write of the new token into the cache belongs to the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from attnsim.models.closed_forms.latent import closed_form
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused import tiles
+from attnsim.models.implementations.fused.forward import FlashTile, flash_forward
+from attnsim.models.implementations.implementation import Builder, Implementation, Shape
+from attnsim.models.implementations.latent import tiles as mla_tiles
+from attnsim.models.implementations.latent.mla import latent_attention
+from attnsim.models.implementations.latent.projections import copy, latent_combine, product, renamed
+from attnsim.models.implementations.latent.tiles import LatentTile
+from attnsim.models.implementations.latent.visits import (
+    absorbed,
+    even_visits,
+    flash_mla_shares,
+    flash_mla_visits,
+    latent_of,
+    split_requests,
+)
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Kernel, Schedule
+
+Attention = Callable[[Workload, Gpu], tuple[list[Kernel], str, int]]
+"""(workload, gpu) to the kernels that attend the cache, their tile in words and the partial results of a row."""
+
+COMBINE_IN_FLIGHT = 4
+"""Partial results that a combining block has asked for at a time: FA3's kernel has so many stages; FlashMLA's, which
+asks for one ahead in a loop that the compiler may unroll, is taken to do the same."""
+GEN_IN_FLIGHT = 6
+"""The same of trtllm-gen's closed reduction. Chosen by hand, so that it costs little beside what it merges."""
+
+ATTENTION_ALONE = "the attention call alone: the products with W_UK and W_UV are not in the time"
+
+
+def absorbing_pays(w: Workload) -> bool:
+    """Whether the absorbed form has fewer FLOPs: each pair costs more in it, but no key has to be decompressed.
+
+    Per head, ``2 Nq Nk (2 r + dr)`` against ``2 Nq Nk (d + dv) + 2 Nk r (d - dr + dv)``.
+    """
+    latent = latent_of(w)
+    more = 2 * latent.rank + latent.rope - w.head_dim - w.head_dim_v
+    return w.seq_q * more < latent.rank * (w.head_dim - latent.rope + w.head_dim_v)
+
+
+def preferred(names: Sequence[str], w: Workload) -> list[str]:
+    """The implementations of MLA with those of the form that has fewer FLOPs in front."""
+    first = w.latent is None or absorbing_pays(w)
+    return sorted(names, key=lambda name: name.startswith("decompressed") == first)
+
+
+def peak_bytes(w: Workload, form: str, partials: int = 0) -> int:
+    """Inputs, weights, outputs and what a form keeps between its kernels."""
+    latent, e = latent_of(w), w.element_bytes
+    queries, keys = w.batch * w.heads_q * w.seq_q, w.batch * w.seq_kv
+    widths = w.head_dim - latent.rope + w.head_dim_v
+    both_ends = queries * (w.head_dim * e + w.head_dim_v * w.output_bytes) + w.kv_cache_bytes
+    weights = w.heads_q * latent.rank * widths * e
+    inside = (
+        queries * (latent.width * e + latent.rank * w.output_bytes + 4) + partials * queries * (latent.rank + 1) * 4
+    )
+    if form == "decompressed":
+        return both_ends + weights + keys * w.heads_q * (widths + w.head_dim) * e + 4 * queries
+    return inside + (both_ends + weights if form == "absorbed" else w.kv_cache_bytes)
+
+
+def _plain(w: Workload, shape: Shape | None, name: str) -> Workload:
+    """The question without a mask that hides nothing, refused where no kernel of MLA plays it."""
+    latent_of(w)
+    if shape is not None:
+        raise InputError(f"{name} has one tile for each number of heads; leave --tile out")
+    if w.mask.is_windowed:
+        raise InputError(f"{name} has no sliding window, the mask is {w.mask}; allowed: full or causal")
+    return replace(w, mask=Mask()) if w.seq_q == 1 and w.mask.right == 0 else w
+
+
+def _flash_mla_attention(w: Workload, gpu: Gpu) -> tuple[list[Kernel], str, int]:
+    """FlashMLA: split-KV over shares of its scheduler, and a combine kernel that is always launched.
+
+    Its shares do not depend on the mask, so that with several queries the keys after a row tile are multiplied too.
+    """
+    latent, own, tile = latent_of(w), absorbed(w), mla_tiles.flash_mla()
+    if (latent.rank, latent.rope) != (512, 64):
+        raise InputError(f"FlashMLA is compiled for a latent of 512x64, not {latent}; take triton_mla")
+    shares, wanted = flash_mla_shares(own, tile, gpu.sm.count)
+    main = latent_attention(own, tile, flash_mla_visits(own, tile, shares), latent)
+    counts = split_requests(shares)
+    merge = _MERGE(own, counts) if counts else copy(w, "combine (exits)")
+    return [main, merge], f"{tile}, {wanted} parts", max(counts, default=0)
+
+
+def _even_attention(
+    w: Workload, tile: LatentTile, splits: int, combine: Callable[..., Kernel] | None, *, grid: int = 0
+) -> tuple[list[Kernel], str, int]:
+    """A kernel over even ranges of keys and, where there are several, the kernel that merges them.
+
+    With a `grid` of so many ranges, those without keys are launched too and results are always partial.
+    """
+    own, latent = absorbed(w), latent_of(w)
+    partial = combine is not None and (splits > 1 or grid > 0)
+    idle = max(0, grid - splits)
+    visits = even_visits(own, tile, splits, partial=partial, idle=idle)
+    text = f"{tile}, {splits} splits" if splits > 1 else str(tile)
+    text += f", {grid} in the grid" if grid else ""
+    main = latent_attention(own, tile, visits, latent)
+    if not partial or combine is None:
+        return [main], text, 0
+    return [main, combine(own, {splits: w.batch})], text, splits
+
+
+_MERGE = partial(latent_combine, rows_per_block=8, threads=256, in_flight=COMBINE_IN_FLIGHT)
+_GEN_MERGE = partial(latent_combine, rows_per_block=1, threads=128, in_flight=GEN_IN_FLIGHT)
+_TRITON_MERGE = partial(latent_combine, rows_per_block=1, threads=128, in_flight=1)
+
+
+def _fa3_attention(w: Workload, gpu: Gpu) -> tuple[list[Kernel], str, int]:
+    tile = mla_tiles.fa3()
+    splits, upper = mla_tiles.fa3_splits(w, gpu, tile)
+    kernels, text, partials = _even_attention(w, tile, splits, _MERGE)
+    exits = [copy(w, "combine (exits)")] if upper > 1 and not partials else []
+    return [copy(w, "prepare"), *kernels, *exits], text, partials
+
+
+def _triton_attention(w: Workload, gpu: Gpu) -> tuple[list[Kernel], str, int]:
+    if w.seq_q > 1:
+        return _even_attention(w, mla_tiles.triton_prefill(gpu), 1, None)
+    tile = mla_tiles.triton_decode(gpu)
+    splits, grid = mla_tiles.triton_splits(w, gpu, tile)
+    return _even_attention(w, tile, splits, _TRITON_MERGE, grid=grid)
+
+
+def _fmha_v2_attention(w: Workload, gpu: Gpu) -> tuple[list[Kernel], str, int]:
+    return _even_attention(w, mla_tiles.fmha_v2(), 1, None)
+
+
+def _trtllm_gen_attention(w: Workload, gpu: Gpu) -> tuple[list[Kernel], str, int]:
+    tile = mla_tiles.blackwell(w)
+    return _even_attention(w, tile, mla_tiles.trtllm_gen_splits(w, gpu, tile), _GEN_MERGE)
+
+
+def _cutlass_attention(w: Workload, gpu: Gpu) -> tuple[list[Kernel], str, int]:
+    tile = mla_tiles.blackwell(w)
+    return _even_attention(w, tile, mla_tiles.cutlass_splits(w, gpu, tile), _MERGE)
+
+
+def _absorbed(name: str, attention: Attention) -> Builder:
+    """Queries into the latent space, attention over the cache, outputs back."""
+
+    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+        plain = _plain(w, shape, name)
+        kernels, tile, partials = attention(plain, gpu)
+        peak = peak_bytes(w, "absorbed", partials)
+        before, after = product(w, "absorb_q", gpu), product(w, "output_up", gpu)
+        return Schedule("mla", name, (*before, *kernels, *after), tile, peak)
+
+    return build
+
+
+def _decompressed(name: str, choose: Callable[[Workload, Gpu], FlashTile], *, same_width: bool = False) -> Builder:
+    """K and V of every head from the latent, then fused attention; `same_width`: V has to be as wide as K."""
+
+    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+        plain = _plain(w, shape, name)
+        heads = replace(plain, latent=None, head_dim_v=w.head_dim if same_width else w.head_dim_v)
+        tile = choose(heads, gpu)
+        names = {"V": "V padded", "O": "O padded"} if same_width else {"V": "K nope, V"}
+        main = renamed(flash_forward(heads, gpu, tile), names)
+        first = [*product(w, "decompress", gpu), copy(w, "concat_k")]
+        kernels = [*first, copy(w, "pad_v"), main, copy(w, "slice_o")] if same_width else [*first, main]
+        return Schedule("mla", name, tuple(kernels), str(tile), peak_bytes(w, "decompressed"))
+
+    return build
+
+
+def _serving(
+    name: str, before: Sequence[str], decode: Attention, prefill: Callable[[Workload, Gpu], FlashTile] | None = None
+) -> Builder:
+    """A framework's attention call: cache write, then attention over the cache or, given `prefill`, per head."""
+
+    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+        plain = _plain(w, shape, name)
+        writes = [copy(w, kernel) for kernel in before if kernel != "metadata" or w.passes == "decode"]
+        if prefill is not None and w.passes != "decode":
+            heads = replace(plain, latent=None)
+            tile = prefill(heads, gpu)
+            main = renamed(flash_forward(heads, gpu, tile), {"V": "K nope, V"})
+            peak = peak_bytes(w, "decompressed")
+            return Schedule("mla", name, (*writes, main), str(tile), peak, (ATTENTION_ALONE,))
+        kernels, text, partials = decode(plain, gpu)
+        peak = peak_bytes(w, "attention", partials)
+        return Schedule("mla", name, (*writes, *kernels), text, peak, (ATTENTION_ALONE,))
+
+    return build
+
+
+def _hopper_prefill(w: Workload, gpu: Gpu) -> FlashTile:
+    """TensorRT-LLM's warp-specialised FMHA on Hopper at 192/128: 64 rows a warpgroup, 128 keys."""
+    return tiles.hopper_tile(128, 128, order="longest_first")
+
+
+def _fmha_v2_prefill(w: Workload, gpu: Gpu) -> FlashTile:
+    """TensorRT-LLM's ``fmha_v2_flash_attention_bf16_64_128_S_q_paged_kv_192x128``."""
+    keys = 128 if gpu.sm.shared_memory_per_block_bytes > 128 * 1024 else 64
+    return FlashTile(64, keys)
+
+
+def _blackwell_prefill(w: Workload, gpu: Gpu) -> FlashTile:
+    """FlashAttention-4 and trtllm-gen at 192/128: two tiles of 128 rows, K and V in one ring of three buffers."""
+    return replace(tiles.fa4(replace(w, head_dim=128, head_dim_v=128), gpu), stages=1)
+
+
+_VLLM = "vllm-project/vllm vllm/v1/attention/backends/mla/common.py"
+_TRT = "NVIDIA/TensorRT-LLM attentionOp.cpp, `mlaGeneration` and the context path"
+_BOTH = ("decode", "fwd")
+
+
+def _record(
+    name: str, form: str, build: Builder, span: tuple[int, int], source: str, like: str, *, closed: bool = False
+) -> Implementation:
+    return Implementation(
+        name, "mla", build, span, source, like=like, closed=closed, passes=_BOTH, form=form, closed_form=closed_form,
+        peak_bytes=partial(peak_bytes, form=form),
+    )  # fmt: skip
+
+
+MLA: tuple[Implementation, ...] = (
+    _record(
+        "flash_mla", "absorbed", _absorbed("flash_mla", _flash_mla_attention), (90, 90),
+        f"deepseek-ai/FlashMLA@9241ae3e csrc/sm90/decode/dense, called as in {_VLLM}", "flash_attn_v3",
+    ),
+    _record(
+        "cutlass_mla", "absorbed", _absorbed("cutlass_mla", _cutlass_attention), (100, 109),
+        f"NVIDIA/cutlass examples/77_blackwell_fmha, called as in {_VLLM}", "flash_attn_v4",
+    ),
+    _record(
+        "triton_mla", "absorbed", _absorbed("triton_mla", _triton_attention), (80, 129),
+        "sgl-project/sglang python/sglang/srt/layers/attention/triton_ops", "flash_attn_triton",
+    ),
+    _record(
+        "decompressed_fa3", "decompressed", _decompressed("decompressed_fa3", tiles.fa3_forward), (90, 90),
+        f"{_VLLM}, FlashAttention-3", "flash_attn_v3",
+    ),
+    _record(
+        "decompressed_fa4", "decompressed", _decompressed("decompressed_fa4", _blackwell_prefill), (100, 109),
+        f"{_VLLM}, FlashAttention-4", "flash_attn_v4",
+    ),
+    _record(
+        "decompressed_fa2", "decompressed", _decompressed("decompressed_fa2", tiles.fa2_forward, same_width=True),
+        (80, 129), f"{_VLLM}, FlashAttention-2 with V padded", "flash_attn_v2",
+    ),
+    _record(
+        "sglang_fa3_mla", "attention", _serving("sglang_fa3_mla", ("cache_write",), _fa3_attention), (90, 90),
+        "sgl-project/sgl-attn@203b9b3d hopper/, head_dim 64 with V 512", "flash_attn_v3",
+    ),
+    _record(
+        "sglang_triton_mla", "attention", _serving("sglang_triton_mla", ("cache_write",), _triton_attention), (80, 129),
+        "sgl-project/sglang python/sglang/srt/layers/attention/triton_ops", "flash_attn_triton",
+    ),
+    _record(
+        "trtllm_mla", "attention",
+        _serving("trtllm_mla", ("rope_append", "metadata"), _flash_mla_attention, _hopper_prefill), (90, 90),
+        _TRT, "flash_attn_v3", closed=True,
+    ),
+    _record(
+        "trtllm_fmha_mla", "attention",
+        _serving("trtllm_fmha_mla", ("rope_append",), _fmha_v2_attention, _fmha_v2_prefill), (80, 129),
+        f"{_TRT}, FMHA v2", "vllm_flash_attn", closed=True,
+    ),
+    _record(
+        "trtllm_gen_mla", "attention",
+        _serving("trtllm_gen_mla", ("rope_append",), _trtllm_gen_attention, _blackwell_prefill), (100, 109),
+        f"{_TRT}, trtllm-gen", "flash_attn_v4", closed=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Schedules of this project's own CUDA kernels."""

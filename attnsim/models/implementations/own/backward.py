@@ -1,0 +1,295 @@
+"""Schedule of ``kernels/cuda/flash_backward.cu``: FlashAttention-2's backward with the heads of a group in one block.
+
+P is recomputed from the log-sum-exp (Dao, arXiv 2307.08691, algorithm 2). A block owns a tile of keys of one key/value
+head and goes over all query heads of its group, so dK and dV are written once whatever the group; FlashAttention-2
+expands them over the query heads and sums them in kernels of their own. dQ is summed with fp32 atomics in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.models.closed_forms.band import Band
+from attnsim.models.closed_forms.part import Part, load, store
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.backward import DS_INSTRUCTIONS
+from attnsim.models.implementations.own.backward_tiles import (
+    CONVERT,
+    MAIN,
+    NAME,
+    ROW_DOTS,
+    THREADS,
+    TILES,
+    BackwardTile,
+    choose_tile,
+    operands_read,
+    query_tiles,
+    sums_bytes,
+)
+from attnsim.models.implementations.own.naming import kernel_label
+from attnsim.models.implementations.own.resources import registers_of
+from attnsim.models.mask.row_tiles import classes, visible_queries
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
+
+Ints = NDArray[np.int64]
+
+
+def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
+    """Row dots, main kernel, conversion of dQ.
+
+    Raises
+    ------
+    InputError
+        When the kernels are not written for the workload or not compiled for the tile, or it does not fit.
+    """
+    tile = choose_tile(w, gpu, shape)
+    w = w.bounded()
+    kernels = (_row_dots(w, gpu, tile), _main(w, gpu, tile), _convert(w, gpu, tile))
+    q, kv = w.batch * w.heads_q * w.seq_q, w.batch * w.heads_kv * w.seq_kv
+    inputs_and_gradients = 2 * (2 * q + 2 * kv) * w.head_dim * w.element_bytes  # Q, O, K, V
+    peak = inputs_and_gradients + 8 * q + sums_bytes(w, tile)
+    return Schedule("sliding-window" if w.mask.is_windowed else "flash", NAME, kernels, str(tile), peak)
+
+
+def _registers(entry: str, w: Workload, gpu: Gpu, tile: BackwardTile) -> int:
+    label = kernel_label(entry, tile.constants(w.dtype))
+    return registers_of(label, gpu, THREADS)
+
+
+def _row_dots(w: Workload, gpu: Gpu, tile: BackwardTile) -> Kernel:
+    width = w.head_dim * w.element_bytes
+
+    def ops(rows: int) -> tuple[TileOp, ...]:
+        return (
+            TileOp("load", "O", bytes=rows * width),
+            TileOp("load", "dO", bytes=rows * width),
+            TileOp("wait", "O"),
+            TileOp("wait", "dO"),
+            TileOp("vector", "D", fp32=3 * rows * w.head_dim),
+            TileOp("delay", "step"),
+            TileOp("store", "D", bytes=rows * 4),
+            TileOp("store", "dQ accum", bytes=tile.sums_bytes),
+        )
+
+    rows = w.batch * w.heads_q * w.seq_q
+    uses = (
+        TensorUse("O", rows * width, 1),
+        TensorUse("dO", rows * width, 1),
+        TensorUse("D", rows * 4, 1, written=True),
+        TensorUse("dQ accum", sums_bytes(w, tile), 1, written=True),
+    )
+    return _per_query_tile(ROW_DOTS, w, gpu, tile, ops, uses)
+
+
+def _convert(w: Workload, gpu: Gpu, tile: BackwardTile) -> Kernel:
+    width = w.head_dim * w.element_bytes
+
+    def ops(rows: int) -> tuple[TileOp, ...]:
+        return (
+            TileOp("load", "dQ accum", bytes=tile.sums_bytes),
+            TileOp("wait", "dQ accum"),
+            TileOp("vector", "dQ", fp32=2 * tile.rows * w.head_dim),
+            TileOp("delay", "step"),
+            TileOp("store", "dQ", bytes=rows * width),
+        )
+
+    uses = (
+        TensorUse("dQ accum", sums_bytes(w, tile), 1),
+        TensorUse("dQ", w.batch * w.heads_q * w.seq_q * width, 1, written=True),
+    )
+    return _per_query_tile(CONVERT, w, gpu, tile, ops, uses, (("dQ", tile.rows * width),))
+
+
+def _per_query_tile(
+    name: str,
+    w: Workload,
+    gpu: Gpu,
+    tile: BackwardTile,
+    ops: Callable[[int], tuple[TileOp, ...]],
+    uses: tuple[TensorUse, ...],
+    buffers: tuple[tuple[str, int], ...] = (),
+) -> Kernel:
+    """A kernel of one block per tile of queries; `ops` says what it does with so many of them."""
+    tiles = query_tiles(w, tile)
+    sizes = np.full(tiles, tile.rows, dtype=np.int64)
+    sizes[-1] = w.seq_q - (tiles - 1) * tile.rows
+    (kinds,), inverse = classes(sizes)
+    return Kernel(
+        name=name,
+        threads=THREADS,
+        registers_per_thread=_registers(name, w, gpu, tile),
+        shared_memory_bytes=sum(size for _, size in buffers),
+        segments=tuple(Segment(f"{rows} queries", ops(int(rows))) for rows in kinds),
+        repeats=np.eye(len(kinds), dtype=np.int64)[:, None, :],
+        launches=(Launch(inverse, w.batch * w.heads_q),),
+        uses=uses,
+        buffers=buffers,
+        dtype="fp32",
+        step="tile",
+    )
+
+
+def _main(w: Workload, gpu: Gpu, tile: BackwardTile) -> Kernel:
+    key_tiles = -(-w.seq_kv // tile.keys)
+    first = np.arange(key_tiles, dtype=np.int64) * tile.keys
+    low, high = visible_queries(w, first, np.minimum(first + tile.keys, w.seq_kv) - 1)
+    start, stop = low // tile.rows, -(-high // tile.rows)
+    steps, row_tiles = stop - start, query_tiles(w, tile)
+    last_rows = w.seq_q - (row_tiles - 1) * tile.rows
+    last_keys = w.seq_kv - (key_tiles - 1) * tile.keys
+    ragged_rows = (stop == row_tiles) & (last_rows < tile.rows)
+    ragged_keys = (np.arange(key_tiles) == key_tiles - 1) & (last_keys < tile.keys)
+    (steps, ragged_rows, ragged_keys), inverse = classes(steps, ragged_rows, ragged_keys)
+    nest = _Steps(w, tile).nest(steps, (ragged_rows, last_rows), (ragged_keys, last_keys))
+    return Kernel(
+        name=MAIN,
+        threads=THREADS,
+        registers_per_thread=_registers(MAIN, w, gpu, tile),
+        shared_memory_bytes=tile.shared_memory_bytes,
+        segments=tuple(segment for segment, _ in nest),
+        repeats=np.stack([counts for _, counts in nest], axis=2),
+        launches=(Launch(inverse, w.batch * w.heads_kv),),
+        uses=_uses(w, tile, key_tiles),
+        warpgroups=2,
+        slowed_by_extra=True,
+        path="mma_sync",
+        buffers=tile.buffers,
+        dtype=w.dtype,
+        step="query tile",
+    )
+
+
+def _uses(w: Workload, tile: BackwardTile, key_tiles: int) -> tuple[TensorUse, ...]:
+    """K and V are read by one block each, Q, dO and the sums of dQ by all blocks of their key/value head."""
+    width, q_heads, kv_heads = w.head_dim * w.element_bytes, w.batch * w.heads_q, w.batch * w.heads_kv
+    of_keys = [(name, w.seq_kv * width, name.startswith("d")) for name in ("K", "V", "dK", "dV")]
+    of_queries = [
+        ("Q", w.seq_q * width, False),
+        ("dO", w.seq_q * width, False),
+        ("LSE", w.seq_q * 4, False),
+        ("D", w.seq_q * 4, False),
+        ("dQ accum", sums_bytes(w, tile) // q_heads, True),
+    ]
+    return (
+        *(TensorUse(name, size, kv_heads, written=written) for name, size, written in of_keys),
+        *(TensorUse(name, size, q_heads, key_tiles, written=written) for name, size, written in of_queries),
+    )
+
+
+class _Steps:
+    """Tile operations of the main kernel."""
+
+    def __init__(self, w: Workload, tile: BackwardTile) -> None:
+        self.tile, self.turns = tile, w.group
+        self.width = w.head_dim * w.element_bytes
+
+    def nest(
+        self, steps: Ints, ragged_rows: tuple[Ints, int], ragged_keys: tuple[Ints, int]
+    ) -> list[tuple[Segment, Ints]]:
+        """Segments in program order, and how often each class runs them in each turn: a turn is a query head.
+
+        Tiles of queries go from the last, which may be shorter, to the first; a step starts the copies of the next.
+        """
+        busy, one = steps > 0, np.ones(self.turns, dtype=np.int64)
+        first_turn, last_turn = np.eye(self.turns, dtype=np.int64)[[0, -1]]
+
+        def of(classes_of_blocks: Ints | NDArray[np.bool_], turns: Ints) -> Ints:
+            return np.multiply.outer(classes_of_blocks.astype(np.int64), turns)
+
+        sizes_of_rows = [("", self.tile.rows, ragged_rows[0] == 0), (" (shorter)", ragged_rows[1], ragged_rows[0] == 1)]
+        sizes_of_keys = [
+            ("", self.tile.keys, ragged_keys[0] == 0),
+            (" (last keys)", ragged_keys[1], ragged_keys[0] == 1),
+        ]
+        return [
+            *((self.prologue(tag, keys), of(here & busy, first_turn)) for tag, keys, here in sizes_of_keys),
+            *((self.first_loads(tag, rows), of(here & busy, first_turn)) for tag, rows, here in sizes_of_rows),
+            (self.step("query tile", self.tile.rows), of(np.maximum(steps - 1, 0), one)),
+            *(
+                (self.step(f"last query tile, next head{tag}", rows), of(here & busy, one - last_turn))
+                for tag, rows, here in sizes_of_rows
+            ),
+            (self.step("last query tile", 0), of(busy, last_turn)),
+            *((self.epilogue(tag, keys), of(here, last_turn)) for tag, keys, here in sizes_of_keys),
+        ]
+
+    def prologue(self, tag: str, keys: int) -> Segment:
+        loads = (TileOp("load", name, bytes=keys * self.width) for name in ("K", "V"))
+        return Segment(f"prologue{tag}", (TileOp("delay", "block"), *loads))
+
+    def loads(self, rows: int) -> tuple[TileOp, ...]:
+        sizes = (("Q", self.width), ("dO", self.width), ("LSE", 4), ("D", 4))
+        return tuple(TileOp("load", name, bytes=rows * size) for name, size in sizes) if rows else ()
+
+    def first_loads(self, tag: str, rows: int) -> Segment:
+        return Segment(f"first queries{tag}", (*self.loads(rows), TileOp("wait", "K"), TileOp("wait", "V")))
+
+    def product(self, name: str, rows: int, columns: int, depth: int) -> TileOp:
+        """A GEMM of the block, half of it on each warpgroup."""
+        smem = operands_read(rows, columns) * depth * 2
+        return TileOp("mma", name, flops=rows * columns * depth, smem_bytes=smem // 2)
+
+    def step(self, name: str, next_rows: int) -> Segment:
+        m, n, d = self.tile.rows, self.tile.keys, self.tile.head_dim
+        scores = m * n // 2
+        ops = (
+            *(TileOp("wait", tensor) for tensor in ("Q", "dO", "LSE", "D")),
+            TileOp("delay", "step"),
+            *self.loads(next_rows),
+            self.product("S", m, n, d),
+            TileOp("vector", "P", scores=scores, exps=scores),
+            self.product("dP", m, n, d),
+            TileOp("vector", "dS", fp32=DS_INSTRUCTIONS * scores),
+            self.product("dV", n, d, m),
+            self.product("dK", n, d, m),
+            self.product("dQ", m, d, n),
+            TileOp("store", "dQ accum", bytes=self.tile.sums_bytes),
+        )
+        return Segment(name, ops)
+
+    def epilogue(self, tag: str, keys: int) -> Segment:
+        stores = (TileOp("store", name, bytes=keys * self.width) for name in ("dK", "dV"))
+        return Segment(f"epilogue{tag}", (TileOp("delay", "block"), *stores))
+
+
+def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
+    """Closed form of :func:`build`."""
+    main = next(kernel for kernel in schedule.kernels if kernel.name == MAIN)
+    tile = next(one for one in TILES[w.head_dim] if one.shared_memory_bytes == main.shared_memory_bytes)
+    rows, width = w.batch * w.heads_q * w.seq_q, w.head_dim * w.element_bytes
+    sums = sums_bytes(w, tile)
+    row_dots = (load("O", rows * width), load("dO", rows * width), store("D", rows * 4), store("dQ accum", sums))
+    convert = (load("dQ accum", sums), store("dQ", rows * width))
+    return [Part(ROW_DOTS, row_dots), _main_part(w, tile), Part(CONVERT, convert)]
+
+
+def _main_part(w: Workload, tile: BackwardTile) -> Part:
+    left, right = (-1 if reach is None else reach for reach in (w.mask.left, w.mask.right))
+    band = Band.of_keys(w.seq_q, w.seq_kv, left, right, tile.keys)
+    heads, kv, width = w.batch * w.heads_q, w.batch * w.heads_kv, w.head_dim * w.element_bytes
+    m, n, d = tile.rows, tile.keys, tile.head_dim
+    visits = heads * sum(int(x) for x in band.visits(m))
+    rows = visits * m - heads * int(band.reach_end(m)) * (-w.seq_q % m)
+    seen, keys = heads * int(band.touched(m)), kv * int(band.busy_rows())
+    reads = 2 * operands_read(m, n) * d + 2 * operands_read(n, d) * m + operands_read(m, d) * n
+    return Part(
+        MAIN,
+        (
+            load("K", keys * width),
+            load("V", keys * width),
+            load("Q", rows * width, seen * width),
+            load("dO", rows * width, seen * width),
+            load("LSE", rows * 4, seen * 4),
+            load("D", rows * 4, seen * 4),
+            store("dQ accum", visits * tile.sums_bytes, 0),
+            store("dK", kv * w.seq_kv * width),
+            store("dV", kv * w.seq_kv * width),
+        ),
+        flops=visits * 5 * 2 * m * n * d,
+        exponentials=visits * m * n,
+        smem_bytes=visits * reads * 2,
+    )

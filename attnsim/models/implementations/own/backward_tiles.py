@@ -1,0 +1,122 @@
+"""Tiles of our backward kernels. The operation that launches them and the schedule that stands for it both ask here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.own.naming import ELEMENT
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.occupancy import check_shared_memory
+
+NAME = "attnsim_flash_backward"
+ROW_DOTS, MAIN, CONVERT = "backward_row_dots", "backward_main", "backward_convert"
+WARPS = 8
+THREADS = 32 * WARPS
+STAGES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardTile:
+    """One compilation of the kernels.
+
+    Parameters
+    ----------
+    head_dim : int
+    rows, keys : int
+        Queries of a step, and keys of a block.
+    """
+
+    head_dim: int
+    rows: int
+    keys: int
+
+    @property
+    def buffers(self) -> tuple[tuple[str, int], ...]:
+        """Shared-memory buffers of a block of the main kernel and their bytes."""
+        return (
+            ("K, V", 2 * self.keys * self.head_dim * 2),
+            ("P, dS", 2 * self.rows * self.keys * 2),
+            ("Q, dO", STAGES * 2 * self.rows * self.head_dim * 2),
+            ("LSE, D", STAGES * 2 * self.rows * 4),
+        )
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """Sum of the buffers."""
+        return sum(size for _, size in self.buffers)
+
+    @property
+    def sums_bytes(self) -> int:
+        """The fp32 sums of dQ of a tile of queries, missing rows of the last tile included."""
+        return self.rows * self.head_dim * 4
+
+    def constants(self, dtype: str) -> tuple[tuple[str, int | str], ...]:
+        """Compile-time constants of the kernels."""
+        return (
+            ("ELEMENT", ELEMENT[dtype]),
+            ("HEAD_DIM", self.head_dim),
+            ("BLOCK_M", self.rows),
+            ("BLOCK_N", self.keys),
+            ("SHARED_BYTES", self.shared_memory_bytes),
+        )
+
+    def __str__(self) -> str:
+        return f"backward {self.rows} x {self.keys}, {WARPS} warps"
+
+
+TILES = {
+    64: (BackwardTile(64, 128, 128), BackwardTile(64, 64, 128)),
+    128: (BackwardTile(128, 64, 128), BackwardTile(128, 32, 64)),
+    256: (BackwardTile(256, 64, 64), BackwardTile(256, 32, 64)),
+}
+"""By head_dim, the one that reads shared memory least first: its scores, dK and dV take 192 of a thread's registers."""
+
+
+def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> BackwardTile:
+    """The first tile of `TILES` that fits the shared memory of a block.
+
+    Raises
+    ------
+    InputError
+        When the kernels are not written for the workload or not compiled for the tile, or nothing fits.
+    """
+    if w.head_dim not in TILES or w.head_dim_v != w.head_dim or w.dtype not in ELEMENT or w.dropout:
+        raise InputError(
+            f"{NAME} has no kernels of {w}{', dropout' if w.dropout else ''}; allowed: head_dim "
+            f"{', '.join(map(str, TILES))}, V as wide as K, fp16 or bf16, no dropout"
+        )
+    if not w.mask.is_band:
+        raise InputError(f"{NAME} takes bands (full, causal, a window), not the mask {w.mask}")
+    tiles = [tile for tile in TILES[w.head_dim] if shape in (None, (tile.rows, tile.keys))]
+    if not tiles:
+        known = " or ".join(f"{tile.rows} x {tile.keys}" for tile in TILES[w.head_dim])
+        raise InputError(f"{NAME} has the tile {known} at head_dim {w.head_dim}; take one of these or leave --tile out")
+    for tile in tiles:
+        if tile.shared_memory_bytes <= gpu.sm.shared_memory_per_block_bytes:
+            return tile
+    least = tiles[-1]
+    what = f"the smallest tile of {NAME} at head_dim {w.head_dim}, {least.rows} x {least.keys},"
+    check_shared_memory(what, least.buffers, least.shared_memory_bytes, gpu, "take a smaller head_dim")
+    return least
+
+
+def query_tiles(w: Workload, tile: BackwardTile) -> int:
+    """Tiles of queries of a head."""
+    return -(-w.seq_q // tile.rows)
+
+
+def sums_bytes(w: Workload, tile: BackwardTile) -> int:
+    """The fp32 sums of dQ, whole tiles."""
+    return w.batch * w.heads_q * query_tiles(w, tile) * tile.sums_bytes
+
+
+def operands_read(rows: int, columns: int) -> int:
+    """Rows of A and columns of B that the warps read for an output of `rows` x `columns`, on the grid that reads least.
+
+    The rule of ``kernels/cuda/warp_grid.cuh``: rectangles of whole 16 x 16 tiles, all warps side by side reading the
+    same rows of A and all warps one below another the same columns of B.
+    """
+    downs = [n for n in (1, 2, 4, 8) if rows % (16 * n) == 0 and columns % (16 * (WARPS // n)) == 0]
+    return min(WARPS // n * rows + n * columns for n in downs)

@@ -1,0 +1,124 @@
+"""Schedule of ``kernels/cuda/flash_forward.cu``: FlashAttention-2's loop order on any GPU since sm_80."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attnsim.models.closed_forms.band import Band
+from attnsim.models.closed_forms.fused import Tiling, forward
+from attnsim.models.closed_forms.part import Part
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.forward import FlashTile, Loop, flash_forward, flash_peak_bytes
+from attnsim.models.implementations.own.naming import ELEMENT, kernel_label
+from attnsim.models.implementations.own.resources import registers_of
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.occupancy import check_shared_memory
+from attnsim.models.schedule.schedule import Schedule
+
+NAME = "attnsim_flash"
+ENTRY = "flash_forward"
+RESIDENT_WARPS = 8
+"""Warps an SM should hold: two for each of its schedulers, one computing exponentials under the other's products."""
+
+
+def _tile(rows: int, keys: int, stages: int, warps: int = 4) -> FlashTile:
+    """A tile: FlashAttention-2's own loop where K and V have one buffer each, a ring where they have more."""
+    loop: Loop = "fa2" if stages == 1 else "ring"
+    return FlashTile(rows, keys, warps, loop, stages, rescale_once=True, edges_only=True)
+
+
+TILES: dict[int, tuple[FlashTile, ...]] = {
+    64: (_tile(128, 128, 2), _tile(128, 128, 1), _tile(128, 64, 2)),
+    128: (_tile(128, 64, 2), _tile(128, 64, 1), _tile(128, 32, 1), _tile(64, 64, 1)),
+    256: (_tile(64, 64, 1), _tile(128, 64, 1, warps=8)),
+}
+"""The compilations of the kernel by head_dim, the preferred first.
+
+Up to 128 a warp has 32 rows, so that it reads each fragment of K and V once for two products; the accumulators then
+take up to 192 registers. The shapes are those that FlashAttention-2 came to (``flash_fwd_launch_template.h`` in
+``csrc/flash_attn/src`` of Dao-AILab/flash-attention), with a second buffer where the SM has room for it.
+"""
+
+
+def constants(dtype: str, head_dim: int, tile: FlashTile) -> tuple[tuple[str, int | str], ...]:
+    """Compile-time constants of the kernel for a tile."""
+    return (
+        ("ELEMENT", ELEMENT[dtype]),
+        ("HEAD_DIM", head_dim),
+        ("BLOCK_M", tile.rows),
+        ("BLOCK_N", tile.keys),
+        ("WARPS", tile.warps),
+        ("STAGES", tile.stages),
+    )
+
+
+def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> FlashTile:
+    """The first tile of which an SM holds enough warps, or else the first that fits, or the shape given.
+
+    Along a diagonal tiles are no taller than two squares. The launch order is longest first where row tiles differ in
+    length.
+
+    Raises
+    ------
+    InputError
+        When the kernel is not compiled for the width or the shape, or no tile fits.
+    """
+    if w.head_dim not in TILES or w.head_dim_v != w.head_dim:
+        allowed = ", ".join(map(str, TILES))
+        raise InputError(f"{NAME} has head_dim {allowed} for K and V alike, not {w.head_dim}/{w.head_dim_v}")
+    tiles = [tile for tile in TILES[w.head_dim] if shape in (None, (tile.rows, tile.keys))]
+    if shape is not None and not tiles:
+        known = ", ".join(dict.fromkeys(f"{tile.rows} x {tile.keys}" for tile in TILES[w.head_dim]))
+        raise InputError(f"{NAME} has the tiles {known} at head_dim {w.head_dim}, not {shape[0]} x {shape[1]}")
+    able = [tile for tile in tiles if shared_memory_bytes(w.head_dim, tile) <= gpu.sm.shared_memory_per_block_bytes]
+    if not able:
+        least = min(tiles, key=lambda tile: shared_memory_bytes(w.head_dim, tile))
+        buffers = least.buffers(w.head_dim, w.head_dim, 2)
+        check_shared_memory(f"{NAME} at head_dim {w.head_dim}", buffers, shared_memory_bytes(w.head_dim, least), gpu)
+    differ = w.mask.within(w.seq_q, w.seq_kv).right is not None
+    if differ and shape is None:
+        able = [tile for tile in able if tile.rows <= 2 * tile.keys]
+    chosen = next((tile for tile in able if _resident_warps(w.head_dim, tile, gpu) >= RESIDENT_WARPS), able[0])
+    return replace(chosen, order="longest_first" if differ else "ascending")
+
+
+def _resident_warps(head_dim: int, tile: FlashTile, gpu: Gpu) -> int:
+    """Warps that shared memory lets an SM hold."""
+    block = shared_memory_bytes(head_dim, tile) + gpu.sm.shared_memory_reserved_bytes
+    return gpu.sm.shared_memory_bytes // block * tile.warps
+
+
+def shared_memory_bytes(head_dim: int, tile: FlashTile) -> int:
+    """Dynamic shared memory of a block: Q and the buffers of K and V."""
+    return tile.shared_memory_bytes(head_dim, head_dim, 2)
+
+
+def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
+    """The one kernel of a forward pass.
+
+    Raises
+    ------
+    InputError
+        See :func:`choose_tile`.
+    """
+    tile = choose_tile(w, gpu, shape)
+    label = kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile))
+    tile = replace(tile, registers=registers_of(label, gpu, tile.threads))
+    algorithm = "sliding-window" if w.mask.is_windowed else "flash"
+    return Schedule(algorithm, NAME, (flash_forward(w, gpu, tile, ENTRY),), str(tile), flash_peak_bytes(w))
+
+
+def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
+    """Closed form of :func:`build`; of the schedule only the tile in its heading is used.
+
+    Each row's factor is computed by four lanes, in row tiles that see anything and there once.
+    """
+    tile = next(tile for tile in TILES[w.head_dim] if str(tile) == schedule.tile)
+    tiling = Tiling(tile.rows, tile.keys, warps=tile.warps, tensor_path=tile.path)
+    part = forward(w, tiling, ENTRY)
+    left, right = (-1 if reach is None else reach for reach in (w.mask.left, w.mask.right))
+    band = Band.of_queries(w.seq_q, w.seq_kv, left, right, tile.rows)
+    busy = w.batch * w.heads_q * int(band.tiles - band.idle_tiles())
+    scores = part.flops // (4 * w.head_dim)
+    return [replace(part, exponentials=scores + 4 * tile.rows * busy)]

@@ -1,0 +1,88 @@
+"""Schedule of ``kernels/cuda/flash_hopper.cu``: FlashAttention-3's loop order on sm_90a."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attnsim.models.closed_forms.fused import Tiling, forward
+from attnsim.models.closed_forms.part import Part
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.forward import FlashTile, flash_forward, flash_peak_bytes, padded
+from attnsim.models.implementations.fused.tiles import hopper_tile
+from attnsim.models.implementations.own.naming import ELEMENT, kernel_label
+from attnsim.models.implementations.own.resources import registers_of
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
+
+NAME = "attnsim_flash_hopper"
+ENTRY = "flash_hopper"
+HEAD_DIMS = (64, 128)
+KEYS = 128
+STAGES = 2
+ALIGNMENT = 1024
+"""Bytes that tiles with the 128-byte swizzle are aligned to; a block asks for so much more than it uses."""
+
+
+def consumers(head_dim: int) -> int:
+    """Warpgroups that compute, 64 rows each: three fit beside O of 64 columns, two beside 128."""
+    return 3 if head_dim == 64 else 2
+
+
+def shared_memory_bytes(head_dim: int) -> int:
+    """Q, the rings of K and V, one barrier for Q and four a stage, and room for alignment."""
+    rows = 64 * consumers(head_dim)
+    return 2 * head_dim * (rows + 2 * STAGES * KEYS) + 8 * (1 + 4 * STAGES) + ALIGNMENT
+
+
+def constants(w: Workload) -> tuple[tuple[str, int | str], ...]:
+    """Compile-time constants of the kernel for a workload."""
+    return (
+        ("ELEMENT", ELEMENT[w.dtype]),
+        ("HEAD_DIM", w.head_dim),
+        ("BLOCK_N", KEYS),
+        ("CONSUMERS", consumers(w.head_dim)),
+        ("STAGES", STAGES),
+    )
+
+
+def longest_first(w: Workload) -> bool:
+    """Whether row tiles differ in length, so that the long ones have to start first."""
+    return w.mask.within(w.seq_q, w.seq_kv).right is not None
+
+
+def tile_of(w: Workload) -> FlashTile:
+    """The tile; blocks are not persistent, each SM holds one."""
+    tile = hopper_tile(64 * consumers(w.head_dim), KEYS, order="longest_first" if longest_first(w) else "ascending")
+    return replace(tile, persistent=False, edges_only=True)
+
+
+def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
+    """The one kernel of a forward pass.
+
+    Raises
+    ------
+    InputError
+        When the kernel is not compiled for the width or the tile.
+    """
+    if w.head_dim not in HEAD_DIMS or w.head_dim_v != w.head_dim:
+        raise InputError(f"{NAME} has head_dim 64 and 128, not {w.head_dim}/{w.head_dim_v}; take attnsim_flash")
+    tile = tile_of(w)
+    if shape not in (None, (tile.rows, tile.keys)):
+        raise InputError(f"{NAME} has the tile {tile.rows} x {tile.keys} at head_dim {w.head_dim}; leave --tile out")
+    label = kernel_label(ENTRY, constants(w))
+    tile = replace(tile, registers=registers_of(label, gpu, tile.threads))
+    kernel = flash_forward(w, gpu, tile, ENTRY)
+    buffers = tile.buffers(padded(w.head_dim), padded(w.head_dim), w.element_bytes)
+    used = sum(size for _, size in buffers)
+    total = shared_memory_bytes(w.head_dim)
+    kernel = replace(kernel, shared_memory_bytes=total, buffers=(*buffers, ("barriers, alignment", total - used)))
+    algorithm = "sliding-window" if w.mask.is_windowed else "flash"
+    return Schedule(algorithm, NAME, (kernel,), str(tile), flash_peak_bytes(w))
+
+
+def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
+    """Closed form of :func:`build`."""
+    tile = tile_of(w)
+    tiling = Tiling(tile.rows, tile.keys, warps=tile.warps, warpgroups=tile.warpgroups, tensor_path=tile.path)
+    return [forward(w, tiling, ENTRY)]

@@ -1,0 +1,222 @@
+"""Blocks of our linear-attention kernels, and into how many ranges the sequences are cut.
+
+The operation that launches the kernels and the schedule that stands for them both ask here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.own.naming import ELEMENT, kernel_label
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT, check_shared_memory
+
+NAME = "attnsim_linear"
+STATE, REDUCE, OUTPUT = "linear_state", "linear_reduce", "linear_output"
+SCAN, CAUSAL, DECODE = "linear_scan", "linear_causal", "linear_decode"
+HEAD_DIMS = (64, 128)
+
+WARPS = 4
+KEYS = 64
+"""Keys of a tile of `linear_state`."""
+CHUNK = 16 * WARPS
+"""Queries and keys of a chunk of `linear_causal`, quadratic within."""
+SLAB = 32
+"""Rows of Q that a warp of `linear_output` takes at a time."""
+ROWS = SLAB * WARPS
+"""Rows of its row tile."""
+MERGE_WARPS = 8
+HEADS = 4
+"""Query heads that `linear_decode` works on together."""
+MAX_RANGES = 256
+"""Most partial states of a head: they are put together one after the other."""
+
+Ints = NDArray[np.int64]
+Constants = tuple[tuple[str, int | str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a block of one kernel at one width takes.
+
+    Parameters
+    ----------
+    kernel : str
+        Entry point.
+    head_dim : int
+    warps : int
+    buffers : tuple of (str, int)
+        Shared memory and its bytes.
+    shape : tuple of (str, int)
+        Compile-time constants after the width.
+    residents : int
+        Blocks that an SM's registers hold.
+    """
+
+    kernel: str
+    head_dim: int
+    warps: int
+    buffers: tuple[tuple[str, int], ...] = ()
+    shape: tuple[tuple[str, int], ...] = ()
+    residents: int = 2
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """Sum of the buffers."""
+        return sum(size for _, size in self.buffers)
+
+    def constants(self, dtype: str) -> Constants:
+        """Compile-time constants, in the order of the kernel's label."""
+        return (("ELEMENT", ELEMENT[dtype]), ("HEAD_DIM", self.head_dim), *self.shape)
+
+    def label(self, dtype: str) -> str:
+        """Entry and constants in one word."""
+        return kernel_label(self.kernel, self.constants(dtype))
+
+    def slots(self, gpu: Gpu) -> int:
+        """Blocks that run at the same time.
+
+        Raises
+        ------
+        InputError
+            When not even one fits.
+        """
+        check_shared_memory(
+            self.kernel, self.buffers, self.shared_memory_bytes, gpu, f"{gpu.id} is too small for {NAME}"
+        )
+        unit = SHARED_MEMORY_UNIT
+        bytes_ = -(-self.shared_memory_bytes // unit) * unit + gpu.sm.shared_memory_reserved_bytes
+        return gpu.sm.count * max(1, min(self.residents, gpu.sm.shared_memory_bytes // bytes_))
+
+
+def block_of(kernel: str, head_dim: int) -> Block:
+    """The block of a kernel at a width; registers allow `residents` of it, as the compiler reports them."""
+    d, wide = head_dim, head_dim > 64
+    averages = ("S / z", 2 * d * d)
+    warps: tuple[str, int] = ("WARPS", WARPS)
+    if kernel == STATE:
+        stages = 2 if wide else 3
+        ring = stages * KEYS * d * 2
+        constants = (("BLOCK_N", KEYS), warps, ("STAGES", stages))
+        return Block(kernel, d, WARPS, (("K", ring), ("V", ring)), constants, 2 if wide else 4)
+    if kernel == OUTPUT:
+        slabs, sums = ("Q", 2 * ROWS * d * 2), ("z", 4 * d)
+        return Block(kernel, d, WARPS, (averages, slabs, sums), (warps, ("STAGES", 2)), 2 if wide else 3)
+    if kernel == CAUSAL:
+        chunk = CHUNK * d * 2
+        buffers = (averages, ("K", chunk), ("V", chunk), ("Q", chunk), ("z", 2 * 4 * d))
+        return Block(kernel, d, WARPS, buffers, (warps,), 2 if wide else 4)
+    if kernel == DECODE:
+        decode_warps = 16 if wide else 4
+        vectors = ("vectors", 4 * (3 * d + HEADS * d + HEADS * d // 32))
+        outputs = ("O", 4 * decode_warps * HEADS * d)
+        return Block(kernel, d, decode_warps, (vectors, outputs), (("WARPS", decode_warps), ("HEADS", HEADS)))
+    return Block(kernel, d, MERGE_WARPS, (), (("WARPS", MERGE_WARPS),))
+
+
+def merge_blocks(w: Workload) -> int:
+    """Blocks of `linear_reduce` and `linear_scan`: a thread has four numbers of a head's state."""
+    return w.batch * w.heads_kv * (w.head_dim**2 // (4 * 32 * MERGE_WARPS))
+
+
+def is_causal(w: Workload) -> bool:
+    """Whether the mask hides anything: a single query sees all that is causally before it."""
+    return w.mask.right is not None and w.mask.right < w.seq_q - 1
+
+
+def check_takes(w: Workload) -> None:
+    """Refuse a workload that the kernels are not written for.
+
+    Raises
+    ------
+    InputError
+    """
+    if w.head_dim not in HEAD_DIMS or w.head_dim_v != w.head_dim or w.dropout or w.dtype not in ELEMENT:
+        raise InputError(
+            f"{NAME} has no kernels of {w}{', dropout' if w.dropout else ''}; allowed: head_dim "
+            f"{' and '.join(map(str, HEAD_DIMS))}, V as wide as Q, fp16 or bf16, no dropout"
+        )
+    mask = w.mask.within(w.seq_q, w.seq_kv)
+    if not mask.is_band or mask.is_windowed or (is_causal(w) and not mask.is_causal):
+        raise InputError(
+            f"{NAME} sums keys into one state, from which a window cannot be taken out again; the mask is {w.mask}; "
+            "allowed: none or causal (leave --window out)"
+        )
+    if w.passes == "decode":
+        if w.seq_q > w.seq_kv or (w.seq_q > 1 and not mask.is_causal):
+            raise InputError(
+                f"{NAME} decodes the last tokens one after the other: seq_q is {w.seq_q}, seq_kv {w.seq_kv}, the mask "
+                f"{w.mask}; allowed: seq_q 1 to seq_kv, and causal above 1"
+            )
+    elif is_causal(w) and w.seq_q != w.seq_kv:
+        raise InputError(
+            f"{NAME} is causal over a sequence of its own: seq_q is {w.seq_q}, seq_kv {w.seq_kv}; make them equal, or "
+            "keep the state of the tokens before and take pass decode"
+        )
+
+
+def lengths(tiles: int, ranges: int) -> Ints:
+    """Tiles of each of `ranges` even ranges."""
+    bounds = tiles * np.arange(ranges + 1, dtype=np.int64) // ranges
+    return np.diff(bounds)
+
+
+def state_ranges(w: Workload, gpu: Gpu) -> int:
+    """Ranges of the keys of a head in `linear_state`, without a mask."""
+    slots = block_of(STATE, w.head_dim).slots(gpu)
+    tiles = -(-w.seq_kv // KEYS)
+    counts = _counts(tiles)
+    heads, state = w.batch * w.heads_kv, w.head_dim / 32
+    time = _waves(heads * counts, slots, gpu) * (2 * -(-tiles // counts) + 2 * state) + counts / 16
+    return int(counts[np.argmin(time)])
+
+
+def row_ranges(w: Workload, gpu: Gpu) -> int:
+    """Ranges of the row tiles of a query head in `linear_output`."""
+    slots = block_of(OUTPUT, w.head_dim).slots(gpu)
+    tiles = -(-w.seq_q // ROWS)
+    counts = _counts(tiles)
+    time = _waves(w.batch * w.heads_q * counts, slots, gpu) * (4 * -(-tiles // counts) + w.head_dim / 64)
+    return int(counts[np.argmin(time)])
+
+
+def causal_ranges(w: Workload, gpu: Gpu) -> int:
+    """Ranges of the chunks of a query head in `linear_causal`.
+
+    With one, K and V are read once; with more, all but the last range are read twice, for the states that the others
+    begin with.
+    """
+    slots, state_slots = (block_of(kernel, w.head_dim).slots(gpu) for kernel in (CAUSAL, STATE))
+    chunks = -(-w.seq_q // CHUNK)
+    counts = _counts(chunks)
+    steps, several, state = -(-chunks // counts), counts > 1, w.head_dim / 32
+    output = _waves(w.batch * w.heads_q * counts, slots, gpu) * (4 * steps + several * state)
+    before = _waves(w.batch * w.heads_kv * (counts - 1), state_slots, gpu) * (2 * steps + 3 * state)
+    return int(counts[np.argmin(output + before + (counts - 1) / 16)])
+
+
+def _counts(tiles: int) -> Ints:
+    return np.arange(1, min(tiles, MAX_RANGES) + 1, dtype=np.int64)
+
+
+def _waves(blocks: Ints, slots: int, gpu: Gpu) -> NDArray[np.float64]:
+    """Time of so many equal blocks, in units of all slots at work.
+
+    Bound by HBM, a last wave would take its share of the slots' time; bound by the SMs, that of those which have a
+    block more than the others, where half a block's time is latency that blocks side by side hide for one another. The
+    kernels are between the two (a rule to choose by, held against replays). Times are in units of 64 rows of one
+    tensor; a merge of 16 partial states, which waits for memory, is taken as long as one of them.
+    """
+    rest, residents = blocks % slots, slots / gpu.sm.count
+    busiest = np.where(rest > 0, -(-rest // gpu.sm.count) + 0.5, 0.0)
+    return np.asarray(blocks // slots + (rest / slots + busiest / (residents + 0.5)) / 2, dtype=np.float64)

@@ -1,0 +1,306 @@
+"""Schedules of this project's unfused kernels (``kernels/cuda/naive_*.cu``), block by block what they do.
+
+S and P have 16 bits and rows of :func:`score_stride` elements. Two forms, by passes over the N x N matrix:
+
+* "fused", ``attnsim_naive``: the scale is in the first GEMM's epilogue, the mask in softmax: three kernels.
+* "separate", ``attnsim_naive_passes``: scale and mask are kernels of their own over S, in place; the mask's is left out
+  when it hides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attnsim.models.closed_forms.part import Part, load, store
+from attnsim.models.closed_forms.part import gemm as gemm_part
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.implementation import Builder, Shape
+from attnsim.models.implementations.own.naming import ELEMENT, kernel_label
+from attnsim.models.implementations.own.resources import registers_of
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.passes import Access, GemmTile, Operand, gemm, streaming
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
+
+HEAD_DIMS = (64, 128, 256)
+NAMES = {"fused": "attnsim_naive", "separate": "attnsim_naive_passes"}
+"""Implementations by what `passes` asks for."""
+Constants = tuple[tuple[str, int | str], ...]
+"""Compile-time constants of a kernel, in the order of its label."""
+WARP_COLUMNS = 1024
+"""Scores that a warp holds in registers: 32 lanes x 4 pieces of 16 bytes."""
+PASS_WARPS = 4
+"""Warps of a block of `naive_scale` and `naive_mask`; each takes up to WARP_COLUMNS scores of a row."""
+SOFTMAX_INSTRUCTIONS = 8
+"""FP32-lane instructions per score: convert, compare with the band, max, subtract, multiply, sum, scale, convert."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxTile:
+    """How a block of `naive_softmax` goes over its rows.
+
+    Parameters
+    ----------
+    rows : int
+        Of a block.
+    warps : int
+        That share a row.
+    sweeps : int
+        Times that S is read: once where the row stays in registers, else twice.
+    """
+
+    rows: int
+    warps: int
+    sweeps: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.rows * self.warps * 32
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """A maximum and a sum of each warp, where a row has several."""
+        return 2 * 4 * self.warps if self.warps > 1 else 0
+
+    def constants(self, dtype: str) -> Constants:
+        """What `naive_softmax` is compiled with."""
+        return (("ELEMENT", ELEMENT[dtype]), ("ROWS", self.rows), ("WARPS", self.warps), ("SWEEPS", self.sweeps))
+
+
+SOFTMAX_TILES = (SoftmaxTile(4, 1, 1), SoftmaxTile(1, 4, 1), SoftmaxTile(1, 16, 1), SoftmaxTile(1, 8, 2))
+"""From short rows to long ones."""
+
+
+def softmax_tile(seq_kv: int) -> SoftmaxTile:
+    """The fewest warps that hold a row, or two sweeps where none do."""
+    return next((tile for tile in SOFTMAX_TILES if seq_kv <= tile.warps * WARP_COLUMNS), SOFTMAX_TILES[-1])
+
+
+def gemm_tile(columns: int) -> GemmTile:
+    """Tile of a GEMM whose C has so many columns."""
+    return GemmTile(n=64 if columns <= 64 else 128)
+
+
+def gemm_constants(dtype: str, tile: GemmTile) -> Constants:
+    """What `naive_scores` and `naive_output` are compiled with."""
+    shape = (("BLOCK_M", tile.m), ("BLOCK_N", tile.n), ("BLOCK_K", tile.k))
+    return (("ELEMENT", ELEMENT[dtype]), *shape, ("STAGES", tile.stages), ("WARPS", tile.warps))
+
+
+def pass_constants(dtype: str) -> Constants:
+    """What `naive_scale` and `naive_mask` are compiled with."""
+    return (("ELEMENT", ELEMENT[dtype]), ("WARPS", PASS_WARPS))
+
+
+def pass_blocks(w: Workload) -> int:
+    """Blocks of `naive_scale` and `naive_mask`."""
+    return -(-_rows(w) * -(-w.seq_kv // WARP_COLUMNS) // PASS_WARPS)
+
+
+def score_stride(seq_kv: int) -> int:
+    """Elements from one row of S or P to the next: whole pieces of 16 bytes, which cp.async needs."""
+    return -(-seq_kv // 8) * 8
+
+
+def hides(w: Workload) -> bool:
+    """Whether the mask hides any key from any query."""
+    return w.visible_pairs < w.seq_q * w.seq_kv
+
+
+def scratch_bytes(w: Workload) -> int:
+    """S and P."""
+    return 2 * w.batch * w.heads_q * w.seq_q * score_stride(w.seq_kv) * w.element_bytes
+
+
+def peak_memory_bytes(w: Workload) -> int:
+    """Q, K, V, O, the log-sum-exp, S and P: all alive together."""
+    query, key = w.batch * w.heads_q * w.seq_q, w.batch * w.heads_kv * w.seq_kv
+    return 2 * (query + key) * w.head_dim * w.element_bytes + 4 * query + scratch_bytes(w)
+
+
+def own_naive(w: Workload, gpu: Gpu, passes: str) -> Schedule:
+    """The kernels of unfused attention as this project launches them.
+
+    Parameters
+    ----------
+    w : Workload
+    gpu : Gpu
+        Its registers per thread are the compiler's for it; nothing else depends on it.
+    passes : {"fused", "separate"}
+
+    Raises
+    ------
+    InputError
+        When there are no kernels of this shape.
+    """
+    if w.head_dim not in HEAD_DIMS or w.head_dim_v != w.head_dim or w.dropout or w.dtype not in ELEMENT:
+        raise InputError(
+            f"{NAMES[passes]} has no kernels of {w}{', dropout' if w.dropout else ''}; allowed: head_dim "
+            f"{', '.join(map(str, HEAD_DIMS))}, V as wide as Q, fp16 or bf16, no dropout"
+        )
+    heads = w.batch * w.heads_q
+    q, k, v = Operand("Q"), Operand("K", shared_by=w.group), Operand("V", shared_by=w.group)
+
+    def product(name: str, shape: tuple[int, int, int], a: Operand, b: Operand, c: Operand) -> Kernel:
+        tile = gemm_tile(shape[1])
+        kernel = gemm(name, heads, shape, a, b, c, dtype=w.dtype, tile=tile)
+        return _with_registers(kernel, gemm_constants(w.dtype, tile), gpu)
+
+    kernels = [product("naive_scores", (w.seq_q, w.seq_kv, w.head_dim), q, k, Operand("S"))]
+    if passes == "separate":
+        names = ("naive_scale", "naive_mask") if hides(w) else ("naive_scale",)
+        kernels += [_pass(name, w, gpu) for name in names]
+    kernels.append(_softmax(w, gpu))
+    kernels.append(product("naive_output", (w.seq_q, w.head_dim, w.seq_kv), Operand("P"), v, Operand("O")))
+    return Schedule(
+        algorithm="naive",
+        implementation=NAMES[passes],
+        kernels=tuple(kernels),
+        tile=f"GEMM 128 x {gemm_tile(w.seq_kv).n} x 32",
+        peak_memory_bytes=peak_memory_bytes(w),
+        notes=("works on all seq_q x seq_kv scores whatever the mask",),
+    )
+
+
+def _rows(w: Workload) -> int:
+    return w.batch * w.heads_q * w.seq_q
+
+
+def _with_registers(kernel: Kernel, constants: Constants, gpu: Gpu) -> Kernel:
+    label = kernel_label(kernel.name, constants)
+    return replace(kernel, registers_per_thread=registers_of(label, gpu, kernel.threads))
+
+
+def _pass(name: str, w: Workload, gpu: Gpu) -> Kernel:
+    """`naive_scale` or `naive_mask`: S read and written in place."""
+    pairs = _rows(w) * w.seq_kv
+    kernel = streaming(
+        name,
+        [Access("S", 2 * pairs), Access("S", 2 * pairs, written=True)],
+        elements=pairs,
+        fp32_per_element=4,  # two conversions, the operation, the limit or the comparison
+        threads=PASS_WARPS * 32,
+        blocks=pass_blocks(w),
+    )
+    return _with_registers(kernel, pass_constants(w.dtype), gpu)
+
+
+def _softmax(w: Workload, gpu: Gpu) -> Kernel:
+    tile, rows = softmax_tile(w.seq_kv), _rows(w)
+    whole, rest = divmod(rows, tile.rows)
+    launched = [(count, blocks) for count, blocks in ((tile.rows, whole), (rest, int(rest > 0))) if blocks]
+    if tile.sweeps == 1:
+        segments = tuple(_held_rows(w.seq_kv, count) for count, _ in launched)
+        repeats = np.eye(len(segments), dtype=np.int64)[:, None, :]
+    else:
+        segments, counts = _two_sweeps(w.seq_kv, tile)
+        repeats = np.array([[counts]], dtype=np.int64)
+    kernel = Kernel(
+        name="naive_softmax",
+        threads=tile.threads,
+        registers_per_thread=0,
+        shared_memory_bytes=tile.shared_memory_bytes,
+        segments=segments,
+        repeats=repeats,
+        launches=tuple(Launch(np.full(1, kind, np.int64), blocks) for kind, (_, blocks) in enumerate(launched)),
+        uses=(
+            TensorUse("S", 2 * w.seq_kv, rows, passes_per_block=tile.sweeps),
+            TensorUse("P", 2 * w.seq_kv, rows, written=True),
+            TensorUse("LSE", 4, rows, written=True),
+        ),
+        buffers=(("maxima, sums", tile.shared_memory_bytes),) if tile.warps > 1 else (),
+        dtype="fp32",
+        step="rows, 4 a block" if tile.sweeps == 1 else "weights",
+    )
+    return _with_registers(kernel, tile.constants(w.dtype), gpu)
+
+
+def _held_rows(seq_kv: int, rows: int) -> Segment:
+    """The whole of a block whose rows stay in registers."""
+    work = TileOp("vector", "P", exps=rows * _exponentiated(seq_kv), fp32=rows * seq_kv * SOFTMAX_INSTRUCTIONS)
+    return Segment(
+        f"rows, {rows} a block",
+        (
+            TileOp("load", "S", bytes=2 * rows * seq_kv),
+            TileOp("wait", "S"),
+            work,
+            TileOp("delay", "step"),
+            TileOp("store", "P", bytes=2 * rows * seq_kv),
+            TileOp("store", "LSE", bytes=4 * rows),
+        ),
+    )
+
+
+def _two_sweeps(seq_kv: int, tile: SoftmaxTile) -> tuple[tuple[Segment, ...], tuple[int, ...]]:
+    """Segments of a block whose row is read twice, and how often each runs."""
+    chunk = tile.warps * WARP_COLUMNS
+    whole, rest = divmod(seq_kv, chunk)
+
+    def first(columns: int) -> tuple[TileOp, ...]:
+        exps = _exponentiated(columns) + tile.threads  # each thread rescales its sum
+        work = TileOp("vector", "S", exps=exps, fp32=columns * SOFTMAX_INSTRUCTIONS)
+        return (TileOp("load", "S", bytes=2 * columns), TileOp("wait", "S"), work)
+
+    def second(columns: int) -> tuple[TileOp, ...]:
+        work = TileOp("vector", "P", exps=_exponentiated(columns), fp32=columns * SOFTMAX_INSTRUCTIONS)
+        loaded = (TileOp("load", "S", bytes=2 * columns), TileOp("wait", "S"), work)
+        return (*loaded, TileOp("store", "P", bytes=2 * columns))
+
+    meeting = (TileOp("vector", "P", exps=tile.threads), TileOp("delay", "step"))
+    planned = [
+        (Segment("maximum and sum", first(chunk)), whole),
+        (Segment("maximum and sum, last", first(rest)), int(rest > 0)),
+        (Segment("across the row", meeting), 1),
+        (Segment("weights", second(chunk)), whole),
+        (Segment("weights, last", second(rest)), int(rest > 0)),
+        (Segment("log-sum-exp", (TileOp("store", "LSE", bytes=4),)), 1),
+    ]
+    kept = [(segment, times) for segment, times in planned if times]
+    return tuple(segment for segment, _ in kept), tuple(times for _, times in kept)
+
+
+def _exponentiated(columns: int) -> int:
+    """Exponentials of a stretch of a row: whole pieces of eight."""
+    return -(-columns // 8) * 8
+
+
+def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
+    """Bytes, FLOPs and exponentials of each kernel, from the shape alone."""
+    heads, rows = w.batch * w.heads_q, _rows(w)
+    scores = 2 * rows * w.seq_kv
+    tile = softmax_tile(w.seq_kv)
+    exps = tile.sweeps * _exponentiated(w.seq_kv)
+    if tile.sweeps > 1:
+        exps += tile.threads * (1 + -(-w.seq_kv // (tile.warps * WARP_COLUMNS)))
+
+    def product(name: str, shape: tuple[int, int, int], tensors: tuple[str, str, str]) -> Part:
+        part = gemm_part(name, heads, shape, tensors, (2, 2, 2))
+        a, b, c = part.moved
+        return replace(part, moved=(a, load(b.tensor, b.requested_bytes, b.unique_bytes // w.group), c))
+
+    forms = {
+        "naive_scores": product("naive_scores", (w.seq_q, w.seq_kv, w.head_dim), ("Q", "K", "S")),
+        "naive_scale": Part("naive_scale", (load("S", scores), store("S", scores))),
+        "naive_mask": Part("naive_mask", (load("S", scores), store("S", scores))),
+        "naive_softmax": Part(
+            "naive_softmax",
+            (load("S", tile.sweeps * scores, scores), store("P", scores), store("LSE", 4 * rows)),
+            exponentials=rows * exps,
+        ),
+        "naive_output": product("naive_output", (w.seq_q, w.head_dim, w.seq_kv), ("P", "V", "O")),
+    }
+    return [forms[kernel.name] for kernel in schedule.kernels]
+
+
+def builder(passes: str) -> Builder:
+    """:func:`own_naive` as a record's builder."""
+
+    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+        if shape is not None:
+            raise InputError(f"{NAMES[passes]} takes no tile of queries x keys; leave --tile out")
+        return own_naive(w, gpu, passes)
+
+    return build

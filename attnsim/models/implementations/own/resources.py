@@ -1,0 +1,52 @@
+"""Registers of our CUDA kernels, as the compiler reported them.
+
+``resources.csv`` is written by ``attnsim kernels check --write`` and reviewed like source.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from importlib.resources import files
+
+from attnsim.models.hardware.gpu import Gpu
+
+FILE = "resources.csv"
+
+
+@functools.cache
+def _table() -> dict[str, dict[str, int]]:
+    """Registers by kernel and architecture."""
+    found: dict[str, dict[str, int]] = {}
+    source = files("attnsim.models.implementations.own") / FILE
+    if source.is_file():
+        for row in csv.DictReader(source.read_text(encoding="utf-8").splitlines()):
+            found.setdefault(row["kernel"], {})[row["arch"]] = int(row["registers"])
+    return found
+
+
+def registers_of(kernel: str, gpu: Gpu, threads: int) -> int:
+    """Registers per thread of a kernel on a GPU's architecture, or on the nearest older one compiled for.
+
+    Parameters
+    ----------
+    kernel : str
+        Entry point and compile-time constants, ``flash_forward(Half,64,...)``.
+    gpu : Gpu
+    threads : int
+        Of a block; on a GPU older than any that the kernel is compiled for, the most that so many may have is taken.
+
+    Raises
+    ------
+    LookupError
+        When the table has no such kernel: it was changed, and the table not written anew.
+    """
+    by_arch = _table().get(kernel)
+    if by_arch is None:
+        raise LookupError(f"{FILE} has no row of {kernel}; write it anew: attnsim kernels check --write")
+    number = gpu.compute_capability_number
+    exactly = by_arch.get(f"{number}a")
+    if exactly is not None:
+        return exactly
+    older = [int(arch) for arch in by_arch if arch.isdigit() and int(arch) <= number]
+    return by_arch[str(max(older))] if older else min(255, gpu.sm.registers // threads // 8 * 8)

@@ -1,0 +1,282 @@
+"""Schedule of ``kernels/cuda/sparse_forward.cu``: flash attention over a list of visible tiles.
+
+One block per row tile and head walks its own list of key tiles in FlashAttention-2's loop order (Dao, arXiv
+2307.08691). Blocks differ in how many tiles they see whole, how many in part, and whether the last, shorter key tile is
+among them; a tile seen in part also needs its bit mask. Block-sparse attention on whole tiles is section 3.3 of the
+FlashAttention paper (Dao et al., arXiv 2205.14135).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from attnsim.models.closed_forms.part import Part, load, store
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.forward import MASK_INSTRUCTIONS, flash_peak_bytes
+from attnsim.models.implementations.own.naming import kernel_label
+from attnsim.models.implementations.own.resources import registers_of
+from attnsim.models.implementations.own.sparse_tiles import (
+    ENTRY,
+    NAME,
+    ROW_TILE_BYTES,
+    TILES,
+    VISIT_BYTES,
+    SparseTile,
+    choose_tile,
+    counts_of,
+    heads_together,
+    launch_order,
+)
+from attnsim.models.mask.patterns import Bools, Ints
+from attnsim.models.mask.row_tiles import classes
+from attnsim.models.mask.tile_counts import TileCounts
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.occupancy import occupancy
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
+
+ROW_TILES, LIST, MASKS = "row tiles", "block list", "bit masks"
+"""Tensors of the mask: the launch order, the visits, and which pairs of a tile are seen."""
+
+
+def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
+    """The schedule with the tile that the operation chooses.
+
+    Raises
+    ------
+    InputError
+        When the kernel is not compiled for the width or the tile, or the tile does not fit.
+    """
+    tile = choose_tile(w, gpu, shape)
+    counts = counts_of(w, tile)
+    kernel = _kernel(w, gpu, tile, counts)
+    metadata = sum(use.unique_bytes for use in kernel.uses if use.tensor in (ROW_TILES, LIST, MASKS))
+    visits, dense = int(counts.visits.sum()), counts.tiles.row_tiles * counts.tiles.key_tiles
+    part = int(counts.partial.sum())
+    note = f"{visits} of {dense} tiles visited ({100 * visits / dense:.3g} %), {part} of them in part"
+    return Schedule("sparse", NAME, (kernel,), str(tile), flash_peak_bytes(w, metadata), (note,))
+
+
+def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kernel:
+    tiles = counts.tiles
+    last_rows = w.seq_q - (tiles.row_tiles - 1) * tile.rows
+    shorter = (np.arange(tiles.row_tiles) == tiles.row_tiles - 1) & (last_rows < tile.rows)
+    columns, inverse = classes(counts.full, counts.partial, counts.last_key_tile, shorter)
+    nest = _nest(w, tile, columns, w.seq_kv - (tiles.key_tiles - 1) * tile.keys, last_rows)
+    repeats = np.array([count for _, count in nest], dtype=np.int64)
+    used = np.logical_or.reduce(repeats, axis=1)
+    together = heads_together(w, gpu, counts)
+    label = kernel_label(ENTRY, tile.constants(w.dtype))
+    kernel = Kernel(
+        name=ENTRY,
+        threads=tile.threads,
+        registers_per_thread=registers_of(label, gpu, tile.threads),
+        shared_memory_bytes=tile.shared_memory_bytes,
+        segments=tuple(segment() for (segment, _), keep in zip(nest, used.tolist(), strict=True) if keep),
+        repeats=np.ascontiguousarray(repeats[used].T)[:, None, :],
+        launches=_launches(inverse[launch_order(counts)], w.batch * w.heads_q, together),
+        uses=(),
+        path="mma_sync",
+        buffers=tile.buffers,
+        dtype=w.dtype,
+        step="key tile",
+    )
+    running = min(kernel.blocks, gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm)
+    return replace(kernel, uses=_uses(w, tile, counts, together, running))
+
+
+def _launches(order: Ints, heads: int, together: int) -> tuple[Launch, ...]:
+    """Block classes in launch order; the order keeps row tiles of a class together."""
+    if together == 1:
+        return (Launch(order, heads),)
+    ends = np.append(np.flatnonzero(order[1:] != order[:-1]) + 1, len(order))
+    times = np.diff(ends, prepend=0) * heads
+    return tuple(Launch(one, n) for one, n in zip(order[ends - 1, None], times.tolist(), strict=True))
+
+
+def _uses(w: Workload, tile: SparseTile, counts: TileCounts, together: int, running: int) -> tuple[TensorUse, ...]:
+    """Sharing of the tensors among the blocks that run at the same time.
+
+    A visit to a key tile that the row tile before visits too finds it in the L2. One that has no such neighbour (a
+    random block, a stride) reads it anew, and hits only if everything in between fits.
+    """
+    e, d, heads, kv_heads = w.element_bytes, w.head_dim, w.batch * w.heads_q, w.batch * w.heads_kv
+    touched, visits, row_tiles = counts.touched_keys, int(counts.visits.sum()), counts.tiles.row_tiles
+    passes = counts.fresh * tile.keys / touched if touched else 1.0
+    active = kv_heads if together > 1 else min(kv_heads, -(-running // (row_tiles * w.group)))
+    keys = (
+        TensorUse(tensor, touched * d * e, kv_heads, max(1.0, running / active), max(1.0, passes)) for tensor in "KV"
+    )
+    return (
+        TensorUse("Q", _busy_rows(w, counts) * d * e, heads),
+        *keys,
+        TensorUse(ROW_TILES, row_tiles * ROW_TILE_BYTES, 1, running),
+        TensorUse(LIST, visits * VISIT_BYTES, 1, running),
+        TensorUse(MASKS, counts.patterns * tile.bit_mask_bytes, 1, running),
+        TensorUse("O", w.seq_q * d * w.output_bytes, heads, written=True),
+        TensorUse("LSE", w.seq_q * 4, heads, written=True),
+    )
+
+
+def _busy_rows(w: Workload, counts: TileCounts) -> int:
+    """Rows in row tiles that visit anything."""
+    busy = counts.visits > 0
+    short = -w.seq_q % counts.tiles.rows
+    return int(busy.sum()) * counts.tiles.rows - (short if busy[-1] else 0)
+
+
+Nest = list[tuple[Callable[[], Segment], Ints | Bools]]
+Next = Literal["none", "whole", "masked"]
+"""What is visited after a step."""
+
+
+def _nest(w: Workload, tile: SparseTile, block: tuple[Ints, ...], last_keys: int, last_rows: int) -> Nest:
+    """The loop nest, each segment to be called for, and how often it runs by block class.
+
+    The first tile visited may be the last, shorter one; tiles seen in part then come before whole ones, which stands
+    for whatever order the list has them in.
+    """
+    full, partial, short_keys, short_rows = block
+    ops = _Operations(w, tile)
+    busy = full + partial > 0
+    nest: Nest = []
+    for short, rows in ((0, tile.rows), (1, last_rows)):
+        nest.append((functools.partial(ops.prologue, rows, " (last rows)" * short), (short_rows == short) & busy))
+    for short, keys in ((0, tile.keys), (1, last_keys)):
+        for masked in (False, True):
+            segment = functools.partial(ops.fill, keys, masked, " (last keys)" * short)
+            nest.append((segment, (short_keys == short) & busy & ((partial > 0) == masked)))
+    # Steps in their order: partial ones up to the last, that one, whole ones up to the last, that one.
+    runs: tuple[tuple[bool, Next, Ints], ...] = (
+        (True, "masked", np.maximum(partial - 1, 0)),
+        (True, "whole", ((partial > 0) & (full > 0)).astype(np.int64)),
+        (True, "none", ((partial > 0) & (full == 0)).astype(np.int64)),
+        (False, "whole", np.maximum(full - 1, 0)),
+        (False, "none", (full > 0).astype(np.int64)),
+    )
+    begun = ~busy
+    for masked, following, count in runs:
+        first = ~begun & (count > 0)
+        for short, keys in ((0, tile.keys), (1, last_keys)):
+            segment = functools.partial(ops.step, masked, following, keys, first=True)
+            nest.append((segment, first & (short_keys == short)))
+        nest.append((functools.partial(ops.step, masked, following, tile.keys, first=False), count - first))
+        begun |= first
+    for short, rows in ((0, tile.rows), (1, last_rows)):
+        tag = " (last rows)" * short
+        nest.append((functools.partial(ops.without_keys, rows, tag), (short_rows == short) & ~busy))
+        nest.append((functools.partial(ops.epilogue, rows, tag), (short_rows == short) & busy))
+    return nest
+
+
+class _Operations:
+    """The tile operations of the kernel. The list runs ahead of the tiles: an entry is read one visit early."""
+
+    def __init__(self, w: Workload, tile: SparseTile) -> None:
+        self.w, self.tile = w, tile
+
+    def _load(self, tensor: str, rows: int) -> TileOp:
+        return TileOp("load", tensor, bytes=rows * self.w.head_dim * self.w.element_bytes)
+
+    def _masks(self, needed: bool) -> tuple[TileOp, ...]:
+        return (TileOp("load", MASKS, bytes=self.tile.bit_mask_bytes),) if needed else ()
+
+    def _order(self) -> tuple[TileOp, ...]:
+        return TileOp("delay", "block"), TileOp("load", ROW_TILES, bytes=ROW_TILE_BYTES), TileOp("wait", ROW_TILES)
+
+    def prologue(self, rows: int, tag: str) -> Segment:
+        """The row tile, then its first visit beside Q."""
+        first = TileOp("load", LIST, bytes=VISIT_BYTES), self._load("Q", rows), TileOp("wait", LIST)
+        return Segment(f"prologue{tag}", (*self._order(), *first))
+
+    def fill(self, keys: int, masked: bool, tag: str) -> Segment:
+        """What is in flight when the first step begins: K, and in a ring V and the bit mask."""
+        beside = (self._load("V", keys), *self._masks(masked)) if self.tile.stages > 1 else ()
+        return Segment(f"fill{', masked' * masked}{tag}", (self._load("K", keys), *beside, TileOp("wait", "Q")))
+
+    def step(self, masked: bool, following: Next, keys: int, *, first: bool) -> Segment:
+        """One key tile. Single buffers: V and the bit mask are copied under S = Q K^T, the next K under the rest.
+
+        In a ring all of the next tile is copied under the whole step.
+        """
+        name = f"{'first ' * first}{'masked ' * masked}step{'' if following != 'none' else ', the last'}"
+        name += f" ({keys} keys)" * (keys != self.tile.keys)
+        more = following != "none"
+        wait_mask = (TileOp("wait", MASKS),) if masked else ()
+        listed = (TileOp("load", LIST, bytes=VISIT_BYTES), TileOp("wait", LIST)) if more else ()
+        d, e, tile = self.w.head_dim, self.w.element_bytes, self.tile
+        flops, operands = 2 * tile.rows * tile.keys * d, tile.warps * tile.keys * d * e
+        scores = TileOp("mma", "S", flops=flops, smem_bytes=operands + tile.rows * d * e)
+        output = TileOp("mma", "O", flops=flops, smem_bytes=operands)
+        start = TileOp("wait", "K"), TileOp("delay", "step")
+        if tile.stages > 1:
+            ahead = (
+                *listed,
+                self._load("K", tile.keys),
+                self._load("V", tile.keys),
+                *self._masks(following == "masked"),
+            )
+            ops = (*start, TileOp("wait", "V"), *wait_mask, *(ahead if more else ()), scores)
+        else:
+            beside, ahead = (self._load("V", keys), *self._masks(masked)), (*listed[1:], self._load("K", tile.keys))
+            under = (*listed[:1], *beside, scores, TileOp("wait", "V"))
+            ops = (*start, *under, *(ahead if more else ()), *wait_mask)
+        return Segment(name, (*ops, self._softmax(masked, first), output))
+
+    def _softmax(self, masked: bool, first: bool) -> TileOp:
+        """The exponentials of a tile.
+
+        O is rescaled, each row's factor computed by four lanes, at the first tile and then hardly ever.
+        """
+        scores, rows = self.tile.rows * self.tile.keys, self.tile.rows * first
+        hidden = MASK_INSTRUCTIONS * scores * masked
+        return TileOp("vector", "P", scores=scores, exps=scores + 4 * rows, fp32=rows * self.w.head_dim + hidden)
+
+    def _stores(self, rows: int) -> tuple[TileOp, ...]:
+        out = TileOp("store", "O", bytes=rows * self.w.head_dim * self.w.output_bytes)
+        return TileOp("delay", "block"), out, TileOp("store", "LSE", bytes=rows * 4)
+
+    def without_keys(self, rows: int, tag: str) -> Segment:
+        """A row tile of which nothing is visible."""
+        return Segment(f"row tile without keys{tag}", (*self._order(), *self._stores(rows)))
+
+    def epilogue(self, rows: int, tag: str) -> Segment:
+        """O and LSE of the valid rows."""
+        return Segment(f"epilogue{tag}", self._stores(rows))
+
+
+def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
+    """Closed form of :func:`build`'s schedule: of it only the tile's name is used.
+
+    With ``v`` visits of a head's row tiles, ``p`` of them in part: K and V ``v keys`` rows less the missing rows of
+    the last tile, ``8 v`` bytes of list, ``p`` bit masks, and Q for the rows of row tiles that visit anything.
+    """
+    tile = next(one for one in TILES[w.head_dim] if str(one) == schedule.tile)
+    counts = counts_of(w, tile)
+    visits, partial, row_tiles = int(counts.visits.sum()), int(counts.partial.sum()), counts.tiles.row_tiles
+    heads, kv_heads, d, e = w.batch * w.heads_q, w.batch * w.heads_kv, w.head_dim, w.element_bytes
+    kv_rows = visits * tile.keys - int(counts.last_key_tile.sum()) * (-w.seq_kv % tile.keys)
+    kv = heads * kv_rows * d * e, kv_heads * counts.touched_keys * d * e
+    masks = heads * partial * tile.bit_mask_bytes, counts.patterns * tile.bit_mask_bytes
+    return [
+        Part(
+            ENTRY,
+            (
+                load("Q", heads * _busy_rows(w, counts) * d * e),
+                load("K", *kv),
+                load("V", *kv),
+                load(ROW_TILES, heads * row_tiles * ROW_TILE_BYTES, row_tiles * ROW_TILE_BYTES),
+                load(LIST, heads * visits * VISIT_BYTES, visits * VISIT_BYTES),
+                load(MASKS, *masks),
+                store("O", heads * w.seq_q * d * w.output_bytes),
+                store("LSE", heads * w.seq_q * 4),
+            ),
+            flops=heads * visits * 4 * tile.rows * tile.keys * d,
+            exponentials=heads * tile.rows * (visits * tile.keys + 4 * int((counts.visits > 0).sum())),
+            smem_bytes=heads * visits * (2 * tile.warps * tile.keys + tile.rows) * d * e,
+        )
+    ]

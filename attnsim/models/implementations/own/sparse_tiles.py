@@ -1,0 +1,180 @@
+"""Tiles of our block-sparse kernel, which of them suits a mask, and the order in which its blocks are launched.
+
+The operation that launches the kernel and the schedule that stands for it both ask here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.own.naming import ELEMENT
+from attnsim.models.mask.patterns import Ints
+from attnsim.models.mask.tile_counts import TileCounts, tile_counts
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.occupancy import check_shared_memory
+
+NAME = "attnsim_sparse"
+ENTRY = "sparse_forward"
+
+ROW_TILE_BYTES = 16
+"""A row tile's entry in the launch order: its number, its first visit, the end of its visits, and nothing."""
+
+VISIT_BYTES = 8
+"""An entry of the block list: key tile and pattern."""
+
+LISTED = 64
+"""Visits of the block list that a block holds in shared memory."""
+
+ALONE_TOO_LONG = 1 / 20
+"""Share of the kernel's work that one block may have before the longest blocks of all heads are launched together, so
+that none is left over at the end. Chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparseTile:
+    """One compilation of the kernel.
+
+    Parameters
+    ----------
+    head_dim, rows, keys : int
+    warps : int
+        They share out the rows.
+    stages : int
+        Buffers of K and of V.
+    residents : int
+        Blocks that the registers of an SM must hold.
+    """
+
+    head_dim: int
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+    residents: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def bit_mask_bytes(self) -> int:
+        """Bytes of the bit mask of a tile."""
+        return self.rows * self.keys // 8
+
+    @property
+    def buffers(self) -> tuple[tuple[str, int], ...]:
+        """Shared-memory buffers of a block and their bytes."""
+        ring = self.stages * self.keys * self.head_dim * 2
+        masks, listed = self.stages * self.bit_mask_bytes, LISTED * VISIT_BYTES
+        return (("Q", self.rows * self.head_dim * 2), ("K", ring), ("V", ring), ("bit masks", masks), ("list", listed))
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """Sum of the buffers."""
+        return sum(size for _, size in self.buffers)
+
+    def constants(self, dtype: str) -> tuple[tuple[str, int | str], ...]:
+        """Compile-time constants of the kernel."""
+        sizes = (("HEAD_DIM", self.head_dim), ("BLOCK_M", self.rows), ("BLOCK_N", self.keys))
+        return (("ELEMENT", ELEMENT[dtype]), *sizes, ("WARPS", self.warps), ("STAGES", self.stages),
+                ("RESIDENTS", self.residents))  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.keys}, {self.warps} warps{', 2 stages' if self.stages == 2 else ''}"
+
+
+TILES = {
+    64: (SparseTile(64, 128, 64, 4, 2, 3), SparseTile(64, 64, 64, 2, 2, 5), SparseTile(64, 64, 64, 4, 2, 4)),
+    128: (SparseTile(128, 128, 64, 4, 1, 2), SparseTile(128, 64, 64, 2, 1, 4), SparseTile(128, 64, 64, 4, 1, 3)),
+    256: (SparseTile(256, 128, 64, 8, 1, 1), SparseTile(256, 64, 64, 4, 1, 2)),
+}
+"""By head_dim. A warp of 32 rows reads K and V from shared memory half as often as one of 16, two warps of 16 hide more
+of each other's latencies."""
+
+
+def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> SparseTile:
+    """The tile given, or the one that is done first as :func:`_least_clks` reckons.
+
+    Tall tiles read K and V for more rows at once; short ones visit less beside the pattern.
+
+    Raises
+    ------
+    InputError
+        When the kernel is not compiled for the width or the tile, or the tile does not fit `gpu`.
+    """
+    if w.head_dim not in TILES or w.head_dim_v != w.head_dim:
+        allowed = ", ".join(map(str, TILES))
+        raise InputError(f"{NAME} has head_dim {allowed} for K and V alike, not {w.head_dim}/{w.head_dim_v}")
+    tiles = [tile for tile in TILES[w.head_dim] if shape in (None, (tile.rows, tile.keys))]
+    if shape is not None and not tiles:
+        known = " or ".join(dict.fromkeys(f"{tile.rows} x {tile.keys}" for tile in TILES[w.head_dim]))
+        raise InputError(f"{NAME} has the tile {known} at head_dim {w.head_dim}, not {shape[0]} x {shape[1]}")
+    limit = gpu.sm.shared_memory_per_block_bytes
+    able = [tile for tile in tiles if tile.shared_memory_bytes <= limit]
+    if not able:
+        least = min(tiles, key=lambda tile: tile.shared_memory_bytes)
+        check_shared_memory(f"{NAME} at head_dim {w.head_dim}", least.buffers, least.shared_memory_bytes, gpu)
+    return min(able, key=lambda tile: _least_clks(w, gpu, tile)) if len(able) > 1 else able[0]
+
+
+def _least_clks(w: Workload, gpu: Gpu, tile: SparseTile) -> tuple[float, float]:
+    """Clocks of the grid, and of its visits spread over all SMs.
+
+    The busiest of tensor cores, L2 and shared memory is all that limits a visit. Where an SM holds fewer than two warps
+    for each of its schedulers, exponentials and products of different warps cannot run side by side, and time grows as
+    warps are missing. The grid is not done before its longest row tile (that of a global token sees every key), whose
+    products and exponentials follow one another.
+    """
+    visits, longest = _visits(w, tile)
+    rate = gpu.tensor_flops_per_clk(w.dtype) * gpu.tensor.mma_sync_fraction
+    l2 = gpu.l2.bandwidth_bytes_per_s / gpu.clock.sustained_hz / gpu.sm.count
+    row = tile.head_dim * w.element_bytes
+    products = 4 * tile.rows * tile.keys * tile.head_dim / rate
+    step = max(
+        products,
+        2 * tile.keys * row / l2,
+        (2 * tile.warps * tile.keys + tile.rows) * row / gpu.sm.shared_memory_bytes_per_clk,
+    )
+    blocks = gpu.sm.shared_memory_bytes // (tile.shared_memory_bytes + gpu.sm.shared_memory_reserved_bytes)
+    warps = tile.warps * max(1, min(blocks, tile.residents))
+    together = w.batch * w.heads_q * visits * step * max(1.0, 2 * gpu.sm.warp_schedulers / warps) / gpu.sm.count
+    return max(together, longest * (products + tile.rows * tile.keys / gpu.sm.exp_per_clk)), together
+
+
+def _visits(w: Workload, tile: SparseTile) -> tuple[int, int]:
+    """Visits of a head's row tiles, and those of the longest.
+
+    Of tall tiles they follow from the counts of those half as tall, which are made anyway; the longest of these stands
+    for the longest of those.
+    """
+    half = tile.rows // 2
+    if half % tile.keys:
+        counts = counts_of(w, tile)
+        return int(counts.visits.sum()), int(counts.visits.max())
+    counts = tile_counts(w.mask, w.seq_q, w.seq_kv, half, tile.keys)
+    return counts.visits_in_pairs, int(counts.visits.max())
+
+
+def counts_of(w: Workload, tile: SparseTile) -> TileCounts:
+    """What the row tiles of a head visit."""
+    return tile_counts(w.mask, w.seq_q, w.seq_kv, tile.rows, tile.keys)
+
+
+def launch_order(counts: TileCounts) -> Ints:
+    """Row tiles of a head in launch order: the longest first, alike ones together, neighbours side by side."""
+    return np.lexsort((counts.last_key_tile, counts.full, -counts.visits))
+
+
+def heads_together(w: Workload, gpu: Gpu, counts: TileCounts) -> int:
+    """Heads whose blocks are launched in turn: one, or all where the longest block could be left over at the end.
+
+    Head after head keeps the keys that neighbouring row tiles share in the L2.
+    """
+    heads = w.batch * w.heads_q
+    longest, work = int(counts.visits.max()), int(counts.visits.sum()) * heads
+    return heads if longest * gpu.sm.count > ALONE_TOO_LONG * work else 1

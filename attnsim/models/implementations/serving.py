@@ -1,0 +1,161 @@
+"""What vLLM and SGLang launch for one attention layer: cache write, attention from a paged cache, combine.
+
+The kernel sequences follow the frameworks' FlashAttention back ends and the split rules of
+``csrc/flash_attn/flash_api.cpp``, ``hopper/heuristics.h`` and ``hopper/flash_prepare_scheduler.cu`` of their forks of
+Dao-AILab/flash-attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused import tiles
+from attnsim.models.implementations.fused.building import fa2_combine, flash_schedule, one_query, override
+from attnsim.models.implementations.fused.forward import FlashTile, Splits, flash_forward
+from attnsim.models.implementations.fused.splits import (
+    MAX_SPLITS,
+    cache_write,
+    combine,
+    copy_rows,
+    fa3_combine,
+    fa3_combine_blocks,
+    split_count,
+    store_cache,
+)
+from attnsim.models.implementations.implementation import Shape
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.schedule import Kernel, Schedule
+
+GROUP = 31
+"""Sequences that FA3's scheduler of variable lengths looks at together (``hopper/tile_scheduler.hpp``)."""
+GROUP_CLKS = 1120
+"""Latency of going from one group to the next: two dependent loads and two prefix sums of a warp. Read off decode steps
+of one KV head and 256 or 512 sequences."""
+LARGEST_PREPARED = 992
+"""Sequences up to which the scheduler has its metadata in one piece; beyond, no such latency shows."""
+GRAPH_SPLITS, GRAPH_TOKENS = 32, 512
+"""vLLM's bound on splits in a captured graph (``VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH``), and the tokens of its
+largest graph."""
+
+
+def vllm_fa2(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """VLLM with FlashAttention-2: cache write, then the split-KV kernel that a page table forces.
+
+    The query heads of a group become rows of one tile, and keys are split, for one query without any window, even one
+    that covers the cache: ``mha_varlen_fwd`` asks before it drops such a window.
+    """
+    swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
+    transposed = swapped and w.batch > 1 and w.heads_kv > 1
+    w_main = one_query(w.bounded())
+    tile = override(replace(tiles.fa2_split(w, gpu), pack_gqa=swapped), shape, w_main, gpu)
+    splits = 1
+    if swapped:
+        tiles_launched = w.batch * w.heads_kv * -(-w.group // 64)
+        splits = split_count(tiles_launched, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys))
+    kernels = [cache_write(w, w.batch * min(w.seq_q, w.seq_kv))]
+    if transposed:
+        kernels.append(copy_rows(w, "Q"))
+    kernels.append(flash_forward(w_main, gpu, tile, "flash_fwd_splitkv", Splits(splits)))
+    if splits > 1:
+        kernels.append(fa2_combine(w, splits))
+    if transposed:
+        kernels.append(copy_rows(w, "O"))
+    return flash_schedule(w_main, "vllm_flash_attn", kernels, tile, splits)
+
+
+def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """SGLang on Ampere and Ada: cache write, prepare, FA3's sm_80 path, combine."""
+    w_main = one_query(w)
+    split_tile = tiles.fa3_ampere(w, gpu, split=True)
+    upper, splits = _varlen_splits(w_main, gpu, split_tile)
+    tile = override(split_tile if upper > 1 else tiles.fa3_ampere(w, gpu), shape, w_main, gpu)
+    if upper > 1:
+        tile = replace(tile, persistent=True, max_blocks_per_sm=1)
+    kernels = [
+        *store_cache(w, w.batch * min(w.seq_q, w.seq_kv)),
+        _prepare(w),
+        flash_forward(w_main, gpu, tile, "flash_fwd_sm80", Splits(splits, of_seen=True)),
+    ]
+    if upper > 1:  # as on Hopper, but launched after the main kernel; 3 to 16 splits take as long as if one by one
+        last = combine(w, splits, 8, 256) if splits > 1 else _empty_combine(w)
+        kernels.append(replace(last, launched_early=False))
+    return flash_schedule(w_main, "flash_attention", kernels, tile, splits, of_seen=True)
+
+
+def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: bool) -> Schedule:
+    """Serving with vLLM or SGLang on Hopper: cache write, FA3 on the paged cp.async path with packed GQA, combine."""
+    w_main = w if 64 < w.head_dim <= 128 else one_query(w)
+    base = tiles.fa3_paged(w_main, gpu, vllm=vllm)
+    graph = vllm and w.batch * w.seq_q <= GRAPH_TOKENS
+    upper, splits = _varlen_splits(w_main, gpu, base, GRAPH_SPLITS if graph else MAX_SPLITS)
+    tile = override(base, shape, w_main, gpu)
+    new = w.batch * min(w.seq_q, w.seq_kv)
+    fetch = _fetch_clks(w, gpu, tile, splits)
+    main = flash_forward(w_main, gpu, tile, splits=Splits(splits, of_seen=True), fetch_clks=fetch)
+    if vllm:
+        kernels = [cache_write(w, new), main]
+    else:
+        kernels = [*store_cache(w, new), _prepare(w), replace(main, launched_early=True)]
+    if upper > 1:
+        kernels.append(fa3_combine(w, splits) if splits > 1 else _empty_combine(w))
+    return flash_schedule(w_main, name, kernels, tile, splits, of_seen=True)
+
+
+def encoder_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, split: bool) -> Schedule:
+    """An encoder's `flash_attn_varlen_func` on Hopper: prepare, FA3 without clusters, combine where keys are split."""
+    base = tiles.fa3_varlen(w, gpu)
+    upper, splits = _varlen_splits(w, gpu, base) if split else (1, 1)
+    tile = override(base, shape, w, gpu)
+    main = flash_forward(w, gpu, tile, splits=Splits(splits, of_seen=True))
+    kernels = [_prepare(w), replace(main, launched_early=True)]
+    if upper > 1:
+        kernels.append(fa3_combine(w, splits) if splits > 1 else _empty_combine(w))
+    return flash_schedule(w, name, kernels, tile, splits, of_seen=True)
+
+
+def _fetch_clks(w: Workload, gpu: Gpu, tile: FlashTile, splits: int) -> int:
+    """Latency of finding a tile: of the groups between two tiles of an SM, which are as many apart as there are SMs."""
+    if w.batch > LARGEST_PREPARED:
+        return 0
+    of_sequence = w.heads_kv * -(-w.seq_q * w.group // tile.rows) * splits
+    groups = min(gpu.sm.count / (GROUP * of_sequence), w.batch / GROUP)
+    return round(GROUP_CLKS * groups)
+
+
+def _varlen_splits(w: Workload, gpu: Gpu, tile: FlashTile, bound: int = MAX_SPLITS) -> tuple[int, int]:
+    """FA3's limit on the splits of one sequence alone, and the splits that the lengths of all of them then get.
+
+    The limit counts the keys that a window loads (``get_num_splits``), the second rule those of the whole cache.
+    """
+    rows = -(-w.seq_q * (w.group if tile.pack_gqa else 1) // tile.rows)
+    heads = w.heads_kv if tile.pack_gqa else w.heads_q
+    upper = min(bound, fa3_splits(w, gpu, heads * rows, tile))
+    if upper == 1:
+        return 1, 1
+    key_tiles = -(-w.seq_kv // tile.keys)
+    per_sm = -(-int(1.1 * w.batch * rows * key_tiles * heads) // gpu.sm.count)
+    return upper, min(upper, max(1, -(-key_tiles // max(1, per_sm))))
+
+
+def fa3_splits(w: Workload, gpu: Gpu, blocks: int, tile: FlashTile) -> int:
+    """FA3's split rule for `blocks` tiles: none up to four key tiles, of a window those that it loads."""
+    loaded = w.seq_kv
+    if w.mask.is_windowed and w.mask.left is not None:
+        loaded = min(loaded, w.mask.left + (w.mask.right or 0) + 1 + tile.rows)
+    key_tiles = -(-loaded // tile.keys)
+    return 1 if key_tiles <= 4 else split_count(blocks, gpu.sm.count, key_tiles, eligible_only=False)
+
+
+def _prepare(w: Workload) -> Kernel:
+    """FA3's `prepare_varlen_num_blocks`: one block per 992 sequences."""
+    sizes = [Access("lengths", 8 * w.batch), Access("splits", 4 * w.batch, True)]
+    return streaming("prepare", sizes, elements=w.batch, threads=1024, blocks=-(-w.batch // 992))
+
+
+def _empty_combine(w: Workload) -> Kernel:
+    """The combine kernel when nothing was split: the blocks of its whole grid read their split count and return."""
+    blocks = fa3_combine_blocks(w)
+    kernel = streaming("combine (exits)", [Access("splits", 4 * blocks)], elements=blocks, blocks=blocks)
+    return replace(kernel, launched_early=True)

@@ -1,0 +1,198 @@
+"""The kernels that TensorRT-LLM launches for a context and for a generation step, by GPU, as the replay plays them.
+
+Its attention operator takes Q, K and V packed. A first kernel adds bias, rotates Q and K (RoPE), writes K and V into
+the paged cache and Q into a buffer (``invokeQKVPreprocessing``); the attention kernel follows. Masked multi-head
+attention does all in one. vLLM and SGLang call the same kernels on data-centre Blackwell through FlashInfer, each after
+its own kernel that writes the cache. Tiles and rules: :mod:`attnsim.models.implementations.trtllm_tiles`.
+
+Partial results of split keys are merged by the last block of a sequence or through a cluster's shared memory; here a
+small kernel of its own stands for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations import trtllm_tiles as tiles
+from attnsim.models.implementations.fused.edits import compiled_width, edited, valid_bytes, widened
+from attnsim.models.implementations.fused.fits import check_tile
+from attnsim.models.implementations.fused.forward import FlashTile, Splits, flash_forward, flash_peak_bytes, with_tile
+from attnsim.models.implementations.fused.splits import cache_write, combine, store_cache
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.schedule import Kernel, Schedule, TileOp
+
+PREPARE, PREPROCESS, MAIN, MASKED = "decoder_info", "qkv_preprocessing", "flash_fwd", "masked_attention"
+LOGIT_BYTES = 6
+"""Shared memory of a logit in masked multi-head attention: fp32, and 16 bit for the second product."""
+ROPE_INSTRUCTIONS, BIAS_INSTRUCTIONS = 70, 4
+"""FP32-lane instructions per element of Q, K and V with and without a rotation. Read off context times on H100, B200,
+whose first kernel moves 1.5 and 2 TB/s: 60 to 80 instructions an element (sine and cosine of each position, page
+look-ups), where its bytes alone would pass two to three times as fast. An encoder's takes no longer than its bytes."""
+SHUFFLE_AND_ADD = 5
+"""FP32-lane instructions that a shuffle and an addition take the time of."""
+COMBINE_ROWS, COMBINE_THREADS = 8, 128
+
+Write = Callable[[Workload, int], list[Kernel]]
+Shape = tuple[int, int]
+
+
+def new_tokens(w: Workload) -> int:
+    """Tokens whose K and V are written."""
+    return w.batch * min(w.seq_q, w.seq_kv)
+
+
+def decoder_info(w: Workload) -> Kernel:
+    """``invokeBuildDecoderInfo``: offsets of the sequences, and for every token which sequence it belongs to."""
+    tokens = w.batch * w.seq_q
+    accesses = [Access("lengths", 8 * w.batch), Access("tokens", 8 * tokens, True)]
+    return streaming(PREPARE, accesses, elements=tokens)
+
+
+def qkv_preprocessing(w: Workload) -> Kernel:
+    """Bias, RoPE and cache write: packed Q, K and V in; Q, and K and V in the cache, out."""
+    e, tokens = w.element_bytes, new_tokens(w)
+    q = w.batch * w.seq_q * w.heads_q * w.head_dim * e
+    k, v = (tokens * w.heads_kv * width * e for width in (w.head_dim, w.head_dim_v))
+    names = ("K", "V") if w.passes == "fwd" else ("new K", "new V")
+    out = [Access("Q", q, True), Access(names[0], k, True), Access(names[1], v, True)]
+    size = q + k + v
+    rotated = w.mask.is_causal or w.passes == "decode"
+    per_element = ROPE_INSTRUCTIONS if rotated else BIAS_INSTRUCTIONS
+    return streaming(PREPROCESS, [Access("QKV", size), *out], elements=size // e, fp32_per_element=per_element)
+
+
+def trtllm(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """TensorRT-LLM's own attention operator."""
+    if gpu.features.tcgen05 and tiles.has_gen_kernel(w):
+        before = [decoder_info(w), qkv_preprocessing(w)] if w.passes == "fwd" else [qkv_preprocessing(w)]
+        kernels, tile = _gen(w, gpu, shape)
+        return _schedule(w, "trtllm", [*before, *kernels], tile)
+    if w.passes == "fwd":
+        chosen = _chosen(tiles.context_tile(w, gpu), shape, widened(w), gpu)
+        main = valid_bytes(flash_forward(widened(w), gpu, chosen, lse=False), w)
+        return _schedule(w, "trtllm", [decoder_info(w), qkv_preprocessing(w), main], str(chosen))
+    if tiles.runs_xqa(w, gpu):
+        kernels, text = _xqa(w, gpu, shape)
+        return _schedule(w, "trtllm", [qkv_preprocessing(w), *kernels], text)
+    kernels, text = _masked(w, gpu, shape)
+    return _schedule(w, "trtllm", kernels, text)
+
+
+def through_flashinfer(name: str, write: Write) -> Callable[[Workload, Gpu, Shape | None], Schedule]:
+    """TensorRT-LLM's Blackwell kernels as another framework calls them, after its kernel that writes the cache."""
+
+    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+        kernels, tile = _gen(w, gpu, shape)
+        return _schedule(w, name, [*write(w, new_tokens(w)), *kernels], tile)
+
+    return build
+
+
+vllm_trtllm = through_flashinfer("vllm_trtllm", lambda w, tokens: [cache_write(w, tokens)])
+sglang_trtllm = through_flashinfer("sglang_trtllm", store_cache)
+
+
+def _gen(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], str]:
+    if w.passes == "fwd":
+        tile = _chosen(tiles.gen_context_tile(w), shape, w, gpu)
+        main = flash_forward(w, gpu, tile, MAIN, lse=False)
+        return [replace(main, multicast=tiles.gen_multicast(tile))], str(tile)
+    tile = _chosen(tiles.gen_generation_tile(w), shape, w, gpu)
+    splits = tiles.gen_splits(w, gpu, tile)
+    main = flash_forward(within_window(w, tile.keys), gpu, tile, MAIN, Splits(splits), lse=False)
+    return _merged(w, main, tile, splits)
+
+
+def _chosen(tile: FlashTile, shape: Shape | None, w: Workload, gpu: Gpu) -> FlashTile:
+    chosen = tile if shape is None else with_tile(tile, *shape)
+    check_tile(chosen, w, gpu)
+    return chosen
+
+
+def within_window(w: Workload, step: int) -> Workload:
+    """A generation step without the keys before its window, in whole steps: blocks start behind them."""
+    if w.seq_q == 1 and w.mask.right == 0:
+        w = replace(w, mask=Mask(left=w.mask.left))
+    if w.mask.left is None:
+        return w
+    skipped = max(0, w.seq_kv - w.seq_q - w.mask.left) // step * step
+    return replace(w, seq_kv=w.seq_kv - skipped)
+
+
+def _merged(w: Workload, main: Kernel, tile: FlashTile, splits: int) -> tuple[list[Kernel], str]:
+    """The attention kernel and, where keys are split, what merges its partial results."""
+    if splits == 1:
+        return [main], str(tile)
+    return [main, combine(w, splits, COMBINE_ROWS, COMBINE_THREADS)], f"{tile}, {splits} splits"
+
+
+def _xqa(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], str]:
+    """XQA: the heads of a group against keys that its warps share out."""
+    tile, splits = _chosen(tiles.xqa_tile(w, gpu), shape, widened(w), gpu), tiles.xqa_splits(w, gpu)
+    seen = widened(within_window(w, tiles.XQA_TILE))
+    main = flash_forward(seen, gpu, tile, MAIN, Splits(splits), lse=False)
+    return _merged(w, edited(valid_bytes(main, w), _keys_read_once(tile, w)), tile, splits)
+
+
+def _keys_read_once(tile: FlashTile, w: Workload) -> Callable[[TileOp], TileOp]:
+    """Each warp of XQA multiplies keys of its own: all of them together read a tile once, not each the whole."""
+
+    def edit(op: TileOp) -> TileOp:
+        if op.kind != "mma":
+            return op
+        width = compiled_width(w.head_dim if op.tensor == "S" else w.head_dim_v)
+        return op._replace(smem_bytes=op.smem_bytes - (tile.warps - 1) * tile.keys * width * w.element_bytes)
+
+    return edit
+
+
+def _masked(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], str]:
+    """Masked multi-head attention: products on the FP32 lanes, bias, RoPE and cache write in the same kernel."""
+    if shape is not None:
+        raise InputError("masked multi-head attention has no tile to choose; leave --tile out")
+    chosen = tiles.masked_tile(w, gpu)
+    tile = FlashTile(1, chosen.keys, warps=chosen.threads // 32, loop="staged", registers=64, path="simt")
+    seen = within_window(w, chosen.keys)
+    main = flash_forward(widened(seen), gpu, tile, MASKED, Splits(chosen.splits), lse=False)
+    main = _with_latency(edited(valid_bytes(main, w), _on_fp32_lanes(compiled_width(w.head_dim))))
+    logits = min(-(-seen.seq_kv // chosen.splits) * LOGIT_BYTES, gpu.sm.shared_memory_per_block_bytes)
+    main = replace(main, shared_memory_bytes=logits, buffers=(("logits", logits),))
+    return _merged(w, main, tile, chosen.splits)
+
+
+def _on_fp32_lanes(width: int) -> Callable[[TileOp], TileOp]:
+    """Products as conversions to fp32 and multiply-adds, and the sum of Q K over the lanes that share a key.
+
+    A lane has 8 elements of a key; a shuffle takes four times as long as an addition (CUDA C++ Programming Guide,
+    "Arithmetic Instructions": 32 a clock and SM).
+    """
+    over_lanes = SHUFFLE_AND_ADD * (width // 8).bit_length()
+
+    def edit(op: TileOp) -> TileOp:
+        if op.kind != "mma":
+            return op
+        shared = op.flops // 2 * over_lanes // 8 if op.tensor == "S" else 0
+        return op._replace(kind="vector", flops=0, smem_bytes=0, fp32=op.flops + shared)
+
+    return edit
+
+
+def _with_latency(kernel: Kernel) -> Kernel:
+    """A block's latency beside its turns, the implementation's `extra`: sums over all its threads, page look-ups."""
+    late = TileOp("delay", "extra", clks=1000)
+    segments = tuple(
+        replace(segment, ops=(late, *segment.ops)) if segment.name.startswith("epilogue") else segment
+        for segment in kernel.segments
+    )
+    return replace(kernel, segments=segments)
+
+
+def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: str) -> Schedule:
+    splits = next((k.blocks for k in kernels if k.name == "combine"), 0)
+    algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits else "flash"
+    return Schedule(algorithm, name, tuple(kernels), tile, flash_peak_bytes(w))

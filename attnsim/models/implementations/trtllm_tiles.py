@@ -1,0 +1,159 @@
+"""Which of TensorRT-LLM's attention kernels runs, on which tile, in how many splits.
+
+All from public source at NVIDIA/TensorRT-LLM 1.3 and flashinfer-ai/flashinfer, nothing fitted:
+
+- context before Blackwell: ``cpp/kernels/fmha_v2/setup.py`` (tiles by architecture and head_dim) and
+  ``contextFusedMultiHeadAttention/fmhaRunner.cpp`` (which of them);
+- generation before Blackwell: XQA, ``cpp/kernels/xqa/mha.cu`` (tile), ``decoderXQAImplJIT.cpp`` and
+  ``kernelUtils.cpp`` (when), ``decoderXQAImplCommon.h`` (blocks per sequence); else masked multi-head attention,
+  ``decoderMaskedMultiheadAttentionLaunch.h``;
+- data-centre Blackwell: trtllm-gen, whose kernels are binaries with their tiles in their names, and whose selection is
+  ``flashinfer/trtllm/fmha/fmhaKernels.cuh``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.edits import compiled_width
+from attnsim.models.implementations.fused.forward import FlashTile, padded
+from attnsim.models.question.workload import Workload
+
+XQA_LARGEST_GROUP = 32
+"""Query heads a key head that XQA has kernels for (``supportConfigHMMA``)."""
+XQA_KEYS_PER_BLOCK = 128
+"""``kMinHistoryTokensPerBlock``."""
+XQA_WAVES = 8
+"""``kTargetWaveFactor``."""
+XQA_SUB_SEQUENCES = 6000
+"""``getXqaMaxNumSubSeq``: sequences times splits that the workspace holds."""
+XQA_TILE = 256
+"""Keys that a block's four warps cover in one turn (``ctaTile.x``)."""
+MMHA_THREADS = (256, 512, 1024)
+MMHA_UNROLL = 8
+"""Keys that a group of threads reads in one turn."""
+GEN_KEYS = 256
+"""Keys of one step of a trtllm-gen block, two tiles of 128."""
+
+
+def _width(w: Workload) -> int:
+    return compiled_width(max(w.head_dim, w.head_dim_v))
+
+
+def context_tile(w: Workload, gpu: Gpu) -> FlashTile:
+    """FMHA v2: warp-specialised with TMA on Hopper, else Ampere's loop, "tiled" with 128 keys where that is faster."""
+    d = _width(w)
+    if gpu.features.wgmma:
+        keys = 256 if d <= 64 else 128 if d <= 128 else 64
+        kv_bytes = 2 * w.element_bytes * w.batch * w.heads_q * w.seq_q * w.head_dim
+        balanced = w.mask.is_causal and kv_bytes <= gpu.l2.capacity_bytes
+        return FlashTile(
+            128, keys, warps=8, loop="staged", stages=2, warpgroups=2, extra_threads=128, registers=168, path="wgmma",
+            order="longest_first" if balanced else "ascending", persistent=True, max_blocks_per_sm=1,
+        )  # fmt: skip
+    small = gpu.compute_capability_number in (86, 89, 120)
+    if small and d < 256:
+        return FlashTile(64, 64) if d <= 64 else FlashTile(64, 32)
+    tile = FlashTile(128, 128) if d <= 64 else FlashTile(64, 128)
+    while tile.shared_memory_bytes(d, d, w.element_bytes) > gpu.sm.shared_memory_per_block_bytes:
+        tile = replace(tile, keys=tile.keys // 2)
+    return tile
+
+
+def has_gen_kernel(w: Workload) -> bool:
+    """Whether trtllm-gen has a kernel as TensorRT-LLM calls it; else FMHA v2 or masked attention runs on Blackwell too.
+
+    The encoder's times at head_dim 72 (three times those at 80) and those of more than 32 query heads a key head show
+    where it has none.
+    """
+    widths = w.head_dim % 16 == 0 and w.head_dim_v % 16 == 0
+    return widths and (w.passes == "fwd" or w.group * w.seq_q <= XQA_LARGEST_GROUP)
+
+
+def runs_xqa(w: Workload, gpu: Gpu) -> bool:
+    """Whether a generation step takes XQA: grouped heads, and enough blocks (``mayHavePerfGain``)."""
+    if w.seq_q > 1:
+        return True  # several tokens a sequence: only XQA takes them
+    history = w.seq_kv - 1
+    blocks = w.batch * w.heads_kv * max(1, history // XQA_KEYS_PER_BLOCK)
+    return 1 < w.group <= XQA_LARGEST_GROUP and 4 * blocks >= gpu.sm.count
+
+
+def xqa_tile(w: Workload, gpu: Gpu) -> FlashTile:
+    """XQA: a group's heads in 16 or 32 rows, keys shared out over four warps; two buffers of 64 or 32 KiB of K."""
+    d = _width(w)
+    kept = 64 if gpu.compute_capability_number in (80, 90) else 32  # KiB of K and as much of V
+    keys = min(XQA_TILE, kept * 1024 // (2 * d * w.element_bytes) // 16 * 16)
+    rows = -(-w.group * w.seq_q // 16) * 16
+    return FlashTile(rows, keys, warps=8, loop="staged", stages=2, registers=128, pack_gqa=True)
+
+
+def xqa_splits(w: Workload, gpu: Gpu) -> int:
+    """Blocks a sequence and key head: ``computeMultiBlockCount``, of the whole cache even with a window."""
+    count = (w.seq_kv - 1) // XQA_KEYS_PER_BLOCK
+    count = max(1, min(count, round(math.sqrt(8 * count))))
+    excess = w.batch * w.heads_kv * count / gpu.sm.count / XQA_WAVES
+    if excess > 1:
+        count = max(1, int(count / excess))
+    return max(1, min(count, XQA_SUB_SEQUENCES // w.batch))
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedTile:
+    """A block of masked multi-head attention: one query head on the FP32 lanes, no sharing within a group."""
+
+    threads: int
+    keys: int
+    splits: int
+
+
+def masked_tile(w: Workload, gpu: Gpu) -> MaskedTile:
+    """Threads by how many blocks there are, and splits so that blocks fill the SMs once."""
+    blocks = w.batch * w.heads_q
+    fullest = MMHA_THREADS[-1]
+    wanted = fullest * gpu.sm.count / blocks
+    threads = max(size for size in MMHA_THREADS if size <= max(wanted, MMHA_THREADS[0]))
+    per_key = _width(w) * w.element_bytes // 16  # threads of 16 bytes
+    keys = max(1, threads // per_key) * MMHA_UNROLL
+    return MaskedTile(threads, keys, max(1, min(-(-gpu.sm.count // blocks), -(-w.seq_kv // keys))))
+
+
+def gen_context_tile(w: Workload) -> FlashTile:
+    """trtllm-gen's context kernel: two tiles of 128 rows, at head_dim 256 one, with a softmax warpgroup each."""
+    wide = max(w.head_dim, w.head_dim_v) > 128
+    return FlashTile(
+        128 if wide else 256, 128, warps=8, loop="staged", stages=1 if wide else 2, warpgroups=2, extra_threads=256,
+        registers=128, path="tcgen05", order="longest_first" if w.mask.is_causal else "ascending", persistent=True,
+        max_blocks_per_sm=1,
+    )  # fmt: skip
+
+
+def gen_multicast(tile: FlashTile) -> int:
+    """Blocks that share a read of K and V: two where a block has one tile of rows.
+
+    Read off the times: at head_dim 256 blocks that each read for themselves would ask the L2 for 11 TB/s.
+    """
+    return 2 if tile.rows <= 128 else 1
+
+
+def gen_generation_tile(w: Workload) -> FlashTile:
+    """trtllm-gen's generation kernel: the group's heads in the N of the MMA from 8 on (swapsMmaAb), or 64, 128 rows."""
+    d, heads = padded(max(w.head_dim, w.head_dim_v)), w.group * w.seq_q
+    rows = next((size for size in (8, 16, 32, 64) if heads <= size), 128)
+    kv_tile = 2 * 128 * d * w.element_bytes
+    stages = max(1, min(3, (224 * 1024 - rows * d * w.element_bytes) // kv_tile))  # of 227 KiB
+    return FlashTile(
+        rows, 128, warps=8, loop="staged", stages=stages, extra_threads=128, registers=128, path="tcgen05",
+        pack_gqa=True, persistent=True, max_blocks_per_sm=1,
+    )  # fmt: skip
+
+
+def gen_splits(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
+    """Blocks a sequence: as many as SMs are left, each with at least two steps of keys in its window."""
+    reach = w.seq_kv
+    if w.mask.left is not None and w.mask.left + 1 < w.seq_kv:
+        reach = min(w.seq_kv, w.mask.left + GEN_KEYS)
+    blocks = w.batch * w.heads_kv * -(-w.group * w.seq_q // tile.rows)
+    return min(-(-reach // (2 * GEN_KEYS)), max(1, gpu.sm.count // blocks))

@@ -1,0 +1,1 @@
+"""Shapes of language models, and the layers that attention stands in."""

@@ -1,0 +1,241 @@
+"""Parts of sparse masks that are made of whole blocks of positions x keys: BigBird's, and lists of blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.models.errors import InputError
+from attnsim.models.mask.patterns import Bools, Ints, Spans, Tiles, check_counts, expand, looks
+
+COMPARED_CELLS = 40
+"""Most cells of a pattern that a tile may cut and still be compared by content."""
+
+COMPARED_DRAWS = 32
+"""Most random blocks of a row that are compared one by one; more are looked up in a table of all blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWindow:
+    """Blocks of keys at most `reach` before or after the position's own.
+
+    BigBird's sliding window as its kernels block it (Zaheer et al., arXiv 2007.14062, appendix D).
+    """
+
+    reach: int
+    block: int
+
+    def __post_init__(self) -> None:
+        check_counts("block window", block=self.block)
+        if self.reach < 0:
+            raise InputError(f"mask: block window reach is {self.reach}; allowed: 0 or more blocks to each side")
+
+    def _member(self, row_block: Ints, key_block: Ints) -> Bools:
+        return np.asarray(np.abs(key_block - row_block) <= self.reach)
+
+    def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
+        """Whether the blocks are near enough."""
+        return self._member(positions // self.block, keys // self.block)
+
+    def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
+        """One interval a row tile."""
+        first, last = (p // self.block for p in (tiles.first_position(row_tile), tiles.last_position(row_tile)))
+        return row_tile, (first - self.reach) * self.block, (last + self.reach + 1) * self.block
+
+    def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
+        """By the blocks that a tile cuts."""
+        return _look(self._member, self.block, row_tile, key_tile, tiles)
+
+    def __str__(self) -> str:
+        return f"block window {self.reach}x{self.block}"
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """`count` different blocks of keys, of `block` tokens each, for every block of as many positions.
+
+    BigBird's random attention (Zaheer et al., arXiv 2007.14062, section 2). The blocks are drawn from all key blocks
+    by Floyd's sampling without replacement (Bentley and Floyd, CACM 30(9), 1987), each draw a hash of (seed, row
+    block, number of the draw) and nothing else: two rounds of SplitMix64's mixing function (Steele, Lea, Flood,
+    OOPSLA 2014, figure 15), scaled to the range by the upper 32 bits. The same seed and length give the same blocks on
+    every machine and with every version of NumPy.
+    """
+
+    count: int
+    block: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_counts("random", count=self.count, block=self.block)
+        if not 0 <= self.seed < 1 << 32:
+            raise InputError(f"mask: random seed is {self.seed}; allowed: 0 to {(1 << 32) - 1}")
+
+    def draws(self, row_block: Ints, seq_kv: int) -> Ints:
+        """Key blocks of each row block, shape ``[len(row_block), min(count, key blocks)]``."""
+        blocks = -(-seq_kv // self.block)
+        count = min(self.count, blocks)
+        drawn = np.empty((len(row_block), count), dtype=np.int64)
+        table = _Table(len(row_block), blocks) if count > COMPARED_DRAWS else None
+        for number in range(count):
+            last = blocks - count + number
+            upper = _hashed(self.seed, row_block, number) >> np.uint64(32)
+            drawn[:, number] = upper * np.uint64(last + 1) >> np.uint64(32)
+            draw = drawn[:, number]
+            taken = table.has(draw) if table else (drawn[:, :number] == draw[:, None]).any(axis=1)
+            draw[taken] = last
+            if table:
+                table.add(draw)
+        return drawn
+
+    def _draws_around(self, row_block: Ints, seq_kv: int) -> tuple[int, Ints]:
+        """The lowest of some row blocks, and the draws of all from that to the highest."""
+        lowest, highest = (int(row_block.min()), int(row_block.max())) if row_block.size else (0, -1)
+        return lowest, _draws(self, lowest, highest + 1, seq_kv)
+
+    def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
+        """Whether the key's block was drawn for the position's block."""
+        return self._member_at(seq_kv)(positions // self.block, keys // self.block)
+
+    def _member_at(self, seq_kv: int) -> Callable[[Ints, Ints], Bools]:
+        def member(row_block: Ints, key_block: Ints) -> Bools:
+            lowest, drawn = self._draws_around(row_block, seq_kv)
+            if drawn.shape[1] > COMPARED_DRAWS:
+                table = _Table(len(drawn), max(int(drawn.max(initial=0)), int(key_block.max(initial=0))) + 1)
+                for draw in drawn.T:
+                    table.add(draw)
+                return np.asarray(table.seen[row_block - lowest, key_block])
+            seen = np.zeros(np.broadcast_shapes(row_block.shape, key_block.shape), dtype=np.bool_)
+            for draw in drawn.T:
+                seen |= draw[row_block - lowest] == key_block
+            return seen
+
+        return member
+
+    def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
+        """One interval for each drawn block of each row block that a row tile cuts."""
+        entry, row_block = _row_blocks(row_tile, self.block, tiles)
+        lowest, drawn = self._draws_around(row_block, tiles.seq_kv)
+        drawn = drawn[row_block - lowest]
+        start = drawn.reshape(-1) * self.block
+        return np.repeat(row_tile[entry], drawn.shape[1]), start, start + self.block
+
+    def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
+        """By the blocks that a tile cuts."""
+        return _look(self._member_at(tiles.seq_kv), self.block, row_tile, key_tile, tiles)
+
+    def __str__(self) -> str:
+        return f"random {self.count}x{self.block} seed {self.seed}"
+
+
+@lru_cache(maxsize=4)
+def _draws(part: Random, first: int, stop: int, seq_kv: int) -> Ints:
+    """The draws of a range of row blocks, which are asked for again and again while its tiles are looked at."""
+    return part.draws(np.arange(first, stop), seq_kv)
+
+
+class _Table:
+    """The blocks drawn for each row, to be looked up where they are many."""
+
+    def __init__(self, rows: int, blocks: int) -> None:
+        self.row, self.seen = np.arange(rows), np.zeros((rows, blocks), dtype=np.bool_)
+
+    def has(self, block: Ints) -> Bools:
+        """Whether each row has its block."""
+        return np.asarray(self.seen[self.row, block])
+
+    def add(self, block: Ints) -> None:
+        """Give each row one more."""
+        self.seen[self.row, block] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A list of blocks: pairs (row block, key block) of `block` positions x `block` keys, in any order."""
+
+    block: int
+    pairs: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        check_counts("blocks", block=self.block)
+        if not self.pairs or any(index < 0 for pair in self.pairs for index in pair):
+            raise InputError("mask: blocks needs pairs ROW:KEY of block numbers from 0 on; write blocks 64 0:0 1:0 1:1")
+        object.__setattr__(self, "pairs", tuple(sorted(set(self.pairs))))
+
+    def _member(self, row_block: Ints, key_block: Ints) -> Bools:
+        row, key = (np.array(column, dtype=np.int64) for column in zip(*self.pairs, strict=True))
+        width = max(int(key.max()), int(key_block.max(initial=0))) + 1
+        return np.isin(row_block * width + key_block, row * width + key)
+
+    def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
+        """Whether the pair's block is in the list."""
+        return self._member(positions // self.block, keys // self.block)
+
+    def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
+        """One interval for each listed block of each row block that a row tile cuts."""
+        row, key = (np.array(column, dtype=np.int64) for column in zip(*self.pairs, strict=True))
+        entry, row_block = _row_blocks(row_tile, self.block, tiles)
+        begin, end = np.searchsorted(row, row_block, side="left"), np.searchsorted(row, row_block, side="right")
+        which, number = expand(end - begin)
+        start = key[begin[which] + number] * self.block
+        return row_tile[entry[which]], start, start + self.block
+
+    def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
+        """By the blocks that a tile cuts."""
+        return _look(self._member, self.block, row_tile, key_tile, tiles)
+
+    def __str__(self) -> str:
+        return f"blocks {self.block} {' '.join(f'{row}:{key}' for row, key in self.pairs)}"
+
+
+def _hashed(seed: int, row_block: Ints, draw: int) -> NDArray[np.uint64]:
+    counter = (row_block.astype(np.uint64) << np.uint64(16)) + np.uint64(draw)
+    return _mixed(_mixed(counter) ^ np.uint64(seed * 0x9E3779B97F4A7C15 % (1 << 64)))
+
+
+def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64: the golden gamma, then the finaliser of MurmurHash3 with Stafford's constants (variant 13)."""
+    z = z + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _row_blocks(row_tile: Ints, block: int, tiles: Tiles) -> tuple[Ints, Ints]:
+    """(Entry of `row_tile`, row block) for every row block that a row tile cuts."""
+    begin, end = tiles.first_position(row_tile) // block, tiles.last_position(row_tile) // block
+    entry, number = expand(end - begin + 1)
+    return entry, begin[entry] + number
+
+
+def _look(member: Callable[[Ints, Ints], Bools], block: int, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
+    """Looks of tiles in a pattern of whole blocks, where `member` says which (row block, key block) are seen.
+
+    Tiles are alike when they lie alike against the blocks and the blocks that they cut are seen alike. Where they cut
+    more blocks than fit a number, the tile's own number stands for it and every tile is looked at by itself.
+    """
+    first, start = tiles.first_position(row_tile), key_tile * tiles.keys
+    row_phase, key_phase = first % block, start % block
+    down = _most_cut(tiles.rows, tiles.seq_kv - tiles.seq_q, block)
+    across = _most_cut(tiles.keys, 0, block)
+    compared = down * across <= COMPARED_CELLS and block**2 << down * across < 1 << 62
+    content = row_phase * block + key_phase
+    none, every = np.ones(first.shape, dtype=np.bool_), np.ones(first.shape, dtype=np.bool_)
+    for i in range(down):
+        for j in range(across):
+            cut = (row_phase + tiles.rows > i * block) & (key_phase + tiles.keys > j * block)
+            seen = cut & member(first // block + i, start // block + j)
+            none &= ~seen
+            every &= seen | ~cut
+            content = content * 2 + seen if compared else content
+    return looks(none, every, content if compared else row_tile * tiles.key_tiles + key_tile)
+
+
+def _most_cut(size: int, offset: int, block: int) -> int:
+    """Most blocks that an interval of `size`, beginning at a multiple of `size` plus `offset`, can cut."""
+    step = math.gcd(size, block)
+    return -(-(size + block - step + offset % step) // block)

@@ -1,0 +1,257 @@
+"""Which keys a query may see, and what that means for a tile of queries x keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from attnsim.models.errors import InputError
+from attnsim.models.mask.text import parse, written
+
+if TYPE_CHECKING:
+    from attnsim.models.mask.patterns import Bools, Ints, Part
+
+# Patterns come with NumPy and are imported where they are needed: tables of bands load without it.
+
+
+class Visibility(Enum):
+    """How much of a tile a mask lets through."""
+
+    NONE = "none"
+    PARTIAL = "partial"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """A diagonal band, and within it a union of patterns.
+
+    Query ``i`` sees key ``j`` when ``-left <= j - (i + seq_kv - seq_q) <= right`` and, where there are parts, when any
+    of them sees the pair. The offset aligns the last query with the last key (bottom-right alignment, as FlashAttention
+    and PyTorch's ``is_causal`` with a cache do).
+
+    Full, causal and sliding-window attention are bands, and so is every intersection of them. ``&`` intersects with a
+    band, ``|`` unites; what would need patterns intersected with patterns is refused. A single window is always kept
+    as a band.
+
+    Parameters
+    ----------
+    left : int or None
+        Keys visible before the diagonal; None is all of them.
+    right : int or None
+        Keys visible after the diagonal; None is all of them.
+    parts : tuple of Part
+        Patterns of :mod:`attnsim.models.mask.patterns` and :mod:`attnsim.models.mask.block_patterns`; none is all of
+        the band.
+    """
+
+    left: int | None = None
+    right: int | None = None
+    parts: tuple[Part, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, reach in (("left", self.left), ("right", self.right)):
+            if reach is not None and reach < 0:
+                raise InputError(f"mask: {name} is {reach}; allowed: 0 or more, or none for no limit")
+        if self.parts:
+            self._simplify()
+
+    def _simplify(self) -> None:
+        """Drop repeated parts, and what a band can say as well."""
+        from attnsim.models.mask.patterns import Window
+
+        parts = tuple(dict.fromkeys(self.parts))
+        if any(part == Window(None, None) for part in parts):
+            parts = ()
+        if len(parts) == 1 and isinstance(parts[0], Window):
+            object.__setattr__(self, "left", _tighter(self.left, parts[0].left))
+            object.__setattr__(self, "right", _tighter(self.right, parts[0].right))
+            parts = ()
+        object.__setattr__(self, "parts", parts)
+
+    @classmethod
+    def full(cls) -> Mask:
+        """Every query sees every key."""
+        return cls()
+
+    @classmethod
+    def causal(cls) -> Mask:
+        """Query ``i`` sees keys up to ``i + seq_kv - seq_q``."""
+        return cls(right=0)
+
+    @classmethod
+    def sliding_window(cls, window: int, causal: bool = True) -> Mask:
+        """`window` keys to the left, the diagonal one included; without `causal` as many to the right."""
+        if window < 1:
+            raise InputError(f"window is {window}; allowed: 1 or more keys, the query's own included")
+        return cls(left=window - 1, right=0 if causal else window - 1)
+
+    @classmethod
+    def longformer(cls, window: int = 512, global_tokens: int = 16, dilation: int = 1, causal: bool = False) -> Mask:
+        """Half of `window` keys to each side, `dilation` apart, and global tokens at the beginning.
+
+        Beltagy et al., arXiv 2004.05150, section 3.1; the window of 512 is that of its pre-trained models (section 5).
+        """
+        from attnsim.models.mask.patterns import Dilated, Global, Window
+
+        half = window // 2
+        near: Part = Window(half, half) if dilation == 1 else Dilated(half + 1, dilation)
+        return cls(right=0 if causal else None, parts=(near, Global.first(global_tokens)))
+
+    @classmethod
+    def bigbird(
+        cls, block: int = 64, window_blocks: int = 3, global_blocks: int = 2, random_blocks: int = 3, seed: int = 0
+    ) -> Mask:
+        """Window, global and random blocks.
+
+        Zaheer et al., arXiv 2007.14062, section 2, blocked as in appendix D; the defaults are BigBird-ITC-base's
+        (table 8): block 64, 3 window blocks, 2 global blocks, 3 random blocks.
+        """
+        from attnsim.models.mask.block_patterns import BlockWindow, Random
+        from attnsim.models.mask.patterns import Global
+
+        near = BlockWindow(window_blocks // 2, block)
+        return cls(parts=(near, Global.first(global_blocks * block), Random(random_blocks, block, seed)))
+
+    @classmethod
+    def sparse_transformer(cls, stride: int = 128) -> Mask:
+        """Causal: the last `stride` keys and every key a multiple of `stride` back (both heads merged).
+
+        Child et al., arXiv 1904.10509, section 4.3, "strided attention"; stride 128 is section 5.4's for images.
+        """
+        from attnsim.models.mask.patterns import Strided, Window
+
+        return cls(right=0, parts=(Window(stride - 1, stride - 1), Strided(stride)))
+
+    @classmethod
+    def blocks(cls, block: int, pairs: tuple[tuple[int, int], ...]) -> Mask:
+        """Only the listed blocks (row block, key block) of `block` x `block`."""
+        from attnsim.models.mask.block_patterns import Blocks
+
+        return cls(parts=(Blocks(block, pairs),))
+
+    @classmethod
+    def parse(cls, text: str) -> Mask:
+        """A mask from its text form, such as ``causal, window 512, global 16, random 3x64 seed 1``.
+
+        ``causal``, ``left N`` and ``right N`` narrow the band; every other item adds a part to the union. The grammar
+        is in :mod:`attnsim.models.mask.text`, and ``Mask.parse(str(mask)) == mask``.
+
+        Raises
+        ------
+        InputError
+            Quoting the item that is not understood, and the forms that are.
+        """
+        return cls(*parse(text))
+
+    def __and__(self, other: Mask) -> Mask:
+        if self.parts and other.parts and set(self.parts) != set(other.parts):
+            raise InputError(f"mask: ({self}) & ({other}) intersects patterns; a pattern can be cut by a band only")
+        band = _tighter(self.left, other.left), _tighter(self.right, other.right)
+        return Mask(*band, self.parts or other.parts)
+
+    def __or__(self, other: Mask) -> Mask:
+        bands = {(mask.left, mask.right) for mask in (self, other)}
+        if len(bands) == 1:
+            return Mask(self.left, self.right, self.parts + other.parts if self.parts and other.parts else ())
+        from attnsim.models.mask.patterns import Window
+
+        united: list[Part] = []
+        for mask in (self, other):
+            if mask.is_band:
+                united.append(Window(mask.left, mask.right))
+            elif (mask.left, mask.right) == (None, None):
+                united += mask.parts
+            else:
+                raise InputError(
+                    f"mask: ({self}) | ({other}) needs a band around some parts only; unite patterns, then &"
+                )
+        return Mask(parts=tuple(united))
+
+    @property
+    def is_band(self) -> bool:
+        """Whether the mask is a diagonal band and nothing else, as dense kernels play."""
+        return not self.parts
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no query sees past its own position."""
+        return self.right == 0
+
+    @property
+    def is_windowed(self) -> bool:
+        """Whether keys far to the left are hidden by the band."""
+        return self.left is not None
+
+    def within(self, seq_q: int, seq_kv: int) -> Mask:
+        """The same mask without limits that these lengths never reach, as FlashAttention's entry points drop them."""
+        left = None if self.left is not None and self.left >= seq_kv - 1 else self.left
+        right = None if self.right is not None and self.right >= seq_q - 1 and seq_q > 1 else self.right
+        return Mask(left, right, self.parts)
+
+    def seen(self, rows: Ints, keys: Ints, seq_q: int, seq_kv: int) -> Bools:
+        """The definition, element by element: `rows` and `keys` are broadcast against each other."""
+        import numpy as np
+
+        from attnsim.models.mask.patterns import Window
+
+        positions = rows + (seq_kv - seq_q)
+        seen = Window(self.left, self.right).seen(positions, keys, seq_kv)
+        if self.parts:
+            union = np.zeros(seen.shape, dtype=np.bool_)
+            for part in self.parts:
+                union |= part.seen(positions, keys, seq_kv)
+            seen &= union
+        return seen
+
+    def columns(self, first_row: int, last_row: int, seq_q: int, seq_kv: int) -> tuple[int, int]:
+        """Half-open interval of keys in which rows `first_row` to `last_row` (inclusive) see: that of the band."""
+        shift = seq_kv - seq_q
+        low = 0 if self.left is None else max(0, first_row + shift - self.left)
+        high = seq_kv if self.right is None else min(seq_kv, last_row + shift + self.right + 1)
+        return (low, high) if high > low else (0, 0)
+
+    def tile(self, rows: tuple[int, int], keys: tuple[int, int], seq_q: int, seq_kv: int) -> Visibility:
+        """Visibility of the tile of half-open ranges `rows` x `keys`."""
+        if self.parts:
+            import numpy as np
+
+            seen = self.seen(np.arange(*rows)[:, None], np.arange(*keys)[None, :], seq_q, seq_kv)
+            return Visibility.FULL if seen.all() else Visibility.PARTIAL if seen.any() else Visibility.NONE
+        shift = seq_kv - seq_q
+        nearest = keys[0] - (rows[1] - 1 + shift)
+        farthest = keys[1] - 1 - (rows[0] + shift)
+        if (self.right is not None and nearest > self.right) or (self.left is not None and farthest < -self.left):
+            return Visibility.NONE
+        inside_right = self.right is None or farthest <= self.right
+        inside_left = self.left is None or nearest >= -self.left
+        return Visibility.FULL if inside_right and inside_left else Visibility.PARTIAL
+
+    def visible_pairs(self, seq_q: int, seq_kv: int) -> int:
+        """Number of (query, key) pairs that survive the mask, without building the matrix."""
+        if self.parts:
+            from attnsim.models.mask.tile_counts import KEYS, ROWS, tile_counts  # which asks the mask for its tiles
+
+            return tile_counts(self, seq_q, seq_kv, ROWS, KEYS).pairs
+        shift = seq_kv - seq_q
+        upper = seq_q * seq_kv if self.right is None else _clipped_sum(shift + self.right + 1, seq_q, seq_kv)
+        lower = 0 if self.left is None else _clipped_sum(shift - self.left, seq_q, seq_kv)
+        return upper - lower
+
+    def __str__(self) -> str:
+        return written(self.left, self.right, self.parts)
+
+
+def _tighter(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def _clipped_sum(offset: int, rows: int, limit: int) -> int:
+    """Sum over i in [0, rows) of clip(i + offset, 0, limit)."""
+    first = min(max(-offset, 0), rows)  # rows before this one contribute nothing
+    full = min(max(limit - offset, first), rows)  # rows from this one on contribute `limit`
+    rising = full - first
+    return rising * (first + offset) + rising * (rising - 1) // 2 + (rows - full) * limit

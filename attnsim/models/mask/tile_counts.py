@@ -1,0 +1,231 @@
+"""How many tiles of each kind a mask has, and how many pairs: in time that grows with N and not with N x N.
+
+Tiles of a band, a window, a dilation or a stride depend on their distance from the diagonal only. Those of one
+diagonal are all alike, so one of each is examined and sums over diagonals give every row and column. Only tiles that
+other parts touch, and the shorter ones at the ends, are looked at one by one and take the place of what the diagonals
+say of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from attnsim.models.errors import InputError
+from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.patterns import DIAGONAL, Bools, Ints, Spans, Tiles, Window
+from attnsim.models.mask.tile_looks import EMPTY, FULL, BitMasks, TilePatterns, in_chunks
+
+ROWS, KEYS = 64, 64
+"""Tile on which pairs are counted: one of the kernel's, so that the count is made once."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TileCounts:
+    """What the row tiles of a head visit.
+
+    Parameters
+    ----------
+    tiles : Tiles
+    full, partial : ndarray, one entry a row tile
+        Key tiles seen whole by all rows, and the others.
+    shared : ndarray, one entry a row tile
+        Visits to key tiles that the row tile before visits too.
+    last_key_tile : ndarray of bool
+        Whether the visits include the last key tile, where that is shorter.
+    patterns : int
+        Different bit masks among the partial tiles.
+    pairs : int
+        Visible (query, key) pairs.
+    touched_keys : int
+        Keys in tiles that any row tile visits.
+    """
+
+    tiles: Tiles
+    full: Ints
+    partial: Ints
+    shared: Ints
+    last_key_tile: Bools
+    patterns: int
+    pairs: int
+    touched_keys: int
+
+    @property
+    def visits(self) -> Ints:
+        """Key tiles visited by each row tile."""
+        return self.full + self.partial
+
+    @property
+    def fresh(self) -> int:
+        """Visits to key tiles that the row tile before does not visit: reads that have no neighbour to share with."""
+        return int(self.visits.sum() - self.shared.sum())
+
+    @property
+    def visits_in_pairs(self) -> int:
+        """Visits of row tiles twice as tall: what both of two of these visit counts once."""
+        return int(self.visits.sum() - self.shared[1::2].sum())
+
+
+@lru_cache(maxsize=64)
+def tile_counts(mask: Mask, seq_q: int, seq_kv: int, rows: int, keys: int) -> TileCounts:
+    """Count the tiles of a mask.
+
+    Raises
+    ------
+    InputError
+        When the rows of the tile are no multiple of its keys.
+    """
+    if rows % keys:
+        raise InputError(f"tiles of {rows} x {keys} cannot be counted; the rows must be a multiple of the keys")
+    tiles = Tiles(rows, keys, seq_q, seq_kv)
+    return _Count(mask, tiles).result()
+
+
+class _Diagonals:
+    """Tiles of the parts that depend on the distance, by diagonal ``key_tile - row_tile * (rows / keys)``.
+
+    Diagonal ``d`` is at index ``d + base``; all its tiles are taken to be whole.
+    """
+
+    def __init__(self, mask: Mask, tiles: Tiles, bit_masks: BitMasks) -> None:
+        self.tiles, self.step = tiles, tiles.rows // tiles.keys
+        self.base = (tiles.row_tiles - 1) * self.step
+        number = np.arange(self.base + tiles.key_tiles) - self.base
+        first = np.maximum(0, -(number // self.step))
+        last = np.minimum(tiles.row_tiles - 1, (tiles.key_tiles - 1 - number) // self.step)
+        self.length = np.maximum(0, last - first + 1)
+        parts = tuple(part for part in mask.parts if isinstance(part, DIAGONAL))
+        if mask.parts and not parts:
+            self.pattern = np.full(len(number), EMPTY, dtype=np.int64)
+        else:
+            # One tile longer, so that none of these is the last and shorter.
+            longer = Tiles(tiles.rows, tiles.keys, tiles.seq_q + tiles.rows, tiles.seq_kv + tiles.rows)
+            alone = TilePatterns(Mask(mask.left, mask.right, parts), longer, bit_masks)
+            self.pattern = alone.of(first, number + first * self.step)
+        outside = np.zeros(self.step, dtype=np.bool_)
+        self._visited = np.concatenate([outside, self.pattern != EMPTY, outside])
+
+    def of(self, row_tile: Ints, key_tile: Ints) -> Ints:
+        """Patterns of tiles."""
+        return np.asarray(self.pattern[key_tile - row_tile * self.step + self.base])
+
+    def visited(self, row_tile: Ints, key_tile: Ints) -> Bools:
+        """Whether tiles are visited, also of a row tile before the first and one after the last."""
+        return np.asarray(self._visited[key_tile - row_tile * self.step + (self.base + self.step)])
+
+    def by_row(self, chosen: Bools) -> Ints:
+        """How many of the tiles of each row lie on chosen diagonals."""
+        sums = np.concatenate([[0], np.cumsum(chosen)])
+        begin, end = sums[self.base :: -self.step], sums[self.base + self.tiles.key_tiles :: -self.step]
+        return np.asarray(end[: len(begin)] - begin)
+
+    def shared(self) -> Ints:
+        """Visits of each row to key tiles that the row before visits too, as if the first had one before it."""
+        return self.by_row(self._visited[self.step : -self.step] & self._visited[2 * self.step :])
+
+    def touches(self) -> Ints:
+        """How many row tiles visit each key tile."""
+        size = self.step + self.base + self.tiles.key_tiles
+        padded = np.zeros(-(-size // self.step) * self.step, dtype=np.int64)
+        padded[:size] = self._visited[:size]
+        sums = padded.reshape(-1, self.step).cumsum(axis=0).reshape(-1)
+        return np.asarray(sums[self.base + self.step : size] - sums[: self.tiles.key_tiles])
+
+    def uses(self) -> Ints:
+        """How many tiles have each bit mask."""
+        partial = self.pattern >= 0
+        return np.bincount(self.pattern[partial], self.length[partial]).astype(np.int64)
+
+
+class _Count:
+    """The counts of one mask, the diagonals' corrected tile by tile."""
+
+    def __init__(self, mask: Mask, tiles: Tiles) -> None:
+        self.mask, self.tiles = mask, tiles
+        self.others = [part for part in mask.parts if not isinstance(part, DIAGONAL)]
+        self.short_rows, self.short_keys = -tiles.seq_q % tiles.rows, -tiles.seq_kv % tiles.keys
+        self.bit_masks = BitMasks(tiles)
+        self.patterns = TilePatterns(mask, tiles, self.bit_masks)
+        self.diagonals = _Diagonals(mask, tiles, self.bit_masks)
+        self.full = self.diagonals.by_row(self.diagonals.pattern == FULL)
+        self.partial = self.diagonals.by_row(self.diagonals.pattern >= 0)
+        self.shared = np.append(self.diagonals.shared(), 0)  # one for the row after the last
+        self.touches = self.diagonals.touches()
+        self.uses = self.diagonals.uses()
+        self.last_key_tile = np.zeros(tiles.row_tiles, dtype=np.bool_)
+        self.last_gains = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        if self.others or self.short_rows or self.short_keys:
+            self._correct()
+
+    def _special(self, row_tile: Ints) -> list[Spans]:
+        """Spans of the parts that are not diagonal, and the shorter tiles at the ends."""
+        tiles = self.tiles
+        spans = [part.spans(row_tile, tiles) for part in self.others]
+        ends = np.full_like(row_tile, tiles.seq_kv)
+        if self.short_keys:
+            spans.append((row_tile, ends // tiles.keys * tiles.keys, ends))
+        if self.short_rows:
+            last = row_tile == tiles.row_tiles - 1
+            spans.append((row_tile[last], np.zeros_like(row_tile[last]), ends[last]))
+        return spans
+
+    def _correct(self) -> None:
+        """Put what each special tile is in the place of what its diagonal says."""
+        last_key_tile = self.tiles.key_tiles - 1
+        for _, row_tile, key_tile in in_chunks(self.tiles, Window(self.mask.left, self.mask.right), self._special):
+            true, said = self.patterns.of(row_tile, key_tile), self.diagonals.of(row_tile, key_tile)
+            if self.short_keys:
+                self.last_key_tile[row_tile[(key_tile == last_key_tile) & (true != EMPTY)]] = True
+            wrong = np.flatnonzero(true != said)
+            self._put(row_tile[wrong], key_tile[wrong], true[wrong], said[wrong])
+
+    def _put(self, row_tile: Ints, key_tile: Ints, true: Ints, said: Ints) -> None:
+        """Count tiles as what they are, and no longer as what diagonals say."""
+        np.add.at(self.full, row_tile, _gain(true == FULL, said == FULL))
+        np.add.at(self.partial, row_tile, _gain(true >= 0, said >= 0))
+        uses = _gain(*(np.bincount(one[one >= 0], minlength=len(self.bit_masks)) for one in (true, said)))
+        uses[: len(self.uses)] += self.uses
+        self.uses = uses
+        visits = _gain(true != EMPTY, said != EMPTY)
+        np.add.at(self.touches, key_tile, visits)
+        self._put_shared(row_tile, key_tile, visits)
+
+    def _put_shared(self, row_tile: Ints, key_tile: Ints, gain: Ints) -> None:
+        """The same for visits that the row tile before makes too.
+
+        Of two tiles, one above the other, that diagonals visit `d` and `d'` times and that gain `g` and `g'`, shared is
+        ``(d + g) (d' + g')``: ``d d'``, each gain times what diagonals say above and below it, and ``g g'``.
+        """
+        for row, beside in ((row_tile, row_tile - 1), (row_tile + 1, row_tile + 1)):
+            np.add.at(self.shared, row, gain * self.diagonals.visited(beside, key_tile))
+        width = self.tiles.key_tiles
+        number = row_tile * width + (width - 1 - key_tile)
+        known, gains = (np.concatenate(both) for both in zip(self.last_gains, (number, gain), strict=True))
+        above = np.searchsorted(known, number - width)
+        np.add.at(self.shared, row_tile, gain * np.where(known[above] == number - width, gains[above], 0))
+        last = row_tile == row_tile[-1:]
+        self.last_gains = number[last], gain[last]
+
+    def result(self) -> TileCounts:
+        """The counts, and the totals that follow from them."""
+        tiles = self.tiles
+        pairs = int(self.full.sum()) * tiles.rows * tiles.keys - int(self.full[-1]) * self.short_rows * tiles.keys
+        pairs += int(self.uses @ self.bit_masks.pairs())
+        touched = self.touches > 0
+        self.shared[0] = 0
+        return TileCounts(
+            tiles,
+            self.full,
+            self.partial,
+            self.shared[:-1],
+            self.last_key_tile,
+            int((self.uses > 0).sum()),
+            pairs,
+            int(touched.sum()) * tiles.keys - int(touched[-1]) * self.short_keys,
+        )
+
+
+def _gain(true: Ints | Bools, said: Ints | Bools) -> Ints:
+    return np.asarray(np.subtract(true, said, dtype=np.int64))

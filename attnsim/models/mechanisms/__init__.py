@@ -1,0 +1,58 @@
+"""Every attention mechanism, one record each; commands, documents and tests iterate over them.
+
+A record says what is computed and who runs it; how it is run is built by the implementations
+(:mod:`attnsim.models.implementations.choose`), which are found by name.
+"""
+
+from attnsim.models.errors import InputError
+from attnsim.models.mechanisms.dense import DENSE
+from attnsim.models.mechanisms.latent import MLA
+from attnsim.models.mechanisms.linear import LINEAR
+from attnsim.models.mechanisms.mechanism import Algorithm
+from attnsim.models.mechanisms.sharing import SHARING
+from attnsim.models.mechanisms.sparse import SPARSE
+from attnsim.models.mechanisms.variants import VARIANTS
+
+MECHANISMS: dict[str, Algorithm] = {item.name: item for item in (*DENSE, *VARIANTS, *SPARSE, *LINEAR, *SHARING, *MLA)}
+"""All of them, by name."""
+
+ALGORITHMS: dict[str, Algorithm] = {name: item for name, item in MECHANISMS.items() if item.selectable}
+"""Those that a question can ask for."""
+
+LARGEST_NUMBER = 1 << 14
+"""Most random features or projected keys that can be asked for."""
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """The record that a question can ask for; of ``NAME@N`` that with N random features or projected keys.
+
+    Raises
+    ------
+    KeyError
+        When there is none of that name.
+    InputError
+        When it has no number to choose.
+    """
+    base, at, number = name.strip().lower().partition("@")
+    record = ALGORITHMS[base]
+    if not at:
+        return record
+    if record.sized is None:
+        able = ", ".join(f"{one}@N" for one, item in ALGORITHMS.items() if item.sized)
+        raise InputError(f"algorithm {base} has no number to choose, {name!r} gives one; those that have: {able}")
+    return record.sized(sizing(number, name))
+
+
+def sizing(number: str, name: str) -> int:
+    """The N of ``NAME@N``.
+
+    Raises
+    ------
+    InputError
+    """
+    if not (number.isascii() and number.isdigit() and len(number) <= 9 and 1 <= int(number) <= LARGEST_NUMBER):
+        raise InputError(f"{name!r} has {number!r} after the @; allowed: a whole number from 1 to {LARGEST_NUMBER}")
+    return int(number)
+
+
+__all__ = ["ALGORITHMS", "LARGEST_NUMBER", "MECHANISMS", "Algorithm", "find_algorithm", "sizing"]

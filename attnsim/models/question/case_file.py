@@ -1,0 +1,191 @@
+"""Case tables as files: CSV or Parquet, read whole and written all or nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.figure import nearest
+from attnsim.models.question.case_row import EMPTY, NUMBER, Case, parse_row, shown_cell
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# fmt: off
+COLUMNS = (
+    "source", "gpu", "implementation", "algorithm", "pass", "dtype", "batch", "heads_q", "heads_kv",
+    "seq_q", "seq_kv", "head_dim", "head_dim_v", "causal", "window", "cache", "time_s", "notes",
+)
+# fmt: on
+"""The columns of every published table, in order."""
+
+OPTIONAL_COLUMNS = ("version", "launch", "clock_mhz", "page_size", "options")
+REQUIRED_COLUMNS = ("gpu", "batch", "heads_q", "seq_q", "head_dim")
+MAX_FILE_BYTES = 256 << 20
+_PARQUET_SUFFIXES = (".parquet", ".pq")
+
+
+def read_table(path: str | Path) -> pd.DataFrame:
+    """Read a case table, keeping every row, the order, and columns the format does not know.
+
+    Parameters
+    ----------
+    path : str or Path
+        A CSV file (UTF-8, commas, a header line) or a Parquet file, told apart by content.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Cells as strings for CSV ("" where empty), as stored for Parquet.
+
+    Raises
+    ------
+    InputError
+        One line, when the file as a whole cannot be a case table. Bad cells are left to `parse_row`.
+    """
+    path = Path(path)
+    content = _content(path)
+    frame = _from_parquet(path, content) if content.startswith(b"PAR1") else _from_csv(path, content)
+    columns = list(frame.columns)
+    repeated = sorted({name for name in columns if columns.count(name) > 1})
+    if repeated:
+        raise InputError(f"{path}: column {shown_cell(repeated[0])} appears more than once; keep one")
+    missing = [name for name in REQUIRED_COLUMNS if name not in columns]
+    if missing:
+        given = [name for name in columns if name not in (*COLUMNS, *OPTIONAL_COLUMNS)]
+        hints = [f"{name} ({nearest(name, given)})" if given else name for name in missing]
+        raise InputError(
+            f"{path}: no column {', '.join(hints)}; the first line must name at least {', '.join(REQUIRED_COLUMNS)}"
+        )
+    return frame
+
+
+def _content(path: Path) -> bytes:
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give a CSV or Parquet file")
+    try:
+        with path.open("rb") as handle:
+            content = handle.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; give a CSV or Parquet file") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise InputError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB; split it into several tables")
+    if not content.strip():
+        raise InputError(f"{path} is empty; a case table starts with a line of column names")
+    return content
+
+
+def _from_parquet(path: Path, content: bytes) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        frame = pd.read_parquet(io.BytesIO(content), engine="pyarrow")
+    except ImportError:
+        raise InputError(
+            f'{path} is Parquet, which needs pyarrow: pip install "attnsim[datasets]", or save it as CSV'
+        ) from None
+    except Exception as error:  # pyarrow's own hierarchy, which cannot be named without importing it
+        raise InputError(f"{path} is not a readable Parquet file: {_first_line(error)}") from None
+    frame.columns = pd.Index([str(name) for name in frame.columns])
+    return frame.reset_index(drop=frame.index.names == [None])
+
+
+def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise InputError(f"{path} is not a CSV file in UTF-8; save the table as CSV with commas, or as Parquet")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[list[str]] = []
+    header: list[str] = []
+    try:
+        for cells in reader:
+            if not header:
+                header = [name.strip() for name in cells]
+                while header and not header[-1]:  # a spreadsheet's trailing commas
+                    header.pop()
+            elif cells:
+                if any(cell.strip() for cell in cells[len(header) :]):
+                    raise InputError(
+                        f"{path}, line {reader.line_num}: {len(cells)} cells under {len(header)} column "
+                        "names; put quotes around a cell that contains a comma"
+                    )
+                rows.append((cells + [""] * (len(header) - len(cells)))[: len(header)])
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}: not CSV: {error}") from None
+    if len(header) == 1 and (mark := next((mark for mark in ";\t|" if mark in header[0]), "")):
+        raise InputError(f"{path} is separated by {mark!r}; save it as CSV with commas")
+    if header and all(NUMBER.fullmatch(name) or name.casefold() in EMPTY for name in header):
+        raise InputError(f"{path}: the first line holds numbers; it must hold column names")
+    return pd.DataFrame(rows, columns=pd.Index(header), dtype=str)
+
+
+def read_cases(path: str | Path) -> list[Case]:
+    """The cases of a table, every row one.
+
+    Raises
+    ------
+    InputError
+        Naming the first line that is not a case.
+    """
+    cases = []
+    for line, row in enumerate(read_table(path).to_dict("records"), start=2):
+        try:
+            cases.append(parse_row({str(name): cell for name, cell in row.items()}))
+        except InputError as error:
+            raise InputError(f"{path}, line {line}: {error}") from None
+    return cases
+
+
+def write_table(frame: pd.DataFrame, path: str | Path) -> None:
+    """Write a table as CSV or Parquet, by the file name's ending, all or nothing.
+
+    The rows go to a new file in the same folder that then takes the name, so a reader or an interruption
+    never sees half a table.
+
+    Raises
+    ------
+    InputError
+        When the ending is unknown or the file cannot be written.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".csv", *_PARQUET_SUFFIXES):
+        raise InputError(f"{path}: end the name with .csv or .parquet, which choose the format")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give a file name")
+    target = path.resolve()  # through a link, so that the link stays
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        try:
+            if path.suffix.lower() == ".csv":
+                with temporary.open("x", encoding="utf-8", newline="") as text:
+                    frame.to_csv(text, index=False, lineterminator="\n")
+            else:
+                with temporary.open("xb") as binary:
+                    frame.to_parquet(binary, index=False, engine="pyarrow")
+            if target.exists():
+                shutil.copymode(target, temporary)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except ImportError:
+        raise InputError(f'{path}: Parquet needs pyarrow: pip install "attnsim[datasets]", or name a .csv') from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+    except (TypeError, ValueError) as error:  # a column of mixed types, which Parquet cannot hold
+        raise InputError(f"{path} cannot be written: {_first_line(error)}; write CSV instead") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

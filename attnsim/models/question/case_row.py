@@ -1,0 +1,219 @@
+"""One row of a case table: a question or a measurement, checked cell by cell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from attnsim.models.errors import InputError
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent, Workload
+
+CACHES = ("cold", "warm")
+LAUNCHES = ("stream", "graph", "kernel")
+
+EMPTY = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>", "nat"})
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+_DTYPE_ALIASES = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8"}
+_NEEDED = "every row needs it"
+
+_T = TypeVar("_T", int, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row of a case table with its defaults filled in; ``assumed`` says which."""
+
+    gpu: str
+    implementation: str | None
+    algorithm: str
+    passes: str
+    dtype: str
+    batch: int
+    heads_q: int
+    heads_kv: int
+    seq_q: int
+    seq_kv: int
+    head_dim: int
+    head_dim_v: int
+    causal: bool
+    window: int | None
+    cache: str
+    launch: str | None
+    version: str | None
+    clock_mhz: float | None
+    page_size: int | None
+    options: Mapping[str, str] = field(hash=False)
+    time_s: float | None
+    source: str
+    assumed: tuple[str, ...]
+
+
+def parse_row(row: Mapping[str, object]) -> Case:
+    """Read one row of a case table.
+
+    Spreadsheet spellings are accepted (``32.0``, ``TRUE``, blanks around a cell, ``NaN`` for empty), and
+    columns the format does not know are ignored. Whether the GPU, the algorithm and the implementation exist
+    is for those who look them up.
+
+    Parameters
+    ----------
+    row : mapping of str to object
+        Column name to cell, as strings or as the types of a Parquet file.
+
+    Returns
+    -------
+    Case
+        Where a cell is empty: ``heads_kv``, ``seq_kv`` and ``head_dim_v`` as the query's, pass fwd, dtype
+        bf16, algorithm flash, causal 0, cache warm; each is noted in ``assumed``.
+
+    Raises
+    ------
+    InputError
+        One line naming every bad cell: the column, what was given, what is allowed.
+    """
+    cells = _Cells(row)
+    gpu = cells.text("gpu", needed=_NEEDED)
+    batch = cells.count("batch", LARGEST["batch"], needed=_NEEDED)
+    heads_q = cells.count("heads_q", LARGEST["heads_q"], needed=_NEEDED)
+    seq_q = cells.count("seq_q", LARGEST["seq_q"], needed=_NEEDED)
+    head_dim = cells.count("head_dim", LARGEST["head_dim"], needed=_NEEDED)
+    passes = cells.choice("pass", PASSES) or cells.assume("pass", "fwd")
+    seq_kv = cells.count(
+        "seq_kv",
+        LARGEST["seq_kv"],
+        needed="a decode row needs the keys in its cache" if passes == "decode" else "",
+    )
+    causal = cells.flag("causal")
+    case = Case(
+        gpu=(gpu or "").lower(),
+        implementation=cells.text("implementation"),
+        algorithm=(cells.text("algorithm") or cells.assume("algorithm", "flash")).lower(),
+        passes=passes,
+        dtype=cells.choice("dtype", tuple(DTYPE_BYTES), _DTYPE_ALIASES) or cells.assume("dtype", "bf16"),
+        batch=batch or 0,
+        heads_q=heads_q or 0,
+        heads_kv=cells.count("heads_kv", LARGEST["heads_q"]) or cells.assume("heads_kv", heads_q or 0),
+        seq_q=seq_q or 0,
+        seq_kv=seq_kv or cells.assume("seq_kv", seq_q or 0),
+        head_dim=head_dim or 0,
+        head_dim_v=cells.count("head_dim_v", LARGEST["head_dim"]) or cells.assume("head_dim_v", head_dim or 0),
+        causal=bool(cells.assume("causal", 0)) if causal is None else causal,
+        window=cells.count("window", LARGEST["seq_kv"]),
+        cache=cells.choice("cache", CACHES) or cells.assume("cache", "warm"),
+        launch=cells.choice("launch", LAUNCHES),
+        version=cells.text("version"),
+        clock_mhz=cells.number("clock_mhz", "MHz"),
+        page_size=cells.count("page_size", LARGEST["seq_kv"]),
+        options=cells.pairs("options"),
+        time_s=cells.number("time_s", "seconds"),
+        source=cells.text("source") or "",
+        assumed=tuple(cells.assumed),
+    )
+    if cells.problems:
+        raise InputError("; ".join(cells.problems))
+    return case
+
+
+class _Cells:
+    """The cells of one row as they are read, with what was wrong and what was assumed."""
+
+    def __init__(self, row: Mapping[str, object]) -> None:
+        self.row = row
+        self.problems: list[str] = []
+        self.assumed: list[str] = []
+
+    def assume(self, column: str, value: _T) -> _T:
+        self.assumed.append(f"{column} empty, taken as {value}")
+        return value
+
+    def text(self, column: str, needed: str = "") -> str | None:
+        """The stripped cell, or None if it is empty: a problem where `needed` says why."""
+        text = str(self.row.get(column, "")).strip()
+        if text.casefold() not in EMPTY:
+            return text
+        if needed:
+            self.problems.append(f"{column} is empty; {needed}")
+        return None
+
+    def count(self, column: str, largest: int, needed: str = "") -> int | None:
+        text = self.text(column, needed)
+        if text is None:
+            return None
+        value = float(text) if NUMBER.fullmatch(text) else 0.0
+        if 1 <= value <= largest and value.is_integer():
+            return int(value)
+        self._bad(column, text, f"a whole number from 1 to {largest}")
+        return None
+
+    def number(self, column: str, unit: str) -> float | None:
+        text = self.text(column)
+        if text is None:
+            return None
+        value = float(text) if NUMBER.fullmatch(text) else 0.0
+        if 0 < value < float("inf"):
+            return value
+        self._bad(column, text, f"a number of {unit} above 0, or empty")
+        return None
+
+    def flag(self, column: str) -> bool | None:
+        text = self.text(column)
+        if text is None:
+            return None
+        if text.casefold() not in _FLAGS:
+            self._bad(column, text, "1, 0, true, false or empty")
+        return _FLAGS.get(text.casefold())
+
+    def choice(self, column: str, allowed: tuple[str, ...], aliases: Mapping[str, str] | None = None) -> str | None:
+        text = self.text(column)
+        if text is None:
+            return None
+        name = text.lower()
+        name = (aliases or {}).get(name, name)
+        if name in allowed:
+            return name
+        self._bad(column, text, ", ".join(allowed))
+        return None
+
+    def pairs(self, column: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for part in (self.text(column) or "").split(";"):
+            key, equals, value = (piece.strip() for piece in part.partition("="))
+            if key and equals and key not in found:
+                found[key] = value
+            elif part.strip():
+                self._bad(column, part, "key=value;key=value with each key once")
+        return found
+
+    def _bad(self, column: str, given: str, allowed: str) -> None:
+        self.problems.append(f"{column} is {shown_cell(given)}; allowed: {allowed}")
+
+
+def workload_of(case: Case) -> Workload:
+    """The workload of a case; the row's window and causal flag become its mask."""
+    mask = Mask.causal() if case.causal else Mask.full()
+    if case.window is not None:
+        mask = mask & Mask.sliding_window(case.window, case.causal)
+    return Workload(
+        batch=case.batch,
+        heads_q=case.heads_q,
+        seq_q=case.seq_q,
+        head_dim=case.head_dim,
+        heads_kv=case.heads_kv,
+        seq_kv=case.seq_kv,
+        head_dim_v=case.head_dim_v,
+        dtype=case.dtype,
+        passes=case.passes,
+        mask=mask,
+        dropout=float(case.options.get("dropout") or 0) > 0,
+        latent=Latent.parse(case.options["latent"]) if case.options.get("latent") else None,
+    )
+
+
+def shown_cell(given: str) -> str:
+    """How a message quotes a cell: short, in quotes."""
+    text = repr(given)
+    return text if len(text) <= 60 else f"{text[:56]}...'"

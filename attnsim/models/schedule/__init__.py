@@ -1,0 +1,1 @@
+"""How a kernel is written down: tile operations in loops, tensors, resources."""

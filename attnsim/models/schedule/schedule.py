@@ -1,0 +1,322 @@
+"""The tile program of a kernel: what one thread block does, and which blocks there are in which order.
+
+A :class:`Schedule` is a sequence of :class:`Kernel`. The blocks of a kernel all run the same loop nest (a tuple of
+:class:`Segment`) and differ only in how often they run each segment, so a kernel of a million blocks is one small
+matrix of repeat counts. Three readers share it: :mod:`attnsim.models.closed_forms.cost` sums it,
+:mod:`attnsim.simulator` plays it, and the CUDA kernels are launched with the same tile and grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = Literal["load", "wait", "store", "mma", "mma_async", "mma_wait", "vector", "delay", "prefetch"]
+Path = Literal["mma_sync", "wgmma", "tcgen05", "simt"]
+
+
+class TileOp(NamedTuple):
+    """One operation on a tile, with what it asks of each unit of the SM.
+
+    Parameters
+    ----------
+    kind : str
+        ``load`` starts an asynchronous copy from global memory and ``wait`` blocks until the oldest such copy of the
+        same tensor has landed; ``store`` writes global memory and goes on; ``mma`` multiplies and waits,
+        ``mma_async`` issues and ``mma_wait`` waits for the oldest one issued; ``vector`` is work on registers
+        (softmax, rescaling, masks); ``delay`` is a fixed latency; ``prefetch`` lets a persistent block start the
+        leading loads of its next tile.
+    tensor : str
+        The tensor moved or waited for; the output's name for an MMA.
+    bytes : int
+        Requested from or sent to global memory.
+    flops : int
+        Tensor-core FLOPs executed, padding included.
+    smem_bytes : int
+        Shared-memory traffic of the operands.
+    scores : int
+        Elements of S or P that pass through the softmax.
+    exps : int
+        Exponentials.
+    fp32 : int
+        FP32-lane instructions apart from the per-score ones.
+    int32 : int
+        Integer instructions, scaled by the implementation's `extra` number.
+    clks : int
+        Latency of a ``delay``.
+    share : float
+        Part of the latency that a ``delay`` names: an epilogue stores valid rows only.
+    """
+
+    kind: Kind
+    tensor: str = ""
+    bytes: int = 0
+    flops: int = 0
+    smem_bytes: int = 0
+    scores: int = 0
+    exps: int = 0
+    fp32: int = 0
+    int32: int = 0
+    clks: int = 0
+    share: float = 1.0
+
+
+AMOUNTS = TileOp._fields[2:10]
+"""Fields of an operation that can be summed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of the loop nest that is always run as a whole.
+
+    Copies from and to global memory are issued once per block, by the last warpgroup to arrive; every other
+    operation is run by each warpgroup on its own rows.
+    """
+
+    name: str
+    ops: tuple[TileOp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorUse:
+    """How the blocks of a kernel share a tensor: what the L2 cache has to hold for re-reads to hit.
+
+    Parameters
+    ----------
+    tensor : str
+        Name, the same in all kernels of a schedule.
+    piece_bytes : int
+        Bytes that a set of blocks reads in common (the K of one head).
+    pieces : int
+        How many such pieces there are; ``piece_bytes * pieces`` is the compulsory traffic.
+    sharers : float
+        Blocks, consecutive in launch order, that touch each piece.
+    passes_per_block : float
+        Times a block goes over its piece (FlashAttention-1 re-reads Q once per block of keys).
+    written : bool
+        Whether the tensor is an output.
+    in_place : bool
+        Of a tensor that the kernel both reads and writes: whether it reads what was there before, rather than what it
+        has written itself.
+    """
+
+    tensor: str
+    piece_bytes: int
+    pieces: int
+    sharers: float = 1.0
+    passes_per_block: float = 1.0
+    written: bool = False
+    in_place: bool = False
+
+    @property
+    def unique_bytes(self) -> int:
+        """Compulsory traffic: every byte once."""
+        return self.piece_bytes * self.pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A run of thread blocks: block classes in launch order, the whole of it `times` over."""
+
+    classes: NDArray[np.int64]
+    times: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One kernel launch.
+
+    Parameters
+    ----------
+    name : str
+        What a profiler would show, in short.
+    threads, registers_per_thread, shared_memory_bytes : int
+        Resources of a block; they decide how many are resident on an SM.
+    segments : tuple of Segment
+        The loop nest, in program order.
+    repeats : ndarray of int, shape [classes, outer, segments]
+        How often a block of each class runs each segment in each turn of its outer loop (of one turn in all but
+        FlashAttention-1).
+    launches : tuple of Launch
+        Blocks in launch order.
+    uses : tuple of TensorUse
+        Sharing of the tensors, for the L2 model.
+    warpgroups : int
+        Groups of warps that run the loop nest side by side on rows of their own.
+    path : str
+        Instruction path of the tensor work.
+    max_blocks_per_sm : int or None
+        A bound from ``__launch_bounds__`` or from a persistent grid.
+    persistent : bool
+        Whether resident blocks fetch tiles from a queue; the launch is then one wave.
+    buffers : tuple of (str, int)
+        Shared-memory buffers and their bytes, for messages and printing.
+    dtype : str
+        Tensor-core input format.
+    slowed_by_extra : bool
+        Whether the implementation's `extra` number divides the tensor rate of this kernel (backward kernels, whose
+        GEMMs the forward's efficiency does not describe).
+    multicast : int
+        Blocks of a cluster that share one read of K and V from the L2.
+    step : str
+        What one turn of the inner loop is called.
+    launched_early : bool
+        Whether it is launched while the kernel before it drains (programmatic dependent launch), so that no launch is
+        waited for.
+    """
+
+    name: str
+    threads: int
+    registers_per_thread: int
+    shared_memory_bytes: int
+    segments: tuple[Segment, ...]
+    repeats: NDArray[np.int64]
+    launches: tuple[Launch, ...]
+    uses: tuple[TensorUse, ...]
+    warpgroups: int = 1
+    path: Path = "simt"
+    max_blocks_per_sm: int | None = None
+    persistent: bool = False
+    buffers: tuple[tuple[str, int], ...] = ()
+    dtype: str = "bf16"
+    multicast: int = 1
+    slowed_by_extra: bool = False
+    step: str = "step"
+    launched_early: bool = False
+
+    @cached_property
+    def class_counts(self) -> NDArray[np.int64]:
+        """Number of blocks of each class."""
+        counts = np.zeros(len(self.repeats), dtype=np.int64)
+        for launch in self.launches:
+            counts += np.bincount(launch.classes, minlength=len(counts)) * launch.times
+        return counts
+
+    @property
+    def blocks(self) -> int:
+        """Number of thread blocks (or, persistent, of work tiles)."""
+        return sum(len(launch.classes) * launch.times for launch in self.launches)
+
+    @cached_property
+    def turns(self) -> NDArray[np.int64]:
+        """How often a block of each class runs each segment in all, shape ``[classes, segments]``."""
+        return np.asarray(self.repeats.sum(axis=1))
+
+    @cached_property
+    def executions(self) -> NDArray[np.int64]:
+        """How often each segment runs over the whole grid, shape ``[segments]``."""
+        return np.asarray(self.class_counts @ self.turns, dtype=np.int64)
+
+    def total(self, quantity: str) -> int:
+        """Sum of one of the `AMOUNTS` over the whole grid (copies once a block, the rest per warpgroup)."""
+        return self._totals[quantity]
+
+    @cached_property
+    def _totals(self) -> dict[str, int]:
+        sums = [0] * len(AMOUNTS)
+        for n, segment in zip(self.executions.tolist(), self.segments, strict=True):
+            for op in segment.ops:
+                times = n if op.bytes else n * self.warpgroups
+                for index, amount in enumerate(op[2:10]):
+                    if amount:
+                        sums[index] += times * amount
+        return dict(zip(AMOUNTS, sums, strict=True))
+
+    def requested(self) -> Mapping[tuple[str, str], int]:
+        """Bytes requested of global memory by ("load" or "store", tensor)."""
+        return self._requested
+
+    @cached_property
+    def _requested(self) -> dict[tuple[str, str], int]:
+        out: dict[tuple[str, str], int] = {}
+        for n, segment in zip(self.executions.tolist(), self.segments, strict=True):
+            for op in segment.ops:
+                if op.bytes and n:
+                    key = (op.kind, op.tensor)
+                    out[key] = out.get(key, 0) + n * op.bytes
+        return out
+
+    def runs(self, block_class: int) -> list[tuple[int, int]]:
+        """The (segment index, repeats) that a block of a class goes through, in order, empty ones left out."""
+        return [(segment, int(n)) for turn in self.repeats[block_class] for segment, n in enumerate(turn) if n > 0]
+
+    def stream(self, block_class: int) -> Iterator[TileOp]:
+        """The operations of one block of a class, in program order."""
+        for segment, n in self.runs(block_class):
+            for _ in range(n):
+                yield from self.segments[segment].ops
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """The kernels that answer a workload, as one implementation launches them.
+
+    Parameters
+    ----------
+    algorithm, implementation : str
+        Names in the registries.
+    kernels : tuple of Kernel
+        In launch order.
+    tile : str
+        The tile in words, ``128 x 64, 4 warps``.
+    peak_memory_bytes : int
+        Inputs, outputs and scratch that are alive together.
+    notes : tuple of str
+        Assumptions a reader has to know.
+    """
+
+    algorithm: str
+    implementation: str
+    kernels: tuple[Kernel, ...]
+    tile: str
+    peak_memory_bytes: int
+    notes: tuple[str, ...] = ()
+
+    def total(self, quantity: str) -> int:
+        """Sum of one of the `AMOUNTS` over all kernels."""
+        return sum(kernel.total(quantity) for kernel in self.kernels)
+
+    def requested(self) -> dict[tuple[str, str, str], int]:
+        """Bytes requested of global memory by (kernel, "load" or "store", tensor)."""
+        return {(kernel.name, *key): n for kernel in self.kernels for key, n in kernel.requested().items()}
+
+    def __str__(self) -> str:
+        lines = [f"{self.algorithm} as {self.implementation} runs it, tile {self.tile}"]
+        for kernel in self.kernels:
+            lines += ["", *_loop_nest(kernel)]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+def _loop_nest(kernel: Kernel) -> Iterator[str]:
+    longest = int(np.argmax(kernel.repeats.sum(axis=(1, 2))))
+    yield (
+        f"kernel {kernel.name}: {kernel.blocks:,} blocks of {kernel.threads} threads, "
+        f"{kernel.shared_memory_bytes / 1024:g} KiB shared memory, {kernel.registers_per_thread} registers a thread"
+    )
+    turns = kernel.repeats.shape[1]
+    indent = "  "
+    if turns > 1:
+        yield f"  for outer in range({turns}):"
+        indent = "    "
+    for segment, n in zip(kernel.segments, kernel.repeats[longest, turns // 2], strict=True):
+        if n == 0:
+            continue
+        yield f"{indent}{segment.name}:" if n == 1 else f"{indent}for {segment.name} in range({n}):"
+        for op in segment.ops:
+            yield f"{indent}  {describe(op)}"
+
+
+def describe(op: TileOp) -> str:
+    """One line for a reader: the kind, the tensor and the amounts that are not zero."""
+    amounts = [
+        f"{name} {amount:,}"
+        for name, amount in op._asdict().items()
+        if name not in ("kind", "tensor") and amount != TileOp._field_defaults[name]
+    ]
+    return " ".join(part for part in (op.kind, op.tensor, *amounts) if part)

@@ -1,0 +1,261 @@
+"""Figures that papers state, set beside what the replay counts: bytes from real passes, times from calibrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from attnsim.models.calibrations.calibration import choose
+from attnsim.models.closed_forms.cost import cost_of
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.simulator.replay import Replay, replay
+
+PAPER = "FlashAttention, arXiv 2205.14135"
+GPT2_GPU = "a100-sxm4-40gb"
+"""The paper says A100; its appendix tables name the 40 GB card, so that one is taken."""
+
+GPT2_PUBLISHED = {"naive": (40.3e9, 41.7e-3), "flash-1": (4.4e9, 7.3e-3)}
+"""HBM bytes and time of GPT-2 medium attention, forward and backward (FlashAttention, arXiv 2205.14135, figure 2)."""
+
+GPT2_FORMS = (
+    ("naive", "naive_fused_epilogue", "mask as the GEMM's C operand"),
+    ("naive", "pytorch_eager", "mask in a pass of its own"),
+    ("flash-1", "flash_attn_v1", ""),
+)
+GPT2 = Workload(64, 16, 1024, 64, dtype="fp16", passes="fwd+bwd")
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """A speedup over standard attention that a paper states.
+
+    Parameters
+    ----------
+    claim, source, setting : str
+        What is stated, where, and what is known of how it was measured.
+    gpu : str
+    low, high : float
+        The stated range, both ends the same where it is one figure.
+    workload : Workload
+        Without mask and dropout.
+    lengths : tuple of int
+        Sequence lengths that it is stated for.
+    """
+
+    claim: str
+    source: str
+    setting: str
+    gpu: str
+    low: float
+    high: float
+    workload: Workload
+    lengths: tuple[int, ...]
+
+
+_BERT = Workload(8, 12, 512, 64, dtype="fp16", passes="fwd+bwd")
+SPEEDUPS = (
+    Speedup(
+        "2 to 4x from 128 to 4,096 tokens",
+        "appendix E.5; Dao-AILab/flash-attention v0.1 README",
+        "fwd+bwd, batch 8, 12 heads, head_dim 64",
+        GPT2_GPU,
+        2.0,
+        4.0,
+        _BERT,
+        (128, 256, 512, 1024, 2048, 4096),
+    ),
+    Speedup(
+        "2.5 to 4.5x",
+        "appendix E.5; Dao-AILab/flash-attention v0.1 README",
+        "fwd+bwd, batch 12, 12 heads, head_dim 64",
+        "rtx-3090",
+        2.5,
+        4.5,
+        replace(_BERT, batch=12),
+        (512, 1024, 2048),
+    ),
+    Speedup(
+        "2.5 to 4.5x forward",
+        "appendix E.5; Dao-AILab/flash-attention v0.1 README",
+        "fwd, batch 12, 12 heads, head_dim 64",
+        "t4",
+        2.5,
+        4.5,
+        replace(_BERT, batch=12, passes="fwd"),
+        (512, 1024),
+    ),
+    Speedup(
+        "5.7x, GPT-2 medium (41.7 over 7.3 ms)",
+        "figure 2",
+        "fwd+bwd, batch 64, 16 heads, head_dim 64; mask and dropout not stated",
+        GPT2_GPU,
+        5.7,
+        5.7,
+        GPT2,
+        (1024,),
+    ),
+    Speedup(
+        "up to 7.6x, GPT-2",
+        "figure 1, right",
+        "one kernel against five (matmul, mask, softmax, dropout, matmul): the forward pass; the shape is not stated, "
+        "GPT-2 medium's is taken",
+        GPT2_GPU,
+        7.6,
+        7.6,
+        replace(GPT2, passes="fwd"),
+        (1024,),
+    ),
+)
+"""What the first FlashAttention paper states, with the setting of each."""
+
+
+def gpt2_medium() -> list[dict[str, Any]]:
+    """GPT-2 medium attention, forward + backward: batch 64, 16 heads, 1,024 tokens, head_dim 64, fp16.
+
+    The paper leaves open whether the figure is causal, has dropout, and how the mask is applied. Taken: causal, dropout
+    on, the mask added inside the first GEMM (as its C operand), so that it costs no pass over the N x N matrix. The
+    other readings stand beside it.
+
+    Returns
+    -------
+    list of dict
+        ``algorithm, implementation, mask, note, assumed, hbm_bytes, published_bytes, bytes_ratio, time_s,
+        published_s, time_ratio``.
+    """
+    gpu = load_gpu(GPT2_GPU)
+    out = []
+    for algorithm, name, note in GPT2_FORMS:
+        for mask in (Mask.causal(), Mask.full()):
+            seen = _replayed(replace(GPT2, mask=mask, dropout=algorithm == "naive"), gpu, name)
+            moved = seen.hbm_read_bytes + seen.hbm_write_bytes
+            bytes_stated, time_stated = GPT2_PUBLISHED[algorithm]
+            out.append(
+                {
+                    "algorithm": algorithm,
+                    "implementation": name,
+                    "mask": str(mask),
+                    "note": note,
+                    "assumed": mask.is_causal and name != "pytorch_eager",
+                    "hbm_bytes": moved,
+                    "published_bytes": bytes_stated,
+                    "bytes_ratio": moved / bytes_stated,
+                    "time_s": seen.time_s,
+                    "published_s": time_stated,
+                    "time_ratio": seen.time_s / time_stated,
+                }
+            )
+    return out
+
+
+def speedups() -> list[dict[str, Any]]:
+    """FlashAttention-1 over standard attention (PyTorch, a pass an operation) where its paper states a speedup.
+
+    Papers' figures are with or without mask and dropout, often unsaid: the plain call and the causal one with dropout
+    stand side by side.
+
+    Returns
+    -------
+    list of dict
+        ``claim, source, setting, gpu, seq, low, high``, and ``full, causal`` (speedups, dropout with causal) with
+        ``full_error, causal_error``: 0 inside the stated range, else the share by which it is missed.
+    """
+    out = []
+    for item in SPEEDUPS:
+        gpu = load_gpu(item.gpu)
+        for seq in item.lengths:
+            plain = replace(item.workload, seq_q=seq, seq_kv=seq)
+            row: dict[str, Any] = {
+                "claim": item.claim,
+                "source": f"{PAPER}, {item.source}",
+                "setting": item.setting,
+                "gpu": item.gpu,
+                "seq": seq,
+                "low": item.low,
+                "high": item.high,
+            }
+            for name, w in (("full", plain), ("causal", replace(plain, mask=Mask.causal(), dropout=True))):
+                row[name] = _replayed(w, gpu, "pytorch_eager").time_s / _replayed(w, gpu, "flash_attn_v1").time_s
+                row[f"{name}_error"] = _outside(row[name], item.low, item.high)
+            out.append(row)
+    return out
+
+
+def counts() -> list[dict[str, Any]]:
+    """Figures that follow from shapes and datasheets alone: clocks of the units by head_dim, size of the scores.
+
+    Returns
+    -------
+    list of dict
+        ``claim, source, stated, ours, error``.
+    """
+    return [
+        {**row, "error": row["ours"] / row["stated"] - 1}
+        for row in (*_unit_clocks(), *_score_bytes(), *_backward_flops())
+    ]
+
+
+def _unit_clocks() -> Iterator[dict[str, Any]]:
+    """Tensor-core clocks over exponential-unit clocks of the forward: 4 d FLOPs and one exponential a score."""
+    source = "FlashAttention-3, arXiv 2407.08608, section 3.1 (3.9 T exp/s beside 989 TFLOP/s); datasheets"
+    for gpu_id, name, head_dim, stated in (
+        ("h100-sxm5-80gb", "flash_attn_v3", 64, 1.0),
+        ("h100-sxm5-80gb", "flash_attn_v3", 128, 2.0),
+        ("b200-sxm-180gb", "flash_attn_v4", 64, 0.5),
+        ("b200-sxm-180gb", "flash_attn_v4", 128, 1.0),
+    ):
+        gpu = load_gpu(gpu_id)
+        schedule = IMPLEMENTATIONS[name].build(Workload(1, 1, 4096, head_dim), gpu, None)
+        tensor = schedule.total("flops") / gpu.tensor_flops_per_clk("bf16")
+        exponentials = schedule.total("scores") / gpu.sm.exp_per_clk
+        yield {
+            "claim": f"{gpu_id}, head_dim {head_dim}: tensor over exponential clocks of a tile",
+            "source": source,
+            "stated": stated,
+            "ours": tensor / exponentials,
+        }
+
+
+def _score_bytes() -> Iterator[dict[str, Any]]:
+    gpu = load_gpu("a100-sxm4-80gb")
+    for heads, stated in ((1, 256 << 20), (32, 8 << 30)):
+        w = Workload(1, heads, 8192, 64, dtype="fp32")
+        form = cost_of(w, IMPLEMENTATIONS["pytorch"].build(w, gpu, None))
+        yield {
+            "claim": f"S of {heads} head{'s' if heads > 1 else ''}, 8,192 tokens, fp32: bytes",
+            "source": "N^2 elements of 4 bytes a head",
+            "stated": float(stated),
+            "ours": float(form.requested_bytes["S = Q K^T", "store", "S"]),
+        }
+
+
+def _backward_flops() -> Iterator[dict[str, Any]]:
+    gpu = load_gpu("a100-sxm4-80gb")
+    forward = Workload(1, 1, 4096, 128)
+    flops = [
+        IMPLEMENTATIONS["flash_attn_v2"].build(w, gpu, None).total("flops")
+        for w in (forward, forward.with_passes("bwd"))
+    ]
+    yield {
+        "claim": "FLOPs of the backward over the forward, five GEMMs over two",
+        "source": "FlashAttention-2, arXiv 2307.08691, section 4.1",
+        "stated": 2.5,
+        "ours": flops[1] / flops[0],
+    }
+
+
+@lru_cache(maxsize=256)
+def _replayed(w: Workload, gpu: Gpu, implementation: str) -> Replay:
+    like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
+    schedule = IMPLEMENTATIONS[implementation].build(w, gpu, None)
+    return replay(schedule, gpu, choose(implementation, like, gpu).numbers)
+
+
+def _outside(value: float, low: float, high: float) -> float:
+    """Signed share by which a value misses a range, 0 inside."""
+    return min(0.0, value / low - 1) + max(0.0, value / high - 1)

@@ -1,0 +1,275 @@
+"""Real GPUs treated as if they did not exist: predicted from an older GPU's calibration, then looked up.
+
+`errors` answers "may I believe a prediction for hardware that is not built?". For a pair of GPUs everything that was
+fitted on the newer one, or on any GPU that is not `Pair.known`, is hidden (`choose` is told which GPUs exist); the
+kernels' numbers are the older calibration's. What stands in for the newer chip's own figures is one of two `Views`:
+
+- "datasheet": what a vendor announces (SMs, tensor and exponential rates, capacities, HBM bandwidth, clocks). Whatever
+  only a microbenchmark tells is the older chip's: latencies in clocks, L2 bytes per clock and SM, and the fractions of
+  bandwidth and tensor rate that are reached.
+- "gpu file": the committed file of the newer chip with its public microbenchmarks, none of which timed attention.
+
+Where both chips ran the same shape with the same software, the *step* from one to the other is judged too: predicted
+over measured speedup, in which what a kernel's model gets wrong on both chips cancels.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from attnsim.models.calibrations.calibration import GPU_NUMBERS, Numbers, choose, gpu_calibrations
+from attnsim.models.hardware.changes import with_values
+from attnsim.models.hardware.figure import get_value
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
+from attnsim.validation.measured import aiconfigurator
+from attnsim.validation.measured.datasets import Row, published_rows
+
+View = Literal["datasheet", "gpu file"]
+VIEWS: tuple[View, ...] = ("datasheet", "gpu file")
+
+SHORTEST = 512
+"""Shorter prompts and caches are left out: they time launches."""
+
+SAMPLE = 48
+"""Rows of the large tables taken for each kernel, pass and kind of mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An older GPU and a newer one that is taken not to exist.
+
+    Parameters
+    ----------
+    older, newer : str
+    known : frozenset of str
+        GPUs that exist; nothing fitted on others is used.
+    """
+
+    older: str
+    newer: str
+    known: frozenset[str]
+
+
+_A100 = frozenset(("a100-sxm4-80gb", "a100-pcie-80gb", "a100-sxm4-40gb"))
+_HOPPER = _A100 | {"h100-sxm5-80gb", "h100-pcie-80gb"}
+
+PAIRS = (
+    Pair("a100-sxm4-80gb", "h100-sxm5-80gb", _A100),
+    Pair("h100-sxm5-80gb", "h200-sxm-141gb", _HOPPER),
+    Pair("h100-sxm5-80gb", "b200-sxm-180gb", _HOPPER),
+    Pair("h100-sxm5-80gb", "gb200", _HOPPER),
+    Pair("a100-sxm4-80gb", "l40s", _HOPPER),
+    Pair("a100-sxm4-80gb", "rtx-pro-6000-server", _HOPPER),
+)
+
+_SAME_IN_CLOCKS = (
+    "sm.shared_memory_latency",
+    "sm.shared_memory_bandwidth",
+    "tensor.mma_latency",
+    "tensor.mma_sync_fraction",
+    "l2.latency",
+    "hbm.latency",
+    "hbm.achievable_fraction",
+    "launch.stream",
+    "launch.graph",
+)
+"""Figures that no datasheet states."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One measured row of the newer GPU, predicted as if that GPU did not exist.
+
+    Parameters
+    ----------
+    pair : Pair
+    view : View
+    row : Row
+    predicted_s : float
+    numbers_from : str
+        Whose numbers the kernel has, in words.
+    step : float or None
+        Predicted over measured speedup from the older GPU; None where that one has no such row.
+    older : float or None
+        Predicted over measured time of that row on the older GPU.
+    """
+
+    pair: Pair
+    view: View
+    row: Row
+    predicted_s: float
+    numbers_from: str
+    step: float | None
+    older: float | None
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured time."""
+        return self.predicted_s / self.row.measured_s
+
+
+def as_announced(newer: Gpu, older: Gpu) -> Gpu:
+    """The newer GPU as its datasheet describes it; what a datasheet leaves out is the older GPU's."""
+    values = {key: get_value(older, key) for key in _SAME_IN_CLOCKS}
+    per_clk_sm = older.l2.bandwidth_bytes_per_s / (older.sm.count * older.clock.boost_hz)
+    values["l2.bandwidth"] = per_clk_sm * newer.sm.count * newer.clock.boost_hz
+    values["clock.sustained"] = newer.clock.tensor_hz
+    return with_values(newer, values)
+
+
+def numbers_for(row: Row, gpu: Gpu, pair: Pair, view: View) -> tuple[Numbers, str]:
+    """The numbers to predict a row on the newer GPU with, none of which it or a later GPU had a part in."""
+    like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
+    chosen = choose(row.record.name, like, gpu, pair.known)
+    numbers = chosen.numbers
+    if view == "datasheet":
+        # The clock under load belongs to a card and its cooling, not to a design.
+        carried = replace(gpu_calibrations()[pair.older][1], clock_fraction=GPU_NUMBERS["clock_fraction"].prior)
+        numbers = replace(numbers, gpu=carried)
+    found = chosen.calibration
+    return numbers, f"{found.implementation}, {found.architecture}" if found else "priors"
+
+
+def outcomes(pairs: Iterable[Pair] = PAIRS, sample: int = SAMPLE) -> list[Outcome]:
+    """Every row of the newer GPUs, in both views.
+
+    Parameters
+    ----------
+    pairs : iterable of Pair
+    sample : int
+        Rows of the large tables for each kernel, pass and kind of mask; without that package, the papers' rows alone.
+    """
+    from joblib import Parallel, delayed
+
+    tasks = [(pair, view, row, twin) for pair in pairs for row, twin in _rows(pair, sample) for view in VIEWS]
+    chunks = [tasks[start::8] for start in range(8)]
+    done = Parallel(n_jobs=min(2, os.cpu_count() or 1))(delayed(_predict)(chunk) for chunk in chunks)
+    return [outcome for chunk in done for outcome in chunk]
+
+
+def _predict(tasks: Sequence[tuple[Pair, View, Row, Row | None]]) -> list[Outcome]:
+    found = []
+    for pair, view, row, twin in tasks:
+        gpu = as_announced(row.gpu, load_gpu(pair.older)) if view == "datasheet" else row.gpu
+        numbers, source = numbers_for(row, gpu, pair, view)
+        predicted = replace(row, gpu=gpu).predict_s(numbers)
+        step = older = None
+        if twin is not None:
+            there, _ = numbers_for(twin, twin.gpu, pair, "gpu file")
+            older = twin.predict_s(there) / twin.measured_s
+            step = older / (predicted / row.measured_s)
+        found.append(Outcome(pair, view, row, predicted, source, step, older))
+    return found
+
+
+def _rows(pair: Pair, sample: int) -> list[tuple[Row, Row | None]]:
+    """Rows of the newer GPU, each with the same question's on the older one."""
+    published = [row for row in published_rows() if _wanted(row)]
+    older = {question(row): row for row in published if row.gpu.base_id == pair.older}
+    # Rows at a clock of their own are of a locked card, the same design.
+    mine = [row for row in published if row.gpu.base_id == pair.newer]
+    # A kernel that did not run on any known GPU, such as Hopper's own, has no numbers to carry over.
+    found = [(row, older.get(question(row))) for row in mine if _carries(row, pair)]
+    if not aiconfigurator.available():
+        return found
+    for name in sorted({table.implementation for table in _tables(pair.newer)}):
+        if not runs_on(IMPLEMENTATIONS[name], load_gpu(pair.newer)):
+            continue
+        for passes in ("fwd", "decode"):
+            measured: list[Row] = []
+            for windowed in (False, True):
+                measured += _sampled(pair.newer, name, passes, windowed, sample)
+            if measured:
+                there = twins(pair.older, name, passes)
+                found += [(row, there.get(question(row))) for row in measured]
+    return found
+
+
+def _carries(row: Row, pair: Pair) -> bool:
+    like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
+    found = choose(row.record.name, like, row.gpu, pair.known).calibration
+    return found is not None and found.implementation == row.record.name
+
+
+def _tables(gpu: str) -> list[aiconfigurator.Table]:
+    return [table for table in aiconfigurator.tables() if table.gpu == gpu and table.kept]
+
+
+def _sampled(gpu: str, implementation: str, passes: str, windowed: bool, sample: int) -> list[Row]:
+    some = aiconfigurator.rows(
+        gpu=gpu, implementation=implementation, passes=passes, windowed=windowed, sample=2 * sample
+    )
+    return [row for row in some if _wanted(row)][:: 2 if len(some) > sample else 1][:sample]
+
+
+@lru_cache(maxsize=4)
+def twins(gpu: str, implementation: str, passes: str) -> dict[tuple[object, ...], Row]:
+    """Rows of the large tables by their `question`; empty where the implementation does not run on the GPU."""
+    if not runs_on(IMPLEMENTATIONS[implementation], load_gpu(gpu)):
+        return {}
+    return {question(row): row for row in aiconfigurator.rows(gpu=gpu, implementation=implementation, passes=passes)}
+
+
+def _wanted(row: Row) -> bool:
+    return max(row.case.seq_q, row.case.seq_kv) >= SHORTEST and row.workload.element_bytes == 2
+
+
+def question(row: Row) -> tuple[object, ...]:
+    """What two rows have in common that may be compared: shape, kernel, who called it, cache and launch."""
+    case = row.case
+    caller = (case.version or "").partition(" ")[0]
+    w = replace(row.workload, dtype="bf16") if row.workload.element_bytes == 2 else row.workload
+    return (row.record.name, w, caller, case.options.get("kernel"), case.cache, case.launch)
+
+
+def errors(found: Sequence[Outcome] | None = None) -> list[dict[str, Any]]:
+    """The errors by pair, kernel and pass.
+
+    Returns
+    -------
+    list of dict
+        ``older, newer, implementation, pass, numbers, view, rows, mean, median, p90, bias, pairs, step, at_home``:
+        errors of the time as fractions, `bias` the geometric mean of predicted over measured, `pairs` rows that the
+        older GPU has too, `step` the mean error of the speedup over them, `at_home` the mean error there.
+    """
+    cells: dict[tuple[str, ...], list[Outcome]] = {}
+    for one in outcomes() if found is None else found:
+        passes = one.row.case.passes + (", window" if one.row.workload.mask.is_windowed else "")
+        key = (one.pair.older, one.pair.newer, one.row.record.name, passes, one.numbers_from, one.view)
+        cells.setdefault(key, []).append(one)
+    return [
+        dict(zip(("older", "newer", "implementation", "pass", "numbers", "view"), key, strict=True)) | _summary(some)
+        for key, some in sorted(
+            cells.items(), key=lambda cell: (_place(cell[0]), cell[0][2:5], VIEWS.index(cell[1][0].view))
+        )
+    ]
+
+
+def _place(key: tuple[str, ...]) -> int:
+    return next((place for place, pair in enumerate(PAIRS) if (pair.older, pair.newer) == key[:2]), len(PAIRS))
+
+
+def _summary(some: Sequence[Outcome]) -> dict[str, Any]:
+    ratios = np.array([one.ratio for one in some])
+    wrong = np.abs(ratios - 1)
+    steps = [abs(one.step - 1) for one in some if one.step is not None]
+    home = [abs(one.older - 1) for one in some if one.older is not None]
+    return {
+        "rows": len(some),
+        "mean": round(float(wrong.mean()), 4),
+        "median": round(float(np.median(wrong)), 4),
+        "p90": round(float(np.quantile(wrong, 0.9)), 4),
+        "bias": round(math.exp(float(np.log(ratios).mean())), 4),
+        "pairs": len(steps),
+        "step": round(float(np.mean(steps)), 4) if steps else None,
+        "at_home": round(float(np.mean(home)), 4) if home else None,
+    }

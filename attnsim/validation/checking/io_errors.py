@@ -1,0 +1,160 @@
+"""Bytes that the replay predicts beside bytes that a profiler counted, for each implementation, shape and kernel."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attnsim.models.calibrations.calibration import choose
+from attnsim.models.errors import InputError
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
+from attnsim.models.question.case_row import Case, workload_of
+from attnsim.models.schedule.schedule import Schedule
+from attnsim.simulator.replay import KernelReplay, replay
+from attnsim.validation.measured.datasets import Row, gpu_of
+from attnsim.validation.measuring.counters import Counted
+
+QUANTITIES = ("hbm_read_bytes", "hbm_write_bytes", "l2_bytes")
+
+ALL = "all"
+"""Name of the line that sums the kernels of a call."""
+
+Launches = tuple[tuple[str, int], ...]
+"""Kernel and blocks of each launch of a call, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    row: Row
+    schedule: Schedule
+
+    @property
+    def launches(self) -> Launches:
+        return tuple((kernel.name, kernel.blocks) for kernel in self.schedule.kernels)
+
+
+def compare_io(counted: Sequence[Counted], cases: Sequence[Case], *, flushed: bool = True) -> list[dict[str, Any]]:
+    """Predicted and counted bytes of every case.
+
+    Launches are told apart by kernel and grid, and where those agree by their order: the profiled program must have run
+    the cases in the order of the table, each as often as the others that look like it. Kernels that no case launches
+    (fills, copies) are passed over.
+
+    Parameters
+    ----------
+    counted : sequence of Counted
+        In launch order, from :func:`attnsim.validation.measuring.counters.read_counters`.
+    cases : sequence of Case
+        With `implementation`, in the order in which they ran.
+    flushed : bool
+        Whether the profiler emptied the caches before every kernel, as ncu does unless ``--cache-control none`` is
+        given. Each kernel is then predicted by itself with a cold L2; otherwise the call in the case's cache state.
+
+    Returns
+    -------
+    list of dict
+        ``implementation, workload, gpu, kernel, calls`` and for each of `QUANTITIES` the predicted value, the counted
+        one (median over the calls, ``..._counted``) and ``..._error``, predicted over counted less 1 (None where
+        nothing was counted). A call of several kernels has a line for each and one for all.
+
+    Raises
+    ------
+    InputError
+        When launches and cases do not match.
+    """
+    asked = [_asked(case) for case in cases]
+    known = {name for one in asked for name, _ in one.launches}
+    calls = _calls([launch for launch in counted if launch.kernel in known], asked)
+    return [
+        line for one, mine in zip(asked, calls, strict=True) for line in _lines(one, mine, _predicted(one, flushed))
+    ]
+
+
+def _asked(case: Case) -> _Asked:
+    if case.implementation is None:
+        raise InputError("a case has no implementation; counters belong to the kernels of one")
+    row = Row(case, workload_of(case), gpu_of(case), find_implementation(case.implementation))
+    return _Asked(row, row.schedule)
+
+
+def _calls(launches: Sequence[Counted], asked: Sequence[_Asked]) -> list[list[Sequence[Counted]]]:
+    """The calls of each case, each a launch for every kernel of its schedule."""
+    found: list[list[Sequence[Counted]]] = []
+    at = 0
+    for wanted, group in itertools.groupby(asked, key=lambda one: one.launches):
+        alike, calls = list(group), []
+        while at < len(launches) and _is_call(launches[at : at + len(wanted)], wanted):
+            calls.append(launches[at : at + len(wanted)])
+            at += len(wanted)
+        if not calls or len(calls) % len(alike):
+            raise InputError(_mismatch(alike, len(calls), launches[at : at + 1]))
+        each = len(calls) // len(alike)
+        found += [calls[number * each : (number + 1) * each] for number in range(len(alike))]
+    if at < len(launches):
+        raise InputError(
+            f"launches left over after all {len(asked)} cases: {len(launches) - at}, the first {_named(launches[at])}; "
+            "give the cases that ran, in their order"
+        )
+    return found
+
+
+def _is_call(launches: Sequence[Counted], wanted: Launches) -> bool:
+    return len(launches) == len(wanted) and all(
+        launch.kernel == name and launch.blocks in (None, blocks)
+        for launch, (name, blocks) in zip(launches, wanted, strict=True)
+    )
+
+
+def _mismatch(alike: Sequence[_Asked], calls: int, following: Sequence[Counted]) -> str:
+    first = alike[0]
+    wanted = ", ".join(f"{name} with {blocks} blocks" for name, blocks in first.launches)
+    if calls:
+        return f"{len(alike)} cases in a row launch {wanted}, and {calls} such calls were counted; give as many of each"
+    came = f"{_named(following[0])} came" if following else "nothing came"
+    return f"{first.row.record.name} on {first.row.workload} launches {wanted}; {came} instead"
+
+
+def _named(launch: Counted) -> str:
+    return launch.kernel if launch.blocks is None else f"{launch.kernel} with {launch.blocks} blocks"
+
+
+def _predicted(one: _Asked, flushed: bool) -> list[dict[str, float]]:
+    """Bytes of each kernel."""
+    like = {record.name: record.like for record in IMPLEMENTATIONS.values()}
+    gpu, case = one.row.gpu, one.row.case
+    numbers = choose(one.row.record.name, like, gpu).numbers
+    if not flushed:
+        cache = "cold" if case.cache == "cold" else "warm"
+        return [_bytes(kernel) for kernel in replay(one.schedule, gpu, numbers, cache=cache).kernels]  # type: ignore[arg-type]
+    alone = [replace(one.schedule, kernels=(kernel,)) for kernel in one.schedule.kernels]
+    return [_bytes(replay(schedule, gpu, numbers, cache="cold").kernels[0]) for schedule in alone]
+
+
+def _bytes(kernel: KernelReplay) -> dict[str, float]:
+    return {
+        "hbm_read_bytes": sum(row.hbm_bytes for row in kernel.traffic if not row.written),
+        "hbm_write_bytes": sum(row.hbm_bytes for row in kernel.traffic if row.written),
+        "l2_bytes": sum(row.l2_bytes for row in kernel.traffic),
+    }
+
+
+def _lines(
+    one: _Asked, calls: Sequence[Sequence[Counted]], predicted: list[dict[str, float]]
+) -> Iterator[dict[str, Any]]:
+    about = {"implementation": one.row.record.name, "workload": str(one.row.workload), "gpu": one.row.case.gpu}
+    names = [kernel.name for kernel in one.schedule.kernels]
+    parts = [(name, [number]) for number, name in enumerate(names)]
+    for name, numbers in [*parts, (ALL, list(range(len(names))))] if len(names) > 1 else parts:
+        line: dict[str, Any] = {**about, "kernel": name, "calls": len(calls)}
+        for quantity in QUANTITIES:
+            said = sum(predicted[number][quantity] for number in numbers)
+            found = statistics.median(sum(getattr(call[number], quantity) for number in numbers) for call in calls)
+            line |= {
+                quantity: round(said),
+                f"{quantity.removesuffix('_bytes')}_counted": round(found),
+                f"{quantity.removesuffix('_bytes')}_error": said / found - 1 if found else None,
+            }
+        yield line

@@ -1,0 +1,314 @@
+"""Everything recorded and published, set against what is predicted for it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnsim.api.trust import LEVELS, Trust, assess
+from attnsim.models.calibrations.calibration import choose
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.validation.checking import hypothetical
+from attnsim.validation.checking.accuracy import accuracy_table, held_out_errors, targets_table
+from attnsim.validation.checking.coverage import coverage, elsewhere_points, own_points, serving_rows
+from attnsim.validation.fitting.held_out import HeldOut, held_out_predictions
+from attnsim.validation.measured import aiconfigurator
+from attnsim.validation.measured.datasets import Row
+from attnsim.validation.measuring.recording import differences, undetermined
+
+STEPS = 4
+"""Times that `validate` says it has got on."""
+
+COLUMNS = (
+    "kind",
+    "source",
+    "implementation",
+    "gpu",
+    "pass",
+    "split",
+    "seq_q",
+    "seq_kv",
+    "head_dim",
+    "measured_s",
+    "predicted_s",
+    "ratio",
+)
+"""Columns of `Report.points`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A row of the large tables and its prediction with the numbers that would be used today."""
+
+    row: Row
+    numbers: str
+    predicted_s: float
+    trust: Trust
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `validate` found.
+
+    Parameters
+    ----------
+    held : tuple of HeldOut
+        Published rows, each predicted without its group.
+    served : tuple of Served
+        A sample of the large tables; empty without that package.
+    own : tuple of Served
+        Our own kernels, measured here or before.
+    errors : list of dict
+        By what is predicted and what was left out of the fit.
+    by_length : list of dict
+        The same by source, implementation, GPU, pass and length.
+    serving : list of dict
+        By GPU, framework and pass, none of them fitted on unless `numbers` says so.
+    datasets : list of dict
+        Rows of the large tables by GPU: all, used, rejected by rule, and not covered.
+    differences : list of dict
+        Committed errors of the calibrations beside the recomputed ones.
+    trust : list of dict
+        Coverage and width of the intervals.
+    stated : list of dict
+        The same of the intervals as stated, on serving rows that did not set them.
+    hypothetical : list of dict
+        GPUs as if they did not exist.
+    undetermined : list of dict
+        Fitted numbers that their rows leave open.
+    noise : list of dict
+        Measured against measured: below this no error can be expected.
+    missing : str
+        What could not be checked; "" when everything was.
+    """
+
+    held: tuple[HeldOut, ...]
+    served: tuple[Served, ...]
+    own: tuple[Served, ...]
+    errors: list[dict[str, Any]]
+    by_length: list[dict[str, Any]]
+    serving: list[dict[str, Any]]
+    datasets: list[dict[str, Any]]
+    differences: list[dict[str, Any]]
+    trust: list[dict[str, Any]]
+    stated: list[dict[str, Any]]
+    hypothetical: list[dict[str, Any]]
+    undetermined: list[dict[str, Any]]
+    noise: list[dict[str, Any]]
+    missing: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether every committed calibration still gives its committed errors."""
+        return all(row["same"] for row in self.differences)
+
+    @property
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """The tables by name."""
+        return {
+            "error": self.errors,
+            "error_by_length": self.by_length,
+            "serving": self.serving,
+            "own": serving_table(self.own),
+            "dataset": self.datasets,
+            "calibration": self.differences,
+            "trust": self.trust,
+            "stated": self.stated,
+            "hypothetical": self.hypothetical,
+            "undetermined": self.undetermined,
+            "noise": self.noise,
+        }
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """Every prediction with its measurement, one a line; see `COLUMNS`."""
+        lines = [_point("held out", one.row, one.split, one.predicted_s) for one in self.held]
+        for kind, found in (("serving", self.served), ("own", self.own)):
+            lines += [_point(kind, one.row, one.numbers, one.predicted_s) for one in found]
+        return lines
+
+
+def _point(kind: str, row: Row, split: str, predicted_s: float) -> dict[str, Any]:
+    case = row.case
+    values = (
+        kind, case.source, row.record.name, case.gpu, case.passes, split, case.seq_q, case.seq_kv, case.head_dim,
+        row.measured_s, predicted_s, predicted_s / row.measured_s,
+    )  # fmt: skip
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def validate(sample: int, progress: Callable[[], None] = lambda: None, own: Sequence[Row] = ()) -> Report:
+    """Predict everything recorded and published, none of it with numbers that saw it where they were fitted.
+
+    Parameters
+    ----------
+    sample : int
+        Rows of the large tables for each GPU, kernel and pass.
+    own : sequence of Row
+        Our own kernels' measured rows.
+    progress : callable
+        Called `STEPS` times.
+    """
+    held = held_out_predictions()
+    progress()
+    served = serving_predictions(sample)
+    progress()
+    trust = coverage([*own_points(held), *elsewhere_points(sample)])
+    progress()
+    transfers = hypothetical.errors(hypothetical.outcomes(sample=sample))
+    progress()
+    errors = held_out_errors(held)
+    return Report(
+        held=tuple(held),
+        served=tuple(served),
+        own=tuple(predictions(own)),
+        errors=targets_table(errors),
+        by_length=accuracy_table(errors),
+        serving=serving_table(served),
+        datasets=datasets_table(),
+        differences=differences(held),
+        trust=trust,
+        stated=stated_table(served),
+        hypothetical=transfers,
+        undetermined=undetermined(),
+        noise=noise_table(),
+        missing=aiconfigurator.missing(),
+    )
+
+
+SEED = 1
+"""Another sample than the one that set the widths of trust."""
+
+
+def stated_table(served: Sequence[Served]) -> list[dict[str, Any]]:
+    """What the intervals hold as they are stated: ``level, rows, coverage, mean_error, width_over_error``."""
+    table = []
+    for level in LEVELS:
+        mine = [one for one in served if one.trust.level == level]
+        if mine:
+            errors = np.log([one.row.measured_s / one.predicted_s for one in mine])
+            low, high = (np.log([getattr(one.trust, end) for one in mine]) for end in ("low", "high"))
+            size = float(np.abs(errors).mean())
+            table.append(
+                {
+                    "level": level,
+                    "rows": len(mine),
+                    "coverage": round(float(((low <= errors) & (errors <= high)).mean()), 4),
+                    "mean_error": round(size, 4),
+                    "width_over_error": round(float(np.median(high - low) / 2 / size), 3),
+                }
+            )
+    return table
+
+
+def serving_predictions(sample: int) -> list[Served]:
+    """A sample of the large tables."""
+    return predictions(serving_rows(sample, SEED))
+
+
+def predictions(rows: Sequence[Row]) -> list[Served]:
+    """Measured rows, predicted as a user's question would be."""
+    from joblib import Parallel, delayed
+
+    chunks = [rows[start::8] for start in range(8)]
+    done = Parallel(n_jobs=min(2, os.cpu_count() or 1))(delayed(_serve)(chunk) for chunk in chunks)
+    return [served for chunk in done for served in chunk]
+
+
+def _serve(rows: Sequence[Row]) -> list[Served]:
+    like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
+    found = []
+    for row in rows:
+        chosen = choose(row.record.name, like, row.gpu)
+        by = chosen.calibration
+        numbers = f"{by.implementation}, {by.architecture}" if by else "priors"
+        trust = assess(row.workload, row.gpu, chosen, row.record)
+        found.append(Served(row, numbers, row.predict_s(chosen.numbers), trust))
+    return found
+
+
+def serving_table(served: Sequence[Served]) -> list[dict[str, Any]]:
+    """Errors by GPU, implementation and pass: ``gpu, implementation, pass, numbers, rows, mean, median, p90, over``."""
+    cells: dict[tuple[str, ...], list[float]] = {}
+    for one in served:
+        window = ", window" if one.row.workload.mask.is_windowed else ""
+        cell = (one.row.case.gpu, one.row.record.name, one.row.case.passes + window, one.numbers)
+        cells.setdefault(cell, []).append(one.predicted_s / one.row.measured_s)
+    table = []
+    for key, ratios in sorted(cells.items()):
+        errors = np.abs(np.array(ratios) - 1)
+        names: dict[str, Any] = dict(zip(("gpu", "implementation", "pass", "numbers"), key, strict=True))
+        table.append(
+            names
+            | {
+                "rows": len(ratios),
+                "mean": round(float(errors.mean()), 4),
+                "median": round(float(np.median(errors)), 4),
+                "p90": round(float(np.quantile(errors, 0.9)), 4),
+                "over": round(float(np.exp(np.log(ratios).mean())), 4),
+            }
+        )
+    return table
+
+
+def datasets_table() -> list[dict[str, Any]]:
+    """Rows of the large tables by GPU: ``gpu, rows, used, rejected, not_covered``; empty without that package."""
+    if not aiconfigurator.available():
+        return []
+    counts: dict[str, Counter[str]] = {}
+    for table in aiconfigurator.tables():
+        if table.gpu:
+            of = counts.setdefault(table.gpu, Counter())
+            of["rows"] += table.rows
+            of["used"] += table.kept
+            of["rejected"] += sum(table.rejected.values())
+            of["not_covered"] += sum(table.uncovered.values())
+    return [{"gpu": gpu} | {name: of[name] for name in ("rows", "used", "rejected", "not_covered")}
+            for gpu, of in sorted(counts.items())]  # fmt: skip
+
+
+NOISE_SAMPLE = 400
+"""Rows whose twins are looked for."""
+
+COMPUTE_BOUND = 2048
+"""Prompts from here on hardly ask for the memory, in which H100 and H200 differ."""
+
+
+def noise_table() -> list[dict[str, Any]]:
+    """Measured against measured: ``what, pairs, mean, median, p90`` of the size of the log; empty without the package.
+
+    The same question asked twice of one GPU, and of H100 and H200 where their one difference, the memory, is not used.
+    """
+    if not aiconfigurator.available():
+        return []
+    seen: dict[tuple[object, ...], float] = {}
+    repeats = []
+    for row in aiconfigurator.rows(gpu="a100-sxm4-80gb", implementation="vllm_flash_attn", passes="fwd"):
+        question = hypothetical.question(row)
+        if question in seen:
+            repeats.append(row.measured_s / seen[question])
+        seen[question] = row.measured_s
+    table = [_noise("repeats: vLLM prefill on A100", repeats)]
+    for name, what in (("vllm_flash_attn_fa3", "vLLM"), ("fa3", "SGLang")):
+        there = hypothetical.twins("h100-sxm5-80gb", name, "fwd")
+        some = aiconfigurator.rows(gpu="h200-sxm-141gb", implementation=name, passes="fwd", sample=NOISE_SAMPLE)
+        pairs = [(row, there.get(hypothetical.question(row))) for row in some if row.case.seq_q >= COMPUTE_BOUND]
+        ratios = [row.measured_s / twin.measured_s for row, twin in pairs if twin is not None]
+        table.append(_noise(f"twins: {what} prefill on H100 and H200", ratios))
+    return table
+
+
+def _noise(what: str, ratios: Sequence[float]) -> dict[str, Any]:
+    logs = np.abs(np.log(ratios))
+    return {
+        "what": what,
+        "pairs": len(ratios),
+        "mean": round(float(logs.mean()), 4),
+        "median": round(float(np.median(logs)), 4),
+        "p90": round(float(np.quantile(logs, 0.9)), 4),
+    }

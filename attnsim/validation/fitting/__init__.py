@@ -1,0 +1,1 @@
+"""Fitting the numbers of the model to measured rows."""

@@ -1,0 +1,1 @@
+"""Measurements: published tables, the datasets extra, runs of our own."""

@@ -1,0 +1,311 @@
+"""The measured attention times of the package ``aiconfigurator-core``, read in place and ready to be predicted.
+
+Over two million rows are of GPUs that have a file here: prefill, decode, sliding windows and encoders of vLLM, SGLang
+and TensorRT-LLM, and multi-head latent attention. The package comes with the extra ``datasets``; without it `available`
+says no, and `missing` what is not checked and how to get it.
+
+Every row of a table is *kept* (it has a schedule), *rejected* by a rule of `attnsim.validation.measured.implausible`,
+or *not covered* for a stated reason; `tables` counts all three.
+
+Examples
+--------
+>>> from attnsim.validation import aiconfigurator
+>>> if aiconfigurator.available():
+...     some = aiconfigurator.rows(gpu="h100-sxm5-80gb", implementation="fa3", passes="decode", sample=20)
+...     assert len(some) == 20
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.figure import nearest
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.question.case_row import Case, workload_of
+from attnsim.validation.measured.aiconfigurator_files import (
+    KINDS,
+    PACKAGE,
+    SYSTEMS,
+    VERSION,
+    TableFile,
+    cases_of,
+    installed_folder,
+    read_shapes,
+    table_files,
+)
+from attnsim.validation.measured.aiconfigurator_kernels import implementation_of, uncovered
+from attnsim.validation.measured.datasets import Row, gpu_of
+from attnsim.validation.measured.implausible import RULES, Measured, rejected_by
+from attnsim.validation.measured.sampling import even_sample, strata
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows of one kernel in one file, counted.
+
+    Parameters
+    ----------
+    name : str
+        The file: ``h100_sxm/attention/vllm/0.24.0/context_attention_perf``.
+    gpu : str
+        Id of the GPU, "" where there is no file for it.
+    framework, version, kernel : str
+        Who ran what, as the package says it.
+    kind : str
+        "context", "generation", "encoder", "mla context", "mla generation" or "mla module".
+    implementation : str
+        Whose schedule imitates it, "" if nobody's.
+    rows, kept : int
+        All rows, and those that `rows` may give.
+    rejected : mapping of str to int
+        Rows by the rule that rejects them.
+    uncovered : mapping of str to int
+        Rows by the reason why they have no schedule.
+    """
+
+    name: str
+    gpu: str
+    framework: str
+    version: str
+    kernel: str
+    kind: str
+    implementation: str
+    rows: int
+    kept: int
+    rejected: Mapping[str, int]
+    uncovered: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Rows of one file that one rule rejects."""
+
+    table: str
+    rule: str
+    reason: str
+    rows: int
+
+
+def available() -> bool:
+    """Whether the package is installed, at the pinned version, with what reads Parquet."""
+    return installed_folder() is not None and importlib.util.find_spec("pyarrow") is not None
+
+
+def missing() -> str:
+    """One line on what is not checked without the package and how to install it; "" when it is there."""
+    if available():
+        return ""
+    return (
+        f"not checked: serving prefill, decode, windows and encoders on {len(SYSTEMS)} GPUs ({PACKAGE} {VERSION} is "
+        'not installed); pip install "attnsim[datasets]"'
+    )
+
+
+def tables(folder: Path | None = None) -> tuple[Table, ...]:
+    """Every table of attention times, with what is kept, rejected and not covered.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        A ``systems/data`` folder; the installed package's by default.
+
+    Raises
+    ------
+    InputError
+        When the package is not available.
+    """
+    return _tables(_folder(folder))
+
+
+def rejected(folder: Path | None = None) -> tuple[Rejected, ...]:
+    """What the rules reject, one record per file and rule."""
+    reasons = {rule.name: rule.reason for rule in RULES}
+    counts: Counter[tuple[str, str]] = Counter()
+    for table in tables(folder):
+        counts.update({(table.name, rule): number for rule, number in table.rejected.items()})
+    return tuple(Rejected(name, rule, reasons[rule], number) for (name, rule), number in sorted(counts.items()))
+
+
+def rows(
+    *,
+    gpu: str | None = None,
+    implementation: str | None = None,
+    passes: str | None = None,
+    kind: str | None = None,
+    framework: str | None = None,
+    dtype: str | None = None,
+    windowed: bool | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    folder: Path | None = None,
+) -> tuple[Row, ...]:
+    """Rows that have a schedule, in the files' order; schedules are built when first asked for.
+
+    Parameters
+    ----------
+    gpu, implementation : str, optional
+        Only this GPU's, only those of this implementation.
+    passes : {"fwd", "decode"}, optional
+    kind : {"context", "generation", "encoder", "mla context", "mla generation"}, optional
+    framework : {"vllm", "sglang", "trtllm"}, optional
+        Who called the kernel; one implementation may be called by several.
+    dtype : {"bf16", "fp16", "fp8"}, optional
+    windowed : bool, optional
+        Only with, or only without, a sliding window.
+    sample : int, optional
+        This many at most, evenly from the strata of `attnsim.validation.measured.sampling`. The same arguments give
+        the same rows, and a larger sample contains a smaller one.
+    seed : int
+        Another sample.
+    folder : Path, optional
+        A ``systems/data`` folder; the installed package's by default.
+
+    Raises
+    ------
+    InputError
+        When the package is not available, it has nothing of a filter's name, or no implementation is called so.
+    """
+    wanted = _Wanted(folder, gpu, implementation, passes, kind, framework)
+    parts = []
+    for file in wanted.files:
+        frame, verdict, reason = _judged(file)
+        keep = (verdict == "") & (reason == "") & wanted.kernels(file, frame)
+        if dtype is not None:
+            keep &= (frame["dtype"] == dtype).to_numpy()
+        if windowed is not None:
+            keep &= (frame["window"] > 0).to_numpy() == windowed
+        parts.append((file, frame[keep]))
+    if sample is not None:
+        parts = _sampled(parts, sample, seed)
+    return tuple(_row(case) for file, frame in parts for case in cases_of(file, frame, implementation_of))
+
+
+def cases(
+    *, gpu: str | None = None, kind: str | None = None, framework: str | None = None, folder: Path | None = None
+) -> Iterator[Case]:
+    """Every row that no rule rejects as a case, whether or not it has a schedule, such as those of MLA.
+
+    Where nobody imitates a kernel, its name in the package stands for the implementation.
+    """
+    for file in _Wanted(folder, gpu, None, None, kind, framework).files:
+        frame, verdict, _ = _judged(file)
+        yield from cases_of(file, frame[verdict == ""], implementation_of)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the filters let through."""
+
+    folder: Path | None
+    gpu: str | None
+    implementation: str | None
+    passes: str | None
+    kind: str | None
+    framework: str | None
+
+    @property
+    def files(self) -> list[TableFile]:
+        known = [file for file in table_files(_folder(self.folder)) if file.gpu and file.kind in KINDS.values()]
+        for name in ("gpu", "passes", "kind", "framework"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            allowed = sorted({getattr(file, name) for file in known})
+            if value not in allowed:
+                raise InputError(f"{name} is {value!r}, which {PACKAGE} has no rows of; {nearest(value, allowed)}")
+            known = [file for file in known if getattr(file, name) == value]
+        return known
+
+    def kernels(self, file: TableFile, frame: pd.DataFrame) -> NDArray[np.bool_]:
+        """Rows whose kernel is the implementation's."""
+        if self.implementation is None:
+            return np.full(len(frame), True)
+        name = find_implementation(self.implementation).name
+        kernels = [kernel for kernel in frame["kernel"].cat.categories if implementation_of(file, kernel) == name]
+        return frame["kernel"].isin(kernels).to_numpy()
+
+
+def _folder(folder: Path | None) -> Path:
+    found = folder or (installed_folder() if available() else None)
+    if found is None:
+        raise InputError(missing())
+    return found
+
+
+@lru_cache(maxsize=16)
+def _judged(file: TableFile) -> tuple[pd.DataFrame, NDArray[np.object_], NDArray[np.object_]]:
+    """A file's rows, the rule that rejects each, and why each has no schedule ("" where none, where it has)."""
+    frame, gpu = read_shapes(file), load_gpu(file.gpu)
+    verdict = rejected_by(Measured(frame, gpu, file.framework, file.version, file.kind))
+    return frame, verdict, uncovered(file, frame, gpu)
+
+
+@lru_cache(maxsize=2)
+def _tables(folder: Path) -> tuple[Table, ...]:
+    found: list[Table] = []
+    for file in table_files(folder):
+        if not file.gpu or file.kind not in KINDS.values():
+            found.append(_unread(file))
+            continue
+        frame, verdict, reason = _judged(file)
+        kernels = frame["kernel"].astype(str).to_numpy()
+        for kernel in sorted(set(kernels)):
+            rejects, reasons = verdict[kernels == kernel], reason[kernels == kernel]
+            reasons = reasons[rejects == ""]
+            found.append(
+                Table(
+                    name=file.name,
+                    gpu=file.gpu,
+                    framework=file.framework,
+                    version=file.version,
+                    kernel=kernel,
+                    kind=file.kind,
+                    implementation=implementation_of(file, kernel),
+                    rows=len(rejects),
+                    kept=int((reasons == "").sum()),
+                    rejected=dict(sorted(Counter(rejects[rejects != ""].tolist()).items())),
+                    uncovered=dict(sorted(Counter(reasons[reasons != ""].tolist()).items())),
+                )
+            )
+    return tuple(found)
+
+
+def _unread(file: TableFile) -> Table:
+    """A table whose rows are only counted."""
+    import pyarrow.parquet
+
+    number = int(pyarrow.parquet.read_metadata(file.path).num_rows)
+    why = "MLA with its projections" if file.gpu else "no GPU file"
+    return Table(
+        file.name, file.gpu, file.framework, file.version, "", file.kind, "", number, 0, {}, {why: number}
+    )  # fmt: skip
+
+
+def _sampled(
+    parts: list[tuple[TableFile, pd.DataFrame]], sample: int, seed: int
+) -> list[tuple[TableFile, pd.DataFrame]]:
+    """At most `sample` rows of all parts together."""
+    if not parts:
+        return []
+    chosen = even_sample(np.concatenate([strata(frame) for _, frame in parts]), sample, seed)
+    ends = np.cumsum([len(frame) for _, frame in parts])
+    return [(file, frame[part]) for (file, frame), part in zip(parts, np.split(chosen, ends[:-1]), strict=True)]
+
+
+def _row(case: Case) -> Row:
+    assert case.implementation is not None
+    return Row(case, workload_of(case), gpu_of(case), find_implementation(case.implementation))

@@ -1,0 +1,90 @@
+"""Measured rows ready to be predicted: the published tables, each row with its schedule."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from importlib import resources
+
+from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.question.case_row import Case, parse_row, workload_of
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
+from attnsim.simulator.replay import replay
+
+TABLES = (
+    "flash_attention_1",
+    "flash_attention_2",
+    "flash_attention_3",
+    "cudnn_a100_pcie",
+    "vllm_a100_sxm4",
+    "sglang_a100_sxm4",
+    "vllm_h100_sxm5",
+    "sglang_h100_sxm5",
+    "vllm_l40s",
+    "trtllm_h100",
+    "trtllm_b200",
+    "trtllm_b200_vllm",
+    "flash_attention_4",
+    "flash_attention_4_sglang",
+)
+"""Published tables under ``measurements/published``; see its README for what each is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A measured case, and the schedule that its implementation runs for it once it is asked for."""
+
+    case: Case
+    workload: Workload
+    gpu: Gpu
+    record: Implementation
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The kernels that the implementation launches."""
+        return self.record.build(self.workload, self.gpu, None)
+
+    @property
+    def measured_s(self) -> float:
+        """The measured time."""
+        assert self.case.time_s is not None
+        return self.case.time_s
+
+    def predict_s(self, numbers: Numbers) -> float:
+        """The replayed time with these numbers, in the row's cache state and launch mode."""
+        cache = "cold" if self.case.cache == "cold" else "warm"
+        launch = self.case.launch or "stream"
+        return replay(self.schedule, self.gpu, numbers, cache=cache, launch=launch).time_s  # type: ignore[arg-type]
+
+
+def gpu_of(case: Case) -> Gpu:
+    """The GPU of a case, at the clock that the row states, if it does."""
+    gpu = load_gpu(case.gpu)
+    return gpu if case.clock_mhz is None else gpu.replace("clock.sustained", case.clock_mhz * 1e6)
+
+
+@lru_cache(maxsize=1)
+def published_rows() -> tuple[Row, ...]:
+    """Every row of the published tables, in their order."""
+    return tuple(_row(case) for table in TABLES for case in _cases(table))
+
+
+def _cases(table: str) -> Iterator[Case]:
+    where = resources.files("attnsim.validation").joinpath("measurements", "published", f"{table}.csv")
+    for raw in csv.DictReader(where.read_text("utf-8").splitlines()):
+        case = parse_row(raw)
+        # GPT-2 medium in figure 2 of the FlashAttention paper: trained with dropout and causal; see docs/design.md.
+        yield replace(case, causal=True, options={"dropout": "1"}) if case.source == "fa1_fig2" else case
+
+
+def _row(case: Case) -> Row:
+    assert case.implementation is not None
+    record = find_implementation(case.implementation)
+    return Row(case, workload_of(case), gpu_of(case), record)

@@ -1,0 +1,227 @@
+"""Rows of a large measured table that are not measurements of attention, by named rules.
+
+A rule is a fact about the data with its source, not a residual: no prediction takes part in it. Rules marked as known
+name a fault of the collection; the others are physical bounds that hold for any table, and between them reject far less
+than one row in a hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnsim.models.hardware.gpu import Gpu
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    Flags = NDArray[np.bool_]
+    Floats = NDArray[np.float64]
+
+SPIKE = 2.0
+"""A row this many times slower than both its neighbours in length is a disturbed measurement. Chosen by hand, above
+every step that a change of kernel or split was seen to make (1.6)."""
+
+_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Rows of one table, in the columns of `attnsim.validation.measured.aiconfigurator_files.read_shapes`.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    gpu : Gpu
+    framework, version : str
+    kind : str
+        "context", "generation", "encoder", "mla context" or "mla generation".
+    """
+
+    frame: pd.DataFrame
+    gpu: Gpu
+    framework: str
+    version: str
+    kind: str
+
+    def all_rows(self, flag: bool) -> Flags:
+        """The same verdict for every row."""
+        return np.full(len(self.frame), flag)
+
+    def floats(self, column: str) -> Floats:
+        """A column as doubles."""
+        return np.asarray(self.frame[column], dtype=np.float64)
+
+    @property
+    def visible_pairs(self) -> Floats:
+        """(query, key) pairs of one head under the row's mask."""
+        queries, keys, window = self.floats("seq_q"), self.floats("seq_kv"), self.floats("window")
+        if self.kind == "encoder":
+            return queries * keys
+        reach = np.where(window > 0, np.minimum(window, keys), keys)  # keys that the last query sees
+        first = np.maximum(0.0, reach - (keys - queries) - 1)  # queries before the band is full
+        return np.asarray(queries * reach - first * (first + 1) / 2)
+
+    @property
+    def flops(self) -> Floats:
+        """Floating-point operations of the two products over visible pairs."""
+        width = self.floats("head_dim") + self.floats("head_dim_v")
+        return 2 * self.floats("batch") * self.floats("heads_q") * self.visible_pairs * width
+
+    @property
+    def cache_bytes(self) -> Floats:
+        """Bytes of K and V that some query sees."""
+        keys, window = self.floats("seq_kv"), self.floats("window")
+        seen = np.where(window > 0, np.minimum(keys, window + self.floats("seq_q") - 1), keys)
+        width = self.floats("head_dim") + self.floats("head_dim_v")
+        if self.kind == "mla generation":
+            width = self.floats("head_dim")  # V is a part of K
+        size = self.frame["kv_dtype"].astype(str).map(_BYTES).to_numpy(np.float64)
+        return self.floats("batch") * self.floats("heads_kv") * seen * width * size
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a row is rejected, and on whose word.
+
+    Parameters
+    ----------
+    name : str
+    reason : str
+        What is wrong with such a row.
+    source : str
+        Where that is known from.
+    known : bool
+        Whether it names a known fault of a collection; otherwise it is a bound that any table keeps.
+    applies : callable
+        Measured to a flag per row.
+    """
+
+    name: str
+    reason: str
+    source: str
+    known: bool
+    applies: Callable[[Measured], Flags]
+
+
+def corrupt_collection(m: Measured) -> Flags:
+    """VLLM 0.19 on H200, all of it."""
+    return m.all_rows(m.framework == "vllm" and m.version.startswith("0.19") and m.gpu.id.startswith("h200"))
+
+
+def one_token_context(m: Measured) -> Flags:
+    """Context rows of one token."""
+    if m.kind not in ("context", "mla context"):
+        return m.all_rows(False)
+    return np.asarray(m.floats("seq_q") == 1)
+
+
+def keys_only_cache(m: Measured) -> Flags:
+    """TensorRT-LLM 1.0's decode, save for long caches without grouped heads."""
+    if (m.framework, m.version, m.kind) != ("trtllm", "1.0.0", "generation"):
+        return m.all_rows(False)
+    return np.asarray((m.floats("heads_q") > m.floats("heads_kv")) | (m.floats("seq_kv") < 512))
+
+
+def ignored_fp8_cache(m: Measured) -> Flags:
+    """TensorRT-LLM 1.0's MLA rows with an fp8 cache."""
+    if (m.framework, m.version) != ("trtllm", "1.0.0") or not m.kind.startswith("mla"):
+        return m.all_rows(False)
+    return np.asarray(m.frame["kv_dtype"].astype(str) == "fp8")
+
+
+def not_a_time(m: Measured) -> Flags:
+    """Missing, zero, negative or infinite times."""
+    time = m.floats("time_s")
+    return ~(np.isfinite(time) & (time > 0))
+
+
+def above_tensor_peak(m: Measured) -> Flags:
+    """More useful operations a second than every SM's tensor cores issue at the boost clock, at the faster format."""
+    rate = {name: m.gpu.tensor_flops_per_clk(name) for name in _BYTES}
+    per_clk = np.maximum(*(m.frame[c].astype(str).map(rate).to_numpy(np.float64) for c in ("dtype", "kv_dtype")))
+    return np.asarray(m.flops > m.floats("time_s") * per_clk * m.gpu.sm.count * m.gpu.clock.boost_hz)
+
+
+def above_hbm_bandwidth(m: Measured) -> Flags:
+    """More of K and V read a second than the datasheet's bandwidth brings, the whole L2 taken as filled before."""
+    beyond = m.cache_bytes - m.gpu.l2.capacity_bytes
+    return np.asarray(beyond > m.floats("time_s") * m.gpu.hbm.bandwidth_bytes_per_s)
+
+
+def spike(m: Measured) -> Flags:
+    """`SPIKE` times slower than both the next shorter and the next longer row of otherwise the same shape."""
+    shape = ["kernel", "dtype", "kv_dtype", "batch", "heads_q", "heads_kv", "head_dim", "window"]
+    ordered = m.frame.sort_values([*shape, "seq_kv"], kind="stable")
+    times = ordered.groupby(shape, sort=False, observed=True)["time_s"]
+    slower = np.maximum(times.shift(1), times.shift(-1))  # NaN at the ends, which are never spikes
+    return np.asarray((ordered["time_s"] > SPIKE * slower).reindex(m.frame.index))
+
+
+RULES = (
+    Rule(
+        "corrupt_collection",
+        "vLLM 0.19 on H200: 8,990 of 30,036 prefill rows are above the tensor peak, so none is trusted",
+        "this package's README of published measurements; absent from aiconfigurator-core 0.12.0",
+        True,
+        corrupt_collection,
+    ),
+    Rule(
+        "one_token_context",
+        "a prompt of one token is a decode step, and runs decode's kernels",
+        "this package's README of published measurements; the serving frameworks drop causality at one query",
+        True,
+        one_token_context,
+    ),
+    Rule(
+        "keys_only_cache",
+        "the collector allotted a cache for K alone, so V is read from the same bytes and half the traffic is missing",
+        "collector/trtllm/collect_attn.py before 1.3.0rc20 (CacheType.SELFKONLY); on A100 346 rows exceed the HBM "
+        "bandwidth, by up to 1.69 with grouped heads and 1.24 without below 512 keys, where the kernel changes; large "
+        "rows with grouped heads are 1.6 times as near to the bandwidth as on H100 and L40S, the others are level",
+        True,
+        keys_only_cache,
+    ),
+    Rule(
+        "ignored_fp8_cache",
+        "labelled fp8, ran bf16: the collector asserted bf16, and the times equal those of the bf16 rows",
+        "collector/trtllm/collect_mla.py before 1.1",
+        True,
+        ignored_fp8_cache,
+    ),
+    Rule("not_a_time", "not a positive time", "definition", False, not_a_time),
+    Rule(
+        "above_tensor_peak",
+        "faster than the tensor cores",
+        "bound; SGLang 0.5.10 on B200 had rows up to 11,500 TFLOP/s (README of published measurements)",
+        False,
+        above_tensor_peak,
+    ),
+    Rule(
+        "above_hbm_bandwidth",
+        "more bytes than the HBM bandwidth brings in the time",
+        "bound; TensorRT-LLM decode rows (README of published measurements)",
+        False,
+        above_hbm_bandwidth,
+    ),
+    Rule(
+        "spike",
+        f"over {SPIKE:g} times slower than both neighbours in length",
+        "repeats of a shape differ by 1 % on average, a few by 1.7 to 20 times (the same in versions collected twice)",
+        False,
+        spike,
+    ),
+)
+"""In order: a row counts under the first that rejects it."""
+
+
+def rejected_by(m: Measured) -> NDArray[np.object_]:
+    """Name of the rule that rejects each row, "" where none does."""
+    verdict = np.full(len(m.frame), "", dtype=object)
+    for rule in RULES:
+        verdict[(verdict == "") & rule.applies(m)] = rule.name
+    return verdict

@@ -1,0 +1,1 @@
+"""Taking measurements on a GPU, and the records that come back."""

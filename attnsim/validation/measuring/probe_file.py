@@ -1,0 +1,319 @@
+"""A GPU file from microbenchmarks: the figures that they measure, held against what the vendor states."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from attnsim.kernels.gpu.machine_record import attached_of
+from attnsim.kernels.gpu.probe import Rate
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.attached import gpu_of_attached
+from attnsim.models.hardware.changes import inconsistency, with_values
+from attnsim.models.hardware.figure import FIELDS, get_value
+from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.gpu import Figure, Gpu
+from attnsim.models.hardware.rules import ARCHITECTURES
+from attnsim.models.units import format_quantity
+from attnsim.validation.measuring.l2_knee import fit_knee
+
+MARGIN = 0.02
+"""How far above the vendor's figure a measurement may lie: clocks and timers are no better."""
+
+STATED = ("datasheet", "derived")
+"""Kinds of figures that a measurement cannot exceed: what the vendor states, and arithmetic on it."""
+
+FROM_DRIVER = "CUDA device attribute"
+"""Source of figures that the driver states; its limits are as good as a datasheet's."""
+
+SHARED_BANKS_BYTES = 128.0
+"""32 banks of 4 bytes a clock (CUDA C++ Programming Guide, "Shared Memory")."""
+
+SHARED_WITH_FITS = ("l2.bandwidth", "launch.stream", "launch.graph")
+"""Figures of which calibrations hold a fitted share or multiple; a prediction moves with them."""
+
+NOTEWORTHY = 0.1
+"""Difference from the figure that the fits were made with, from which on it is said. Chosen by hand."""
+
+DIGITS = 4
+"""Significant digits of a measured figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measured quantity beside the most that it can be.
+
+    Parameters
+    ----------
+    name : str
+        As the microbenchmark calls it.
+    value : float
+    unit : str
+    key : str
+        Figure of a GPU file that it gives; "" where there is none.
+    limit : float or None
+        What the vendor states; None where nobody does.
+    limit_source : str
+    spread : float
+        Distance of the quartiles over the median.
+    samples, throttled : int
+    sm_mhz : float or None
+    note : str
+        What else is worth knowing.
+    """
+
+    name: str
+    value: float
+    unit: str
+    key: str = ""
+    limit: float | None = None
+    limit_source: str = ""
+    spread: float = 0.0
+    samples: int = 0
+    throttled: int = 0
+    sm_mhz: float | None = None
+    note: str = ""
+
+    @property
+    def excess(self) -> float:
+        """Share by which it exceeds its limit; negative below it, and where there is none."""
+        return -1.0 if self.limit is None else self.value / self.limit - 1
+
+    def shown(self, value: float) -> str:
+        """A value with this unit; cache sizes are spoken of in MiB."""
+        if self.unit == "B":
+            return f"{value / 2**20:.1f} MiB"
+        return format_quantity(float(f"{value:.{DIGITS}g}"), self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """Recorded microbenchmarks and the GPU that they were run on.
+
+    Parameters
+    ----------
+    base : Gpu
+        The built-in GPU that it is, or one made of what the driver says.
+    rates : tuple of Rate
+    date, driver : str
+    l2_bytes : int
+        Capacity of the L2 as the driver states it, which may be more than the datasheet's; 0 where it does not.
+    """
+
+    base: Gpu
+    rates: tuple[Rate, ...]
+    date: str
+    driver: str
+    l2_bytes: int = 0
+
+
+def probed_of(records: Iterable[Mapping[str, Any]]) -> Probed:
+    """The last microbenchmarks in the records of a run.
+
+    Parameters
+    ----------
+    records : iterable of mapping
+        Of ``attnsim probe --records`` or ``benchmarks/gpu_run.py``.
+
+    Raises
+    ------
+    InputError
+        When there are none, or they have no machine record.
+    """
+    everything = list(records)
+    found = next((one for one in reversed(everything) if one.get("kind") == "probe" and "error" not in one), None)
+    if found is None:
+        raise InputError("the records hold no microbenchmarks; give those of attnsim probe --records")
+    machines = [one for one in everything if one.get("kind") == "machine" and one.get("session") == found["session"]]
+    if not machines:
+        raise InputError(f"the microbenchmarks of {found['session']} have no machine record beside them")
+    try:
+        rates = tuple(Rate(**rate) for rate in found["rates"])
+    except TypeError as error:
+        raise InputError(f"the microbenchmarks are of another version ({error}); probe again") from None
+    attached, machine = attached_of(machines[-1]), machines[-1]
+    base = gpu_of_attached(attached, [load_gpu(name) for name in builtin_gpu_ids()])
+    return Probed(base, rates, machine["date"], machine["driver"], attached.attributes.get("L2CacheSize", 0))
+
+
+def quantities(probed: Probed) -> list[Measured]:
+    """Everything that was measured, per clock and SM where the GPU files have it so."""
+    base, found = probed.base, list[Measured]()
+    for rate in probed.rates:
+        if rate.name != "l2.reread":
+            found += _quantity(rate, base)
+    sweep = [rate for rate in probed.rates if rate.name == "l2.reread" and rate.working_set_bytes]
+    return [_beside_the_fits(one, base) for one in (*found, *(_l2(sweep, probed) if sweep else ()))]
+
+
+def refuse_implausible(measured: Iterable[Measured]) -> None:
+    """Refuse measurements above what the vendor states by more than `MARGIN`.
+
+    Raises
+    ------
+    InputError
+        One line that names each value and its limit.
+    """
+    told = [
+        f"{one.name} {one.shown(one.value)} is {one.excess:.1%} above {one.shown(one.limit or 0)} ({one.limit_source})"
+        + (f", at {one.sm_mhz:.0f} MHz as NVML told it" if one.sm_mhz and "/clk" in one.unit else "")
+        for one in measured
+        if one.excess > MARGIN
+    ]
+    if told:
+        raise InputError(
+            f"measured above what is possible by more than {MARGIN:.0%}: {'; '.join(told)}; nothing is written, look "
+            "for another process on the GPU, or for the wrong limit, and probe again"
+        )
+
+
+def probed_gpu(probed: Probed, measured: Sequence[Measured], gpu_id: str, command: str) -> Gpu:
+    """The GPU with the measured figures in place of those that it came with.
+
+    It is a GPU in its own right, not a changed one: a prediction for it is not called hypothetical, and its measured
+    share of the memory bandwidth is used instead of another card's fitted one.
+
+    Parameters
+    ----------
+    probed : Probed
+    measured : sequence of Measured
+        From :func:`quantities`.
+    gpu_id : str
+    command : str
+        By which the figures were measured, for their source.
+
+    Raises
+    ------
+    InputError
+        When figures contradict each other.
+    """
+    base = probed.base
+    figures = dict(_figures(measured, base, f"{command}, {probed.date}, driver {probed.driver or 'unknown'}"))
+    gpu = with_values(base, {key: figure.value for key, figure in figures.items()})
+    older = max(number for number in ARCHITECTURES if number <= base.compute_capability_number)
+    gpu = dataclasses.replace(
+        gpu,
+        id=gpu_id,
+        name=f"{base.name}, measured",
+        compute_capability=f"{older // 10}.{older % 10}",  # files know no newer chip than the rules do
+        base_id=gpu_id,
+        changes=(),
+        provenance=MappingProxyType({**base.provenance, **figures}),
+    )
+    if problem := inconsistency(gpu):
+        raise InputError(problem)
+    return gpu
+
+
+def _figures(measured: Sequence[Measured], base: Gpu, source: str) -> Iterator[tuple[str, Figure]]:
+    by_name = {one.name: one for one in measured}
+
+    def figure(key: str, value: float, one: Measured, more: str = "") -> tuple[str, Figure]:
+        how = f"median of {one.samples}, quartiles {one.spread:.1%} apart" if one.samples else ""
+        text = "; ".join(part for part in (source, how, more, one.note) if part)
+        return key, Figure(float(f"{value:.{DIGITS}g}"), FIELDS[key].unit, "measured", text)
+
+    read, copy, mma = (by_name.get(name) for name in ("hbm.read", "hbm.copy", "tensor.mma_sync"))
+    if copy is not None:
+        whole, more = base.hbm.bandwidth_bytes_per_s, f"copy {copy.shown(copy.value)}"
+        if read is not None:
+            more += f", read {read.shown(read.value)}"
+            if copy.limit is None and max(read.value, copy.value) > whole:  # nobody states a bandwidth
+                whole = max(read.value, copy.value)
+                yield figure("hbm.bandwidth", whole, read)
+        yield figure("hbm.achievable_fraction", min(1.0, copy.value / whole), copy, f"{more} of {copy.shown(whole)}")
+    if mma is not None and mma.key and base.tensor.bf16_flops_per_clk:
+        wgmma = by_name.get("tensor.wgmma")
+        more = "" if wgmma is None else f", wgmma {wgmma.shown(wgmma.value)}"
+        told = f"mma.sync {mma.shown(mma.value)}{more} of {mma.shown(base.tensor.bf16_flops_per_clk)}"
+        yield figure("tensor.mma_sync_fraction", min(1.0, mma.value / base.tensor.bf16_flops_per_clk), mma, told)
+    for one in measured:
+        if one.key and one not in (copy, mma):
+            yield figure(one.key, one.value, one)
+
+
+_PER_CLOCK = {
+    "tensor.mma_sync": ("tensor.mma_sync_fraction", "tensor.bf16"),
+    "tensor.wgmma": ("", "tensor.bf16"),
+    "exp": ("sm.exp_rate", "sm.exp_rate"),
+    "fp32.fma": ("sm.fp32_rate", "sm.fp32_rate"),
+    "shared_memory.read": ("sm.shared_memory_bandwidth", "sm.shared_memory_bandwidth"),
+}
+"""Rates that the files have per clock and SM: key that they give, key of the most that they can be."""
+
+_AS_MEASURED = {
+    "hbm.read": ("", "hbm.bandwidth"),
+    "hbm.copy": ("hbm.achievable_fraction", "hbm.bandwidth"),
+    "launch.stream": ("launch.stream", ""),
+    "launch.graph": ("launch.graph", ""),
+    "latency.l1": ("", ""),
+    "latency.l2": ("l2.latency", ""),
+    "latency.hbm": ("hbm.latency", ""),
+}
+
+
+def _quantity(rate: Rate, base: Gpu) -> list[Measured]:
+    if rate.name not in _PER_CLOCK:
+        key, limiting = _AS_MEASURED.get(rate.name, ("", ""))
+        limit, source = _limit(base, limiting)
+        return [_measured(rate, rate.value, rate.unit, key, limit, source)]
+    key, limiting = _PER_CLOCK[rate.name]
+    unit = FIELDS[limiting].unit
+    if rate.sm_mhz is None:
+        note = "no figure per clock: the SM clock could not be read, pip install nvidia-ml-py"
+        return [_measured(rate, rate.value, rate.unit, "", None, "", note)]
+    limit, source = _limit(base, limiting)
+    per_clock = rate.value / (base.sm.count * rate.sm_mhz * 1e6)
+    return [_measured(rate, per_clock, unit, key, limit, source, f"at {rate.sm_mhz:.0f} MHz")]
+
+
+def _l2(sweep: Sequence[Rate], probed: Probed) -> Iterator[Measured]:
+    """The L2's bandwidth and where it ends.
+
+    The capacity stays the vendor's: what part of it keeps what is read again is fitted with the other numbers of a GPU
+    (``l2_capacity_fraction``), and would be counted twice.
+    """
+    base = probed.base
+    knee = fit_knee([float(rate.working_set_bytes or 0) for rate in sweep], [rate.value for rate in sweep])
+    inside = [rate for rate in sweep if not knee.begins_bytes or (rate.working_set_bytes or 0) <= knee.begins_bytes]
+    steadiest = min(inside or sweep, key=lambda rate: rate.spread)
+    note = "no end of the L2 was seen"
+    limit, source = _limit(base, "l2.capacity")
+    if limit is not None and probed.l2_bytes > limit:
+        limit, source = float(probed.l2_bytes), FROM_DRIVER
+    if knee.capacity_bytes is not None:
+        share = knee.capacity_bytes / base.l2.capacity_bytes
+        note = f"half of {knee.capacity_bytes / 2**20:.1f} MiB, {share:.2f} of the capacity, is still found in it"
+        yield Measured("l2.knee", knee.capacity_bytes, "B", "", limit, source)
+    yield dataclasses.replace(
+        _measured(steadiest, knee.bandwidth_bytes_per_s, "B/s", "l2.bandwidth", None, "", note), name="l2.read"
+    )
+
+
+def _beside_the_fits(one: Measured, base: Gpu) -> Measured:
+    """Say so where a figure differs from the one that fitted shares were taken of."""
+    if one.key not in SHARED_WITH_FITS or abs(one.value / get_value(base, one.key) - 1) <= NOTEWORTHY:
+        return one
+    told = f"fits took their share of {one.shown(get_value(base, one.key))}, times move with this until fitted anew"
+    return dataclasses.replace(one, note="; ".join(part for part in (one.note, told) if part))
+
+
+def _measured(
+    rate: Rate, value: float, unit: str, key: str, limit: float | None, limit_source: str, note: str = ""
+) -> Measured:
+    return Measured(
+        rate.name, value, unit, key, limit, limit_source, rate.spread, rate.samples, rate.throttled, rate.sm_mhz, note
+    )
+
+
+def _limit(base: Gpu, key: str) -> tuple[float | None, str]:
+    """The most that a figure can be and who says so; None where nobody does."""
+    if key == "sm.shared_memory_bandwidth":
+        return SHARED_BANKS_BYTES, "32 banks of 4 bytes, CUDA C++ Programming Guide"
+    figure = base.provenance.get(key)
+    if figure is None or not (figure.kind in STATED or figure.source.startswith(FROM_DRIVER)):
+        return None, ""
+    return get_value(base, key), figure.source
