@@ -71,10 +71,10 @@ def readers() -> tuple[Reader, ...]:
         return tuple(sorted(folder.glob(names))[::step])
 
     package, data = REPOSITORY / "attnsim", REPOSITORY / "tests" / "data"
-    published = package / "validation" / "measurements" / "published"
+    models, published = package / "models", package / "validation" / "measurements" / "published"
     return (
-        Reader("GPU file", ".yaml", some(package / "models" / "gpus", "*.yaml", 4), lambda p: load_gpu(str(p))),
-        Reader("model file", ".yaml", some(package / "models" / "presets", "*.yaml", 5), lambda p: load_model(str(p))),
+        Reader("GPU file", ".yaml", some(models / "hardware" / "gpus", "*.yaml", 4), lambda p: load_gpu(str(p))),
+        Reader("model file", ".yaml", some(models / "llm" / "presets", "*.yaml", 5), lambda p: load_model(str(p))),
         Reader("study", ".yaml", some(REPOSITORY / "examples", "study*.yaml"), read_study),
         Reader("case table", ".csv", (published / "flash_attention_1.csv",), read_cases),
         Reader("case table, predicted", ".csv", (published / "flash_attention_1.csv",), predicted),

@@ -94,7 +94,7 @@ def test_every_figure_has_kind_and_source(gpu_id: str) -> None:
 
 @pytest.mark.parametrize("gpu_id", IDS)
 def test_sources_are_citations(gpu_id: str) -> None:
-    text = (MODELS / "gpus" / f"{gpu_id}.yaml").read_text(encoding="utf-8")
+    text = (MODELS / "hardware" / "gpus" / f"{gpu_id}.yaml").read_text(encoding="utf-8")
     assert not re.search(r"#\d{6,}|/work/", text)
 
 

@@ -206,7 +206,7 @@ def test_schema_is_up_to_date_and_files_validate(tmp_path: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     for gpu_id in IDS:
-        document = yaml.safe_load((MODELS / "gpus" / f"{gpu_id}.yaml").read_text(encoding="utf-8"))
+        document = yaml.safe_load((MODELS / "hardware" / "gpus" / f"{gpu_id}.yaml").read_text(encoding="utf-8"))
         validator.validate(document)
     for text in (BAD_FILES["no-kind"][0], BAD_FILES["unknown-key"][0], MINIMAL.replace("power:", "#")):
         assert not validator.is_valid(yaml.safe_load(text))
