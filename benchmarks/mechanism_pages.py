@@ -1,4 +1,4 @@
-"""Write docs/mechanisms: one MyST page a mechanism, from its record in the registry, and an index.
+"""Write docs/mechanisms: one MyST page a mechanism, from its record and its page, and an index.
 
 `python benchmarks/mechanism_pages.py` rewrites the pages and removes those of mechanisms that are no more; with
 `--check` it changes nothing and fails if a page is out of date. Costs are closed forms, so that a page depends on
@@ -42,14 +42,14 @@ def index() -> str:
         "# Mechanisms",
         "",
         "What each attention computes, what it costs, how a GPU runs it, when it wins. Written by",
-        "`python benchmarks/mechanism_pages.py` from the records in `attnsim/models/registry`.",
+        "`python benchmarks/mechanism_pages.py` from the records and pages of `attnsim/models/mechanisms`.",
         "",
     ]
     for group, title in GROUPS.items():
         records = [record for record in MECHANISMS.values() if record.group == group]
         if records:
             lines += [f"## {title}", "", "| mechanism | what it is |", "|---|---|"]
-            lines += [f"| [{record.title}]({record.name}.md) | {record.summary} |" for record in records]
+            lines += [f"| [{record.page.title}]({record.name}.md) | {record.page.summary} |" for record in records]
             lines.append("")
     lines += ["```{toctree}", ":hidden:", "", *sorted(MECHANISMS), "```", ""]
     return "\n".join(lines)
@@ -57,14 +57,14 @@ def index() -> str:
 
 def page(record: Algorithm) -> str:
     """One mechanism: definition, when it wins, cost and schedule of its example, sources."""
-    lines = [f"# {record.title}", "", f"`{record.name}`: {record.summary}.", ""]
+    lines = [f"# {record.page.title}", "", f"`{record.name}`: {record.page.summary}.", ""]
     if not record.exact:
         lines += ["Not softmax attention: another function of the same inputs, whose error is reported beside it.", ""]
-    lines += ["## Definition", "", record.definition, "", "## When it wins", "", record.wins, ""]
+    lines += ["## Definition", "", record.page.definition, "", "## When it wins", "", record.page.wins, ""]
     shown = _schedule(record)
     if shown is not None:
         lines += _example(record, *shown)
-    lines += ["## Sources", "", *(f"- {source}" for source in record.sources), ""]
+    lines += ["## Sources", "", *(f"- {source}" for source in record.page.sources), ""]
     return "\n".join(lines)
 
 

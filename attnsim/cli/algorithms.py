@@ -56,7 +56,7 @@ def algorithms(json: options.Json = False) -> None:
         rows = [
             {
                 "name": item.name,
-                "what it is": item.summary,
+                "what it is": item.page.summary,
                 "asked by": "name" if item.selectable else "flags",
                 "first choice": item.implementations[:1],
             }
@@ -89,14 +89,14 @@ def _described(item: Algorithm) -> dict[str, object]:
     """The record without its functions."""
     return {
         "algorithm": item.name,
-        "title": item.title,
-        "summary": item.summary,
+        "title": item.page.title,
+        "summary": item.page.summary,
         "group": item.group,
         "selectable": item.selectable,
         "exact": item.exact,
-        "definition": item.definition,
-        "wins": item.wins,
-        "sources": list(item.sources),
+        "definition": item.page.definition,
+        "wins": item.page.wins,
+        "sources": list(item.page.sources),
         "example": str(item.example),
         "mask": item.mask or None,
     }

@@ -170,7 +170,7 @@ LINEAR = [name for name, item in MECHANISMS.items() if item.group == "linear"]
 @pytest.mark.parametrize("name", LINEAR)
 def test_records_are_complete_and_their_references_answer_their_examples(name: str) -> None:
     item = MECHANISMS[name]
-    assert item.definition and item.wins.endswith(".") and item.sources and not item.exact
+    assert item.page.definition and item.page.wins.endswith(".") and item.page.sources and not item.exact
     w = item.example
     seq_kv = 48
     small = Workload(

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ import pytest
 from attnsim.api.choosing import read_algorithm
 from attnsim.api.explaining import played_by
 from attnsim.cli import main
+from attnsim.models import mechanisms
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Algorithm
+from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Algorithm, find_algorithm
 from attnsim.models.mechanisms.mechanism import Floats
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
@@ -55,15 +57,22 @@ def test_a_record_says_what_when_and_from_where(record: Algorithm) -> None:
     assert MECHANISMS[record.name] is record
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", record.name)
     assert record.group in GROUPS
-    assert record.title[0].isupper()
-    assert 15 <= len(record.summary) <= 110 and not record.summary.endswith(".") and "\n" not in record.summary
-    assert len(record.definition) > 60 and "$" in record.definition and record.definition.count("$") % 2 == 0
-    assert len(record.wins) > 120 and record.wins.rstrip().endswith(".")
-    assert len(set(record.sources)) == len(record.sources) > 0
-    for source in record.sources:
+    page = record.page
+    assert page.title[0].isupper()
+    assert 15 <= len(page.summary) <= 110 and not page.summary.endswith(".") and "\n" not in page.summary
+    assert len(page.definition) > 60 and "$" in page.definition and page.definition.count("$") % 2 == 0
+    assert len(page.wins) > 120 and page.wins.rstrip().endswith(".")
+    assert len(set(page.sources)) == len(page.sources) > 0
+    for source in page.sources:
         assert SOURCE.search(source), source
     if record.mask:
         assert str(Mask.parse(record.mask))
+
+
+def test_every_page_is_of_a_mechanism_and_a_number_does_not_change_it() -> None:
+    folder = resources.files(mechanisms) / "pages"
+    assert sorted(page.name for page in folder.iterdir()) == sorted(f"{name}.md" for name in MECHANISMS)
+    assert find_algorithm("performer@64").page is MECHANISMS["performer"].page
 
 
 @every
@@ -146,7 +155,7 @@ def test_gradients_are_the_derivative_of_the_reference(record: Algorithm) -> Non
 
 
 def test_names_are_unique_and_algorithms_are_those_to_ask_for() -> None:
-    titles = [item.title for item in MECHANISMS.values()]
+    titles = [item.page.title for item in MECHANISMS.values()]
     assert len(set(titles)) == len(titles)
     assert {name for name, item in MECHANISMS.items() if item.selectable} == set(ALGORITHMS)
     assert {"naive", "flash", "flash-1", "flash-2", "flash-3", "sliding-window", "split-kv"} <= set(ALGORITHMS)
@@ -177,7 +186,7 @@ def test_the_command_lists_every_mechanism_in_its_group(capsys: pytest.CaptureFi
     for name, item in found.items():
         record = MECHANISMS[name]
         assert (item["group"], item["selectable"], item["exact"]) == (record.group, record.selectable, record.exact)
-        assert item["definition"] == record.definition and item["wins"] == record.wins and item["sources"]
+        assert item["definition"] == record.page.definition and item["wins"] == record.page.wins and item["sources"]
         runs = [implementation["implementation"] for implementation in item["implementations"]]
         assert set(record.implementations) <= set(runs)
 

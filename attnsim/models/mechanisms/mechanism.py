@@ -1,4 +1,4 @@
-"""The record of an algorithm: what it computes, who runs it, when it wins."""
+"""The record of an algorithm: what it computes and who runs it; its words are a page of `pages/`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.models.mechanisms.page import Page, read_page
 from attnsim.models.question.workload import Workload
 
 Floats = NDArray[np.float64]
@@ -30,8 +31,6 @@ class Algorithm:
     ----------
     name : str
         What `--algorithm` and `attnsim explain` take.
-    title, summary : str
-        Heading, and one line.
     group : {"sharing", "dense", "sparse", "linear"}
         Chapter of the documentation: who shares keys, how dense attention is scheduled, which pairs are left out, what
         replaces the softmax.
@@ -40,12 +39,6 @@ class Algorithm:
     implementations : tuple of str
         Those to imitate by default, best first; the first that runs on the GPU is taken. Empty for what is a property
         of the question and has no kernels of its own.
-    definition : str
-        In MyST, with LaTeX between dollars.
-    wins : str
-        When it is the right choice, and what it gives up.
-    sources : tuple of str
-        Papers and code, with arXiv numbers or equations.
     example : Workload
         A question that shows it, small enough for a page.
     reference : callable
@@ -63,14 +56,9 @@ class Algorithm:
     """
 
     name: str
-    title: str
-    summary: str
     group: Group
     families: tuple[str, ...]
     implementations: tuple[str, ...]
-    definition: str
-    wins: str
-    sources: tuple[str, ...]
     example: Workload
     reference: Reference
     mask: str = ""
@@ -78,3 +66,8 @@ class Algorithm:
     selectable: bool = True
     gradients: Gradients | None = None
     sized: Callable[[int], Algorithm] | None = None
+
+    @property
+    def page(self) -> Page:
+        """What is written about it; ``NAME@N`` has the page of ``NAME``."""
+        return read_page(self.name.partition("@")[0])
