@@ -15,8 +15,7 @@ from functools import partial
 import numpy as np
 from joblib import Parallel, delayed
 
-from attnsim.models.calibrations.calibration import choose
-from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.calibrations.choose import choose
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row
 
@@ -40,10 +39,9 @@ def predicted(cell: Cell, sample: int) -> tuple[list[Row], list[float], str]:
         gpu=gpu, framework=framework, implementation=name, kind=kind, windowed=windowed, sample=sample,
     )  # fmt: skip
     rows = list(drawn(dtype="bf16") or drawn(dtype="fp16"))
-    like = {record.name: record.like for record in IMPLEMENTATIONS.values()}
     found, numbers = [], ""
     for row in rows:
-        chosen = choose(name, like, row.gpu)
+        chosen = choose(row.record, row.gpu)
         source = chosen.calibration
         numbers = (
             "own" if chosen.own else "none" if source is None else f"{source.implementation}, {source.architecture}"

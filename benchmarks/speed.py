@@ -29,7 +29,7 @@ import pandas as pd
 
 from attnsim.api.building import peak_bytes
 from attnsim.api.choosing import under_pattern
-from attnsim.models.calibrations.calibration import choose
+from attnsim.models.calibrations.choose import choose
 from attnsim.models.closed_forms.cost import ShapeTable, cost_of, costs
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
@@ -120,7 +120,7 @@ def answer(point: Point, mode: Mode = "fast") -> float:
     record = default_implementation(algorithm, gpu, w)
     schedule = record.build(w, gpu, None)
     cost_of(w, schedule)
-    numbers = choose(record.name, {name: r.like for name, r in IMPLEMENTATIONS.items()}, gpu).numbers
+    numbers = choose(record, gpu).numbers
     return replay(schedule, gpu, numbers, mode=mode).time_s
 
 
@@ -180,7 +180,7 @@ def anew(record: Implementation, w: Workload, gpu: Gpu) -> None:
     """Build and replay a question, nothing remembered of its mask."""
     tile_counts.cache_clear()
     schedule = record.build(w, gpu, None)
-    replay(schedule, gpu, choose(record.name, {}, gpu).numbers)
+    replay(schedule, gpu, choose(record, gpu).numbers)
 
 
 def seconds(call: Callable[[], object], repeats: int = 3) -> float:
@@ -237,7 +237,7 @@ def exact_mode() -> dict[str, float]:
     kernel = schedule.kernels[0]
     turns = kernel.executions
     steps = sum(int(n) for n, s in zip(turns, kernel.segments, strict=True) if "step" in s.name)
-    numbers = choose("flash_attn_v2", {}, gpu).numbers
+    numbers = choose(IMPLEMENTATIONS["flash_attn_v2"], gpu).numbers
     took = seconds(lambda: replay(schedule, gpu, numbers, mode="exact"), 2)
     return {"exact mode, tile steps/s": steps / took}
 

@@ -20,13 +20,12 @@ from attnsim.api.choosing import (
 )
 from attnsim.api.prediction import Prediction
 from attnsim.api.trust import assess
-from attnsim.models.calibrations.calibration import Chosen, choose
+from attnsim.models.calibrations.choose import Chosen, choose
 from attnsim.models.closed_forms.cost import needed_work
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.figure import shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import (
-    IMPLEMENTATIONS,
     default_implementation,
     find_implementation,
 )
@@ -35,8 +34,6 @@ from attnsim.models.mechanisms import ALGORITHMS, Algorithm
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import Replay
-
-LIKE = {name: record.like for name, record in IMPLEMENTATIONS.items()}
 
 
 def predict(
@@ -195,7 +192,7 @@ class _Question:
 
 def _answer(asked: _Question) -> Prediction:
     w, gpu, record, conditions = asked.w, asked.gpu, asked.record, asked.conditions
-    chosen = choose(record.name, LIKE, gpu)
+    chosen = choose(record, gpu)
     peak = peak_bytes(record, w)
     schedule: Schedule | None = None
     played: Replay | None = None

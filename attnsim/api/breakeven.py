@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from attnsim.api.answering import LIKE, predict
+from attnsim.api.answering import predict
 from attnsim.api.choosing import read_conditions, read_gpu
 from attnsim.api.prediction import Prediction
-from attnsim.models.calibrations.calibration import choose
+from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.figure import nearest, shown
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.own.sparse_tiles import choose_tile, counts_of
 from attnsim.models.mask.block_patterns import Random
 from attnsim.models.mask.mask import Mask
@@ -204,7 +205,7 @@ class _Search:
 
 def _whose_numbers(answer: Prediction, gpu: Gpu) -> str:
     """Whose numbers a time is made with, and how far it may be off where they are another's."""
-    chosen, trust = choose(answer.implementation, LIKE, gpu), answer.trust
+    chosen, trust = choose(find_implementation(answer.implementation), gpu), answer.trust
     if chosen.own:
         return f"{answer.implementation}: its own numbers on {gpu.architecture}"
     return f"{chosen.reason}, 90 % range {trust.low:.2g} to {trust.high:.2g} of the time"

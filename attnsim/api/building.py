@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from attnsim.api.choosing import Conditions
-from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu, Sm

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from attnsim.api.answering import LIKE, predict
+from attnsim.api.answering import predict
 from attnsim.api.building import play
 from attnsim.api.choosing import Conditions, choose_implementation, read_conditions, read_gpu, under_pattern
 from attnsim.api.levers import Lever, Turn, levers, turn
 from attnsim.api.prediction import Prediction
-from attnsim.models.calibrations.calibration import choose
+from attnsim.models.calibrations.choose import choose
 from attnsim.models.closed_forms.cost import Cost, cost_of
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.figure import nearest, shown
@@ -217,7 +217,7 @@ def _explanation(
     asked: Algorithm, prediction: Prediction, record: Implementation, gpu: Gpu, conditions: Conditions
 ) -> Explanation:
     w = prediction.workload
-    numbers = choose(record.name, LIKE, gpu).numbers
+    numbers = choose(record, gpu).numbers
     schedule, played = play(record, w, gpu, numbers, conditions)
     form = cost_of(w, schedule)
     shape = conditions.tile

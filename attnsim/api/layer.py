@@ -11,7 +11,8 @@ from attnsim.api.choosing import Conditions, read_conditions, read_gpu
 from attnsim.api.layer_prediction import ATTENTION, LayerPart, LayerPrediction, total
 from attnsim.api.prediction import Prediction
 from attnsim.api.trust import ELSEWHERE, Trust
-from attnsim.models.calibrations.calibration import Numbers, choose, widths
+from attnsim.models.calibrations.calibration import numbers_of, widths
+from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.figure import shown
 from attnsim.models.hardware.gpu import Gpu
@@ -175,11 +176,11 @@ def gemm_numbers(gpu: Gpu) -> Numbers:
     Operands of the next step are read under the MMAs of this one (CUTLASS's warp-level pipeline), and the fixed time
     of a call belongs to an attention interface.
     """
-    numbers = choose("", {}, gpu).numbers
-    implementation = replace(
-        numbers.implementation, tensor_efficiency=GEMM_NUMBERS["tensor_efficiency"], smem_exposed=0.0, call_s=0.0
+    gpu_numbers, _ = numbers_of(gpu)
+    implementation = ImplementationNumbers(
+        tensor_efficiency=GEMM_NUMBERS["tensor_efficiency"], smem_exposed=0.0, call_s=0.0
     )
-    return Numbers(implementation, replace(numbers.gpu, l2_fraction=GEMM_NUMBERS["l2_fraction"]))
+    return Numbers(implementation, replace(gpu_numbers, l2_fraction=GEMM_NUMBERS["l2_fraction"]))
 
 
 def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions) -> LayerPart:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from attnsim.api.building import peak_bytes, shipped
 from attnsim.api.choosing import choose_implementation, read_algorithm, read_conditions, read_gpu, without_window
-from attnsim.models.calibrations.calibration import choose
+from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.trace import Trace
 from attnsim.simulator.trace import trace as play
@@ -60,8 +59,7 @@ def trace(
     record = choose_implementation(what, implementation, workload, machine)
     if peak_bytes(record, workload) > machine.hbm.capacity_bytes:
         raise InputError(f"{record.name} needs more memory than {machine.id} has; take a smaller batch or length")
-    like = {name: item.like for name, item in IMPLEMENTATIONS.items()}
-    numbers = choose(record.name, like, machine).numbers
+    numbers = choose(record, machine).numbers
     schedule = shipped(record, workload, machine)
     return play(schedule, machine, numbers, cache=conditions.cache, launch=conditions.launch, sms=sms)
 

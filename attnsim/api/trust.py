@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from attnsim.models.calibrations.calibration import Calibration, Chosen, widths
+from attnsim.models.calibrations.calibration import Calibration, widths
+from attnsim.models.calibrations.choose import Chosen
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.question.workload import Workload
@@ -90,7 +91,7 @@ def assess(
     w : Workload
     gpu : Gpu
     chosen : Chosen
-        From `attnsim.models.calibrations.calibration.choose`.
+        From `attnsim.models.calibrations.choose.choose`.
     record : Implementation
     tiles : {"shipped", "retuned", "given"}
     assumed : iterable of str

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import attnsim
-from attnsim.models.calibrations.calibration import GPU_NUMBERS, IMPLEMENTATION_NUMBERS, Calibration, gpu_ranges
+from attnsim.models.calibrations.calibration import Calibration, gpu_ranges
+from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS
 from attnsim.models.wording import number
 from attnsim.plots.document import Block, Code, Details, Paragraph, Table
 from attnsim.reports.asking import ReportStudy

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from attnsim.api.answering import LIKE
 from attnsim.api.prediction import Prediction
 from attnsim.api.trust import BORROWED, ELSEWHERE
-from attnsim.models.calibrations.calibration import Calibration, Chosen, choose
+from attnsim.models.calibrations.calibration import Calibration
+from attnsim.models.calibrations.choose import Chosen, choose
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
 from attnsim.reports.answers import Answered
 from attnsim.studies.provenance import calibration_digests
 from attnsim.validation.checking.accuracy import kind_of
@@ -47,7 +47,7 @@ class Use:
 def uses(cases: Iterable[Answered]) -> list[Use]:
     """The numbers of every prediction."""
     return [
-        Use(one.prediction, one.gpu, choose(one.prediction.implementation, LIKE, one.gpu))
+        Use(one.prediction, one.gpu, choose(find_implementation(one.prediction.implementation), one.gpu))
         for case in cases
         for one in case.answers
         if one.prediction is not None and one.gpu is not None

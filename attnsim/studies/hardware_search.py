@@ -16,11 +16,10 @@ from itertools import product
 from typing import Any
 
 from attnsim.api import predict
-from attnsim.api.answering import LIKE
 from attnsim.api.building import fitting, tunable
 from attnsim.api.choosing import choose_implementation, read_algorithm
 from attnsim.api.prediction import Prediction
-from attnsim.models.calibrations.calibration import choose
+from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.energy import Energy, energy
 from attnsim.models.hardware.gpu import Gpu
@@ -197,7 +196,7 @@ class _Asked:
         record = choose_implementation(read_algorithm(self.algorithm), self.implementation, self.workload, gpu)
         if not tunable(record):
             return None
-        numbers = choose(record.name, LIKE, gpu).numbers
+        numbers = choose(record, gpu).numbers
         best: list[tuple[float, Shape]] = []
         for one in fitting(record, self.workload, gpu, numbers)[:CORNER_TILES]:
             with suppress(InputError):

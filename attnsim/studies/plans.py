@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from attnsim.api.answering import LIKE
 from attnsim.api.building import scheduled
 from attnsim.api.choosing import choose_implementation, read_algorithm, read_conditions, under_pattern
-from attnsim.models.calibrations.calibration import Numbers, choose
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.cost import forward_tiling
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -112,7 +112,7 @@ def _plan(algorithm: str, implementation: str | None, tile: str, small: Workload
     record = choose_implementation(read_algorithm(algorithm), implementation, small, machine)
     schedule = build(record, small, machine, tile)
     main = max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
-    numbers = choose(record.name, LIKE, machine).numbers
+    numbers = choose(record, machine).numbers
     rows = keys = 0
     split = packed = False
     fused = record.family in ("flash-2", "flash-3") and main.name.startswith("flash_fwd")

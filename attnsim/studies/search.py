@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from attnsim.api.answering import LIKE
 from attnsim.api.building import REPLAYED_CANDIDATES, fitting, shipped, tunable
 from attnsim.api.choosing import Conditions, choose_implementation, read_algorithm, read_conditions
 from attnsim.kernels.gpu.bench import Bench
-from attnsim.models.calibrations.calibration import Numbers, choose
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.own import flash as own_flash
 from attnsim.models.question.workload import Workload
@@ -135,7 +136,7 @@ def search_tiles(
     record = choose_implementation(read_algorithm(algorithm), implementation, w, gpu)
     if not tunable(record) or "fwd" not in w.directions or "bwd" in w.directions:
         raise InputError(f"{record.name} has no forward tile to choose for pass {w.passes}; give fwd or decode")
-    numbers = choose(record.name, LIKE, gpu).numbers
+    numbers = choose(record, gpu).numbers
     entries = _entries(record, w, gpu, numbers, stages)
     if not entries:
         raise InputError(f"no tile of {record.name} fits {gpu.id}; take --algorithm naive")
@@ -225,7 +226,7 @@ def measure_tiles(w: Workload, bench: Bench | None = None, seed: int = 0) -> Mea
         raise InputError(f"{own_flash.NAME} is compiled for fwd in fp16 and bf16 with head_dim {allowed}")
     here = bench or attached_bench(seed)
     gpu = here.device.gpu
-    numbers = choose(own_flash.NAME, LIKE, gpu).numbers
+    numbers = choose(IMPLEMENTATIONS[own_flash.NAME], gpu).numbers
     q, k, v = inputs(w, here.random)
     found = []
     for rows, keys in dict.fromkeys((tile.rows, tile.keys) for tile in own_flash.TILES[w.head_dim]):

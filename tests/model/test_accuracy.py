@@ -8,16 +8,14 @@ import pytest
 
 import attnsim.models
 from attnsim.api.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS
-from attnsim.models.calibrations.calibration import (
+from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations, widths
+from attnsim.models.calibrations.numbers import (
     GPU_NUMBERS,
     IMPLEMENTATION_NUMBERS,
     GpuNumbers,
     ImplementationNumbers,
     Numbers,
-    calibrations,
-    gpu_calibrations,
     is_determined,
-    widths,
 )
 from attnsim.validation.checking.accuracy import Unseen, accuracy_table, constants, held_out_errors, targets_table
 from attnsim.validation.checking.claims import gpt2_medium

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnsim.models.calibrations.calibration import ImplementationNumbers, Numbers
+from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.closed_forms.cost import ShapeTable, cost, cost_of, costs, roofline_time, useful_flops
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu

@@ -10,7 +10,7 @@ from functools import lru_cache
 import pytest
 
 from attnsim.api.choosing import choose_implementation, under_pattern
-from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from attnsim.models.calibrations import calibration
-from attnsim.models.calibrations.calibration import calibrations, choose, gpu_calibrations
+from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations
+from attnsim.models.calibrations.choose import choose
 from attnsim.models.hardware.figure import get_value
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
@@ -14,7 +15,6 @@ from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import published_rows
 
 TO_HOPPER = PAIRS[0]
-LIKE = {name: record.like for name, record in IMPLEMENTATIONS.items()}
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def test_the_pairs_are_those_of_the_question() -> None:
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.newer)
 def test_choose_sees_only_gpus_that_exist(pair: object) -> None:
     assert isinstance(pair, type(TO_HOPPER))
-    for name in IMPLEMENTATIONS:
-        chosen = choose(name, LIKE, load_gpu(pair.newer), pair.known)
+    for record in IMPLEMENTATIONS.values():
+        chosen = choose(record, load_gpu(pair.newer), pair.known)
         assert not chosen.gpu_source or chosen.gpu_source in pair.known
         if chosen.calibration is not None:
             assert {*chosen.calibration.domain.gpus, chosen.calibration.gpu} <= pair.known

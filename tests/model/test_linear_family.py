@@ -12,7 +12,7 @@ import pytest
 from attnsim.api import predict
 from attnsim.api.approximation import DEVIATIONS
 from attnsim.api.crossover import Crossover, crossover, crossover_table
-from attnsim.models.calibrations.calibration import ImplementationNumbers, Numbers
+from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.closed_forms.cost import cost, cost_of, roofline_time
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnsim.models.calibrations.calibration import GpuNumbers, ImplementationNumbers, Numbers
+from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers, Numbers
 from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu

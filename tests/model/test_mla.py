@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from attnsim.api import predict
-from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.cost import cost, cost_of, roofline_time
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from attnsim.models.calibrations.calibration import ImplementationNumbers, Numbers
+from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.closed_forms.cost import cost_of, roofline_time
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
@@ -232,7 +232,7 @@ def test_the_same_question_twice_gives_the_same_answer(w: Workload, run: tuple[s
 
 
 QUESTION = """
-from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask

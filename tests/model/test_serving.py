@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnsim.models.calibrations.calibration import Numbers, choose, gpu_calibrations, numbers_of
+from attnsim.models.calibrations.calibration import gpu_calibrations, numbers_of
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
@@ -144,8 +146,7 @@ def test_an_l2_of_one_partition_keeps_all_that_fits() -> None:
 
 
 def test_consumer_blackwell_borrows_from_what_is_like_it() -> None:
-    like = {record.name: record.like for record in IMPLEMENTATIONS.values()}
-    chosen = choose("flash_attn_v2", like, load_gpu("rtx-pro-6000-server"))
+    chosen = choose(IMPLEMENTATIONS["flash_attn_v2"], load_gpu("rtx-pro-6000-server"))
     assert chosen.calibration is not None and chosen.calibration.architecture == "ampere"
 
 

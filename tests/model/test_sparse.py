@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnsim.models.calibrations.calibration import Numbers
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.cost import cost_of, roofline_time
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu

@@ -15,15 +15,9 @@ from attnsim import InputError, Mask, Prediction, Workload, compare, load_gpu, p
 from attnsim.api import ALGORITHMS
 from attnsim.api.tables import ADDED_COLUMNS
 from attnsim.api.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS, Trust, assess
-from attnsim.models.calibrations.calibration import (
-    Calibration,
-    Chosen,
-    Domain,
-    ErrorSummary,
-    ImplementationNumbers,
-    Numbers,
-    widths,
-)
+from attnsim.models.calibrations.calibration import Calibration, Domain, ErrorSummary, widths
+from attnsim.models.calibrations.choose import Chosen
+from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 

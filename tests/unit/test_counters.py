@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from attnsim.models.calibrations.calibration import choose
+from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
+from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_row import Case, parse_row, workload_of
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import replay
@@ -110,8 +110,7 @@ def launches(one: Case, read: float = 1.0, write: float = 1.0) -> list[Counted]:
     """What a profiler would count where the replay of each kernel were right, times a factor."""
     found, gpu = [], load_gpu(one.gpu)
     schedule = schedule_of(one)
-    like = {record.name: record.like for record in IMPLEMENTATIONS.values()}
-    numbers = choose(one.implementation or "", like, gpu).numbers
+    numbers = choose(find_implementation(one.implementation or ""), gpu).numbers
     for kernel in schedule.kernels:
         alone = replay(replace(schedule, kernels=(kernel,)), gpu, numbers, cache="cold")
         found.append(

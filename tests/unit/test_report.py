@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from attnsim.api import predict
-from attnsim.api.answering import LIKE
 from attnsim.cli import main
-from attnsim.models.calibrations.calibration import choose
+from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError
+from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.wording import interval_text, number, time_text, times_text
 from attnsim.plots.document import (
     Bullets,
@@ -217,7 +217,7 @@ def test_hardware_lists_what_differs_with_kind_and_source(report: Report) -> Non
 def test_errors_are_those_of_the_calibrations_used(report: Report, page: str) -> None:
     found = uses(report.cases)
     for one in found:
-        assert one.chosen == choose(one.prediction.implementation, LIKE, one.gpu)
+        assert one.chosen == choose(find_implementation(one.prediction.implementation), one.gpu)
     held = next(one.chosen.calibration for one in found if one.prediction.algorithm == "flash")
     assert held and f"{100 * held.held_out.mean:.1f} %" in page and f"{100 * held.held_out.median:.1f} %" in page
     root = Path(str(__import__("attnsim").__file__)).parent / "models" / "calibrations"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from attnsim.models.calibrations.calibration import calibrations, choose
+from attnsim.models.calibrations.calibration import calibrations, numbers_of
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 
@@ -118,7 +118,7 @@ class Roofline:
     @property
     def diagonals(self) -> tuple[Diagonal, ...]:
         """HBM, L2 and shared memory; achievable are the fitted fractions of the GPU, else its file's and the prior."""
-        fitted = choose("", {}, self.gpu).numbers.gpu
+        fitted, _ = numbers_of(self.gpu)
         hbm, l2 = self.gpu.hbm.bandwidth_bytes_per_s, self.gpu.l2.bandwidth_bytes_per_s
         fraction = fitted.hbm_fraction or self.gpu.hbm.achievable_fraction
         smem = self.gpu.sm.count * self.gpu.sm.shared_memory_bytes_per_clk * self.gpu.clock.tensor_hz

@@ -8,14 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.models.calibrations.calibration import (
-    GPU_NUMBERS,
-    IMPLEMENTATION_NUMBERS,
-    calibrations,
-    gpu_calibrations,
-    gpu_ranges,
-    is_determined,
-)
+from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations, gpu_ranges
+from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS, is_determined
 from attnsim.models.implementations import flash_attention_4 as flash4
 from attnsim.models.implementations import serving, trtllm
 from attnsim.models.implementations.choose import IMPLEMENTATIONS

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from attnsim.models.calibrations.calibration import choose
+from attnsim.models.calibrations.choose import choose
 from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
@@ -251,9 +251,8 @@ def _backward_flops() -> Iterator[dict[str, Any]]:
 
 @lru_cache(maxsize=256)
 def _replayed(w: Workload, gpu: Gpu, implementation: str) -> Replay:
-    like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
-    schedule = IMPLEMENTATIONS[implementation].build(w, gpu, None)
-    return replay(schedule, gpu, choose(implementation, like, gpu).numbers)
+    record = IMPLEMENTATIONS[implementation]
+    return replay(record.build(w, gpu, None), gpu, choose(record, gpu).numbers)
 
 
 def _outside(value: float, low: float, high: float) -> float:

@@ -25,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.api.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS, level_of
-from attnsim.models.calibrations.calibration import Numbers, calibrations, choose, numbers_of
-from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.calibrations.calibration import calibrations, numbers_of
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.validation.fitting.fit import usable
 from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions
 from attnsim.validation.measured import aiconfigurator
@@ -100,9 +101,8 @@ def elsewhere_points(sample: int = SERVING_SAMPLE) -> list[Point]:
     from joblib import Parallel, delayed
 
     tasks = [task for row in published_rows() if usable(row) for task in _published_tasks(row)]
-    like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
     for row in serving_rows(sample):
-        chosen = choose(row.record.name, like, row.gpu)
+        chosen = choose(row.record, row.gpu)
         seen = chosen.own and chosen.calibration is not None and chosen.calibration.domain.windowed
         if row.workload.mask.is_windowed and not seen:
             tasks.append((WINDOWS, row, chosen.numbers))

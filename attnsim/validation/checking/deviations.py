@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.models.calibrations.calibration import choose
-from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.calibrations.choose import choose
 from attnsim.validation.checking.accuracy import held_out_errors, targets_table
 from attnsim.validation.checking.claims import speedups
 from attnsim.validation.checking.hypothetical import Outcome, errors
@@ -128,7 +127,6 @@ def _claim(check: Mapping[str, Any]) -> float:
 
 
 def _serving(check: Mapping[str, Any]) -> float:
-    like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
     rows = aiconfigurator.rows(
         gpu=check["gpu"],
         implementation=check["implementation"],
@@ -138,9 +136,7 @@ def _serving(check: Mapping[str, Any]) -> float:
         sample=SAMPLE,
     )
     wrong = [
-        abs(row.predict_s(choose(row.record.name, like, row.gpu).numbers) / row.measured_s - 1)
-        for row in rows
-        if usable(row)
+        abs(row.predict_s(choose(row.record, row.gpu).numbers) / row.measured_s - 1) for row in rows if usable(row)
     ]
     return float(np.mean(wrong))
 

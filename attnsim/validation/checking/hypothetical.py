@@ -24,7 +24,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from attnsim.models.calibrations.calibration import GPU_NUMBERS, Numbers, choose, gpu_calibrations
+from attnsim.models.calibrations.calibration import gpu_calibrations
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.numbers import GPU_NUMBERS, Numbers
 from attnsim.models.hardware.changes import with_values
 from attnsim.models.hardware.figure import get_value
 from attnsim.models.hardware.files import load_gpu
@@ -128,8 +130,7 @@ def as_announced(newer: Gpu, older: Gpu) -> Gpu:
 
 def numbers_for(row: Row, gpu: Gpu, pair: Pair, view: View) -> tuple[Numbers, str]:
     """The numbers to predict a row on the newer GPU with, none of which it or a later GPU had a part in."""
-    like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
-    chosen = choose(row.record.name, like, gpu, pair.known)
+    chosen = choose(row.record, gpu, pair.known)
     numbers = chosen.numbers
     if view == "datasheet":
         # The clock under load belongs to a card and its cooling, not to a design.
@@ -195,8 +196,7 @@ def _rows(pair: Pair, sample: int) -> list[tuple[Row, Row | None]]:
 
 
 def _carries(row: Row, pair: Pair) -> bool:
-    like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
-    found = choose(row.record.name, like, row.gpu, pair.known).calibration
+    found = choose(row.record, row.gpu, pair.known).calibration
     return found is not None and found.implementation == row.record.name
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attnsim.models.calibrations.calibration import choose
+from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError
-from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
+from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_row import Case, workload_of
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import KernelReplay, replay
@@ -123,9 +123,8 @@ def _named(launch: Counted) -> str:
 
 def _predicted(one: _Asked, flushed: bool) -> list[dict[str, float]]:
     """Bytes of each kernel."""
-    like = {record.name: record.like for record in IMPLEMENTATIONS.values()}
     gpu, case = one.row.gpu, one.row.case
-    numbers = choose(one.row.record.name, like, gpu).numbers
+    numbers = choose(one.row.record, gpu).numbers
     if not flushed:
         cache = "cold" if case.cache == "cold" else "warm"
         return [_bytes(kernel) for kernel in replay(one.schedule, gpu, numbers, cache=cache).kernels]  # type: ignore[arg-type]

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from attnsim.api.trust import LEVELS, Trust, assess
-from attnsim.models.calibrations.calibration import choose
-from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.calibrations.choose import choose
 from attnsim.validation.checking import hypothetical
 from attnsim.validation.checking.accuracy import accuracy_table, held_out_errors, targets_table
 from attnsim.validation.checking.coverage import coverage, elsewhere_points, own_points, serving_rows
@@ -221,10 +220,9 @@ def predictions(rows: Sequence[Row]) -> list[Served]:
 
 
 def _serve(rows: Sequence[Row]) -> list[Served]:
-    like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
     found = []
     for row in rows:
-        chosen = choose(row.record.name, like, row.gpu)
+        chosen = choose(row.record, row.gpu)
         by = chosen.calibration
         numbers = f"{by.implementation}, {by.architecture}" if by else "priors"
         trust = assess(row.workload, row.gpu, chosen, row.record)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.calibrations.calibration import (
+from attnsim.models.calibrations.numbers import (
     GPU_NUMBERS,
     IMPLEMENTATION_NUMBERS,
     LOGARITHMIC,

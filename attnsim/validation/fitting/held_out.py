@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from attnsim.models.calibrations.calibration import Numbers, calibrations, choose, numbers_of
-from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.calibrations.calibration import calibrations, numbers_of
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.validation.fitting.fit import groups
 from attnsim.validation.measured.datasets import Row, published_rows
 
@@ -78,5 +79,4 @@ def _unseen(row: Row) -> Iterable[tuple[str, str, Numbers]]:
                     numbers = replace(numbers, gpu=numbers_of(row.gpu)[0])
                 yield split, group, numbers
         return
-    like = {name: record.like for name, record in IMPLEMENTATIONS.items()}
-    yield NEVER, "", choose(row.record.name, like, row.gpu).numbers
+    yield NEVER, "", choose(row.record, row.gpu).numbers

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from attnsim.api.trust import LEVELS
-from attnsim.models.calibrations.calibration import calibrations, gpu_ranges, is_determined
+from attnsim.models.calibrations.calibration import calibrations, gpu_ranges
+from attnsim.models.calibrations.numbers import is_determined
 from attnsim.validation.checking.coverage import (
     EXTRAPOLATED_ALL,
     SERVING_SAMPLE,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from attnsim.models.calibrations.calibration import GPU_NUMBERS
+from attnsim.models.calibrations.numbers import GPU_NUMBERS
 from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import gemm_path

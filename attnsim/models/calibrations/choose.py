@@ -1,0 +1,96 @@
+"""Which calibration a prediction uses, where the implementation or the GPU has none of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from attnsim.models.calibrations.calibration import Calibration, calibrations, numbers_of
+from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.implementations.implementation import Implementation
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The numbers used for a prediction and how near the calibration is to the question.
+
+    Parameters
+    ----------
+    numbers : Numbers
+    calibration : Calibration or None
+        The implementation's, or the nearest one's; None when everything is at its prior.
+    own : bool
+        Whether the calibration is the implementation's own on this architecture.
+    gpu_source : str
+        Id of the GPU whose fitted numbers are used, "" for the GPU file's own figures.
+    reason : str
+        In words, for the person reading the trust; empty when `own`.
+    """
+
+    numbers: Numbers
+    calibration: Calibration | None
+    own: bool
+    gpu_source: str
+    reason: str
+
+
+def choose(record: Implementation, gpu: Gpu, known: Collection[str] | None = None) -> Chosen:
+    """The numbers to predict an implementation on a GPU with.
+
+    The implementation's own calibration on the architecture; failing that its own on another architecture; failing
+    that the one it is `like`; failing that the priors. GPU numbers come from the same GPU, or the unmodified one behind
+    a hypothetical one, or another of the architecture, or the GPU file.
+
+    Parameters
+    ----------
+    record : Implementation
+        ``NAME@N`` has the numbers of ``NAME``.
+    gpu : Gpu
+    known : collection of str, optional
+        Ids of the GPUs that are taken to exist: whatever was fitted on another one is not looked at.
+    """
+    gpu_numbers, gpu_source = numbers_of(gpu, known)
+    everything = {
+        key: found
+        for key, found in calibrations().items()
+        if known is None or {*found.domain.gpus, found.gpu} <= {*known}
+    }
+    own = record.name.partition("@")[0]
+    for name in _chain(own):
+        for architecture in (gpu.architecture, *_nearest_architectures(gpu)):
+            found = everything.get((name, architecture))
+            if found is not None:
+                is_own = name == own and architecture == gpu.architecture
+                where = f"{name} on {architecture}"
+                reason = "" if is_own else f"no calibration of {own} on {gpu.architecture}; nearest: {where}"
+                return Chosen(Numbers(found.numbers, gpu_numbers), found, is_own, gpu_source, reason)
+    reason = f"no calibration of {own} or anything like it; priors used"
+    return Chosen(Numbers(ImplementationNumbers(), gpu_numbers), None, False, gpu_source, reason)
+
+
+def _chain(name: str) -> Iterator[str]:
+    """An implementation, the one whose calibration stands in for it, the one that stands in for that, and so on."""
+    seen = set[str]()
+    while name and name not in seen:
+        seen.add(name)
+        yield name
+        name = IMPLEMENTATIONS[name].like
+
+
+_NEAREST_ARCHITECTURES: dict[str, tuple[str, ...]] = {
+    "volta": ("ampere",),
+    "turing": ("ampere",),
+    "ampere": ("hopper",),
+    "ada": ("ampere", "hopper"),
+    "hopper": ("ampere",),
+    "blackwell": ("hopper", "ampere"),
+}
+
+
+def _nearest_architectures(gpu: Gpu) -> tuple[str, ...]:
+    """Architectures to borrow from, the most alike first; Blackwell without tcgen05 (sm_120) is of Ada's kind."""
+    if gpu.architecture == "blackwell" and not gpu.features.tcgen05:
+        return ("ada", "ampere", "hopper")
+    return _NEAREST_ARCHITECTURES.get(gpu.architecture, ())

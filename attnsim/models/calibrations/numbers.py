@@ -1,0 +1,103 @@
+"""The fitted numbers: what each means, its prior and its bounds.
+
+At most eight numbers describe an implementation on an architecture and at most five a GPU (``docs/design.md``). Each is
+a physical quantity with bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Meaning, prior and bounds of one fitted number."""
+
+    unit: str
+    prior: float
+    low: float
+    high: float
+    meaning: str
+
+
+IMPLEMENTATION_NUMBERS: dict[str, Number] = {
+    "tensor_efficiency": Number("1", 0.85, 0.3, 1.0, "share of the instruction path's tensor rate that is issued"),
+    "smem_exposed": Number("1", 0.4, 0.0, 1.0, "share of operand reads from shared memory not hidden behind the MMA"),
+    "softmax_instructions": Number("1/score", 5.0, 1.0, 16.0, "FP32-lane instructions per score besides the exp"),
+    "interference": Number("1", 0.4, 0.0, 1.0, "share of an MMA or softmax during which the other unit stalls"),
+    "step_clks": Number("clk", 150.0, 0.0, 2000.0, "latency of one inner step: barriers and dependent issue"),
+    "block_clks": Number("clk", 2000.0, 0.0, 20000.0, "latency of a block's prologue and epilogue together"),
+    "call_s": Number("s", 3e-6, 0.0, 3e-4, "fixed time of a call beside the launches of its kernels"),
+    "extra": Number("1", 1.0, 0.125, 8.0, "implementation's own number, named by the implementation"),
+}
+
+GPU_NUMBERS: dict[str, Number] = {
+    "hbm_fraction": Number("1", 0.0, 0.5, 1.0, "share of the HBM bandwidth reached; prior: the GPU file's"),
+    "l2_fraction": Number("1", 0.7, 0.2, 1.0, "share of the L2 bandwidth reached"),
+    "l2_capacity_fraction": Number(
+        "1", 0.6, 0.2, 1.0, "share of a two-partition L2 that keeps data; of one partition all"
+    ),
+    "launch_scale": Number("1", 1.0, 0.25, 4.0, "kernel launch cost over the GPU file's"),
+    "clock_fraction": Number("1", 1.0, 0.6, 1.15, "SM clock under load over the GPU file's sustained clock"),
+}
+
+LOGARITHMIC = ("extra", "launch_scale")
+"""Ratios: their unit coordinate is the logarithm."""
+
+QUADRATIC = ("step_clks", "block_clks", "call_s")
+"""Latencies span decades down to zero: their unit coordinate is the square root."""
+
+OPEN = 0.5
+"""Share of a number's bounds, in unit coordinates, from which on a confidence interval determines nothing. Chosen by
+hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImplementationNumbers:
+    """What the source of a kernel does not tell; see :data:`IMPLEMENTATION_NUMBERS` for meaning and bounds."""
+
+    tensor_efficiency: float = IMPLEMENTATION_NUMBERS["tensor_efficiency"].prior
+    smem_exposed: float = IMPLEMENTATION_NUMBERS["smem_exposed"].prior
+    softmax_instructions: float = IMPLEMENTATION_NUMBERS["softmax_instructions"].prior
+    interference: float = IMPLEMENTATION_NUMBERS["interference"].prior
+    step_clks: float = IMPLEMENTATION_NUMBERS["step_clks"].prior
+    block_clks: float = IMPLEMENTATION_NUMBERS["block_clks"].prior
+    call_s: float = IMPLEMENTATION_NUMBERS["call_s"].prior
+    extra: float = IMPLEMENTATION_NUMBERS["extra"].prior
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNumbers:
+    """What the datasheet does not tell; see :data:`GPU_NUMBERS`. None leaves the GPU file's figure."""
+
+    hbm_fraction: float | None = None
+    l2_fraction: float = GPU_NUMBERS["l2_fraction"].prior
+    l2_capacity_fraction: float = GPU_NUMBERS["l2_capacity_fraction"].prior
+    launch_scale: float = GPU_NUMBERS["launch_scale"].prior
+    clock_fraction: float = GPU_NUMBERS["clock_fraction"].prior
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Everything fitted that a replay uses: the implementation's numbers and the GPU's."""
+
+    implementation: ImplementationNumbers = field(default_factory=ImplementationNumbers)
+    gpu: GpuNumbers = field(default_factory=GpuNumbers)
+
+
+def unit_of(number: Number, name: str, value: float) -> float:
+    """The point of a number's unit interval, in which it is fitted, where it has a value.
+
+    Ratios are fitted by their logarithm; latencies, which span decades down to zero, by their square root.
+    """
+    if name in LOGARITHMIC:
+        return math.log(value / number.low) / math.log(number.high / number.low)
+    part = min(1.0, max(0.0, (value - number.low) / (number.high - number.low)))
+    return math.sqrt(part) if name in QUADRATIC else part
+
+
+def is_determined(name: str, low: float, high: float) -> bool:
+    """Whether a 95 % confidence interval says anything: whether it spans less than `OPEN` of the number's bounds."""
+    number = GPU_NUMBERS.get(name) or IMPLEMENTATION_NUMBERS[name]
+    return unit_of(number, name, high) - unit_of(number, name, low) < OPEN
