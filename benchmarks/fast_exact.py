@@ -34,7 +34,8 @@ from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.grid import PLAYED_IN_FULL
-from attnsim.simulator.replay import Cache, KernelReplay, replay
+from attnsim.simulator.prepare import Cache
+from attnsim.simulator.replay import KernelReplay, replay
 from benchmarks.speed import answerable, at_length
 
 SMALL, LARGE = 60, 12

@@ -19,7 +19,8 @@ from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Algorithm, find_algorithm
 from attnsim.models.question.workload import Workload
-from attnsim.simulator.replay import Cache, LaunchMode, Mode
+from attnsim.simulator.prepare import Cache
+from attnsim.simulator.replay import LaunchMode, Mode
 
 FEW_QUERIES = 64
 """Most queries of a head that count as decoding: one row tile of the split-KV kernels."""

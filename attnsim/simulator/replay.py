@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache as remembered
+from functools import partial
 from typing import Literal
 
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.schedule.occupancy import Occupancy, occupancy
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.grid import FastGrid, GridTime, play_exact
-from attnsim.simulator.machine import PS, Machine, machine
-from attnsim.simulator.memory import Traffic, traffic
-from attnsim.simulator.program import compile_kernel
+from attnsim.simulator.machine import PS
+from attnsim.simulator.memory import Traffic
+from attnsim.simulator.prepare import Cache, Prepared, prepare
 
 Mode = Literal["fast", "exact"]
-Cache = Literal["cold", "warm"]
 LaunchMode = Literal["stream", "graph", "kernel"]
 
 UNITS = ("tensor", "exp", "fp32", "shared_memory", "l2", "hbm")
@@ -126,71 +125,51 @@ def replay(
     InputError
         When a block does not fit an SM.
     """
-    residency = [occupancy(kernel, gpu) for kernel in schedule.kernels]
-    running = tuple(
-        min(kernel.blocks, gpu.sm.count * fit.blocks_per_sm)
-        for kernel, fit in zip(schedule.kernels, residency, strict=True)
-    )
-    moved = traffic(schedule.kernels, running, gpu, numbers.gpu.l2_capacity_fraction, cache == "warm")
     overhead = {"stream": gpu.launch.stream_s, "graph": gpu.launch.graph_s, "kernel": 0.0}[launch]
     overhead *= numbers.gpu.launch_scale
     grids: dict[object, GridTime] = {}
-    prepared = [
-        _prepared(kernel, gpu, numbers, fit, rows)
-        for kernel, fit, rows in zip(schedule.kernels, residency, moved, strict=True)
-    ]
-    busy = sum(item.busy_s for item in prepared) or 1.0
-    kernels = tuple(_replay_kernel(item, item.busy_s / busy, gpu, mode, overhead, grids) for item in prepared)
+    prepared = prepare(schedule, gpu, numbers, cache)
+    units = [_units(item, gpu.sm.count) for item in prepared]
+    busiest = [max(one.values()) for one in units]
+    whole = sum(busiest) or 1.0
+    kernels = tuple(
+        _replay_kernel(item, units_s, busy / whole, gpu.sm.count, mode, overhead, grids)
+        for item, units_s, busy in zip(prepared, units, busiest, strict=True)
+    )
     call = 0.0 if launch == "kernel" else numbers.implementation.call_s
-    flat = [row for rows in moved for row in rows]
+    moved = [row for item in prepared for row in item.rows]
     return Replay(
         time_s=call + sum(kernel.time_s + kernel.launch_s for kernel in kernels),
         call_s=call,
         kernels=kernels,
-        hbm_read_bytes=sum(row.hbm_bytes for row in flat if not row.written),
-        hbm_write_bytes=sum(row.hbm_bytes for row in flat if row.written),
-        l2_bytes=sum(row.l2_bytes for row in flat),
+        hbm_read_bytes=sum(row.hbm_bytes for row in moved if not row.written),
+        hbm_write_bytes=sum(row.hbm_bytes for row in moved if row.written),
+        l2_bytes=sum(row.l2_bytes for row in moved),
         smem_bytes=schedule.total("smem_bytes"),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A kernel ready to be played: its costs, its residency, its traffic, and how long each unit is busy."""
-
-    kernel: Kernel
-    costs: Machine
-    fit: Occupancy
-    rows: tuple[Traffic, ...]
-    units_s: dict[str, float]
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds that its busiest unit is busy."""
-        return max(self.units_s.values())
-
-
-def _prepared(kernel: Kernel, gpu: Gpu, numbers: Numbers, fit: Occupancy, rows: tuple[Traffic, ...]) -> _Prepared:
-    costs = machine(kernel, gpu, numbers)
-    return _Prepared(kernel, costs, fit, rows, _units(kernel, costs, gpu.sm.count, rows))
-
-
 def _replay_kernel(
-    item: _Prepared, part: float, gpu: Gpu, mode: Mode, launch_s: float, grids: dict[object, GridTime]
+    item: Prepared,
+    units_s: Mapping[str, float],
+    part: float,
+    sms: int,
+    mode: Mode,
+    launch_s: float,
+    grids: dict[object, GridTime],
 ) -> KernelReplay:
-    """Play a kernel that makes up so large a part of the call."""
+    """Play a kernel that makes up so large a part of the call; `grids` remembers kernels that cost the same."""
     kernel, slots = item.kernel, item.fit.blocks_per_sm
-    misses = {(row.written, row.tensor): row.hbm_bytes / row.l2_bytes for row in item.rows}
-    program = compile_kernel(kernel, item.costs, misses, 1.0)
+    program = item.compiled(1.0)
     if mode == "exact":
-        grid = play_exact(kernel, program, gpu.sm.count, slots)
+        grid = play_exact(kernel, program, sms, slots)
     else:
         launches = tuple((launch.classes.tobytes(), launch.times) for launch in kernel.launches)
         same = (program.segments, program.warpgroups, kernel.repeats.tobytes(), launches, slots)
         if (known := grids.get(same)) is None:
-            compiled = cache(partial(compile_kernel, kernel, item.costs, misses, alone=program))
-            known = grids[same] = FastGrid(kernel, compiled, gpu.sm.count, slots).time(part)
-        grid = known  # kernels that cost the same (copies, passes over one matrix) take the same time
+            compiled = remembered(partial(item.compiled, alone=program))
+            known = grids[same] = FastGrid(kernel, compiled, sms, slots).time(part)
+        grid = known  # copies of a kernel, and passes over one matrix, take the same time
     return KernelReplay(
         name=kernel.name,
         time_s=grid.time_ps / PS,
@@ -199,21 +178,22 @@ def _replay_kernel(
         blocks_per_sm=grid.blocks_per_sm,
         limited_by=item.fit.limited_by,
         waves=grid.waves,
-        units_s=item.units_s,
+        units_s=units_s,
         exposed_s=grid.waited_ps / PS,
         traffic=item.rows,
         requested=grid.requested if mode == "exact" else kernel.requested(),
     )
 
 
-def _units(kernel: Kernel, costs: Machine, sms: int, rows: tuple[Traffic, ...]) -> dict[str, float]:
+def _units(item: Prepared, sms: int) -> dict[str, float]:
     """Busy seconds of each unit: work over rate, shared evenly by the SMs."""
+    kernel, costs = item.kernel, item.costs
     fp32 = kernel.total("scores") * costs.softmax_instructions + kernel.total("fp32")
     return {
         "tensor": kernel.total("flops") * costs.flop / sms / PS,
         "exp": kernel.total("exps") * costs.exp / sms / PS,
         "fp32": fp32 * costs.fp32 / sms / PS,
         "shared_memory": kernel.total("smem_bytes") * costs.smem_byte / sms / PS,
-        "l2": sum(row.l2_bytes / (1 if row.written else kernel.multicast) for row in rows) * costs.l2_byte / PS,
-        "hbm": sum(row.hbm_bytes for row in rows) * costs.hbm_byte / PS,
+        "l2": sum(row.l2_bytes / (1 if row.written else kernel.multicast) for row in item.rows) * costs.l2_byte / PS,
+        "hbm": sum(row.hbm_bytes for row in item.rows) * costs.hbm_byte / PS,
     }

@@ -6,21 +6,18 @@ gets the blocks that the first SM would get, in their order. The kernels themsel
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.schedule.occupancy import occupancy
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.engine import BLOCK, Note, play
 from attnsim.simulator.grid import launch_order
-from attnsim.simulator.machine import PS, machine
-from attnsim.simulator.memory import traffic
-from attnsim.simulator.program import LOAD, STORE, VECTOR, Program, compile_kernel
-from attnsim.simulator.replay import Cache, LaunchMode, Replay, replay
+from attnsim.simulator.machine import PS
+from attnsim.simulator.prepare import Cache, Prepared, prepare
+from attnsim.simulator.program import LOAD, STORE, VECTOR
+from attnsim.simulator.replay import LaunchMode, Replay, replay
 
 PLAYED_WHOLE = 60_000
 """Segment executions of a grid that is played on every SM; a larger one is sampled."""
@@ -124,31 +121,17 @@ def trace(
         When a block does not fit an SM.
     """
     whole = replay(schedule, gpu, numbers, cache=cache, launch=launch)
-    residency = [occupancy(kernel, gpu).blocks_per_sm for kernel in schedule.kernels]
-    running = tuple(min(k.blocks, gpu.sm.count * n) for k, n in zip(schedule.kernels, residency, strict=True))
-    moved = traffic(schedule.kernels, running, gpu, numbers.gpu.l2_capacity_fraction, cache == "warm")
     kernels, now = [], whole.call_s
-    for kernel, done, resident, rows in zip(schedule.kernels, whole.kernels, residency, moved, strict=True):
-        costs = machine(kernel, gpu, numbers)
-        misses = {(row.written, row.tensor): row.hbm_bytes / row.l2_bytes for row in rows}
-        compiled = partial(compile_kernel, kernel, costs, misses)
+    for item, done in zip(prepare(schedule, gpu, numbers, cache), whole.kernels, strict=True):
         now += done.launch_s
-        kernels.append(_kernel_trace(kernel, compiled, gpu.sm.count, resident, costs.hbm_byte, sms, now, done.time_s))
+        kernels.append(_kernel_trace(item, gpu.sm.count, sms, now, done.time_s))
         now += done.time_s
     return Trace(schedule, whole, tuple(kernels))
 
 
-def _kernel_trace(
-    kernel: Kernel,
-    compiled: Callable[[float], Program],
-    chip: int,
-    slots: int,
-    hbm_byte: float,
-    shown: int,
-    start_s: float,
-    time_s: float,
-) -> KernelTrace:
-    active, resident = min(chip, kernel.blocks), min(slots, -(-kernel.blocks // chip))
+def _kernel_trace(item: Prepared, chip: int, shown: int, start_s: float, time_s: float) -> KernelTrace:
+    kernel = item.kernel
+    active, resident = min(chip, kernel.blocks), min(item.fit.blocks_per_sm, -(-kernel.blocks // chip))
     left_out = ""
     queue = launch_order(kernel)
     if int(kernel.executions.sum()) * kernel.warpgroups <= PLAYED_WHOLE:
@@ -160,7 +143,7 @@ def _kernel_trace(
         count = min(SAMPLED_ROUNDS * resident, -(-kernel.blocks // active))
         queue = islice(queue, 0, count * active, active)
         left_out = f"{count} of {kernel.blocks} blocks, on one SM that stands for {active}"
-    program = compiled(sharers)
+    program = item.compiled(sharers)
     blocks = [program.block(kernel.runs(block_class)) for block_class in range(len(kernel.repeats))]
     slices: list[Slice] = []
     dropped = 0
@@ -172,7 +155,7 @@ def _kernel_trace(
                 dropped += 1
                 return
             name = "" if kind == BLOCK else program.tensors[tensor]
-            hbm_bytes = hbm / (hbm_byte * sharers)
+            hbm_bytes = hbm / (item.costs.hbm_byte * sharers)
             slices.append(Slice(sm, _UNIT.get(kind, "tensor"), name, start / PS, end / PS, size, hbm_bytes))
 
         return note if sm < shown else None

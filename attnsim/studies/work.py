@@ -14,8 +14,7 @@ from attnsim.api.choosing import read_algorithm, under_pattern
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.schedule.occupancy import occupancy
-from attnsim.simulator.memory import traffic
+from attnsim.simulator.prepare import prepare
 from attnsim.studies.closed_form import Floats, Work, kept
 from attnsim.studies.plans import Plan, build
 from attnsim.studies.questions import Question
@@ -158,16 +157,9 @@ def fill_row(work: Work, row: int, asked: Question, item: Plan, machine: Gpu, wa
     if least > machine.hbm.capacity_bytes:  # before a schedule is built that nobody can run
         raise InputError(too_large(least, machine.hbm.capacity_bytes))
     schedule = build(item.record, w, machine, asked.tile)
-    fits = [occupancy(kernel, machine).blocks_per_sm for kernel in schedule.kernels]
-    running = tuple(
-        min(kernel.blocks, machine.sm.count * fit) for kernel, fit in zip(schedule.kernels, fits, strict=True)
-    )
-    fraction = item.numbers.gpu.l2_capacity_fraction
-    kernels = traffic(schedule.kernels, running, machine, fraction, warm)
-    moved = [use for uses in kernels for use in uses]
-    passes = [
-        use for kernel, uses in zip(schedule.kernels, kernels, strict=True) for use in uses if not kernel.total("flops")
-    ]
+    prepared = prepare(schedule, machine, item.numbers, "warm" if warm else "cold")
+    moved = [use for one in prepared for use in one.rows]
+    passes = [use for one in prepared if not one.kernel.total("flops") for use in one.rows]
     main = max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
     columns = {
         "flops": schedule.total("flops"),

@@ -17,7 +17,8 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import Occupancy, occupancy
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.machine import machine
-from attnsim.simulator.replay import Cache, LaunchMode, Mode, Replay, replay
+from attnsim.simulator.prepare import Cache
+from attnsim.simulator.replay import LaunchMode, Mode, Replay, replay
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
 CAUSAL = Mask.causal()

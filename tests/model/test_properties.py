@@ -19,7 +19,8 @@ from attnsim.models.implementations.fused.forward import FlashTile, flash_forwar
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.simulator.replay import Cache, Mode, replay
+from attnsim.simulator.prepare import Cache
+from attnsim.simulator.replay import Mode, replay
 
 A100, H100, ADA = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb", "rtx-4090"))
 ROUNDING = 1e-6

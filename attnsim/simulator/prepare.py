@@ -1,0 +1,71 @@
+"""What must be known of a kernel before it can be played: residents of an SM, bytes through L2 and HBM, costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from attnsim.models.calibrations.numbers import Numbers
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.schedule.occupancy import Occupancy, occupancy
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.simulator.machine import Machine, machine
+from attnsim.simulator.memory import Traffic, traffic
+from attnsim.simulator.program import Program, compile_kernel
+
+Cache = Literal["cold", "warm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A kernel ready to be played.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    fit : Occupancy
+        Blocks that share an SM.
+    rows : tuple of Traffic
+        Bytes of each of its tensors through the L2 and from or to HBM.
+    costs : Machine
+        Picoseconds per unit of work.
+    """
+
+    kernel: Kernel
+    fit: Occupancy
+    rows: tuple[Traffic, ...]
+    costs: Machine
+
+    def compiled(self, sharers: float, alone: Program | None = None) -> Program:
+        """The program of an SM with which `sharers` SMs share L2 and HBM (:func:`compile_kernel`)."""
+        misses = {(row.written, row.tensor): row.hbm_bytes / row.l2_bytes for row in self.rows}
+        return compile_kernel(self.kernel, self.costs, misses, sharers, alone)
+
+
+def prepare(schedule: Schedule, gpu: Gpu, numbers: Numbers, cache: Cache) -> tuple[Prepared, ...]:
+    """The kernels of `schedule` on `gpu`, in launch order.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    gpu : Gpu
+    numbers : Numbers
+        Fitted numbers of the implementation and the GPU.
+    cache : {"cold", "warm"}
+        Whether the L2 is flushed before the call or holds what the same call left there.
+
+    Raises
+    ------
+    InputError
+        When a block does not fit an SM.
+    """
+    kernels = schedule.kernels
+    fits = [occupancy(kernel, gpu) for kernel in kernels]
+    running = tuple(
+        min(kernel.blocks, gpu.sm.count * fit.blocks_per_sm) for kernel, fit in zip(kernels, fits, strict=True)
+    )
+    moved = traffic(kernels, running, gpu, numbers.gpu.l2_capacity_fraction, cache == "warm")
+    return tuple(
+        Prepared(kernel, fit, rows, machine(kernel, gpu, numbers))
+        for kernel, fit, rows in zip(kernels, fits, moved, strict=True)
+    )
