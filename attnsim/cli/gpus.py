@@ -117,12 +117,13 @@ def new_gpu(
 ) -> None:
     """Write a GPU file from another GPU and changes to it."""
     from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
+    from attnsim.models.writing import write_whole
 
     name = options.new_gpu_file(file, force)
     original = load_gpu(base)
     machine = options.changed(original, changes)
     machine = dataclasses.replace(machine, id=name, name=f"{original.name}, changed" if changes else original.name)
-    options.write_text(file, gpu_to_yaml(machine))
+    write_whole(file, gpu_to_yaml(machine))
     if json:
         show.print_json([_record(machine)])
     else:
@@ -150,6 +151,7 @@ def import_gpu(
     from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
     from attnsim.models.hardware.importing import import_hardware
     from attnsim.models.hardware.importing.nvml import import_attached
+    from attnsim.models.writing import write_whole
 
     name = options.new_gpu_file(out, force)
     given = load_gpu(like) if like else None
@@ -157,7 +159,7 @@ def import_gpu(
     # A known GPU as it is set here keeps its calibration; anything else stands alone.
     known = found.format in ("nvidia-smi", "nvml") and found.like
     machine = dataclasses.replace(found.gpu, id=name, base_id=found.like if known else name)
-    options.write_text(out, gpu_to_yaml(machine))
+    write_whole(out, gpu_to_yaml(machine))
     if json:
         show.print_json([_record(machine) | {"like": found.like, "lacking": found.lacking, "remarks": found.remarks}])
         return

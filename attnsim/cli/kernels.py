@@ -93,6 +93,7 @@ def check(
     from attnsim.kernels.build import compile_cache
     from attnsim.kernels.build.resources import ARCHITECTURES, GOLDEN, inspect_all, jobs, to_csv
     from attnsim.kernels.catalog import OPERATIONS, find_operation
+    from attnsim.models.writing import write_whole
 
     chosen = [find_operation(name) for name in options.words(kernel, "--kernel")] if kernel else [*OPERATIONS.values()]
     wanted = [name.removeprefix("sm_") for name in options.words(arch, "--arch")] if arch else list(ARCHITECTURES)
@@ -108,7 +109,7 @@ def check(
         rows = inspect_all(work, lambda job: step())
     compile_cache.prune()
     if write:
-        options.write_text(GOLDEN, to_csv(rows))
+        write_whole(GOLDEN, to_csv(rows))
     from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 
     gpus = [load_gpu(name) for name in builtin_gpu_ids()]

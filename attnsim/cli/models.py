@@ -101,13 +101,14 @@ def import_model(
     """Write a model file from a Hugging Face configuration."""
     from attnsim.models.llm.files import check_new_file, model_to_yaml
     from attnsim.models.llm.huggingface import import_config
+    from attnsim.models.writing import write_whole
 
     options.check_output(out)
     name = check_new_file(out)
     if out.exists() and not force:
         raise InputError(f"{out} exists; give another name, or --force to replace it")
     model = import_config(config)
-    options.write_text(out, model_to_yaml(model))
+    write_whole(out, model_to_yaml(model))
     if json:
         show.print_json([_record(model, "fp16") | {"id": name}])
     else:

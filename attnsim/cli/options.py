@@ -225,23 +225,3 @@ def new_gpu_file(path: Path, force: bool) -> str:
     if path.exists() and not force:
         raise InputError(f"{path} exists; give another name, or --force to replace it")
     return name
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all.
-
-    Raises
-    ------
-    InputError
-    """
-    import secrets
-
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None

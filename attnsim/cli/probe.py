@@ -30,6 +30,7 @@ def probe(
     """Measure what the GPU's units reach and write a GPU file with it; refuses what the vendor says is impossible."""
     from attnsim.kernels.gpu.records import Records
     from attnsim.models.hardware.files import gpu_to_yaml
+    from attnsim.models.writing import write_whole
     from attnsim.validation.measuring.probe_file import probed_gpu, probed_of, quantities, refuse_implausible
 
     gpu_id = options.new_gpu_file(out, force)
@@ -47,7 +48,7 @@ def probe(
     measured = quantities(probed)
     refuse_implausible(measured)
     gpu = probed_gpu(probed, measured, gpu_id, f"attnsim probe --out {out.name}")
-    options.write_text(out, gpu_to_yaml(gpu))
+    write_whole(out, gpu_to_yaml(gpu))
     if json:
         show.print_json(_record(one, gpu) for one in measured)
         return

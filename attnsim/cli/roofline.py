@@ -150,8 +150,5 @@ def draw(
     """
     from attnsim.plots.roofline import roofline_figure
 
-    try:
-        picture = roofline_figure(gpus, predictions, out, measured=measured, style=style, width=width)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written: {error.strerror or error}") from None
+    picture = roofline_figure(gpus, predictions, out, measured=measured, style=style, width=width)
     return [path for path in (picture, picture.with_suffix(".csv")) if path.exists()]

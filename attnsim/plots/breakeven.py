@@ -9,7 +9,8 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from attnsim.api.breakeven import BreakEven
-from attnsim.plots.files import check_suffix, write_atomically, write_csv
+from attnsim.models.writing import writing
+from attnsim.plots.files import check_suffix, write_csv
 from attnsim.plots.styles import DASHES, Style, applied, find_style
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def breakeven_figure(rows: Sequence[BreakEven], out: Path, *, title: str = "", s
             bbox_to_anchor=(0.535, (below + 0.06) / height),
         )  # fmt: skip
         figure.text(0.09, 0.08 / height, "\n".join(caption), fontsize=look.size - 0.5, color=look.faint)
-        write_atomically(out, lambda path: figure.savefig(path, format=kind, dpi=150))
+        with writing(out) as file:
+            figure.savefig(file, format=kind, dpi=150)
     write_csv(out.with_suffix(".csv"), COLUMNS, [row.to_dict() for row in rows])
     return out
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import shutil
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attnsim.models.errors import InputError
+from attnsim.models.writing import write_whole
 
 SUFFIXES = (".png", ".svg", ".pdf", ".pgf")
 
@@ -34,38 +33,9 @@ def check_suffix(out: Path) -> str:
     return suffix[1:]
 
 
-def write_atomically(out: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file beside `out`, then put it in its place.
-
-    Raises
-    ------
-    InputError
-        When the folder is missing or cannot be written.
-    """
-    try:
-        handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.stem}-", suffix=out.suffix)
-        os.close(handle)
-    except OSError as error:
-        raise InputError(f"cannot write {out}: {error.strerror}; give --out a folder that exists") from None
-    temporary = Path(name)
-    try:
-        write(temporary)
-        temporary.chmod(0o666 & ~_umask())
-        os.replace(temporary, out)
-    except OSError as error:
-        raise InputError(f"cannot write {out}: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def write_csv(out: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
     """A tidy table: one header, missing entries empty."""
-    text = csv_text(columns, rows)
-
-    def write(path: Path) -> None:
-        path.write_text(text, encoding="utf-8", newline="")
-
-    write_atomically(out, write)
+    write_whole(out, csv_text(columns, rows))
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
@@ -75,9 +45,3 @@ def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> st
     table.writeheader()
     table.writerows(rows)
     return out.getvalue()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

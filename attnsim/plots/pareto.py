@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.figure import FIELDS
-from attnsim.plots.files import check_suffix, write_atomically, write_csv
+from attnsim.models.writing import writing
+from attnsim.plots.files import check_suffix, write_csv
 from attnsim.plots.styles import Style, applied, find_style
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def pareto_figure(
             bbox_to_anchor=(0.535, (0.16 * len(lines) + 0.14) / height),
         )  # fmt: skip
         figure.text(0.1, 0.08 / height, "\n".join(lines), fontsize=look.size - 0.5, color=look.faint)
-        write_atomically(out, lambda path: figure.savefig(path, format=kind, dpi=150))
+        with writing(out) as file:
+            figure.savefig(file, format=kind, dpi=150)
     write_csv(out.with_suffix(".csv"), list(rows[0]), rows)
     return out
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attnsim.models.errors import InputError
-from attnsim.plots.files import write_atomically
+from attnsim.models.writing import write_whole
 from attnsim.simulator.trace import UNITS, KernelTrace, Slice, Trace
 
 SUFFIXES = (".json", ".json.gz")
@@ -57,12 +57,8 @@ def write_trace(found: Trace, out: Path, about: Mapping[str, str] | None = None)
     check_suffix(out)
     text = json.dumps(document(found, about or {}), allow_nan=False, separators=(",", ":")).encode()
     data = gzip.compress(text, mtime=0) if out.suffix == ".gz" else text
-    write_atomically(out, lambda path: _write(path, data))
+    write_whole(out, data)
     return out
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
 
 
 def document(found: Trace, about: Mapping[str, str]) -> dict[str, Any]:

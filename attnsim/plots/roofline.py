@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.roofline import LEVELS
+from attnsim.models.writing import writing
 from attnsim.plots import roofline_axes
-from attnsim.plots.files import check_suffix, write_atomically, write_csv
+from attnsim.plots.files import check_suffix, write_csv
 from attnsim.plots.roofline_data import COLUMNS, Entry, Machine, Predicted, entries, machines, rows
 from attnsim.plots.roofline_labels import short
 from attnsim.plots.styles import COLUMN_INCHES, Style, applied, find_style
@@ -60,8 +61,8 @@ def roofline_figure(
     out = Path(out)
     kind, look = check_suffix(out), find_style(style, width)
     figure, table = roofline_page(gpus, predictions, measured, style, width)
-    with applied(look):
-        write_atomically(out, lambda path: figure.savefig(path, format=kind, dpi=150 if width == "page" else 300))
+    with applied(look), writing(out) as file:
+        figure.savefig(file, format=kind, dpi=150 if width == "page" else 300)
     write_csv(out.with_suffix(".csv"), COLUMNS, table)
     return out
 

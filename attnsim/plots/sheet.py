@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnsim.models.errors import InputError
-from attnsim.plots.files import check_suffix, write_atomically, write_csv
+from attnsim.models.writing import writing
+from attnsim.plots.files import check_suffix, write_csv
 from attnsim.plots.styles import COLUMN_INCHES, SIZE, Style, applied, find_style
 
 if TYPE_CHECKING:
@@ -134,8 +135,8 @@ class Picture:
         """
         kind = check_suffix(out)
         figure = self.figure(style, width)
-        with applied(find_style(style, width)):
-            write_atomically(out, lambda path: figure.savefig(path, format=kind))
+        with applied(find_style(style, width)), writing(out) as file:
+            figure.savefig(file, format=kind)
         table = out.with_suffix(".csv")
         write_csv(table, self.columns, self.rows)
         return [out, table]

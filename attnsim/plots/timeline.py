@@ -8,7 +8,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from attnsim.models.errors import InputError
-from attnsim.plots.files import check_suffix, write_atomically, write_csv
+from attnsim.models.writing import writing
+from attnsim.plots.files import check_suffix, write_csv
 from attnsim.simulator.trace import KernelTrace, Slice, Trace
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def timeline_figure(names: Sequence[str], found: Sequence[Trace], out: Path) -> 
     """
     kind = check_suffix(out)
     figure, rows = timeline_page(names, found)
-    write_atomically(out, lambda path: figure.savefig(path, format=kind, dpi=150))
+    with writing(out) as file:
+        figure.savefig(file, format=kind, dpi=150)
     table = out.with_suffix(".csv")
     write_csv(table, COLUMNS, rows)
     return [out, table]

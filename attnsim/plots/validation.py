@@ -8,8 +8,9 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnsim.models.writing import write_whole
 from attnsim.plots.document import Block, Document, Image, Paragraph, Picture, Section, Table
-from attnsim.plots.files import csv_text, write_atomically, write_csv
+from attnsim.plots.files import csv_text, write_csv
 from attnsim.plots.html_page import html_text
 from attnsim.plots.styles import COLOURS, SIZE
 from attnsim.validation.checking.validate import COLUMNS, Report
@@ -64,15 +65,10 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     drawn = BytesIO()
     points = report.points
     validation_figure(points).savefig(drawn, format="png", dpi=110)
-    write_atomically(picture, lambda path: _write_bytes(path, drawn.getvalue()))
+    write_whole(picture, drawn.getvalue())
     write_csv(table, COLUMNS, points)
-    text = html_page(report, drawn.getvalue())
-    write_atomically(page, lambda path: _write_bytes(path, text.encode()))
+    write_whole(page, html_page(report, drawn.getvalue()))
     return [picture, table, page]
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
 
 
 def validation_figure(points: Sequence[Mapping[str, Any]]) -> Figure:

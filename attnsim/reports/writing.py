@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
+import contextlib
 import shutil
 from pathlib import Path
 
 from attnsim.models.errors import InputError
+from attnsim.models.writing import write_whole, writing
 from attnsim.plots.document import Document, pictures_of
-from attnsim.plots.files import write_atomically
 from attnsim.plots.html_page import html_text
 from attnsim.plots.markdown_page import markdown_text
 
@@ -47,46 +47,24 @@ def write_document(document: Document, out: Path) -> list[Path]:
     """
     check_out(out)
     if out.suffix.lower() != ".md":
-        _write(out, html_text(document))
+        write_whole(out, html_text(document))
         return [out]
     folder = out.with_name(f"{out.stem}_files")
-    files = {}
+    text, files = markdown_text(document, folder.name), {}
     for picture in pictures_of(document.sections):
         files[f"{picture.name}.png"] = picture.images[-1].data
         if picture.table:
             files[f"{picture.name}.csv"] = picture.table
     new = bool(files) and not folder.exists()
     try:
-        if files:
-            _fill(folder, files)
-        _write(out, markdown_text(document, folder.name))
+        with contextlib.ExitStack() as opened:  # nothing takes its name before all of it is written, the page last
+            opened.enter_context(writing(out)).write_text(text, encoding="utf-8")
+            if files:
+                folder.mkdir(exist_ok=True)
+            for name, data in files.items():
+                opened.enter_context(writing(folder / name)).write_bytes(data)
     except InputError:
         if new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     return [out, *(folder / name for name in files)]
-
-
-def _fill(folder: Path, files: dict[str, bytes]) -> None:
-    """Put files into a folder that others may use too, after all of them have been written beside it."""
-    made = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        made.mkdir()
-        for name, data in files.items():
-            (made / name).write_bytes(data)
-        folder.mkdir(exist_ok=True)
-        for name in files:
-            (made / name).replace(folder / name)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _write(out: Path, text: str) -> None:
-    data = text.encode()
-
-    def write(path: Path) -> None:
-        path.write_bytes(data)
-
-    write_atomically(out, write)

@@ -7,15 +7,15 @@ another name and then renamed, so that whatever stops the process, a part is who
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from attnsim.models.errors import InputError
+from attnsim.models.writing import TEMPORARY, write_whole, writing
 from attnsim.studies.provenance import inputs_of
 from attnsim.studies.study import Study
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MANIFEST, LOCK, PARTS = "manifest.json", "lock", "points"
 FORMAT = 1
-_TEMPORARY = ".tmp"
 
 
 class Folder:
@@ -82,7 +81,7 @@ class Folder:
         except OSError as error:
             raise InputError(f"{self.path} cannot be made: {_reason(error)}") from None
         with self._locked():
-            for left in self.parts.glob(f".*{_TEMPORARY}"):  # of a process that was killed
+            for left in self.parts.glob(f".*{TEMPORARY}"):  # of a process that was killed
                 left.unlink(missing_ok=True)
             self._claim(study)
             yield
@@ -117,7 +116,7 @@ class Folder:
             if self.done():
                 raise InputError(f"{self.path} holds parts without a {MANIFEST}; give another folder")
             text = json.dumps({"format": FORMAT, "title": study.title, "inputs": inputs}, indent=1, ensure_ascii=False)
-            self._write(self.path / MANIFEST, lambda file: file.write(f"{text}\n".encode()))
+            write_whole(self.path / MANIFEST, f"{text}\n")
             return
         there = self.manifest()["inputs"]
         differing = [name for name in inputs if there.get(name) != inputs[name]]
@@ -137,28 +136,8 @@ class Folder:
         """
         import pyarrow.parquet as pq
 
-        self._write(self.part(number), lambda file: pq.write_table(table, file, compression="zstd"))
-
-    def _write(self, path: Path, fill: Any) -> None:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
-        try:
-            try:
-                with temporary.open("xb") as file:
-                    fill(file)
-                    _to_disk(file)
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
-        except OSError as error:
-            advice = (
-                "free some space and give the same command again" if error.errno == errno.ENOSPC else "nothing is lost"
-            )
-            raise InputError(f"{path} cannot be written: {_reason(error)}; {advice}") from None
-
-
-def _to_disk(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+        with writing(self.part(number), on_failure="nothing is lost") as file:
+            pq.write_table(table, file, compression="zstd")
 
 
 def _reason(error: Exception) -> str:

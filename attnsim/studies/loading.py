@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnsim.models.errors import InputError
+from attnsim.models.writing import writing
 from attnsim.studies.folder import Folder
 
 if TYPE_CHECKING:
@@ -74,21 +74,13 @@ def export(folder: str | Path, out: str | Path) -> int:
         what = f"{out} is a folder" if out.is_dir() else f"{out.parent} is not a folder"
         raise InputError(f"{out} cannot be written: {what}")
     source = dataset(folder)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            rows = _write_csv(source, temporary) if out.suffix.lower() == ".csv" else _write_parquet(source, temporary)
-            temporary.replace(out)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written: {error.strerror or error}") from None
-    return rows
+    with writing(out) as file:
+        return _write_csv(source, file) if out.suffix.lower() == ".csv" else _write_parquet(source, file)
 
 
 def _write_csv(source: Any, path: Path) -> int:
     rows = 0
-    with path.open("x", encoding="utf-8", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         for batch in source.to_batches():
             batch.to_pandas().to_csv(file, index=False, header=rows == 0, lineterminator="\n")
             rows += batch.num_rows
@@ -99,7 +91,7 @@ def _write_parquet(source: Any, path: Path) -> int:
     import pyarrow.parquet as pq
 
     rows = 0
-    with path.open("xb") as file, pq.ParquetWriter(file, source.schema, compression="zstd") as writer:
+    with path.open("wb") as file, pq.ParquetWriter(file, source.schema, compression="zstd") as writer:
         for batch in source.to_batches():
             writer.write_batch(batch)
             rows += batch.num_rows

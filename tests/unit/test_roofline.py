@@ -215,13 +215,13 @@ def test_other_suffixes_are_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="cannot be written"):
         roofline_figure([H100], ANSWERS, tmp_path / "missing" / "r.png")
 
 
 def test_a_folder_in_the_way_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "r.png").mkdir()
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="cannot be written"):
         roofline_figure([H100], ANSWERS, tmp_path / "r.png")
     assert [path.name for path in tmp_path.iterdir()] == ["r.png"]
 

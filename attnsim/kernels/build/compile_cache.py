@@ -11,12 +11,13 @@ import contextlib
 import gzip
 import json
 import os
-import secrets
 import time
 import zlib
 from pathlib import Path
 
 from attnsim.kernels.build.nvrtc import Binary
+from attnsim.models.errors import InputError
+from attnsim.models.writing import write_whole
 
 KEPT_DAYS = 60
 """Entries that nobody has read for so long are removed by :func:`prune`."""
@@ -50,16 +51,9 @@ def write(key: str, binary: Binary) -> None:
     """Keep an entry; a folder that cannot be written is no reason to fail."""
     entry = {"ptx": binary.ptx, "cubin": base64.b64encode(binary.cubin).decode(), "log": binary.log}
     path = _path(key)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
+    with contextlib.suppress(OSError, InputError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_bytes(gzip.compress(json.dumps(entry).encode(), compresslevel=4, mtime=0))
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError:
-        return
+        write_whole(path, gzip.compress(json.dumps(entry).encode(), compresslevel=4, mtime=0))
 
 
 def prune() -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import secrets
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.figure import nearest
 from attnsim.models.question.case_row import EMPTY, NUMBER, Case, parse_row, shown_cell
+from attnsim.models.writing import writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,10 +148,7 @@ def read_cases(path: str | Path) -> list[Case]:
 
 
 def write_table(frame: pd.DataFrame, path: str | Path) -> None:
-    """Write a table as CSV or Parquet, by the file name's ending, all or nothing.
-
-    The rows go to a new file in the same folder that then takes the name, so a reader or an interruption
-    never sees half a table.
+    """Write a table as CSV or Parquet, by the file name's ending, whole or not at all.
 
     Raises
     ------
@@ -164,25 +160,14 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> None:
         raise InputError(f"{path}: end the name with .csv or .parquet, which choose the format")
     if path.is_dir():
         raise InputError(f"{path} is a folder; give a file name")
-    target = path.resolve()  # through a link, so that the link stays
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        try:
+        with writing(path) as file:
             if path.suffix.lower() == ".csv":
-                with temporary.open("x", encoding="utf-8", newline="") as text:
-                    frame.to_csv(text, index=False, lineterminator="\n")
+                frame.to_csv(file, index=False, lineterminator="\n")
             else:
-                with temporary.open("xb") as binary:
-                    frame.to_parquet(binary, index=False, engine="pyarrow")
-            if target.exists():
-                shutil.copymode(target, temporary)
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+                frame.to_parquet(file, index=False, engine="pyarrow")
     except ImportError:
         raise InputError(f'{path}: Parquet needs pyarrow: pip install "attnsim[datasets]", or name a .csv') from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
     except (TypeError, ValueError) as error:  # a column of mixed types, which Parquet cannot hold
         raise InputError(f"{path} cannot be written: {_first_line(error)}; write CSV instead") from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnsim.models.calibrations.calibration import Domain
+from attnsim.models.writing import write_whole
 from attnsim.validation.measured.datasets import Row
 
 HEAD = "# Written by `attnsim fit`; do not edit. See attnsim/validation/fitting/fit.py.\n"
@@ -111,8 +111,5 @@ def write_yaml(path: Path, data: Mapping[str, Any]) -> Path:
     import yaml
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(HEAD + yaml.safe_dump(dict(data), sort_keys=False, width=110))
-    Path(file.name).replace(path)
-    path.chmod(0o644)
+    write_whole(path, HEAD + yaml.safe_dump(dict(data), sort_keys=False, width=110))
     return path

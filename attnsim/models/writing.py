@@ -1,0 +1,70 @@
+"""Files written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from attnsim.models.errors import InputError
+
+TEMPORARY = ".tmp"
+"""How the name of a file ends that is not whole yet."""
+
+
+@contextlib.contextmanager
+def writing(path: Path, *, on_failure: str = "") -> Iterator[Path]:
+    """Write a file whole or not at all, by a new file beside it that takes its name in the end.
+
+    Parameters
+    ----------
+    path : Path
+        A link stays a link, and a file that is replaced keeps its permissions.
+    on_failure : str
+        Advice for the reader of the message.
+
+    Yields
+    ------
+    Path
+        What to fill. An error in the block leaves `path` as it was.
+
+    Raises
+    ------
+    InputError
+        When it cannot be written, a full disk included.
+    """
+    target = path.resolve()
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{TEMPORARY}")
+    try:
+        try:
+            temporary.touch(exist_ok=False)
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            if target.exists():
+                shutil.copymode(target, temporary)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        advice = {
+            errno.ENOENT: "give a folder that exists",
+            errno.ENOSPC: "free some space and give the same command again",
+        }.get(error.errno or 0, on_failure)
+        reason = f"{error.strerror or error}{'; ' if advice else ''}{advice}"
+        raise InputError(f"{path} cannot be written: {reason}") from None
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file of known content, UTF-8 if it is text, as :func:`writing` does.
+
+    Raises
+    ------
+    InputError
+    """
+    with writing(path) as file:
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
