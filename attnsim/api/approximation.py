@@ -15,10 +15,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from attnsim.models.arrays import Floats
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import find_algorithm
 from attnsim.models.question.workload import Workload
-from attnsim.models.references.softmax import Floats, attention
+from attnsim.models.references.softmax import attention
 
 DEVIATIONS = (0.25, 1.0, 4.0)
 """Standard deviations of the scores: from nearly flat weights to peaked ones."""

@@ -15,12 +15,13 @@ from attnsim.models.hardware.gpu import Gpu, Sm
 from attnsim.models.implementations.frameworks.naive import FORMS
 from attnsim.models.implementations.frameworks.naive import peak_memory_bytes as naive_peak_bytes
 from attnsim.models.implementations.fused.fits import KEYS, ROWS, accumulators_that_fit
-from attnsim.models.implementations.fused.forward import flash_peak_bytes, padded
+from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.implementation import Implementation, Shape, Staged
 from attnsim.models.implementations.own.naive import peak_memory_bytes as own_naive_peak_bytes
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.widths import padded
 from attnsim.simulator.machine import PS, machine
 from attnsim.simulator.replay import Replay, replay
 

@@ -12,7 +12,8 @@ from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import Outcome
 from attnsim.models.errors import InputError
-from attnsim.models.implementations.fused.forward import FlashTile, section_heads
+from attnsim.models.implementations.fused.order import section_heads
+from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.own import flash as own_flash
 from attnsim.models.implementations.own.naming import ELEMENT
 from attnsim.models.mask.mask import Mask

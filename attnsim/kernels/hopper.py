@@ -16,7 +16,7 @@ from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.limits import check_architecture
 from attnsim.kernels.outcome import Outcome
 from attnsim.models.errors import InputError
-from attnsim.models.implementations.fused.forward import section_heads
+from attnsim.models.implementations.fused.order import section_heads
 from attnsim.models.implementations.own import hopper as own_hopper
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload

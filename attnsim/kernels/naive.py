@@ -15,7 +15,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.implementations.own import naive as own_naive
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.passes import GemmTile
+from attnsim.models.schedule.gemm import GemmTile
 
 
 def variants() -> tuple[Variant, ...]:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from attnsim.models.arrays import Floats
 
 TOLERANCE = {"fp16": 2e-3, "bf16": 1.6e-2}
 """Largest allowed ``max |got - want| / max |want|``: two units in the last place of the output format (2^-10, 2^-7)."""

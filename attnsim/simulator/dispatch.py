@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from attnsim.models.arrays import Floats
 
 TOGETHER = 0.02
 """Blocks that end within this part of what the longest still needs are one event of the tail."""

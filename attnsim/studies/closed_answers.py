@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnsim.api.answering import too_large
+from attnsim.models.arrays import Floats, Ints
 from attnsim.models.errors import InputError
-from attnsim.studies.closed_form import Estimate, Floats, Work, estimate
+from attnsim.studies.closed_form import Estimate, Work, estimate
 from attnsim.studies.figures import RATES, UNREAD, figures, out_of_range
 from attnsim.studies.plans import Plan, plan
-from attnsim.studies.questions import Ints, counts, question
+from attnsim.studies.questions import counts, question
 from attnsim.studies.study import Points
 from attnsim.studies.texts import Texts
 from attnsim.studies.work import MOST_FLOPS, fill, fill_row

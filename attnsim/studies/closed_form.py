@@ -15,10 +15,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.models.arrays import Floats
 from attnsim.simulator.memory import KNEE
 from attnsim.studies.plans import Plan
-
-Floats = NDArray[np.float64]
 
 UNITS = ("tensor", "exp", "fp32", "shared_memory", "l2", "hbm", "launch")
 """What may bound a point, as the replay names it."""

@@ -8,11 +8,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.models.arrays import Floats
 from attnsim.models.hardware.figure import FIELDS
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.studies.study import Points
-
-Floats = NDArray[np.float64]
 
 RATES = (
     "sm.count", "sm.shared_memory_bandwidth", "sm.fp32_rate", "sm.exp_rate",

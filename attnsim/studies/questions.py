@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.studies.axes import COUNTS
 from attnsim.studies.figures import Changes, changed
 from attnsim.studies.study import Points
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

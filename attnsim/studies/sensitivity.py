@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from attnsim.api import predict
+from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.figure import FIELDS
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.studies.axes import Axis
 from attnsim.studies.closed_answers import closed_forms
-from attnsim.studies.closed_form import Floats
 from attnsim.studies.figures import RATES, changed
 from attnsim.studies.study import Column, Points
 

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnsim.models.arrays import Floats
 from attnsim.studies.closed_answers import Closed
-from attnsim.studies.closed_form import UNITS, Floats
+from attnsim.studies.closed_form import UNITS
 
 BALANCED = 0.6
 """Share of the longest of compute, L2 and HBM from which on the second is near it. Chosen by hand: the errors of decode

@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 from attnsim.api.answering import too_large
 from attnsim.api.building import peak_bytes
 from attnsim.api.choosing import read_algorithm, under_pattern
+from attnsim.models.arrays import Floats, Ints
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.simulator.prepare import prepare
-from attnsim.studies.closed_form import Floats, Work, kept
+from attnsim.studies.closed_form import Work, kept
 from attnsim.studies.plans import Plan, build
 from attnsim.studies.questions import Question
-
-Ints = NDArray[np.int64]
 
 MOST_FLOPS = 2.0**59
 """Dense FLOPs beyond which 64-bit counts may overflow, see :func:`attnsim.models.closed_forms.columns.costs`."""

@@ -22,7 +22,7 @@ from attnsim.kernels.gpu import probe_kernels
 from attnsim.kernels.hopper import exercise, flash_hopper, variants
 from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.models.errors import InputError
-from attnsim.models.implementations.fused.forward import section_heads
+from attnsim.models.implementations.fused.order import section_heads
 from attnsim.models.implementations.own.hopper import build, tile_of
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload

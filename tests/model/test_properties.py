@@ -14,8 +14,9 @@ from attnsim.models.closed_forms.cost import cost_of, roofline_time
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
-from attnsim.models.implementations.fused import forward as flash
-from attnsim.models.implementations.fused.forward import FlashTile, flash_forward
+from attnsim.models.implementations.fused import loops as flash
+from attnsim.models.implementations.fused.forward import flash_forward
+from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule

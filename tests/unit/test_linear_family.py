@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnsim.api.approximation import DEVIATIONS, approximation_error, approximation_errors
+from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, find_algorithm
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.efficient import SPLIT, efficient_attention, softmax
 from attnsim.models.references.linear import (
-    Floats,
     linear_attention,
     linear_attention_chunked,
     linear_attention_quadratic,

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
 from attnsim.models.references.linear import (
-    Floats,
     linear_attention,
     linear_attention_chunked,
     linear_attention_quadratic,

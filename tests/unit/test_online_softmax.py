@@ -13,9 +13,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
-from attnsim.models.references.softmax import Floats, attention, attention_backward
+from attnsim.models.references.softmax import attention, attention_backward
 from attnsim.models.references.tiled import (
     Order,
     RunningSoftmax,

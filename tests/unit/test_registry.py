@@ -12,12 +12,12 @@ from attnsim.api.choosing import read_algorithm
 from attnsim.api.explaining import played_by
 from attnsim.cli import main
 from attnsim.models import mechanisms
+from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Algorithm, find_algorithm
-from attnsim.models.mechanisms.mechanism import Floats
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
 from benchmarks.mechanism_pages import GPUS, GROUPS, stale

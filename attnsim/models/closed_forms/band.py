@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Ints = NDArray[np.int64]
+from attnsim.models.arrays import Ints
 
 UNLIMITED = 1 << 40
 """Reach of a mask that hides nothing on that side; far above any length, far below overflow."""

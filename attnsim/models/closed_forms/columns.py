@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.closed_forms.band import Band, Ints, visible_pairs
+from attnsim.models.arrays import Ints
+from attnsim.models.closed_forms.band import Band, visible_pairs
 from attnsim.models.errors import InputError
 
 WIDTHS = np.array([32, 64, 96, 128, 192, 256, 512])

@@ -8,8 +8,8 @@ import numpy as np
 
 from attnsim.models.closed_forms.band import Band
 from attnsim.models.closed_forms.part import Moved, Part, load, store
-from attnsim.models.implementations.fused.forward import padded
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.widths import padded
 
 FLASH1_ROWS = 16
 """Query rows of an inner step of FlashAttention-1."""

@@ -15,7 +15,7 @@ from attnsim.models.implementations.latent.tiles import Part as Share
 from attnsim.models.implementations.latent.tiles import flash_mla_parts
 from attnsim.models.implementations.latent.visits import absorbed, latent_of
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.passes import GemmTile
+from attnsim.models.schedule.gemm import GemmTile
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
 

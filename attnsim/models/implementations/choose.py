@@ -24,8 +24,9 @@ from attnsim.models.implementations.fused import tiles
 from attnsim.models.implementations.fused.backward import BackwardTile, flash_backward
 from attnsim.models.implementations.fused.building import fa2_combine, flash_schedule, one_query, override
 from attnsim.models.implementations.fused.flash1 import flash1_backward, flash1_forward, key_block
-from attnsim.models.implementations.fused.forward import FlashTile, Splits, flash_forward
+from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import fa3_combine, split_count
+from attnsim.models.implementations.fused.tile import FlashTile, Splits
 from attnsim.models.implementations.fused.two_pass import closed_form as two_pass_closed_form
 from attnsim.models.implementations.fused.two_pass import two_pass_backward
 from attnsim.models.implementations.implementation import Builder, Implementation, Shape

@@ -16,17 +16,12 @@ from attnsim.models.closed_forms.part import combine as combine_part
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.edits import edited
 from attnsim.models.implementations.fused.fits import check_tile
-from attnsim.models.implementations.fused.forward import (
-    FlashTile,
-    Splits,
-    flash_forward,
-    flash_peak_bytes,
-    padded,
-    with_tile,
-)
+from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.splits import MAX_SPLITS, combine
+from attnsim.models.implementations.fused.tile import FlashTile, Splits, with_tile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule, TileOp
+from attnsim.models.schedule.widths import padded
 
 MAIN = "flash_fwd"
 EMULATED = (3, 16)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused import tiles
 from attnsim.models.implementations.fused.building import fa2_combine, flash_schedule, one_query, override
-from attnsim.models.implementations.fused.forward import FlashTile, Splits, flash_forward
+from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import (
     MAX_SPLITS,
     cache_write,
@@ -23,6 +23,7 @@ from attnsim.models.implementations.fused.splits import (
     split_count,
     store_cache,
 )
+from attnsim.models.implementations.fused.tile import FlashTile, Splits
 from attnsim.models.implementations.implementation import Shape
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming

@@ -19,8 +19,9 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import trtllm_tiles as tiles
 from attnsim.models.implementations.fused.edits import compiled_width, edited, valid_bytes, widened
 from attnsim.models.implementations.fused.fits import check_tile
-from attnsim.models.implementations.fused.forward import FlashTile, Splits, flash_forward, flash_peak_bytes, with_tile
+from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.splits import cache_write, combine, store_cache
+from attnsim.models.implementations.fused.tile import FlashTile, Splits, with_tile
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.edits import compiled_width
-from attnsim.models.implementations.fused.forward import FlashTile, padded
+from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.widths import padded
 
 XQA_LARGEST_GROUP = 32
 """Query heads a key head that XQA has kernels for (``supportConfigHMMA``)."""

@@ -10,8 +10,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.models.arrays import Bools, Ints
 from attnsim.models.errors import InputError
-from attnsim.models.mask.patterns import Bools, Ints, Spans, Tiles, check_counts, expand, looks
+from attnsim.models.mask.patterns import Spans, Tiles, check_counts, expand, looks
 
 COMPARED_CELLS = 40
 """Most cells of a pattern that a tile may cut and still be compared by content."""

@@ -10,7 +10,8 @@ from attnsim.models.errors import InputError
 from attnsim.models.mask.text import parse, written
 
 if TYPE_CHECKING:
-    from attnsim.models.mask.patterns import Bools, Ints, Part
+    from attnsim.models.arrays import Bools, Ints
+    from attnsim.models.mask.patterns import Part
 
 # Patterns come with NumPy and are imported where they are needed: tables of bands load without it.
 

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attnsim.models.arrays import Bools, Ints
 from attnsim.models.errors import InputError
 from attnsim.models.mask.text import window_text
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Spans = tuple[Ints, Ints, Ints]
 """Row tile, first key and key after the last; intervals may overlap, and reach outside the sequence."""
 

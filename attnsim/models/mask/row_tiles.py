@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.models.arrays import Ints
 from attnsim.models.question.workload import Workload
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

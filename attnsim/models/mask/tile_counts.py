@@ -13,9 +13,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from attnsim.models.arrays import Bools, Ints
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mask.patterns import DIAGONAL, Bools, Ints, Spans, Tiles, Window
+from attnsim.models.mask.patterns import DIAGONAL, Spans, Tiles, Window
 from attnsim.models.mask.tile_looks import EMPTY, FULL, BitMasks, TilePatterns, in_chunks
 
 ROWS, KEYS = 64, 64

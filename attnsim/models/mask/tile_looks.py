@@ -13,8 +13,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from attnsim.models.arrays import Bools, Ints
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mask.patterns import ALL, DIAGONAL, NONE, Bools, Ints, Spans, Tiles, Window, expand
+from attnsim.models.mask.patterns import ALL, DIAGONAL, NONE, Spans, Tiles, Window, expand
 
 FULL, EMPTY = -1, -2
 """Patterns of a tile that every row sees whole and of one in which nothing is seen; others number its bit mask."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from attnsim.models.arrays import Floats
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mechanisms.mechanism import Algorithm, Floats
+from attnsim.models.mechanisms.mechanism import Algorithm
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, attention_backward
 from attnsim.models.references.tiled import flash1_reference, flash_reference, split_kv_reference

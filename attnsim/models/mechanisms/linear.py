@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from attnsim.models.arrays import Floats
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mechanisms.mechanism import Algorithm, Floats
+from attnsim.models.mechanisms.mechanism import Algorithm
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.efficient import efficient_attention
 from attnsim.models.references.linear import (

@@ -6,13 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from attnsim.models.arrays import Floats
 from attnsim.models.mechanisms.page import Page, read_page
 from attnsim.models.question.workload import Workload
-
-Floats = NDArray[np.float64]
 
 Reference = Callable[[Workload, Floats, Floats, Floats], Floats]
 """(workload, q, k, v) to O in float64; tensors are ``[batch, heads, seq, head_dim]``."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnsim.models.references.linear import FeatureMaps, Floats, linear_attention
+from attnsim.models.arrays import Floats
+from attnsim.models.references.linear import FeatureMaps, linear_attention
 
 
 def softmax(x: Floats, axis: int) -> Floats:

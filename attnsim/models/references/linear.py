@@ -12,11 +12,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
-
-Floats = NDArray[np.float64]
 
 
 def phi(x: ArrayLike) -> Floats:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
-from attnsim.models.references.softmax import Floats, attention
+from attnsim.models.references.softmax import attention
 
 PROJECTED_KEYS = 256
 """k where none is given: the default of lucidrains/linformer (commit 1533a130)."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

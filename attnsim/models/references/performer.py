@@ -14,9 +14,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnsim.models.arrays import Floats
 from attnsim.models.references.linear import (
     FeatureMaps,
-    Floats,
     linear_attention,
     linear_attention_chunked,
     linear_attention_quadratic,

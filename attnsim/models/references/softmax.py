@@ -9,10 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
-
-Floats = NDArray[np.float64]
 
 
 def visible(mask: Mask, seq_q: int, seq_kv: int) -> NDArray[np.bool_]:

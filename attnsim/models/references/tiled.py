@@ -14,9 +14,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
-from attnsim.models.references.softmax import Floats, default_scale, expanded, read_inputs, summed
+from attnsim.models.references.softmax import default_scale, expanded, read_inputs, summed
 
 Order = Literal["descending", "ascending"]
 

@@ -15,7 +15,7 @@ from attnsim.models.implementations import serving, trtllm
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.frameworks import naive, projection
 from attnsim.models.implementations.fused import backward as flash_backward
-from attnsim.models.implementations.fused import forward as flash
+from attnsim.models.implementations.fused import loops as flash
 from attnsim.models.implementations.latent import records as latent_kernels
 from attnsim.models.schedule import passes
 from attnsim.simulator import grid, memory

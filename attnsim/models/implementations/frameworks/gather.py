@@ -25,8 +25,9 @@ from attnsim.models.implementations.frameworks.naive import (
     SOFTMAX_INSTRUCTIONS,
 )
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
 from attnsim.models.schedule.occupancy import occupancy
-from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, GemmTile, Operand, gemm, streaming
+from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule, TensorUse
 
 NAME = "gather"

@@ -16,7 +16,7 @@ from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.closed_forms.part import gemm as gemm_part
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import summed
-from attnsim.models.schedule.passes import GemmTile, Operand, gemm
+from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
 from attnsim.models.schedule.schedule import Kernel, Launch, Path, Schedule, TensorUse
 
 Sizes = tuple[int, int, int]

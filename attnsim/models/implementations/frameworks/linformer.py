@@ -27,7 +27,7 @@ from attnsim.models.implementations.implementation import Needed, Shape
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.linformer import projected_count
-from attnsim.models.schedule.passes import Operand, gemm
+from attnsim.models.schedule.gemm import Operand, gemm
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
 NOTES = ("E and F are learned and belong to one length: k keys, each a mixture of all, stand for the sequence",)

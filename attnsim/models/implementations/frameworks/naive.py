@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, Operand, gemm, streaming
+from attnsim.models.schedule.gemm import Operand, gemm
+from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule
 
 SOFTMAX_INSTRUCTIONS = 6

@@ -31,7 +31,7 @@ from attnsim.models.implementations.implementation import Needed, Shape
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.performer import feature_count
-from attnsim.models.schedule.passes import Operand, gemm
+from attnsim.models.schedule.gemm import Operand, gemm
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule
 
 CHUNK = 128

@@ -24,7 +24,8 @@ from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import gemm_path
 from attnsim.models.question.workload import DTYPE_BYTES
-from attnsim.models.schedule.passes import Access, GemmTile, Operand, gemm, streaming
+from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
+from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path, TensorUse
 
 CLUSTER = 2

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.models.implementations.fused.forward import padded
 from attnsim.models.mask.row_tiles import classes, visible_queries
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, Path, Segment, TensorUse, TileOp
+from attnsim.models.schedule.widths import padded
 
 DS_INSTRUCTIONS = 4
 """FP32-lane instructions per score of dS = P (dP - D) and its conversion."""
@@ -124,7 +125,7 @@ def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
     ragged_keys = (np.arange(key_tiles) == key_tiles - 1) & (last_keys < tile.keys)
     (steps, ragged_rows, ragged_keys), inverse = classes(steps, ragged_rows, ragged_keys)
     ops = BackwardOps(w, tile, d, dv, dq)
-    nest = []
+    nest: Nest = []
     for ragged in (0, 1):
         keys = last_keys if ragged else tile.keys
         nest.append((ops.prologue(keys, ragged), (ragged_keys == ragged) & (steps > 0)))
@@ -136,8 +137,7 @@ def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
     for ragged in (0, 1):
         keys = last_keys if ragged else tile.keys
         nest.append((ops.epilogue(keys, ragged), ragged_keys == ragged))
-    segments = tuple(segment for segment, _ in nest)
-    repeats = np.stack([np.asarray(count, dtype=np.int64) for _, count in nest], axis=1)[:, None, :]
+    segments, repeats = loop_nest(nest)
     e, heads, kv = w.element_bytes, w.batch * w.heads_q, w.batch * w.heads_kv
     expanded = " expanded" if w.group > 1 else ""
     buffers = tile.buffers(d, dv, e)

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.fits import check_tile
-from attnsim.models.implementations.fused.forward import FlashTile, flash_peak_bytes, padded, with_tile
+from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.splits import combine
+from attnsim.models.implementations.fused.tile import FlashTile, with_tile
 from attnsim.models.implementations.implementation import Shape, Staged
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.widths import padded
 
 
 def flash_schedule(

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.forward import FlashTile, padded, with_tile
+from attnsim.models.implementations.fused.tile import FlashTile, with_tile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
+from attnsim.models.schedule.widths import padded
 
 ROWS = (64, 128, 192, 256)
 KEYS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.mask.row_tiles import Ints, visible_queries
+from attnsim.models.mask.row_tiles import visible_queries
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
 
@@ -73,8 +75,6 @@ def _visits(w: Workload, block: int, low: np.int64, high: np.int64) -> Ints:
 def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
     """One nest for both directions: keys outside, rows inside. The forward splits the rows, the backward the keys."""
     turns, total = -(-w.seq_kv // block), -(-w.seq_q // ROWS)
-    ops = _Steps(w, block, backward)
-    segments = ops.segments()
     short_row, short_keys = w.seq_q % ROWS > 0, w.seq_kv % block > 0
     keys = np.ones(turns, dtype=np.int64)
     keys[-1] = not short_keys
@@ -98,14 +98,15 @@ def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
             ("Q, dO, dQ", 2 * ROWS * (d + dv) * 4),
             ("P, dS", 4 * ROWS * block),
         )
-    used = repeats.sum(axis=(0, 1)) > 0
+    written = _Steps(w, block, backward).segments()
+    segments, repeats = loop_nest(list(zip(written, np.moveaxis(repeats, 2, 0), strict=True)))
     return Kernel(
         name="flash1_bwd" if backward else "flash1_fwd",
         threads=256 if backward else 128,
         registers_per_thread=255,
         shared_memory_bytes=sum(size for _, size in buffers),
-        segments=tuple(segment for segment, keep in zip(segments, used, strict=True) if keep),
-        repeats=repeats[:, :, used],
+        segments=segments,
+        repeats=repeats,
         launches=(Launch(np.arange(splits, dtype=np.int64), heads),),
         uses=_uses(w, turns, splits, backward),
         path="mma_sync",

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import BackwardTile
-from attnsim.models.implementations.fused.forward import FlashTile, Order, padded
+from attnsim.models.implementations.fused.tile import FlashTile, Order
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Path
+from attnsim.models.schedule.widths import padded
 
 KIB = 1024
 

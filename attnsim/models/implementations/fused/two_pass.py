@@ -23,11 +23,12 @@ from attnsim.models.implementations.fused.backward import (
     keys_outside,
     sums_of_groups,
 )
-from attnsim.models.implementations.fused.forward import padded
 from attnsim.models.mask.row_tiles import classes, row_tiles
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
+from attnsim.models.schedule.widths import padded
 
 ROWS_OUTSIDE = "flash_bwd_dq"
 
@@ -51,7 +52,7 @@ def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
     (steps, ragged_rows, ragged_keys), inverse = classes(band.steps, band.ragged_rows, band.ragged_keys)
     d, dv = padded(w.head_dim), padded(w.head_dim_v)
     ops = BackwardOps(w, tile, d, dv)
-    nest = []
+    nest: Nest = []
     for ragged in (0, 1):
         rows = band.last_rows if ragged else tile.rows
         nest.append((_prologue(ops, rows, ragged), (ragged_rows == ragged) & (steps > 0)))
@@ -63,6 +64,7 @@ def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
     for ragged in (0, 1):
         rows = band.last_rows if ragged else tile.rows
         nest.append((_epilogue(w, rows, ragged), ragged_rows == ragged))
+    segments, repeats = loop_nest(nest)
     e, heads, kv = w.element_bytes, w.batch * w.heads_q, w.batch * w.heads_kv
     tiles = -(-w.seq_q // tile.rows)
     buffers = (
@@ -75,8 +77,8 @@ def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
         threads=tile.warps * 32 + tile.extra_threads,
         registers_per_thread=tile.registers,
         shared_memory_bytes=sum(size for _, size in buffers),
-        segments=tuple(segment for segment, _ in nest),
-        repeats=np.stack([np.asarray(count, dtype=np.int64) for _, count in nest], axis=1)[:, None, :],
+        segments=segments,
+        repeats=repeats,
         launches=(Launch(inverse, heads),),
         uses=(
             TensorUse("K", w.seq_kv * w.head_dim * e, kv, tiles * w.group),

@@ -11,15 +11,14 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from attnsim.models.implementations.fused.forward import MASK_INSTRUCTIONS
+from attnsim.models.arrays import Ints
+from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.latent.tiles import LatentTile
 from attnsim.models.implementations.latent.visits import FINAL, NOTHING, PARTIAL, Visits
 from attnsim.models.question.workload import Latent, Workload
+from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.schedule import Kernel, Segment, TensorUse, TileOp
-
-Ints = NDArray[np.int64]
 
 
 def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Latent) -> Kernel:
@@ -34,9 +33,7 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
     latent : Latent
     """
     ops = _Operations(w, tile, visits, latent)
-    nest = _with_ends(ops, visits, _LOOPS[tile.loop](ops, visits))
-    repeats = np.stack([count for _, count in nest], axis=1)[:, None].astype(np.int64)
-    used = repeats.sum(axis=(0, 1)) > 0
+    segments, repeats = loop_nest(_with_ends(ops, visits, _LOOPS[tile.loop](ops, visits)))
     e, rows, partial = w.element_bytes, w.batch * w.heads_q, visits.partial_pieces
     buffers = tile.buffers(latent, e)
     per_request = w.heads_q * w.seq_q
@@ -53,14 +50,14 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
             TensorUse("O partial", per_request * latent.rank * 4, partial, written=True),
             TensorUse("LSE partial", per_request * 4, partial, written=True),
         ]
-    stored = {op.tensor for (segment, _), keep in zip(nest, used, strict=True) if keep for op in segment.ops}
+    stored = {op.tensor for segment in segments for op in segment.ops}
     return Kernel(
         name="latent_attention",
         threads=tile.threads,
         registers_per_thread=tile.registers,
         shared_memory_bytes=sum(size for _, size in buffers),
-        segments=tuple(segment for (segment, _), keep in zip(nest, used, strict=True) if keep),
-        repeats=repeats[:, :, used],
+        segments=segments,
+        repeats=repeats,
         launches=visits.launches,
         uses=tuple(use for use in uses if use.tensor in stored),
         warpgroups=tile.warpgroups,
@@ -130,9 +127,6 @@ class _Operations:
             TileOp("store", "O latent", bytes=rows * self.latent.rank * self.w.output_bytes),
             TileOp("store", "LSE", bytes=rows * 4),
         )
-
-
-Nest = list[tuple[Segment, Ints]]
 
 
 def _with_ends(ops: _Operations, visits: Visits, body: Nest) -> Nest:

@@ -11,6 +11,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.projection import Product, projection
 from attnsim.models.implementations.latent.visits import latent_of
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
 
@@ -118,30 +119,29 @@ def latent_combine(
     sizes = dict.fromkeys((rows_per_block, rows - (blocks - 1) * rows_per_block))
     if blocks == 1:
         sizes = dict.fromkeys([rows])
-    segments = [segment for size in sizes for segment in _merging(w, size)]
-    width = len(segments) // len(sizes)
-    repeats: list[list[int]] = []
+    merging = [segment for size in sizes for segment in _merging(w, size)]
+    width = len(merging) // len(sizes)
+    rows_of_counts: list[list[int]] = []
     launches: list[Launch] = []
     for splits, requests in sorted(counts.items()):
         filled = min(splits, in_flight)
-        first = len(repeats)
+        first = len(rows_of_counts)
         for index in range(len(sizes)):
-            row = [0] * len(segments)
+            row = [0] * len(merging)
             row[width * index : width * (index + 1)] = [filled, splits - filled, filled, 1]
-            repeats.append(row)
+            rows_of_counts.append(row)
         order = np.full(blocks, first, dtype=np.int64)
         order[-1] = first + len(sizes) - 1
         launches.append(Launch(order, requests))
-    table = np.array(repeats, dtype=np.int64)[:, None]
-    used = table.sum(axis=(0, 1)) > 0
+    segments, repeats = loop_nest(list(zip(merging, np.transpose(rows_of_counts), strict=True)))
     pieces, requests = (sum(n * counts[n] for n in counts), sum(counts.values()))
     return Kernel(
         name="combine",
         threads=threads,
         registers_per_thread=64,
         shared_memory_bytes=rows_per_block * max(counts) * 4,
-        segments=tuple(segment for segment, keep in zip(segments, used, strict=True) if keep),
-        repeats=table[:, :, used],
+        segments=segments,
+        repeats=repeats,
         launches=tuple(launches),
         uses=(
             TensorUse("O partial", rows * w.head_dim_v * 4, pieces),

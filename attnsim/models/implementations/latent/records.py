@@ -16,7 +16,8 @@ from attnsim.models.closed_forms.latent import closed_form
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused import tiles
-from attnsim.models.implementations.fused.forward import FlashTile, flash_forward
+from attnsim.models.implementations.fused.forward import flash_forward
+from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import Builder, Implementation, Shape
 from attnsim.models.implementations.latent import tiles as mla_tiles
 from attnsim.models.implementations.latent.mla import latent_attention

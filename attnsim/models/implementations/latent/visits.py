@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attnsim.models.arrays import Ints
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.latent.tiles import FIXED_OVERHEAD_BLOCKS, LatentTile, Part, flash_mla_parts
 from attnsim.models.mask.row_tiles import classes, row_tiles
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.schedule import Launch
 
-Ints = NDArray[np.int64]
 FINAL, PARTIAL, NOTHING = range(3)
 """What a block leaves: its rows of O; a partial result in fp32; nothing, because there was no key for it."""
 

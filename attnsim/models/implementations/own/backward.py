@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attnsim.models.arrays import Bools, Ints
 from attnsim.models.closed_forms.band import Band
 from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.hardware.gpu import Gpu
@@ -33,9 +33,8 @@ from attnsim.models.implementations.own.naming import kernel_label
 from attnsim.models.implementations.own.resources import registers_of
 from attnsim.models.mask.row_tiles import classes, visible_queries
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
-
-Ints = NDArray[np.int64]
 
 
 def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
@@ -144,14 +143,14 @@ def _main(w: Workload, gpu: Gpu, tile: BackwardTile) -> Kernel:
     ragged_rows = (stop == row_tiles) & (last_rows < tile.rows)
     ragged_keys = (np.arange(key_tiles) == key_tiles - 1) & (last_keys < tile.keys)
     (steps, ragged_rows, ragged_keys), inverse = classes(steps, ragged_rows, ragged_keys)
-    nest = _Steps(w, tile).nest(steps, (ragged_rows, last_rows), (ragged_keys, last_keys))
+    segments, repeats = loop_nest(_Steps(w, tile).nest(steps, (ragged_rows, last_rows), (ragged_keys, last_keys)))
     return Kernel(
         name=MAIN,
         threads=THREADS,
         registers_per_thread=_registers(MAIN, w, gpu, tile),
         shared_memory_bytes=tile.shared_memory_bytes,
-        segments=tuple(segment for segment, _ in nest),
-        repeats=np.stack([counts for _, counts in nest], axis=2),
+        segments=segments,
+        repeats=repeats,
         launches=(Launch(inverse, w.batch * w.heads_kv),),
         uses=_uses(w, tile, key_tiles),
         warpgroups=2,
@@ -187,9 +186,7 @@ class _Steps:
         self.tile, self.turns = tile, w.group
         self.width = w.head_dim * w.element_bytes
 
-    def nest(
-        self, steps: Ints, ragged_rows: tuple[Ints, int], ragged_keys: tuple[Ints, int]
-    ) -> list[tuple[Segment, Ints]]:
+    def nest(self, steps: Ints, ragged_rows: tuple[Ints, int], ragged_keys: tuple[Ints, int]) -> Nest:
         """Segments in program order, and how often each class runs them in each turn: a turn is a query head.
 
         Tiles of queries go from the last, which may be shorter, to the first; a step starts the copies of the next.
@@ -197,7 +194,7 @@ class _Steps:
         busy, one = steps > 0, np.ones(self.turns, dtype=np.int64)
         first_turn, last_turn = np.eye(self.turns, dtype=np.int64)[[0, -1]]
 
-        def of(classes_of_blocks: Ints | NDArray[np.bool_], turns: Ints) -> Ints:
+        def of(classes_of_blocks: Ints | Bools, turns: Ints) -> Ints:
             return np.multiply.outer(classes_of_blocks.astype(np.int64), turns)
 
         sizes_of_rows = [("", self.tile.rows, ragged_rows[0] == 0), (" (shorter)", ragged_rows[1], ragged_rows[0] == 1)]

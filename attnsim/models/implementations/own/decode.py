@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnsim.models.arrays import Ints
 from attnsim.models.closed_forms.band import Band
 from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.forward import MASK_INSTRUCTIONS, flash_peak_bytes
+from attnsim.models.implementations.fused.forward import flash_peak_bytes
+from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.own.decode_tiles import (
     NAME,
     ROWS,
     SLICE,
     DecodeTile,
-    Ints,
     choose_splits,
     choose_tile,
     queries,
@@ -30,6 +31,7 @@ from attnsim.models.implementations.own.naming import ELEMENT, kernel_label
 from attnsim.models.implementations.own.resources import registers_of
 from attnsim.models.mask.row_tiles import classes
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
 
 SPLIT, COMBINE = "decode_split", "decode_combine"
@@ -100,8 +102,7 @@ def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kerne
         np.tile(shorter, splits),
     )
     nest = _nest(w, tile, splits, (steps, masked, ragged_keys, ragged_rows), last_keys, last_rows)
-    repeats = np.stack([count for _, count in nest], axis=1)[:, None, :].astype(np.int64)
-    used = repeats.sum(axis=(0, 1)) > 0
+    segments, repeats = loop_nest(nest)
     kv_heads, rows = w.batch * w.heads_kv, w.batch * w.heads_q
     e, d = w.element_bytes, w.head_dim
     label = kernel_label(SPLIT, tile.constants(w.dtype))
@@ -110,8 +111,8 @@ def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kerne
         threads=tile.threads,
         registers_per_thread=registers_of(label, gpu, tile.threads),
         shared_memory_bytes=tile.shared_memory_bytes,
-        segments=tuple(segment for (segment, _), keep in zip(nest, used, strict=True) if keep),
-        repeats=repeats[:, :, used],
+        segments=segments,
+        repeats=repeats,
         launches=(Launch(inverse, kv_heads),),
         uses=(
             TensorUse("Q", w.seq_q * d * e, rows, splits),
@@ -135,9 +136,6 @@ def _outputs(w: Workload, splits: int) -> tuple[TensorUse, TensorUse]:
         TensorUse("O", width * w.output_bytes, rows, written=True),
         TensorUse("LSE", w.seq_q * 4, rows, written=True),
     )
-
-
-Nest = list[tuple[Segment, Ints]]
 
 
 def _nest(
@@ -234,7 +232,7 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
     fetch, arrive, add = values(first)
     weights = TileOp("vector", "weights", exps=splits, fp32=4 * splits)
     lse = TileOp("load", "LSE partial", bytes=splits * 4)
-    nest = [
+    nest: Nest = [
         (Segment("first splits", (lse, fetch, TileOp("wait", "LSE partial"), weights, arrive, add)), 1),
         (Segment(f"{COMBINE_AHEAD} splits", values(COMBINE_AHEAD)), rounds),
         (Segment("last splits", values(rest)), int(rest > 0)),
@@ -250,7 +248,7 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
             1,
         ),
     ]
-    nest = [(segment, count) for segment, count in nest if count]
+    segments, repeats = loop_nest(nest)
     threads = 32 * COMBINE_WARPS
     label = kernel_label(COMBINE, combine_constants(w))
     return Kernel(
@@ -258,8 +256,8 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
         threads=threads,
         registers_per_thread=registers_of(label, gpu, threads),
         shared_memory_bytes=combine_shared_memory_bytes(d),
-        segments=tuple(segment for segment, _ in nest),
-        repeats=np.array([[[count for _, count in nest]]], dtype=np.int64),
+        segments=segments,
+        repeats=repeats,
         launches=(Launch(np.zeros(1, np.int64), rows),),
         uses=(
             TensorUse("O partial", rows * d * 4, splits),

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attnsim.models.arrays import Ints
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.splits import MAX_SPLITS
@@ -23,8 +23,6 @@ ROWS = 16
 """Packed rows of a block, row ``r`` being query ``r // group`` of head ``r % group``."""
 SLICE = 16
 """Keys that a warp loads and multiplies at a time."""
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from attnsim.models.closed_forms.fused import Tiling, forward
 from attnsim.models.closed_forms.part import Part
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.forward import FlashTile, Loop, flash_forward, flash_peak_bytes
+from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
+from attnsim.models.implementations.fused.tile import FlashTile, Loop
 from attnsim.models.implementations.own.naming import ELEMENT, kernel_label
 from attnsim.models.implementations.own.resources import registers_of
 from attnsim.models.question.workload import Workload

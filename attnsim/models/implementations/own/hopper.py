@@ -8,12 +8,14 @@ from attnsim.models.closed_forms.fused import Tiling, forward
 from attnsim.models.closed_forms.part import Part
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.forward import FlashTile, flash_forward, flash_peak_bytes, padded
+from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
+from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.fused.tiles import hopper_tile
 from attnsim.models.implementations.own.naming import ELEMENT, kernel_label
 from attnsim.models.implementations.own.resources import registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.widths import padded
 
 NAME = "attnsim_flash_hopper"
 ENTRY = "flash_hopper"

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attnsim.models.arrays import Ints
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Needed, Shape
@@ -33,7 +34,6 @@ from attnsim.models.implementations.own.linear_tiles import (
     STATE,
     WARPS,
     Block,
-    Ints,
     block_of,
     causal_ranges,
     check_takes,
@@ -46,6 +46,7 @@ from attnsim.models.implementations.own.linear_tiles import (
 from attnsim.models.implementations.own.resources import registers_of
 from attnsim.models.mask.row_tiles import classes
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
 
 PHI_INSTRUCTIONS = 6
@@ -59,7 +60,6 @@ DIAGONAL_BLOCKS = WARPS * (WARPS + 1) // 2
 
 NOTES = ("weights are phi(q) phi(k) with phi = elu + 1, not softmax's: another function of the same inputs",)
 
-Nest = Sequence[tuple[Segment, Ints | int]]
 Uses = Sequence[TensorUse]
 
 
@@ -134,17 +134,15 @@ def _causal_kernels(w: Workload, gpu: Gpu, ranges: int) -> tuple[Kernel, ...]:
 
 
 def _kernel(w: Workload, gpu: Gpu, block: Block, nest: Nest, launch: Launch, uses: Uses, step: str) -> Kernel:
-    count = int(launch.classes.max()) + 1
-    repeats = np.stack([np.broadcast_to(np.asarray(n, np.int64), count) for _, n in nest], axis=1)[:, None, :]
-    used = repeats.sum(axis=(0, 1)) > 0
+    segments, repeats = loop_nest(nest)
     tensor = block.kernel in (STATE, OUTPUT, CAUSAL)
     return Kernel(
         name=block.kernel,
         threads=block.threads,
         registers_per_thread=registers_of(block.label(w.dtype), gpu, block.threads),
         shared_memory_bytes=block.shared_memory_bytes,
-        segments=tuple(segment for (segment, _), keep in zip(nest, used, strict=True) if keep),
-        repeats=repeats[:, :, used],
+        segments=segments,
+        repeats=repeats,
         launches=(launch,),
         uses=tuple(uses),
         path="mma_sync" if tensor else "simt",

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attnsim.models.arrays import Floats, Ints
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.own.naming import ELEMENT, kernel_label
@@ -36,7 +36,6 @@ HEADS = 4
 MAX_RANGES = 256
 """Most partial states of a head: they are put together one after the other."""
 
-Ints = NDArray[np.int64]
 Constants = tuple[tuple[str, int | str], ...]
 
 
@@ -209,7 +208,7 @@ def _counts(tiles: int) -> Ints:
     return np.arange(1, min(tiles, MAX_RANGES) + 1, dtype=np.int64)
 
 
-def _waves(blocks: Ints, slots: int, gpu: Gpu) -> NDArray[np.float64]:
+def _waves(blocks: Ints, slots: int, gpu: Gpu) -> Floats:
     """Time of so many equal blocks, in units of all slots at work.
 
     Bound by HBM, a last wave would take its share of the slots' time; bound by the SMs, that of those which have a

@@ -21,7 +21,9 @@ from attnsim.models.implementations.implementation import Builder, Shape
 from attnsim.models.implementations.own.naming import ELEMENT, kernel_label
 from attnsim.models.implementations.own.resources import registers_of
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.passes import Access, GemmTile, Operand, gemm, streaming
+from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
+from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
 
 HEAD_DIMS = (64, 128, 256)
@@ -196,8 +198,7 @@ def _softmax(w: Workload, gpu: Gpu) -> Kernel:
         segments = tuple(_held_rows(w.seq_kv, count) for count, _ in launched)
         repeats = np.eye(len(segments), dtype=np.int64)[:, None, :]
     else:
-        segments, counts = _two_sweeps(w.seq_kv, tile)
-        repeats = np.array([[counts]], dtype=np.int64)
+        segments, repeats = loop_nest(_two_sweeps(w.seq_kv, tile))
     kernel = Kernel(
         name="naive_softmax",
         threads=tile.threads,
@@ -234,7 +235,7 @@ def _held_rows(seq_kv: int, rows: int) -> Segment:
     )
 
 
-def _two_sweeps(seq_kv: int, tile: SoftmaxTile) -> tuple[tuple[Segment, ...], tuple[int, ...]]:
+def _two_sweeps(seq_kv: int, tile: SoftmaxTile) -> Nest:
     """Segments of a block whose row is read twice, and how often each runs."""
     chunk = tile.warps * WARP_COLUMNS
     whole, rest = divmod(seq_kv, chunk)
@@ -250,7 +251,7 @@ def _two_sweeps(seq_kv: int, tile: SoftmaxTile) -> tuple[tuple[Segment, ...], tu
         return (*loaded, TileOp("store", "P", bytes=2 * columns))
 
     meeting = (TileOp("vector", "P", exps=tile.threads), TileOp("delay", "step"))
-    planned = [
+    return [
         (Segment("maximum and sum", first(chunk)), whole),
         (Segment("maximum and sum, last", first(rest)), int(rest > 0)),
         (Segment("across the row", meeting), 1),
@@ -258,8 +259,6 @@ def _two_sweeps(seq_kv: int, tile: SoftmaxTile) -> tuple[tuple[Segment, ...], tu
         (Segment("weights, last", second(rest)), int(rest > 0)),
         (Segment("log-sum-exp", (TileOp("store", "LSE", bytes=4),)), 1),
     ]
-    kept = [(segment, times) for segment, times in planned if times]
-    return tuple(segment for segment, _ in kept), tuple(times for _, times in kept)
 
 
 def _exponentiated(columns: int) -> int:

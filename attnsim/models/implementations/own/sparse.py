@@ -8,16 +8,16 @@ FlashAttention paper (Dao et al., arXiv 2205.14135).
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
+from attnsim.models.arrays import Ints
 from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.forward import MASK_INSTRUCTIONS, flash_peak_bytes
+from attnsim.models.implementations.fused.forward import flash_peak_bytes
+from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.own.naming import kernel_label
 from attnsim.models.implementations.own.resources import registers_of
 from attnsim.models.implementations.own.sparse_tiles import (
@@ -32,10 +32,10 @@ from attnsim.models.implementations.own.sparse_tiles import (
     heads_together,
     launch_order,
 )
-from attnsim.models.mask.patterns import Bools, Ints
 from attnsim.models.mask.row_tiles import classes
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
 
@@ -67,8 +67,7 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
     shorter = (np.arange(tiles.row_tiles) == tiles.row_tiles - 1) & (last_rows < tile.rows)
     columns, inverse = classes(counts.full, counts.partial, counts.last_key_tile, shorter)
     nest = _nest(w, tile, columns, w.seq_kv - (tiles.key_tiles - 1) * tile.keys, last_rows)
-    repeats = np.array([count for _, count in nest], dtype=np.int64)
-    used = np.logical_or.reduce(repeats, axis=1)
+    segments, repeats = loop_nest(nest)
     together = heads_together(w, gpu, counts)
     label = kernel_label(ENTRY, tile.constants(w.dtype))
     kernel = Kernel(
@@ -76,8 +75,8 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
         threads=tile.threads,
         registers_per_thread=registers_of(label, gpu, tile.threads),
         shared_memory_bytes=tile.shared_memory_bytes,
-        segments=tuple(segment() for (segment, _), keep in zip(nest, used.tolist(), strict=True) if keep),
-        repeats=np.ascontiguousarray(repeats[used].T)[:, None, :],
+        segments=segments,
+        repeats=repeats,
         launches=_launches(inverse[launch_order(counts)], w.batch * w.heads_q, together),
         uses=(),
         path="mma_sync",
@@ -129,13 +128,12 @@ def _busy_rows(w: Workload, counts: TileCounts) -> int:
     return int(busy.sum()) * counts.tiles.rows - (short if busy[-1] else 0)
 
 
-Nest = list[tuple[Callable[[], Segment], Ints | Bools]]
 Next = Literal["none", "whole", "masked"]
 """What is visited after a step."""
 
 
 def _nest(w: Workload, tile: SparseTile, block: tuple[Ints, ...], last_keys: int, last_rows: int) -> Nest:
-    """The loop nest, each segment to be called for, and how often it runs by block class.
+    """The loop nest and, by block class, how often each segment runs.
 
     The first tile visited may be the last, shorter one; tiles seen in part then come before whole ones, which stands
     for whatever order the list has them in.
@@ -145,10 +143,10 @@ def _nest(w: Workload, tile: SparseTile, block: tuple[Ints, ...], last_keys: int
     busy = full + partial > 0
     nest: Nest = []
     for short, rows in ((0, tile.rows), (1, last_rows)):
-        nest.append((functools.partial(ops.prologue, rows, " (last rows)" * short), (short_rows == short) & busy))
+        nest.append((ops.prologue(rows, " (last rows)" * short), (short_rows == short) & busy))
     for short, keys in ((0, tile.keys), (1, last_keys)):
         for masked in (False, True):
-            segment = functools.partial(ops.fill, keys, masked, " (last keys)" * short)
+            segment = ops.fill(keys, masked, " (last keys)" * short)
             nest.append((segment, (short_keys == short) & busy & ((partial > 0) == masked)))
     # Steps in their order: partial ones up to the last, that one, whole ones up to the last, that one.
     runs: tuple[tuple[bool, Next, Ints], ...] = (
@@ -162,14 +160,14 @@ def _nest(w: Workload, tile: SparseTile, block: tuple[Ints, ...], last_keys: int
     for masked, following, count in runs:
         first = ~begun & (count > 0)
         for short, keys in ((0, tile.keys), (1, last_keys)):
-            segment = functools.partial(ops.step, masked, following, keys, first=True)
+            segment = ops.step(masked, following, keys, first=True)
             nest.append((segment, first & (short_keys == short)))
-        nest.append((functools.partial(ops.step, masked, following, tile.keys, first=False), count - first))
+        nest.append((ops.step(masked, following, tile.keys, first=False), count - first))
         begun |= first
     for short, rows in ((0, tile.rows), (1, last_rows)):
         tag = " (last rows)" * short
-        nest.append((functools.partial(ops.without_keys, rows, tag), (short_rows == short) & ~busy))
-        nest.append((functools.partial(ops.epilogue, rows, tag), (short_rows == short) & busy))
+        nest.append((ops.without_keys(rows, tag), (short_rows == short) & ~busy))
+        nest.append((ops.epilogue(rows, tag), (short_rows == short) & busy))
     return nest
 
 

@@ -1,0 +1,31 @@
+"""A loop nest as builders write it down: segments in program order, each with how often every block class runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnsim.models.arrays import Ints
+from attnsim.models.schedule.schedule import Segment
+
+Nest = list[tuple[Segment, ArrayLike]]
+"""Segments and their counts: one number for all block classes, ``[classes]``, or ``[classes, turns]`` where the outer
+loop has several turns."""
+
+
+def loop_nest(nest: Sequence[tuple[Segment, ArrayLike]]) -> tuple[tuple[Segment, ...], Ints]:
+    """`segments` and `repeats` of a :class:`~attnsim.models.schedule.schedule.Kernel`.
+
+    Segments that no block runs are left out.
+
+    Returns
+    -------
+    (tuple of Segment, ndarray of int, shape [classes, turns, segments])
+    """
+    counts = np.stack(np.broadcast_arrays(*(np.asarray(count, dtype=np.int64) for _, count in nest)), axis=-1)
+    classes, turns = (*counts.shape[:-1], 1, 1)[:2]
+    used = np.any(counts.reshape(-1, len(nest)), axis=0).tolist()
+    repeats = counts[..., used].reshape(classes, turns, -1)
+    return tuple(segment for (segment, _), keep in zip(nest, used, strict=True) if keep), repeats

@@ -1,0 +1,22 @@
+"""The head dimensions that fused kernels are compiled for."""
+
+from __future__ import annotations
+
+from attnsim.models.errors import InputError
+
+FLASH_WIDTHS = (32, 64, 96, 128, 192, 256, 512)
+"""FlashAttention's list."""
+
+
+def padded(head_dim: int) -> int:
+    """The width that a fused kernel computes `head_dim` columns with.
+
+    Raises
+    ------
+    InputError
+        When no kernel is wide enough.
+    """
+    for width in FLASH_WIDTHS:
+        if head_dim <= width:
+            return width
+    raise InputError(f"head_dim is {head_dim}; flash kernels exist up to 512; use --algorithm naive")
