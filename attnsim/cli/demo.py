@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import options, show
-from attnsim.cli.predict import caption, heading
+from attnsim.cli.heading import caption, heading
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:

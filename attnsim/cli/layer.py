@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attnsim.cli import options, show
+from attnsim.cli.heading import heading
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -92,8 +93,6 @@ def print_layers(title: str, answers: Sequence[LayerPrediction]) -> None:
 
 
 def _question(answer: LayerPrediction) -> str:
-    from attnsim.cli.predict import heading
-
     return heading(answer.workload, {item.algorithm for item in answer.attention})
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import options, show
-from attnsim.cli.predict import heading
+from attnsim.cli.heading import heading
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from attnsim.cli import options, show
-from attnsim.cli.predict import heading
+from attnsim.cli.heading import heading
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError

@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from attnsim.kernels.cpu.barriers import Arrival, Finish, Groups
 from attnsim.kernels.cpu.faults import Trapped
+from attnsim.kernels.cpu.flow import Control, Flow, Go, control
 from attnsim.kernels.cpu.lanes import Indices, Mask
 from attnsim.kernels.cpu.machine import Machine, unsupported
-from attnsim.kernels.cpu.mbarrier import compile_wait
 from attnsim.kernels.cpu.ptx import Instruction
 from attnsim.kernels.cpu.registers import Read
-from attnsim.kernels.cpu.wgmma import compile_wgmma_fence
-
-if TYPE_CHECKING:
-    from attnsim.kernels.cpu.program import Run
-
-Go = tuple[int, Mask] | None
-"""Where a group goes on after a control instruction; None where it was split, parked or has ended."""
-
-Control = Callable[["Run", int, Mask], Go]
-"""A compiled control instruction: of a run, at this instruction number, for these lanes."""
-
-
-def compile_control(instruction: Instruction, machine: Machine) -> Control | None:
-    """The control instruction that this one is, if it is one."""
-    name, kind = instruction.name, (*instruction.modifiers, "")[0]
-    compilers: dict[str, Callable[[Instruction, Machine], Control]] = {
-        "bra": _branch,
-        "brx": _indexed_branch,
-        "ret": _exit,
-        "exit": _exit,
-        "bar": _barrier,
-        "barrier": _barrier,
-        "trap": _trap,
-        "mbarrier": compile_wait,
-        "wgmma": compile_wgmma_fence,
-    }
-    runs_through = {"bar": kind == "warp", "mbarrier": "wait" not in kind, "wgmma": kind != "fence"}
-    if name not in compilers or runs_through.get(name):
-        return None
-    return compilers[name](instruction, machine)
 
 
 def _guard(instruction: Instruction, machine: Machine) -> Read | None:
@@ -59,13 +26,14 @@ def _split(predicate: Read, mask: Mask) -> tuple[Mask, Mask]:
     return taken, mask.without(taken) if taken.count else mask
 
 
+@control("bra")
 def _branch(instruction: Instruction, machine: Machine) -> Control:
     (target,) = instruction.targets
     predicate = _guard(instruction, machine)
     if predicate is None:
         return lambda run, position, mask: (target, mask)
 
-    def control(run: Run, position: int, mask: Mask) -> Go:
+    def go_on(run: Flow, position: int, mask: Mask) -> Go:
         taken, rest = _split(predicate, mask)
         if taken is mask:
             return target, mask
@@ -74,14 +42,15 @@ def _branch(instruction: Instruction, machine: Machine) -> Control:
         run.join([(target, taken), (position + 1, rest)])
         return None
 
-    return control
+    return go_on
 
 
+@control("brx")
 def _indexed_branch(instruction: Instruction, machine: Machine) -> Control:
     index, targets = machine.read(instruction.operands[0], "u32"), instruction.targets
     predicate = _guard(instruction, machine)
 
-    def control(run: Run, position: int, mask: Mask) -> Go:
+    def go_on(run: Flow, position: int, mask: Mask) -> Go:
         if predicate is not None:
             mask, rest = _split(predicate, mask)
             run.join([(position + 1, rest)] if rest.count and rest is not mask else [])
@@ -90,13 +59,14 @@ def _indexed_branch(instruction: Instruction, machine: Machine) -> Control:
         run.join([(target, part) for target, part in groups if part.count])
         return None
 
-    return control
+    return go_on
 
 
+@control("ret", "exit")
 def _exit(instruction: Instruction, machine: Machine) -> Control:
     predicate = _guard(instruction, machine)
 
-    def control(run: Run, position: int, mask: Mask) -> Go:
+    def go_on(run: Flow, position: int, mask: Mask) -> Go:
         leaving, rest = _split(predicate, mask) if predicate else (mask, None)
         run.exit(leaving)
         if predicate and leaving is not mask:
@@ -104,17 +74,20 @@ def _exit(instruction: Instruction, machine: Machine) -> Control:
             return position + 1, rest
         return None
 
-    return control
+    return go_on
 
 
-def fall_off(run: Run, position: int, mask: Mask) -> Go:
+def fall_off(run: Flow, position: int, mask: Mask) -> Go:
     """The end of the function returns."""
     run.exit(mask)
     return None
 
 
-def _barrier(instruction: Instruction, machine: Machine) -> Control:
+@control("bar", "barrier")
+def _barrier(instruction: Instruction, machine: Machine) -> Control | None:
     """``bar.sync a (, b)``, ``bar.arrive a, b``, ``bar.red.op d, a (, b), p``, and ``barrier`` for ``bar``."""
+    if instruction.modifiers[:1] == ("warp",):
+        return None
     kind = next((m for m in ("sync", "arrive", "red") if m in instruction.modifiers), None)
     if kind is None or "cluster" in instruction.modifiers or instruction.guard:
         raise unsupported(instruction)
@@ -125,7 +98,7 @@ def _barrier(instruction: Instruction, machine: Machine) -> Control:
         operands = operands[1:-1]
     barrier, count = machine.read(operands[0], "u32"), machine.read(operands[1], "u32") if len(operands) > 1 else None
 
-    def control(run: Run, position: int, mask: Mask) -> Go:
+    def go_on(run: Flow, position: int, mask: Mask) -> Go:
         ballot = votes() if votes else None
         released: Groups = []
         numbers = mask.of(barrier())
@@ -140,7 +113,7 @@ def _barrier(instruction: Instruction, machine: Machine) -> Control:
         run.join(released)
         return None
 
-    return control
+    return go_on
 
 
 def _vote(instruction: Instruction, machine: Machine) -> Finish:
@@ -155,13 +128,14 @@ def _vote(instruction: Instruction, machine: Machine) -> Finish:
     return finish
 
 
+@control("trap")
 def _trap(instruction: Instruction, machine: Machine) -> Control:
     predicate = _guard(instruction, machine)
 
-    def control(run: Run, position: int, mask: Mask) -> Go:
+    def go_on(run: Flow, position: int, mask: Mask) -> Go:
         stopped = _split(predicate, mask)[0] if predicate else mask
         if stopped.count:
             raise Trapped("the kernel executed trap", int(stopped.index[0]))
         return position + 1, mask
 
-    return control
+    return go_on

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from attnsim.kernels.cpu.faults import Fault
+from attnsim.kernels.cpu.flow import Control, Flow, Go, control
 from attnsim.kernels.cpu.lanes import Mask, Values
 from attnsim.kernels.cpu.machine import Machine, Step, operation, unsupported
 from attnsim.kernels.cpu.phases import Mbarriers
@@ -14,10 +13,6 @@ from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand
 from attnsim.kernels.cpu.registers import Read
 from attnsim.kernels.cpu.spaces import space_name
 from attnsim.kernels.cpu.stalls import Stall
-
-if TYPE_CHECKING:
-    from attnsim.kernels.cpu.control import Control, Go
-    from attnsim.kernels.cpu.program import Run
 
 _NONE, _ONE = Immediate("0"), Immediate("1")
 
@@ -65,8 +60,11 @@ def _arrive(instruction: Instruction, machine: Machine) -> Step:
     return step
 
 
-def compile_wait(instruction: Instruction, machine: Machine) -> Control:
+@control("mbarrier")
+def compile_wait(instruction: Instruction, machine: Machine) -> Control | None:
     """``mbarrier.try_wait(.parity) p, [a], phase``: the lanes whose phase is not over are suspended until it is."""
+    if "wait" not in instruction.modifiers[0]:
+        return None
     _require_own_memory(instruction)
     if instruction.modifiers[0] != "try_wait" or instruction.guard or "relaxed" in instruction.modifiers:
         raise unsupported(instruction)
@@ -85,7 +83,7 @@ def compile_wait(instruction: Instruction, machine: Machine) -> Control:
     def fault(mask: Mask) -> Fault:
         return barriers.deadlock(int(addresses(mask)[0]), mask.lane(0))
 
-    def control(run: Run, position: int, mask: Mask) -> Go:
+    def go_on(run: Flow, position: int, mask: Mask) -> Go:
         over = ready(mask)
         if over.count < mask.count:
             run.stalls.add(position, Stall(mask.without(over), ready, fault))
@@ -95,7 +93,7 @@ def compile_wait(instruction: Instruction, machine: Machine) -> Control:
         write(yes, over)
         return position + 1, over
 
-    return control
+    return go_on
 
 
 def _require_own_memory(instruction: Instruction) -> None:

@@ -14,6 +14,7 @@ from attnsim.kernels.cpu import (  # noqa: F401  (each registers the instruction
     atomics,
     bits,
     comparisons,
+    control,
     conversions,
     copies,
     floats,
@@ -27,9 +28,9 @@ from attnsim.kernels.cpu import (  # noqa: F401  (each registers the instruction
 )
 from attnsim.kernels.cpu.barriers import Barriers, Groups
 from attnsim.kernels.cpu.bulk_copies import BulkCopies
-from attnsim.kernels.cpu.control import Control, compile_control, fall_off
 from attnsim.kernels.cpu.costs import Costs, cost
 from attnsim.kernels.cpu.faults import Deadlock, Fault, UnsupportedInstruction
+from attnsim.kernels.cpu.flow import CONTROLS, Control
 from attnsim.kernels.cpu.lanes import Mask
 from attnsim.kernels.cpu.machine import OPERATIONS, Machine, Step, unsupported
 from attnsim.kernels.cpu.ptx import Function, Instruction
@@ -87,9 +88,9 @@ def compile_program(function: Function) -> Program:
     controls: dict[int, Control] = {}
     for position, instruction in enumerate(function.instructions):
         try:
-            control = compile_control(instruction, machine)
-            if control is not None:
-                controls[position] = control
+            compiler = CONTROLS.get(instruction.name)
+            if compiler and (found := compiler(instruction, machine)):
+                controls[position] = found
                 steps.append(_nothing)
             elif instruction.name in OPERATIONS:
                 step = watch.over(instruction, OPERATIONS[instruction.name](instruction, machine))
@@ -100,7 +101,7 @@ def compile_program(function: Function) -> Program:
             fault.place = f"{function.name}, instruction {position} '{instruction.text}'"
             raise
     end = len(steps)
-    controls[end] = fall_off
+    controls[end] = control.fall_off
     steps.append(_nothing)
     nearest, next_control = end, [end] * (end + 1)
     for position in range(end, -1, -1):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnsim.kernels.cpu.faults import Fault, InactiveLane, NotUniform
+from attnsim.kernels.cpu.flow import Control, Flow, Go, control
 from attnsim.kernels.cpu.lanes import WARPGROUP, Indices, Mask, Values
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported
 from attnsim.kernels.cpu.matrix_descriptors import DEPTH, piece_addresses
@@ -16,10 +16,6 @@ from attnsim.kernels.cpu.registers import Read
 from attnsim.kernels.cpu.sixteen_bit import bf16_to_float
 from attnsim.kernels.cpu.stalls import Stall
 from attnsim.kernels.cpu.tensor_cores import Fragment, TensorCores, from_registers, require_warpgroups
-
-if TYPE_CHECKING:
-    from attnsim.kernels.cpu.control import Control, Go
-    from attnsim.kernels.cpu.program import Run
 
 Matrices = Callable[[Mask], Values]
 """An operand, float32 ``[warpgroups, rows, 16]``."""
@@ -50,8 +46,11 @@ def compile_wgmma(instruction: Instruction, machine: Machine) -> Step:
     raise unsupported(instruction)
 
 
-def compile_wgmma_fence(instruction: Instruction, machine: Machine) -> Control:
+@control("wgmma")
+def compile_wgmma_fence(instruction: Instruction, machine: Machine) -> Control | None:
     """``wgmma.fence``, where the four warps of a warpgroup also wait for one another."""
+    if instruction.modifiers[0] != "fence":
+        return None
     cores = machine.unit(TensorCores)
 
     def complete(mask: Mask) -> Mask:
@@ -61,7 +60,7 @@ def compile_wgmma_fence(instruction: Instruction, machine: Machine) -> Control:
     def fault(mask: Mask) -> Fault:
         return InactiveLane("the other warps of the warpgroup do not come to this wgmma.fence", mask.lane(0))
 
-    def control(run: Run, position: int, mask: Mask) -> Go:
+    def go_on(run: Flow, position: int, mask: Mask) -> Go:
         if len(mask.lanes) % WARPGROUP or machine.lanes.lanes_per_block % WARPGROUP:
             raise InactiveLane("wgmma needs blocks of whole warpgroups, 128 threads each", mask.lane(0))
         whole = complete(mask)
@@ -72,7 +71,7 @@ def compile_wgmma_fence(instruction: Instruction, machine: Machine) -> Control:
         cores.fence(whole)
         return position + 1, whole
 
-    return control
+    return go_on
 
 
 def _multiply(instruction: Instruction, machine: Machine) -> Step:

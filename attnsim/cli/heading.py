@@ -1,0 +1,50 @@
+"""The question above a table, and what its columns mean below it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attnsim.models.question.workload import Workload
+
+
+def only_for(question: Workload) -> tuple[str, ...]:
+    """The algorithms that play the question's mask, where others would see more keys."""
+    if not question.mask.is_band:
+        from attnsim.api import ALGORITHMS
+
+        return tuple(name for name, item in ALGORITHMS.items() if item.group == "sparse")
+    return ("sliding-window", "sparse") if question.mask.is_windowed else ()
+
+
+def heading(question: Workload, shown: Collection[str] = ()) -> str:
+    """The question in words, window and patterns apart because only some algorithms have them."""
+    from attnsim.api.choosing import without_window
+
+    plain = without_window(question)
+    return str(plain) if plain == question else f"{plain}; {_players(question, shown)}: {question.mask}"
+
+
+def _players(question: Workload, shown: Collection[str]) -> str:
+    """Those of the algorithms shown that play the question's mask; the usual one where none is named."""
+    return _listed([name for name in only_for(question) if name in shown] or only_for(question)[:1])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def caption(question: Workload, based: bool, shown: Collection[str] = ()) -> str:
+    """How to read the table's columns; `based`: whether it has those of the unchanged GPU."""
+    text = "vs naive: speedup over unfused attention (pytorch) on the same GPU. "
+    if based:
+        text += "vs base: over the unchanged GPU. "
+    text += "TFLOP/s: useful FLOPs (visible pairs only) over the time."
+    if question.latent is not None and set(shown) - {"mla"}:
+        text += " Only mla reads the latent; the others attend K and V of every head, cached so."
+    if only_for(question):
+        who, what = _players(question, shown), "window" if question.mask.is_band else "patterns"
+        text += f" Only {who} {'have' if ' and ' in who else 'has'} the {what}; the others see all keys"
+        text += " up to the query." if question.mask.is_causal else "."
+    return text
