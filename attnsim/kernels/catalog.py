@@ -33,7 +33,7 @@ class Operation:
     function : str
         The operation in that module.
     implementation : str
-        Its record in :data:`attnsim.models.implementations.own.records.OWN_KERNELS`.
+        Its record in :data:`attnsim.models.implementations.choose.OWN_KERNELS`.
     description : str
     passes : str
         Direction of the workloads that it answers.
@@ -96,7 +96,7 @@ class Operation:
         InputError
             When no tile of it fits.
         """
-        from attnsim.models.implementations.own.records import OWN_KERNELS
+        from attnsim.models.implementations.choose import OWN_KERNELS
 
         record = next(one for one in OWN_KERNELS if one.name == self.implementation)
         return record.build(w, gpu, None)

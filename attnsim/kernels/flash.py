@@ -15,7 +15,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.implementations.fused.order import section_heads
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.own import flash as own_flash
-from attnsim.models.implementations.own.naming import ELEMENT
+from attnsim.models.implementations.own.resources import ELEMENT
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 

@@ -13,7 +13,7 @@ from attnsim.api.building import scheduled
 from attnsim.api.choosing import choose_implementation, read_algorithm, read_conditions, under_pattern
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.closed_forms.cost import forward_tiling
+from attnsim.models.closed_forms.cost import closed_form_of, forward_tiling
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation
@@ -135,7 +135,7 @@ def _plan(algorithm: str, implementation: str | None, tile: str, small: Workload
         and plain
         and small.mask.is_band
         and small.directions == ("fwd",)
-        and record.closed_form is None,
+        and closed_form_of(record) is None,
         mask=small.mask,
         element_bytes=small.element_bytes,
         kernels=len(schedule.kernels),

@@ -12,7 +12,7 @@ from attnsim.kernels.build.variant import CUDA, Variant
 from attnsim.kernels.catalog import OPERATIONS, Operation, find_operation
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.own.records import OWN_KERNELS
+from attnsim.models.implementations.choose import OWN_KERNELS
 from attnsim.models.question.workload import Workload
 
 EVERY = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())

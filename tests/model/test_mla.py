@@ -15,7 +15,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
 from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.implementations.latent.records import MLA
+from attnsim.models.implementations.latent.records import RECORDS as MLA
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.simulator.replay import replay

@@ -14,7 +14,8 @@ from attnsim.cli.app import app
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import runs_on
-from attnsim.models.implementations.latent.records import MLA, absorbing_pays
+from attnsim.models.implementations.latent.records import RECORDS as MLA
+from attnsim.models.implementations.latent.records import absorbing_pays
 from attnsim.models.implementations.latent.tiles import flash_mla_parts
 from attnsim.models.implementations.latent.visits import split_requests
 from attnsim.models.mask.mask import Mask

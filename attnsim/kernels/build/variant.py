@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnsim.models.implementations.own.naming import kernel_label
+from attnsim.models.implementations.own.resources import kernel_label
 
 CUDA = Path(__file__).parents[1] / "cuda"
 """Folder of the CUDA sources."""

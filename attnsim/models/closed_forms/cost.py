@@ -10,23 +10,48 @@ useful as if unmasked. An implementation that is not softmax attention brings it
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from attnsim.models.closed_forms import fused as cost_flash
+from attnsim.models.closed_forms import gather, latent, linear, performer, trtllm
 from attnsim.models.closed_forms import part as cost_parts
 from attnsim.models.closed_forms import unfused as cost_naive
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.closed_forms.fused import Tiling
 from attnsim.models.closed_forms.part import Part
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations import flash_attention_4
+from attnsim.models.implementations import trtllm as trtllm_kernels
 from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.frameworks import efficient
+from attnsim.models.implementations.frameworks import linformer as linformer_kernels
+from attnsim.models.implementations.frameworks import performer as performer_kernels
+from attnsim.models.implementations.fused.two_pass import closed_form as two_pass
 from attnsim.models.implementations.implementation import Implementation, Needed, Shape
+from attnsim.models.implementations.latent import records as latent_records
+from attnsim.models.implementations.own import backward, decode, flash, hopper, naive, sparse
+from attnsim.models.implementations.own import linear as own_linear
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
 __all__ = ["Cost", "CostTable", "ShapeTable", "cost", "cost_of", "costs", "roofline_time", "useful_flops"]
+
+ClosedForm = Callable[[Workload, Schedule], list[Part]]
+
+_OF_RECORD: Mapping[str, ClosedForm] = {
+    **{one.name: flash_attention_4.closed_form for one in flash_attention_4.RECORDS},
+    **{one.name: trtllm.closed_form for one in trtllm_kernels.RECORDS},
+    **{one.name: latent.closed_form for one in latent_records.RECORDS},
+    **{one.name: naive.closed_form for one in naive.RECORDS},
+    **{own.RECORD.name: own.closed_form for own in (backward, decode, flash, hopper, sparse)},
+    own_linear.RECORD.name: linear.closed_form,
+    "flash_two_pass": two_pass,
+    "gather": gather.closed_form,
+    efficient.NAME: efficient.closed_form,
+}
+"""Implementations whose kernels are not known by their names alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +166,21 @@ def _needed_exponentials(w: Workload) -> int:
     return w.batch * w.heads_q * w.visible_pairs if "fwd" in w.directions else 0
 
 
+def closed_form_of(record: Implementation) -> ClosedForm | None:
+    """The closed form of an implementation's kernels; None where :func:`cost_of` knows them by their names."""
+    base = record.name.partition("@")[0]
+    if base in (one.name for one in performer_kernels.RECORDS):
+        made = performer_kernels.Performer(record.name, record.number, record.form == "fused")
+        return lambda w, schedule: performer.closed_form(made, w, schedule)
+    if base in (one.name for one in linformer_kernels.RECORDS):
+        return linformer_kernels.Linformer(record.name, record.number).closed_form
+    return _OF_RECORD.get(record.name)
+
+
 def _parts(w: Workload, schedule: Schedule) -> list[Part]:
     record = find_implementation(schedule.implementation)
-    if record.closed_form is not None:
-        return record.closed_form(w, schedule)
+    if special := closed_form_of(record):
+        return special(w, schedule)
     if schedule.algorithm == "naive":
         form = find_implementation(schedule.implementation).form
         forward = cost_naive.forward(w, form) if "fwd" in w.directions else []

@@ -14,11 +14,13 @@ from attnsim.models.closed_forms.fused import Tiling, forward
 from attnsim.models.closed_forms.part import Part
 from attnsim.models.closed_forms.part import combine as combine_part
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.flash_attention import FLASH_ATTENTION
 from attnsim.models.implementations.fused.edits import edited
 from attnsim.models.implementations.fused.fits import check_tile
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.splits import MAX_SPLITS, combine
 from attnsim.models.implementations.fused.tile import FlashTile, Splits, with_tile
+from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule, TileOp
 from attnsim.models.schedule.widths import padded
@@ -42,6 +44,28 @@ def choose_tile(w: Workload) -> FlashTile:
         registers=128, path="tcgen05", order="longest_first" if w.mask.is_causal or w.mask.is_windowed else "ascending",
         persistent=True, max_blocks_per_sm=1, rescale_once=True, edges_only=True,
     )  # fmt: skip
+
+
+def plain_tile(w: Workload, gpu: Gpu) -> FlashTile:
+    """A Blackwell block like FlashAttention-4's: two 128-row tiles with a softmax warpgroup each, accumulators in TMEM.
+
+    For kernels of which no more is known: as FA3 pipelines, every exponential on the exponential units.
+    """
+    wide = padded(max(w.head_dim, w.head_dim_v)) > 128
+    return FlashTile(
+        128 if wide else 256,
+        64 if wide else 128,
+        warps=8,
+        loop="fa3",
+        stages=2,
+        warpgroups=2,
+        extra_threads=256,
+        registers=128,
+        path="tcgen05",
+        order="longest_first" if w.mask.is_causal or w.mask.is_windowed else "ascending",
+        persistent=True,
+        max_blocks_per_sm=1,
+    )
 
 
 def split_count(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
@@ -98,3 +122,16 @@ def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
     softmaxes = part.flops // (2 * tile * (padded(w.head_dim) + padded(w.head_dim_v)))
     parts = [replace(part, exponentials=softmaxes * (tile - _polynomials(tile)))]
     return [*parts, combine_part(w, splits)] if splits > 1 else parts
+
+
+RECORDS = (
+    Implementation(
+        "flash_attn_v4", "flash-3", flash4, (100, 109), f"{FLASH_ATTENTION} flash_attn/cute (FlashAttention-4)",
+        like="vllm_trtllm", passes=FORWARD_ONLY,
+    ),
+    Implementation(
+        "vllm_vit_flash_attn_fa4", "flash-3", vllm_flash4, (100, 109),
+        f"{FLASH_ATTENTION} flash_attn/cute (FlashAttention-4), vLLM 0.24 leaves the splits open",
+        like="flash_attn_v4", passes=FORWARD_ONLY,
+    ),
+)  # fmt: skip

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnsim.models.closed_forms.part import Part
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.question.workload import PASSES, Workload
+from attnsim.models.question.workload import LARGEST, PASSES, Workload
 from attnsim.models.schedule.schedule import Schedule
 
 Shape = tuple[int, int]
@@ -27,7 +26,13 @@ class Staged(Shape):
 
 
 Builder = Callable[[Workload, Gpu, "Shape | None"], Schedule]
-ClosedForm = Callable[[Workload, Schedule], list[Part]]
+
+FORMATS = ("fp32", "fp16", "bf16")
+FORWARD_ONLY = ("fwd", "decode")
+ANY_WIDTH = LARGEST["head_dim"]
+EVERY_GPU = (70, 129)
+BROADCAST = "integer instructions per element of a broadcast pass, over 50"
+CACHE_WRITE = "latency of a cache-write block, 1,000 clk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +80,8 @@ class Implementation:
     largest_head_dim : int
     form : str
         Of unfused attention, which passes it makes (:data:`attnsim.models.implementations.frameworks.naive.FORMS`); of
-        latent attention "absorbed", "decompressed" or, without the products with W_UK and W_UV, "attention".
-    closed_form : callable, optional
-        (workload, schedule) to the closed form of each of its kernels, where :mod:`attnsim.models.closed_forms.cost`
-        does not know them by name.
+        Performer "fused" where a feature map's element-wise operations are one kernel; of latent attention
+        "absorbed", "decompressed" or, without the products with W_UK and W_UV, "attention".
     patterns : bool
         Whether it plays masks with patterns beside their band.
     sees_window : bool
@@ -88,6 +91,8 @@ class Implementation:
         (:func:`attnsim.models.closed_forms.cost.useful_flops`).
     peak_bytes : callable, optional
         Least memory of a call without building its schedule, where its family does not tell.
+    number : int
+        Features or projected keys of a twin ``NAME@N``; 0: as many as the mechanism says.
     sized : callable, optional
         Its twin ``NAME@N``, where the algorithm has a number to choose (random features, projected keys).
     """
@@ -105,9 +110,9 @@ class Implementation:
     passes: tuple[str, ...] = PASSES
     largest_head_dim: int = 256
     form: str = ""
-    closed_form: ClosedForm | None = None
     patterns: bool = False
     sees_window: bool = False
     needed: Callable[[Workload], Needed] | None = None
     peak_bytes: Callable[[Workload], int] | None = None
+    number: int = 0
     sized: Callable[[int], Implementation] | None = None

@@ -8,9 +8,15 @@ Dao-AILab/flash-attention.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused import tiles
+from attnsim.models.implementations.flash_attention import (
+    fa2_split,
+    fa3_shape,
+    hopper_tile,
+    small_shared_memory,
+)
 from attnsim.models.implementations.fused.building import fa2_combine, flash_schedule, one_query, override
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import (
@@ -20,14 +26,23 @@ from attnsim.models.implementations.fused.splits import (
     copy_rows,
     fa3_combine,
     fa3_combine_blocks,
+    fa3_splits,
     split_count,
     store_cache,
 )
-from attnsim.models.implementations.fused.tile import FlashTile, Splits
-from attnsim.models.implementations.implementation import Shape
+from attnsim.models.implementations.fused.tile import FlashTile, Order, Splits
+from attnsim.models.implementations.implementation import (
+    BROADCAST,
+    CACHE_WRITE,
+    FORWARD_ONLY,
+    Implementation,
+    Shape,
+)
+from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.widths import padded
 
 GROUP = 31
 """Sequences that FA3's scheduler of variable lengths looks at together (``hopper/tile_scheduler.hpp``)."""
@@ -41,6 +56,64 @@ GRAPH_SPLITS, GRAPH_TOKENS = 32, 512
 largest graph."""
 
 
+def fa3_paged(w: Workload, gpu: Gpu, *, vllm: bool) -> FlashTile:
+    """FA3's sm_90 forward kernel with K and V gathered by cp.async, as every serving call with small pages.
+
+    GQA is always packed and its rows stored one by one (``hopper/pack_gqa.h``). vLLM's fork has one MMA warpgroup where
+    that holds all rows, counts the tiles of a window from its first key, and at head_dim 64 does not overlap the GEMMs
+    of a window's steps (``hopper/tile_size.h``, ``hopper/block.h``). Its local kernel has all warpgroups for one query
+    too: in AIConfigurator's table a decode step takes 2 us (head_dim 128) and 5 us (64) longer from the length on at
+    which the window cuts, with one key tile left.
+    """
+    packed, local = w.group > 1, w.mask.is_windowed
+    shape, in_smem = fa3_shape(w, paged=True)
+    order: Order = "longest_first_by_sequence" if w.mask.is_causal or local else "ascending"
+    if vllm and w.dtype != "fp8":
+        if w.seq_q * w.group <= 64 and w.head_dim in (64, 128) and not local:
+            shape = (64, 192 if w.head_dim == 64 else 128)
+        elif w.head_dim <= 64 and local:
+            shape = (192, 160)
+    tile = replace(hopper_tile(*shape, p_in_smem=in_smem, order=order, pack_gqa=packed), by_row=True)
+    if vllm and local:
+        tile = replace(tile, from_first_key=True, loop="fa3" if w.head_dim > 64 else "staged")
+    return tile
+
+
+def fa3_varlen(w: Workload, gpu: Gpu) -> FlashTile:
+    """FA3's sm_90 forward kernel for sequences packed end to end, as encoders call it: TMA copies, no clusters.
+
+    At head_dim 64 the tile of trees since 2025, 192 x 192 with P through shared memory.
+    """
+    shape, in_smem = fa3_shape(w, paged=False)
+    if w.head_dim <= 64 and w.mask == Mask() and w.dtype != "fp8":
+        shape, in_smem = (192, 192), True
+    return hopper_tile(*shape, p_in_smem=in_smem, pack_gqa=w.group > 1)
+
+
+def fa3_ampere(w: Workload, gpu: Gpu, split: bool = False) -> FlashTile:
+    """FA3's sm_80 code path, which SGLang runs on Ampere and Ada: GQA always packed."""
+    return replace(_fa3_ampere(w, gpu, split), pack_gqa=True)
+
+
+def _fa3_ampere(w: Workload, gpu: Gpu, split: bool) -> FlashTile:
+    """Rows, keys, warps and buffers of that tile."""
+    d, local = padded(max(w.head_dim, w.head_dim_v)), w.mask.is_windowed
+    small = small_shared_memory(gpu)
+    if d <= 64:
+        return FlashTile(128, 96 if local else 80 if split else 112)
+    if d <= 96:
+        return FlashTile(128, 48 if local or split else 64)
+    if d <= 128:
+        if split or small:
+            keys = 96 if local else 112 if split else 128
+            return FlashTile(128, keys, warps=8, warpgroups=2, q_in_registers=True, share_q_v=True)
+        return FlashTile(128, 48 if local else 64)
+    if d <= 192:
+        return FlashTile(128, 64, warps=8, warpgroups=2)
+    keys = (48 if local or split else 64) if small else (64 if local or split else 96)
+    return FlashTile(128, keys, warps=8, warpgroups=2, q_in_registers=small, share_q_v=small)
+
+
 def vllm_fa2(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     """VLLM with FlashAttention-2: cache write, then the split-KV kernel that a page table forces.
 
@@ -50,7 +123,7 @@ def vllm_fa2(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
     transposed = swapped and w.batch > 1 and w.heads_kv > 1
     w_main = one_query(w.bounded())
-    tile = override(replace(tiles.fa2_split(w, gpu), pack_gqa=swapped), shape, w_main, gpu)
+    tile = override(replace(fa2_split(w, gpu), pack_gqa=swapped), shape, w_main, gpu)
     splits = 1
     if swapped:
         tiles_launched = w.batch * w.heads_kv * -(-w.group // 64)
@@ -69,9 +142,9 @@ def vllm_fa2(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
 def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     """SGLang on Ampere and Ada: cache write, prepare, FA3's sm_80 path, combine."""
     w_main = one_query(w)
-    split_tile = tiles.fa3_ampere(w, gpu, split=True)
+    split_tile = fa3_ampere(w, gpu, split=True)
     upper, splits = _varlen_splits(w_main, gpu, split_tile)
-    tile = override(split_tile if upper > 1 else tiles.fa3_ampere(w, gpu), shape, w_main, gpu)
+    tile = override(split_tile if upper > 1 else fa3_ampere(w, gpu), shape, w_main, gpu)
     if upper > 1:
         tile = replace(tile, persistent=True, max_blocks_per_sm=1)
     kernels = [
@@ -88,7 +161,7 @@ def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
 def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: bool) -> Schedule:
     """Serving with vLLM or SGLang on Hopper: cache write, FA3 on the paged cp.async path with packed GQA, combine."""
     w_main = w if 64 < w.head_dim <= 128 else one_query(w)
-    base = tiles.fa3_paged(w_main, gpu, vllm=vllm)
+    base = fa3_paged(w_main, gpu, vllm=vllm)
     graph = vllm and w.batch * w.seq_q <= GRAPH_TOKENS
     upper, splits = _varlen_splits(w_main, gpu, base, GRAPH_SPLITS if graph else MAX_SPLITS)
     tile = override(base, shape, w_main, gpu)
@@ -106,7 +179,7 @@ def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: 
 
 def encoder_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, split: bool) -> Schedule:
     """An encoder's `flash_attn_varlen_func` on Hopper: prepare, FA3 without clusters, combine where keys are split."""
-    base = tiles.fa3_varlen(w, gpu)
+    base = fa3_varlen(w, gpu)
     upper, splits = _varlen_splits(w, gpu, base) if split else (1, 1)
     tile = override(base, shape, w, gpu)
     main = flash_forward(w, gpu, tile, splits=Splits(splits, of_seen=True))
@@ -140,15 +213,6 @@ def _varlen_splits(w: Workload, gpu: Gpu, tile: FlashTile, bound: int = MAX_SPLI
     return upper, min(upper, max(1, -(-key_tiles // max(1, per_sm))))
 
 
-def fa3_splits(w: Workload, gpu: Gpu, blocks: int, tile: FlashTile) -> int:
-    """FA3's split rule for `blocks` tiles: none up to four key tiles, of a window those that it loads."""
-    loaded = w.seq_kv
-    if w.mask.is_windowed and w.mask.left is not None:
-        loaded = min(loaded, w.mask.left + (w.mask.right or 0) + 1 + tile.rows)
-    key_tiles = -(-loaded // tile.keys)
-    return 1 if key_tiles <= 4 else split_count(blocks, gpu.sm.count, key_tiles, eligible_only=False)
-
-
 def _prepare(w: Workload) -> Kernel:
     """FA3's `prepare_varlen_num_blocks`: one block per 992 sequences."""
     sizes = [Access("lengths", 8 * w.batch), Access("splits", 4 * w.batch, True)]
@@ -160,3 +224,36 @@ def _empty_combine(w: Workload) -> Kernel:
     blocks = fa3_combine_blocks(w)
     kernel = streaming("combine (exits)", [Access("splits", 4 * blocks)], elements=blocks, blocks=blocks)
     return replace(kernel, launched_early=True)
+
+
+VLLM_FORK = "vllm-project/flash-attention"
+SGLANG_FORK = "sgl-project/sgl-attn@203b9b3d"
+
+RECORDS = (
+    Implementation(
+        "vllm_flash_attn", "flash-2", vllm_fa2, (80, 129), f"{VLLM_FORK}@188be165", like="flash_attn_v2",
+        extra=CACHE_WRITE, passes=FORWARD_ONLY, sees_window=True,
+    ),
+    Implementation(
+        "flash_attention", "flash-2", sglang_fa3_sm80, (80, 89), f"{SGLANG_FORK}, FA3 sm_80 path",
+        like="vllm_flash_attn", extra=CACHE_WRITE, passes=FORWARD_ONLY,
+    ),
+    Implementation(
+        "vllm_flash_attn_fa3", "flash-3", partial(serving_hopper, name="vllm_flash_attn_fa3", vllm=True), (90, 90),
+        f"{VLLM_FORK}@617264c1 hopper/", like="flash_attn_v3", extra=CACHE_WRITE, dtypes=("fp16", "bf16", "fp8"),
+        passes=FORWARD_ONLY,
+    ),
+    Implementation(
+        "fa3", "flash-3", partial(serving_hopper, name="fa3", vllm=False), (90, 90), f"{SGLANG_FORK} hopper/",
+        like="vllm_flash_attn_fa3", extra=BROADCAST, dtypes=("fp16", "bf16", "fp8"), passes=FORWARD_ONLY,
+    ),
+    Implementation(
+        "flash_attn_v3_varlen", "flash-3", partial(encoder_hopper, name="flash_attn_v3_varlen", split=False), (90, 90),
+        f"{SGLANG_FORK} hopper/, flash_attn_varlen_func of an encoder", like="flash_attn_v3", passes=("fwd",),
+    ),
+    Implementation(
+        "vllm_vit_flash_attn_fa3", "flash-3", partial(encoder_hopper, name="vllm_vit_flash_attn_fa3", split=True),
+        (90, 90), f"{VLLM_FORK}@617264c1 hopper/, flash_attn_varlen_func of an encoder, num_splits 0",
+        like="flash_attn_v3_varlen", passes=("fwd",),
+    ),
+)  # fmt: skip

@@ -22,6 +22,7 @@ from attnsim.models.implementations.fused.fits import check_tile
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.splits import cache_write, combine, store_cache
 from attnsim.models.implementations.fused.tile import FlashTile, Splits, with_tile
+from attnsim.models.implementations.implementation import CACHE_WRITE, FORWARD_ONLY, Implementation, Shape
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
@@ -39,7 +40,6 @@ SHUFFLE_AND_ADD = 5
 COMBINE_ROWS, COMBINE_THREADS = 8, 128
 
 Write = Callable[[Workload, int], list[Kernel]]
-Shape = tuple[int, int]
 
 
 def new_tokens(w: Workload) -> int:
@@ -197,3 +197,22 @@ def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: str) -> Sched
     splits = next((k.blocks for k in kernels if k.name == "combine"), 0)
     algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits else "flash"
     return Schedule(algorithm, name, tuple(kernels), tile, flash_peak_bytes(w))
+
+
+_GEN = "trtllm-gen through flashinfer-ai/flashinfer, called by"
+
+RECORDS = (
+    Implementation(
+        "trtllm", "flash-2", trtllm, (80, 129), "NVIDIA/TensorRT-LLM 1.3, fmha_v2, XQA, MMHA, trtllm-gen",
+        ("torch_flow", "tensorrt_llm", "trtllm_*", "trtllm-*"), like="vllm_flash_attn", closed=True,
+        extra="latency of a masked-attention block, 1,000 clk", passes=FORWARD_ONLY,
+    ),
+    Implementation(
+        "vllm_trtllm", "flash-3", vllm_trtllm, (100, 109), f"{_GEN} vLLM 0.24", like="trtllm", closed=True,
+        extra=CACHE_WRITE, passes=FORWARD_ONLY,
+    ),
+    Implementation(
+        "sglang_trtllm", "flash-3", sglang_trtllm, (100, 109), f"{_GEN} SGLang 0.5.14", like="vllm_trtllm", closed=True,
+        extra=CACHE_WRITE, passes=FORWARD_ONLY,
+    ),
+)  # fmt: skip

@@ -19,7 +19,15 @@ from attnsim.models.implementations.frameworks.eager import (
     over_rows,
     product,
 )
-from attnsim.models.implementations.implementation import Needed, Shape
+from attnsim.models.implementations.implementation import (
+    ANY_WIDTH,
+    BROADCAST,
+    EVERY_GPU,
+    FORMATS,
+    Implementation,
+    Needed,
+    Shape,
+)
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import Operand, gemm
@@ -81,3 +89,12 @@ def peak_bytes(w: Workload) -> int:
     """Arrays, both softmaxes and the state."""
     softmaxes = w.batch * (w.heads_q * w.seq_q + w.heads_kv * w.seq_kv) * w.head_dim
     return arrays_bytes(w) + (softmaxes + w.batch * w.heads_kv * w.head_dim * w.head_dim_v) * w.element_bytes
+
+
+RECORDS = (
+    Implementation(
+        NAME, "efficient", build, EVERY_GPU, "cmsflash/efficient-attention@23d44036", like="pytorch_eager",
+        dtypes=FORMATS, extra=BROADCAST, passes=("fwd",), largest_head_dim=ANY_WIDTH, needed=needed,
+        peak_bytes=peak_bytes,
+    ),
+)  # fmt: skip

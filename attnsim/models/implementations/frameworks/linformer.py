@@ -8,6 +8,7 @@ attention, its dropout is off.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from attnsim.models.closed_forms.part import Part
 from attnsim.models.errors import InputError
@@ -23,7 +24,15 @@ from attnsim.models.implementations.frameworks.eager import (
     over_rows,
     product,
 )
-from attnsim.models.implementations.implementation import Needed, Shape
+from attnsim.models.implementations.implementation import (
+    ANY_WIDTH,
+    BROADCAST,
+    EVERY_GPU,
+    FORMATS,
+    Implementation,
+    Needed,
+    Shape,
+)
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.linformer import projected_count
@@ -121,3 +130,15 @@ class Linformer:
         k, e = self.count(w), w.element_bytes
         projected = w.batch * w.heads_kv * k * (w.head_dim + w.head_dim_v)
         return arrays_bytes(w) + (2 * k * w.seq_kv + projected + 2 * w.batch * w.heads_q * w.seq_q * k) * e
+
+
+def _record(name: str, source: str, keys: int = 0) -> Implementation:
+    made = Linformer(f"{name}@{keys}" if keys else name, keys)
+    return Implementation(
+        made.name, "linformer", made.build, EVERY_GPU, source, like="pytorch_eager", dtypes=FORMATS, extra=BROADCAST,
+        passes=("fwd",), largest_head_dim=ANY_WIDTH, needed=made.needed, peak_bytes=made.peak_bytes, number=keys,
+        sized=partial(_record, name, source),
+    )  # fmt: skip
+
+
+RECORDS = (_record("linformer_pytorch", "lucidrains/linformer@1533a130"),)

@@ -14,6 +14,7 @@ Key heads are not repeated: a group of query heads reads the features and the st
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -27,7 +28,15 @@ from attnsim.models.implementations.frameworks.eager import (
     summed,
 )
 from attnsim.models.implementations.frameworks.keys_gemm import keys_gemm
-from attnsim.models.implementations.implementation import Needed, Shape
+from attnsim.models.implementations.implementation import (
+    ANY_WIDTH,
+    BROADCAST,
+    EVERY_GPU,
+    FORMATS,
+    Implementation,
+    Needed,
+    Shape,
+)
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.performer import feature_count
@@ -219,3 +228,18 @@ def _causal(w: Workload, m: int, path: Path, suffix: str) -> list[Kernel]:
         elementwise("D + sum A", [totals, shares], totals, rows),
         elementwise("O / D", [out, totals], out, rows * dv, broadcast=True),
     ]
+
+
+def _record(name: str, source: str, fused: bool, features: int = 0) -> Implementation:
+    made = Performer(f"{name}@{features}" if features else name, features, fused)
+    return Implementation(
+        made.name, "performer", made.build, EVERY_GPU, source, like="pytorch_eager", dtypes=FORMATS, extra=BROADCAST,
+        passes=("fwd",), largest_head_dim=ANY_WIDTH, form="fused" if fused else "", needed=made.needed,
+        peak_bytes=made.peak_bytes, number=features, sized=partial(_record, name, source, fused),
+    )  # fmt: skip
+
+
+RECORDS = (
+    _record("performer_pytorch", "lucidrains/performer-pytorch@d86231b0; causal: fla, naive_chunk", False),
+    _record("performer_fused", "the same, each feature map's element-wise chain as one kernel", True),
+)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.backward import BackwardTile, flash_backward
 from attnsim.models.implementations.fused.fits import check_tile
-from attnsim.models.implementations.fused.forward import flash_peak_bytes
+from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.splits import combine
 from attnsim.models.implementations.fused.tile import FlashTile, with_tile
-from attnsim.models.implementations.implementation import Shape, Staged
+from attnsim.models.implementations.implementation import Builder, Shape, Staged
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -53,3 +55,38 @@ def fa2_combine(w: Workload, splits: int) -> Kernel:
     """FA2's combine kernel: 4, 8 or 16 rows a block by the width of V."""
     d = padded(w.head_dim_v)
     return combine(w, splits, 4 if d % 128 == 0 else 8 if d % 64 == 0 else 16, 128)
+
+
+def override_backward(tile: BackwardTile, shape: Shape | None) -> BackwardTile:
+    """The user's tile in place of the implementation's backward tile."""
+    return tile if shape is None else replace(tile, rows=shape[0], keys=shape[1])
+
+
+def fitting(tile: FlashTile, w: Workload, gpu: Gpu) -> FlashTile:
+    """The tile with its keys halved until it fits shared memory."""
+    d, dv = padded(w.head_dim), padded(w.head_dim_v)
+    while tile.shared_memory_bytes(d, dv, w.element_bytes) > gpu.sm.shared_memory_per_block_bytes and tile.keys > 16:
+        tile = replace(tile, keys=tile.keys // 2)
+    return tile
+
+
+def one_kernel_each_way(
+    name: str, forward: Callable[[Workload, Gpu], FlashTile], backward: Callable[[Workload, Gpu], BackwardTile]
+) -> Builder:
+    """A fused implementation that is one forward kernel and FA2-like backward kernels."""
+
+    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+        kernels: list[Kernel] = []
+        text = ""
+        w_main = one_query(w)
+        if "fwd" in w.directions:
+            tile = override(forward(w_main, gpu), shape, w_main, gpu)
+            kernels.append(flash_forward(w_main, gpu, tile))
+            text = str(tile)
+        if "bwd" in w.directions:
+            back = override_backward(backward(w, gpu), shape)
+            kernels += flash_backward(w, back)
+            text = "; ".join(part for part in (text, str(back)) if part)
+        return flash_schedule(w, name, kernels, text)
+
+    return build

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
@@ -239,3 +241,12 @@ def copy_rows(w: Workload, tensor: str) -> Kernel:
     size = w.batch * w.heads_q * w.seq_q * (w.head_dim if tensor == "Q" else w.head_dim_v) * w.element_bytes
     accesses = [Access(tensor, size), Access(f"{tensor} transposed", size, True)]
     return streaming(f"{tensor} transpose", accesses, elements=size // w.element_bytes)
+
+
+def fa3_splits(w: Workload, gpu: Gpu, blocks: int, tile: FlashTile) -> int:
+    """FA3's split rule for `blocks` tiles: none up to four key tiles, of a window those that it loads."""
+    loaded = w.seq_kv
+    if w.mask.is_windowed and w.mask.left is not None:
+        loaded = min(loaded, w.mask.left + (w.mask.right or 0) + 1 + tile.rows)
+    key_tiles = -(-loaded // tile.keys)
+    return 1 if key_tiles <= 4 else split_count(blocks, gpu.sm.count, key_tiles, eligible_only=False)

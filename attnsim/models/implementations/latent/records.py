@@ -1,6 +1,6 @@
 """Whose kernels run multi-head latent attention: the decompressed form, and attention over the cache itself.
 
-The implementations of `MLA` take the question as it is asked, in decompressed terms: Q of every head and the cached
+The implementations of `RECORDS` take the question as it is asked, in decompressed terms: Q of every head and the cached
 latents go in, O of every head comes out, so the products with W_UK and W_UV are among the kernels. Those whose name
 begins with a serving framework are its attention call alone, as its tables time it: W_UK and W_UV belong to the layer
 around it (`serving` below), the write of the new token into the cache belongs to the call.
@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from attnsim.models.closed_forms.latent import closed_form
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused import tiles
+from attnsim.models.implementations.flash_attention import fa2_forward, fa3_forward, hopper_tile
+from attnsim.models.implementations.flash_attention_4 import plain_tile
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile
-from attnsim.models.implementations.implementation import Builder, Implementation, Shape
+from attnsim.models.implementations.implementation import FORWARD_ONLY, Builder, Implementation, Shape
 from attnsim.models.implementations.latent import tiles as mla_tiles
 from attnsim.models.implementations.latent.mla import latent_attention
 from attnsim.models.implementations.latent.projections import copy, latent_combine, product, renamed
@@ -209,7 +209,7 @@ def _serving(
 
 def _hopper_prefill(w: Workload, gpu: Gpu) -> FlashTile:
     """TensorRT-LLM's warp-specialised FMHA on Hopper at 192/128: 64 rows a warpgroup, 128 keys."""
-    return tiles.hopper_tile(128, 128, order="longest_first")
+    return hopper_tile(128, 128, order="longest_first")
 
 
 def _fmha_v2_prefill(w: Workload, gpu: Gpu) -> FlashTile:
@@ -220,24 +220,23 @@ def _fmha_v2_prefill(w: Workload, gpu: Gpu) -> FlashTile:
 
 def _blackwell_prefill(w: Workload, gpu: Gpu) -> FlashTile:
     """FlashAttention-4 and trtllm-gen at 192/128: two tiles of 128 rows, K and V in one ring of three buffers."""
-    return replace(tiles.fa4(replace(w, head_dim=128, head_dim_v=128), gpu), stages=1)
+    return replace(plain_tile(replace(w, head_dim=128, head_dim_v=128), gpu), stages=1)
 
 
 _VLLM = "vllm-project/vllm vllm/v1/attention/backends/mla/common.py"
 _TRT = "NVIDIA/TensorRT-LLM attentionOp.cpp, `mlaGeneration` and the context path"
-_BOTH = ("decode", "fwd")
 
 
 def _record(
     name: str, form: str, build: Builder, span: tuple[int, int], source: str, like: str, *, closed: bool = False
 ) -> Implementation:
     return Implementation(
-        name, "mla", build, span, source, like=like, closed=closed, passes=_BOTH, form=form, closed_form=closed_form,
+        name, "mla", build, span, source, like=like, closed=closed, passes=FORWARD_ONLY, form=form,
         peak_bytes=partial(peak_bytes, form=form),
     )  # fmt: skip
 
 
-MLA: tuple[Implementation, ...] = (
+RECORDS: tuple[Implementation, ...] = (
     _record(
         "flash_mla", "absorbed", _absorbed("flash_mla", _flash_mla_attention), (90, 90),
         f"deepseek-ai/FlashMLA@9241ae3e csrc/sm90/decode/dense, called as in {_VLLM}", "flash_attn_v3",
@@ -251,7 +250,7 @@ MLA: tuple[Implementation, ...] = (
         "sgl-project/sglang python/sglang/srt/layers/attention/triton_ops", "flash_attn_triton",
     ),
     _record(
-        "decompressed_fa3", "decompressed", _decompressed("decompressed_fa3", tiles.fa3_forward), (90, 90),
+        "decompressed_fa3", "decompressed", _decompressed("decompressed_fa3", fa3_forward), (90, 90),
         f"{_VLLM}, FlashAttention-3", "flash_attn_v3",
     ),
     _record(
@@ -259,7 +258,7 @@ MLA: tuple[Implementation, ...] = (
         f"{_VLLM}, FlashAttention-4", "flash_attn_v4",
     ),
     _record(
-        "decompressed_fa2", "decompressed", _decompressed("decompressed_fa2", tiles.fa2_forward, same_width=True),
+        "decompressed_fa2", "decompressed", _decompressed("decompressed_fa2", fa2_forward, same_width=True),
         (80, 129), f"{_VLLM}, FlashAttention-2 with V padded", "flash_attn_v2",
     ),
     _record(

@@ -16,6 +16,7 @@ from attnsim.models.closed_forms.band import Band
 from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import DS_INSTRUCTIONS
+from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.own.backward_tiles import (
     CONVERT,
     MAIN,
@@ -29,8 +30,7 @@ from attnsim.models.implementations.own.backward_tiles import (
     query_tiles,
     sums_bytes,
 )
-from attnsim.models.implementations.own.naming import kernel_label
-from attnsim.models.implementations.own.resources import registers_of
+from attnsim.models.implementations.own.resources import kernel_label, registers_of
 from attnsim.models.mask.row_tiles import classes, visible_queries
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
@@ -290,3 +290,9 @@ def _main_part(w: Workload, tile: BackwardTile) -> Part:
         exponentials=visits * m * n,
         smem_bytes=visits * reads * 2,
     )
+
+
+RECORD = Implementation(
+    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/flash_backward.cu", like="flash_attn_v2",
+    passes=("bwd",),
+)  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.own.naming import ELEMENT
+from attnsim.models.implementations.own.resources import ELEMENT
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
 

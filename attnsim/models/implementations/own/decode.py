@@ -15,6 +15,7 @@ from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
+from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.own.decode_tiles import (
     NAME,
     ROWS,
@@ -27,8 +28,7 @@ from attnsim.models.implementations.own.decode_tiles import (
     row_tiles,
     tile_range,
 )
-from attnsim.models.implementations.own.naming import ELEMENT, kernel_label
-from attnsim.models.implementations.own.resources import registers_of
+from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
 from attnsim.models.mask.row_tiles import classes
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
@@ -308,3 +308,9 @@ def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
         partial = load("O partial", rows * splits * d * 4), load("LSE partial", rows * splits * 4)
         parts.append(Part(COMBINE, (*partial, *whole), exponentials=rows * (splits + COMBINE_WARPS)))
     return parts
+
+
+RECORD = Implementation(
+    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/decode.cu", like="flash_attn_v2",
+    passes=("decode", "fwd"),
+)  # fmt: skip

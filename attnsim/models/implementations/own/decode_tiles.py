@@ -13,7 +13,7 @@ from attnsim.models.arrays import Ints
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.splits import MAX_SPLITS
-from attnsim.models.implementations.own.naming import ELEMENT
+from attnsim.models.implementations.own.resources import ELEMENT
 from attnsim.models.mask.row_tiles import visible_keys
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT, check_shared_memory

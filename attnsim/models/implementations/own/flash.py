@@ -11,8 +11,8 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.tile import FlashTile, Loop
-from attnsim.models.implementations.own.naming import ELEMENT, kernel_label
-from attnsim.models.implementations.own.resources import registers_of
+from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation
+from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
 from attnsim.models.schedule.schedule import Schedule
@@ -123,3 +123,9 @@ def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
     busy = w.batch * w.heads_q * int(band.tiles - band.idle_tiles())
     scores = part.flops // (4 * w.head_dim)
     return [replace(part, exponentials=scores + 4 * tile.rows * busy)]
+
+
+RECORD = Implementation(
+    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/flash_forward.cu", like="flash_attn_v2",
+    passes=FORWARD_ONLY,
+)  # fmt: skip

@@ -8,11 +8,11 @@ from attnsim.models.closed_forms.fused import Tiling, forward
 from attnsim.models.closed_forms.part import Part
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.flash_attention import hopper_tile
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.tile import FlashTile
-from attnsim.models.implementations.fused.tiles import hopper_tile
-from attnsim.models.implementations.own.naming import ELEMENT, kernel_label
-from attnsim.models.implementations.own.resources import registers_of
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.models.schedule.widths import padded
@@ -88,3 +88,9 @@ def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
     tile = tile_of(w)
     tiling = Tiling(tile.rows, tile.keys, warps=tile.warps, warpgroups=tile.warpgroups, tensor_path=tile.path)
     return [forward(w, tiling, ENTRY)]
+
+
+RECORD = Implementation(
+    NAME, "flash-3", build, (90, 90), "this package, kernels/cuda/flash_hopper.cu", like="flash_attn_v3",
+    passes=("fwd",), largest_head_dim=128,
+)  # fmt: skip

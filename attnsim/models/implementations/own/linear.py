@@ -19,7 +19,7 @@ import numpy as np
 from attnsim.models.arrays import Ints
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import Needed, Shape
+from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, Needed, Shape
 from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,
     CHUNK,
@@ -422,3 +422,9 @@ def _decode_kernel(w: Workload, gpu: Gpu) -> Kernel:
         TensorUse("O", w.seq_q * d * w.output_bytes, w.batch * w.heads_q, written=True),
     )
     return _kernel(w, gpu, block, nest, Launch(np.zeros(1, np.int64), heads), uses, "token")
+
+
+RECORD = Implementation(
+    NAME, "linear", build, (80, 129), "this package, kernels/cuda/linear_*.cu", like="flash_attn_v2",
+    passes=FORWARD_ONLY, largest_head_dim=128, needed=needed, peak_bytes=peak_memory_bytes,
+)  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 from attnsim.models.arrays import Floats, Ints
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.own.naming import ELEMENT, kernel_label
+from attnsim.models.implementations.own.resources import ELEMENT, kernel_label
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT, check_shared_memory
 

@@ -17,9 +17,8 @@ from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.closed_forms.part import gemm as gemm_part
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import Builder, Shape
-from attnsim.models.implementations.own.naming import ELEMENT, kernel_label
-from attnsim.models.implementations.own.resources import registers_of
+from attnsim.models.implementations.implementation import FORWARD_ONLY, Builder, Implementation, Shape
+from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
 from attnsim.models.schedule.nest import Nest, loop_nest
@@ -303,3 +302,12 @@ def builder(passes: str) -> Builder:
         return own_naive(w, gpu, passes)
 
     return build
+
+
+RECORDS = tuple(
+    Implementation(
+        NAMES[passes], "naive", builder(passes), (80, 129),
+        f"this package, kernels/cuda/naive_*.cu, scale and mask {where}", like="pytorch_eager", passes=FORWARD_ONLY,
+    )
+    for passes, where in (("fused", "fused"), ("separate", "as passes of their own"))
+)  # fmt: skip

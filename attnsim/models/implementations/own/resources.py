@@ -1,4 +1,4 @@
-"""Registers of our CUDA kernels, as the compiler reported them.
+"""What the CUDA sources, their compilations and their schedules call alike, and the registers the compiler reported.
 
 ``resources.csv`` is written by ``attnsim kernels check --write`` and reviewed like source.
 """
@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import csv
 import functools
+from collections.abc import Iterable
 from importlib.resources import files
 
 from attnsim.models.hardware.gpu import Gpu
 
 FILE = "resources.csv"
+ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
+"""Struct of ``element.cuh`` behind each 16-bit format."""
+
+
+def kernel_label(entry: str, constants: Iterable[tuple[str, int | str]]) -> str:
+    """Entry point and compile-time constants in one word: ``flash_forward(Half,64,...)``."""
+    return f"{entry}({','.join(str(value) for _, value in constants)})"
 
 
 @functools.cache

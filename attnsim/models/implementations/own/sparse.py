@@ -18,8 +18,8 @@ from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
-from attnsim.models.implementations.own.naming import kernel_label
-from attnsim.models.implementations.own.resources import registers_of
+from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation
+from attnsim.models.implementations.own.resources import kernel_label, registers_of
 from attnsim.models.implementations.own.sparse_tiles import (
     ENTRY,
     NAME,
@@ -278,3 +278,9 @@ def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
             smem_bytes=heads * visits * (2 * tile.warps * tile.keys + tile.rows) * d * e,
         )
     ]
+
+
+RECORD = Implementation(
+    NAME, "sparse", build, (80, 129), "this package, kernels/cuda/sparse_forward.cu", ("fused",), like="flash_attn_v2",
+    passes=FORWARD_ONLY, patterns=True,
+)  # fmt: skip

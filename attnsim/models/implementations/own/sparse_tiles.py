@@ -12,7 +12,7 @@ import numpy as np
 from attnsim.models.arrays import Ints
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.own.naming import ELEMENT
+from attnsim.models.implementations.own.resources import ELEMENT
 from attnsim.models.mask.tile_counts import TileCounts, tile_counts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory

@@ -1,0 +1,277 @@
+"""FlashAttention-1, -2 and -3 of Dao-AILab/flash-attention: tiles by head_dim, GPU and mask, kernels, records.
+
+Facts of public source, nothing fitted. FlashAttention-2: ``csrc/flash_attn/src/flash_{fwd,bwd}_launch_template.h``
+(v2.8.3); FlashAttention-3: ``hopper/tile_size.h`` and ``hopper/flash_bwd_launch_template.h`` (commit 0251105a).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.backward import BackwardTile, flash_backward
+from attnsim.models.implementations.fused.building import (
+    fa2_combine,
+    flash_schedule,
+    one_query,
+    override,
+    override_backward,
+)
+from attnsim.models.implementations.fused.flash1 import flash1_backward, flash1_forward, key_block
+from attnsim.models.implementations.fused.forward import flash_forward
+from attnsim.models.implementations.fused.splits import fa3_combine, fa3_splits, split_count
+from attnsim.models.implementations.fused.tile import FlashTile, Order, Splits
+from attnsim.models.implementations.implementation import Implementation, Shape
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.widths import padded
+
+FLASH_ATTENTION = "Dao-AILab/flash-attention"
+KIB = 1024
+
+
+def flash1(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """FlashAttention-1."""
+    if shape is not None:
+        raise InputError("flash_attn_v1 has one tile per head_dim, 16 rows x 128 or 256 keys; leave --tile out")
+    kernels: list[Kernel] = []
+    if "fwd" in w.directions:
+        kernels.append(flash1_forward(w, gpu))
+    if "bwd" in w.directions:
+        kernels += flash1_backward(w, gpu)
+    return flash_schedule(w, "flash_attn_v1", kernels, f"16 x {key_block(w, gpu)}, keys outside")
+
+
+def small_shared_memory(gpu: Gpu) -> bool:
+    """sm_86, sm_89 and sm_120 have 99 KiB a block; FlashAttention keeps separate tiles for them."""
+    return gpu.compute_capability_number in (86, 89, 120)
+
+
+def fa2_forward(w: Workload, gpu: Gpu) -> FlashTile:
+    """FA2's standard forward kernel."""
+    d, causal = padded(max(w.head_dim, w.head_dim_v)), w.mask.is_causal
+    if d <= 32:
+        return FlashTile(128, 128)
+    if d <= 64:
+        return FlashTile(128, 64 if w.dropout else 128)
+    if d <= 96:
+        return FlashTile(64, 64) if small_shared_memory(gpu) and causal else FlashTile(128, 64)
+    if d <= 128:
+        if w.dropout:
+            return FlashTile(128, 32)
+        if small_shared_memory(gpu):
+            return FlashTile(64, 64) if causal else FlashTile(128, 32)
+        return FlashTile(128, 64)
+    if d <= 192:
+        return FlashTile(64, 64) if w.dropout else FlashTile(128, 64, warps=8, warpgroups=2)
+    roomy = gpu.sm.shared_memory_per_block_bytes >= 128 * KIB and gpu.sm.shared_memory_bytes < 192 * KIB
+    return FlashTile(128, 64, warps=8, warpgroups=2) if roomy else FlashTile(64, 64)
+
+
+def fa2_split(w: Workload, gpu: Gpu) -> FlashTile:
+    """FA2's split-KV kernel: 64 rows, queries of a group packed into them when there is one query a head."""
+    d = padded(max(w.head_dim, w.head_dim_v))
+    keys = 256 if d <= 64 else 128 if d <= 128 else 64
+    tile = FlashTile(64, keys)
+    limit = gpu.sm.shared_memory_per_block_bytes
+    while tile.shared_memory_bytes(d, d, w.element_bytes) > limit and tile.keys > 32:
+        tile = FlashTile(64, tile.keys // 2)
+    return tile
+
+
+def fa2_backward(w: Workload, gpu: Gpu) -> BackwardTile:
+    """FA2's main backward kernel, by the shared memory a block may opt in to."""
+    d, limit = padded(max(w.head_dim, w.head_dim_v)), gpu.sm.shared_memory_per_block_bytes
+    if d <= 32:
+        return BackwardTile(128, 128, v_in_registers=True)
+    if d <= 64:
+        return BackwardTile(128, 128) if limit >= 144 * KIB else BackwardTile(64, 128, v_in_registers=True)
+    if d <= 96:
+        return BackwardTile(64, 128, v_in_registers=True)
+    if d <= 128:
+        return BackwardTile(64, 128) if limit >= 144 * KIB else BackwardTile(64, 64, v_in_registers=True)
+    if d <= 192:
+        return BackwardTile(64, 64) if limit >= 136 * KIB else BackwardTile(64, 64, stages_q=1, v_in_registers=True)
+    if limit >= 144 * KIB:
+        return BackwardTile(64, 64, stages_q=2 if limit >= 176 * KIB else 1)
+    return BackwardTile(64, 32, stages_q=1, v_in_registers=True)
+
+
+def _flash2_forward(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], FlashTile, int]:
+    """FA2's `mha_fwd`: the split-KV kernel where its rule wants more than one split, else the standard kernel."""
+    w = one_query(w)
+    swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
+    split_tile = replace(fa2_split(w, gpu), pack_gqa=swapped)
+    heads = w.batch * (w.heads_kv if swapped else w.heads_q)
+    rows = -(-w.seq_q * (w.group if swapped else 1) // 64)
+    splits = 1 if w.dropout else split_count(heads * rows, 2 * gpu.sm.count, -(-w.seq_kv // split_tile.keys))
+    if splits > 1:
+        tile = override(split_tile, shape, w, gpu)
+        splits = min(splits, -(-w.seq_kv // tile.keys))
+        main = flash_forward(w, gpu, tile, "flash_fwd_splitkv", Splits(splits))
+        return [main, fa2_combine(w, splits)], tile, splits
+    tile = override(replace(fa2_forward(w, gpu), pack_gqa=swapped), shape, w, gpu)
+    return [flash_forward(w, gpu, tile)], tile, 1
+
+
+def flash2(w: Workload, gpu: Gpu, shape: Shape | None, name: str = "flash_attn_v2") -> Schedule:
+    """FlashAttention-2, forward and backward."""
+    kernels: list[Kernel] = []
+    splits, text = 1, ""
+    if "fwd" in w.directions:
+        forward, tile, splits = _flash2_forward(w, gpu, shape)
+        kernels, text = forward, str(tile)
+    if "bwd" in w.directions:
+        back = override_backward(fa2_backward(w, gpu), shape)
+        kernels += flash_backward(w, back)
+        text = "; ".join(part for part in (text, str(back)) if part)
+    return flash_schedule(w, name, kernels, text, splits)
+
+
+def fa3_forward(w: Workload, gpu: Gpu, pack_gqa: bool = False) -> FlashTile:
+    """FA3's sm_90 forward kernel with TMA copies."""
+    narrow = w.mask.is_causal or w.mask.is_windowed
+    shape, in_smem = fa3_shape(w, paged=False)
+    order: Order = "longest_first" if narrow else "ascending"
+    return hopper_tile(*shape, p_in_smem=in_smem, order=order, pack_gqa=pack_gqa)
+
+
+def fa3_shape(w: Workload, paged: bool) -> tuple[tuple[int, int], bool]:
+    """Rows and keys of FA3's sm_90 tile, and whether P V reads P from shared memory."""
+    d, dv = padded(w.head_dim), padded(w.head_dim_v)
+    local = w.mask.is_windowed
+    narrow = w.mask.is_causal or local or paged
+    if w.dtype == "fp8":
+        return _fa3_fp8(d, local, paged), False
+    if d <= 64:
+        return (192, 128), False  # the paper's kernel; trees since 2025 take 192 x 192 without a mask
+    if d <= 96:
+        return (192, 128 if local or paged else 144), True
+    if d <= 128:
+        return (128, 128 if narrow else 176), False
+    if d <= 192:
+        return (128, 96 if local or paged else 128 if dv <= 128 else 112), False
+    return (128, 64 if local else 80), False
+
+
+def _fa3_fp8(d: int, local: bool, paged: bool) -> tuple[int, int]:
+    if d <= 64:
+        return (192, 160)
+    if d <= 96:
+        return (192, 128)
+    if d <= 128:
+        return (128, 160) if paged else (128, 224)
+    if d <= 192:
+        return (128, 128) if local and paged else (128, 160)
+    return (128, 64) if local else (128, 128)
+
+
+def hopper_tile(
+    rows: int, keys: int, *, p_in_smem: bool = False, order: Order = "ascending", pack_gqa: bool = False
+) -> FlashTile:
+    """A warp-specialised Hopper block: one MMA warpgroup per 64 rows and one that loads; one block an SM."""
+    groups = rows // 64
+    threads = (groups + 1) * 128
+    return FlashTile(
+        rows,
+        keys,
+        warps=4 * groups,
+        loop="fa3",
+        stages=2,
+        warpgroups=groups,
+        extra_threads=128,
+        registers=min(255, 65536 // threads // 8 * 8),
+        path="wgmma",
+        p_in_smem=p_in_smem,
+        pack_gqa=pack_gqa,
+        order=order,
+        persistent=True,
+        max_blocks_per_sm=1,
+    )
+
+
+def fa3_backward(w: Workload, gpu: Gpu) -> BackwardTile:
+    """FA3's sm_90 backward kernel."""
+    d = padded(max(w.head_dim, w.head_dim_v))
+    narrow = w.mask.is_causal or w.mask.is_windowed
+    if d <= 64:
+        rows, keys, stages = 128, 128, 2
+    elif d <= 96:
+        rows, keys, stages = 64, 128, 2
+    elif d <= 128:
+        rows, keys, stages = (64 if narrow else 80), 128, 2
+    elif d <= 192:
+        rows, keys, stages = 64, 96, 2
+    else:
+        rows, keys, stages = 64, 80, 2
+    return BackwardTile(
+        rows,
+        keys,
+        warps=8,
+        stages_q=stages,
+        path="wgmma",
+        extra_threads=128,
+        registers=168,
+        v_in_registers=True,
+    )
+
+
+def flash3(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """FlashAttention-3 with fixed lengths, as its paper measured it: TMA, clusters where non-causal."""
+    w_fwd = one_query(w)
+    kernels: list[Kernel] = []
+    splits, text = 1, ""
+    if "fwd" in w.directions:
+        base = fa3_forward(w_fwd, gpu)
+        # `flash_attn_func` never splits; `flash_attn_with_kvcache`, the decode entry, asks the rule.
+        rows = -(-w.seq_q * w.group // base.rows)
+        splits = fa3_splits(w_fwd, gpu, w.batch * w.heads_kv * rows, base) if w.passes == "decode" else 1
+        packed = w.group > 1 and (splits > 1 or _packing_pays(w, base.rows))
+        tile = override(replace(base, pack_gqa=packed), shape, w_fwd, gpu)
+        main = flash_forward(w_fwd, gpu, tile, splits=Splits(splits, of_seen=True))
+        kernels.append(replace(main, multicast=2) if _multicast(w_fwd, tile, splits) else main)
+        if splits > 1:
+            kernels.append(fa3_combine(w, splits))
+        text = str(tile)
+    if "bwd" in w.directions:
+        back = override_backward(fa3_backward(w, gpu), shape)
+        kernels += flash_backward(w, back)
+        text = "; ".join(part for part in (text, str(back)) if part)
+    return flash_schedule(w, "flash_attn_v3", kernels, text, splits, of_seen=True)
+
+
+def _packing_pays(w: Workload, rows: int) -> bool:
+    """FA3 packs a group's heads when that wastes less of the last tile (`should_pack_gqa`)."""
+
+    def efficiency(length: int) -> float:
+        return length / (-(-length // rows) * rows)
+
+    return efficiency(w.seq_q) < 0.9 * efficiency(w.seq_q * w.group)
+
+
+def _multicast(w: Workload, tile: FlashTile, splits: int) -> bool:
+    """Clusters of two blocks that share K and V: 16-bit, head_dim >= 128, no mask, an even number of row tiles."""
+    plain = w.mask == Mask() and splits == 1 and tile.path == "wgmma"
+    return plain and w.head_dim > 96 and w.element_bytes == 2 and (-(-w.seq_q // tile.rows)) % 2 == 0
+
+
+RECORDS = (
+    Implementation(
+        "flash_attn_v1", "flash-1", flash1, (75, 90), f"{FLASH_ATTENTION} v1.0.9 csrc/flash_attn",
+        like="flash_attn_v2", largest_head_dim=128,
+    ),
+    Implementation(
+        "flash_attn_v2", "flash-2", flash2, (80, 129), f"{FLASH_ATTENTION} v2.8.3 csrc/flash_attn",
+        ("flash_attn", "flash_attn_v2*"),
+    ),
+    Implementation(
+        "flash_attn_v3", "flash-3", flash3, (90, 90), f"{FLASH_ATTENTION}@0251105a hopper/", like="flash_attn_v2",
+        dtypes=("fp16", "bf16", "fp8"), aliases=("flash_attn_v3*", "fa3_no_*"),
+    ),
+    Implementation(
+        "flash_attn_v4_cute", "flash-2", lambda w, g, s: flash2(w, g, s, "flash_attn_v4_cute"), (80, 89),
+        f"{FLASH_ATTENTION} flash_attn/cute on Ampere, FA2's loop order", like="flash_attn_v2",
+    ),
+)  # fmt: skip

@@ -1,0 +1,48 @@
+"""The kernels of Triton's tutorial 06 (triton-lang/triton, commit 003da478), and its backward in two passes."""
+
+from __future__ import annotations
+
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.flash_attention import fa2_backward
+from attnsim.models.implementations.fused.building import flash_schedule, one_kernel_each_way, override_backward
+from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.fused.two_pass import two_pass_backward
+from attnsim.models.implementations.implementation import Implementation, Shape
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Path, Schedule
+from attnsim.models.schedule.widths import padded
+
+SOURCE = "triton-lang/triton@003da478 python/tutorials/06-fused-attention.py"
+
+
+def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
+    """Triton's tutorial kernel: 128 x 64, 4 warps, 3 stages, fewer where shared memory is short."""
+    d = padded(max(w.head_dim, w.head_dim_v))
+    path: Path = "wgmma" if gpu.features.wgmma else "mma_sync"
+    wide = 64 < d <= 128 and path == "wgmma"
+    for stages in (3, 2, 1):
+        for keys in (64, 32):
+            tile = FlashTile(
+                128 if d <= 128 else 64, keys, warps=8 if wide else 4, loop="staged", stages=stages, path=path,
+                warpgroups=2 if wide else 1,
+            )  # fmt: skip
+            if tile.shared_memory_bytes(d, d, w.element_bytes) <= gpu.sm.shared_memory_per_block_bytes:
+                return tile
+    return tile
+
+
+def two_pass(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    """FlashAttention-2's backward tiles, dQ in a pass of its own."""
+    tile = override_backward(fa2_backward(w, gpu), shape)
+    return flash_schedule(w, "flash_two_pass", list(two_pass_backward(w, tile)), str(tile))
+
+
+RECORDS = (
+    Implementation(
+        "flash_attn_triton", "flash-2", one_kernel_each_way("flash_attn_triton", choose_tile, fa2_backward), (75, 129),
+        SOURCE, ("triton_fa2", "triton*"), like="flash_attn_v2",
+    ),
+    Implementation(
+        "flash_two_pass", "flash-2", two_pass, (80, 129), f"{SOURCE}, _attn_bwd", like="flash_attn_v2", passes=("bwd",),
+    ),
+)  # fmt: skip
