@@ -22,8 +22,7 @@ from attnsim.api.prediction import Prediction
 from attnsim.api.trust import assess
 from attnsim.models.calibrations.choose import Chosen, choose
 from attnsim.models.closed_forms.cost import needed_work
-from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import shown
+from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import (
     default_implementation,

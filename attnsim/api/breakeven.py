@@ -9,8 +9,7 @@ from attnsim.api.answering import predict
 from attnsim.api.choosing import read_conditions, read_gpu
 from attnsim.api.prediction import Prediction
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import nearest, shown
+from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.own.sparse_tiles import choose_tile, counts_of

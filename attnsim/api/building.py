@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -10,8 +9,10 @@ from itertools import product
 from attnsim.api.choosing import Conditions
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.figure import fields_of
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
-from attnsim.models.hardware.gpu import Gpu, Sm
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import Sm
 from attnsim.models.implementations.frameworks.naive import FORMS
 from attnsim.models.implementations.frameworks.naive import peak_memory_bytes as naive_peak_bytes
 from attnsim.models.implementations.fused.fits import KEYS, ROWS, accumulators_that_fit
@@ -109,14 +110,7 @@ def _tile_gpu(gpu: Gpu) -> Gpu:
     if not gpu.changes or gpu.base_id not in builtin_gpu_ids():
         return gpu
     base = load_gpu(gpu.base_id)
-    kept = {
-        "count",
-        "shared_memory_bytes_per_clk",
-        "shared_memory_latency_clk",
-        "fp32_flops_per_clk",
-        "exp_per_clk",
-    }
-    limits = {item.name: getattr(base.sm, item.name) for item in dataclasses.fields(Sm) if item.name not in kept}
+    limits = {one.attribute: getattr(base.sm, one.attribute) for one in fields_of(Sm).values() if one.read == "limit"}
     limited = replace(gpu.sm, **limits)
     return gpu if limited == gpu.sm else replace(gpu, sm=limited)
 

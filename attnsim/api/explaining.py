@@ -12,8 +12,7 @@ from attnsim.api.levers import Lever, Turn, levers, turn
 from attnsim.api.prediction import Prediction
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.closed_forms.cost import Cost, cost_of
-from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import nearest, shown
+from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
 from attnsim.models.implementations.implementation import Implementation

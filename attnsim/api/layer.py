@@ -13,8 +13,7 @@ from attnsim.api.prediction import Prediction
 from attnsim.api.trust import ELSEWHERE, Trust
 from attnsim.models.calibrations.calibration import numbers_of, widths
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
-from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import shown
+from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.llm.files import load_model
 from attnsim.models.llm.layer import Direction, Step, step_schedule, steps

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from attnsim.api.prediction import Prediction
 from attnsim.api.trust import Trust
+from attnsim.models.hardware.changes import Change
 from attnsim.models.llm.model import Model
 from attnsim.models.question.workload import Workload
 
@@ -48,7 +49,7 @@ class LayerPrediction:
     ----------
     model : Model
     gpu : str
-    changes : tuple of str
+    changes : tuple of Change
         What makes the GPU hypothetical.
     parts : tuple of LayerPart
         In launch order.
@@ -62,7 +63,7 @@ class LayerPrediction:
 
     model: Model
     gpu: str
-    changes: tuple[str, ...]
+    changes: tuple[Change, ...]
     parts: tuple[LayerPart, ...]
     attention: tuple[Prediction, ...]
     mode: str
@@ -108,7 +109,7 @@ class LayerPrediction:
         return {
             "model": self.model.id,
             "gpu": self.gpu,
-            "changes": list(self.changes),
+            "changes": list(map(str, self.changes)),
             "seq_q": self.workload.seq_q,
             "seq_kv": self.workload.seq_kv,
             "time_s": self.time_s,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnsim.models.hardware.figure import field_of, get_value
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import field_of
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import UNITS, Replay
 
@@ -89,7 +89,7 @@ def levers(played: Replay, gpu: Gpu, w: Workload, launch: str, play: Play) -> tu
     out = []
     for unit, figure in figures:
         busy = units.get(unit)
-        if busy == 0.0 or not get_value(gpu, figure):
+        if busy == 0.0 or not gpu.get(figure):
             continue
         shorter = unit in ("latency", "launch")
         then = play(_changed(gpu, figure, 1 / BETTER if shorter else BETTER))
@@ -97,7 +97,7 @@ def levers(played: Replay, gpu: Gpu, w: Workload, launch: str, play: Play) -> tu
             Lever(
                 unit=unit,
                 figure=figure,
-                value=field_of(figure).show(get_value(gpu, figure)),
+                value=field_of(figure).show(gpu.get(figure)),
                 busy_s=busy,
                 share=None if busy is None else busy / played.time_s,
                 takes_over_at=None if busy is None else busiest / busy,
@@ -135,4 +135,4 @@ def figure_of(unit: str, w: Workload) -> str:
 
 
 def _changed(gpu: Gpu, figure: str, factor: float) -> Gpu:
-    return gpu.replace(figure, get_value(gpu, figure) * factor)
+    return gpu.replace(figure, gpu.get(figure) * factor)

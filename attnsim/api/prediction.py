@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 from attnsim.api.approximation import ApproximationError
 from attnsim.api.trust import Trust
+from attnsim.models.hardware.changes import Change
 from attnsim.models.question.workload import Workload
 
 
@@ -24,7 +25,7 @@ class Prediction:
     algorithm, implementation : str
         What was asked for, and the code that is imitated.
     gpu : str
-    changes : tuple of str
+    changes : tuple of Change
         What makes the GPU hypothetical, one line per change.
     tiles : {"shipped", "retuned", "given"}
     mode, cache, launch : str
@@ -69,7 +70,7 @@ class Prediction:
     algorithm: str
     implementation: str
     gpu: str
-    changes: tuple[str, ...]
+    changes: tuple[Change, ...]
     tiles: str
     mode: str
     cache: str
@@ -124,6 +125,8 @@ def _plain(value: object) -> object:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, Change):
+        return str(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from attnsim.api.answering import predict
 from attnsim.api.choosing import read_conditions
 from attnsim.api.prediction import Prediction
-from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import nearest, shown
+from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation

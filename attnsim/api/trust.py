@@ -100,7 +100,7 @@ def assess(
     near: list[str] = []
     far: list[str] = []
     if gpu.changes:
-        far.append(f"hypothetical GPU: {', '.join(change.split(' (was')[0] for change in gpu.changes)}")
+        far.append(f"hypothetical GPU: {', '.join(change.setting for change in gpu.changes)}")
     if not chosen.own:
         far.append(chosen.reason)
     if tiles != "shipped":

@@ -125,7 +125,7 @@ def fit(
         _check()
         return
     import attnsim.models
-    from attnsim.models.hardware.figure import nearest
+    from attnsim.models.errors import nearest
     from attnsim.validation.fitting.fit import JOBS
     from attnsim.validation.fitting.fit import fit as run
 

@@ -40,7 +40,7 @@ def demo(
     on_h100 = compare(llama, h100, ALGORITHMS)
     shipped = compare(llama, doubled, ALGORITHMS)
     retuned = compare(llama, doubled, ALGORITHMS, tiles="retuned")
-    told = "; ".join(doubled.changes)
+    told = "; ".join(map(str, doubled.changes))
     tables: list[tuple[str, list[Prediction], list[Prediction]]] = [
         (f"GPT-2 medium, {heading(gpt2)}, on {a100.id}", on_a100, []),
         (f"Llama-3-8B prefill, {heading(llama)}, on {h100.id}", on_h100, []),

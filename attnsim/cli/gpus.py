@@ -62,12 +62,12 @@ def show_gpu(
     if json:
         show.print_json([_record(machine)])
         return
-    from attnsim.models.hardware.figure import FIELDS, get_value
+    from attnsim.models.hardware.sections import FIELDS
 
     rows = []
     for key, field in FIELDS.items():
         figure = machine.provenance.get(key)
-        value = field.show(get_value(machine, key))
+        value = field.show(machine.get(key))
         rows.append(
             {
                 "key": key,
@@ -86,13 +86,13 @@ def show_gpu(
 
 def _record(gpu: Gpu) -> dict[str, object]:
     """A GPU for JSON: its figures in SI units by key, with kind and source."""
-    from attnsim.models.hardware.figure import FIELDS, get_value
+    from attnsim.models.hardware.sections import FIELDS
 
     figures = {}
     for key, field in FIELDS.items():
         figure = gpu.provenance.get(key)
         figures[key] = {
-            "value": get_value(gpu, key),
+            "value": gpu.get(key),
             "unit": field.unit,
             "kind": figure.kind if figure else None,
             "source": figure.source if figure else None,
@@ -102,7 +102,7 @@ def _record(gpu: Gpu) -> dict[str, object]:
         "name": gpu.name,
         "architecture": gpu.architecture,
         "compute_capability": gpu.compute_capability,
-        "changes": list(gpu.changes),
+        "changes": list(map(str, gpu.changes)),
         "figures": figures,
     }
 

@@ -98,7 +98,7 @@ def _question(answer: LayerPrediction) -> str:
 
 def _place(answer: LayerPrediction) -> str:
     cache = "" if answer.cache == "cold" else ", warm L2"
-    return "; ".join((f"{answer.gpu}{cache}", *answer.changes))
+    return "; ".join((f"{answer.gpu}{cache}", *map(str, answer.changes)))
 
 
 def _row(part: LayerPart | None, answer: LayerPrediction) -> dict[str, object]:

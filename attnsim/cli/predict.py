@@ -131,7 +131,7 @@ class _Asked:
             return [_Group(f"{base.id}{_way(way)}", self.answers(question, base, way), []) for way in ways]
         unchanged = self.answers(question, base, "shipped")
         found = [_Group(f"{base.id}, unchanged", unchanged, [])]
-        told = "; ".join(machine.changes)
+        told = "; ".join(map(str, machine.changes))
         for number, way in enumerate(ways):
             title = f"the same changes, {way} tiles" if number else f"{base.id} with {told}; {way} tiles"
             try:

@@ -76,7 +76,6 @@ def _probe(path: Path | None) -> Probed:
 
 
 def _record(one: Measured, gpu: Gpu) -> dict[str, Any]:
-    from attnsim.models.hardware.figure import get_value
 
     return {
         "name": one.name,
@@ -89,13 +88,13 @@ def _record(one: Measured, gpu: Gpu) -> dict[str, Any]:
         "throttled": one.throttled,
         "sm_mhz": one.sm_mhz,
         "key": one.key or None,
-        "written": get_value(gpu, one.key) if one.key else None,
+        "written": gpu.get(one.key) if one.key else None,
         "note": one.note or None,
     }
 
 
 def _print(out: Path, probed: Probed, measured: list[Measured], gpu: Gpu) -> None:
-    from attnsim.models.hardware.figure import FIELDS, get_value
+    from attnsim.models.hardware.sections import FIELDS
 
     shown = show.console()
     shown.print(f"{probed.base.name}, driver {probed.driver or 'unknown'}, {probed.date}\n")
@@ -103,7 +102,7 @@ def _print(out: Path, probed: Probed, measured: list[Measured], gpu: Gpu) -> Non
     for one in measured:
         written = one.key or show.NOTHING
         if one.key and FIELDS[one.key].unit != one.unit:  # a share of what the vendor states
-            written += f" = {FIELDS[one.key].show(get_value(gpu, one.key))}"
+            written += f" = {FIELDS[one.key].show(gpu.get(one.key))}"
         rows.append(
             {
                 "measured": one.name,

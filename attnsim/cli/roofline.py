@@ -68,7 +68,7 @@ def roofline(
     console = show.console()
     console.print(f"{flags.title}{heading(question)}\n")
     for machine, found in groups:
-        show.print_predictions(console, "; ".join((machine.id, *machine.changes)), found)
+        show.print_predictions(console, machine.described, found)
     show.print_remarks(console, predictions)
     console.print(f"written: {', '.join(map(str, written))}")
 

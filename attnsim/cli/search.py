@@ -55,7 +55,7 @@ def tile(
         show.print_json([_tiles_record(found, measured, reason)])
         return
     out = show.console()
-    out.print(f"{w}\n\n{'; '.join((machine.id, *machine.changes))}, {found.implementation}\n", soft_wrap=True)
+    out.print(f"{w}\n\n{machine.described}, {found.implementation}\n", soft_wrap=True)
     _print_tiles(out, found, top)
     _print_measured(out, measured, reason)
 

@@ -68,7 +68,7 @@ def print_search(found: HardwareSearch, rows: list[dict[str, Any]], question: st
     how = "all" if found.exhaustive else f"{len(found.machines)} of"
     ranges = ", ".join(one.key for one in space.ranges)
     out.print(
-        f"{'; '.join((space.gpu.id, *space.gpu.changes))}: {how} {space.size} machines over {ranges}"
+        f"{space.gpu.described}: {how} {space.size} machines over {ranges}"
         f"{'; ' if space.limits else ''}{'; '.join(one.text for one in space.limits)}\n",
         soft_wrap=True,
     )
@@ -88,7 +88,7 @@ def print_search(found: HardwareSearch, rows: list[dict[str, Any]], question: st
 
 
 def _line(found: HardwareSearch, row: dict[str, Any]) -> dict[str, object]:
-    from attnsim.models.hardware.figure import FIELDS
+    from attnsim.models.hardware.sections import FIELDS
 
     return {
         **{one.key: _short(FIELDS[one.key].show(row[one.key]), one.key, row[one.key]) for one in found.space.ranges},
@@ -105,14 +105,14 @@ def _line(found: HardwareSearch, row: dict[str, Any]) -> dict[str, object]:
 
 def _short(text: str, key: str, value: float) -> str:
     """A figure in four digits where its exact text is longer."""
-    from attnsim.models.hardware.figure import FIELDS
+    from attnsim.models.hardware.sections import FIELDS
 
     exact = len(text) <= 10 or FIELDS[key].integer
     return text if exact else FIELDS[key].show(float(f"{value:.4g}"))
 
 
 def _print_uncertainty(out: Any, found: HardwareSearch, best: Machine, rows: list[dict[str, Any]]) -> None:
-    from attnsim.models.hardware.figure import FIELDS
+    from attnsim.models.hardware.sections import FIELDS
 
     first = best.objectives[0]
     near = [one for one in found.feasible if one.objectives[0] <= 1.02 * first]

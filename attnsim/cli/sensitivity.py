@@ -51,7 +51,7 @@ def sensitivity(
         return
     out = show.console()
     out.print(f"{question}\n")
-    out.print(f"{'; '.join((machine.id, *machine.changes))}, {algorithm}: {show.time_text(time_s)}\n", soft_wrap=True)
+    out.print(f"{machine.described}, {algorithm}: {show.time_text(time_s)}\n", soft_wrap=True)
     _print(out, found, step)
     if shares:
         _print_indices(out, shares, sobol or 0, spread)
@@ -73,7 +73,7 @@ SMALL = 0.005
 
 
 def _print(out: Any, found: list[Elasticity], step: float) -> None:
-    from attnsim.models.hardware.figure import FIELDS
+    from attnsim.models.hardware.sections import FIELDS
 
     rows = [
         {

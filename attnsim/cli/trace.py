@@ -46,7 +46,7 @@ def trace(
     with busy("replaying"):
         found = traces(question, machine, names, cache=cache, launch="stream", sms=sms)
     written: list[Path] = []
-    about = {"workload": str(question), "gpu": "; ".join((machine.id, *machine.changes))}
+    about = {"workload": str(question), "gpu": machine.described}
     if out is not None:
         written.append(perfetto.write_trace(found[0], out, about))
     if picture is not None:

@@ -10,8 +10,7 @@ from typing import Any
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Device
 from attnsim.kernels.outcome import TOLERANCE, Outcome
-from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import nearest
+from attnsim.models.errors import InputError, nearest
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule

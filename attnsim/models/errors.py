@@ -1,8 +1,29 @@
 """The one exception for bad input: a single line saying what was given, what is allowed, what to do."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 
 class InputError(ValueError):
     """Bad input from a person: a spec file, a shape, a table row or a flag.
 
     The message is one line and complete in itself; the command line prints it and exits with code 2.
     """
+
+
+def nearest(given: str, names: Iterable[str]) -> str:
+    """Words naming the closest of `names`: "nearest: hbm.bandwidth, l2.bandwidth"."""
+    known = list(names)
+    # Also compare with the part after the dot: 'bandwidth' alone, or 'clock', should find its relatives.
+    close = difflib.get_close_matches(given, known, n=3, cutoff=0.6)
+    related = [name for name in known if given and (given in name.split(".") or name.startswith(f"{given}."))]
+    picks = list(dict.fromkeys([*related, *close]))[:4] or difflib.get_close_matches(given, known, n=3, cutoff=0.0)
+    return f"nearest: {', '.join(picks)}"
+
+
+def shown(given: object) -> str:
+    """A person's input on one line and not longer than a message can bear."""
+    text = " ".join(repr(given).split())
+    return text if len(text) <= 70 else f"{text[:66]}...'"

@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import FIELDS
+from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.writing import writing
 from attnsim.plots.files import check_suffix, write_csv
 from attnsim.plots.styles import Style, applied, find_style

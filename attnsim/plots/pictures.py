@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from attnsim.api.crossover import Crossover
 from attnsim.api.explaining import Explanation
 from attnsim.api.prediction import Prediction
-from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import nearest, shown
+from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.plots import occupancy as occupancy_picture

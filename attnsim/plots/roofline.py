@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.roofline import LEVELS
 from attnsim.models.writing import writing
@@ -223,5 +224,5 @@ def caption_lines(drawn: Sequence[Machine], shown: Sequence[Entry]) -> list[str]
         "Table: useful FLOPs per byte; roof: share of the lowest of tensor, exp, HBM, L2 and smem roofs there; "
         "in brackets achievable." + (f" L2 cache {' and '.join(caches)}." if caches else ""),
     ]
-    text += [f"{machine.label}: {'; '.join(machine.gpu.changes)}" for machine in drawn if machine.gpu.changes]
+    text += [f"{machine.label}: {told(machine.gpu.changes)}" for machine in drawn if machine.gpu.changes]
     return text

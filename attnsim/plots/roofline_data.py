@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import Change, told
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.roofline import LEVELS, Level, Point, Roofline
 from attnsim.models.question.workload import Workload
@@ -28,7 +29,7 @@ class Predicted(Protocol):
     @property
     def gpu(self) -> str: ...  # noqa: D102
     @property
-    def changes(self) -> tuple[str, ...]: ...  # noqa: D102
+    def changes(self) -> tuple[Change, ...]: ...  # noqa: D102
     @property
     def time_s(self) -> float | None: ...  # noqa: D102
     @property
@@ -185,7 +186,7 @@ def rows(drawn: Sequence[Machine], shown: Sequence[Entry]) -> list[dict[str, obj
     """The picture as a tidy table: one row per ceiling, diagonal, ridge and point."""
     out: list[dict[str, object]] = []
     for machine in drawn:
-        here: dict[str, object] = {"gpu": machine.gpu.id, "changes": "; ".join(machine.gpu.changes)}
+        here: dict[str, object] = {"gpu": machine.gpu.id, "changes": told(machine.gpu.changes)}
         roofline = machine.roofline
         for c in roofline.ceilings:
             rate = {"flops_per_s": c.flops_per_s, "achievable_flops_per_s": c.achievable_flops_per_s or ""}
@@ -202,7 +203,7 @@ def rows(drawn: Sequence[Machine], shown: Sequence[Entry]) -> list[dict[str, obj
         machine, item = drawn[entry.machine], entry.prediction
         common: dict[str, object] = {
             "gpu": machine.gpu.id,
-            "changes": "; ".join(machine.gpu.changes),
+            "changes": told(machine.gpu.changes),
             "number": entry.number,
             "algorithm": item.algorithm,
             "implementation": item.implementation,
@@ -227,7 +228,7 @@ def ceiling_name(unit: str, dtype: str) -> str:
 
 
 def _same(item: Predicted, gpu: Gpu) -> bool:
-    return item.gpu == gpu.id and tuple(item.changes) == gpu.changes
+    return item.gpu == gpu.id and item.changes == gpu.changes
 
 
 def _dtype(gpu: Gpu, predictions: Sequence[Predicted]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import Change, told
 from attnsim.models.mechanisms import find_algorithm
 from attnsim.plots.roofline_labels import halo, short, spread
 from attnsim.plots.styles import Style
@@ -101,7 +102,7 @@ def names_of(predictions: Sequence[Prediction]) -> list[str]:
     return names
 
 
-def _machine_names(predictions: Sequence[Prediction]) -> dict[tuple[str, tuple[str, ...]], str]:
+def _machine_names(predictions: Sequence[Prediction]) -> dict[tuple[str, tuple[Change, ...]], str]:
     """Names of the GPUs, a changed one with stars."""
     found = dict.fromkeys((one.gpu, one.changes) for one in predictions)
     changed = [key for key in found if key[1]]
@@ -116,7 +117,7 @@ def place(one: Prediction, over: Over = "seq") -> int:
 def about(predictions: Sequence[Prediction]) -> str:
     """The conditions of all predictions in words: machines, shape, cache, launch, and what only some have."""
     machines = ", ".join(
-        f"{name} with {'; '.join(changes)}" if changes else name
+        f"{name} with {told(changes)}" if changes else name
         for (_, changes), name in _machine_names(predictions).items()
     )
     parts = [str(one.workload).split(", ") for one in predictions]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.explaining import Explanation, TensorBytes
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import told
 from attnsim.plots.roofline_labels import halo
 from attnsim.plots.series import about, engineering, names_of
 from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
@@ -163,7 +164,7 @@ def _rows(name: str, one: Explanation) -> list[dict[str, object]]:
     item = one.prediction
     here: dict[str, object] = {
         "name": name, "algorithm": item.algorithm, "implementation": item.implementation, "gpu": item.gpu,
-        "changes": "; ".join(item.changes),
+        "changes": told(item.changes),
     }  # fmt: skip
     found = [
         here | {"level": level, "kernel": row.kernel, "tensor": row.tensor, "direction": row.direction, "bytes": size}

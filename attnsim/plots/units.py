@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import told
 from attnsim.plots.series import about, engineering, names_of
 from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
 from attnsim.plots.styles import Style
@@ -143,7 +144,7 @@ def _rows(label: str, one: Prediction) -> list[dict[str, object]]:
     whole = one.time_s or 0.0
     here = {
         "name": label, "algorithm": one.algorithm, "implementation": one.implementation, "gpu": one.gpu,
-        "changes": "; ".join(one.changes),
+        "changes": told(one.changes),
     }  # fmt: skip
     parts = [("total", whole), *_parts(one), ("idle", one.units_s["idle"])]
     return [

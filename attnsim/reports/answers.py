@@ -11,6 +11,7 @@ from attnsim.api.explaining import Explanation, explain
 from attnsim.api.tables import one_line
 from attnsim.api.tracing import trace
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms import find_algorithm
 from attnsim.reports.asking import Case, ReportStudy, cases
@@ -110,9 +111,9 @@ def labels(gpus: Sequence[Gpu]) -> dict[Gpu, str]:
     return {gpu: gpu.id + "*" * (changed.index(gpu) + 1 if gpu.changes else 0) for gpu in gpus}
 
 
-def machine_name(gpu: str, changes: Sequence[str]) -> str:
+def machine_name(gpu: str, changes: Sequence[Change]) -> str:
     """A GPU in words: its id and what was changed, without what it was before."""
-    return ", ".join((gpu, *(change.split(" (was")[0] for change in changes)))
+    return ", ".join((gpu, *(change.setting for change in changes)))
 
 
 def steps(asked: ReportStudy) -> int:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attnsim.models.errors import InputError
+from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.files import read_yaml
-from attnsim.models.hardware.figure import nearest, shown
 from attnsim.models.question.workload import Workload
 from attnsim.studies.questions import Question, question
 from attnsim.studies.study import Study

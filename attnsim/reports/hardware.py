@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from attnsim.models.hardware.figure import FIELDS, get_value
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import FIELDS
 from attnsim.reports.answers import labels
 from attnsim.studies.figures import RATES
 
@@ -44,7 +44,7 @@ def figure_lines(gpus: Sequence[Gpu]) -> tuple[list[FigureLine], list[FigureLine
     rest: list[FigureLine] = []
     names = labels(gpus)
     for key in FIELDS:
-        values = {get_value(gpu, key) for gpu in gpus}
+        values = {gpu.get(key) for gpu in gpus}
         differs = len(values) > 1 if len(gpus) > 1 else key in RATES
         (first if differs else rest).extend(_lines(key, names))
     return first, rest
@@ -56,7 +56,7 @@ def _lines(key: str, names: Mapping[Gpu, str]) -> list[FigureLine]:
     for gpu, name in names.items():
         figure = gpu.provenance.get(key)
         kind, source = (figure.kind, figure.source) if figure else ("assumed", "not given")
-        value = FIELDS[key].show(get_value(gpu, key))
+        value = FIELDS[key].show(gpu.get(key))
         owners = found.setdefault((value, kind, source), [])
         if not (gpu.changes and gpu.id in owners):
             owners.append(name)

@@ -9,6 +9,7 @@ import attnsim
 from attnsim.api.explaining import Explanation
 from attnsim.api.levers import BETTER
 from attnsim.api.prediction import Prediction
+from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.wording import bound_text, interval_text, number, time_text, times_text
 from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph, Picture, Section, Table
@@ -118,7 +119,7 @@ def _hardware(report: Report) -> Blocks:
 
 def _legend(gpus: Sequence[Gpu]) -> Bullets:
     """What the stars mean."""
-    return Bullets(tuple(f"{name}: {'; '.join(gpu.changes)}" for gpu, name in labels(gpus).items() if gpu.changes))
+    return Bullets(tuple(f"{name}: {told(gpu.changes)}" for gpu, name in labels(gpus).items() if gpu.changes))
 
 
 def _figures(caption: str, lines: Sequence[FigureLine]) -> Table:

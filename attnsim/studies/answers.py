@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from attnsim.api import predict
 from attnsim.api.tables import ADDED_COLUMNS, Answer, answer_columns, one_line
-from attnsim.models.hardware.figure import FIELDS
+from attnsim.models.hardware.sections import FIELDS
 from attnsim.studies.closed_answers import Closed, closed_forms
 from attnsim.studies.closed_form import UNITS
 from attnsim.studies.figures import figures

@@ -12,12 +12,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import FIELDS, field_of, nearest, shown
+from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import changeable
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent, Workload
-from attnsim.models.units import format_quantity
 
 LONGEST_LIST = 10_000
 MOST_STEPS = 1_000_000
@@ -108,7 +107,7 @@ def change_axis(key: str, given: object) -> Axis:
     """
     where = f"change.{key}"
     try:
-        field = field_of(key)
+        field = changeable(key)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 
@@ -288,8 +287,3 @@ def _distinct(where: str, values: Sequence[Any], show: Any) -> None:
         if value in seen:
             raise InputError(f"{where} lists {show(value)} twice; keep one")
         seen.add(value)
-
-
-def figure_text(axis: Axis, value: float) -> str:
-    """A change's value as a person writes it."""
-    return f"{value:g}x" if axis.multiple else format_quantity(value, FIELDS[axis.name].unit)

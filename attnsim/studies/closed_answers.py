@@ -11,7 +11,7 @@ from attnsim.api.answering import too_large
 from attnsim.models.arrays import Floats, Ints
 from attnsim.models.errors import InputError
 from attnsim.studies.closed_form import Estimate, Work, estimate
-from attnsim.studies.figures import RATES, UNREAD, figures, out_of_range
+from attnsim.studies.figures import TILE_FREE, figures, out_of_range
 from attnsim.studies.plans import Plan, plan
 from attnsim.studies.questions import counts, question
 from attnsim.studies.study import Points
@@ -99,7 +99,7 @@ def groups(points: Points, alike: Collection[str]) -> Ints:
 def _plans(points: Points, error: Texts) -> tuple[tuple[Plan, ...], Ints]:
     """The groups' plans and the plan of each point; -1, with the reason in `error`, where there is none."""
     rows = np.flatnonzero(error.empty)
-    alike: tuple[str, ...] = (*LENGTHS, *RATES, *UNREAD)
+    alike: tuple[str, ...] = (*LENGTHS, *TILE_FREE)
     if "split-kv" in points.columns["algorithm"].values:  # refused where there are many queries
         alike = tuple(name for name in alike if name != "seq_q")
     _, first, group = np.unique(groups(points, alike)[rows], return_index=True, return_inverse=True)
@@ -125,7 +125,7 @@ def _fill(
     small = 2 * dense * (sizes["head_dim"] + sizes["head_dim_v"]) <= MOST_FLOPS
     known = np.array([*(item.vectorised for item in plans), False])[which] & good & small
     if known.any():
-        same = groups(points, (*RATES, *UNREAD))
+        same = groups(points, TILE_FREE)
         fill(work, np.flatnonzero(known), same, sizes, plans, which, gpu, warm)
     for row in np.flatnonzero(good & ~known):
         asked = question(points, int(row))

@@ -9,24 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.models.arrays import Floats
-from attnsim.models.hardware.figure import FIELDS
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu, sustained_clock
+from attnsim.models.hardware.sections import FIELDS
 from attnsim.studies.study import Points
 
-RATES = (
-    "sm.count", "sm.shared_memory_bandwidth", "sm.fp32_rate", "sm.exp_rate",
-    "tensor.fp16", "tensor.bf16", "tensor.tf32", "tensor.fp8", "tensor.mma_sync_fraction",
-    "l2.capacity", "l2.bandwidth", "hbm.capacity", "hbm.bandwidth", "hbm.achievable_fraction",
-    "clock.tensor", "clock.sustained", "launch.stream", "launch.graph",
-)  # fmt: skip
+RATES = tuple(key for key, field in FIELDS.items() if field.read == "rate")
 """Figures that a closed form reads."""
 
-UNREAD = (
-    "sm.shared_memory_latency", "tensor.mma_latency", "l2.latency", "l2.partitions", "hbm.latency", "clock.base",
-    "clock.boost", "power.tdp",
-)  # fmt: skip
-"""Figures that no closed form reads and no tile depends on. Any other figure may decide the tile or the kernel: points
-that differ in one are grouped, and the tile is asked for once a group."""
+TILE_FREE = tuple(key for key, field in FIELDS.items() if field.read != "limit")
+"""Figures on which no tile depends. Points that differ in another one are grouped, and the tile is asked for once a
+group."""
 
 Changes = tuple[tuple[str, float, bool], ...]
 """(key, value in SI units or factor, whether it is a factor) in the order of the study."""
@@ -68,9 +60,9 @@ def figures(points: Points) -> dict[str, Floats]:
         new = values * found[key] if column.axis.multiple else values
         if FIELDS[key].integer:
             new = np.round(new)
-        if key == "clock.tensor":  # the sustained clock follows, as in attnsim.models.hardware.changes.followers
+        if key == "clock.tensor":
             moved = new != found[key]
-            follows = np.round(found["clock.sustained"] * (new / found[key]))
+            follows = np.round(sustained_clock(found["clock.sustained"], found[key], new))
             found["clock.sustained"] = np.where(moved, follows, found["clock.sustained"])
         found[key] = new
     return found

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import FIELDS, field_of, nearest, shown
+from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import FIELDS, changeable
 from attnsim.models.units import parse_quantity
 
 RESULTS = {"time": "s", "energy": "J", "power": "W"}
@@ -50,7 +50,7 @@ class Range:
         key, equals, given = (part.strip() for part in text.partition("="))
         if not (key and equals and given):
             raise InputError(f"--vary {shown(text)} is not KEY=LOW:HIGH[:STEP]; write --vary sm.count=100:200")
-        field = field_of(key)
+        field = changeable(key)
         if field.unit == "bool":
             raise InputError(f"--vary {key}: a feature does not vary; give a figure such as sm.count")
         parts = given.split(":") if ":" in given else given.split(",")

@@ -16,12 +16,13 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.cost import closed_form_of, forward_tiling
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.studies.figures import RATES, UNREAD, changed
+from attnsim.studies.figures import changed
 from attnsim.studies.questions import Question
 
 PREFILL_TOKENS, PREFILL_HEADS, DECODE_KEYS = 1024, 1 << 15, 8192
@@ -96,7 +97,7 @@ def plan(asked: Question) -> Plan:
 
 def _decides(gpu: Gpu, key: str) -> bool:
     """Whether a figure may decide which kernels run and on what tile."""
-    return key not in (*RATES, *UNREAD) or (key.startswith("tensor.") and gpu.get(key) == 0)
+    return FIELDS[key].read == "limit" or (key.startswith("tensor.") and gpu.get(key) == 0)
 
 
 def _small(w: Workload, algorithm: str) -> Workload:

@@ -17,8 +17,8 @@ import numpy as np
 from attnsim.api import predict
 from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import FIELDS
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.question.workload import Workload
 from attnsim.studies.axes import Axis
 from attnsim.studies.closed_answers import closed_forms

@@ -9,9 +9,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 from attnsim.api.choosing import read_algorithm, read_conditions
-from attnsim.models.errors import InputError
+from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.files import read_yaml
-from attnsim.models.hardware.figure import nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.llm.files import load_model

@@ -7,7 +7,6 @@ import pytest
 from attnsim.models.calibrations import calibration
 from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.hardware.figure import get_value
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.validation.checking.hypothetical import PAIRS, VIEWS, Outcome, as_announced, errors, numbers_for, outcomes
@@ -68,9 +67,9 @@ def test_an_announced_gpu_has_its_datasheet_and_the_older_one_s_clocks_and_fract
     older, newer = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
     seen = as_announced(newer, older)
     for key in ("sm.count", "tensor.fp16", "sm.exp_rate", "l2.capacity", "hbm.bandwidth", "clock.tensor"):
-        assert get_value(seen, key) == get_value(newer, key)
+        assert seen.get(key) == newer.get(key)
     for key in ("tensor.mma_sync_fraction", "l2.latency", "hbm.latency", "hbm.achievable_fraction", "launch.graph"):
-        assert get_value(seen, key) == get_value(older, key)
+        assert seen.get(key) == older.get(key)
     rate = older.l2.bandwidth_bytes_per_s / older.sm.count / older.clock.boost_hz
     assert seen.l2.bandwidth_bytes_per_s == pytest.approx(rate * newer.sm.count * newer.clock.boost_hz)
 

@@ -73,7 +73,8 @@ def test_static_power_follows_the_machine_and_not_its_label() -> None:
         assert prediction.time_s is not None
         return energy(prediction, gpu).units_j["static"].typical / prediction.time_s
 
-    assert static_w("power.tdp", "300 W") == pytest.approx(0.22 * 700)
+    with pytest.raises(InputError, match="energy takes the unchanged GPU's"):
+        base.replace("power.tdp", "300 W")
     assert static_w("sm.count", "2x") == pytest.approx(0.22 * 700 * 1.5)
     assert static_w("hbm.bandwidth", "2x") == pytest.approx(0.22 * 700 * 1.5)
 

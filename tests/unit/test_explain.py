@@ -11,7 +11,6 @@ from attnsim.api.levers import BETTER, figure_of
 from attnsim.cli import main
 from attnsim.cli.explain import verdict
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import get_value
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask
@@ -77,7 +76,7 @@ def test_a_lever_s_speedup_is_that_of_the_gpu_with_the_figure_changed(prefill: E
     gpu = load_gpu(A100)
     for lever in prefill.levers:
         factor = 1 / BETTER if lever.unit in ("latency", "launch") else BETTER
-        changed = gpu.replace(lever.figure, get_value(gpu, lever.figure) * factor)
+        changed = gpu.replace(lever.figure, gpu.get(lever.figure) * factor)
         then = predict(PREFILL, changed, "flash-2", baseline=False)
         assert then.time_s is not None and prefill.prediction.time_s is not None
         assert prefill.prediction.time_s / then.time_s == pytest.approx(lever.speedup, rel=1e-9), lever.figure
@@ -98,7 +97,7 @@ def test_beyond_the_turn_another_unit_bounds(w: Workload, gpu: str, name: str) -
     assert turn.figure == figure_of(turn.unit, w)
     assert turn.bound in (turn.next_unit, "latency")
     base = load_gpu(gpu)
-    short = base.replace(turn.figure, get_value(base, turn.figure) * turn.factor * 0.98)
+    short = base.replace(turn.figure, base.get(turn.figure) * turn.factor * 0.98)
     assert predict(w, short, name, baseline=False).bound in (turn.unit, "latency")
 
 

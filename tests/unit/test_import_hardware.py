@@ -63,7 +63,7 @@ def test_aiconfigurator_gives_the_sms_by_the_peak() -> None:
 def test_nvidia_smi_gives_a_known_gpu_as_it_is_set() -> None:
     found = import_hardware(DATA / "nvidia_smi_h100.xml")
     assert found.like == "h100-sxm5-80gb"  # not the PCIe card, whose clock and power limit are others
-    assert found.gpu.changes == ("power.tdp = 500 W (was 700 W)",)
+    assert [*map(str, found.gpu.changes)] == ["power.tdp = 500 W (was 700 W)"]
     assert found.gpu.provenance["power.tdp"].kind == "measured"
     assert found.remarks == ("the first of 2 GPUs",)
 

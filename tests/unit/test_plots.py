@@ -22,6 +22,7 @@ from attnsim.api.explaining import Explanation, explain
 from attnsim.api.tracing import trace
 from attnsim.cli.app import app
 from attnsim.cli.plot_flags import numbers_of
+from attnsim.models.hardware.changes import Change
 from attnsim.plots.occupancy import empty_share, waves
 from attnsim.plots.scaling import crossing_pairs, scaling
 from attnsim.plots.series import engineering, names_of
@@ -31,6 +32,7 @@ from attnsim.plots.tornado import changes, tornado
 from attnsim.plots.traffic import traffic
 from attnsim.plots.units import units
 
+MORE_SMS = Change("sm.count", 108, 120, "1")
 A100 = load_gpu("a100-sxm4-80gb")
 QUESTION = Workload(batch=1, heads_q=16, seq_q=2048, head_dim=64, mask=Mask.causal())
 NAMES = ("naive", "flash", "linear")
@@ -254,11 +256,11 @@ def test_tornado_bars_are_the_changes_of_time(pictures: dict[str, Picture]) -> N
 
 def test_names_tell_implementations_and_gpus_apart(growing: list[Prediction]) -> None:
     flash = growing[1]
-    changed = replace(flash, changes=("sm.count = 120",))
+    changed = replace(flash, changes=(MORE_SMS,))
     assert names_of([flash, changed]) == ["flash", "flash*"]
     assert names_of([flash, replace(changed, gpu="other")]) == [f"flash, {A100.id}", "flash, other*"]
     assert names_of([flash, replace(flash, implementation="other")]) == [f"flash/{flash.implementation}", "flash/other"]
-    assert "a100-sxm4-80gb* with sm.count = 120" in units([flash, changed]).caption
+    assert "a100-sxm4-80gb* with sm.count = 120 (was 108)" in units([flash, changed]).caption
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.99996e-3, "1 ms"), (4.33e-3, "4.33 ms"), (9e-10, "0.9 ns")])
@@ -306,7 +308,7 @@ def test_what_cannot_be_drawn_is_refused_in_a_line(growing: list[Prediction]) ->
         (lambda: attnsim.plot.units(growing[:1], style="neon"), "style 'neon' is not known"),
         (lambda: attnsim.plot.units(growing[:1], width="poster"), "width 'poster' is not known"),
         (lambda: attnsim.plot.rows("unit", growing), "picture 'unit' is not known"),
-        (lambda: attnsim.plot.roofline([replace(growing[0], changes=("x",))]), "give that GPU with gpus="),
+        (lambda: attnsim.plot.roofline([replace(growing[0], changes=(MORE_SMS,))]), "give that GPU with gpus="),
     ):  # fmt: skip
         with pytest.raises(InputError, match=words) as caught:
             draw()

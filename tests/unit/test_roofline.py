@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.roofline import Level, Point, Roofline
@@ -27,7 +28,7 @@ class Answer:
     algorithm: str = "flash"
     implementation: str = "flash_attn_v3"
     gpu: str = "h100-sxm5-80gb"
-    changes: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
     time_s: float | None = 1e-3
     flops_useful: int = 600 * 10**9
     hbm_read_bytes: float | None = 2e8

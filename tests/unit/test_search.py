@@ -99,7 +99,7 @@ def test_a_range_without_a_step_is_cut_finely() -> None:
         (["sm.count=1:2:0"], [], "STEP above 0"),
         (["sm.count=1:2:3:4"], [], "LOW:HIGH:STEP"),
         (["sm.count=1 TB/s:2"], [], "TB/s"),
-        (["features.tma=0:1"], [], "feature does not vary"),
+        (["features.wgmma=0:1"], [], "feature does not vary"),
         (["hbm.capacity=1GB:1PB:1MB"], [], "allowed: a million"),
         (["sm.count=1:2", "sm.count=3:4"], [], "given twice"),
         (["sm.count=1:2"], ["power < 700 W"], "NAME<=VALUE"),

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from attnsim.cli import main
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import FIELDS
 from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.mask.mask import Mask
 from attnsim.studies.figures import RATES, changed, figures
 from attnsim.studies.questions import counts, question
@@ -68,7 +68,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (study(change={"hbm.bandwidth": {"from": "1x", "to": "2x"}}), "change.hbm.bandwidth is a range without steps"),
     (study(change={"sm.count": {"from": 100, "to": 102, "steps": 9}}), "sm.count.steps is 9, but the range holds 3"),
     (study(change={"hbm.latency": {"from": "0 clk", "to": "9 clk", "steps": 2, "scale": "log"}}), "on a log scale"),
-    (study(change={"features.tma": "2x"}), "change.features.tma is '2x'"),
+    (study(change={"features.wgmma": "2x"}), "change.features.wgmma is '2x'"),
     (workload(seq_q=0), "workload.seq_q is 0; allowed: whole numbers from 1"),
     (workload(seq_q=True), "workload.seq_q is True"),
     (workload(heads_q=[8, "8"]), "workload.heads_q is '8'"),
@@ -209,7 +209,11 @@ def test_columns_of_figures_are_those_of_single_gpus(keys: list[str], factors: l
 def test_every_figure_can_be_an_axis() -> None:
     for key, field in FIELDS.items():
         values = [True, False] if field.unit == "bool" else ["1x", "0.9x"]
-        assert len(study_of(study(change={key: values}))) == 2
+        if field.read == "nobody":
+            with pytest.raises(InputError, match=f"change.{key}: {key} is read by no prediction"):
+                study_of(study(change={key: values}))
+        else:
+            assert len(study_of(study(change={key: values}))) == 2
 
 
 TEXT = EXAMPLE.read_text(encoding="utf-8")

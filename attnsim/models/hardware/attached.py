@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import FIELDS
+from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.file_figures import gpu_of_figures, with_rules
-from attnsim.models.hardware.gpu import Figure, Gpu
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.rules import ARCHITECTURES
+from attnsim.models.hardware.sections import FIELDS
 
 MEMORY_MARGIN = 0.10
 """A card sold with 80 GB reports 80 GiB less what the driver keeps: up to 7.4 % more."""

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.energy_constants import FORMAT_FACTORS, Constant, constants, voltage_factor
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu
@@ -32,7 +33,7 @@ class Counted(Protocol):
     @property
     def gpu(self) -> str: ...  # noqa: D102
     @property
-    def changes(self) -> tuple[str, ...]: ...  # noqa: D102
+    def changes(self) -> tuple[Change, ...]: ...  # noqa: D102
     @property
     def time_s(self) -> float | None: ...  # noqa: D102
     @property
@@ -130,22 +131,23 @@ def energy(prediction: Counted, gpu: Gpu | str) -> Energy:
     >>> used.watts.low < used.watts.typical < used.watts.high
     True
     """
-    machine = load_gpu(gpu) if isinstance(gpu, str) else gpu
-    if (prediction.gpu, prediction.changes) != (machine.id, machine.changes):
+    if isinstance(gpu, str):
+        gpu = load_gpu(gpu)
+    if (prediction.gpu, prediction.changes) != (gpu.id, gpu.changes):
         raise InputError(
-            f"the prediction is for {'; '.join((prediction.gpu, *prediction.changes))}, the GPU is "
-            f"{'; '.join((machine.id, *machine.changes))}; give the GPU that was predicted"
+            f"the prediction is for {'; '.join((prediction.gpu, *map(str, prediction.changes)))}, the GPU is "
+            f"{gpu.described}; give the GPU that was predicted"
         )
     if prediction.time_s is None:
         raise InputError(prediction.notes[0])
-    found = constants(machine)
-    base = _base(machine)
-    scale = {name: voltage_factor(machine, base) for name in ON_CHIP}
+    found = constants(gpu)
+    base = _base(gpu)
+    scale = {name: voltage_factor(gpu, base) for name in ON_CHIP}
     units = {
         name: _product(found[name], amount * PICO, scale.get(name, (1.0, 1.0, 1.0)))
-        for name, amount in work(prediction, machine).items()
+        for name, amount in work(prediction, gpu).items()
     }
-    units["static"] = _product(found["static"], _static_scale_w(machine, base) * prediction.time_s, (1.0, 1.0, 1.0))
+    units["static"] = _product(found["static"], _static_scale_w(gpu, base) * prediction.time_s, (1.0, 1.0, 1.0))
     joules = _sum(units.values())
     return Energy(
         joules=joules,

@@ -1,27 +1,49 @@
-"""The keys of a GPU: `hbm.bandwidth` and the rest, where each is kept, its unit and what is allowed."""
+"""One figure of a GPU: how it is declared, its unit, what is allowed, who reads it, where a value comes from."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Literal
 
-from attnsim.models.errors import InputError
+from attnsim.models.errors import InputError, shown
 from attnsim.models.units import EXAMPLES, format_quantity, parse_quantity
 
-if TYPE_CHECKING:
-    from attnsim.models.hardware.gpu import Gpu
+Kind = Literal["datasheet", "measured", "derived", "assumed"]
+Reader = Literal["rate", "replay", "limit", "nobody"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Where one number of a GPU comes from.
+
+    Parameters
+    ----------
+    value
+        The number in SI units (bytes, bytes/s, Hz, s, W) or per SM and clock.
+    unit
+        Its unit as in `Field.unit`: "B/s", "FLOP/clk", "clk", ...
+    kind
+        "datasheet" (vendor's document), "measured", "derived" (arithmetic on other figures) or
+        "assumed" (a stated rule, or a value nobody could be cited for).
+    source
+        Citation, or the rule.
+    """
+
+    value: float
+    unit: str
+    kind: Kind
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One figure of a GPU.
+    """What is declared of one figure.
 
     Parameters
     ----------
-    attribute
-        Name within the section's dataclass: `bandwidth_bytes_per_s` of `hbm`.
+    name
+        Second part of its key: `bandwidth` of `hbm.bandwidth`.
     unit
         SI unit, "1" for plain numbers and "bool" for features.
     low, high
@@ -29,13 +51,23 @@ class Field:
         range only keeps out what is a slip (a bandwidth in bytes, a fraction above one).
     integer
         Whether the value must be whole.
+    read
+        "rate": the replay and the closed forms read it, and no tile depends on it. "replay": the replay alone reads it.
+        "limit": it may decide which kernels run, and on what tile. "nobody": no prediction reads it.
+    instead
+        Of a figure that nobody reads: what is read in its place, in words.
+    attribute
+        Name within the section's dataclass: `bandwidth_bytes_per_s` of `hbm`.
     """
 
-    attribute: str
+    name: str
     unit: str
     low: float
     high: float
-    integer: bool = False
+    integer: bool
+    read: Reader
+    instead: str
+    attribute: str = ""
 
     def allowed(self) -> str:
         """The allowed range in words: "1 GB/s to 10 PB/s"."""
@@ -50,9 +82,11 @@ class Field:
 
     def show(self, value: float) -> str:
         """The value with its unit, as the files write it."""
-        if self.unit == "bool":
-            return "true" if value else "false"
-        return format_quantity(value, self.unit)
+        return show(value, self.unit)
+
+    def stored(self, value: float) -> float | int | bool:
+        """The value in the type that the section keeps it in."""
+        return bool(value) if self.unit == "bool" else int(value) if self.integer else value
 
     def parse(self, given: object) -> float:
         """An SI value from "6 TB/s", a number in SI units or a truth value.
@@ -89,82 +123,21 @@ class Field:
             raise InputError(f"is {shown(given)}, not a whole number of {'bytes' if self.unit == 'B' else 'units'}")
 
 
-def _count(attribute: str, high: int, low: int = 1) -> Field:
-    return Field(attribute, "1", low, high, integer=True)
+def figure(
+    name: str, unit: str, low: float, high: float, read: Reader = "rate", *, integer: bool = False, instead: str = ""
+) -> Any:
+    """Declare an attribute of a GPU's section as the figure `name`; parameters as for `Field`."""
+    return dataclasses.field(metadata={"figure": Field(name, unit, low, high, integer, read, instead)})
 
 
-_KIB, _GB = 1024, 1e9
-
-FIELDS: dict[str, Field] = {
-    "sm.count": _count("count", 100_000),
-    "sm.max_threads": _count("max_threads", 65_536, low=32),
-    "sm.max_warps": _count("max_warps", 2048),
-    "sm.max_blocks": _count("max_blocks", 2048),
-    "sm.max_threads_per_block": _count("max_threads_per_block", 65_536, low=32),
-    "sm.registers": _count("registers", 2**24, low=1024),
-    "sm.max_registers_per_thread": _count("max_registers_per_thread", 4096, low=16),
-    "sm.shared_memory": Field("shared_memory_bytes", "B", _KIB, 2**30, integer=True),
-    "sm.shared_memory_per_block": Field("shared_memory_per_block_bytes", "B", _KIB, 2**30, integer=True),
-    "sm.shared_memory_reserved": Field("shared_memory_reserved_bytes", "B", 0, 64 * _KIB, integer=True),
-    "sm.shared_memory_bandwidth": Field("shared_memory_bytes_per_clk", "B/clk", 1, 1e6),
-    "sm.shared_memory_latency": Field("shared_memory_latency_clk", "clk", 0, 1e5),
-    "sm.fp32_rate": Field("fp32_flops_per_clk", "FLOP/clk", 1, 1e6),
-    "sm.exp_rate": Field("exp_per_clk", "op/clk", 0.01, 1e5),
-    "sm.warp_schedulers": _count("warp_schedulers", 256),
-    "tensor.fp16": Field("fp16_flops_per_clk", "FLOP/clk", 0, 1e8),
-    "tensor.bf16": Field("bf16_flops_per_clk", "FLOP/clk", 0, 1e8),
-    "tensor.tf32": Field("tf32_flops_per_clk", "FLOP/clk", 0, 1e8),
-    "tensor.fp8": Field("fp8_flops_per_clk", "FLOP/clk", 0, 1e8),
-    "tensor.mma_sync_fraction": Field("mma_sync_fraction", "1", 0.01, 1),
-    "tensor.mma_latency": Field("mma_latency_clk", "clk", 0, 1e5),
-    "l2.capacity": Field("capacity_bytes", "B", _KIB, 2**50, integer=True),
-    "l2.bandwidth": Field("bandwidth_bytes_per_s", "B/s", _GB, 1e18),
-    "l2.latency": Field("latency_clk", "clk", 0, 1e6),
-    "l2.partitions": _count("partitions", 64),
-    "hbm.capacity": Field("capacity_bytes", "B", 2**20, 2**60, integer=True),
-    "hbm.bandwidth": Field("bandwidth_bytes_per_s", "B/s", _GB, 1e16),
-    "hbm.achievable_fraction": Field("achievable_fraction", "1", 0.01, 1),
-    "hbm.latency": Field("latency_clk", "clk", 0, 1e6),
-    "clock.base": Field("base_hz", "Hz", 1e6, 1e12),
-    "clock.boost": Field("boost_hz", "Hz", 1e6, 1e12),
-    "clock.tensor": Field("tensor_hz", "Hz", 1e6, 1e12),
-    "clock.sustained": Field("sustained_hz", "Hz", 1e6, 1e12),
-    "launch.stream": Field("stream_s", "s", 0, 1),
-    "launch.graph": Field("graph_s", "s", 0, 1),
-    "power.tdp": Field("tdp_w", "W", 1, 1e6),
-    "features.cp_async": Field("cp_async", "bool", 0, 1),
-    "features.tma": Field("tma", "bool", 0, 1),
-    "features.wgmma": Field("wgmma", "bool", 0, 1),
-    "features.tcgen05": Field("tcgen05", "bool", 0, 1),
-    "features.clusters": Field("clusters", "bool", 0, 1),
-}
+def fields_of(section: type) -> dict[str, Field]:
+    """The figures that a section declares, by name."""
+    declared = {item.name: item.metadata["figure"] for item in dataclasses.fields(section)}
+    return {one.name: dataclasses.replace(one, attribute=attribute) for attribute, one in declared.items()}
 
 
-def field_of(key: str) -> Field:
-    """The field under `key`, or an `InputError` with the nearest keys."""
-    found = FIELDS.get(key)
-    if found is None:
-        raise InputError(f"unknown key {shown(key)}; {nearest(key, FIELDS)}")
-    return found
-
-
-def get_value(gpu: Gpu, key: str) -> float:
-    """The figure of `gpu` under `key` in SI units; truth values as 1.0 and 0.0."""
-    attribute = field_of(key).attribute
-    return float(getattr(getattr(gpu, key.split(".", maxsplit=1)[0]), attribute))
-
-
-def nearest(given: str, names: Iterable[str]) -> str:
-    """Words naming the closest of `names`: "nearest: hbm.bandwidth, l2.bandwidth"."""
-    known = list(names)
-    # Also compare with the part after the dot: 'bandwidth' alone, or 'clock', should find its relatives.
-    close = difflib.get_close_matches(given, known, n=3, cutoff=0.6)
-    related = [name for name in known if given and (given in name.split(".") or name.startswith(f"{given}."))]
-    picks = list(dict.fromkeys([*related, *close]))[:4] or difflib.get_close_matches(given, known, n=3, cutoff=0.0)
-    return f"nearest: {', '.join(picks)}"
-
-
-def shown(given: object) -> str:
-    """A person's input on one line and not longer than a message can bear."""
-    text = " ".join(repr(given).split())
-    return text if len(text) <= 70 else f"{text[:66]}...'"
+def show(value: float, unit: str) -> str:
+    """A figure's value with its unit, as the files write it."""
+    if unit == "bool":
+        return "true" if value else "false"
+    return format_quantity(value, unit)

@@ -7,20 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import FIELDS
-from attnsim.models.hardware.gpu import L2, Architecture, Clock, Features, Figure, Gpu, Hbm, Launch, Power, Sm, Tensor
+from attnsim.models.hardware.changes import Change
+from attnsim.models.hardware.figure import Figure, fields_of
+from attnsim.models.hardware.gpu import Architecture, Gpu
 from attnsim.models.hardware.rules import Known, fill
-
-_SECTION_TYPES = {
-    "sm": Sm,
-    "tensor": Tensor,
-    "l2": L2,
-    "hbm": Hbm,
-    "clock": Clock,
-    "launch": Launch,
-    "power": Power,
-    "features": Features,
-}
+from attnsim.models.hardware.sections import FIELDS, SECTIONS
 
 
 def with_rules(capability: int, memory: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
@@ -59,7 +50,7 @@ def gpu_of_figures(
     figures: Mapping[str, Figure],
     *,
     architecture: Architecture,
-    changes: tuple[str, ...] = (),
+    changes: tuple[Change, ...] = (),
     base_id: str = "",
 ) -> Gpu:
     """The record of a GPU whose every figure is given."""
@@ -71,14 +62,9 @@ def gpu_of_figures(
         changes=changes,
         base_id=base_id,
         provenance=MappingProxyType({key: figures[key] for key in FIELDS}),
-        **{section: _section(section, figures) for section in _SECTION_TYPES},
+        **{section: _section(section, kind, figures) for section, kind in SECTIONS.items()},
     )
 
 
-def _section(section: str, figures: Mapping[str, Figure]) -> Any:
-    values = {}
-    for key, field in FIELDS.items():
-        if key.split(".")[0] == section:
-            value = figures[key].value
-            values[field.attribute] = bool(value) if field.unit == "bool" else int(value) if field.integer else value
-    return _SECTION_TYPES[section](**values)
+def _section(name: str, kind: type, figures: Mapping[str, Figure]) -> Any:
+    return kind(**{one.attribute: one.stored(figures[f"{name}.{one.name}"].value) for one in fields_of(kind).values()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -17,13 +17,13 @@ from pydantic import (
     create_model,
 )
 
-from attnsim.models.errors import InputError
+from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.files import read_yaml
-from attnsim.models.hardware.figure import FIELDS, nearest, shown
+from attnsim.models.hardware.figure import Kind, fields_of
 from attnsim.models.hardware.rules import ARCHITECTURES, MEMORY_KINDS, REQUIRED
+from attnsim.models.hardware.sections import FIELDS, SECTIONS
 
-KINDS = ("datasheet", "measured", "derived", "assumed")
-SECTIONS = tuple(dict.fromkeys(key.split(".")[0] for key in FIELDS))
+KINDS = get_args(Kind)
 ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 CAPABILITIES = tuple(f"{number // 10}.{number % 10}" for number in ARCHITECTURES)
 
@@ -39,17 +39,27 @@ class FigureEntry(BaseModel):
     model_config = _STRICT
 
     value: StrictBool | StrictInt | StrictFloat | StrictStr
-    kind: Literal["datasheet", "measured", "derived", "assumed"]
+    kind: Kind
     source: StrictStr = Field(min_length=1, max_length=2000)
+
+
+class ChangeEntry(BaseModel):
+    """One figure that was changed, with those that moved along."""
+
+    model_config = _STRICT
+
+    figure: StrictStr
+    value: StrictBool | StrictInt | StrictFloat | StrictStr
+    was: StrictBool | StrictInt | StrictFloat | StrictStr
+    follows: tuple[ChangeEntry, ...] = ()
 
 
 def _section(name: str) -> type[BaseModel]:
     entries: dict[str, Any] = {}
-    for key, field in FIELDS.items():
-        if key.split(".")[0] == name:
-            example = "true" if field.unit == "bool" else field.example()
-            text = f"Unit: {field.unit}, such as {example!r}. Allowed: {field.allowed()}."
-            entries[key.split(".")[1]] = (FigureEntry | None, Field(default=None, description=text))
+    for field in fields_of(SECTIONS[name]).values():
+        example = "true" if field.unit == "bool" else field.example()
+        text = f"Unit: {field.unit}, such as {example!r}. Allowed: {field.allowed()}."
+        entries[field.name] = (FigureEntry | None, Field(default=None, description=text))
     return create_model(name.capitalize(), __config__=_STRICT, **entries)
 
 
@@ -74,7 +84,10 @@ def _gpu_file() -> type[BaseModel]:
             StrictStr | None,
             Field(default=None, pattern=ID_PATTERN, description="Written by `attnsim gpus new`."),
         ),
-        "changes": (tuple[StrictStr, ...], Field(default=(), description="Written by `attnsim gpus new`.")),
+        "changes": (
+            tuple[ChangeEntry | StrictStr, ...],
+            Field(default=(), description="Written by `attnsim gpus new`."),
+        ),
     }
     for name in SECTIONS:
         entries[name] = (_section(name) | None, None)

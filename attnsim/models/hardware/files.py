@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import yaml
 
-from attnsim.models.errors import InputError
-from attnsim.models.hardware.changes import followers, inconsistency, with_values
-from attnsim.models.hardware.figure import FIELDS, get_value, nearest, shown
+from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.hardware.changes import Change
+from attnsim.models.hardware.figure import Figure, show
 from attnsim.models.hardware.file_figures import gpu_of_figures, with_rules
-from attnsim.models.hardware.file_format import SECTIONS, GpuFile, read_document
-from attnsim.models.hardware.gpu import Figure, Gpu
+from attnsim.models.hardware.file_format import GpuFile, read_document
+from attnsim.models.hardware.gpu import Gpu, inconsistency
 from attnsim.models.hardware.rules import ARCHITECTURES, REQUIRED
+from attnsim.models.hardware.sections import FIELDS, SECTIONS, field_of
 
 _FOLDER = Path(__file__).parent / "gpus"
 
@@ -85,10 +87,8 @@ def _figures(file: str, document: dict[str, Any]) -> dict[str, Figure]:
         for name, entry in document.get(section, {}).items():
             key = f"{section}.{name}"
             field, given = FIELDS[key], entry["value"]
-            # A number goes through the same reader as text, so that one without its unit is refused.
-            as_text = given if isinstance(given, (bool, str)) else str(given)
             try:
-                value = field.parse(as_text)
+                value = field.parse(_as_written(given))
             except InputError as error:
                 raise InputError(f"{file}: {key} {error}") from None
             found[key] = Figure(value, field.unit, entry["kind"], entry["source"])
@@ -100,7 +100,9 @@ def _whole(file: str, gpu_id: str, document: dict[str, Any], figures: dict[str, 
     for name in ("name", "compute_capability"):
         if name not in document:
             raise InputError(f"{file}: {name} is missing; add it, or 'extends: h100-sxm5-80gb' to start from a GPU")
-    base_id = document.get("base_id", gpu_id)
+    base_id, changes = document.get("base_id", gpu_id), document.get("changes", ())
+    for sentence in filter(lambda one: isinstance(one, str), changes):
+        raise InputError(f"{file}: changes: {shown(sentence)}; write {{figure: sm.count, value: 160, was: 132}}")
     if base_id != gpu_id and base_id in _builtin_paths():
         raise InputError(f"{file}: base_id is the built-in {base_id!r}; write 'extends: {base_id}' instead")
     capability = int(document["compute_capability"].replace(".", ""))
@@ -125,7 +127,7 @@ def _whole(file: str, gpu_id: str, document: dict[str, Any], figures: dict[str, 
         document["compute_capability"],
         figures,
         architecture=architecture,
-        changes=tuple(document.get("changes", ())),
+        changes=_recorded(file, changes),
         base_id=base_id,
     )
     return _consistent(file, gpu)
@@ -142,24 +144,18 @@ def _derived(
                 f"{path.name}: {name} is {document[name]!r} but {base.id} has {getattr(base, name)!r}; "
                 "extend a GPU of that architecture, or write a file without extends"
             )
-    changes: list[str] = []
     gpu = base
     for key, figure in figures.items():
+        if figure.value == gpu.get(key):
+            continue
         try:
-            follow = {
-                other: value for other, value in followers(gpu, key, figure.value).items() if other not in figures
-            }
+            gpu = gpu.with_change(key, figure.value, keep=figures)
         except InputError as error:
             raise InputError(f"{path.name}: {error}") from None
-        new = {key: figure.value, **follow}
-        for other, value in new.items():
-            if value != get_value(gpu, other):
-                show = FIELDS[other].show
-                changes.append(f"{other} = {show(value)} (was {show(get_value(gpu, other))})")
-        gpu = with_values(gpu, new)
-    recorded = list(document.get("changes", ()))
-    if all(any(line.split(" = ")[0] in told for told in recorded) for line in changes):
-        changes = recorded or changes  # the file's own record, unless it leaves a change out
+    changes = gpu.changes[len(base.changes) :]
+    recorded = _recorded(path.name, document.get("changes", ()))
+    if _keys(changes) <= _keys(recorded):
+        changes = recorded  # the file's own record, unless it leaves a change out
     gpu = dataclasses.replace(
         gpu,
         id=gpu_id,
@@ -169,6 +165,30 @@ def _derived(
         provenance=MappingProxyType({**gpu.provenance, **figures}),
     )
     return _consistent(path.name, gpu)
+
+
+def _recorded(file: str, entries: Iterable[Any]) -> tuple[Change, ...]:
+    """The changes that a file tells of; sentences, which are for people, are left out."""
+    return tuple(_change(file, entry) for entry in entries if not isinstance(entry, str))
+
+
+def _change(file: str, entry: dict[str, Any]) -> Change:
+    key = entry["figure"]
+    try:
+        field = field_of(key)
+        new, old = (field.parse(_as_written(entry[name])) for name in ("value", "was"))
+    except InputError as error:
+        raise InputError(f"{file}: changes: {key} {error}") from None
+    return Change(key, old, new, field.unit, _recorded(file, entry.get("follows", ())))
+
+
+def _as_written(given: object) -> object:
+    """A number as text, so that one without its unit is refused."""
+    return given if isinstance(given, (bool, str)) else str(given)
+
+
+def _keys(changes: Iterable[Change]) -> set[str]:
+    return set().union(*(one.keys for one in changes))
 
 
 def _base(path: Path, name: str, trail: tuple[Path, ...]) -> Gpu:
@@ -207,20 +227,30 @@ def gpu_to_yaml(gpu: Gpu) -> str:
             document["base_id"] = gpu.base_id
         document |= {"architecture": gpu.architecture, "compute_capability": gpu.compute_capability}
     if gpu.changes:
-        document["changes"] = list(gpu.changes)
+        document["changes"] = list(map(_entry, gpu.changes))
     for key, field in FIELDS.items():
-        value = get_value(gpu, key)
-        if derived and base is not None and value == get_value(base, key):
+        value = gpu.get(key)
+        if derived and base is not None and value == base.get(key):
             continue
         figure = gpu.provenance.get(key) or Figure(value, field.unit, "assumed", "not recorded")
         section, name = key.split(".")
-        shown: object = bool(value) if field.unit == "bool" else field.show(value)
         document.setdefault(section, {})[name] = {
-            "value": shown,
+            "value": _written(field.unit, value),
             "kind": figure.kind,
             "source": figure.source,
         }
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _entry(change: Change) -> dict[str, Any]:
+    """A change as `_change` reads it."""
+    new, old = (_written(change.unit, value) for value in (change.new, change.old))
+    follows = {"follows": list(map(_entry, change.follows))} if change.follows else {}
+    return {"figure": change.key, "value": new, "was": old, **follows}
+
+
+def _written(unit: str, value: float) -> object:
+    return bool(value) if unit == "bool" else show(value, unit)
 
 
 def write_json_schema(path: str | Path) -> None:

@@ -1,150 +1,37 @@
-"""The machine: one frozen record per GPU, figures in SI units or per SM and clock."""
+"""The GPU: one frozen record of its sections, and how one figure of it is changed."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import Change, new_value
+from attnsim.models.hardware.figure import Figure
+from attnsim.models.hardware.sections import (
+    FIELDS,
+    L2,
+    Clock,
+    Features,
+    Hbm,
+    Launch,
+    Power,
+    Sm,
+    Tensor,
+    changeable,
+    field_of,
+)
 
-Kind = Literal["datasheet", "measured", "derived", "assumed"]
 Architecture = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"]
+
+_LANES = 32  # threads of a warp
 
 
 def _no_provenance() -> Mapping[str, Figure]:
     return MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """Where one number of a GPU comes from.
-
-    Parameters
-    ----------
-    value
-        The number in SI units (bytes, bytes/s, Hz, s, W) or per SM and clock.
-    unit
-        Its unit as in `attnsim.models.hardware.figure.FIELDS`: "B/s", "FLOP/clk", "clk", ...
-    kind
-        "datasheet" (vendor's document), "measured", "derived" (arithmetic on other figures) or
-        "assumed" (a stated rule, or a value nobody could be cited for).
-    source
-        Citation, or the rule.
-    """
-
-    value: float
-    unit: str
-    kind: Kind
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sm:
-    """Limits and rates of one streaming multiprocessor, and how many there are.
-
-    `registers` counts 32-bit registers per SM; `shared_memory_bytes` is the largest carve-out of one SM,
-    `shared_memory_per_block_bytes` what one block may opt in to, `shared_memory_reserved_bytes` what the
-    system takes per resident block. Rates are per SM and clock; an FMA is two FLOPs.
-    """
-
-    count: int
-    max_threads: int
-    max_warps: int
-    max_blocks: int
-    max_threads_per_block: int
-    registers: int
-    max_registers_per_thread: int
-    shared_memory_bytes: int
-    shared_memory_per_block_bytes: int
-    shared_memory_reserved_bytes: int
-    shared_memory_bytes_per_clk: float
-    shared_memory_latency_clk: float
-    fp32_flops_per_clk: float
-    exp_per_clk: float
-    warp_schedulers: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """Tensor-core rates per SM and clock, dense, accumulating in fp32; 0.0 where the GPU cannot.
-
-    `mma_sync_fraction` is the share of the rate that warp-level `mma.sync` reaches: about 0.63 on Hopper,
-    where only `wgmma` reaches the rest (Luo et al., arXiv 2402.13499).
-    """
-
-    fp16_flops_per_clk: float
-    bf16_flops_per_clk: float
-    tf32_flops_per_clk: float
-    fp8_flops_per_clk: float
-    mma_sync_fraction: float
-    mma_latency_clk: float
-
-
-@dataclass(frozen=True, slots=True)
-class L2:
-    """The L2 cache; `partitions` is 2 where half of it lies behind the far crossbar (A100 and its heirs)."""
-
-    capacity_bytes: int
-    bandwidth_bytes_per_s: float
-    latency_clk: float
-    partitions: int
-
-
-@dataclass(frozen=True, slots=True)
-class Hbm:
-    """Device memory of any kind, GDDR too.
-
-    `bandwidth_bytes_per_s` is the datasheet's; `achievable_fraction` the copy bandwidth over it;
-    `latency_clk` the load-to-use latency in SM clocks.
-    """
-
-    capacity_bytes: int
-    bandwidth_bytes_per_s: float
-    achievable_fraction: float
-    latency_clk: float
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """SM clocks in Hz.
-
-    `tensor_hz` is the clock at which the datasheet's tensor peak holds (1830 MHz on H100 SXM, which boosts to
-    1980 MHz); `sustained_hz` the one the replay runs at: lower it to model a power limit.
-    """
-
-    base_hz: float
-    boost_hz: float
-    tensor_hz: float
-    sustained_hz: float
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Cost of one kernel launched back to back, in seconds: from a stream, and inside a CUDA graph."""
-
-    stream_s: float
-    graph_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Power:
-    """Thermal design power in watts."""
-
-    tdp_w: float
-
-
-@dataclass(frozen=True, slots=True)
-class Features:
-    """What kernels may use (CUDA C++ Programming Guide and PTX ISA, by compute capability)."""
-
-    cp_async: bool
-    tma: bool
-    wgmma: bool
-    tcgen05: bool
-    clusters: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +43,7 @@ class Gpu:
     id, name, architecture, compute_capability
         `h100-sxm5-80gb`, "NVIDIA H100 SXM5 80GB", "hopper", "9.0".
     changes
-        One line per figure changed by `replace`: `hbm.bandwidth = 6 TB/s (was 3.35 TB/s)`.
+        What `replace` changed, each as text one line: `hbm.bandwidth = 6 TB/s (was 3.35 TB/s)`.
     base_id
         Id of the unmodified GPU; equals `id` when nothing was changed.
     provenance
@@ -166,8 +53,8 @@ class Gpu:
     --------
     >>> from attnsim.models.hardware.files import load_gpu
     >>> gpu = load_gpu("h100-sxm5-80gb").replace("hbm.bandwidth", "6TB/s")
-    >>> gpu.changes
-    ('hbm.bandwidth = 6 TB/s (was 3.35 TB/s)',)
+    >>> print(*gpu.changes)
+    hbm.bandwidth = 6 TB/s (was 3.35 TB/s)
     """
 
     id: str
@@ -182,7 +69,7 @@ class Gpu:
     launch: Launch
     power: Power
     features: Features
-    changes: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
     base_id: str = ""
     provenance: Mapping[str, Figure] = field(default_factory=_no_provenance, compare=False, hash=False, repr=False)
 
@@ -246,21 +133,19 @@ class Gpu:
         return self.sm.exp_per_clk * self.sm.count * self.clock.tensor_hz
 
     @property
-    def hbm_achievable_bytes_per_s(self) -> float:
-        """Datasheet bandwidth of device memory times the achievable fraction, bytes/s."""
-        return self.hbm.bandwidth_bytes_per_s * self.hbm.achievable_fraction
+    def described(self) -> str:
+        """Its id and what was changed, in one line."""
+        return "; ".join((self.id, *map(str, self.changes)))
 
     def get(self, key: str) -> float:
-        """The figure under a key such as `hbm.bandwidth`, in SI units.
+        """The figure under a key such as `hbm.bandwidth`, in SI units; truth values as 1.0 and 0.0.
 
         Raises
         ------
         InputError
             For an unknown key, naming the nearest.
         """
-        from attnsim.models.hardware.figure import get_value
-
-        return get_value(self, key)
+        return float(getattr(getattr(self, key.partition(".")[0], None), field_of(key).attribute))
 
     def replace(self, key: str, value: str | float) -> Gpu:
         """A hypothetical GPU with one figure changed, and the figures that hang on it.
@@ -275,13 +160,107 @@ class Gpu:
         Raises
         ------
         InputError
-            Unknown key (names the nearest), wrong unit, or a value outside the allowed range.
+            Unknown key (names the nearest), a figure that no prediction reads, wrong unit, or a value outside the
+            allowed range.
         """
-        from attnsim.models.hardware.changes import change
+        asked, old = changeable(key), self.get(key)
+        try:
+            new = new_value(asked, old, value)
+        except InputError as error:
+            raise InputError(f"{key} {error}") from None
+        if new == old:
+            return self
+        changed = self.with_change(key, new)
+        if problem := inconsistency(changed):
+            raise InputError(f"{key} is {asked.show(new)}: {problem}")
+        return changed
 
-        return change(self, key, value)
+    def with_change(self, key: str, new: float, keep: Collection[str] = ()) -> Gpu:
+        """The GPU with a figure set to an allowed value and, but for those to keep, what follows it; recorded.
+
+        Raises
+        ------
+        InputError
+            When a figure that follows leaves its range.
+        """
+        follow = {other: number for other, number in followers(self, key, new).items() if other not in keep}
+        changes = [Change(one, self.get(one), to, FIELDS[one].unit) for one, to in {key: new, **follow}.items()]
+        change = dataclasses.replace(changes[0], follows=tuple(changes[1:]))
+        return dataclasses.replace(self.with_values({key: new, **follow}), changes=(*self.changes, change))
+
+    def with_values(self, values: Mapping[str, float]) -> Gpu:
+        """The GPU with several figures set at once, nothing checked and nothing recorded but their provenance."""
+        gpu, provenance = self, dict(self.provenance)
+        for key, value in values.items():
+            declared, section = FIELDS[key], key.partition(".")[0]
+            part = dataclasses.replace(getattr(gpu, section), **{declared.attribute: declared.stored(value)})
+            gpu = dataclasses.replace(gpu, **{section: part})
+            provenance[key] = Figure(value, declared.unit, "assumed", f"changed from {gpu.base_id}")
+        return dataclasses.replace(gpu, provenance=MappingProxyType(provenance))
 
 
 def _rebuild(*values: Any) -> Gpu:
     figures: list[Any] = [*values[:-1], MappingProxyType(values[-1])]
     return Gpu(*figures)
+
+
+def inconsistency(gpu: Gpu) -> str:
+    """What two figures of `gpu` contradict each other, in words; empty when none do."""
+    sm, show = gpu.sm, FIELDS["sm.shared_memory"].show
+    if sm.shared_memory_per_block_bytes + sm.shared_memory_reserved_bytes > sm.shared_memory_bytes:
+        return (
+            f"a block's {show(sm.shared_memory_per_block_bytes)} of shared memory plus the reserved "
+            f"{show(sm.shared_memory_reserved_bytes)} exceed sm.shared_memory, "
+            f"{show(sm.shared_memory_bytes)}; raise it first or lower sm.shared_memory_per_block"
+        )
+    if sm.max_threads_per_block > sm.max_threads:
+        return (
+            f"sm.max_threads_per_block, {sm.max_threads_per_block}, exceeds sm.max_threads, "
+            f"{sm.max_threads}; change the other one first"
+        )
+    if sm.max_warps * _LANES != sm.max_threads:
+        return f"sm.max_threads, {sm.max_threads}, is not {_LANES} times sm.max_warps, {sm.max_warps}"
+    if not any((gpu.tensor.fp16_flops_per_clk, gpu.tensor.bf16_flops_per_clk, gpu.tensor.fp8_flops_per_clk)):
+        return "no tensor rate is left; give tensor.fp16, tensor.bf16 or tensor.fp8"
+    return ""
+
+
+def followers(gpu: Gpu, key: str, new: float) -> dict[str, float]:
+    """Figures that move along, because leaving them would make the change mean nothing.
+
+    Raises
+    ------
+    InputError
+        When one of them would leave its range.
+    """
+    match key:
+        case "sm.shared_memory":
+            # A block may use all of it but the reserve, as on every GPU since Volta. Rises and falls alike.
+            other, value = "sm.shared_memory_per_block", new - gpu.sm.shared_memory_reserved_bytes
+        case "clock.tensor":
+            sustained = sustained_clock(gpu.clock.sustained_hz, gpu.clock.tensor_hz, new)
+            other, value = "clock.sustained", float(round(sustained))
+        case "sm.max_threads":
+            if new % _LANES:
+                below = int(new // _LANES) * _LANES
+                raise InputError(f"{key} is {int(new)}; allowed: multiples of {_LANES}, such as {below}")
+            other, value = "sm.max_warps", new / _LANES
+        case "sm.max_warps":
+            other, value = "sm.max_threads", new * _LANES
+        case _:
+            return {}
+    if value == gpu.get(other):
+        return {}
+    try:
+        FIELDS[other].check(value, FIELDS[other].show(value))
+    except InputError as error:
+        raise InputError(f"{other}, which follows, {error}") from None
+    return {other: value}
+
+
+def sustained_clock(sustained: Any, old: Any, new: Any) -> Any:
+    """The sustained clock, at which the replay runs, once the tensor clock has changed: they keep their ratio.
+
+    All three are numbers, or arrays of hypothetical GPUs.
+    """
+    return sustained * (new / old)

@@ -10,9 +10,8 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
-from attnsim.models.errors import InputError
+from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.files import read_yaml
-from attnsim.models.hardware.figure import nearest, shown
 from attnsim.models.hardware.file_format import ID_PATTERN
 from attnsim.models.llm.huggingface import import_config
 from attnsim.models.llm.model import Model

@@ -12,8 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import nearest, shown
+from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.llm.model import Model
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Latent

@@ -7,8 +7,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import nearest
+from attnsim.models.errors import InputError, nearest
 from attnsim.models.question.case_row import EMPTY, NUMBER, Case, parse_row, shown_cell
 from attnsim.models.writing import writing
 

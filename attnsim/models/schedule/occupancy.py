@@ -34,6 +34,13 @@ def occupancy(kernel: Kernel, gpu: Gpu) -> Occupancy:
         When not even one block fits; the message names the buffers and the limit.
     """
     check_shared_memory(kernel.name, kernel.buffers, kernel.shared_memory_bytes, gpu)
+    sm = gpu.sm
+    if kernel.threads > sm.max_threads_per_block or kernel.registers_per_thread > sm.max_registers_per_thread:
+        raise InputError(
+            f"{kernel.name}: a block has {kernel.threads} threads with {kernel.registers_per_thread} registers each; "
+            f"{gpu.id} takes {sm.max_threads_per_block} threads a block and {sm.max_registers_per_thread} registers a "
+            "thread; take a smaller tile"
+        )
     limits = block_limits(kernel, gpu)
     name = min(limits, key=lambda limit: limits[limit])
     if limits[name] < 1:

@@ -27,8 +27,6 @@ import numpy as np
 from attnsim.models.calibrations.calibration import gpu_calibrations
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import GPU_NUMBERS, Numbers
-from attnsim.models.hardware.changes import with_values
-from attnsim.models.hardware.figure import get_value
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
@@ -121,11 +119,11 @@ class Outcome:
 
 def as_announced(newer: Gpu, older: Gpu) -> Gpu:
     """The newer GPU as its datasheet describes it; what a datasheet leaves out is the older GPU's."""
-    values = {key: get_value(older, key) for key in _SAME_IN_CLOCKS}
+    values = {key: older.get(key) for key in _SAME_IN_CLOCKS}
     per_clk_sm = older.l2.bandwidth_bytes_per_s / (older.sm.count * older.clock.boost_hz)
     values["l2.bandwidth"] = per_clk_sm * newer.sm.count * newer.clock.boost_hz
     values["clock.sustained"] = newer.clock.tensor_hz
-    return with_values(newer, values)
+    return newer.with_values(values)
 
 
 def numbers_for(row: Row, gpu: Gpu, pair: Pair, view: View) -> tuple[Numbers, str]:

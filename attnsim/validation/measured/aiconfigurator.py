@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import nearest
+from attnsim.models.errors import InputError, nearest
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_row import Case, workload_of

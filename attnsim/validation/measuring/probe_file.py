@@ -12,11 +12,11 @@ from attnsim.kernels.gpu.machine_record import attached_of
 from attnsim.kernels.gpu.probe import Rate
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.attached import gpu_of_attached
-from attnsim.models.hardware.changes import inconsistency, with_values
-from attnsim.models.hardware.figure import FIELDS, get_value
+from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
-from attnsim.models.hardware.gpu import Figure, Gpu
+from attnsim.models.hardware.gpu import Gpu, inconsistency
 from attnsim.models.hardware.rules import ARCHITECTURES
+from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.units import format_quantity
 from attnsim.validation.measuring.l2_knee import fit_knee
 
@@ -192,7 +192,7 @@ def probed_gpu(probed: Probed, measured: Sequence[Measured], gpu_id: str, comman
     """
     base = probed.base
     figures = dict(_figures(measured, base, f"{command}, {probed.date}, driver {probed.driver or 'unknown'}"))
-    gpu = with_values(base, {key: figure.value for key, figure in figures.items()})
+    gpu = base.with_values({key: figure.value for key, figure in figures.items()})
     older = max(number for number in ARCHITECTURES if number <= base.compute_capability_number)
     gpu = dataclasses.replace(
         gpu,
@@ -295,9 +295,9 @@ def _l2(sweep: Sequence[Rate], probed: Probed) -> Iterator[Measured]:
 
 def _beside_the_fits(one: Measured, base: Gpu) -> Measured:
     """Say so where a figure differs from the one that fitted shares were taken of."""
-    if one.key not in SHARED_WITH_FITS or abs(one.value / get_value(base, one.key) - 1) <= NOTEWORTHY:
+    if one.key not in SHARED_WITH_FITS or abs(one.value / base.get(one.key) - 1) <= NOTEWORTHY:
         return one
-    told = f"fits took their share of {one.shown(get_value(base, one.key))}, times move with this until fitted anew"
+    told = f"fits took their share of {one.shown(base.get(one.key))}, times move with this until fitted anew"
     return dataclasses.replace(one, note="; ".join(part for part in (one.note, told) if part))
 
 
@@ -316,4 +316,4 @@ def _limit(base: Gpu, key: str) -> tuple[float | None, str]:
     figure = base.provenance.get(key)
     if figure is None or not (figure.kind in STATED or figure.source.startswith(FROM_DRIVER)):
         return None, ""
-    return get_value(base, key), figure.source
+    return base.get(key), figure.source

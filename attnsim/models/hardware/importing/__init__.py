@@ -17,16 +17,16 @@ from typing import Literal
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.attached import MEMORY_MARGIN
-from attnsim.models.hardware.changes import followers, inconsistency, with_values
-from attnsim.models.hardware.figure import FIELDS, get_value
+from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.file_figures import gpu_of_figures, with_rules
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
-from attnsim.models.hardware.gpu import Figure, Gpu
+from attnsim.models.hardware.gpu import Gpu, inconsistency
 from attnsim.models.hardware.importing import aiconfigurator as import_aiconfigurator
 from attnsim.models.hardware.importing import llmcompass as import_llmcompass
 from attnsim.models.hardware.importing import nvidia_smi as import_nvidia_smi
 from attnsim.models.hardware.importing.sections import Found, read_text
 from attnsim.models.hardware.rules import ARCHITECTURES, REQUIRED
+from attnsim.models.hardware.sections import FIELDS
 
 Format = Literal["llmcompass", "aiconfigurator", "nvidia-smi"]
 SUFFIXES: dict[str, Format] = {
@@ -111,13 +111,9 @@ def _checked(file: str, kind: str, found: Found) -> Imported:
 def _same(found: Found) -> tuple[Gpu, tuple[str, ...]]:
     """The known GPU, with what is set otherwise on this one."""
     gpu = found.like
-    changes = []
     for key, figure in found.figures.items():
-        new = {key: figure.value, **followers(gpu, key, figure.value)}
-        changes += [f"{one} = {FIELDS[one].show(to)} (was {FIELDS[one].show(gpu.get(one))})" for one, to in new.items()]
-        gpu = with_values(gpu, new)
-    provenance = MappingProxyType({**gpu.provenance, **found.figures})
-    return replace(gpu, name=found.name, changes=(*gpu.changes, *changes), provenance=provenance), ()
+        gpu = gpu.with_change(key, figure.value)
+    return replace(gpu, name=found.name, provenance=MappingProxyType({**gpu.provenance, **found.figures})), ()
 
 
 def _new(found: Found, stem: str) -> tuple[Gpu, tuple[str, ...]]:
@@ -126,7 +122,7 @@ def _new(found: Found, stem: str) -> tuple[Gpu, tuple[str, ...]]:
     needed = (*REQUIRED, "clock.boost", *(() if found.memory else ("hbm.achievable_fraction",)))
     lacking = tuple(key for key in needed if key not in figures)
     for key in lacking:
-        figures[key] = Figure(get_value(like, key), FIELDS[key].unit, "assumed", f"as on {like.id}: the file is silent")
+        figures[key] = Figure(like.get(key), FIELDS[key].unit, "assumed", f"as on {like.id}: the file is silent")
     capability = max(number for number in ARCHITECTURES if number <= found.capability)
     name = found.name or stem
     figures = with_rules(capability, found.memory, figures)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from attnsim.models.errors import InputError
+from attnsim.models.errors import InputError, shown
 from attnsim.models.files import read_yaml
-from attnsim.models.hardware.figure import shown
-from attnsim.models.hardware.gpu import Figure, Gpu
+from attnsim.models.hardware.figure import Figure
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.importing.sections import Found, Section, figure
 
 _OLDEST, _NEWEST = 70, 129

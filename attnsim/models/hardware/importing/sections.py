@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnsim.models.errors import InputError
-from attnsim.models.hardware.figure import FIELDS, shown
-from attnsim.models.hardware.gpu import Figure, Gpu, Kind
+from attnsim.models.errors import InputError, shown
+from attnsim.models.hardware.figure import Figure, Kind
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import FIELDS
 
 MAX_FILE_BYTES = 1 << 20
 

@@ -1,0 +1,165 @@
+"""The figures of a GPU, each declared once, in SI units or per SM and clock; `FIELDS` has them by key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.hardware.figure import Field, fields_of, figure
+
+_KIB, _GB = 1024, 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Sm:
+    """Limits and rates of one streaming multiprocessor, and how many there are.
+
+    `registers` counts 32-bit registers per SM; `shared_memory_bytes` is the largest carve-out of one SM,
+    `shared_memory_per_block_bytes` what one block may opt in to, `shared_memory_reserved_bytes` what the
+    system takes per resident block. Rates are per SM and clock; an FMA is two FLOPs.
+    """
+
+    count: int = figure("count", "1", 1, 100_000, integer=True)
+    max_threads: int = figure("max_threads", "1", 32, 65_536, "limit", integer=True)
+    max_warps: int = figure("max_warps", "1", 1, 2048, "limit", integer=True)
+    max_blocks: int = figure("max_blocks", "1", 1, 2048, "limit", integer=True)
+    max_threads_per_block: int = figure("max_threads_per_block", "1", 32, 65_536, "limit", integer=True)
+    registers: int = figure("registers", "1", 1024, 2**24, "limit", integer=True)
+    max_registers_per_thread: int = figure("max_registers_per_thread", "1", 16, 4096, "limit", integer=True)
+    shared_memory_bytes: int = figure("shared_memory", "B", _KIB, 2**30, "limit", integer=True)
+    shared_memory_per_block_bytes: int = figure("shared_memory_per_block", "B", _KIB, 2**30, "limit", integer=True)
+    shared_memory_reserved_bytes: int = figure("shared_memory_reserved", "B", 0, 64 * _KIB, "limit", integer=True)
+    shared_memory_bytes_per_clk: float = figure("shared_memory_bandwidth", "B/clk", 1, 1e6)
+    shared_memory_latency_clk: float = figure(
+        "shared_memory_latency", "clk", 0, 1e5, "nobody",
+        instead="the fitted latency of an inner step holds it; sm.shared_memory_bandwidth is read",
+    )  # fmt: skip
+    fp32_flops_per_clk: float = figure("fp32_rate", "FLOP/clk", 1, 1e6)
+    exp_per_clk: float = figure("exp_rate", "op/clk", 0.01, 1e5)
+    warp_schedulers: int = figure("warp_schedulers", "1", 1, 256, "limit", integer=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Tensor-core rates per SM and clock, dense, accumulating in fp32; 0.0 where the GPU cannot.
+
+    `mma_sync_fraction` is the share of the rate that warp-level `mma.sync` reaches: about 0.63 on Hopper,
+    where only `wgmma` reaches the rest (Luo et al., arXiv 2402.13499).
+    """
+
+    fp16_flops_per_clk: float = figure("fp16", "FLOP/clk", 0, 1e8)
+    bf16_flops_per_clk: float = figure("bf16", "FLOP/clk", 0, 1e8)
+    tf32_flops_per_clk: float = figure(
+        "tf32", "FLOP/clk", 0, 1e8, "nobody",
+        instead="no kernel multiplies in tf32; tensor.fp16, tensor.bf16, tensor.fp8 and, for fp32, sm.fp32_rate are",
+    )  # fmt: skip
+    fp8_flops_per_clk: float = figure("fp8", "FLOP/clk", 0, 1e8)
+    mma_sync_fraction: float = figure("mma_sync_fraction", "1", 0.01, 1)
+    mma_latency_clk: float = figure(
+        "mma_latency", "clk", 0, 1e5, "nobody",
+        instead="the fitted latency of an inner step holds it; tensor.fp16 and its like are read",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class L2:
+    """The L2 cache; `partitions` is 2 where half of it lies behind the far crossbar (A100 and its heirs)."""
+
+    capacity_bytes: int = figure("capacity", "B", _KIB, 2**50, integer=True)
+    bandwidth_bytes_per_s: float = figure("bandwidth", "B/s", _GB, 1e18)
+    latency_clk: float = figure("latency", "clk", 0, 1e6, "replay")
+    partitions: int = figure("partitions", "1", 1, 64, "replay", integer=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Hbm:
+    """Device memory of any kind, GDDR too.
+
+    `bandwidth_bytes_per_s` is the datasheet's; `achievable_fraction` the copy bandwidth over it;
+    `latency_clk` the load-to-use latency in SM clocks.
+    """
+
+    capacity_bytes: int = figure("capacity", "B", 2**20, 2**60, integer=True)
+    bandwidth_bytes_per_s: float = figure("bandwidth", "B/s", _GB, 1e16)
+    achievable_fraction: float = figure("achievable_fraction", "1", 0.01, 1)
+    latency_clk: float = figure("latency", "clk", 0, 1e6, "replay")
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """SM clocks in Hz.
+
+    `tensor_hz` is the clock at which the datasheet's tensor peak holds (1830 MHz on H100 SXM, which boosts to
+    1980 MHz); `sustained_hz` the one the replay runs at: lower it to model a power limit.
+    """
+
+    base_hz: float = figure("base", "Hz", 1e6, 1e12, "nobody", instead="clock.sustained is the one that is played")
+    boost_hz: float = figure("boost", "Hz", 1e6, 1e12, "nobody", instead="clock.sustained is the one that is played")
+    tensor_hz: float = figure("tensor", "Hz", 1e6, 1e12)
+    sustained_hz: float = figure("sustained", "Hz", 1e6, 1e12)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Cost of one kernel launched back to back, in seconds: from a stream, and inside a CUDA graph."""
+
+    stream_s: float = figure("stream", "s", 0, 1)
+    graph_s: float = figure("graph", "s", 0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """Thermal design power in watts."""
+
+    tdp_w: float = figure(
+        "tdp",
+        "W",
+        1,
+        1e6,
+        "nobody",
+        instead="energy takes the unchanged GPU's; clock.sustained models a power limit",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What kernels may use (CUDA C++ Programming Guide and PTX ISA, by compute capability)."""
+
+    cp_async: bool = figure(
+        "cp_async", "bool", 0, 1, "nobody", instead="every kernel's loads are asynchronous; its tile is what changes"
+    )
+    tma: bool = figure(
+        "tma", "bool", 0, 1, "nobody", instead="kernels that use it need features.wgmma or features.tcgen05 as well"
+    )
+    wgmma: bool = figure("wgmma", "bool", 0, 1, "limit")
+    tcgen05: bool = figure("tcgen05", "bool", 0, 1, "limit")
+    clusters: bool = figure("clusters", "bool", 0, 1, "limit")
+
+
+SECTIONS = {kind.__name__.lower(): kind for kind in (Sm, Tensor, L2, Hbm, Clock, Launch, Power, Features)}
+FIELDS: dict[str, Field] = {
+    f"{section}.{name}": declared for section, kind in SECTIONS.items() for name, declared in fields_of(kind).items()
+}
+"""Every figure of a GPU by its key, `hbm.bandwidth`."""
+
+
+def field_of(key: str) -> Field:
+    """The figure under `key`, or an `InputError` with the nearest keys."""
+    found = FIELDS.get(key)
+    if found is None:
+        raise InputError(f"unknown key {shown(key)}; {nearest(key, FIELDS)}")
+    return found
+
+
+def changeable(key: str) -> Field:
+    """The same, for a figure whose change can move a prediction.
+
+    Raises
+    ------
+    InputError
+        Also when no prediction reads it: then it says what is read instead.
+    """
+    found = field_of(key)
+    if found.read == "nobody":
+        raise InputError(f"{key} is read by no prediction, so changing it would change nothing; {found.instead}")
+    return found
