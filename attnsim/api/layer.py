@@ -11,6 +11,7 @@ from attnsim.api.choosing import Conditions, read_conditions, read_gpu
 from attnsim.api.layer_prediction import ATTENTION, LayerPart, LayerPrediction, total
 from attnsim.api.prediction import Prediction
 from attnsim.api.trust import ELSEWHERE, Trust
+from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.calibration import numbers_of, widths
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.errors import InputError, shown
@@ -21,10 +22,11 @@ from attnsim.models.llm.model import Model
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
 
-GEMM_NUMBERS = {"tensor_efficiency": 0.95, "l2_fraction": 1.0}
-"""Numbers of projections that no calibration holds.
-
-The fastest bf16 GEMMs of aiconfigurator-core 0.12.0's tables (vLLM 0.14.0 on A100 SXM4, 0.24.0 on H100 SXM) reach
+GEMM_NUMBERS = by_hand(
+    {"tensor_efficiency": 0.95, "l2_fraction": 1.0},
+    "tensor_efficiency and l2_fraction of projections, which no calibration holds",
+)
+"""The fastest bf16 GEMMs of aiconfigurator-core 0.12.0's tables (vLLM 0.14.0 on A100 SXM4, 0.24.0 on H100 SXM) reach
 299 of 312 and 956 of 989 TFLOP/s, and one in a thousand 296 and 909: 0.95 and 0.92 of the peak, which an L2 that gives
 0.57 of its file's figure, as fitted with attention on H100, would not allow."""
 

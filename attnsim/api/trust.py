@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.calibration import Calibration, widths
 from attnsim.models.calibrations.choose import Chosen
 from attnsim.models.hardware.gpu import Gpu
@@ -24,8 +25,7 @@ PRIORS = "priors"
 WINDOWS = "a sliding window, never measured"
 """What a calibration is used for without having seen any."""
 
-NEAR = 2.0
-"""Factor beyond a calibration's ranges of lengths and rows that still counts as near. Chosen by hand."""
+NEAR = by_hand(2.0, "factor beyond a calibration's ranges of lengths and rows that still counts as near")
 
 
 @dataclass(frozen=True, slots=True)

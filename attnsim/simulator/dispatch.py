@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.models.arrays import Floats
+from attnsim.models.by_hand import by_hand
 
-TOGETHER = 0.02
-"""Blocks that end within this part of what the longest still needs are one event of the tail."""
+TOGETHER = by_hand(0.02, "blocks that end within this share of the longest remaining time are one event of the tail")
 
 
 def list_scheduling(free: Floats, durations: Floats) -> tuple[float, Floats]:

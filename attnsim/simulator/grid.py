@@ -16,50 +16,62 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.schedule.schedule import Kernel, Launch, Segment
 from attnsim.simulator.dispatch import drain, list_scheduling, shared_out
 from attnsim.simulator.engine import Played, play
 from attnsim.simulator.program import DELAY, LOAD, MMA, MMA_ASYNC, STORE, VECTOR, Program
 
-PLAYED_TURNS = 3
-"""Turns of an inner loop that the fast mode plays before it extends it by its period. Segments that load more than they
-wait for, or less, are played as often as they are run."""
-PERIOD_TURNS = 2
-"""Further turns it plays to find the period."""
-DISPATCHED_WAVES, DISPATCHED_BLOCKS = 24, 6000
-"""Waves, and blocks, handed out one by one at most; what is left of a longer launch, slots share evenly."""
-PLAYED_IN_FULL = 4500
-"""Segment executions by a warpgroup, in a grid of unequal blocks, that the fast mode plays whole: tails decide it."""
-EQUAL_PLAYED_IN_FULL = 500
-"""The same for equal blocks, which extend well."""
-WHOLE_PART = 0.2
-"""Part of the call from which a kernel is worth so many; a smaller one is played whole up to its share of them."""
-PLAYED_SHARE = 400
-"""The same for one SM's share of blocks of one class, which then stands for the grid."""
-SHARE_SMS = 4
-"""SMs at most that play such a share side by side, so that they may fall out of step, as long as it stays so short."""
-SHARE_ROUNDS = 1
-"""Rounds of an SM's share that are played of blocks without loops, before those that come out even."""
-IN_STEP_WAVES = 1
-"""Waves during which SMs that began together still ask the memory for the same things at the same time."""
-QUEUEING = 10.0
-"""Power of the smooth maximum of a round alone and of the memory: near balance each waits for the other now and then.
-Chosen by hand against the exact mode."""
-THINNED_SMS, THINNED_ROUNDS, THINNED_TURNS = 2, 6, 24
-"""SMs and rounds of the thinned chip that plays equal blocks of at most so many turns."""
-THINNED_MEMORY = 0.5
-"""Share of a round above which the memory is too busy for the thinned chip to stand for unequal blocks: a transfer of
-its few SMs holds the memory for all that they stand for, and such lumps queue. Chosen by hand, by the exact mode."""
-SAMPLED_ROUNDS, SAMPLED_BLOCKS = 14, 42
-"""Rounds of blocks, and blocks at most, in the sample that shows how unequal blocks share an SM."""
-SAMPLED_TURNS = 10
-"""Longest loop of the sampled blocks."""
-PHASE = 0.5
-"""Part of a block by which the residents of an SM begin apart in the sample."""
-DOMINANT = 0.97
-"""Share of the blocks from which one class stands for all: the others are last, shorter tiles."""
-SHORTER = 0.02
-"""Part of a block's work by which the mean block may be shorter, on any unit, for one class to stand for all."""
+PLAYED_TURNS = by_hand(
+    3, "turns of an inner loop that the fast mode simulates before it extends the loop by its period"
+)
+"""A segment that does not wait for exactly what it loads is simulated as often as it is run."""
+PERIOD_TURNS = by_hand(2, "further turns of an inner loop that the fast mode simulates to find the loop's period")
+DISPATCHED_WAVES = by_hand(24, "most waves of blocks that are handed out by explicit list scheduling")
+DISPATCHED_BLOCKS = by_hand(6000, "most blocks that are handed out by explicit list scheduling")
+"""Blocks beyond these limits are treated as work that all slots share evenly."""
+PLAYED_IN_FULL = by_hand(
+    4500, "most segment executions by warpgroups of a grid of unequal blocks that is simulated exactly"
+)
+"""The tail, which is hard to extend, decides the time of such a grid."""
+EQUAL_PLAYED_IN_FULL = by_hand(
+    500, "most segment executions by warpgroups of a grid of equal blocks that is simulated exactly"
+)
+WHOLE_PART = by_hand(0.2, "share of the call's time from which on a kernel may be simulated exactly up to these limits")
+"""A kernel that takes a smaller share of the call has a proportionally smaller limit."""
+PLAYED_SHARE = by_hand(400, "most segment executions in one SM's share of a uniform grid that is simulated exactly")
+"""The result stands for every SM."""
+SHARE_SMS = by_hand(
+    4, "most SMs that are simulated side by side in place of one SM's share, so that they may fall out of step"
+)
+"""Their executions together stay below `PLAYED_SHARE`."""
+SHARE_ROUNDS = by_hand(1, "rounds of blocks without loops that are simulated before those that take equally long")
+IN_STEP_WAVES = by_hand(
+    1, "waves during which SMs that began together ask the memory for the same tensors at the same time"
+)
+QUEUEING = by_hand(10.0, "power of the smooth maximum of a round without contention and the time that the memory needs")
+"""Near balance the SM and the memory wait for each other now and then."""
+NEAR_MEMORY = by_hand(
+    0.85, "share of the memory's time that a round has to last for the mixture of block classes to matter"
+)
+SETTLING = by_hand(0.5, "share of the first wave's delay that is still there in each further wave")
+THINNED_SMS = by_hand(2, "SMs of the thinned chip, which stands for a whole chip of equal blocks")
+THINNED_ROUNDS = by_hand(6, "rounds of blocks that the thinned chip simulates")
+THINNED_TURNS = by_hand(24, "most turns of an inner loop for which the thinned chip is simulated")
+THINNED_MEMORY = by_hand(
+    0.5, "share of a round above which the memory is too busy for a thinned chip of unequal blocks"
+)
+"""A transfer of its few SMs holds the memory for all SMs that they stand for, and such large transfers queue."""
+SAMPLED_ROUNDS = by_hand(14, "rounds of blocks in the sample that shows how unequal blocks share an SM")
+SAMPLED_BLOCKS = by_hand(42, "most blocks in the sample that shows how unequal blocks share an SM")
+SAMPLED_TURNS = by_hand(10, "turns to which the longest inner loop of the sampled blocks is shortened")
+PHASE = by_hand(0.5, "part of a block by which the residents of an SM begin apart in the sample of unequal blocks")
+DOMINANT = by_hand(
+    0.97, "share of the blocks from which on one class stands for all: the others are last, shorter tiles"
+)
+SHORTER = by_hand(
+    0.02, "part of a block's work by which the mean may be shorter, on any unit, for one class to stand for all"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,12 +339,12 @@ class FastGrid:
         if thinned and (len(alone) == 1 or memory[usual] <= THINNED_MEMORY * alone[usual]):
             later = np.maximum(alone / alone[usual] * self._thinned_round(usual, resident), memory)
         else:
-            if (alone > 0.85 * memory).any():
+            if (alone > NEAR_MEMORY * memory).any():
                 alone *= self._mixing(alone, resident)
             later = _smooth_maximum(alone, memory)
         longest = int(np.argmax(later))
         longer = max(1.0, self._first_round(longest, resident, sharers) / float(later[longest]))
-        settling = 2.0 - 0.5 ** (blocks // slots)
+        settling = 2.0 - SETTLING ** (blocks // slots)
         return later * (1.0 + settling * (longer - 1.0)), later
 
     def _thinned_round(self, block_class: int, resident: int) -> float:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.schedule import Kernel
 
-KNEE = (0.6, 1.4)
-"""Footprint over capacity at which hits begin to fail and at which none is left: a least-recently-used cache would
-drop from all to none at 1; hashing, two partitions and other traffic blur it (chosen by hand, see docs/design.md)."""
+KNEE = by_hand((0.6, 1.4), "footprint over L2 capacity at which hits begin to fail, and at which none is left")
+"""A least-recently-used cache would drop from all hits to none at 1. Hashing, two partitions and other traffic blur it
+(docs/design.md)."""
 
 
 @dataclass(frozen=True, slots=True)

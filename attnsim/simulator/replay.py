@@ -8,6 +8,7 @@ from functools import cache as remembered
 from functools import partial
 from typing import Literal
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.schedule import Schedule
@@ -18,6 +19,9 @@ from attnsim.simulator.prepare import Cache, Prepared, prepare
 
 Mode = Literal["fast", "exact"]
 LaunchMode = Literal["stream", "graph", "kernel"]
+
+LAUNCH_BOUND = by_hand(0.5, "share of a call from which on launches are said to bound it")
+UNIT_BOUND = by_hand(0.35, "share of a call that the busiest unit has to be busy to be said to bound it, not latency")
 
 UNITS = ("tensor", "exp", "fp32", "shared_memory", "l2", "hbm")
 
@@ -96,9 +100,9 @@ class Replay:
         """The unit that was busy longest; `launch` or `latency` when that, or nothing, explains most of the time."""
         units = {unit: seconds for unit, seconds in self.units_s().items() if unit != "idle"}
         unit = max(units, key=lambda name: units[name])
-        if self.launch_s > 0.5 * self.time_s:
+        if self.launch_s > LAUNCH_BOUND * self.time_s:
             return "launch"
-        return unit if units[unit] >= 0.35 * self.time_s else "latency"
+        return unit if units[unit] >= UNIT_BOUND * self.time_s else "latency"
 
 
 def replay(

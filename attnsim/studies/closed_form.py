@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.models.arrays import Floats
+from attnsim.models.by_hand import by_hand
 from attnsim.simulator.memory import KNEE
+from attnsim.simulator.replay import LAUNCH_BOUND
 from attnsim.studies.plans import Plan
 
 UNITS = ("tensor", "exp", "fp32", "shared_memory", "l2", "hbm", "launch")
 """What may bound a point, as the replay names it."""
-RAGGED_WAVES = 8
-"""Waves from which on the last one's emptiness no longer matters, as in ``attnsim.api.building``."""
+RAGGED_WAVES = by_hand(8, "waves from which on a last wave that is not full no longer matters to an estimate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ def estimate(
     time = np.maximum(compute, beside) + passes + launches
     units = np.stack([work.flops * flop / sms, exp_s / sms, fp32_s / sms, smem_s / sms, l2, hbm, launches])
     bound = units[:-1].argmax(axis=0)
-    bound = np.where(launches > 0.5 * time, UNITS.index("launch"), bound)
+    bound = np.where(launches > LAUNCH_BOUND * time, UNITS.index("launch"), bound)
     return Estimate(time, bound, units, compute, waves)
 
 

@@ -19,16 +19,14 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.models.arrays import Floats
+from attnsim.models.by_hand import by_hand
 from attnsim.studies.closed_answers import Closed
 from attnsim.studies.closed_form import UNITS
 
-BALANCED = 0.6
-"""Share of the longest of compute, L2 and HBM from which on the second is near it. Chosen by hand: the errors of decode
-grow from 0.5 on, those of prefill hardly before 0.9."""
-FEW_WAVES = 4.0
-"""Waves below which the grid's edges count, keys that are split to fill the chip excepted. Chosen by hand."""
-LAUNCH_SHARE = 0.1
-"""Share of launches and the call's fixed time from which on the call is small. Chosen by hand."""
+BALANCED = by_hand(0.6, "share of the longest of compute, L2 and HBM from which on the second is near it")
+"""The errors of decode grow from 0.5 on, those of prefill hardly before 0.9."""
+FEW_WAVES = by_hand(4.0, "waves below which the grid's edges count, except where keys are split to fill the chip")
+LAUNCH_SHARE = by_hand(0.1, "share of launches and the call's fixed time from which on the call is small")
 
 
 def uncertainty(closed: Closed) -> Floats:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from attnsim.kernels.catalog import Operation
 from attnsim.kernels.gpu.timing import Mode
+from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
@@ -49,8 +50,10 @@ LONGEST_S = 0.03
 MEMORY_SHARE = 0.4
 """Of the card, for inputs, outputs and scores of a call together."""
 
-# How far apart two points are, a factor of 2 in length being 1; chosen by hand.
-_HEADS, _WIDTH, _MASK, _CONDITION, _GROUP, _FORMAT = 2.0, 2.0, 2.0, 1.5, 0.5, 0.5
+APART = by_hand(
+    {"heads": 2.0, "width": 2.0, "mask": 2.0, "mode": 1.5, "group": 0.5, "format": 0.5},
+    "how far apart two questions to be timed are, a factor of 2 in length being 1",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +86,12 @@ class GridPoint:
         kinds, modes = ("full", "causal", "window"), tuple(CONDITIONS)
         return [
             float(np.log2(max(w.seq_q, w.seq_kv))),
-            _HEADS * (w.batch * w.heads_q > 64),
-            _WIDTH * float(np.log2(w.head_dim)),
-            *(_MASK / 2 * (kind_of(w.mask) == kind) for kind in kinds),
-            *(_CONDITION / 2 * (self.mode == mode) for mode in modes),
-            _GROUP * (w.group > 1),
-            _FORMAT * (w.dtype == "fp16"),
+            APART["heads"] * (w.batch * w.heads_q > 64),
+            APART["width"] * float(np.log2(w.head_dim)),
+            *(APART["mask"] / 2 * (kind_of(w.mask) == kind) for kind in kinds),
+            *(APART["mode"] / 2 * (self.mode == mode) for mode in modes),
+            APART["group"] * (w.group > 1),
+            APART["format"] * (w.dtype == "fp16"),
         ]
 
 

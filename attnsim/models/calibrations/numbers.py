@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from attnsim.models.by_hand import by_hand
+
 
 @dataclass(frozen=True, slots=True)
 class Number:
@@ -48,9 +50,7 @@ LOGARITHMIC = ("extra", "launch_scale")
 QUADRATIC = ("step_clks", "block_clks", "call_s")
 """Latencies span decades down to zero: their unit coordinate is the square root."""
 
-OPEN = 0.5
-"""Share of a number's bounds, in unit coordinates, from which on a confidence interval determines nothing. Chosen by
-hand."""
+OPEN = by_hand(0.5, "share of its allowed range from which on a 95 % interval leaves a fitted number undetermined")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.closed_forms.fused import Tiling, forward
 from attnsim.models.closed_forms.part import Part
 from attnsim.models.closed_forms.part import combine as combine_part
@@ -29,9 +30,8 @@ MAIN = "flash_fwd"
 EMULATED = (3, 16)
 """Share of the exponentials that are polynomials: 4 of every 16 columns in three of a tile's four fragments
 (``ex2_emu_freq`` 16, ``ex2_emu_res`` 4, and the last fragment left out; ``softmax.py``, `apply_exp2_convert`)."""
-POLYNOMIAL_INSTRUCTIONS = 6
-"""FP32-lane instructions of one: rounding down (2), three multiply-adds of degree 3, exponent (``utils.py``,
-`ex2_emulation`)."""
+POLYNOMIAL_INSTRUCTIONS = by_hand(6, "FP32-lane instructions of an exponential that is computed as a polynomial")
+"""Rounding down (2), three multiply-adds of degree 3, exponent (``utils.py``, `ex2_emulation`)."""
 FEW_KEY_TILES = 4
 """Key tiles up to which keys are not split (``interface.py``, `num_splits_heuristic`)."""
 

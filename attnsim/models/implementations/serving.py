@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import (
     fa2_split,
@@ -46,9 +47,9 @@ from attnsim.models.schedule.widths import padded
 
 GROUP = 31
 """Sequences that FA3's scheduler of variable lengths looks at together (``hopper/tile_scheduler.hpp``)."""
-GROUP_CLKS = 1120
-"""Latency of going from one group to the next: two dependent loads and two prefix sums of a warp. Read off decode steps
-of one KV head and 256 or 512 sequences."""
+GROUP_CLKS = by_hand(1120, "clocks that FA3's scheduler takes from one group of 31 sequences to the next")
+"""Two dependent loads and two prefix sums of a warp. Read off decode steps of one KV head and 256 or
+512 sequences."""
 LARGEST_PREPARED = 992
 """Sequences up to which the scheduler has its metadata in one piece; beyond, no such latency shows."""
 GRAPH_SPLITS, GRAPH_TOKENS = 32, 512

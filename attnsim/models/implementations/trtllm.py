@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import trtllm_tiles as tiles
@@ -31,12 +32,12 @@ from attnsim.models.schedule.schedule import Kernel, Schedule, TileOp
 PREPARE, PREPROCESS, MAIN, MASKED = "decoder_info", "qkv_preprocessing", "flash_fwd", "masked_attention"
 LOGIT_BYTES = 6
 """Shared memory of a logit in masked multi-head attention: fp32, and 16 bit for the second product."""
-ROPE_INSTRUCTIONS, BIAS_INSTRUCTIONS = 70, 4
-"""FP32-lane instructions per element of Q, K and V with and without a rotation. Read off context times on H100, B200,
-whose first kernel moves 1.5 and 2 TB/s: 60 to 80 instructions an element (sine and cosine of each position, page
-look-ups), where its bytes alone would pass two to three times as fast. An encoder's takes no longer than its bytes."""
-SHUFFLE_AND_ADD = 5
-"""FP32-lane instructions that a shuffle and an addition take the time of."""
+ROPE_INSTRUCTIONS = by_hand(70, "FP32-lane instructions per element of Q, K and V in TensorRT-LLM's first kernel")
+BIAS_INSTRUCTIONS = by_hand(4, "the same without a rotation")
+"""Read off context times on H100, B200, whose first kernel moves 1.5 and 2 TB/s: 60 to 80 instructions an element (sine
+and cosine of each position, page look-ups), where its bytes alone would pass two to three times as fast. An encoder's
+takes no longer than its bytes."""
+SHUFFLE_AND_ADD = by_hand(5, "FP32-lane instructions that a shuffle and an addition take the time of")
 COMBINE_ROWS, COMBINE_THREADS = 8, 128
 
 Write = Callable[[Workload, int], list[Kernel]]

@@ -8,14 +8,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
 
-STREAM_BYTES = 16 * 1024
-"""Bytes a block of a helper kernel reads: 256 threads with four 16-byte loads each in flight."""
-BROADCAST_INSTRUCTIONS = 50
-"""Integer instructions per element of an elementwise pass with a broadcast operand, before the fitted `extra`.
-
-PyTorch's TensorIterator then computes each element's offset from its index with divisions instead of loading vectors
+STREAM_BYTES = by_hand(16 * 1024, "bytes that a block of a helper kernel reads")
+"""256 threads with four 16-byte loads each in flight."""
+BROADCAST_INSTRUCTIONS = by_hand(50, "integer instructions per element of a broadcast pass, before the fitted `extra`")
+"""PyTorch's TensorIterator then computes each element's offset from its index with divisions instead of loading vectors
 (``aten/src/ATen/native/cuda/OffsetCalculator.cuh``)."""
 
 

@@ -10,15 +10,8 @@ import numpy as np
 
 from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations, gpu_ranges
 from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS, is_determined
-from attnsim.models.implementations import flash_attention_4 as flash4
-from attnsim.models.implementations import serving, trtllm
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
-from attnsim.models.implementations.frameworks import naive, projection
-from attnsim.models.implementations.fused import backward as flash_backward
-from attnsim.models.implementations.fused import loops as flash
-from attnsim.models.implementations.latent import records as latent_kernels
-from attnsim.models.schedule import passes
-from attnsim.simulator import grid, memory
+from attnsim.validation.checking.by_hand import chosen
 from attnsim.validation.fitting.fit import SHORTEST
 from attnsim.validation.fitting.held_out import HeldOut, held_out_predictions
 from attnsim.validation.measured.datasets import Row
@@ -38,107 +31,6 @@ _SERVING = {
 
 Unseen = tuple[Row, str, float]
 """A row, what was left out of the fit that predicted it, and the error."""
-
-HAND_CHOSEN = (
-    ("simulator.grid", "QUEUEING", grid.QUEUEING, "power of the smooth maximum of a round and of the memory"),
-    ("simulator.grid", "PHASE", grid.PHASE, "how far apart the residents of an SM begin in the fast mode's samples"),
-    ("simulator.grid", "SHORTER", grid.SHORTER, "part of a block by which the mean is shorter than the one played"),
-    (
-        "simulator.grid",
-        "THINNED_MEMORY",
-        grid.THINNED_MEMORY,
-        "share of the memory above which no thinned chip is played",
-    ),
-    ("simulator.memory", "KNEE", memory.KNEE, "footprint over capacity where L2 hits begin to fail and end"),
-    (
-        "algorithms.flash",
-        "MASK_INSTRUCTIONS",
-        flash.MASK_INSTRUCTIONS,
-        "compare and select, per score of a masked tile",
-    ),
-    (
-        "algorithms.flash_backward",
-        "DS_INSTRUCTIONS",
-        flash_backward.DS_INSTRUCTIONS,
-        "dS = P (dP - D), per score",
-    ),
-    ("algorithms.naive", "SOFTMAX_INSTRUCTIONS", naive.SOFTMAX_INSTRUCTIONS, "per element of a softmax pass"),
-    (
-        "algorithms.passes",
-        "BROADCAST_INSTRUCTIONS",
-        passes.BROADCAST_INSTRUCTIONS,
-        "offset arithmetic of a broadcast pass",
-    ),
-    ("algorithms.naive", "DROPOUT_INSTRUCTIONS", naive.DROPOUT_INSTRUCTIONS, "Philox, per element"),
-    ("algorithms.passes", "STREAM_BYTES", passes.STREAM_BYTES, "bytes a block of a helper kernel reads"),
-    (
-        "algorithms.passes",
-        "GemmTile",
-        "128 x 128 x 32, 3 stages, 4 warps",
-        "tile of cuBLAS's batched GEMMs (closed)",
-    ),
-    (
-        "algorithms.projection",
-        "TILES, RASTER, CLUSTER, MOST_SPLITS",
-        f"{sum(map(len, projection.TILES.values()))} tiles, {projection.RASTER}, {projection.CLUSTER}, "
-        f"{projection.MOST_SPLITS}",
-        "cuBLAS's dense GEMMs (closed)",
-    ),
-    (
-        "algorithms.projection",
-        "ROTARY_INSTRUCTIONS",
-        projection.ROTARY_INSTRUCTIONS,
-        "per element of a rotary embedding",
-    ),
-    (
-        "api.layer",
-        "GEMM_NUMBERS",
-        "tensor_efficiency 0.95, l2_fraction 1, smem_exposed 0",
-        "of projections, which no calibration holds",
-    ),
-    (
-        "algorithms.serving",
-        "GROUP_CLKS",
-        serving.GROUP_CLKS,
-        "FA3's scheduler, from one group of 31 sequences to the next",
-    ),
-    ("algorithms.helpers", "cache_write", "8 instructions per 16 bytes", "addresses of a paged cache write"),
-    ("algorithms.helpers", "combine", "4 per split and row, 2 per element", "FP32 instructions of a combine kernel"),
-    (
-        "latent_kernels",
-        "COMBINE_IN_FLIGHT, GEN_IN_FLIGHT",
-        f"{latent_kernels.COMBINE_IN_FLIGHT}, {latent_kernels.GEN_IN_FLIGHT}",
-        "partial results a combining block of latent attention has asked for",
-    ),
-    (
-        "algorithms.tiles",
-        "xformers registers",
-        "128 and 168 a thread",
-        "register counts of the memory-efficient kernels",
-    ),
-    (
-        "algorithms.tiles",
-        "cudnn",
-        "128 x 128 one a SM; 16 x 128",
-        "stand-in tiles of a closed kernel, read off its waves",
-    ),
-    ("algorithms.trtllm", "ROPE_INSTRUCTIONS", trtllm.ROPE_INSTRUCTIONS, "per element of TensorRT-LLM's first kernel"),
-    ("algorithms.trtllm", "BIAS_INSTRUCTIONS", trtllm.BIAS_INSTRUCTIONS, "the same without a rotation"),
-    ("algorithms.trtllm", "SHUFFLE_AND_ADD", trtllm.SHUFFLE_AND_ADD, "sum over the lanes that share a key"),
-    (
-        "algorithms.trtllm_tiles",
-        "gen_multicast",
-        "2 with one tile of rows, else 1",
-        "blocks that share a read of K and V at head_dim 256 (closed kernel, read off its times)",
-    ),
-    (
-        "algorithms.flash4",
-        "POLYNOMIAL_INSTRUCTIONS",
-        flash4.POLYNOMIAL_INSTRUCTIONS,
-        "per exponential on the FMA pipes",
-    ),
-)
-"""Constants in code that are neither datasheet nor public source; they hold for every implementation alike."""
 
 
 def accuracy_table(found: Sequence[Unseen] | None = None) -> list[dict[str, Any]]:
@@ -249,8 +141,8 @@ def constants() -> list[dict[str, Any]]:
                     meaning,
                 )
             )
-    for owner, name, chosen, meaning in HAND_CHOSEN:
-        out.append(_constant(owner, name, chosen, None, "", meaning) | {"fitted": "by hand"})
+    for one in chosen():
+        out.append(_constant(one.module, one.name, one.shown, None, "", one.meaning) | {"fitted": "by hand"})
     return out
 
 

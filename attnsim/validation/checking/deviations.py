@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.choose import choose
 from attnsim.validation.checking.accuracy import held_out_errors, targets_table
 from attnsim.validation.checking.claims import speedups
@@ -18,8 +19,7 @@ from attnsim.validation.fitting.fit import usable
 from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured import aiconfigurator
 
-BAND = 0.2
-"""Share by which a size may move, either way, where the list does not say otherwise. Chosen by hand."""
+BAND = by_hand(0.2, "share by which the size of a known gap may move where its entry does not say otherwise")
 
 SAMPLE = 40
 """Rows of the large tables behind a size."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 
 if TYPE_CHECKING:
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
     Floats = NDArray[np.float64]
 
-SPIKE = 2.0
-"""A row this many times slower than both its neighbours in length is a disturbed measurement. Chosen by hand, above
-every step that a change of kernel or split was seen to make (1.6)."""
+SPIKE = by_hand(2.0, "a row this many times slower than both its neighbours in length is a disturbed measurement")
+"""Above every step that a change of kernel or split was seen to make (1.6)."""
 
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 

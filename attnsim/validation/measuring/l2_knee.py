@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 
 LEAST_POINTS = 5
 """A plateau, a fall and a floor have four numbers."""
 
-VISIBLE = 0.08
-"""Rise of the time of a byte, as a share, below which no end of the L2 is told from noise. Chosen by hand."""
+VISIBLE = by_hand(0.08, "rise of the time of a byte, as a share, below which no end of the L2 is told from noise")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from attnsim.kernels.gpu.machine_record import attached_of
 from attnsim.kernels.gpu.probe import Rate
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.attached import gpu_of_attached
 from attnsim.models.hardware.figure import Figure
@@ -35,8 +36,7 @@ SHARED_BANKS_BYTES = 128.0
 SHARED_WITH_FITS = ("l2.bandwidth", "launch.stream", "launch.graph")
 """Figures of which calibrations hold a fitted share or multiple; a prediction moves with them."""
 
-NOTEWORTHY = 0.1
-"""Difference from the figure that the fits were made with, from which on it is said. Chosen by hand."""
+NOTEWORTHY = by_hand(0.1, "difference of a probed figure from the fits' from which on it is said")
 
 DIGITS = 4
 """Significant digits of a measured figure."""

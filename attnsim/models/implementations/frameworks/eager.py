@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.closed_forms.part import gemm as gemm_part
 from attnsim.models.errors import InputError
@@ -25,8 +26,7 @@ from attnsim.models.schedule.schedule import Kernel, Path
 NARROW = 1024
 """Most columns that PyTorch's softmax and reductions give to one warp a row (``PersistentSoftmax.cuh``)."""
 
-UNEVEN = 4
-"""Most that an even number of blocks may lie below the real one. Chosen by hand."""
+UNEVEN = by_hand(4, "most by which an even number of blocks of an eager pass may lie below the real one")
 
 GEMM_TEXT = "GEMM 128 x 128 x 32"
 """Tile of the GEMMs, in words; 64 columns where a result has no more."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
 from attnsim.models.mask.mask import Mask
@@ -18,8 +19,8 @@ from attnsim.models.mask.patterns import Dilated, Global, Part, Window
 from attnsim.models.mask.tile_counts import TileCounts, tile_counts
 from attnsim.models.question.workload import Workload
 
-STEP, LARGEST_BLOCK = 64, 512
-"""Blocks chosen for a window are multiples of the one, up to the other. Chosen by hand."""
+STEP = by_hand(64, "blocks that gathered attention chooses for a window are multiples of this")
+LARGEST_BLOCK = by_hand(512, "largest block that gathered attention chooses for a window")
 INDEX_BYTES = 8
 """An entry of PyTorch's index tensors (int64)."""
 

@@ -16,17 +16,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import Operand, gemm
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule
 
-SOFTMAX_INSTRUCTIONS = 6
-"""FP32-lane instructions per element of a softmax pass: convert, max, subtract-scale, sum, multiply, convert."""
-DROPOUT_INSTRUCTIONS = 25
-"""Integer instructions per element of a dropout pass: a Philox-4x32-10 call of about 100 gives four numbers (Salmon et
-al., SC 2011; ``aten/src/ATen/native/cuda/Dropout.cu``)."""
+SOFTMAX_INSTRUCTIONS = by_hand(6, "FP32-lane instructions per element of a softmax pass")
+"""Convert, max, subtract-scale, sum, multiply, convert."""
+DROPOUT_INSTRUCTIONS = by_hand(25, "integer instructions per element of a dropout pass: Philox")
+"""A Philox-4x32-10 call of about 100 gives four numbers (Salmon et al., SC 2011;
+``aten/src/ATen/native/cuda/Dropout.cu``)."""
 ELEMENTWISE_THREADS, ELEMENTWISE_WORK = 128, 4
 """Threads of a block and elements of a thread in PyTorch's elementwise kernels (``CUDALoops.cuh``)."""
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.numbers import GPU_NUMBERS
 from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.hardware.gpu import Gpu
@@ -28,33 +29,33 @@ from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path, TensorUse
 
-CLUSTER = 2
-"""Blocks that share each read of the L2 where the GPU has clusters: a cluster of 2 x 2 halves both operands. Chosen by
-hand; cuBLAS's kernels for Hopper have 2 x 1 in their names more often."""
-RASTER = 8
-"""Columns of C tiles walked together; CUTLASS's largest swizzle (``threadblock_swizzle.h``). Chosen by hand."""
+CLUSTER = by_hand(2, "blocks that share each read of the L2 in a GEMM of cuBLAS (closed), where the GPU has clusters")
+"""A cluster of 2 x 2 halves both operands; cuBLAS's kernels for Hopper have 2 x 1 in their names more often."""
+RASTER = by_hand(8, "columns of C tiles that a GEMM of cuBLAS (closed) walks together")
+"""CUTLASS's largest swizzle (``threadblock_swizzle.h``)."""
 
-ROTARY_INSTRUCTIONS = 2.0
-"""FP32-lane instructions per element: a multiplication by the cosine, a fused one by the sine of its neighbour."""
+ROTARY_INSTRUCTIONS = by_hand(2.0, "FP32-lane instructions per element of a rotary embedding")
+"""A multiplication by the cosine, a fused one by the sine of its neighbour."""
 
-MOST_SPLITS = 16
-"""Parts that k is cut into at most. Chosen by hand."""
+MOST_SPLITS = by_hand(16, "most parts that a GEMM of cuBLAS (closed) cuts k into")
 
 _WIDTHS = range(256, 63, -32)
-TILES: dict[Path, tuple[GemmTile, ...]] = {
-    "wgmma": (
-        *(GemmTile(128, n, 64, stages=4, warps=8, bands=2) for n in _WIDTHS),
-        *(GemmTile(64, n, 64, stages=4, warps=4, bands=1) for n in (256, 192, 128, 64)),
-    ),
-    "tcgen05": tuple(GemmTile(128, n, 64, stages=4, warps=4, bands=1) for n in _WIDTHS),
-    "mma_sync": (
-        GemmTile(128, 256, 32, stages=3, warps=8),
-        GemmTile(128, 128, 32, stages=3, warps=4),
-        GemmTile(64, 64, 32, stages=4, warps=4),
-    ),
-}
-"""Tiles by instruction path, largest first, k for 16-bit elements. Chosen by hand among those that CUTLASS builds; from
-Hopper on cuBLAS's kernels (``nvjet``) have widths in fine steps."""
+TILES: dict[Path, tuple[GemmTile, ...]] = by_hand(
+    {
+        "wgmma": (
+            *(GemmTile(128, n, 64, stages=4, warps=8, bands=2) for n in _WIDTHS),
+            *(GemmTile(64, n, 64, stages=4, warps=4, bands=1) for n in (256, 192, 128, 64)),
+        ),
+        "tcgen05": tuple(GemmTile(128, n, 64, stages=4, warps=4, bands=1) for n in _WIDTHS),
+        "mma_sync": (
+            GemmTile(128, 256, 32, stages=3, warps=8),
+            GemmTile(128, 128, 32, stages=3, warps=4),
+            GemmTile(64, 64, 32, stages=4, warps=4),
+        ),
+    },
+    "tiles of cuBLAS's dense GEMMs (closed) by instruction path, largest first, among those that CUTLASS builds",
+)
+"""k is for 16-bit elements. From Hopper on cuBLAS's kernels (``nvjet``) have widths in fine steps."""
 
 
 @dataclass(frozen=True, slots=True)

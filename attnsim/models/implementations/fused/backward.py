@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.mask.row_tiles import classes, visible_queries
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
@@ -17,8 +18,7 @@ from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, Path, Segment, TensorUse, TileOp
 from attnsim.models.schedule.widths import padded
 
-DS_INSTRUCTIONS = 4
-"""FP32-lane instructions per score of dS = P (dP - D) and its conversion."""
+DS_INSTRUCTIONS = by_hand(4, "FP32-lane instructions per score of dS = P (dP - D) and its conversion")
 
 
 @dataclass(frozen=True, slots=True)

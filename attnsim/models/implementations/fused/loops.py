@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from attnsim.models.arrays import Ints
+from attnsim.models.by_hand import by_hand
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.mask.row_tiles import RowTiles
 from attnsim.models.question.workload import Workload
@@ -21,8 +22,7 @@ from attnsim.models.schedule.nest import Nest
 from attnsim.models.schedule.schedule import Segment, TileOp
 from attnsim.models.schedule.widths import padded
 
-MASK_INSTRUCTIONS = 2
-"""FP32-lane instructions per score of a masked tile: compare and select."""
+MASK_INSTRUCTIONS = by_hand(2, "FP32-lane instructions per score of a masked tile: compare and select")
 
 
 class Operations:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import fa2_forward, fa3_forward, hopper_tile
@@ -38,11 +39,10 @@ from attnsim.models.schedule.schedule import Kernel, Schedule
 Attention = Callable[[Workload, Gpu], tuple[list[Kernel], str, int]]
 """(workload, gpu) to the kernels that attend the cache, their tile in words and the partial results of a row."""
 
-COMBINE_IN_FLIGHT = 4
-"""Partial results that a combining block has asked for at a time: FA3's kernel has so many stages; FlashMLA's, which
-asks for one ahead in a loop that the compiler may unroll, is taken to do the same."""
-GEN_IN_FLIGHT = 6
-"""The same of trtllm-gen's closed reduction. Chosen by hand, so that it costs little beside what it merges."""
+COMBINE_IN_FLIGHT = by_hand(4, "partial results that a combining block of latent attention has asked for at a time")
+"""FA3's kernel has so many stages; FlashMLA's, which asks for one ahead in a loop that the compiler
+may unroll, is taken to do the same."""
+GEN_IN_FLIGHT = by_hand(6, "the same of trtllm-gen's closed reduction, so that it costs little beside what it merges")
 
 ATTENTION_ALONE = "the attention call alone: the products with W_UK and W_UV are not in the time"
 

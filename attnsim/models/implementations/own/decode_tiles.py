@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnsim.models.arrays import Ints
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.splits import MAX_SPLITS
@@ -93,9 +94,8 @@ TILES = {
     256: (DecodeTile(256, 4, 3, 1), DecodeTile(256, 4, 2, 1), DecodeTile(256, 2, 2, 1)),
 }
 """By head_dim, most bytes in flight first."""
-IN_FLIGHT = 4.0
-"""Copies kept in flight over what Little's law asks for (bandwidth x latency): latency about doubles when HBM is busy,
-and a warp computes on a part of its ring instead of waiting for it. Assumed, not fitted."""
+IN_FLIGHT = by_hand(4.0, "copies kept in flight over what Little's law asks for (bandwidth x latency)")
+"""Latency about doubles when HBM is busy, and a warp computes on a part of its ring instead of waiting for it."""
 
 
 def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> DecodeTile:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnsim.models.arrays import Ints
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.own.resources import ELEMENT
@@ -21,7 +22,7 @@ NAME = "attnsim_sparse"
 ENTRY = "sparse_forward"
 
 ROW_TILE_BYTES = 16
-"""A row tile's entry in the launch order: its number, its first visit, the end of its visits, and nothing."""
+"""Bytes of a launch-order entry: four int32, namely row tile, first visit, end of visits, padding."""
 
 VISIT_BYTES = 8
 """An entry of the block list: key tile and pattern."""
@@ -29,9 +30,10 @@ VISIT_BYTES = 8
 LISTED = 64
 """Visits of the block list that a block holds in shared memory."""
 
-ALONE_TOO_LONG = 1 / 20
-"""Share of the kernel's work that one block may have before the longest blocks of all heads are launched together, so
-that none is left over at the end. Chosen by hand."""
+ALONE_TOO_LONG = by_hand(
+    1 / 20, "share of a kernel's work in one block from which on all heads' longest blocks go first"
+)
+"""Launched together, none of them is left over at the end."""
 
 
 @dataclass(frozen=True, slots=True)
