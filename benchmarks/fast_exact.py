@@ -6,7 +6,7 @@ blocks). Target (issue "What it must show", 3): median difference of the kernels
 
 `--middle`, instead, asks where the default mode has the least to go on: single kernels of every mechanism and
 implementation, ragged lengths among them, too large to be played whole and small enough for the exact mode (a minute on
-2 cores). There is no target for these; their errors are in docs/design.md.
+2 cores). There is no target for these; their errors are in docs/design/replay.md.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ def _ordered(times: list[float], *, rising: bool) -> str:
     if not all(math.isfinite(time) and time > 0 for time in times):
         return f"not finite: {times}"
     pairs = itertools.pairwise(times)
-    slack = 1.02  # anomalies of first-come-first-served units, see docs/design.md
+    slack = 1.02  # anomalies of first-come-first-served units, see docs/design/what-if.md
     wrong = [(a, b) for a, b in pairs if (b * slack < a if rising else a * slack < b)]
     return f"out of order: {wrong}" if wrong else ""
 

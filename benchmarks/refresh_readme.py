@@ -1,39 +1,55 @@
 """Write the real output of every documented command back into the documents that show it.
 
-`python benchmarks/refresh_readme.py` rewrites README.md, CONTRIBUTING.md, DEVIATIONS.md and docs/*.md in place. With
-`--check` it changes nothing and fails if anything would change; `--no-accuracy` leaves the tables of errors as they
-are; `--benchmarks` also runs the benchmarks that a document quotes.
+`python benchmarks/refresh_readme.py` rewrites README.md, CONTRIBUTING.md, DEVIATIONS.md and docs/**/*.md in place,
+several documents at a time. With `--check` it changes nothing and fails if anything would change; `--no-accuracy`
+leaves the tables of errors as they are; `--slow` also runs what takes longer, the benchmarks that a document quotes,
+and the table of GPUs as if they did not exist (with the extra `datasets`), and dates what it has run.
 
-In a ```console block a line `$ attnsim ...` is run, and what follows it replaced; `| head -N` keeps N lines. A line
-`$ cat FILE` makes FILE of what follows it, a ```yaml block that begins with `# NAME.yaml` makes that file. Other
-commands, and those with a comment `# needs a GPU` or `# takes ...`, are left alone. A ```python block followed by a
-```text block has its output there; it sees the names of the blocks above it. Tables go between comments: that of errors
-between `<!-- accuracy:begin -->` and `<!-- accuracy:end -->`, that of GPUs as if they did not exist between those of
-`hypothetical` (where the extra `datasets` is installed), the list of known gaps between those of `deviations`.
+In a ```console block a line `$ attnsim ...` is run, and what follows it replaced; `| head -N`, `tail -N` and `grep`
+cut it. A line `$ cat FILE` makes FILE of what follows it, a ```yaml block that begins with `# NAME.yaml` makes that
+file. Lines with a comment `# needs a GPU` or `# takes ...`, and scripts of this folder, are left alone without
+`--slow`; where they show an output, the comment ends with the date on which it was taken. A ```python block followed
+by a ```text block has its output there; it sees the names of the blocks above it. Generated tables stand between
+`<!-- NAME:begin -->` and `<!-- NAME:end -->`: `summary` and `accuracy` (errors on held-out measurements),
+`hypothetical`, `deviations` (the known gaps).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LEFT_ALONE = re.compile(r"#\s*(needs a GPU|takes )")
-ACCURACY = re.compile(r"(<!-- accuracy:begin -->\n).*?(<!-- accuracy:end -->)", re.DOTALL)
-HYPOTHETICAL = re.compile(r"(<!-- hypothetical:begin -->\n).*?(<!-- hypothetical:end -->)", re.DOTALL)
-DEVIATIONS = re.compile(r"(<!-- deviations:begin -->\n).*?(<!-- deviations:end -->)", re.DOTALL)
-COMMAND_LINE = "import sys; from attnsim.cli import main; sys.exit(main())"
-SILENTLY = "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()):\n    exec({!r}, globals())\n"
+TABLE = re.compile(r"(<!-- (\w+):begin -->\n).*?(<!-- \2:end -->)", re.DOTALL)
+DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+SUMMARY = (
+    (
+        "FlashAttention-2 and -3 on H100, tables of their papers",
+        ("fa2_fig7", "fa3_fig5"),
+        ("flash_attn_v2", "flash_attn_v3"),
+    ),
+    ("vLLM on A100, prefill and decode", ("aic_attention_vllm_0.14.0",), ()),
+    ("vLLM on H100, prefill and decode", ("aic_attention_vllm_0.24.0_h100",), ("vllm_flash_attn_fa3",)),
+    ("vLLM on B200, closed kernels", ("aic_attention_vllm_0.24.0_b200",), ("vllm_trtllm",)),
+    ("vLLM on L40S, a GPU that no fit has seen", ("aic_attention_vllm_0.24.0_l40s",), ()),
+)
+"""Lines of the README's table of errors: words, sources, and their names of the implementation where not all count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +65,29 @@ class Command:
         return shlex.split(self.line.partition("|")[0], comments=True)
 
     @property
-    def is_run(self) -> bool:
-        """Whether it is a command of attnsim that a laptop answers at once."""
-        return self.words[0] == "attnsim" and not LEFT_ALONE.search(self.line)
+    def is_ours(self) -> bool:
+        """Whether it is a command of attnsim, or a script of this folder."""
+        return self.words[0] == "attnsim" or (self.words[:1] == ["python"] and self.words[1].startswith("benchmarks/"))
 
     @property
-    def is_benchmark(self) -> bool:
-        """Whether it runs a script of this folder."""
-        return self.words[0] == "python" and self.words[1].startswith("benchmarks/")
+    def is_run(self) -> bool:
+        """Whether it is a command of attnsim that a laptop answers at once."""
+        return self.words[0] == "attnsim" and not re.search(r"#\s*(needs a GPU|takes )", self.line)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it shows an output that is not compared: it takes longer, or says how fast something is."""
+        return self.is_ours and not self.is_run and "needs a GPU" not in self.line and bool(self.shown.strip())
 
     def cut(self, output: str) -> str:
-        """What the pipe leaves of the output: `head -N` or `tail -N`."""
+        """What the pipe leaves of the output: `head -N`, `tail -N` or `grep PATTERN`."""
         lines = [line.rstrip() for line in output.strip("\n").splitlines()]
         found = re.search(r"\|\s*(head|tail) -(\d+)", self.line)
         if found:
             lines = lines[: int(found[2])] if found[1] == "head" else lines[-int(found[2]) :]
+        found = re.search(r"""\|\s*grep ["']([^"']+)["']""", self.line)
+        if found:
+            lines = [line for line in lines if re.search(found[1].replace(r"\|", "|"), line)]
         return "".join(f"{line}\n" for line in lines)
 
 
@@ -72,7 +96,17 @@ def documents() -> list[Path]:
     return [
         *(REPOSITORY / f"{name}.md" for name in ("README", "CONTRIBUTING", "DEVIATIONS")),
         *sorted((REPOSITORY / "docs").glob("*.md")),
+        *(
+            path
+            for part in ("cli", "design", "extending")
+            for path in sorted((REPOSITORY / "docs" / part).glob("*.md"))
+        ),
     ]
+
+
+def name_of(path: Path) -> str:
+    """A document as it is called here: its path in the repository."""
+    return str(path.relative_to(REPOSITORY))
 
 
 def blocks(text: str) -> Iterator[tuple[str, str]]:
@@ -82,7 +116,9 @@ def blocks(text: str) -> Iterator[tuple[str, str]]:
 
 
 def write_files(text: str, folder: Path) -> list[Path]:
-    """Write the GPU files of a document: its ```yaml blocks that begin with `# NAME.yaml`."""
+    """Write the GPU files of a document, its ```yaml blocks that begin with `# NAME.yaml`, beside our own examples."""
+    for name in ("examples", "tests"):
+        (folder / name).symlink_to(REPOSITORY / name)
     found = []
     for language, content in blocks(text):
         name = re.match(r"# (\S+\.yaml)\n", content)
@@ -102,50 +138,84 @@ def commands(block: str) -> list[Command]:
     return found
 
 
-def run(arguments: list[str], folder: Path, *, may_fail: bool = False) -> str:
-    """Output of a Python process in `folder`, stderr last, blanks at line ends removed."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+def answer(arguments: Sequence[str]) -> str:
+    """What a command of attnsim prints, stderr last, run in this process; SystemExit where it fails."""
+    from attnsim.cli import main as attnsim
+
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = attnsim(list(arguments))
+    if code:
+        raise SystemExit(f"attnsim {shlex.join(arguments)}: exit code {code}: {err.getvalue()}")
+    return out.getvalue() + err.getvalue()
+
+
+def script(arguments: Sequence[str]) -> str:
+    """What a script of this folder prints, whether or not it meets its targets."""
     done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=folder, env=environment
-    )
-    if done.returncode and not may_fail:
-        sys.exit(f"{' '.join(arguments[-3:])}\nexit code {done.returncode}: {done.stderr}")
-    return "".join(f"{line.rstrip()}\n" for line in (done.stdout + done.stderr).splitlines())
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    return done.stdout + done.stderr
 
 
-def refreshed_console(block: str, folder: Path, benchmarks: bool) -> str:
-    """A console block with present output."""
+def refreshed_console(block: str, slow: bool) -> str:
+    """A console block with present output; run in the folder of the document's files."""
     out = ""
     for command in commands(block):
-        shown, words = command.shown, command.words
+        line, shown, words = command.line, command.shown, command.words
         if words[0] == "cat":
-            (folder / words[1]).write_text(shown, encoding="utf-8")
+            Path(words[1]).write_text(shown, encoding="utf-8")
         elif command.is_run:
-            shown = command.cut(run(["-c", COMMAND_LINE, *words[1:]], folder))
-        elif command.is_benchmark and benchmarks:
-            shown = command.cut(run([str(REPOSITORY / words[1]), *words[2:]], folder, may_fail=True))
-        out += f"$ {command.line}\n{shown}"
+            shown = command.cut(answer(words[1:]))
+        elif command.is_slow and slow:
+            shown = command.cut(answer(words[1:]) if words[0] == "attnsim" else script(words[1:]))
+            if shown != command.shown:
+                line = DATE.sub(datetime.date.today().isoformat(), line)
+        out += f"$ {line}\n{shown}"
     return out
 
 
-def refreshed(text: str, folder: Path, benchmarks: bool = False) -> str:
+def refreshed(text: str, slow: bool = False) -> str:
     """A document with present output in its console blocks and below its Python blocks."""
-    write_files(text, folder)
-    out, end, code, printed = "", 0, "", ""
-    for match in FENCE.finditer(text):
-        language, content = match[1], match[2]
-        if language == "console":
-            content = refreshed_console(content, folder, benchmarks)
-        elif language == "text" and printed and not text[end : match.start()].strip():
-            content = printed
-        printed = ""
-        if language == "python":
-            if text[match.end() :].lstrip().startswith("```text"):
-                printed = run(["-c", SILENTLY.format(code) + content], folder)
-            code += content
-        out += f"{text[end : match.start()]}```{language}\n{content}```"
-        end = match.end()
+    names: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        write_files(text, Path(folder))
+        out, end, printed = "", 0, ""
+        for match in FENCE.finditer(text):
+            language, content = match[1], match[2]
+            if language == "console":
+                content = refreshed_console(content, slow)
+            elif language == "text" and printed and not text[end : match.start()].strip():
+                content = printed
+            printed = ""
+            if language == "python":
+                printed = _printed(content, names)
+            out += f"{text[end : match.start()]}```{language}\n{content}```"
+            end = match.end()
     return out + text[end:]
+
+
+def _printed(code: str, names: dict[str, object]) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(code, names)
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+
+
+def summary_markdown(found: Iterable[tuple[Any, str, float]]) -> str:
+    """The README's table: errors of rows whose band of lengths and heads, or kernel, no fit has seen."""
+    import numpy as np
+
+    kept = [(row.case, error) for row, split, error in found if split != "head_dim"]
+    lines = ["| measured | rows | mean error | 9 in 10 below |", "|---|---:|---:|---:|"]
+    for words, sources, names in SUMMARY:
+        errors = [
+            error for case, error in kept if case.source in sources and (not names or case.implementation in names)
+        ]
+        cells = (words, str(len(errors)), _percent(float(np.mean(errors))), _percent(float(np.quantile(errors, 0.9))))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def accuracy_markdown(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -203,57 +273,61 @@ def hypothetical_markdown(rows: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _hypothetical() -> str:
-    """The table, "" where the package with the serving rows is not installed."""
-    from attnsim.validation.checking.hypothetical import errors
-    from attnsim.validation.measured import aiconfigurator
-
-    return hypothetical_markdown(errors()) if aiconfigurator.available() else ""
-
-
-def _deviations() -> str:
-    sys.path.insert(0, str(REPOSITORY))
-    from attnsim.validation.checking.deviations import markdown
-
-    return markdown()
-
-
 def _percent(error: float) -> str:
     return f"{100 * error:.1f} %"
 
 
-def _accuracy() -> str:
-    sys.path.insert(0, str(REPOSITORY))
-    from attnsim.validation.checking.accuracy import accuracy_table
+def tables(errors: bool = True, slow: bool = False) -> dict[str, str]:
+    """The generated tables by name."""
+    from attnsim.validation.checking.accuracy import accuracy_table, held_out_errors
+    from attnsim.validation.checking.deviations import markdown
+    from attnsim.validation.checking.hypothetical import errors as hypothetical
+    from attnsim.validation.measured import aiconfigurator
 
-    return accuracy_markdown(accuracy_table())
+    found = {"deviations": markdown()}
+    if errors:
+        unseen = held_out_errors()
+        found |= {"accuracy": accuracy_markdown(accuracy_table(unseen)), "summary": summary_markdown(unseen)}
+    if slow and aiconfigurator.available():
+        today = datetime.date.today().isoformat()
+        note = f"Taken on {today} with `python benchmarks/refresh_readme.py --slow` and the extra `datasets`.\n\n"
+        found["hypothetical"] = note + hypothetical_markdown(hypothetical())
+    return found
+
+
+def in_place(text: str, made: Mapping[str, str]) -> str:
+    """A document with the generated tables in their places."""
+    return TABLE.sub(lambda match: f"{match[1]}{made[match[2]]}{match[3]}" if match[2] in made else match[0], text)
+
+
+def renewed(path: Path, slow: bool) -> str:
+    """A document as it should be but for the generated tables."""
+    try:
+        return refreshed(path.read_text(encoding="utf-8"), slow)
+    except (Exception, SystemExit) as error:
+        raise RuntimeError(f"{name_of(path)}: {error}") from error
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help="beginnings of paths, such as docs/cli; without any, every document")
     parser.add_argument("--check", action="store_true", help="change nothing, fail if something is out of date")
     parser.add_argument("--no-accuracy", action="store_true", help="leave the tables of errors as they are")
-    parser.add_argument("--benchmarks", action="store_true", help="run the benchmarks that a document quotes too")
+    parser.add_argument("--slow", action="store_true", help="run what takes longer, and the benchmarks, too")
     options = parser.parse_args()
-    table = "" if options.no_accuracy else _accuracy()
-    transfers = "" if options.no_accuracy else _hypothetical()
-    known = _deviations()
+    paths = [path for path in documents() if name_of(path).startswith(tuple(options.names) or "")]
     stale = []
-    for path in documents():
-        text = path.read_text(encoding="utf-8")
-        with tempfile.TemporaryDirectory() as folder:
-            new = refreshed(text, Path(folder), options.benchmarks)
-        if table:
-            new = ACCURACY.sub(lambda match: f"{match[1]}{table}{match[2]}", new)
-        new = DEVIATIONS.sub(lambda match: f"{match[1]}{known}{match[2]}", new)
-        if transfers:
-            new = HYPOTHETICAL.sub(lambda match: f"{match[1]}{transfers}{match[2]}", new)
-        if new != text:
-            stale.append(path.relative_to(REPOSITORY))
-            if not options.check:
-                path.write_text(new, encoding="utf-8")
-    for name in stale:
-        print(f"{name} {'is out of date' if options.check else 'refreshed'}")
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        made = pool.submit(tables, not options.no_accuracy, options.slow)
+        texts = pool.map(partial(renewed, slow=options.slow), paths)
+        for path, text in zip(paths, texts, strict=True):
+            new = in_place(text, made.result())
+            if new != path.read_text(encoding="utf-8"):
+                stale.append(path)
+                if not options.check:
+                    path.write_text(new, encoding="utf-8")
+    for path in stale:
+        print(f"{name_of(path)} {'is out of date' if options.check else 'refreshed'}")
     return int(options.check and bool(stale))
 
 

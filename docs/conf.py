@@ -41,5 +41,6 @@ def setup(app: Sphinx) -> None:
 
 
 def _to_pages(app: Sphinx, name: str, source: list[str]) -> None:
+    up = "../" * name.count("/")
     for document, page in OUTSIDE.items():
-        source[0] = source[0].replace(f"](../{document}", f"](_generated/{page}.md")
+        source[0] = source[0].replace(f"]({up}../{document}", f"]({up}_generated/{page}.md")

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-OUTSIDE = {"DEVIATIONS.md": "deviations", "CONTRIBUTING.md": "extending", "CHANGELOG.md": "changelog"}
+OUTSIDE = {"DEVIATIONS.md": "deviations", "CONTRIBUTING.md": "contributing", "CHANGELOG.md": "changelog"}
 """Documents beside the README, and their pages here."""
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
 

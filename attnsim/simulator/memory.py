@@ -15,7 +15,7 @@ from attnsim.models.schedule.schedule import Kernel
 
 KNEE = by_hand((0.6, 1.4), "footprint over L2 capacity at which hits begin to fail, and at which none is left")
 """A least-recently-used cache would drop from all hits to none at 1. Hashing, two partitions and other traffic blur it
-(docs/design.md)."""
+(docs/design/memory.md)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from attnsim.studies.study import Column, Points
 
 STEP = 0.05
 """Relative step of the central differences. Smaller ones fall among the replay's scheduling anomalies, which are of up
-to 2 % (docs/design.md, "Faster is not always faster"); larger ones smear the kinks where another unit takes over."""
+to 2 % (docs/design/what-if.md); larger ones smear the kinks where another unit takes over."""
 KINK = 0.25
 """Difference between the elasticities downwards and upwards from which on a kink is reported."""
 SPREAD = 2.0

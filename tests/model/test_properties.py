@@ -29,7 +29,7 @@ ROUNDING = 1e-6
 ANOMALY = 0.02
 """Relative: where blocks compete for units served first come, first served, finishing one thing sooner can reorder the
 rest and cost a little (Graham, "Bounds on multiprocessing timing anomalies", 1969). No strict property holds then; seen
-in 8 of 1,187 random changes, at most 2 % (docs/design.md). A block alone is strictly monotone, the next test says."""
+in 8 of 1,187 random changes, at most 2 % (docs/design/what-if.md). A block alone is strictly monotone: next test."""
 RATES = (
     "hbm.bandwidth",
     "l2.bandwidth",

@@ -1,5 +1,7 @@
 """The documents: every example runs, every command is one, every link leads somewhere."""
 
+import contextlib
+import io
 import json
 import re
 from importlib import resources
@@ -13,9 +15,9 @@ from typer.main import get_command
 from attnsim import load_gpu
 from attnsim.cli import main
 from attnsim.cli.app import app
-from benchmarks.refresh_readme import blocks, commands, documents, write_files
+from benchmarks.refresh_readme import DATE, FENCE, blocks, commands, documents, name_of, write_files
 
-DOCUMENTS = {path.name: path.read_text(encoding="utf-8") for path in documents()}
+DOCUMENTS = {name_of(path): path.read_text(encoding="utf-8") for path in documents()}
 EVERYTHING = {*DOCUMENTS, "CHANGELOG.md"}
 COMMANDS = {*get_command(app).commands, "--version"}  # type: ignore[attr-defined]
 """A command that takes longer on a laptop is to be marked `# takes ...`."""
@@ -44,19 +46,32 @@ def test_commands_are_answered(
             code = main(words[1:])
             captured = capsys.readouterr()
             assert code == 0, f"{command.line}\n{captured.err}"
-            if words[1] != "doctor":  # what it says is of this machine
-                assert command.cut(captured.out + captured.err).rstrip() == command.shown.rstrip(), (
-                    f"{command.line}: refresh_readme.py"
-                )
+            assert command.cut(captured.out + captured.err).rstrip() == command.shown.rstrip(), (
+                f"{command.line}: make outputs"
+            )
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_python_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_that_nobody_compares_have_their_date(name: str) -> None:
+    for language, content in blocks(DOCUMENTS[name]):
+        for command in commands(content) if language == "console" else []:
+            assert not command.is_slow or DATE.search(command.line), command.line
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_python_examples_print_what_is_shown(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
-    for language, content in blocks(DOCUMENTS[name]):
-        if language == "python":
-            exec(compile(content, name, "exec"), namespace)
+    text, end, printed = DOCUMENTS[name], 0, ""
+    for match in FENCE.finditer(text):
+        if match[1] == "text" and printed and not text[end : match.start()].strip():
+            assert match[2] == printed, f"{name}: make outputs"
+        end, printed = match.end(), ""
+        if match[1] == "python":
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                exec(compile(match[2], name, "exec"), namespace)
+            printed = "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -69,10 +84,9 @@ def test_gpu_files_load_and_meet_the_schema(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(EVERYTHING))
 def test_links_lead_somewhere(name: str) -> None:
-    root = documents()[0].parent
-    place = next(path for path in (root / name, root / "docs" / name) if path.exists())
+    place = documents()[0].parent / name
     for target in re.findall(r"\]\(([^)\s]+)\)", _prose(place)):
-        if target.startswith(("https://", "mailto:", "_generated/")):  # the last: made with the site
+        if target.startswith(("https://", "mailto:", "../_generated/", "_generated/")):  # the last: made with the site
             continue
         file, _, anchor = target.partition("#")
         there = (place.parent / file).resolve() if file else place
@@ -81,9 +95,17 @@ def test_links_lead_somewhere(name: str) -> None:
             assert anchor in _anchors(there), f"{name}: {target}"
 
 
-def test_the_table_of_errors_has_its_place() -> None:
-    readme = DOCUMENTS["README.md"]
-    assert readme.index("<!-- accuracy:begin -->") < readme.index("<!-- accuracy:end -->")
+@pytest.mark.parametrize(("name", "limit"), [("README.md", 7_000)])
+def test_the_front_door_is_short(name: str, limit: int) -> None:
+    assert len(DOCUMENTS[name]) <= limit
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("README.md", "summary"), ("docs/accuracy.md", "accuracy"), ("docs/hypothetical.md", "hypothetical")],
+)
+def test_generated_tables_have_their_places(name: str, table: str) -> None:
+    assert DOCUMENTS[name].index(f"<!-- {table}:begin -->") < DOCUMENTS[name].index(f"<!-- {table}:end -->")
 
 
 def _prose(path: Path) -> str:

@@ -20,7 +20,7 @@ PREFILL = Workload(16, 32, 16384, 128)
 
 NEAR = 0.02
 """Of a theoretical 0 or 1: latencies of the first and the last block, which no rate moves, and rounding to whole
-picoseconds leave less than 1 %; scheduling anomalies reach 2 % (docs/design.md)."""
+picoseconds leave less than 1 %; scheduling anomalies reach 2 % (docs/design/what-if.md)."""
 
 
 @cache

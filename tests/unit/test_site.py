@@ -6,6 +6,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from typer.main import get_command
+
+from attnsim.cli.app import app
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -19,20 +22,33 @@ def generated() -> ModuleType:
     return module
 
 
-def test_every_page_is_in_the_index(generated: ModuleType) -> None:
-    index = (DOCS / "index.md").read_text(encoding="utf-8")
-    listed = {line for block in re.findall(r"```\{toctree\}(.*?)```", index, re.DOTALL) for line in block.split("\n")}
-    pages = {path.stem for path in DOCS.glob("*.md")} - {"index"}
-    made = {f"_generated/{page}" for page in (*generated.OUTSIDE.values(), "options", "errors")}
-    assert pages | made <= listed
+def test_every_page_is_reached_from_the_index(generated: ModuleType) -> None:
+    reached, todo = {"index"}, ["index"]
+    while todo:
+        name = todo.pop()
+        text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+        folder = name.rpartition("/")[0]
+        for block in re.findall(r"```\{toctree\}(.*?)```", text, re.DOTALL):
+            listed = [line for line in block.split("\n") if line and not line.startswith(":")]
+            below = {f"{folder}/{line}" if folder else line for line in listed} - reached
+            reached |= below
+            todo += [line for line in below if not line.startswith("_generated/")]
+    pages = {str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.md")}
+    pages = {page for page in pages if not page.startswith(("_generated/", "_build/"))}
+    assert pages | {f"_generated/{page}" for page in (*generated.OUTSIDE.values(), "options", "errors")} == reached
+
+
+def test_every_command_has_a_page() -> None:
+    for command in get_command(app).commands:  # type: ignore[attr-defined]
+        assert (DOCS / "cli" / f"{command}.md").exists(), command
 
 
 def test_links_of_a_moved_document_lead_to_pages(generated: ModuleType) -> None:
     text = (
-        "[a](docs/design.md#trust) [b](CHANGELOG.md) [c](https://x.org/y) [`d/e.py`](d/e.py) [f](LICENSE) ![g](h.png)"
+        "[a](docs/design/trust.md#x) [b](CHANGELOG.md) [c](https://x.org/y) [`d/e.py`](d/e.py) [f](LICENSE) ![g](h.png)"
     )
     assert generated.moved(text) == (
-        "[a](../design.md#trust) [b](changelog.md) [c](https://x.org/y) `d/e.py` f (`LICENSE`) ![g](h.png)"
+        "[a](../design/trust.md#x) [b](changelog.md) [c](https://x.org/y) `d/e.py` f (`LICENSE`) ![g](h.png)"
     )
 
 

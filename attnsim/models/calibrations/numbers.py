@@ -1,6 +1,6 @@
 """The fitted numbers: what each means, its prior and its bounds.
 
-At most eight numbers describe an implementation on an architecture and at most five a GPU (``docs/design.md``). Each is
+At most eight numbers describe an implementation on an architecture and at most five a GPU (``docs/design``). Each is
 a physical quantity with bounds.
 """
 

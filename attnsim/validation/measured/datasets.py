@@ -80,7 +80,7 @@ def _cases(table: str) -> Iterator[Case]:
     where = resources.files("attnsim.validation").joinpath("measurements", "published", f"{table}.csv")
     for raw in csv.DictReader(where.read_text("utf-8").splitlines()):
         case = parse_row(raw)
-        # GPT-2 medium in figure 2 of the FlashAttention paper: trained with dropout and causal; see docs/design.md.
+        # GPT-2 medium in figure 2 of the FlashAttention paper: with dropout and causal; see docs/design/unfused.md.
         yield replace(case, causal=True, options={"dropout": "1"}) if case.source == "fa1_fig2" else case
 
 

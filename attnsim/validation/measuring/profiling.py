@@ -69,6 +69,6 @@ def count(
         done = run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise InputError(
-            f"ncu took longer than {SECONDS} s for {one.name}; profile it by hand, see docs/cli.md"
+            f"ncu took longer than {SECONDS} s for {one.name}; profile it by hand, see docs/cli/probe.md"
         ) from None
     return parse_counters(done.stdout + done.stderr, f"ncu on {one.name}")
