@@ -12,12 +12,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attnsim.api.explaining import played_by
+from attnsim.api.asking import ask
 from attnsim.models.closed_forms.cost import Cost, cost_of
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.mechanisms import MECHANISMS, Algorithm
+from attnsim.models.mechanisms import MECHANISMS, Mechanism
 from attnsim.models.schedule.schedule import Schedule
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "mechanisms"
@@ -55,7 +55,7 @@ def index() -> str:
     return "\n".join(lines)
 
 
-def page(record: Algorithm) -> str:
+def page(record: Mechanism) -> str:
     """One mechanism: definition, when it wins, cost and schedule of its example, sources."""
     lines = [f"# {record.page.title}", "", f"`{record.name}`: {record.page.summary}.", ""]
     if not record.exact:
@@ -68,21 +68,21 @@ def page(record: Algorithm) -> str:
     return "\n".join(lines)
 
 
-def _schedule(record: Algorithm) -> tuple[Gpu, Schedule] | None:
+def _schedule(record: Mechanism) -> tuple[Gpu, Schedule] | None:
     """The schedule of the record's example on the first GPU that runs it, None where it has no kernels."""
     if not record.implementations:
         return None
     for name in GPUS:
         gpu = load_gpu(name)
         try:
-            _, implementation = played_by(record, None, record.example, gpu)
+            implementation = ask(record.example, gpu, record).record
             return gpu, implementation.build(record.example, gpu, None)
         except InputError:
             continue
     raise LookupError(f"none of {', '.join(GPUS)} runs the example of {record.name}: {record.example}")
 
 
-def _example(record: Algorithm, gpu: Gpu, schedule: Schedule) -> Iterator[str]:
+def _example(record: Mechanism, gpu: Gpu, schedule: Schedule) -> Iterator[str]:
     form = cost_of(record.example, schedule)
     yield from ("## Cost of an example", "", f"{record.example}; {schedule.implementation} on {gpu.id}.", "")
     yield from _table(("quantity", "closed form"), _quantities(form, schedule))

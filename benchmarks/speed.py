@@ -28,7 +28,6 @@ import numpy as np
 import pandas as pd
 
 from attnsim.api.building import peak_bytes
-from attnsim.api.choosing import under_pattern
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.closed_forms.cost import ShapeTable, cost_of, costs
 from attnsim.models.errors import InputError
@@ -43,7 +42,7 @@ from attnsim.models.implementations.choose import (
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import tile_counts
-from attnsim.models.mechanisms import MECHANISMS, Algorithm
+from attnsim.models.mechanisms import MECHANISMS, Mechanism
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import Mode, replay
@@ -151,15 +150,15 @@ def by_mechanism() -> list[dict[str, object]]:
     return rows
 
 
-def lengths(mechanism: Algorithm) -> Iterator[tuple[int, Workload]]:
+def lengths(mechanism: Mechanism) -> Iterator[tuple[int, Workload]]:
     """The mechanism's own example at other lengths; lists of blocks stay as they are."""
-    for n in LENGTHS if mechanism.name != "block-list" else (under_pattern(mechanism, mechanism.example).seq_kv,):
+    for n in LENGTHS if mechanism.name != "block-list" else (mechanism.question(mechanism.example).seq_kv,):
         yield n, at_length(mechanism, n)
 
 
-def at_length(mechanism: Algorithm, n: int) -> Workload:
+def at_length(mechanism: Mechanism, n: int) -> Workload:
     """The mechanism's own example with so many keys, and as many queries where it has as many."""
-    example = under_pattern(mechanism, mechanism.example)
+    example = mechanism.question(mechanism.example)
     if example.passes == "decode":
         return replace(example, seq_kv=n)
     if example.seq_q == example.seq_kv:

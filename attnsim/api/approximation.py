@@ -17,7 +17,7 @@ import numpy as np
 
 from attnsim.models.arrays import Floats
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mechanisms import find_algorithm
+from attnsim.models.mechanisms import find_mechanism
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
 
@@ -57,7 +57,7 @@ class ApproximationError:
 
 def approximation_errors(algorithm: str, w: Workload) -> tuple[ApproximationError, ...]:
     """Errors at each of `DEVIATIONS` for the width and the causality of a workload; empty for an exact algorithm."""
-    if find_algorithm(algorithm).exact:
+    if find_mechanism(algorithm).exact:
         return ()
     causal = w.mask.within(w.seq_q, w.seq_kv).is_causal
     head_dim = min(w.head_dim, WIDEST)
@@ -96,7 +96,7 @@ def approximation_error(
     """
     mask = Mask.causal() if causal else Mask.full()
     q, k, v, want = _question(seq, head_dim, mask, score_deviation, seed)
-    off = find_algorithm(algorithm).reference(Workload(1, 1, seq, head_dim, mask=mask), q, k, v) - want
+    off = find_mechanism(algorithm).reference(Workload(1, 1, seq, head_dim, mask=mask), q, k, v) - want
     size = float(np.linalg.norm(want))
     return ApproximationError(
         score_deviation,

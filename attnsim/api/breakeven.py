@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from attnsim.api.answering import predict
-from attnsim.api.choosing import read_conditions, read_gpu
+from attnsim.api.answering import answer
+from attnsim.api.asking import Conditions, ask, read_conditions, read_gpu
 from attnsim.api.prediction import Prediction
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError, nearest, shown
@@ -127,18 +127,18 @@ def breakeven(
     >>> row.dense, 0.5 < row.density < 1
     ('flash_attn_v2', True)
     """
-    machine, band = read_gpu(gpu), workload.mask
+    where, band = read_gpu(gpu), workload.mask
     if band not in (Mask.full(), Mask.causal()):
         raise InputError(f"breakeven is asked for with the mask {band}; allowed: full, causal (the pattern is grown)")
     if pattern not in PATTERNS:
         raise InputError(f"pattern is {shown(pattern)}; {nearest(str(pattern), PATTERNS)}; all: {', '.join(PATTERNS)}")
-    shapes = [read_conditions("shipped", tile, "fast", "warm", "stream").tile for tile in tiles]
+    ways = [read_conditions(tile=tile) for tile in tiles]
     rows = []
     for seq in seqs:
         question = replace(workload, seq_q=seq, seq_kv=seq)
-        to_beat = predict(question, machine, implementation=dense, baseline=False)
-        for shape in shapes:
-            rows.append(_Search(question, machine, shape, pattern, to_beat).row())
+        to_beat = answer(ask(question, where, "flash", dense))
+        for conditions in ways:
+            rows.append(_Search(question, where, conditions, pattern, to_beat).row())
             done()
     return rows
 
@@ -146,10 +146,8 @@ def breakeven(
 class _Search:
     """One row: the most blocks for which sparse is not slower."""
 
-    def __init__(
-        self, question: Workload, gpu: Gpu, tile: tuple[int, int] | None, pattern: str, dense: Prediction
-    ) -> None:
-        self.question, self.gpu, self.tile, self.pattern, self.dense = question, gpu, tile, pattern, dense
+    def __init__(self, question: Workload, gpu: Gpu, conditions: Conditions, pattern: str, dense: Prediction) -> None:
+        self.question, self.gpu, self.conditions, self.pattern, self.dense = question, gpu, conditions, pattern, dense
         self.target = _time(dense)
         self.most = -(-question.seq_kv // BLOCK)
         self.answers: dict[int, Prediction] = {}
@@ -159,9 +157,7 @@ class _Search:
         if blocks not in self.answers:
             band = self.question.mask
             w = replace(self.question, mask=band if blocks == self.most else PATTERNS[self.pattern](blocks, band))
-            self.answers[blocks] = predict(
-                w, self.gpu, "sparse", implementation="fused", tile=self.tile, baseline=False
-            )
+            self.answers[blocks] = answer(ask(w, self.gpu, "sparse", "fused", self.conditions))
         return self.answers[blocks]
 
     def pays(self, blocks: int) -> bool:
@@ -182,13 +178,13 @@ class _Search:
 
     def _found(self, blocks: int, *, pays: bool) -> BreakEven:
         found = self.answer(blocks)
-        counts = counts_of(found.workload, choose_tile(found.workload, self.gpu, self.tile))
+        counts = counts_of(found.workload, choose_tile(found.workload, self.gpu, self.conditions.tile))
         density = found.workload.visible_pairs / self.question.visible_pairs if pays else 0.0
         return BreakEven(
             gpu=self.gpu.id,
             seq=self.question.seq_q,
             tile=found.tile,
-            tile_given=self.tile is not None,
+            tile_given=self.conditions.tile is not None,
             pattern=self.pattern,
             mask=str(found.workload.mask),
             density=density,
@@ -202,17 +198,15 @@ class _Search:
         )
 
 
-def _whose_numbers(answer: Prediction, gpu: Gpu) -> str:
+def _whose_numbers(found: Prediction, gpu: Gpu) -> str:
     """Whose numbers a time is made with, and how far it may be off where they are another's."""
-    chosen, trust = choose(find_implementation(answer.implementation), gpu), answer.trust
+    chosen, trust = choose(find_implementation(found.implementation), gpu), found.trust
     if chosen.own:
-        return f"{answer.implementation}: its own numbers on {gpu.architecture}"
+        return f"{found.implementation}: its own numbers on {gpu.architecture}"
     return f"{chosen.reason}, 90 % range {trust.low:.2g} to {trust.high:.2g} of the time"
 
 
-def _time(answer: Prediction) -> float:
-    if answer.time_s is None:
-        raise InputError(
-            f"{answer.implementation} on {answer.gpu}: {'; '.join(answer.notes)}; take fewer heads or keys"
-        )
-    return answer.time_s
+def _time(found: Prediction) -> float:
+    if found.time_s is None:
+        raise InputError(f"{found.implementation} on {found.gpu}: {'; '.join(found.notes)}; take fewer heads or keys")
+    return found.time_s

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache as cache_of_calls
 from typing import TYPE_CHECKING
 
-from attnsim.api.answering import asked_of, predict
-from attnsim.api.choosing import choose_implementation, read_algorithm, read_gpu
+from attnsim.api.answering import answer
+from attnsim.api.asking import Question, ask, read_conditions, read_gpu
 from attnsim.models.closed_forms.cost import needed_work
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -97,24 +97,31 @@ def crossover(
             f"lengths are {shortest} to {longest} in steps of {step}; allowed: 1 <= step <= shortest < longest <= "
             f"{LARGEST['seq_q']}"
         )
-    machine = read_gpu(gpu)
+    where, conditions = read_gpu(gpu), read_conditions(cache=cache, launch=launch)
+
+    def asked(name: str, seq: int) -> Question:
+        algorithm, _, implementation = name.partition("/")
+        w = at_length(question, seq)
+        return ask(w, where, algorithm, implementation or None, conditions, beside_others=True)
 
     @cache_of_calls
     def time_s(name: str, seq: int) -> float:
-        algorithm, _, implementation = name.partition("/")
-        w = asked_of(read_algorithm(algorithm), at_length(question, seq))
-        found = predict(
-            w, machine, algorithm, implementation=implementation or None, cache=cache, launch=launch, baseline=False
-        ).time_s
+        found = answer(asked(name, seq)).time_s
         return math.inf if found is None else found
 
     def wins(seq: int) -> bool:
         return time_s(faster, seq) < time_s(slower, seq)
 
     def costs_less(seq: int) -> bool:
-        return useful[faster](seq) <= useful[slower](seq)
+        return useful_flops(faster, seq) <= useful_flops(slower, seq)
 
-    useful = {name: _useful_flops(name, question, longest, machine) for name in (slower, faster)}
+    # By the convention of the implementation that is taken at the longest.
+    at_longest = {name: asked(name, longest) for name in (slower, faster)}
+
+    def useful_flops(name: str, seq: int) -> int:
+        one = at_longest[name]
+        return needed_work(one.record, one.mechanism.beside_others(at_length(question, seq)))[0].flops
+
     fitting = longest
     while fitting // 2 >= shortest and math.isinf(time_s(faster, fitting)):
         fitting //= 2
@@ -122,7 +129,7 @@ def crossover(
     return Crossover(
         slower,
         faster,
-        machine.id,
+        where.id,
         seq,
         None if seq is None else time_s(faster, seq),
         _first(costs_less, 1, longest, 1),
@@ -132,18 +139,6 @@ def crossover(
 def at_length(question: Workload, seq: int) -> Workload:
     """The question with so many tokens: queries and keys, or keys alone where it decodes."""
     return replace(question, seq_kv=seq) if question.passes == "decode" else replace(question, seq_q=seq, seq_kv=seq)
-
-
-def _useful_flops(algorithm: str, question: Workload, longest: int, gpu: Gpu) -> Callable[[int], int]:
-    """Useful FLOPs by length, by the convention of the implementation that is taken at the longest."""
-    name, _, implementation = algorithm.partition("/")
-    what = read_algorithm(name)
-
-    def asked(seq: int) -> Workload:
-        return asked_of(what, at_length(question, seq))
-
-    record = choose_implementation(what, implementation or None, asked(longest), gpu)
-    return lambda seq: needed_work(record, asked(seq))[0].flops
 
 
 def _first(holds: Callable[[int], bool], shortest: int, longest: int, step: int) -> int | None:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
-from attnsim.api.answering import predict
-from attnsim.api.building import play
-from attnsim.api.choosing import Conditions, choose_implementation, read_conditions, read_gpu, under_pattern
+from attnsim.api.asking import ask, read_conditions, read_mechanism
 from attnsim.api.levers import Lever, Turn, levers, turn
-from attnsim.api.prediction import Prediction
-from attnsim.models.calibrations.choose import choose
+from attnsim.api.playing import play, play_schedule
+from attnsim.api.prediction import Prediction, prediction
 from attnsim.models.closed_forms.cost import Cost, cost_of
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
-from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Algorithm, find_algorithm
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import block_limits
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -150,95 +145,33 @@ def explain(
     InputError
         Bad input, or a call that does not fit the GPU's memory.
     """
-    machine = read_gpu(gpu)
+    what = read_mechanism(mechanism)
     conditions = read_conditions(tiles, tile, mode, cache, launch)
-    asked = read_mechanism(mechanism)
-    w = asked.example if workload is None else under_pattern(asked, workload)
-    _check_variant(asked, w)
-    algorithm, record = played_by(asked, implementation, w, machine)
-    prediction = predict(
-        w, machine, algorithm.name, implementation=record.name, tiles=tiles, tile=tile, mode=mode, cache=cache,
-        launch=launch, baseline=False,
-    )  # fmt: skip
-    if not prediction.fits:
-        raise InputError(f"{prediction.notes[0]}; explain a smaller question")
-    return _explanation(asked, prediction, record, machine, conditions)
-
-
-def read_mechanism(name: str) -> Algorithm:
-    """The record behind a mechanism's name.
-
-    Raises
-    ------
-    InputError
-        Naming the nearest.
-    """
-    key = name.strip().lower() if isinstance(name, str) else ""
-    if key.partition("@")[0] not in MECHANISMS:
-        raise InputError(
-            f"algorithm {shown(name)} is not known; {nearest(key, MECHANISMS)}; all: {', '.join(MECHANISMS)}"
-        )
-    return find_algorithm(key) if "@" in key else MECHANISMS[key]
-
-
-def _check_variant(asked: Algorithm, w: Workload) -> None:
-    """Refuse a question that does not have the property that the mechanism is."""
-    example = asked.example
-    if asked.selectable:
-        return
-    if "bwd" in example.directions and "bwd" not in w.directions:
-        raise InputError(f"{asked.name} is about pass bwd, the question's is {w.passes}; allowed: bwd, fwd+bwd")
-    if example.dtype == "fp8" and w.dtype != "fp8":
-        raise InputError(f"{asked.name} is about dtype fp8, the question's is {w.dtype}; ask with fp8")
-
-
-def played_by(asked: Algorithm, implementation: str | None, w: Workload, gpu: Gpu) -> tuple[Algorithm, Implementation]:
-    """The algorithm and the implementation whose schedule shows the mechanism.
-
-    Raises
-    ------
-    InputError
-        When it has no schedule of its own, or none for this question or GPU.
-    """
-    if asked.selectable:
-        return asked, choose_implementation(asked, implementation, w, gpu)
-    if not asked.implementations:
-        raise InputError(
-            f"{asked.name} is a property of the question and has no schedule of its own; "
-            "explain one with it, such as flash"
-        )
-    able = [name for name in asked.implementations if runs_on(IMPLEMENTATIONS[name], gpu)]
-    record = choose_implementation(asked, implementation or (able or asked.implementations)[0], w, gpu)
-    return next(item for item in ALGORITHMS.values() if record.family in item.families), record
-
-
-def _explanation(
-    asked: Algorithm, prediction: Prediction, record: Implementation, gpu: Gpu, conditions: Conditions
-) -> Explanation:
-    w = prediction.workload
-    numbers = choose(record, gpu).numbers
-    schedule, played = play(record, w, gpu, numbers, conditions)
-    form = cost_of(w, schedule)
-    shape = conditions.tile
-    fixed = Conditions("given" if shape else "shipped", shape, "fast", conditions.cache, conditions.launch)
-    if conditions.tiles == "retuned":
-        fixed = conditions
+    run = play(ask(what.example if workload is None else workload, gpu, what, implementation, conditions))
+    asked = run.question
+    if run.schedule is None or run.replay is None:
+        raise InputError(f"{run.too_large}; explain a smaller question")
+    form, played = cost_of(asked.w, run.schedule), run.replay
+    # One tile for all changes of the GPU, unless each is to have its best.
+    fixed = conditions if conditions.tiles == "retuned" else replace(conditions, mode="fast")
 
     def on(changed: Gpu) -> Replay:
-        return play(record, w, changed, numbers, fixed)[1]
+        return play_schedule(asked.record, asked.w, changed, run.chosen.numbers, fixed)[1]
 
-    base = played if conditions.mode == "fast" else on(gpu)
+    base = played if conditions.mode == "fast" else on(asked.gpu)
     return Explanation(
-        mechanism=asked.name,
-        prediction=prediction,
-        loop_nest=str(schedule),
-        kernels=tuple(_fit(kernel, seen, gpu) for kernel, seen in zip(schedule.kernels, played.kernels, strict=True)),
+        mechanism=what.name,
+        prediction=prediction(run),
+        loop_nest=str(run.schedule),
+        kernels=tuple(
+            _fit(kernel, seen, asked.gpu) for kernel, seen in zip(run.schedule.kernels, played.kernels, strict=True)
+        ),
         tensors=_tensors(form, played),
-        counts=_counts(form, schedule),
+        counts=_counts(form, run.schedule),
         useful_flops=form.flops_useful,
         compulsory_bytes=form.compulsory_bytes,
-        turn=turn(base, gpu, w, on),
-        levers=levers(base, gpu, w, conditions.launch, on),
+        turn=turn(base, asked.gpu, asked.w, on),
+        levers=levers(base, asked.gpu, asked.w, conditions.launch, on),
     )
 
 

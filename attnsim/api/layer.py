@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from attnsim.api.answering import predict
-from attnsim.api.choosing import Conditions, read_conditions, read_gpu
+from attnsim.api.answering import answer
+from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions, read_gpu
 from attnsim.api.layer_prediction import ATTENTION, LayerPart, LayerPrediction, total
 from attnsim.api.prediction import Prediction
+from attnsim.api.retuning import replayed
 from attnsim.api.trust import ELSEWHERE, Trust
 from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.calibration import numbers_of, widths
@@ -19,8 +20,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.llm.files import load_model
 from attnsim.models.llm.layer import Direction, Step, step_schedule, steps
 from attnsim.models.llm.model import Model
-from attnsim.models.question.workload import Workload
-from attnsim.simulator.replay import replay
+from attnsim.models.mechanisms import playing
 
 GEMM_NUMBERS = by_hand(
     {"tensor_efficiency": 0.95, "l2_fraction": 1.0},
@@ -87,27 +87,24 @@ def layer(
     ['QKV projection', 'rotary', 'attention', 'O projection']
     """
     chosen = _model(model)
-    machine = read_gpu(gpu)
-    conditions = read_conditions("shipped", None, mode, cache, launch)
+    gpu, conditions = read_gpu(gpu), read_conditions(mode=mode, cache=cache, launch=launch)
     w = chosen.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=pass_, dtype=dtype)
     parts: list[LayerPart] = []
     answers: list[Prediction] = []
     for direction in _DIRECTIONS[w.passes]:
         call = w if len(w.directions) == 1 else w.with_passes(direction)
-        name = algorithm or _plays(call)
-        answer = predict(
-            call if name == "mla" else replace(call, latent=None), machine, name, implementation=implementation,
-            mode=mode, cache=cache, launch=launch, baseline=False,
-        )  # fmt: skip
-        answers.append(answer)
-        around = steps(chosen, w, direction, [kernel for kernel, _ in answer.kernels])
-        parts += [_part(step, machine, dtype, conditions) for step in around.before]
-        parts.append(_attention_part(answer, direction))
-        parts += [_part(step, machine, dtype, conditions) for step in around.after]
+        mechanism = read_algorithm(algorithm) if algorithm else playing(call)
+        call = call if mechanism.reads_latent else replace(call, latent=None)
+        found = answer(ask(call, gpu, mechanism, implementation, conditions))
+        answers.append(found)
+        around = steps(chosen, w, direction, [kernel for kernel, _ in found.kernels])
+        parts += [_part(step, gpu, dtype, conditions) for step in around.before]
+        parts.append(_attention_part(found, direction))
+        parts += [_part(step, gpu, dtype, conditions) for step in around.after]
     return LayerPrediction(
         model=chosen,
-        gpu=machine.id,
-        changes=machine.changes,
+        gpu=gpu.id,
+        changes=gpu.changes,
         parts=tuple(parts),
         attention=tuple(answers),
         mode=mode,
@@ -162,15 +159,6 @@ _DIRECTIONS: dict[str, tuple[Direction, ...]] = {
 }
 
 
-def _plays(w: Workload) -> str:
-    """The algorithm that plays a workload's latent or its mask; nobody has backward kernels for latents."""
-    if w.latent is not None and "bwd" not in w.directions:
-        return "mla"
-    if not w.mask.is_band:
-        return "sparse"
-    return "sliding-window" if w.mask.is_windowed else "flash"
-
-
 def gemm_numbers(gpu: Gpu) -> Numbers:
     """What a projection is replayed with: of the GPU what was fitted, and for the rest :data:`GEMM_NUMBERS`.
 
@@ -186,9 +174,7 @@ def gemm_numbers(gpu: Gpu) -> Numbers:
 
 def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions) -> LayerPart:
     schedule = step_schedule(step, gpu, dtype)
-    played = replay(
-        schedule, gpu, gemm_numbers(gpu), mode=conditions.mode, cache=conditions.cache, launch=conditions.launch
-    )
+    played = replayed(schedule, gpu, gemm_numbers(gpu), conditions)
     half = max(GEMM_HALF_WIDTH, widths().at_least[ELSEWHERE]) if gpu.changes else GEMM_HALF_WIDTH
     return LayerPart(
         name=step.name,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
-from attnsim.api.approximation import ApproximationError
-from attnsim.api.trust import Trust
+from attnsim.api.approximation import ApproximationError, approximation_errors
+from attnsim.api.building import tunable
+from attnsim.api.playing import Played
+from attnsim.api.trust import Trust, assess
+from attnsim.models.closed_forms.cost import needed_work
 from attnsim.models.hardware.changes import Change
 from attnsim.models.question.workload import Workload
 
@@ -130,3 +133,55 @@ def _plain(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def prediction(run: Played) -> Prediction:
+    """The answer that a played question gives."""
+    asked, schedule, played = run.question, run.schedule, run.replay
+    w, gpu, mechanism, record, conditions = asked.w, asked.gpu, asked.mechanism, asked.record, asked.conditions
+    tiles = conditions.tiles if tunable(record) else "shipped"
+    trust = assess(w, gpu, run.chosen, record, tiles=tiles, assumed=asked.assumed)
+    notes = schedule.notes if schedule else (run.too_large,)
+    if schedule is None:
+        trust = replace(trust, reason=f"{notes[0]}; {trust.reason}")
+    if mechanism.name == "split-kv" and schedule is not None and schedule.algorithm != "split-kv":
+        notes = (*notes, f"{record.name} does not split the keys of this question")
+    needed, dense = needed_work(record, w)
+    time = played.time_s if played else None
+    main = played.main if played else None
+    return Prediction(
+        workload=w,
+        algorithm=mechanism.name,
+        implementation=record.name,
+        gpu=gpu.id,
+        changes=gpu.changes,
+        tiles=tiles,
+        mode=conditions.mode,
+        cache=conditions.cache,
+        launch=conditions.launch,
+        time_s=time,
+        time_low_s=None if time is None else time * trust.low,
+        time_high_s=None if time is None else time * trust.high,
+        hbm_read_bytes=round(played.hbm_read_bytes) if played else None,
+        hbm_write_bytes=round(played.hbm_write_bytes) if played else None,
+        l2_bytes=round(played.l2_bytes) if played else None,
+        smem_bytes=played.smem_bytes if played else None,
+        flops_useful=needed.flops,
+        flops_executed=schedule.total("flops") if schedule else None,
+        flops_dense=dense,
+        exponentials=schedule.total("exps") if schedule else None,
+        peak_memory_bytes=run.peak_bytes,
+        fits=played is not None,
+        bound=played.bound if played else None,
+        blocks_per_sm=main.blocks_per_sm if main else None,
+        waves=main.waves if main else None,
+        speedup_vs_naive=None,
+        trust=trust,
+        units_s=played.units_s() if played else {},
+        exposed_s=played.exposed_s if played else None,
+        launch_s=played.launch_s if played else None,
+        kernels=tuple((kernel.name, kernel.time_s) for kernel in played.kernels) if played else (),
+        tile=schedule.tile if schedule else "",
+        notes=notes,
+        approximation=() if mechanism.exact else approximation_errors(mechanism.name, w),
+    )

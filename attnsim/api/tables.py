@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from attnsim.api.answering import predict
-from attnsim.api.choosing import read_conditions
+from attnsim.api.answering import answer
+from attnsim.api.asking import ask, read_conditions, running
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
@@ -87,15 +87,15 @@ def predict_table(
     """
     import pandas as pd
 
-    read_conditions(tiles, None, mode, "warm", "stream")
+    read_conditions(tiles, mode=mode)
     answers, questions, question_of_row = _read(frame)
-    for question, answer in zip(questions, _answers(questions, tiles, mode, processes, progress), strict=True):
+    for question, found in zip(questions, _answers(questions, tiles, mode, processes, progress), strict=True):
         for row in question_of_row[question]:
-            answers[row] = answer
+            answers[row] = found
     result = frame.copy()
     for column in ADDED_COLUMNS:
         kind = "Int64" if column.endswith("_bytes") else "float64" if column.endswith("_s") else "object"
-        result[column] = pd.Series([answer.get(column) for answer in answers], index=frame.index, dtype=kind)
+        result[column] = pd.Series([found.get(column) for found in answers], index=frame.index, dtype=kind)
     return result
 
 
@@ -122,7 +122,7 @@ def _answers(cases: Sequence[Case], tiles: str, mode: str, processes: int, progr
 
     chunks = [cases[first : first + _CHUNK] for first in range(0, len(cases), _CHUNK)]
     work = Parallel(n_jobs=processes, return_as="generator")(delayed(_chunk)(chunk, tiles, mode) for chunk in chunks)
-    yield from _shown((answer for part in work for answer in part), len(cases), progress)
+    yield from _shown((found for part in work for found in part), len(cases), progress)
 
 
 def _chunk(cases: Sequence[Case], tiles: str, mode: str) -> list[Answer]:
@@ -150,33 +150,26 @@ def predict_case(case: Case, tiles: str = "shipped", mode: str = "fast") -> Answ
 
 def _predict_case(case: Case, tiles: str, mode: str) -> Answer:
     record = find_implementation(case.implementation) if case.implementation else None
-    answer = predict(
-        _workload(case),
-        _gpu(case),
-        _algorithm(case, record),
-        implementation=record.name if record else None,
-        tiles=tiles,
-        mode=mode,
-        cache=case.cache,
-        launch=case.launch or "stream",
-        baseline=False,
-        assumed=_assumed(case, record),
+    conditions = read_conditions(tiles, None, mode, case.cache, case.launch or "stream")
+    implementation = record.name if record else None
+    question = ask(
+        _workload(case), _gpu(case), _algorithm(case, record), implementation, conditions, _assumed(case, record)
     )
-    return answer_columns(answer)
+    return answer_columns(answer(question))
 
 
-def answer_columns(answer: Prediction) -> Answer:
+def answer_columns(found: Prediction) -> Answer:
     """A prediction as `ADDED_COLUMNS`."""
     return {
-        "predicted_s": answer.time_s,
-        "predicted_low_s": answer.time_low_s,
-        "predicted_high_s": answer.time_high_s,
-        "hbm_read_bytes": answer.hbm_read_bytes,
-        "hbm_write_bytes": answer.hbm_write_bytes,
-        "bound": answer.bound,
-        "used_implementation": answer.implementation,
-        "trust": f"{answer.trust.level}: {answer.trust.reason}",
-        "error": "" if answer.fits else answer.notes[0],
+        "predicted_s": found.time_s,
+        "predicted_low_s": found.time_low_s,
+        "predicted_high_s": found.time_high_s,
+        "hbm_read_bytes": found.hbm_read_bytes,
+        "hbm_write_bytes": found.hbm_write_bytes,
+        "bound": found.bound,
+        "used_implementation": found.implementation,
+        "trust": f"{found.trust.level}: {found.trust.reason}",
+        "error": "" if found.fits else found.notes[0],
     }
 
 
@@ -204,12 +197,10 @@ def _gpu(case: Case) -> Gpu:
 
 def _algorithm(case: Case, record: Implementation | None) -> str:
     """The row's algorithm; where its implementation runs another, what that runs."""
-    if record is None:
+    named = ALGORITHMS.get(case.algorithm)
+    if record is None or (named and record.family in named.families):
         return case.algorithm
-    if record.family in ALGORITHMS and not record.family.startswith("flash"):
-        named = ALGORITHMS.get(case.algorithm)
-        return case.algorithm if named and record.family in named.families else record.family
-    return case.algorithm if case.algorithm in ("sliding-window", "split-kv") else "flash"
+    return running(record)[0].name
 
 
 def _assumed(case: Case, record: Implementation | None) -> list[str]:

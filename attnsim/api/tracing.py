@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from attnsim.api.building import peak_bytes, shipped
-from attnsim.api.choosing import choose_implementation, read_algorithm, read_conditions, read_gpu, without_window
-from attnsim.models.calibrations.choose import choose
+from collections.abc import Sequence
+
+from attnsim.api.asking import Question, ask, read_conditions
+from attnsim.api.playing import play
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.trace import Trace
-from attnsim.simulator.trace import trace as play
+from attnsim.simulator.trace import trace as play_traced
 
 MOST_SMS = 16
 
@@ -51,27 +52,23 @@ def trace(
     >>> sorted({piece.unit for piece in found.kernels[0].slices})
     ['block', 'copy', 'softmax', 'store', 'tensor']
     """
-    machine = read_gpu(gpu)
-    conditions = read_conditions("shipped", None, "fast", cache, launch)
-    what = read_algorithm(algorithm)
-    if not 1 <= sms <= MOST_SMS:
-        raise InputError(f"sms is {sms}; allowed: 1 to {MOST_SMS}")
-    record = choose_implementation(what, implementation, workload, machine)
-    if peak_bytes(record, workload) > machine.hbm.capacity_bytes:
-        raise InputError(f"{record.name} needs more memory than {machine.id} has; take a smaller batch or length")
-    numbers = choose(record, machine).numbers
-    schedule = shipped(record, workload, machine)
-    return play(schedule, machine, numbers, cache=conditions.cache, launch=conditions.launch, sms=sms)
+    return _traced(ask(workload, gpu, algorithm, implementation, read_conditions(cache=cache, launch=launch)), sms)
 
 
 def traces(
-    workload: Workload, gpu: Gpu | str, algorithms: list[str], *, cache: str, launch: str, sms: int
+    workload: Workload, gpu: Gpu | str, algorithms: Sequence[str], *, cache: str, launch: str, sms: int
 ) -> list[Trace]:
-    """Several algorithms for one question; a window is given to those alone that are asked for one."""
-    found = []
-    for name in algorithms:
-        asked = (
-            workload if name == "sliding-window" or read_algorithm(name).group == "sparse" else without_window(workload)
-        )
-        found.append(trace(asked, gpu, name, cache=cache, launch=launch, sms=sms))
-    return found
+    """Several algorithms for one question, each traced with what :func:`attnsim.compare` asks of it."""
+    conditions = read_conditions(cache=cache, launch=launch)
+    return [_traced(ask(workload, gpu, name, conditions=conditions, beside_others=True), sms) for name in algorithms]
+
+
+def _traced(question: Question, sms: int) -> Trace:
+    if not 1 <= sms <= MOST_SMS:
+        raise InputError(f"sms is {sms}; allowed: 1 to {MOST_SMS}")
+    run, conditions = play(question), question.conditions
+    if run.schedule is None:
+        raise InputError(f"{run.too_large}; take a smaller batch or length")
+    return play_traced(
+        run.schedule, question.gpu, run.chosen.numbers, cache=conditions.cache, launch=conditions.launch, sms=sms
+    )

@@ -8,7 +8,7 @@ from attnsim.cli import options, show
 
 if TYPE_CHECKING:
     from attnsim.models.implementations.implementation import Implementation
-    from attnsim.models.mechanisms import Algorithm
+    from attnsim.models.mechanisms import Mechanism
 
 _GROUPS = {
     "dense": "Dense: softmax over all pairs that a diagonal band shows",
@@ -85,7 +85,7 @@ def algorithms(json: options.Json = False) -> None:
     )
 
 
-def _described(item: Algorithm) -> dict[str, object]:
+def _described(item: Mechanism) -> dict[str, object]:
     """The record without its functions."""
     return {
         "algorithm": item.name,
@@ -102,7 +102,7 @@ def _described(item: Algorithm) -> dict[str, object]:
     }
 
 
-def _runs(record: Implementation, item: Algorithm) -> bool:
+def _runs(record: Implementation, item: Mechanism) -> bool:
     """Whether an implementation runs a mechanism: one of its family, or one of those it names."""
     return record.family in item.families if item.selectable else record.name in item.implementations
 

@@ -9,25 +9,16 @@ if TYPE_CHECKING:
     from attnsim.models.question.workload import Workload
 
 
-def only_for(question: Workload) -> tuple[str, ...]:
-    """The algorithms that play the question's mask, where others would see more keys."""
-    if not question.mask.is_band:
-        from attnsim.api import ALGORITHMS
-
-        return tuple(name for name, item in ALGORITHMS.items() if item.group == "sparse")
-    return ("sliding-window", "sparse") if question.mask.is_windowed else ()
-
-
 def heading(question: Workload, shown: Collection[str] = ()) -> str:
     """The question in words, window and patterns apart because only some algorithms have them."""
-    from attnsim.api.choosing import without_window
-
-    plain = without_window(question)
+    plain = question.without_window()
     return str(plain) if plain == question else f"{plain}; {_players(question, shown)}: {question.mask}"
 
 
 def _players(question: Workload, shown: Collection[str]) -> str:
     """Those of the algorithms shown that play the question's mask; the usual one where none is named."""
+    from attnsim.models.mechanisms import only_for
+
     return _listed([name for name in only_for(question) if name in shown] or only_for(question)[:1])
 
 
@@ -37,11 +28,13 @@ def _listed(names: Sequence[str]) -> str:
 
 def caption(question: Workload, based: bool, shown: Collection[str] = ()) -> str:
     """How to read the table's columns; `based`: whether it has those of the unchanged GPU."""
+    from attnsim.models.mechanisms import find_mechanism, only_for
+
     text = "vs naive: speedup over unfused attention (pytorch) on the same GPU. "
     if based:
         text += "vs base: over the unchanged GPU. "
     text += "TFLOP/s: useful FLOPs (visible pairs only) over the time."
-    if question.latent is not None and set(shown) - {"mla"}:
+    if question.latent is not None and not all(find_mechanism(name).reads_latent for name in shown):
         text += " Only mla reads the latent; the others attend K and V of every head, cached so."
     if only_for(question):
         who, what = _players(question, shown), "window" if question.mask.is_band else "patterns"

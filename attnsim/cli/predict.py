@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import options, show
-from attnsim.cli.heading import caption, heading, only_for
+from attnsim.cli.heading import caption, heading
 from attnsim.cli.layer import predict_layers
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from attnsim.api import Prediction
     from attnsim.models.hardware.gpu import Gpu
     from attnsim.models.question.workload import Workload
-
-_USUAL = ("naive", "flash")
-"""Algorithms shown where none is named."""
 
 
 @asking()
@@ -71,10 +68,11 @@ def predict(
     if len(lengths) > 1:
         raise InputError(f"--seq {seq} has several lengths, which go with --layer; give one, or a table with --cases")
     question = flags.workload(seq=lengths[0])
+    from attnsim.models.mechanisms import only_for, playing
+
     only = only_for(question)
     imitated = options.words([implementation], "--implementation") if implementation else []
-    fused = "mla" if question.latent and "bwd" not in question.directions else "flash"
-    usual = ("naive", fused, *only[:1], *_run_by(imitated))
+    usual = ("naive", playing(question.without_window()).name, *only[:1], *_run_by(imitated))
     names = options.words([algorithm or ",".join(dict.fromkeys(usual))], "--algorithm")
     if only and not set(only) & set(names):
         window, mask = flags.window, flags.mask
@@ -177,15 +175,11 @@ def _print(question: Workload, groups: list[_Group], model: str) -> None:
 
 
 def _run_by(implementations: list[str]) -> tuple[str, ...]:
-    """An algorithm of each implementation, where it runs neither of the usual two."""
-    if not implementations:
-        return ()
-    from attnsim.api import ALGORITHMS
+    """The algorithm of each implementation that is none of the usual two."""
+    from attnsim.api.asking import running
     from attnsim.models.implementations.choose import find_implementation
 
-    families = {find_implementation(name).family for name in implementations}
-    others = [family for family in families if not any(family in ALGORITHMS[name].families for name in _USUAL)]
-    return tuple(next(name for name, item in ALGORITHMS.items() if family in item.families) for family in others)
+    return tuple(running(find_implementation(name))[0].name for name in implementations)
 
 
 _WITH_CASES = {"cases", "out", "tiles", "mode", "json"}

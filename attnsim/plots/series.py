@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import Change, told
-from attnsim.models.mechanisms import find_algorithm
+from attnsim.models.mechanisms import find_mechanism
 from attnsim.plots.roofline_labels import halo, short, spread
 from attnsim.plots.styles import Style
 
@@ -48,7 +48,7 @@ class Series:
     @property
     def approximate(self) -> bool:
         """Whether it computes something else than softmax attention."""
-        return not find_algorithm(self.points[0].algorithm).exact
+        return not find_mechanism(self.points[0].algorithm).exact
 
     @property
     def marker(self) -> str:

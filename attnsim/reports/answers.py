@@ -13,7 +13,7 @@ from attnsim.api.tracing import trace
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.mechanisms import find_algorithm
+from attnsim.models.mechanisms import find_mechanism
 from attnsim.reports.asking import Case, ReportStudy, cases
 from attnsim.simulator.trace import Trace
 from attnsim.studies.questions import Question
@@ -51,7 +51,7 @@ class Answer:
     @property
     def exact(self) -> bool:
         """Whether softmax attention is computed, and not something near it."""
-        return find_algorithm(self.question.algorithm).exact
+        return find_mechanism(self.question.algorithm).exact
 
     @property
     def machine(self) -> str:

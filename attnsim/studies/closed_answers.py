@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.api.answering import too_large
+from attnsim.api.playing import too_large
 from attnsim.models.arrays import Floats, Ints
 from attnsim.models.errors import InputError
 from attnsim.studies.closed_form import Estimate, Work, estimate

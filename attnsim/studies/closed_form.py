@@ -1,6 +1,6 @@
 """Times of many points at once, in closed form.
 
-The estimate is the one that sorts tiles before they are replayed (``attnsim.api.building``), with whole columns in
+The estimate is the one that sorts tiles before they are replayed (``attnsim.api.retuning``), with whole columns in
 place of one schedule: the busiest of the tensor and the vector units, slowed by the other as the replay would, the
 latencies of inner steps as far as the other warpgroups of an SM do not hide them, those of blocks, whole waves, and no
 faster than the L2 or the HBM as a whole (the roofline of Williams, Waterman and Patterson, CACM 52(4), 2009, at fitted

@@ -16,9 +16,10 @@ from itertools import product
 from typing import Any
 
 from attnsim.api import predict
-from attnsim.api.building import fitting, tunable
-from attnsim.api.choosing import choose_implementation, read_algorithm
+from attnsim.api.asking import ask
+from attnsim.api.building import tunable
 from attnsim.api.prediction import Prediction
+from attnsim.api.retuning import fitting
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.energy import Energy, energy
@@ -193,12 +194,13 @@ class _Asked:
         return found
 
     def _best_tile(self, gpu: Gpu) -> Shape | None:
-        record = choose_implementation(read_algorithm(self.algorithm), self.implementation, self.workload, gpu)
+        question = ask(self.workload, gpu, self.algorithm, self.implementation)
+        record = question.record
         if not tunable(record):
             return None
         numbers = choose(record, gpu).numbers
         best: list[tuple[float, Shape]] = []
-        for one in fitting(record, self.workload, gpu, numbers)[:CORNER_TILES]:
+        for one in fitting(record, question.w, gpu, numbers)[:CORNER_TILES]:
             with suppress(InputError):
                 best.append((replay(one.schedule, gpu, numbers).time_s, one.shape))
         return min(best)[1] if best else None

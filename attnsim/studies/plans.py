@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from attnsim.api.asking import choose_implementation, read_algorithm, read_conditions
 from attnsim.api.building import scheduled
-from attnsim.api.choosing import choose_implementation, read_algorithm, read_conditions, under_pattern
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.cost import closed_form_of, forward_tiling
@@ -91,7 +91,7 @@ def plan(asked: Question) -> Plan:
     """
     machine = changed(asked.gpu, tuple(change for change in asked.changes if _decides(asked.gpu, change[0])))
     algorithm = read_algorithm(asked.algorithm)
-    w = under_pattern(algorithm, asked.workload())
+    w = algorithm.question(asked.workload())
     return _plan(algorithm.name, asked.implementation or None, asked.tile, _small(w, algorithm.name), machine)
 
 
@@ -157,7 +157,7 @@ def build(record: Implementation, w: Workload, machine: Gpu, tile: str) -> Sched
     """
     if tile == "retuned":
         raise InputError("tile retuned takes replays; write method: replay")
-    conditions = read_conditions("shipped", None if tile == "shipped" else tile, "fast", "warm", "stream")
+    conditions = read_conditions(tile=None if tile == "shipped" else tile)
     return scheduled(record, w, machine, conditions)
 
 

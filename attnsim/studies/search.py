@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from attnsim.api.building import REPLAYED_CANDIDATES, fitting, shipped, tunable
-from attnsim.api.choosing import Conditions, choose_implementation, read_algorithm, read_conditions
+from attnsim.api.asking import ask, read_conditions
+from attnsim.api.building import shipped, tunable
+from attnsim.api.retuning import REPLAYED_CANDIDATES, fitting, replayed
 from attnsim.kernels.gpu.bench import Bench
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
@@ -17,7 +18,7 @@ from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.own import flash as own_flash
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.simulator.replay import replay
+from attnsim.simulator.replay import Replay, replay
 
 STAGES = (1, 2, 3, 4)
 """Buffers of K and V that are tried beside the implementation's own number."""
@@ -132,8 +133,8 @@ def search_tiles(
     InputError
         When the implementation has no tile to choose, or none fits.
     """
-    conditions = read_conditions("shipped", None, mode, cache, launch)
-    record = choose_implementation(read_algorithm(algorithm), implementation, w, gpu)
+    question = ask(w, gpu, algorithm, implementation, read_conditions(mode=mode, cache=cache, launch=launch))
+    w, record = question.w, question.record
     if not tunable(record) or "fwd" not in w.directions or "bwd" in w.directions:
         raise InputError(f"{record.name} has no forward tile to choose for pass {w.passes}; give fwd or decode")
     numbers = choose(record, gpu).numbers
@@ -142,7 +143,7 @@ def search_tiles(
         raise InputError(f"no tile of {record.name} fits {gpu.id}; take --algorithm naive")
     found = []
     for one in entries:
-        found.append(_played(one, gpu, numbers, conditions))
+        found.append(_played(one, replayed(one.schedule, gpu, numbers, question.conditions)))
         done()
     return TileSearch(record.name, tuple(sorted(found, key=lambda one: one.time_s)))
 
@@ -163,10 +164,7 @@ def _entries(record: Implementation, w: Workload, gpu: Gpu, numbers: Numbers, st
     return list(entries.values())
 
 
-def _played(entry: _Entry, gpu: Gpu, numbers: Numbers, conditions: Conditions) -> Tile:
-    result = replay(
-        entry.schedule, gpu, numbers, mode=conditions.mode, cache=conditions.cache, launch=conditions.launch
-    )
+def _played(entry: _Entry, result: Replay) -> Tile:
     main = result.main
     return Tile(
         entry.schedule.tile, result.time_s, main.blocks_per_sm, main.limited_by, main.waves, result.bound,

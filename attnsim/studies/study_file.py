@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
-from attnsim.api.choosing import read_algorithm, read_conditions
+from attnsim.api.asking import read_algorithm, read_conditions
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.files import read_yaml
 from attnsim.models.hardware.files import load_gpu

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.api.answering import too_large
+from attnsim.api.asking import read_algorithm
 from attnsim.api.building import peak_bytes
-from attnsim.api.choosing import read_algorithm, under_pattern
+from attnsim.api.playing import too_large
 from attnsim.models.arrays import Floats, Ints
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.errors import InputError
@@ -151,7 +151,7 @@ def fill_row(work: Work, row: int, asked: Question, item: Plan, machine: Gpu, wa
     InputError
         When the schedule does not fit the GPU.
     """
-    w = under_pattern(read_algorithm(asked.algorithm), asked.workload())
+    w = read_algorithm(asked.algorithm).question(asked.workload())
     least = peak_bytes(item.record, w)
     if least > machine.hbm.capacity_bytes:  # before a schedule is built that nobody can run
         raise InputError(too_large(least, machine.hbm.capacity_bytes))

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import pytest
 
-from attnsim.api.choosing import choose_implementation, under_pattern
+from attnsim.api.asking import choose_implementation
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
@@ -18,7 +18,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mechanisms import MECHANISMS, Algorithm
+from attnsim.models.mechanisms import MECHANISMS, Mechanism
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
 
@@ -37,7 +37,7 @@ PATTERNS = (Mask.longformer(60, 3), Mask.blocks(64, ((0, 1), (2, 0), (1, 3))))
 PLAYED = {name: item for name, item in MECHANISMS.items() if item.implementations}
 
 
-def drawn(record: Algorithm, draw: random.Random) -> Workload:
+def drawn(record: Mechanism, draw: random.Random) -> Workload:
     """Any shape of the mechanism's kind: ragged, grouped, Nq != Nk, few queries, V of another width."""
     example = record.example
     passes = draw.choice(["fwd", "fwd", "decode", "bwd", "fwd+bwd"])
@@ -79,7 +79,7 @@ def shapes(name: str) -> tuple[tuple[Workload, Implementation, Gpu], ...]:
     for number in range(DRAWS):
         implementation, gpu = runs[number % len(runs)]
         try:
-            w = under_pattern(record, drawn(record, draw))
+            w = record.question(drawn(record, draw))
             choose_implementation(record, implementation.name, w, gpu)
             implementation.build(w, gpu, None)
         except InputError:

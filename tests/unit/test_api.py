@@ -383,7 +383,7 @@ def test_a_surprise_in_a_row_is_told_not_raised(monkeypatch: pytest.MonkeyPatch)
     def fails(*_: object, **__: object) -> None:
         raise ZeroDivisionError("no\nluck")
 
-    monkeypatch.setattr("attnsim.api.tables.predict", fails)
+    monkeypatch.setattr("attnsim.api.tables.ask", fails)
     result = predict_table(table({}))
     assert result["error"][0] == "internal error: ZeroDivisionError: no luck"
 

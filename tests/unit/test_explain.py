@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from attnsim.api import predict
-from attnsim.api.explaining import Explanation, explain, read_mechanism
+from attnsim.api.asking import read_mechanism
+from attnsim.api.explaining import Explanation, explain
 from attnsim.api.levers import BETTER, figure_of
 from attnsim.cli import main
 from attnsim.cli.explain import verdict
@@ -204,9 +205,5 @@ def test_bad_input_is_one_line(words: str, told: str, capsys: pytest.CaptureFixt
     assert told in err and len(err.strip().splitlines()) == 1
 
 
-def test_a_mechanism_without_kernels_says_what_to_explain_instead() -> None:
-    sharing = [name for name, item in MECHANISMS.items() if not item.implementations]
-    for name in sharing:
-        with pytest.raises(InputError, match="property of the question"):
-            explain(None, A100, name)
+def test_a_name_is_read_as_a_person_writes_it() -> None:
     assert read_mechanism(" Flash-2 ").name == "flash-2"

@@ -13,7 +13,7 @@ from attnsim.api.approximation import DEVIATIONS, approximation_error, approxima
 from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, find_algorithm
+from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, find_mechanism
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.efficient import SPLIT, efficient_attention, softmax
 from attnsim.models.references.linear import (
@@ -197,10 +197,10 @@ def test_recurrent_decode_is_the_last_row_of_the_causal_form() -> None:
 def test_a_number_after_the_name_sets_features_or_keys() -> None:
     q, k, v = inputs(6, 6, heads=2)
     w = Workload(2, 2, 6, 8, 2, 6, 5)
-    asked = find_algorithm("Performer@32")
+    asked = find_mechanism("Performer@32")
     assert asked.name == "performer@32" and asked.implementations[0] == "performer_fused@32"
     np.testing.assert_array_equal(asked.reference(w, q, k, v), performer_attention(q, k, v, features=32))
-    assert find_algorithm("linformer@4").implementations == ("linformer_pytorch@4",)
+    assert find_mechanism("linformer@4").implementations == ("linformer_pytorch@4",)
     for name, told in (
         ("linear@4", "algorithm linear has no number to choose.*performer@N, linformer@N"),
         ("performer@x", "'x' after the @; allowed: a whole number from 1 to 16384"),
@@ -209,7 +209,7 @@ def test_a_number_after_the_name_sets_features_or_keys() -> None:
         ("performer@99999", "to 16384"),
     ):
         with pytest.raises(InputError, match=told):
-            find_algorithm(name)
+            find_mechanism(name)
 
 
 def test_exact_algorithms_have_no_approximation_error() -> None:

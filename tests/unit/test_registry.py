@@ -8,8 +8,7 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from attnsim.api.choosing import read_algorithm
-from attnsim.api.explaining import played_by
+from attnsim.api.asking import ask, read_algorithm
 from attnsim.cli import main
 from attnsim.models import mechanisms
 from attnsim.models.arrays import Floats
@@ -17,7 +16,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Algorithm, find_algorithm
+from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
 from benchmarks.mechanism_pages import GPUS, GROUPS, stale
@@ -28,7 +27,7 @@ SOURCE = re.compile(r"arXiv \d{4}\.\d{5}|/[\w./-]+|\.(py|cu|h|cpp)\b|(19|20)\d\d
 every = pytest.mark.parametrize("record", MECHANISMS.values(), ids=list(MECHANISMS))
 
 
-def small(record: Algorithm) -> Workload:
+def small(record: Mechanism) -> Workload:
     """The example with few tokens and heads."""
     w = record.example
     heads_kv = min(w.heads_kv, 2)
@@ -53,7 +52,7 @@ def tensors(w: Workload) -> tuple[Floats, Floats, Floats]:
 
 
 @every
-def test_a_record_says_what_when_and_from_where(record: Algorithm) -> None:
+def test_a_record_says_what_when_and_from_where(record: Mechanism) -> None:
     assert MECHANISMS[record.name] is record
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", record.name)
     assert record.group in GROUPS
@@ -72,11 +71,11 @@ def test_a_record_says_what_when_and_from_where(record: Algorithm) -> None:
 def test_every_page_is_of_a_mechanism_and_a_number_does_not_change_it() -> None:
     folder = resources.files(mechanisms) / "pages"
     assert sorted(page.name for page in folder.iterdir()) == sorted(f"{name}.md" for name in MECHANISMS)
-    assert find_algorithm("performer@64").page is MECHANISMS["performer"].page
+    assert find_mechanism("performer@64").page is MECHANISMS["performer"].page
 
 
 @every
-def test_a_record_names_implementations_of_its_families(record: Algorithm) -> None:
+def test_a_record_names_implementations_of_its_families(record: Mechanism) -> None:
     assert record.families
     assert record.implementations or not record.selectable
     for name in record.implementations:
@@ -84,16 +83,12 @@ def test_a_record_names_implementations_of_its_families(record: Algorithm) -> No
 
 
 @every
-def test_some_gpu_runs_the_example(record: Algorithm) -> None:
-    if not record.implementations:
-        with pytest.raises(InputError, match="property of the question"):
-            played_by(record, None, record.example, load_gpu(GPUS[0]))
-        return
+def test_some_gpu_runs_the_example(record: Mechanism) -> None:
     able = []
     for name in GPUS:
         gpu = load_gpu(name)
         try:
-            _, implementation = played_by(record, None, record.example, gpu)
+            implementation = ask(record.example, gpu, record).record
         except InputError:
             continue
         able.append(implementation.build(record.example, gpu, None))
@@ -102,7 +97,7 @@ def test_some_gpu_runs_the_example(record: Algorithm) -> None:
 
 
 @every
-def test_the_reference_is_softmax_attention_unless_the_record_says_otherwise(record: Algorithm) -> None:
+def test_the_reference_is_softmax_attention_unless_the_record_says_otherwise(record: Mechanism) -> None:
     w = small(record)
     q, k, v = tensors(w)
     o = record.reference(w, q, k, v)
@@ -114,7 +109,7 @@ def test_the_reference_is_softmax_attention_unless_the_record_says_otherwise(rec
 
 
 @every
-def test_the_reference_keeps_to_the_mask(record: Algorithm) -> None:
+def test_the_reference_keeps_to_the_mask(record: Mechanism) -> None:
     """Values of keys that no query sees change nothing; an approximation may mix all keys where it has no mask."""
     w = small(record)
     seen = w.mask.seen(np.arange(w.seq_q)[:, None], np.arange(w.seq_kv)[None, :], w.seq_q, w.seq_kv)
@@ -131,7 +126,7 @@ def test_the_reference_keeps_to_the_mask(record: Algorithm) -> None:
 
 
 @pytest.mark.parametrize("record", [item for item in MECHANISMS.values() if item.gradients], ids=lambda item: item.name)
-def test_gradients_are_the_derivative_of_the_reference(record: Algorithm) -> None:
+def test_gradients_are_the_derivative_of_the_reference(record: Mechanism) -> None:
     """Along one random direction, by central differences."""
     assert record.gradients is not None
     w = small(record)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnsim.api import predict
-from attnsim.api.building import REPLAYED_CANDIDATES
+from attnsim.api.retuning import REPLAYED_CANDIDATES
 from attnsim.cli import main
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu

@@ -12,7 +12,8 @@ import jsonschema
 import pytest
 
 import attnsim
-from attnsim.api.tracing import trace
+import attnsim.api
+from attnsim.api.tracing import trace, traces
 from attnsim.cli import main
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
@@ -113,6 +114,35 @@ def test_a_large_grid_is_sampled_and_says_so() -> None:
     assert {piece.sm for piece in kernel.slices} == {0}
 
 
+PATTERNS = [name for name, item in attnsim.api.ALGORITHMS.items() if item.mask]
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_named_pattern_is_traced_as_it_is_predicted(name: str) -> None:
+    """Of dense attention a causal call of 4,096 tokens takes several times as long."""
+    question = attnsim.Workload(1, 12, 4096, 64)
+    found, answer = trace(question, "a100-sxm4-80gb", name), attnsim.predict(question, "a100-sxm4-80gb", name)
+    assert found.schedule.notes == answer.notes and found.replay.time_s == answer.time_s
+
+
+@pytest.mark.parametrize("name", ["sliding-window", "sparse", *PATTERNS])
+def test_a_windowed_question_has_one_answer(name: str) -> None:
+    """compare, predict, explain and trace, of one algorithm and of several, play the same mask."""
+    question = attnsim.Workload(1, 12, 4096, 64, mask=attnsim.Mask.sliding_window(512))
+    gpu = "a100-sxm4-80gb"
+    answer, (compared,) = attnsim.predict(question, gpu, name), attnsim.compare(question, gpu, [name])
+    explained = attnsim.explain(question, gpu, name).prediction
+    several = traces(question, gpu, [name], cache="warm", launch="stream", sms=2)
+    assert answer.workload == compared.workload == explained.workload
+    times = [answer.time_s, compared.time_s, explained.time_s]
+    assert {*times, trace(question, gpu, name).replay.time_s, several[0].replay.time_s} == {answer.time_s}
+    assert answer.workload.mask == (
+        attnsim.Mask.sliding_window(512)
+        if name in ("sliding-window", "sparse")
+        else attnsim.Mask.parse(attnsim.api.ALGORITHMS[name].mask) & attnsim.Mask.causal()
+    )
+
+
 def test_flash_3_hides_softmax_that_flash_1_does_not() -> None:
     hidden = {}
     for name in ("flash-1", "flash-3"):
@@ -173,5 +203,5 @@ def test_bad_input_is_one_line(
 
 
 def test_what_does_not_fit_the_card_is_refused() -> None:
-    with pytest.raises(InputError, match="more memory"):
+    with pytest.raises(InputError, match=r"does not fit: needs 70\.6 TB, the card has 80 GB; take a smaller"):
         trace(attnsim.Workload(batch=64, heads_q=64, seq_q=65536, head_dim=128), GPU, "naive")

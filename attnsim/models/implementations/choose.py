@@ -25,7 +25,7 @@ from attnsim.models.implementations.frameworks import efficient, linformer, perf
 from attnsim.models.implementations.implementation import Builder, Implementation, Shape
 from attnsim.models.implementations.latent import records as latent
 from attnsim.models.implementations.own import backward, decode, flash, hopper, linear, naive, sparse
-from attnsim.models.mechanisms import find_algorithm, sizing
+from attnsim.models.mechanisms import find_mechanism, sizing
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Schedule
@@ -189,7 +189,7 @@ def default_implementation(algorithm: str, gpu: Gpu, w: Workload) -> Implementat
     InputError
         When none runs there.
     """
-    names = find_algorithm(algorithm).implementations
+    names = find_mechanism(algorithm).implementations
     records = [find_implementation(name) for name in (latent.preferred(names, w) if algorithm == "mla" else names)]
     usable = [record for record in records if runs_on(record, gpu)]
     able = [record for record in usable if w.dtype in record.dtypes]

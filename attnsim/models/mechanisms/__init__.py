@@ -8,22 +8,23 @@ from attnsim.models.errors import InputError
 from attnsim.models.mechanisms.dense import DENSE
 from attnsim.models.mechanisms.latent import MLA
 from attnsim.models.mechanisms.linear import LINEAR
-from attnsim.models.mechanisms.mechanism import Algorithm
+from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.mechanisms.sharing import SHARING
 from attnsim.models.mechanisms.sparse import SPARSE
 from attnsim.models.mechanisms.variants import VARIANTS
+from attnsim.models.question.workload import Workload
 
-MECHANISMS: dict[str, Algorithm] = {item.name: item for item in (*DENSE, *VARIANTS, *SPARSE, *LINEAR, *SHARING, *MLA)}
+MECHANISMS: dict[str, Mechanism] = {item.name: item for item in (*DENSE, *VARIANTS, *SPARSE, *LINEAR, *SHARING, *MLA)}
 """All of them, by name."""
 
-ALGORITHMS: dict[str, Algorithm] = {name: item for name, item in MECHANISMS.items() if item.selectable}
+ALGORITHMS: dict[str, Mechanism] = {name: item for name, item in MECHANISMS.items() if item.selectable}
 """Those that a question can ask for."""
 
 LARGEST_NUMBER = 1 << 14
 """Most random features or projected keys that can be asked for."""
 
 
-def find_algorithm(name: str) -> Algorithm:
+def find_mechanism(name: str) -> Mechanism:
     """The record that a question can ask for; of ``NAME@N`` that with N random features or projected keys.
 
     Raises
@@ -43,6 +44,24 @@ def find_algorithm(name: str) -> Algorithm:
     return record.sized(sizing(number, name))
 
 
+def playing(w: Workload) -> Mechanism:
+    """The mechanism that plays all of a question: its latent, else its mask; nobody has backward kernels of latents."""
+    if w.latent is not None and "bwd" not in w.directions:
+        return MECHANISMS["mla"]
+    if not w.mask.is_band:
+        return MECHANISMS["sparse"]
+    return MECHANISMS["sliding-window" if w.mask.is_windowed else "flash"]
+
+
+def only_for(w: Workload) -> tuple[str, ...]:
+    """The algorithms that play a question's window or patterns, where others would see more keys."""
+    if w.without_window() == w:
+        return ()
+    return tuple(
+        name for name, item in ALGORITHMS.items() if not item.refuses(w) and item.beside_others(w).mask == w.mask
+    )
+
+
 def sizing(number: str, name: str) -> int:
     """The N of ``NAME@N``.
 
@@ -55,4 +74,4 @@ def sizing(number: str, name: str) -> int:
     return int(number)
 
 
-__all__ = ["ALGORITHMS", "LARGEST_NUMBER", "MECHANISMS", "Algorithm", "find_algorithm", "sizing"]
+__all__ = ["ALGORITHMS", "LARGEST_NUMBER", "MECHANISMS", "Mechanism", "find_mechanism", "only_for", "playing", "sizing"]

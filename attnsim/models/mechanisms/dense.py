@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attnsim.models.arrays import Floats
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mechanisms.mechanism import Algorithm
+from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, attention_backward
 from attnsim.models.references.tiled import flash1_reference, flash_reference, split_kv_reference
@@ -14,6 +14,24 @@ FLASH = ("flash_attn_v3", "flash_attn_v4", "flash_attn_v2", "flash_attn_v1", "xf
 _PREFILL = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.causal())
 _WINDOW = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.sliding_window(512, causal=True))
 _DECODE = Workload(batch=4, heads_q=32, heads_kv=8, seq_q=1, seq_kv=8192, head_dim=128, passes="decode")
+
+
+FEW_QUERIES = 64
+"""Most queries of a head that count as decoding: one row tile of the split-KV kernels."""
+
+
+def _no_window(w: Workload) -> str:
+    if not w.mask.is_band:
+        return f"plays a window alone, the mask is {w.mask}; take --algorithm sparse"
+    return "" if w.mask.is_windowed else "needs a window: --window 1024, or mask=Mask.sliding_window(1024)"
+
+
+def _no_decode(w: Workload) -> str:
+    if w.passes not in ("fwd", "decode"):
+        return f"is for decoding, pass is {w.passes}; allowed: decode, fwd"
+    if w.seq_q <= FEW_QUERIES:
+        return ""
+    return f"is for few queries, seq_q is {w.seq_q}; allowed: 1 to {FEW_QUERIES} (--pass decode has one)"
 
 
 def softmax_reference(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
@@ -38,7 +56,7 @@ def _keys_split(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
     return split_kv_reference(q, k, v, w.mask, splits=4)[0]
 
 
-_NAIVE = Algorithm(
+_NAIVE = Mechanism(
     name="naive",
     group="dense",
     families=("naive",),
@@ -48,7 +66,7 @@ _NAIVE = Algorithm(
     gradients=softmax_gradients,
 )
 
-_FUSED = Algorithm(
+_FUSED = Mechanism(
     name="flash",
     group="dense",
     families=ANY_FLASH,
@@ -58,7 +76,7 @@ _FUSED = Algorithm(
     gradients=softmax_gradients,
 )
 
-_FLASH_1 = Algorithm(
+_FLASH_1 = Mechanism(
     name="flash-1",
     group="dense",
     families=("flash-1",),
@@ -68,7 +86,7 @@ _FLASH_1 = Algorithm(
     gradients=softmax_gradients,
 )
 
-_FLASH_2 = Algorithm(
+_FLASH_2 = Mechanism(
     name="flash-2",
     group="dense",
     families=("flash-2",),
@@ -78,7 +96,7 @@ _FLASH_2 = Algorithm(
     gradients=softmax_gradients,
 )
 
-_FLASH_3 = Algorithm(
+_FLASH_3 = Mechanism(
     name="flash-3",
     group="dense",
     families=("flash-3",),
@@ -88,24 +106,27 @@ _FLASH_3 = Algorithm(
     gradients=softmax_gradients,
 )
 
-_SLIDING = Algorithm(
+_SLIDING = Mechanism(
     name="sliding-window",
     group="dense",
     families=ANY_FLASH,
     implementations=FLASH,
     example=_WINDOW,
     reference=softmax_reference,
+    leaves_out=True,
+    refuses=_no_window,
     gradients=softmax_gradients,
 )
 
-_SPLIT_KV = Algorithm(
+_SPLIT_KV = Mechanism(
     name="split-kv",
     group="dense",
     families=ANY_FLASH,
     implementations=FLASH,
     example=_DECODE,
     reference=_keys_split,
+    refuses=_no_decode,
 )
 
-DENSE: tuple[Algorithm, ...] = (_NAIVE, _FUSED, _FLASH_1, _FLASH_2, _FLASH_3, _SLIDING, _SPLIT_KV)
+DENSE: tuple[Mechanism, ...] = (_NAIVE, _FUSED, _FLASH_1, _FLASH_2, _FLASH_3, _SLIDING, _SPLIT_KV)
 """Unfused; fused, by generation; windows; decoding."""

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.dense import softmax_reference
-from attnsim.models.mechanisms.mechanism import Algorithm
+from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.question.workload import Latent, Workload
 
-MLA: tuple[Algorithm, ...] = (
-    Algorithm(
+
+def _no_latent(w: Workload) -> str:
+    return "needs a latent: --latent 512x64, or latent=Latent(512, 64)" if w.latent is None else ""
+
+
+MLA: tuple[Mechanism, ...] = (
+    Mechanism(
         name="mla",
         group="sharing",
         families=("mla",),
@@ -32,5 +37,7 @@ MLA: tuple[Algorithm, ...] = (
             latent=Latent(512, 64),
         ),
         reference=softmax_reference,
+        reads_latent=True,
+        refuses=_no_latent,
     ),
 )

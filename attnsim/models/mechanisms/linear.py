@@ -6,7 +6,7 @@ from functools import partial
 
 from attnsim.models.arrays import Floats
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mechanisms.mechanism import Algorithm
+from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.efficient import efficient_attention
 from attnsim.models.references.linear import (
@@ -57,7 +57,7 @@ def _projected(keys: int, w: Workload, q: Floats, k: Floats, v: Floats) -> Float
     return linformer_attention(q, k, v, e, f)
 
 
-_LINEAR = Algorithm(
+_LINEAR = Mechanism(
     name="linear",
     group="linear",
     families=("linear",),
@@ -67,7 +67,7 @@ _LINEAR = Algorithm(
     exact=False,
 )
 
-_CHUNKED = Algorithm(
+_CHUNKED = Mechanism(
     name="linear-chunked",
     group="linear",
     families=("linear",),
@@ -78,7 +78,7 @@ _CHUNKED = Algorithm(
     selectable=False,
 )
 
-_RECURRENT = Algorithm(
+_RECURRENT = Mechanism(
     name="linear-recurrent",
     group="linear",
     families=("linear",),
@@ -89,7 +89,7 @@ _RECURRENT = Algorithm(
     selectable=False,
 )
 
-_EFFICIENT = Algorithm(
+_EFFICIENT = Mechanism(
     name="efficient",
     group="linear",
     families=("efficient",),
@@ -100,9 +100,9 @@ _EFFICIENT = Algorithm(
 )
 
 
-def _performer(features: int = 0) -> Algorithm:
+def _performer(features: int = 0) -> Mechanism:
     ending = f"@{features}" if features else ""
-    return Algorithm(
+    return Mechanism(
         name=f"performer{ending}",
         group="linear",
         families=("performer",),
@@ -114,9 +114,9 @@ def _performer(features: int = 0) -> Algorithm:
     )
 
 
-def _linformer(keys: int = 0) -> Algorithm:
+def _linformer(keys: int = 0) -> Mechanism:
     ending = f"@{keys}" if keys else ""
-    return Algorithm(
+    return Mechanism(
         name=f"linformer{ending}",
         group="linear",
         families=("linformer",),
@@ -128,5 +128,5 @@ def _linformer(keys: int = 0) -> Algorithm:
     )
 
 
-LINEAR: tuple[Algorithm, ...] = (_LINEAR, _CHUNKED, _RECURRENT, _EFFICIENT, _performer(), _linformer())
+LINEAR: tuple[Mechanism, ...] = (_LINEAR, _CHUNKED, _RECURRENT, _EFFICIENT, _performer(), _linformer())
 """Kernel feature maps in three forms, the split softmax, random features, projected keys."""

@@ -1,12 +1,14 @@
-"""The record of an algorithm: what it computes and who runs it; its words are a page of `pages/`."""
+"""The record of a mechanism: what it computes, of which questions, and who runs it; its words are in `pages/`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from attnsim.models.arrays import Floats
+from attnsim.models.errors import InputError
+from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.page import Page, read_page
 from attnsim.models.question.workload import Workload
 
@@ -16,11 +18,14 @@ Reference = Callable[[Workload, Floats, Floats, Floats], Floats]
 Gradients = Callable[[Workload, Floats, Floats, Floats, Floats], tuple[Floats, Floats, Floats]]
 """(workload, q, k, v, dO) to dQ, dK, dV in float64, in the shapes of q, k and v."""
 
+Refuses = Callable[[Workload], str]
+"""(workload) to why it is no question for the mechanism, with what is allowed; "" where it is one."""
+
 Group = Literal["sharing", "dense", "sparse", "linear"]
 
 
 @dataclass(frozen=True, slots=True)
-class Algorithm:
+class Mechanism:
     """One attention mechanism.
 
     Parameters
@@ -41,6 +46,12 @@ class Algorithm:
         The executable definition (:mod:`attnsim.models.references`).
     mask : str
         Pattern, in the text form of :class:`attnsim.models.mask.mask.Mask`, taken where the question names none.
+    leaves_out : bool
+        Whether it is about leaving pairs out. Beside others it alone keeps the question's window and patterns.
+    reads_latent : bool
+        Whether it attends a cached latent; the others attend keys and values of every head, cached so.
+    refuses : callable
+        (workload) to why the mechanism cannot be asked it, what is allowed included; "" where it can.
     exact : bool
         Whether it computes softmax attention over the pairs that its mask shows; if not, its error is reported too.
     selectable : bool
@@ -58,12 +69,39 @@ class Algorithm:
     example: Workload
     reference: Reference
     mask: str = ""
+    leaves_out: bool = False
+    reads_latent: bool = False
+    refuses: Refuses = lambda w: ""
     exact: bool = True
     selectable: bool = True
     gradients: Gradients | None = None
-    sized: Callable[[int], Algorithm] | None = None
+    sized: Callable[[int], Mechanism] | None = None
 
     @property
     def page(self) -> Page:
         """What is written about it; ``NAME@N`` has the page of ``NAME``."""
         return read_page(self.name.partition("@")[0])
+
+    def question(self, w: Workload) -> Workload:
+        """What the mechanism makes of a question.
+
+        A mechanism with a pattern of its own plays that, causal where the question is, in place of a full mask, a
+        causal one or a window; patterns in the question's mask come first. A latent is left out where it reads none.
+        """
+        if self.mask and w.mask.is_band:
+            w = replace(w, mask=Mask.parse(self.mask) & w.without_window().mask)
+        return w if self.reads_latent or w.latent is None else replace(w, latent=None)
+
+    def beside_others(self, w: Workload) -> Workload:
+        """What the mechanism makes of a question that is asked of several, so that windows and patterns show a gain."""
+        return self.question(w if self.leaves_out else w.without_window())
+
+    def check(self, w: Workload) -> None:
+        """Refuse what is no question for the mechanism.
+
+        Raises
+        ------
+        InputError
+        """
+        if reason := self.refuses(w):
+            raise InputError(f"algorithm {self.name} {reason}")

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.dense import ANY_FLASH, FLASH, softmax_gradients, softmax_reference
-from attnsim.models.mechanisms.mechanism import Algorithm
+from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.question.workload import Workload
 
 _FAMILIES = ("naive", *ANY_FLASH)
 
 
-def _property(name: str, example: Workload, families: tuple[str, ...] = _FAMILIES) -> Algorithm:
+def _property(name: str, example: Workload, families: tuple[str, ...] = _FAMILIES) -> Mechanism:
     """A record of the group: softmax attention by any dense schedule, chosen with the question and not by name."""
-    return Algorithm(
+    return Mechanism(
         name=name,
         group="sharing",
         families=families,
@@ -37,7 +37,7 @@ _DECODE = Workload(
     batch=8, heads_q=32, heads_kv=8, seq_q=1, seq_kv=8192, head_dim=128, passes="decode", mask=Mask.causal()
 )
 
-SHARING: tuple[Algorithm, ...] = (
+SHARING: tuple[Mechanism, ...] = (
     _property("mha", _prefill(32)),
     _property("mqa", _prefill(1)),
     _property("gqa", _prefill(8)),

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.dense import softmax_reference
-from attnsim.models.mechanisms.mechanism import Algorithm
+from attnsim.models.mechanisms.mechanism import Mechanism, Refuses
 from attnsim.models.question.workload import Workload
 
 _BUTTERFLY = tuple((row, key) for row in range(64) for key in {0, row, row ^ 1, row ^ 32})
 
 
-def _over(name: str, mask: Mask, own: bool = True) -> Algorithm:
+def _no_list(w: Workload) -> str:
+    return "needs a list: --mask 'blocks 64 0:0 1:0 1:1', or mask=Mask.blocks(...)" if w.mask.is_band else ""
+
+
+def _over(name: str, mask: Mask, own: bool = True, refuses: Refuses = lambda w: "") -> Mechanism:
     """A record of the group: softmax over the pairs of a mask, which is its `own` or the question's.
 
     The example has a head shape of BERT-base, of which Longformer and BigBird are the sparse forms, at 4,096 tokens.
     """
-    return Algorithm(
+    return Mechanism(
         name=name,
         group="sparse",
         families=("sparse",),
@@ -23,16 +27,18 @@ def _over(name: str, mask: Mask, own: bool = True) -> Algorithm:
         example=Workload(batch=1, heads_q=12, seq_q=4096, head_dim=64, mask=mask),
         reference=softmax_reference,
         mask=str(mask) if own else "",
+        leaves_out=True,
+        refuses=refuses,
     )
 
 
-SPARSE: tuple[Algorithm, ...] = (
+SPARSE: tuple[Mechanism, ...] = (
     _over("sparse", Mask.parse("window 256, global 16"), own=False),
     _over("dilated", Mask.parse("dilated 256 step 2")),
     _over("global", Mask.parse("global 64")),
     _over("random", Mask.parse("random 8x64 seed 0")),
     _over("strided", Mask.sparse_transformer()),
-    _over("block-list", Mask.blocks(64, _BUTTERFLY), own=False),
+    _over("block-list", Mask.blocks(64, _BUTTERFLY), own=False, refuses=_no_list),
     _over("longformer", Mask.longformer()),
     _over("bigbird", Mask.bigbird()),
 )

@@ -7,10 +7,19 @@ from __future__ import annotations
 
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.dense import ANY_FLASH, FLASH, softmax_gradients, softmax_reference
-from attnsim.models.mechanisms.mechanism import Algorithm
+from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.question.workload import Workload
 
-_PASSES = Algorithm(
+
+def _no_backward(w: Workload) -> str:
+    return "" if "bwd" in w.directions else f"is about pass bwd, the question's is {w.passes}; allowed: bwd, fwd+bwd"
+
+
+def _no_fp8(w: Workload) -> str:
+    return "" if w.dtype == "fp8" else f"is about dtype fp8, the question's is {w.dtype}; ask with fp8"
+
+
+_PASSES = Mechanism(
     name="unfused-passes",
     group="dense",
     families=("naive",),
@@ -22,27 +31,29 @@ _PASSES = Algorithm(
 )
 
 
-_BACKWARD = Algorithm(
+_BACKWARD = Mechanism(
     name="backward",
     group="dense",
     families=ANY_FLASH,
     implementations=(*FLASH, "flash_two_pass"),
     example=Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.causal(), passes="bwd"),
     reference=softmax_reference,
+    refuses=_no_backward,
     gradients=softmax_gradients,
     selectable=False,
 )
 
 
-_FP8 = Algorithm(
+_FP8 = Mechanism(
     name="fp8",
     group="dense",
     families=("flash-3",),
     implementations=("flash_attn_v3",),
     example=Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, dtype="fp8"),
     reference=softmax_reference,
+    refuses=_no_fp8,
     selectable=False,
 )
 
-VARIANTS: tuple[Algorithm, ...] = (_PASSES, _BACKWARD, _FP8)
+VARIANTS: tuple[Mechanism, ...] = (_PASSES, _BACKWARD, _FP8)
 """Passes over the N x N matrix, gradients, eight bits."""

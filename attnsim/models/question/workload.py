@@ -167,6 +167,12 @@ class Workload:
         mask = self.mask.within(self.seq_q, self.seq_kv)
         return self if mask == self.mask else replace(self, mask=mask)
 
+    def without_window(self) -> Workload:
+        """Return the same attention without window and patterns; a window closed on both sides becomes full."""
+        if self.mask.is_band and not self.mask.is_windowed:
+            return self
+        return replace(self, mask=Mask(right=0 if self.mask.right == 0 else None))
+
     def with_passes(self, passes: str) -> Workload:
         """Return the same attention in another direction."""
         return replace(self, passes=passes)

@@ -1,0 +1,239 @@
+"""From the words of a question to its records: which mechanism, whose implementation, under which conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import (
+    IMPLEMENTATIONS,
+    check_runs,
+    default_implementation,
+    find_implementation,
+    runs_on,
+)
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism
+from attnsim.models.question.workload import Workload
+from attnsim.simulator.prepare import Cache
+from attnsim.simulator.replay import LaunchMode, Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How a prediction is made, apart from what and where.
+
+    Parameters
+    ----------
+    tiles : {"shipped", "retuned", "given"}
+    tile : (int, int) or None
+        Query rows x keys, for "given".
+    mode, cache, launch : str
+        As for `attnsim.simulator.replay.replay`.
+    """
+
+    tiles: str = "shipped"
+    tile: tuple[int, int] | None = None
+    mode: Mode = "fast"
+    cache: Cache = "warm"
+    launch: LaunchMode = "stream"
+
+
+def read_conditions(
+    tiles: str = "shipped",
+    tile: str | tuple[int, int] | None = None,
+    mode: str = "fast",
+    cache: str = "warm",
+    launch: str = "stream",
+) -> Conditions:
+    """Check and collect the conditions.
+
+    Raises
+    ------
+    InputError
+        Naming what was given and what is allowed.
+    """
+    for name, value, allowed in (
+        ("tiles", tiles, ("shipped", "retuned")),
+        ("mode", mode, ("fast", "exact")),
+        ("cache", cache, ("cold", "warm")),
+        ("launch", launch, ("stream", "graph", "kernel")),
+    ):
+        if value not in allowed:
+            raise InputError(f"{name} is {shown(value)}; allowed: {', '.join(allowed)}")
+    shape = _shape(tile)
+    if shape is not None and tiles == "retuned":
+        raise InputError(f"tile {shape[0]}x{shape[1]} is given and tiles are to be retuned; leave one of them out")
+    return Conditions(
+        "given" if shape else tiles,
+        shape,
+        cast(Mode, mode),
+        cast(Cache, cache),
+        cast(LaunchMode, launch),
+    )
+
+
+def _shape(tile: str | tuple[int, int] | None) -> tuple[int, int] | None:
+    if tile is None:
+        return None
+    parts = tile.lower().replace("×", "x").split("x") if isinstance(tile, str) else list(tile)
+    try:
+        rows, keys = (int(part) for part in parts)
+    except (TypeError, ValueError):
+        raise InputError(f"tile is {shown(tile)}; write query rows x keys, such as 128x64") from None
+    if not (16 <= rows <= 512 and rows % 16 == 0 and 8 <= keys <= 512 and keys % 8 == 0):
+        raise InputError(f"tile is {rows}x{keys}; allowed: rows 16 to 512 in steps of 16, keys 8 to 512 in steps of 8")
+    return rows, keys
+
+
+def read_gpu(gpu: Gpu | str) -> Gpu:
+    """The GPU itself, or the one with this id or in this file.
+
+    Raises
+    ------
+    InputError
+    """
+    if isinstance(gpu, Gpu):
+        return gpu
+    if not isinstance(gpu, str):
+        raise InputError(f"gpu is {shown(gpu)}; give an id such as 'h100-sxm5-80gb', a path or a Gpu")
+    return load_gpu(gpu)
+
+
+def read_mechanism(name: str) -> Mechanism:
+    """The record behind a mechanism's name.
+
+    Raises
+    ------
+    InputError
+        Naming the nearest.
+    """
+    return _read(name, MECHANISMS)
+
+
+def read_algorithm(name: str) -> Mechanism:
+    """The record behind the name of a mechanism that a question can ask for.
+
+    Raises
+    ------
+    InputError
+        Naming the nearest.
+    """
+    if isinstance(name, str) and name.strip().lower() in MECHANISMS.keys() - ALGORITHMS.keys():
+        raise InputError(
+            f"algorithm {shown(name)} is a property of the question, not a schedule; ask for a schedule such as flash "
+            "with the flags that make it so (attnsim algorithms lists both)"
+        )
+    return _read(name, ALGORITHMS)
+
+
+def _read(name: str, known: Mapping[str, Mechanism]) -> Mechanism:
+    key = name.strip().lower() if isinstance(name, str) else str(name)
+    if key.partition("@")[0] not in known:
+        raise InputError(f"algorithm {shown(name)} is not known; {nearest(key, known)}; all: {', '.join(known)}")
+    return known[key] if key in known else find_mechanism(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Everything that decides an answer.
+
+    Parameters
+    ----------
+    w : Workload
+        What the mechanism makes of the workload that was asked about.
+    gpu : Gpu
+    mechanism : Mechanism
+    record : Implementation
+        Whose kernels are imitated.
+    conditions : Conditions
+    assumed : tuple of str
+        What was left open, and how it was filled in.
+    """
+
+    w: Workload
+    gpu: Gpu
+    mechanism: Mechanism
+    record: Implementation
+    conditions: Conditions
+    assumed: tuple[str, ...] = ()
+
+
+def ask(
+    workload: Workload,
+    gpu: Gpu | str,
+    mechanism: Mechanism | str,
+    implementation: str | None = None,
+    conditions: Conditions = Conditions(),
+    assumed: Iterable[str] = (),
+    *,
+    beside_others: bool = False,
+) -> Question:
+    """The question that is played: what the mechanism makes of a workload, by the implementation named or the best.
+
+    A mechanism that is a property of the question is shown by the implementation's own. With `beside_others` the
+    workload is asked of several mechanisms, see `Mechanism.beside_others`.
+
+    Raises
+    ------
+    InputError
+        When the mechanism does not answer the workload, or the implementation does not run it there.
+    """
+    if not isinstance(workload, Workload):
+        raise InputError(f"workload is {shown(workload)}; give an attnsim.Workload")
+    asked = read_algorithm(mechanism) if isinstance(mechanism, str) else mechanism
+    gpu, said = read_gpu(gpu), tuple(assumed)
+    w = asked.beside_others(workload) if beside_others else asked.question(workload)
+    if asked.mask and w.mask != workload.mask:
+        said += (f"mask {w.mask}: the default of {asked.name}",)
+    if w.latent != workload.latent:
+        said += ("keys and values of every head cached, not the latent",)
+    record = choose_implementation(asked, implementation, w, gpu)
+    return Question(w, gpu, asked if asked.selectable else running(record)[0], record, conditions, said)
+
+
+def running(record: Implementation) -> list[Mechanism]:
+    """The mechanisms to ask for that an implementation runs."""
+    return [item for item in ALGORITHMS.values() if record.family in item.families]
+
+
+def choose_implementation(mechanism: Mechanism, implementation: str | None, w: Workload, gpu: Gpu) -> Implementation:
+    """The implementation to imitate: the one named, or the best available for the GPU.
+
+    Raises
+    ------
+    InputError
+        When it does not run this mechanism, this workload, or on this GPU.
+    """
+    mechanism.check(w)
+    if implementation is None:
+        record = _default(mechanism, gpu, w)
+    else:
+        record = find_implementation(implementation)
+        if record.family not in mechanism.families:
+            others = ", ".join(item.name for item in running(record))
+            raise InputError(f"{record.name} does not run algorithm {mechanism.name}; it runs {others}")
+    check_runs(record, w, gpu)
+    if record.family == "flash-1" and w.mask.is_windowed:
+        raise InputError(f"{record.name} has no sliding window; nearest that has: flash_attn_v2")
+    return record
+
+
+def _default(mechanism: Mechanism, gpu: Gpu, w: Workload) -> Implementation:
+    if not mechanism.selectable:
+        able = [name for name in mechanism.implementations if runs_on(IMPLEMENTATIONS[name], gpu)]
+        return IMPLEMENTATIONS[(able or mechanism.implementations)[0]]
+    record = default_implementation(mechanism.name, gpu, w)
+    only_forward = mechanism.name == "split-kv" or w.passes == "decode" or "bwd" in w.directions
+    if only_forward and record.name == "flash_attn_v4":
+        record = find_implementation("flash_attn_v2")  # the only open kernels with split-KV or a backward played there
+    missing_wgmma = record.name == "flash_attn_v3" and not gpu.features.wgmma
+    missing_tcgen05 = record.name == "flash_attn_v4" and not gpu.features.tcgen05
+    if "flash_attn_v2" in mechanism.implementations and (missing_wgmma or missing_tcgen05):
+        second = find_implementation("flash_attn_v2")
+        return second if runs_on(second, gpu) else record
+    return record

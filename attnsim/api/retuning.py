@@ -1,0 +1,125 @@
+"""The best tile for a changed GPU: all that fit sorted by a simple estimate, the most promising replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from attnsim.api.asking import Conditions
+from attnsim.api.building import check_paths, with_shipped_backward
+from attnsim.models.calibrations.numbers import Numbers
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.fits import KEYS, ROWS, accumulators_that_fit
+from attnsim.models.implementations.implementation import Implementation, Shape, Staged
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.occupancy import occupancy
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.widths import padded
+from attnsim.simulator.machine import PS, machine
+from attnsim.simulator.replay import Replay, replay
+
+REPLAYED_CANDIDATES = 12
+"""Tiles that a retuning replays, after a simple estimate has sorted all that fit."""
+
+
+def replayed(schedule: Schedule, gpu: Gpu, numbers: Numbers, conditions: Conditions) -> Replay:
+    """The replay of a schedule under the conditions."""
+    return replay(schedule, gpu, numbers, mode=conditions.mode, cache=conditions.cache, launch=conditions.launch)
+
+
+def retuned(
+    record: Implementation, w: Workload, gpu: Gpu, numbers: Numbers, conditions: Conditions
+) -> tuple[Schedule, Replay]:
+    """The fastest of the shipped tile and the most promising others that fit, by the fast replay.
+
+    All tiles that fit are sorted by :func:`_estimate`; `REPLAYED_CANDIDATES` of them are replayed.
+    """
+    forward = w.with_passes("fwd") if w.passes == "fwd+bwd" else w
+    choices = [one.schedule for one in fitting(record, forward, gpu, numbers)[:REPLAYED_CANDIDATES]]
+    try:
+        own = record.build(forward, gpu, None)
+        for kernel in own.kernels:
+            occupancy(kernel, gpu)
+        choices.append(own)
+    except InputError:
+        if not choices:
+            raise
+    check_paths(record, choices[0], gpu)
+    fast = replace(conditions, mode="fast")
+    played = [(schedule, replayed(schedule, gpu, numbers, fast)) for schedule in choices]
+    best, result = min(played, key=lambda pair: pair[1].time_s)
+    if forward is not w:
+        best = with_shipped_backward(record, best, w, gpu)
+    elif conditions.mode == "fast":
+        return best, result
+    return best, replayed(best, gpu, numbers, conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A tile that fits: its query rows x keys, a rough time in seconds, and its schedule."""
+
+    shape: Shape
+    estimate_s: float
+    schedule: Schedule
+
+
+def fitting(
+    record: Implementation, w: Workload, gpu: Gpu, numbers: Numbers, stages: Sequence[int] = ()
+) -> list[Candidate]:
+    """All tiles of a forward implementation that fit the GPU, the most promising by :func:`_estimate` first.
+
+    With `stages`, every tile with each number of buffers of K and V; else with the implementation's own.
+    """
+    found = []
+    for shape in _shapes(stages):
+        try:
+            schedule = record.build(w, gpu, shape)
+            if _in_registers(schedule, w, gpu, shape):
+                found.append(Candidate(shape, _estimate(schedule, gpu, numbers), schedule))
+        except InputError:
+            continue  # does not fit: that is what is being found out
+    return sorted(found, key=lambda one: one.estimate_s)
+
+
+def _shapes(stages: Sequence[int]) -> Iterator[Shape]:
+    for rows, keys in product(ROWS, KEYS):
+        if not stages:
+            yield rows, keys
+        for count in stages:
+            yield Staged(rows, keys, count)
+
+
+def _main(schedule: Schedule) -> Kernel:
+    return max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
+
+
+def _in_registers(schedule: Schedule, w: Workload, gpu: Gpu, shape: Shape) -> bool:
+    """Whether the fp32 accumulators of O and S fit the registers; not the same sum as the retuned tiles' `fits`."""
+    main = _main(schedule)
+    threads = main.warpgroups * 128 if main.path == "wgmma" else main.threads  # loading warps hold none
+    accumulators = shape[0] * (padded(w.head_dim_v) + shape[1]) // threads
+    return main.path == "tcgen05" or accumulators <= accumulators_that_fit(threads, gpu)
+
+
+def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
+    """Seconds of the main kernel, roughly: busiest unit, step latencies shared by residents, whole waves."""
+    kernel = _main(schedule)
+    costs = machine(kernel, gpu, numbers)
+    slots = gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm
+    tensor = kernel.total("flops") * costs.flop + kernel.total("smem_bytes") * costs.smem_byte * costs.smem_exposed
+    fp32 = kernel.total("scores") * costs.softmax_instructions + kernel.total("fp32")
+    vector = kernel.total("exps") * costs.exp + fp32 * costs.fp32
+    steps = sum(
+        int(n) * sum(op.kind == "delay" and op.tensor == "step" for op in segment.ops)
+        for n, segment in zip(kernel.executions, kernel.segments, strict=True)
+    )
+    compute = (max(tensor, vector) + costs.interference * min(tensor, vector)) / gpu.sm.count
+    waves = kernel.blocks / slots
+    ragged = -(-kernel.blocks // slots) / waves if not kernel.persistent and waves < 8 else 1.0
+    # A warpgroup's latency hides under what the others do meanwhile.
+    groups = slots / gpu.sm.count * kernel.warpgroups
+    hidden = max(compute, compute / groups + steps * costs.step / slots)
+    return max((hidden + kernel.blocks * costs.block / slots) * ragged, kernel.total("bytes") * costs.l2_byte) / PS
