@@ -42,9 +42,9 @@ BLOCK = -1
 class Memory:
     """The levels that SMs share: when L2 and HBM will be free, and the bytes asked of them per tensor.
 
-    When one SM stands for many, a transfer holds the level for all of them. At the first instant all ask at once and
-    the one played is the last to be served; from then on they come one after the other, so its own transfers pass at
-    full speed as long as the level keeps up.
+    When one SM represents N, each transfer occupies L2 and HBM for all N. At t = 0 all N requests arrive together and
+    the simulated SM is served last; afterwards requests interleave and it sees the full bandwidth, as long as the level
+    keeps up.
     """
 
     __slots__ = ("hbm_free", "l2_free", "loaded", "stored")

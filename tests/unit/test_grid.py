@@ -14,7 +14,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.simulator import engine, grid
+from attnsim.simulator import engine, grid, one_sm, rounds
 from attnsim.simulator.replay import Replay, replay
 
 A100 = load_gpu("a100-sxm4-80gb")
@@ -62,7 +62,8 @@ def played(schedule: Schedule, monkeypatch: pytest.MonkeyPatch, **changed: objec
 
     play = engine.play
     with monkeypatch.context() as patch:
-        patch.setattr(grid, "play", counted)
+        for module in (grid, one_sm, rounds):
+            patch.setattr(module, "play", counted)
         for name, value in changed.items():
             patch.setattr(grid, name, value)
         return replay(schedule, A100, Numbers()), plays
@@ -148,5 +149,5 @@ def test_what_fills_a_pipeline_is_never_shortened(name: str, monkeypatch: pytest
     mask = Mask.sliding_window(512) if name == "attnsim_sparse" else Mask.causal()
     schedule = find_implementation(name).build(Workload(4, 16, 8192, 64, mask=mask), gpu, None)
     usual = replay(schedule, gpu, Numbers())
-    monkeypatch.setattr(grid, "PLAYED_TURNS", 1)
+    monkeypatch.setattr(one_sm, "PLAYED_TURNS", 1)
     assert replay(schedule, gpu, Numbers()).time_s == pytest.approx(usual.time_s, rel=0.1)

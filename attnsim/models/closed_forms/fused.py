@@ -191,7 +191,7 @@ def row_dots(w: Workload, accumulator: bool) -> Part:
 
 
 def convert_dq(w: Workload) -> Part:
-    """DQ from the fp32 accumulator."""
+    """dQ from the fp32 accumulator."""
     dq = w.batch * w.heads_q * w.seq_q * w.head_dim * w.element_bytes
     return Part("convert_dQ", (load("dQ accum", _accumulator(w)), store("dQ", dq)))
 

@@ -51,7 +51,7 @@ def _nearest_public(name: str) -> Builder:
 
 
 def _cudnn(name: str) -> Builder:
-    """CuDNN's fused attention: FA3's schedule on Hopper; before it, what its timings show.
+    """cuDNN's fused attention: FA3's schedule on Hopper; before it, what its timings show.
 
     Its chunked-prefill times on A100 step with whole waves of 128-row blocks, one to an SM, and its decode reaches the
     HBM bandwidth with 8 query heads a key head, which a 64-row tile cannot: 16 rows, the heads of a

@@ -116,7 +116,7 @@ def _fa3_ampere(w: Workload, gpu: Gpu, split: bool) -> FlashTile:
 
 
 def vllm_fa2(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
-    """VLLM with FlashAttention-2: cache write, then the split-KV kernel that a page table forces.
+    """vLLM with FlashAttention-2: cache write, then the split-KV kernel that a page table forces.
 
     The query heads of a group become rows of one tile, and keys are split, for one query without any window, even one
     that covers the cache: ``mha_varlen_fwd`` asks before it drops such a window.

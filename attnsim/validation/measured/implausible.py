@@ -109,7 +109,7 @@ class Rule:
 
 
 def corrupt_collection(m: Measured) -> Flags:
-    """VLLM 0.19 on H200, all of it."""
+    """vLLM 0.19 on H200, all of it."""
     return m.all_rows(m.framework == "vllm" and m.version.startswith("0.19") and m.gpu.id.startswith("h200"))
 
 

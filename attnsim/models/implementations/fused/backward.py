@@ -236,7 +236,7 @@ class BackwardOps:
         return Segment(name, ops)
 
     def share_of_dq(self) -> tuple[TileOp, ...]:
-        """DS K, added to dQ with fp32 atomics."""
+        """dS K, added to dQ with fp32 atomics."""
         if not self.dq:
             return ()
         m, n, d = self.tile.rows, self.tile.keys, self.d
