@@ -9,7 +9,7 @@ UV_VERSION := 0.13.8
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports unit sizes docs format lock clean distclean
+.PHONY: help demo test lint types imports unit sizes outputs docs format lock clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,11 @@ unit: $(STAMP) ## pytest, on JOBS processes
 
 sizes: ## lines of Python by part, and the longest files
 	@$(PYTHON) benchmarks/sizes.py
+
+outputs: $(STAMP) ## write every output shown in a document, notebook or picture anew
+	$(BIN)/python benchmarks/mechanism_pages.py
+	$(BIN)/python benchmarks/refresh_readme.py
+	$(BIN)/python benchmarks/refresh_notebooks.py
 
 docs: $(STAMP) ## the documentation site, in docs/_build/html; a warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
+
+from attnsim.models.writing import write_whole
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDER = REPOSITORY / "notebooks"
@@ -77,6 +78,12 @@ def _environment(folder: str) -> dict[str, str]:
     return here | {"PYTHONPATH": path, "IPYTHONDIR": os.path.join(folder, "ipython"), "COLUMNS": "120"}
 
 
+def as_text(path: Path) -> str:
+    """The notebook run, as its file should be."""
+    text: str = nbformat.writes(executed(path))  # type: ignore[no-untyped-call]
+    return f"{text.rstrip()}\n"
+
+
 def text_outputs(book: NotebookNode) -> Iterator[tuple[int, str]]:
     """The number of each code cell and what it printed or returned, pictures left out."""
     for number, cell in enumerate(book.cells):
@@ -111,25 +118,18 @@ def main() -> int:
         known = ", ".join(path.name for path in notebooks())
         parser.error(f"no notebook begins with {' or '.join(options.names)}; there are {known}")
     stale = 0
-    for path in chosen:
-        start = time.perf_counter()
-        book = executed(path)
-        found = stale_cells(read(path), book)
-        stale += bool(found)
-        if options.check:
-            print(*found, sep="\n", end="\n" if found else "")
-        else:
-            _write(book, path)
-        state = "as committed" if not found else "out of date" if options.check else "refreshed"
-        print(f"{path.name}: {state}, {time.perf_counter() - start:.0f} s")
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for path, text in zip(chosen, pool.map(as_text, chosen), strict=True):
+            book = nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call]
+            found = stale_cells(read(path), book)
+            stale += bool(found)
+            if options.check:
+                print(*found, sep="\n", end="\n" if found else "")
+            else:
+                write_whole(path, text)
+            state = "as committed" if not found else "out of date" if options.check else "refreshed"
+            print(f"{path.name}: {state}")
     return int(options.check and stale > 0)
-
-
-def _write(book: NotebookNode, path: Path) -> None:
-    text: str = nbformat.writes(book)  # type: ignore[no-untyped-call]
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(re.sub(r"\n*\Z", "\n", text), encoding="utf-8")
-    temporary.replace(path)
 
 
 if __name__ == "__main__":
