@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import field_of
+from attnsim.models.hardware.units import UNITS
 from attnsim.models.question.workload import Workload
-from attnsim.simulator.replay import UNITS, Replay
+from attnsim.simulator.replay import Replay
 
 BETTER = 2.0
 """How much better each figure is made: a rate twice as high, a latency half as long."""
@@ -81,7 +82,7 @@ def levers(played: Replay, gpu: Gpu, w: Workload, launch: str, play: Play) -> tu
     """Every unit's figure, latencies, launches, the clock and the SMs, each made `BETTER` times as good by itself."""
     units = played.units_s()
     busiest = max(units[unit] for unit in UNITS)
-    figures: list[tuple[str, str]] = [(unit, figure_of(unit, w)) for unit in UNITS]
+    figures: list[tuple[str, str]] = [(name, unit.figure_for(w.dtype)) for name, unit in UNITS.items()]
     figures += [("latency", "l2.latency"), ("latency", "hbm.latency")]
     if launch != "kernel":
         figures.append(("launch", f"launch.{launch}"))
@@ -114,24 +115,10 @@ def turn(played: Replay, gpu: Gpu, w: Workload, play: Play) -> Turn | None:
     if played.bound not in units or len(units) < 2:
         return None
     first, second = sorted(units, key=lambda unit: -units[unit])[:2]
-    factor, figure = units[first] / units[second], figure_of(first, w)
+    factor, figure = units[first] / units[second], UNITS[first].figure_for(w.dtype)
     time_s = play(_changed(gpu, figure, factor)).time_s
     beyond = play(_changed(gpu, figure, 1.01 * factor))
     return Turn(first, figure, second, factor, time_s, played.time_s / time_s, beyond.bound)
-
-
-def figure_of(unit: str, w: Workload) -> str:
-    """Key of the figure that a unit's rate comes from."""
-    if unit == "tensor" and w.dtype == "fp32":
-        return "sm.fp32_rate"
-    return {
-        "tensor": f"tensor.{w.dtype}",
-        "exp": "sm.exp_rate",
-        "fp32": "sm.fp32_rate",
-        "shared_memory": "sm.shared_memory_bandwidth",
-        "l2": "l2.bandwidth",
-        "hbm": "hbm.bandwidth",
-    }[unit]
 
 
 def _changed(gpu: Gpu, figure: str, factor: float) -> Gpu:

@@ -109,7 +109,8 @@ def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
     kernel = _main(schedule)
     costs = machine(kernel, gpu, numbers)
     slots = gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm
-    tensor = kernel.total("flops") * costs.flop + kernel.total("smem_bytes") * costs.smem_byte * costs.smem_exposed
+    operands = kernel.total("smem_bytes") * costs.shared_memory
+    tensor = kernel.total("flops") * costs.tensor + operands * costs.smem_exposed
     fp32 = kernel.total("scores") * costs.softmax_instructions + kernel.total("fp32")
     vector = kernel.total("exps") * costs.exp + fp32 * costs.fp32
     steps = sum(
@@ -122,4 +123,4 @@ def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
     # A warpgroup's latency hides under what the others do meanwhile.
     groups = slots / gpu.sm.count * kernel.warpgroups
     hidden = max(compute, compute / groups + steps * costs.step / slots)
-    return max((hidden + kernel.blocks * costs.block / slots) * ragged, kernel.total("bytes") * costs.l2_byte) / PS
+    return max((hidden + kernel.blocks * costs.block / slots) * ragged, kernel.total("bytes") * costs.l2) / PS

@@ -10,21 +10,13 @@ import typer
 from attnsim.cli import options, show
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.units import unit_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from attnsim.api.explaining import Explanation, KernelFit
     from attnsim.models.hardware.gpu import Gpu
-
-_UNITS = {
-    "tensor": "the tensor cores",
-    "exp": "the exponential units",
-    "fp32": "the FP32 lanes",
-    "shared_memory": "shared memory",
-    "l2": "the L2",
-    "hbm": "HBM",
-}
 
 
 @asking()
@@ -191,16 +183,16 @@ def verdict(found: Explanation) -> list[str]:
             "latency": "No unit is busy for 35 % of the time: latency bounds it, too few blocks or too short a "
             "pipeline to hide it.",
         }
-        return [*lines, what.get(bound, f"Bound by {_UNITS.get(bound, bound)}; no other unit has work."), _best(found)]
+        return [*lines, what.get(bound, f"Bound by {unit_text(bound)}; no other unit has work."), _best(found)]
     shares = {lever.unit: lever.share for lever in found.levers if lever.share is not None}
     lines.append(
-        f"Bound by {_UNITS[turn.unit]}, busy {100 * shares[turn.unit]:.0f} % of the time; next: "
-        f"{_UNITS[turn.next_unit]}, {100 * shares[turn.next_unit]:.0f} %."
+        f"Bound by {unit_text(turn.unit)}, busy {100 * shares[turn.unit]:.0f} % of the time; next: "
+        f"{unit_text(turn.next_unit)}, {100 * shares[turn.next_unit]:.0f} %."
     )
     lines.append(
         f"With {turn.figure} {show.times_text(turn.factor)} the two are equally busy and the call takes "
         f"{show.time_text(turn.time_s)} ({show.times_text(turn.speedup)}); beyond that "
-        f"{_UNITS.get(turn.bound, turn.bound)} would bound it."
+        f"{unit_text(turn.bound)} would bound it."
     )
     return [*lines, _best(found)]
 

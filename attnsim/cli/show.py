@@ -7,7 +7,8 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from attnsim.models.wording import NOTHING, bound_text, interval_text, number, time_text, times_text
+from attnsim.models.hardware.units import bound_text
+from attnsim.models.wording import NOTHING, interval_text, number, time_text, times_text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,6 @@ from math import floor, log10
 NOTHING = "-"
 
 _TINY = 0.0001
-_UNIT_NAMES = {"shared_memory": "smem", "hbm": "HBM", "l2": "L2", "fp32": "FP32"}
 
 
 def time_text(seconds: float | None) -> str:
@@ -46,8 +45,3 @@ def number(value: float | None, digits: int = 3) -> str:
 def times_text(ratio: float | None) -> str:
     """A speedup: "8.60x"."""
     return NOTHING if ratio is None else f"{number(ratio)}x"
-
-
-def bound_text(bound: str | None) -> str:
-    """The unit that bounds a call, as people write it."""
-    return _UNIT_NAMES.get(bound or "", bound or NOTHING)

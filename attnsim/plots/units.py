@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import told
+from attnsim.models.hardware.units import UNITS
 from attnsim.plots.series import about, engineering, names_of
 from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
 from attnsim.plots.styles import Style
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
 
 COLUMNS = ("name", "algorithm", "implementation", "gpu", "changes", "part", "seconds", "share", "bounds")
 
-UNITS = {"tensor": "tensor cores", "exp": "exponentials", "fp32": "FP32", "shared_memory": "shared memory",
-         "l2": "L2", "hbm": "HBM"}  # fmt: skip
-KINDS = {"tensor": 0, "exp": 0, "fp32": 0, "shared_memory": 1, "l2": 1, "hbm": 1}
-"""Colours: 0 what computes, 1 what moves bytes."""
 WAITS = "waits for data"
 LAUNCH = "launch"
 HEIGHT = 0.165
@@ -57,7 +54,7 @@ def units(predictions: Sequence[Prediction]) -> Picture:
         (Panel(partial(_draw, shown=shown, relative=relative), HEIGHT * lines),),
         COLUMNS,
         tuple(row for label, one in shown for row in _rows(label, one)),
-        left=(*UNITS.values(), WAITS),
+        left=(*(unit.label for unit in UNITS.values()), WAITS),
         right=("100 %     123 ms",),
     )
 
@@ -108,7 +105,7 @@ def _draw(axes: Axes, look: Style, *, shown: Sequence[tuple[str, Prediction]], r
                     text, (1, y - number), (aside * look.size, 0), axes.get_yaxis_transform(), "offset points",
                     fontsize=look.size, fontweight=weight, va="center", ha="right", annotation_clip=False,
                 )  # fmt: skip
-            ticks.append((y - number, UNITS.get(part, part)))
+            ticks.append((y - number, UNITS[part].label if part in UNITS else part))
         y -= len(parts) + 2
     plain_axes(axes, look, grid="x")
     axes.set_yticks([at for at, _ in ticks], [text for _, text in ticks])
@@ -126,7 +123,7 @@ def _draw(axes: Axes, look: Style, *, shown: Sequence[tuple[str, Prediction]], r
 
 
 def _colour(part: str, look: Style) -> str:
-    return look.colour(KINDS[part]) if part in KINDS else look.faint
+    return look.colour(int(UNITS[part].moves)) if part in UNITS else look.faint
 
 
 def _caption(shown: Sequence[Prediction], missing: Sequence[str]) -> str:

@@ -11,7 +11,8 @@ from attnsim.api.levers import BETTER
 from attnsim.api.prediction import Prediction
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.wording import bound_text, interval_text, number, time_text, times_text
+from attnsim.models.hardware.units import bound_text
+from attnsim.models.wording import interval_text, number, time_text, times_text
 from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph, Picture, Section, Table
 from attnsim.reports import pictures
 from attnsim.reports.answers import Answer, Answered, Report, base_of, labels, machine_name

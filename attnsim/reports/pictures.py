@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.models.wording import number, time_text
 from attnsim.plots import roofline, timeline, units
 from attnsim.plots.document import Image
@@ -18,7 +19,6 @@ from attnsim.plots.roofline_data import COLUMNS, Entry, entries, machines, rows
 from attnsim.plots.sheet import DPI
 from attnsim.plots.styles import applied, find_style
 from attnsim.reports.answers import Answered
-from attnsim.reports.sentences import unit_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,7 +93,7 @@ def _units(predictions: Sequence[Prediction], name: str) -> Shown:
         + ", ".join(
             f"{unit_text(unit)} {100 * busy / (one.time_s or 1.0):.0f} %"
             for unit, busy in one.units_s.items()
-            if unit in units.UNITS and busy
+            if unit in UNITS and busy
         )
         + "."
         for one in predictions

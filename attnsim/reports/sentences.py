@@ -8,7 +8,8 @@ from attnsim.api.explaining import Explanation
 from attnsim.api.levers import BETTER
 from attnsim.api.prediction import Prediction
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.wording import bound_text, interval_text, number, time_text, times_text
+from attnsim.models.hardware.units import unit_text
+from attnsim.models.wording import interval_text, number, time_text, times_text
 from attnsim.reports.answers import Answer, Answered, base_of, fastest, machine_name
 
 SAME = 1.005
@@ -123,15 +124,3 @@ def bound_sentences(found: Explanation) -> list[str]:
     waits, launches = (100 * (part or 0.0) / whole for part in (one.exposed_s, one.launch_s))
     lines.append(f"Warpgroups wait for data {number(waits, 2)} % of the time; launches take {number(launches, 2)} %.")
     return lines
-
-
-def unit_text(unit: str | None) -> str:
-    """A unit of the replay, as people write it."""
-    return {
-        "tensor": "the tensor cores",
-        "exp": "the exponential unit",
-        "fp32": "the FP32 lanes",
-        "shared_memory": "shared memory",
-        "l2": "L2 bandwidth",
-        "hbm": "HBM bandwidth",
-    }.get(unit or "", bound_text(unit))

@@ -27,10 +27,10 @@ class Machine:
     ----------
     clk : float
         One SM clock.
-    flop, smem_byte, exp, fp32, int32 : float
-        One tensor FLOP on the kernel's path, one byte of shared-memory traffic, one exponential, one FP32-lane
-        and one integer instruction, each on one SM with the unit to itself.
-    l2_byte, hbm_byte : float
+    tensor, exp, fp32, shared_memory, int32 : float
+        One tensor FLOP on the kernel's path, one exponential, one FP32-lane instruction, one byte of shared-memory
+        traffic and one integer instruction, each on one SM with the unit to itself. Named as the units are.
+    l2, hbm : float
         One byte through the whole chip's L2 and HBM.
     port_byte : float
         One byte through one SM's port to the L2.
@@ -43,13 +43,13 @@ class Machine:
     """
 
     clk: float
-    flop: float
-    smem_byte: float
+    tensor: float
     exp: float
     fp32: float
+    shared_memory: float
     int32: float
-    l2_byte: float
-    hbm_byte: float
+    l2: float
+    hbm: float
     port_byte: float
     l2_latency: float
     hbm_latency: float
@@ -77,13 +77,13 @@ def machine(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> Machine:
     hbm_fraction = numbers.gpu.hbm_fraction or gpu.hbm.achievable_fraction
     return Machine(
         clk=clk,
-        flop=clk / (rate * fitted.tensor_efficiency),
-        smem_byte=clk / gpu.sm.shared_memory_bytes_per_clk,
+        tensor=clk / (rate * fitted.tensor_efficiency),
+        shared_memory=clk / gpu.sm.shared_memory_bytes_per_clk,
         exp=clk / gpu.sm.exp_per_clk,
         fp32=clk / (gpu.sm.fp32_flops_per_clk / 2),
         int32=fitted.extra * clk / INT32_PER_CLK,
-        l2_byte=PS / (gpu.l2.bandwidth_bytes_per_s * numbers.gpu.l2_fraction),
-        hbm_byte=PS / (gpu.hbm.bandwidth_bytes_per_s * hbm_fraction),
+        l2=PS / (gpu.l2.bandwidth_bytes_per_s * numbers.gpu.l2_fraction),
+        hbm=PS / (gpu.hbm.bandwidth_bytes_per_s * hbm_fraction),
         port_byte=clk / SM_PORT_BYTES_PER_CLK,
         l2_latency=gpu.l2.latency_clk * clk,
         hbm_latency=gpu.hbm.latency_clk * clk,

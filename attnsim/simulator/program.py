@@ -140,8 +140,8 @@ def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: 
     match op.kind:
         case "load" | "store":
             loads = op.kind == "load"
-            l2 = round(op.bytes * costs.l2_byte * sharers / (multicast if loads else 1))
-            hbm = round(op.bytes * miss * costs.hbm_byte * sharers)
+            l2 = round(op.bytes * costs.l2 * sharers / (multicast if loads else 1))
+            hbm = round(op.bytes * miss * costs.hbm * sharers)
             copy = Copy(
                 port=round(op.bytes * costs.port_byte),
                 l2=l2,
@@ -153,8 +153,8 @@ def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: 
             )
             return (LOAD if loads else STORE, tensor, 0, 0, copy)
         case "mma" | "mma_async":
-            operands = op.smem_bytes * costs.smem_byte
-            busy = max(op.flops * costs.flop + costs.smem_exposed * operands, operands)
+            operands = op.smem_bytes * costs.shared_memory
+            busy = max(op.flops * costs.tensor + costs.smem_exposed * operands, operands)
             kind = MMA if op.kind == "mma" else MMA_ASYNC
             return (kind, tensor, round(busy), round(busy * costs.interference), NO_COPY)
         case "vector":

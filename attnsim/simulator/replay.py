@@ -11,6 +11,7 @@ from typing import Literal
 from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.units import FP32, HBM, L2, ON_SM, UNITS
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.grid import FastGrid, GridTime, play_exact
 from attnsim.simulator.machine import PS
@@ -22,8 +23,6 @@ LaunchMode = Literal["stream", "graph", "kernel"]
 
 LAUNCH_BOUND = by_hand(0.5, "share of a call from which on launches are said to bound it")
 UNIT_BOUND = by_hand(0.35, "share of a call that the busiest unit has to be busy to be said to bound it, not latency")
-
-UNITS = ("tensor", "exp", "fp32", "shared_memory", "l2", "hbm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +191,9 @@ def _replay_kernel(
 def _units(item: Prepared, sms: int) -> dict[str, float]:
     """Busy seconds of each unit: work over rate, shared evenly by the SMs."""
     kernel, costs = item.kernel, item.costs
-    fp32 = kernel.total("scores") * costs.softmax_instructions + kernel.total("fp32")
-    return {
-        "tensor": kernel.total("flops") * costs.flop / sms / PS,
-        "exp": kernel.total("exps") * costs.exp / sms / PS,
-        "fp32": fp32 * costs.fp32 / sms / PS,
-        "shared_memory": kernel.total("smem_bytes") * costs.smem_byte / sms / PS,
-        "l2": sum(row.l2_bytes / (1 if row.written else kernel.multicast) for row in item.rows) * costs.l2_byte / PS,
-        "hbm": sum(row.hbm_bytes for row in item.rows) * costs.hbm_byte / PS,
-    }
+    amounts = {one.name: float(kernel.total(one.amount)) for one in ON_SM}
+    amounts[FP32.name] += kernel.total("scores") * costs.softmax_instructions
+    on_sm = {name: amount * getattr(costs, name) / sms / PS for name, amount in amounts.items()}
+    l2_bytes = sum(row.l2_bytes / (1 if row.written else kernel.multicast) for row in item.rows)
+    hbm_bytes = sum(row.hbm_bytes for row in item.rows)
+    return on_sm | {L2.name: l2_bytes * costs.l2 / PS, HBM.name: hbm_bytes * costs.hbm / PS}

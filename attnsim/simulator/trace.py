@@ -155,7 +155,7 @@ def _kernel_trace(item: Prepared, chip: int, shown: int, start_s: float, time_s:
                 dropped += 1
                 return
             name = "" if kind == BLOCK else program.tensors[tensor]
-            hbm_bytes = hbm / (item.costs.hbm_byte * sharers)
+            hbm_bytes = hbm / (item.costs.hbm * sharers)
             slices.append(Slice(sm, _UNIT.get(kind, "tensor"), name, start / PS, end / PS, size, hbm_bytes))
 
         return note if sm < shown else None

@@ -11,7 +11,7 @@ from attnsim.api import predict
 from attnsim.api.tables import ADDED_COLUMNS, Answer, answer_columns, one_line
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.studies.closed_answers import Closed, closed_forms
-from attnsim.studies.closed_form import UNITS
+from attnsim.studies.closed_form import BOUNDS
 from attnsim.studies.figures import figures
 from attnsim.studies.questions import Question, counts, field_values, question
 from attnsim.studies.study import Chunk, Points, Study
@@ -109,7 +109,7 @@ def _closed(study: Study, points: Points, answers: _Answers, replays: int | None
     answers.bytes["hbm_write_bytes"][rows] = np.round(closed.work.hbm_write_bytes)
     answers.texts["trust"].put(rows, NOT_PLAYED)
     named = (
-        ("bound", UNITS, found.bound),
+        ("bound", BOUNDS, found.bound),
         ("used_implementation", [item.record.name for item in closed.plans], closed.which),
     )
     for name, names, which in named:

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from attnsim.models.arrays import Floats
 from attnsim.models.by_hand import by_hand
+from attnsim.models.hardware.units import UNITS
 from attnsim.simulator.memory import KNEE
 from attnsim.simulator.replay import LAUNCH_BOUND
 from attnsim.studies.plans import Plan
 
-UNITS = ("tensor", "exp", "fp32", "shared_memory", "l2", "hbm", "launch")
+BOUNDS = (*UNITS, "launch")
 """What may bound a point, as the replay names it."""
 RAGGED_WAVES = by_hand(8, "waves from which on a last wave that is not full no longer matters to an estimate")
 
@@ -72,8 +73,8 @@ class Estimate:
     ----------
     time_s : ndarray
     bound : ndarray of int
-        Index into `UNITS`.
-    units_s : ndarray, shape [UNITS, points]
+        Index into `BOUNDS`.
+    units_s : ndarray, shape [BOUNDS, points]
         Busy seconds of each unit.
     compute_s : ndarray
         Tensor and vector units together, with latencies and whole waves.
@@ -143,7 +144,7 @@ def estimate(
     time = np.maximum(compute, beside) + passes + launches
     units = np.stack([work.flops * flop / sms, exp_s / sms, fp32_s / sms, smem_s / sms, l2, hbm, launches])
     bound = units[:-1].argmax(axis=0)
-    bound = np.where(launches > LAUNCH_BOUND * time, UNITS.index("launch"), bound)
+    bound = np.where(launches > LAUNCH_BOUND * time, BOUNDS.index("launch"), bound)
     return Estimate(time, bound, units, compute, waves)
 
 

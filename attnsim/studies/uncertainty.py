@@ -21,7 +21,7 @@ import numpy as np
 from attnsim.models.arrays import Floats
 from attnsim.models.by_hand import by_hand
 from attnsim.studies.closed_answers import Closed
-from attnsim.studies.closed_form import UNITS
+from attnsim.studies.closed_form import BOUNDS
 
 BALANCED = by_hand(0.6, "share of the longest of compute, L2 and HBM from which on the second is near it")
 """The errors of decode grow from 0.5 on, those of prefill hardly before 0.9."""
@@ -32,9 +32,9 @@ LAUNCH_SHARE = by_hand(0.1, "share of launches and the call's fixed time from wh
 def uncertainty(closed: Closed) -> Floats:
     """How doubtful each closed form is: above 1 a replay should take its place, more so the higher."""
     found = closed.estimate
-    parts = np.sort(np.stack([found.compute_s, *found.units_s[[UNITS.index("l2"), UNITS.index("hbm")]]]), axis=0)
+    parts = np.sort(np.stack([found.compute_s, *found.units_s[[BOUNDS.index("l2"), BOUNDS.index("hbm")]]]), axis=0)
     balance = parts[-2] / np.maximum(parts[-1], 1e-300)
-    launches = found.units_s[UNITS.index("launch")] / found.time_s
+    launches = found.units_s[BOUNDS.index("launch")] / found.time_s
     split = np.array([item.split for item in closed.plans], dtype=bool)[closed.which]
     waves = np.where(split, np.inf, found.waves)
     return np.asarray(np.maximum(np.maximum(balance / BALANCED, launches / LAUNCH_SHARE), FEW_WAVES / waves))

@@ -18,13 +18,13 @@ from attnsim.simulator.program import compile_kernel
 
 PAPER = Machine(
     clk=1000.0,
-    flop=1.0,
-    smem_byte=1.0,
+    tensor=1.0,
+    shared_memory=1.0,
     exp=1.0,
     fp32=1.0,
     int32=1.0,
-    l2_byte=1.0,
-    hbm_byte=2.0,
+    l2=1.0,
+    hbm=2.0,
     port_byte=3.0,
     l2_latency=1000.0,
     hbm_latency=5000.0,
@@ -91,20 +91,20 @@ def test_work_between_load_and_wait_hides_the_latency() -> None:
 
 
 def test_the_slowest_level_holds_up_a_transfer() -> None:
-    slow_l2 = replace(PAPER, l2_byte=7.0)
-    slow_hbm = replace(PAPER, hbm_byte=11.0)
+    slow_l2 = replace(PAPER, l2=7.0)
+    slow_hbm = replace(PAPER, hbm=11.0)
     assert played(kernel(LOAD, WAIT), costs=slow_l2).time == 700 + 1000
     assert played(kernel(LOAD, WAIT), costs=slow_hbm, misses=MISSES).time == 1100 + 5000
 
 
 def test_sms_queue_for_the_l2_and_not_for_their_own_ports() -> None:
     assert played(kernel(LOAD, WAIT, blocks=2), sms=2).time == 300 + 1000
-    slow = replace(PAPER, l2_byte=5.0)
+    slow = replace(PAPER, l2=5.0)
     assert played(kernel(LOAD, WAIT, blocks=2), sms=2, costs=slow).time == 2 * 500 + 1000
 
 
 def test_one_sm_that_stands_for_two_is_the_last_served_of_the_first_burst() -> None:
-    slow = replace(PAPER, l2_byte=5.0)
+    slow = replace(PAPER, l2=5.0)
     pair = played(kernel(LOAD, WAIT, blocks=2), sms=2, costs=slow)
     stand_in = played(kernel(LOAD, WAIT), costs=slow, sharers=2.0)
     assert stand_in.time == pair.time == 2000
@@ -167,7 +167,7 @@ def test_a_kernel_ends_when_its_last_byte_is_stored() -> None:
     seen = played(kernel(SOFTMAX, TileOp("store", "O", bytes=1000)))
     assert seen.ends == (400,)
     assert seen.time == 400 + 3000
-    slow = replace(PAPER, hbm_byte=9.0)
+    slow = replace(PAPER, hbm=9.0)
     missed = played(kernel(SOFTMAX, TileOp("store", "O", bytes=1000)), misses=MISSES, costs=slow)
     assert missed.time == 400 + 9000
 
@@ -198,7 +198,7 @@ def test_an_mma_costs_its_flops_or_its_operand_reads() -> None:
     reads = MMA._replace(smem_bytes=600)
     assert played(kernel(reads)).time == 1000
     assert played(kernel(reads), costs=replace(PAPER, smem_exposed=0.5)).time == 1300
-    assert played(kernel(reads), costs=replace(PAPER, smem_byte=2.0)).time == 1200
+    assert played(kernel(reads), costs=replace(PAPER, shared_memory=2.0)).time == 1200
 
 
 def test_softmax_costs_exponentials_and_instructions() -> None:

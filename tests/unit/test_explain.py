@@ -8,17 +8,17 @@ import pytest
 from attnsim.api import predict
 from attnsim.api.asking import read_mechanism
 from attnsim.api.explaining import Explanation, explain
-from attnsim.api.levers import BETTER, figure_of
+from attnsim.api.levers import BETTER
 from attnsim.cli import main
 from attnsim.cli.explain import verdict
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.units import UNITS
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
-from attnsim.simulator.replay import UNITS
 from benchmarks.mechanism_pages import GPUS
 
 A100, H100 = "a100-sxm4-80gb", "h100-sxm5-80gb"
@@ -95,7 +95,7 @@ def test_beyond_the_turn_another_unit_bounds(w: Workload, gpu: str, name: str) -
     assert turn is not None
     assert turn.unit == found.prediction.bound != turn.next_unit
     assert turn.factor > 1 and turn.speedup >= 1
-    assert turn.figure == figure_of(turn.unit, w)
+    assert turn.figure == UNITS[turn.unit].figure_for(w.dtype)
     assert turn.bound in (turn.next_unit, "latency")
     base = load_gpu(gpu)
     short = base.replace(turn.figure, base.get(turn.figure) * turn.factor * 0.98)

@@ -18,10 +18,11 @@ from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.energy_constants import FORMAT_FACTORS, Constant, constants, voltage_factor
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.units import HBM, UNITS
 from attnsim.models.question.workload import Workload
 
 PICO = 1e-12
-ON_CHIP = ("tensor", "padding", "fp32", "exp", "shared_memory", "l2")
+ON_CHIP = ("padding", *(name for name in UNITS if name != HBM.name))
 """Units whose energy follows the voltage, and with it the clock, of the SMs."""
 
 

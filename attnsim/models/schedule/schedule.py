@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -66,8 +67,9 @@ class TileOp(NamedTuple):
     share: float = 1.0
 
 
-AMOUNTS = TileOp._fields[2:10]
+AMOUNTS = tuple(name for name in TileOp._fields if name not in ("kind", "tensor", "share"))
 """Fields of an operation that can be summed."""
+_amounts = attrgetter(*AMOUNTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,7 @@ class Kernel:
         for n, segment in zip(self.executions.tolist(), self.segments, strict=True):
             for op in segment.ops:
                 times = n if op.bytes else n * self.warpgroups
-                for index, amount in enumerate(op[2:10]):
+                for index, amount in enumerate(_amounts(op)):
                     if amount:
                         sums[index] += times * amount
         return dict(zip(AMOUNTS, sums, strict=True))

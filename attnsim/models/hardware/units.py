@@ -1,0 +1,70 @@
+"""The units that work occupies: of every SM, and of the chip. The one table of them; a new unit is a row of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnsim.models.wording import NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One unit.
+
+    Parameters
+    ----------
+    name : str
+        As answers have it: ``units_s``, ``bound``.
+    words, short : str
+        In a sentence and in a cell of a table.
+    figure : str
+        Key of the figure that its rate comes from; ``{dtype}`` stands for the number format.
+    amount : str
+        The amount of a tile operation that occupies it, a field of :class:`attnsim.models.schedule.schedule.TileOp`; ""
+        where the memory model counts its bytes.
+    moves : bool
+        Whether it moves bytes; the others compute. Pictures colour by it.
+    level : str
+        Its name as a memory level of the roofline; "" where it is none.
+    """
+
+    name: str
+    words: str
+    short: str
+    figure: str
+    amount: str = ""
+    moves: bool = False
+    level: str = ""
+
+    @property
+    def label(self) -> str:
+        """Beside a bar of a picture: its words without the article."""
+        return self.words.removeprefix("the ")
+
+    def figure_for(self, dtype: str) -> str:
+        """Key of its figure for a number format; fp32 products run on the FP32 lanes."""
+        return "sm.fp32_rate" if self is TENSOR and dtype == "fp32" else self.figure.format(dtype=dtype)
+
+
+TENSOR = Unit("tensor", "the tensor cores", "tensor", "tensor.{dtype}", "flops")
+EXP = Unit("exp", "the exponential units", "exp", "sm.exp_rate", "exps")
+FP32 = Unit("fp32", "the FP32 lanes", "FP32", "sm.fp32_rate", "fp32")
+SHARED_MEMORY = Unit(
+    "shared_memory", "shared memory", "smem", "sm.shared_memory_bandwidth", "smem_bytes", moves=True, level="smem"
+)
+L2 = Unit("l2", "the L2", "L2", "l2.bandwidth", moves=True, level="l2")
+HBM = Unit("hbm", "HBM", "HBM", "hbm.bandwidth", moves=True, level="hbm")
+
+UNITS = {one.name: one for one in (TENSOR, EXP, FP32, SHARED_MEMORY, L2, HBM)}
+ON_SM = tuple(one for one in UNITS.values() if one.amount)
+"""Units that every SM has for itself, in picoseconds of whose work a kernel is costed."""
+
+
+def bound_text(bound: str | None) -> str:
+    """What bounds a call, in a cell: a unit, launch or latency."""
+    return UNITS[bound].short if bound in UNITS else bound or NOTHING
+
+
+def unit_text(bound: str | None) -> str:
+    """What bounds a call, in a sentence."""
+    return UNITS[bound].words if bound in UNITS else bound or NOTHING
