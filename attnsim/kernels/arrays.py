@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,41 @@ def check_array(name: str, array: Any, dimensions: int, dtypes: tuple[str, ...] 
         raise InputError(f"{name} is not contiguous; pass it through ascontiguousarray first")
 
 
+def factor_of(w: Workload, scale: float | None, *, positive: bool = False) -> float:
+    """The factor of Q K^T: the scale, or ``1 / sqrt(head_dim)`` without one.
+
+    Parameters
+    ----------
+    w : Workload
+    scale : float or None
+    positive : bool
+        Whether the largest score has to stay the largest when it is scaled.
+
+    Raises
+    ------
+    InputError
+        When it is not a finite number, or not a positive one.
+    """
+    if scale is None:
+        return float(w.head_dim**-0.5)
+    if positive and not 0 < scale < math.inf:
+        raise InputError(f"scale is {scale}; allowed: more than 0; change the sign of Q instead")
+    if not math.isfinite(scale):
+        raise InputError(f"scale is {scale}; allowed: a finite number, or none for 1 / sqrt(head_dim)")
+    return scale
+
+
+def scale_log2(factor: float) -> dict[str, np.float32]:
+    """The factor for kernels that take powers of two, as their argument."""
+    return {"scale_log2": np.float32(factor * math.log2(math.e))}
+
+
+def int32(**numbers: int) -> dict[str, np.int32]:
+    """Whole numbers as kernel arguments."""
+    return {name: np.int32(number) for name, number in numbers.items()}
+
+
 def reaches(mask: Mask) -> dict[str, np.int32]:
     """How far a band reaches to the left and to the right of the diagonal, as kernel arguments."""
     found = {"left": mask.left, "right": mask.right}
-    return {name: np.int32(NO_LIMIT if reach is None else min(reach, NO_LIMIT)) for name, reach in found.items()}
+    return int32(**{name: NO_LIMIT if reach is None else min(reach, NO_LIMIT) for name, reach in found.items()})

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from attnsim.kernels.arrays import attention_workload, check_array, decode, encode, reaches
+from attnsim.kernels.arrays import (
+    attention_workload,
+    check_array,
+    decode,
+    encode,
+    factor_of,
+    int32,
+    reaches,
+    scale_log2,
+)
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import random_arrays
@@ -41,7 +48,7 @@ def variants() -> tuple[Variant, ...]:
 def variant(entry: str, dtype: str, tile: BackwardTile) -> Variant:
     """The compilation of a kernel for a tile."""
     shared = {ROW_DOTS: 0, MAIN: tile.shared_memory_bytes, CONVERT: tile.rows * tile.head_dim * 2}
-    return Variant("flash_backward.cu", entry, tile.constants(dtype), THREADS, shared[entry])
+    return Variant("backward.cu", entry, tile.constants(dtype), THREADS, shared[entry])
 
 
 def flash_backward(
@@ -89,7 +96,7 @@ def flash_backward(
     w = attention_workload(q, k, v, mask, passes="bwd", head_dims=tuple(TILES))
     _check_forward(q, o, lse, do)
     tile = choose_tile(w, device.gpu)
-    row_tiles, factor = query_tiles(w, tile), w.head_dim**-0.5 if scale is None else scale
+    row_tiles, factor = query_tiles(w, tile), factor_of(w, scale)
     d = device.empty(lse.shape, "float32")
     dq_sums = device.empty((w.batch, w.heads_q, row_tiles, tile.rows, w.head_dim), "float32")
     dq, dk, dv = (device.empty(array.shape, str(array.dtype)) for array in (q, k, v))
@@ -104,12 +111,10 @@ def flash_backward(
         (-(-w.seq_kv // tile.keys), w.heads_kv, w.batch),
         {
             **{"Q": q, "K": k, "V": v, "dO": do, "LSE": lse, "D": d, "dQ accum": dq_sums, "dK": dk, "dV": dv},
-            "group": np.int32(w.group),
-            "seq_q": np.int32(w.seq_q),
-            "seq_kv": np.int32(w.seq_kv),
+            **int32(group=w.group, seq_q=w.seq_q, seq_kv=w.seq_kv),
             **reaches(w.mask.within(w.seq_q, w.seq_kv)),
             "scale": np.float32(factor),
-            "scale_log2": np.float32(factor * math.log2(math.e)),
+            **scale_log2(factor),
         },
     )
     device.launch(

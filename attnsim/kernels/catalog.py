@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Device
+from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.models.errors import InputError, nearest
 from attnsim.models.hardware.gpu import Gpu
@@ -74,9 +76,14 @@ class Operation:
         return found
 
     def exercise(self, device: Device, w: Workload, seed: int = 0) -> Outcome:
-        """Random inputs through the operation and through the float64 reference."""
-        found: Outcome = self._import().exercise(device, w, seed)
-        return found
+        """Random inputs through the operation and through the float64 reference.
+
+        A module whose operation is not (Q, K, V) to O and log-sum-exp has an ``exercise`` of its own.
+        """
+        exercise: Callable[..., Outcome] = getattr(
+            self._import(), "exercise", functools.partial(exercise_attention, self.call())
+        )
+        return exercise(device, w, seed)
 
     def tolerance(self, dtype: str) -> float:
         """Largest allowed ``max |got - want| / max |want|``."""
@@ -114,7 +121,7 @@ OPERATIONS: dict[str, Operation] = {
         ),
         Operation(
             "naive-passes",
-            "naive_passes",
+            "naive",
             "naive_passes_forward",
             "attnsim_naive_passes",
             "the same with scaling and mask as passes of their own over S",

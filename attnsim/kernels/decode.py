@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
-from attnsim.kernels.arrays import attention_workload, reaches
+from attnsim.kernels.arrays import attention_workload, factor_of, int32, reaches, scale_log2
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.exercising import exercise_attention
-from attnsim.kernels.outcome import Outcome
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.own import decode as own_decode
 from attnsim.models.implementations.own.decode_tiles import (
@@ -97,47 +91,39 @@ def decode_attention(
         splits = choose_splits(w, device.gpu, tile)
     check_splits(splits)
     _check_rows(w)
+    factor = factor_of(w, scale)
     o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
     if splits == 1:
-        _launch_split(device, w, tile, 1, {"Q": q, "K": k, "V": v, "O": o, "LSE": lse}, scale)
+        _launch_split(device, w, tile, 1, {"Q": q, "K": k, "V": v, "O": o, "LSE": lse}, factor)
         return o, lse
     o_partial = device.empty((splits, *q.shape), "float32")
     lse_partial = device.empty((splits, *q.shape[:3]), "float32")
     tensors = {"Q": q, "K": k, "V": v, "O partial": o_partial, "LSE partial": lse_partial}
-    _launch_split(device, w, tile, splits, tensors, scale)
+    _launch_split(device, w, tile, splits, tensors, factor)
     rows = w.batch * w.heads_q * w.seq_q
     device.launch(
         combine_variant(w),
         (rows, 1, 1),
         {
-            "O partial": o_partial,
-            "LSE partial": lse_partial,
-            "O": o,
-            "LSE": lse,
-            "rows": np.int32(rows),
-            "splits": np.int32(splits),
+            **{"O partial": o_partial, "LSE partial": lse_partial, "O": o, "LSE": lse},
+            **int32(rows=rows, splits=splits),
         },
     )
     return o, lse
 
 
 def _launch_split(
-    device: Device, w: Workload, tile: DecodeTile, splits: int, tensors: dict[str, Array], scale: float | None
+    device: Device, w: Workload, tile: DecodeTile, splits: int, tensors: dict[str, Array], factor: float
 ) -> None:
     heads = w.batch * w.heads_kv
-    factor = w.head_dim**-0.5 if scale is None else scale
     device.launch(
         split_variant(w.dtype, tile),
         (row_tiles(w) * splits * heads, 1, 1),
         {
             **tensors,
-            "heads": np.int32(heads),
-            "group": np.int32(w.group),
-            "seq_q": np.int32(w.seq_q),
-            "seq_kv": np.int32(w.seq_kv),
-            "splits": np.int32(splits),
+            **int32(heads=heads, group=w.group, seq_q=w.seq_q, seq_kv=w.seq_kv, splits=splits),
             **reaches(w.mask),
-            "scale_log2": np.float32(factor * math.log2(math.e)),
+            **scale_log2(factor),
         },
     )
 
@@ -146,8 +132,3 @@ def _check_rows(w: Workload) -> None:
     rows = w.batch * w.heads_q * w.seq_q
     if rows >= 1 << 31:
         raise InputError(f"batch x heads_q x seq_q is {rows}; the kernel counts rows up to 2^31 - 1; split the batch")
-
-
-def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
-    """Random inputs through the kernels and through the float64 reference."""
-    return exercise_attention(decode_attention, device, w, seed)

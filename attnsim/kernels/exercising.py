@@ -24,7 +24,7 @@ def random_arrays(w: Workload, seed: int, names: str = "QKV") -> tuple[NDArray[A
 
 
 def exercise_attention(
-    operation: Callable[..., tuple[Array, Array]], device: Device, w: Workload, seed: int, **options: Any
+    operation: Callable[..., tuple[Array, Array]], device: Device, w: Workload, seed: int = 0
 ) -> Outcome:
     """O and LSE of random inputs.
 
@@ -35,11 +35,9 @@ def exercise_attention(
     device : Device
     w : Workload
     seed : int
-    **options
-        Further keywords of the operation.
     """
     q, k, v = random_arrays(w, seed)
-    o, lse = operation(device, *(device.upload(array) for array in (q, k, v)), mask=w.mask, **options)
+    o, lse = operation(device, *(device.upload(array) for array in (q, k, v)), mask=w.mask)
     expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
     return Outcome(
         {"O": decode(device.download(o)), "LSE": decode(device.download(lse))},

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
-import numpy as np
-
-from attnsim.kernels.arrays import attention_workload, reaches
+from attnsim.kernels.arrays import attention_workload, factor_of, int32, reaches, scale_log2
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.exercising import exercise_attention
-from attnsim.kernels.outcome import Outcome
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.fused.order import section_heads
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.own import flash as own_flash
@@ -33,7 +28,7 @@ def variants() -> tuple[Variant, ...]:
 def variant(dtype: str, head_dim: int, tile: FlashTile) -> Variant:
     """The compilation of the kernel for a tile."""
     return Variant(
-        source="flash_forward.cu",
+        source="flash.cu",
         entry=own_flash.ENTRY,
         defines=own_flash.constants(dtype, head_dim, tile),
         threads=tile.threads,
@@ -78,37 +73,26 @@ def flash_forward(
     """
     w = attention_workload(q, k, v, mask, head_dims=tuple(own_flash.TILES))
     chosen = own_flash.choose_tile(w, device.gpu, tile)
-    heads = w.batch * w.heads_q
-    o = device.empty(q.shape, str(q.dtype))
-    lse = device.empty(q.shape[:3], "float32")
+    factor = factor_of(w, scale, positive=True)
+    o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
     device.launch(
         variant(w.dtype, w.head_dim, chosen),
-        (-(-w.seq_q // chosen.rows) * heads, 1, 1),
+        (-(-w.seq_q // chosen.rows) * w.batch * w.heads_q, 1, 1),
         {
-            "Q": q,
-            "K": k,
-            "V": v,
-            "O": o,
-            "LSE": lse,
-            "seq_q": np.int32(w.seq_q),
-            "seq_kv": np.int32(w.seq_kv),
-            "heads": np.int32(heads),
-            "group": np.int32(w.group),
-            **reaches(w.mask.within(w.seq_q, w.seq_kv)),
-            "section": np.int32(section_heads(w, chosen, heads) if chosen.order == "longest_first" else 0),
-            "scale_log2": np.float32((w.head_dim**-0.5 if scale is None else _positive(scale)) * math.log2(math.e)),
+            **{"Q": q, "K": k, "V": v, "O": o, "LSE": lse},
+            **numbers(w, chosen, factor),
         },
     )
     return o, lse
 
 
-def _positive(scale: float) -> float:
-    """The scale: the largest score must stay the largest when it is scaled."""
-    if not 0 < scale < float("inf"):
-        raise InputError(f"scale is {scale}; allowed: more than 0; change the sign of Q instead")
-    return scale
-
-
-def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
-    """Random inputs through the kernel and through the float64 reference."""
-    return exercise_attention(flash_forward, device, w, seed)
+def numbers(w: Workload, tile: FlashTile, factor: float) -> dict[str, Any]:
+    """What a fused kernel is told beside its tensors; ``section``: heads whose longest row tiles are launched first."""
+    heads = w.batch * w.heads_q
+    section = section_heads(w, tile, heads) if tile.order == "longest_first" else 0
+    return {
+        **int32(seq_q=w.seq_q, seq_kv=w.seq_kv, heads=heads, group=w.group),
+        **reaches(w.mask.within(w.seq_q, w.seq_kv)),
+        **int32(section=section),
+        **scale_log2(factor),
+    }

@@ -5,18 +5,11 @@ Experimental: run in the interpreter, compiled and inspected, not yet run on a G
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
-from attnsim.kernels.arrays import attention_workload, reaches
+from attnsim.kernels.arrays import attention_workload, factor_of
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.exercising import exercise_attention
+from attnsim.kernels.flash import numbers
 from attnsim.kernels.limits import check_architecture
-from attnsim.kernels.outcome import Outcome
-from attnsim.models.errors import InputError
-from attnsim.models.implementations.fused.order import section_heads
 from attnsim.models.implementations.own import hopper as own_hopper
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
@@ -34,7 +27,7 @@ def variants() -> tuple[Variant, ...]:
 def variant(w: Workload) -> Variant:
     """The compilation that answers a workload."""
     return Variant(
-        source="flash_hopper.cu",
+        source="hopper.cu",
         entry=own_hopper.ENTRY,
         defines=own_hopper.constants(w),
         threads=128 * (own_hopper.consumers(w.head_dim) + 1),
@@ -74,33 +67,18 @@ def flash_hopper(
     w = attention_workload(q, k, v, mask, head_dims=own_hopper.HEAD_DIMS)
     chosen, tile = variant(w), own_hopper.tile_of(w)
     check_architecture(chosen, device.gpu)
-    factor = w.head_dim**-0.5 if scale is None else scale
-    if not 0 < factor < np.inf:
-        raise InputError(f"scale is {factor}; allowed: more than 0; change the sign of Q instead")
-    o = device.empty(q.shape, str(q.dtype))
-    lse = device.empty(q.shape[:3], "float32")
-    heads = w.batch * w.heads_q
+    factor = factor_of(w, scale, positive=True)
+    o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
     device.launch(
         chosen,
-        (-(-w.seq_q // tile.rows) * heads, 1, 1),
+        (-(-w.seq_q // tile.rows) * w.batch * w.heads_q, 1, 1),
         {
             "Q": device.tensor_map(q, tile.rows),
             "K": device.tensor_map(k, tile.keys),
             "V": device.tensor_map(v, tile.keys),
             "O": o,
             "LSE": lse,
-            "seq_q": np.int32(w.seq_q),
-            "seq_kv": np.int32(w.seq_kv),
-            "heads": np.int32(heads),
-            "group": np.int32(w.group),
-            **reaches(w.mask.within(w.seq_q, w.seq_kv)),
-            "section": np.int32(section_heads(w, tile, heads) if tile.order == "longest_first" else 0),
-            "scale_log2": np.float32(factor * math.log2(math.e)),
+            **numbers(w, tile, factor),
         },
     )
     return o, lse
-
-
-def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
-    """Random inputs through the kernel and through the float64 reference."""
-    return exercise_attention(flash_hopper, device, w, seed)

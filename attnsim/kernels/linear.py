@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.kernels.arrays import attention_workload, check_array, decode, encode
+from attnsim.kernels.arrays import attention_workload, check_array, decode, encode, int32
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.outcome import Outcome
@@ -90,11 +90,9 @@ def _full(device: Device, w: Workload, q: Array, k: Array, v: Array) -> Array:
         variant(REDUCE, w.dtype, d),
         (merge_blocks(w), 1, 1),
         {
-            "State partial": partial,
-            "Normalizer partial": partial_normalizer,
-            "State": state,
-            "Normalizer": normalizer,
-            "ranges": np.int32(ranges),
+            **{"State partial": partial, "Normalizer partial": partial_normalizer},
+            **{"State": state, "Normalizer": normalizer},
+            **int32(ranges=ranges),
         },
     )
     o = device.empty(q.shape, str(q.dtype))
@@ -102,13 +100,8 @@ def _full(device: Device, w: Workload, q: Array, k: Array, v: Array) -> Array:
         variant(OUTPUT, w.dtype, d),
         (w.batch * w.heads_q * rows, 1, 1),
         {
-            "Q": q,
-            "State": state,
-            "Normalizer": normalizer,
-            "O": o,
-            "seq_q": np.int32(w.seq_q),
-            "group": np.int32(w.group),
-            "ranges": np.int32(rows),
+            **{"Q": q, "State": state, "Normalizer": normalizer, "O": o},
+            **int32(seq_q=w.seq_q, group=w.group, ranges=rows),
         },
     )
     return o
@@ -124,22 +117,15 @@ def _causal(device: Device, w: Workload, q: Array, k: Array, v: Array) -> Array:
         device.launch(
             variant(SCAN, w.dtype, w.head_dim),
             (merge_blocks(w), 1, 1),
-            {"State partial": state, "Normalizer partial": normalizer, "ranges": np.int32(ranges - 1)},
+            {"State partial": state, "Normalizer partial": normalizer, **int32(ranges=ranges - 1)},
         )
     o = device.empty(q.shape, str(q.dtype))
     device.launch(
         variant(CAUSAL, w.dtype, w.head_dim),
         (w.batch * w.heads_q * ranges, 1, 1),
         {
-            "Q": q,
-            "K": k,
-            "V": v,
-            "State partial": state,
-            "Normalizer partial": normalizer,
-            "O": o,
-            "seq": np.int32(w.seq_q),
-            "group": np.int32(w.group),
-            "ranges": np.int32(ranges),
+            **{"Q": q, "K": k, "V": v, "State partial": state, "Normalizer partial": normalizer, "O": o},
+            **int32(seq=w.seq_q, group=w.group, ranges=ranges),
         },
     )
     return o
@@ -154,13 +140,8 @@ def _states(device: Device, w: Workload, k: Array, v: Array, ranges: int, summed
         variant(STATE, w.dtype, d),
         (heads * summed, 1, 1),
         {
-            "K": k,
-            "V": v,
-            "State partial": state,
-            "Normalizer partial": normalizer,
-            "seq_kv": np.int32(w.seq_kv),
-            "ranges": np.int32(ranges),
-            "blocks_per_head": np.int32(summed),
+            **{"K": k, "V": v, "State partial": state, "Normalizer partial": normalizer},
+            **int32(seq_kv=w.seq_kv, ranges=ranges, blocks_per_head=summed),
         },
     )
     return state, normalizer
@@ -211,14 +192,8 @@ def linear_decode(
         variant(DECODE, w.dtype, d),
         (w.batch * w.heads_kv, 1, 1),
         {
-            "Q": q,
-            "K": k,
-            "V": v,
-            "State": state,
-            "Normalizer": normalizer,
-            "O": o,
-            "tokens": np.int32(w.seq_q),
-            "group": np.int32(w.group),
+            **{"Q": q, "K": k, "V": v, "State": state, "Normalizer": normalizer, "O": o},
+            **int32(tokens=w.seq_q, group=w.group),
         },
     )
     return o, state, normalizer

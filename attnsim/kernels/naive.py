@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from attnsim.kernels.arrays import attention_workload, reaches
+from attnsim.kernels.arrays import attention_workload, factor_of, int32, reaches
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.exercising import exercise_attention
-from attnsim.kernels.outcome import Outcome
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.own import naive as own_naive
 from attnsim.models.mask.mask import Mask
@@ -103,7 +99,7 @@ def naive_forward(
     w = attention_workload(q, k, v, mask, head_dims=own_naive.HEAD_DIMS)
     if passes not in own_naive.NAMES:
         raise InputError(f"passes is {passes!r}; allowed: {', '.join(own_naive.NAMES)}")
-    factor = checked_scale(w, scale)
+    factor = factor_of(w, scale)
     check_memory(device, w)
     fused = passes == "fused"
     s = empty_scores(device, w)
@@ -111,24 +107,19 @@ def naive_forward(
     if not fused:
         _pass(device, w, s, "naive_scale", {"factor": np.float32(factor)})
     if not fused and own_naive.hides(w):
-        _pass(device, w, s, "naive_mask", {"seq_q": np.int32(w.seq_q), **reaches(w.mask)})
+        _pass(device, w, s, "naive_mask", {**int32(seq_q=w.seq_q), **reaches(w.mask)})
     p, lse = softmax(device, w, s, w.mask if fused else Mask())
     return _output(device, w, p, v), lse
 
 
-def checked_scale(w: Workload, scale: float | None) -> float:
-    """The factor of Q K^T.
+def naive_passes_forward(
+    device: Device, q: Array, k: Array, v: Array, *, mask: Mask | None = None, scale: float | None = None
+) -> tuple[Array, Array]:
+    """O and the log-sum-exp, scale and mask as passes of their own: four kernels, five where the mask hides something.
 
-    Raises
-    ------
-    InputError
-        When it is not a finite number.
+    See :func:`naive_forward`, whose ``passes="separate"`` this is, for parameters and errors.
     """
-    if scale is None:
-        return float(w.head_dim**-0.5)
-    if not math.isfinite(scale):
-        raise InputError(f"scale is {scale}; allowed: a finite number, or none for 1 / sqrt(head_dim)")
-    return scale
+    return naive_forward(device, q, k, v, mask=mask, scale=scale, passes="separate")
 
 
 def check_memory(device: Device, w: Workload) -> None:
@@ -159,52 +150,27 @@ def softmax(device: Device, w: Workload, s: Array, mask: Mask) -> tuple[Array, A
     rows = w.batch * w.heads_q * w.seq_q
     p = empty_scores(device, w)
     lse = device.empty((w.batch, w.heads_q, w.seq_q), "float32")
-    arguments = {
-        "S": s,
-        "P": p,
-        "LSE": lse,
-        "rows": np.int32(rows),
-        "seq_q": np.int32(w.seq_q),
-        **_row_shape(w),
-        **reaches(mask),
-    }
+    arguments = {"S": s, "P": p, "LSE": lse, **int32(rows=rows, seq_q=w.seq_q), **_row_shape(w), **reaches(mask)}
     device.launch(softmax_variant(w.dtype, tile), (-(-rows // tile.rows), 1, 1), arguments)
     return p, lse
 
 
 def _scores(device: Device, w: Workload, q: Array, k: Array, s: Array, factor: float) -> None:
     tile = own_naive.gemm_tile(w.seq_kv)
-    arguments = {
-        "Q": q,
-        "K": k,
-        "S": s,
-        "seq_q": np.int32(w.seq_q),
-        **_row_shape(w),
-        "head_dim": np.int32(w.head_dim),
-        "group": np.int32(w.group),
-        "factor": np.float32(factor),
-    }
+    arguments = {"Q": q, "K": k, "S": s, **_gemm_shape(w), "factor": np.float32(factor)}
     device.launch(gemm_variant("naive_scores", w.dtype, tile), _gemm_grid(w, tile, w.seq_kv), arguments)
 
 
 def _output(device: Device, w: Workload, p: Array, v: Array) -> Array:
     tile = own_naive.gemm_tile(w.head_dim)
     o = device.empty((w.batch, w.heads_q, w.seq_q, w.head_dim), str(v.dtype))
-    arguments = {
-        "P": p,
-        "V": v,
-        "O": o,
-        "seq_q": np.int32(w.seq_q),
-        **_row_shape(w),
-        "head_dim": np.int32(w.head_dim),
-        "group": np.int32(w.group),
-    }
+    arguments = {"P": p, "V": v, "O": o, **_gemm_shape(w)}
     device.launch(gemm_variant("naive_output", w.dtype, tile), _gemm_grid(w, tile, w.head_dim), arguments)
     return o
 
 
 def _pass(device: Device, w: Workload, s: Array, entry: str, parameters: dict[str, Array]) -> None:
-    arguments = {"S": s, "rows": np.int32(w.batch * w.heads_q * w.seq_q), **_row_shape(w), **parameters}
+    arguments = {"S": s, **int32(rows=w.batch * w.heads_q * w.seq_q), **_row_shape(w), **parameters}
     device.launch(pass_variant(entry, w.dtype), (own_naive.pass_blocks(w), 1, 1), arguments)
 
 
@@ -213,9 +179,8 @@ def _gemm_grid(w: Workload, tile: GemmTile, columns: int) -> tuple[int, int, int
 
 
 def _row_shape(w: Workload) -> dict[str, Array]:
-    return {"seq_kv": np.int32(w.seq_kv), "stride": np.int32(own_naive.score_stride(w.seq_kv))}
+    return int32(seq_kv=w.seq_kv, stride=own_naive.score_stride(w.seq_kv))
 
 
-def exercise(device: Device, w: Workload, seed: int = 0, passes: str = "fused") -> Outcome:
-    """Random normal inputs through the kernels and through the float64 reference."""
-    return exercise_attention(naive_forward, device, w, seed, passes=passes)
+def _gemm_shape(w: Workload) -> dict[str, Array]:
+    return {**int32(seq_q=w.seq_q), **_row_shape(w), **int32(head_dim=w.head_dim, group=w.group)}

@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.kernels.arrays import attention_workload
+from attnsim.kernels.arrays import attention_workload, factor_of
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.exercising import exercise_attention
-from attnsim.kernels.naive import check_memory, checked_scale, empty_scores, softmax
-from attnsim.kernels.outcome import Outcome
+from attnsim.kernels.naive import check_memory, empty_scores, softmax
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.own import naive as own_naive
 from attnsim.models.mask.mask import Mask
@@ -65,7 +63,7 @@ def naive_cublas(
             raise InputError(
                 f"{name} is an array of {given}; cuBLAS takes CuPy's, on a GPU; elsewhere take naive_forward"
             )
-    factor = checked_scale(w, scale)
+    factor = factor_of(w, scale)
     check_memory(device, w)
     rows, stride, d = w.group * w.seq_q, own_naive.score_stride(w.seq_kv), w.head_dim
     s, o = empty_scores(device, w), device.empty(q.shape, str(q.dtype))
@@ -114,8 +112,3 @@ def _multiply(w: Workload, shape: tuple[int, int, int], a: _Operand, b: _Operand
             CUBLAS_COMPUTE_32F,
             CUBLAS_GEMM_DEFAULT,
         )
-
-
-def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
-    """Random normal inputs through the kernels and through the float64 reference."""
-    return exercise_attention(naive_cublas, device, w, seed)

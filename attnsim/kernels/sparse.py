@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.kernels.arrays import attention_workload
+from attnsim.kernels.arrays import attention_workload, factor_of, int32, scale_log2
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.exercising import exercise_attention
-from attnsim.kernels.outcome import Outcome
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.own.sparse import LIST, MASKS, ROW_TILES
 from attnsim.models.implementations.own.sparse_tiles import (
@@ -38,7 +35,7 @@ def variants() -> tuple[Variant, ...]:
 
 def variant(dtype: str, tile: SparseTile) -> Variant:
     """The compilation of the kernel for a tile."""
-    return Variant("sparse_forward.cu", ENTRY, tile.constants(dtype), tile.threads, tile.shared_memory_bytes)
+    return Variant("sparse.cu", ENTRY, tile.constants(dtype), tile.threads, tile.shared_memory_bytes)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -139,27 +136,17 @@ def sparse_forward(
             f"the block list is for {blocks.seq_q} queries, {blocks.seq_kv} keys and head_dim {blocks.tile.head_dim}, "
             f"the arrays have {w.seq_q}, {w.seq_kv} and {w.head_dim}; make one with list_blocks"
         )
-    factor = w.head_dim**-0.5 if scale is None else scale
-    if not factor > 0:
-        raise InputError(f"scale is {factor}; allowed: more than 0; change the sign of Q instead")
+    factor = factor_of(w, scale, positive=True)
     o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
     heads = w.batch * w.heads_q
     device.launch(
         variant(w.dtype, blocks.tile),
         (heads * -(-w.seq_q // blocks.tile.rows), 1, 1),
         {
-            "Q": q,
-            "K": k,
-            "V": v,
-            **blocks.tensors,
-            "O": o,
-            "LSE": lse,
-            "seq_q": np.int32(w.seq_q),
-            "seq_kv": np.int32(w.seq_kv),
-            "heads": np.int32(heads),
-            "group": np.int32(w.group),
-            "section": np.int32(min(heads, blocks.heads_together)),
-            "scale_log2": np.float32(factor * math.log2(math.e)),
+            **{"Q": q, "K": k, "V": v, **blocks.tensors, "O": o, "LSE": lse},
+            **int32(seq_q=w.seq_q, seq_kv=w.seq_kv, heads=heads, group=w.group),
+            **int32(section=min(heads, blocks.heads_together)),
+            **scale_log2(factor),
         },
     )
     return o, lse
@@ -174,8 +161,3 @@ def _row_tiles(listed: BlockList, order: NDArray[np.int64]) -> NDArray[np.int32]
 def _at_least_one(array: NDArray[Any]) -> NDArray[Any]:
     """The array, or one entry of zeros where it has none: a kernel's pointer has to point somewhere."""
     return array if len(array) else np.zeros((1, *array.shape[1:]), dtype=array.dtype)
-
-
-def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
-    """Random inputs through the kernel and through the float64 reference."""
-    return exercise_attention(sparse_forward, device, w, seed)

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import attnsim.kernels as ak
-from attnsim.kernels import naive_cublas
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.catalog import OPERATIONS, SCORES_IN_16_BITS, Operation
+from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.limits import check_architecture
+from attnsim.kernels.naive_cublas import naive_cublas
 from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
@@ -76,7 +77,7 @@ def test_agrees_with_float64(operation: Operation, w: Workload, gpu_device: Cuda
 @pytest.mark.parametrize("size", SIZES)
 def test_the_yardstick_on_cublas_agrees_too(size: int, dtype: str, gpu_device: CudaDevice, seed: int) -> None:
     w = Workload(1, 4, size, 128, heads_kv=2, dtype=dtype, mask=Mask.causal())
-    error = naive_cublas.exercise(gpu_device, w, seed).largest_error()
+    error = exercise_attention(naive_cublas, gpu_device, w, seed).largest_error()
     assert error <= SCORES_IN_16_BITS * TOLERANCE[dtype], f"seed {seed}"
 
 

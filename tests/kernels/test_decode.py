@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
-from attnsim.kernels.decode import decode_attention, exercise, variants
+from attnsim.kernels.decode import decode_attention, variants
+from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
@@ -92,7 +93,7 @@ def test_right_and_as_scheduled(
 def test_tiles_of_other_gpus(gpu: str, head_dim: int, assert_matches_schedule: AssertMatches) -> None:
     device = CpuDevice(gpu)
     w = workload("4/1", "1x300", head_dim)
-    assert exercise(device, w).largest_error() <= TOLERANCE[w.dtype]
+    assert exercise_attention(decode_attention, device, w).largest_error() <= TOLERANCE[w.dtype]
     assert_matches_schedule(device, find_implementation("attnsim_decode").build(w, device.gpu, None))
 
 

@@ -17,7 +17,8 @@ from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.device import Array, Grid
-from attnsim.kernels.flash import exercise, flash_forward, variants
+from attnsim.kernels.exercising import exercise_attention
+from attnsim.kernels.flash import flash_forward, variants
 from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
@@ -52,7 +53,7 @@ def test_right_and_with_the_work_of_its_schedule(
     case: str, cpu_device: CpuDevice, assert_matches_schedule: AssertMatches
 ) -> None:
     w = CASES[case]
-    ran = exercise(cpu_device, w, seed=len(case))
+    ran = exercise_attention(flash_forward, cpu_device, w, seed=len(case))
     assert ran.largest_error() <= TOLERANCE[w.dtype], ran.errors()
     schedule = build(w, cpu_device.gpu, None)
     assert_matches_schedule(cpu_device, schedule)
@@ -67,7 +68,7 @@ def test_right_and_with_the_work_of_its_schedule(
 
 def test_exponentials_are_the_schedules_where_the_first_tile_is_typical(cpu_device: CpuDevice) -> None:
     w = Workload(1, 1, 128, 128, seq_kv=192, dtype="fp16")
-    exercise(cpu_device, w)
+    exercise_attention(flash_forward, cpu_device, w)
     assert cpu_device.launches[0].counters.exponentials == build(w, cpu_device.gpu, None).total("exps")
 
 

@@ -18,8 +18,9 @@ from attnsim.kernels.cpu import faults
 from attnsim.kernels.cpu.bulk_copies import BulkCopies
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.device import Array, Grid
+from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.gpu import probe_kernels
-from attnsim.kernels.hopper import exercise, flash_hopper, variants
+from attnsim.kernels.hopper import flash_hopper, variants
 from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.fused.order import section_heads
@@ -57,7 +58,7 @@ CASES: dict[str, Workload] = {
 @pytest.mark.parametrize("case", CASES)
 def test_right_and_with_the_work_of_its_schedule(case: str, assert_matches_schedule: AssertMatches) -> None:
     w, device = CASES[case], CpuDevice(GPU)
-    ran = exercise(device, w, seed=len(case))
+    ran = exercise_attention(flash_hopper, device, w, seed=len(case))
     assert ran.largest_error() <= TOLERANCE[w.dtype], ran.errors()
     schedule, tile = build(w, device.gpu, None), tile_of(w)
     assert_matches_schedule(device, schedule)
@@ -190,7 +191,7 @@ MUTANTS: dict[str, tuple[type[faults.Fault], str, str]] = {
 def test_every_synchronisation_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel without one of its parts is stopped for the right reason."""
     fault, old, new = MUTANTS[name]
-    source = (CUDA / "flash_hopper.cu").read_text(encoding="utf-8")
+    source = (CUDA / "hopper.cu").read_text(encoding="utf-8")
     assert source.count(old) == 1, "not in the kernel any more"
 
     def compile_mutant(variant: Variant, arch: str, *, cubin: bool) -> Compiled:
@@ -199,7 +200,7 @@ def test_every_synchronisation_is_needed(name: str, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("attnsim.kernels.cpu.device.compile_variant", compile_mutant)
     with pytest.raises(fault):
-        exercise(CpuDevice(GPU), Workload(1, 1, 192, 64, seq_kv=600, dtype="fp16"))
+        exercise_attention(flash_hopper, CpuDevice(GPU), Workload(1, 1, 192, 64, seq_kv=600, dtype="fp16"))
 
 
 def test_right_when_copies_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +213,7 @@ def test_right_when_copies_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None
             pass
 
     monkeypatch.setattr(BulkCopies, "begin", begin_and_end)
-    ran = exercise(CpuDevice(GPU), CASES["500, three turns of the ring"])
+    ran = exercise_attention(flash_hopper, CpuDevice(GPU), CASES["500, three turns of the ring"])
     assert ran.largest_error() <= TOLERANCE["fp16"], ran.errors()
 
 

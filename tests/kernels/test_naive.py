@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from attnsim.kernels.arrays import NO_LIMIT, decode, encode
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
-from attnsim.kernels.naive import empty_scores, exercise, naive_forward, softmax, softmax_variant, variants
+from attnsim.kernels.exercising import exercise_attention
+from attnsim.kernels.naive import empty_scores, naive_forward, naive_passes_forward, softmax, softmax_variant, variants
 from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
@@ -50,11 +51,14 @@ CASES = {
 }
 
 
+OF = {"fused": naive_forward, "separate": naive_passes_forward}
+
+
 @pytest.mark.parametrize(("w", "passes"), CASES.values(), ids=CASES)
 def test_right_and_as_scheduled(
     w: Workload, passes: str, cpu_device: CpuDevice, assert_matches_schedule: AssertMatches
 ) -> None:
-    assert exercise(cpu_device, w, passes=passes).largest_error() <= TOLERANCE[w.dtype]
+    assert exercise_attention(OF[passes], cpu_device, w).largest_error() <= TOLERANCE[w.dtype]
     schedule = find_implementation(NAMES[passes]).build(w, cpu_device.gpu, None)
     assert_matches_schedule(cpu_device, schedule)
     for launched, kernel in zip(cpu_device.launches, schedule.kernels, strict=True):

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.cpu.device import CpuDevice
-from attnsim.kernels.naive_cublas import CUDA_R_16BF, CUDA_R_16F, exercise, naive_cublas
+from attnsim.kernels.exercising import exercise_attention
+from attnsim.kernels.naive_cublas import CUDA_R_16BF, CUDA_R_16F, naive_cublas
 from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
@@ -95,7 +96,7 @@ def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_operands_are_where_cublas_is_told(w: Workload) -> None:
     device = FakeCudaDevice()
-    assert exercise(device, w).largest_error() <= TOLERANCE[w.dtype]
+    assert exercise_attention(naive_cublas, device, w).largest_error() <= TOLERANCE[w.dtype]
     assert [one.variant.entry for one in device.launches] == ["naive_softmax"]
 
 

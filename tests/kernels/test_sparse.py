@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.outcome import TOLERANCE, Outcome
-from attnsim.kernels.sparse import exercise, list_blocks, sparse_forward
+from attnsim.kernels.sparse import list_blocks, sparse_forward
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.own.sparse import build
 from attnsim.models.implementations.own.sparse_tiles import TILES, SparseTile
@@ -61,7 +62,7 @@ def test_right_and_with_the_bytes_of_its_schedule(
     case: str, cpu_device: CpuDevice, assert_matches_schedule: AssertMatches
 ) -> None:
     w = workload(case)
-    outcome = exercise(cpu_device, w, seed=len(case))
+    outcome = exercise_attention(sparse_forward, cpu_device, w, seed=len(case))
     assert outcome.largest_error() <= TOLERANCE[w.dtype], outcome.errors()
     assert_matches_schedule(cpu_device, build(w, cpu_device.gpu, None))
 

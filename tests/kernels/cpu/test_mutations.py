@@ -19,7 +19,7 @@ from attnsim.kernels.device import Grid
 from attnsim.kernels.flash import flash_forward
 from attnsim.models.mask.mask import Mask
 
-SOURCE = (CUDA / "flash_forward.cu").read_text(encoding="utf-8")
+SOURCE = (CUDA / "flash.cu").read_text(encoding="utf-8")
 SYNCHRONISATION = re.compile(r"__syncthreads\(\);|cp_async_wait<[^;]*>\(\);|cp_async_commit\(\);")
 
 

@@ -1,4 +1,4 @@
-"""Schedule of ``kernels/cuda/flash_backward.cu``: FlashAttention-2's backward with the heads of a group in one block.
+"""Schedule of ``kernels/cuda/backward.cu``: FlashAttention-2's backward with the heads of a group in one block.
 
 P is recomputed from the log-sum-exp (Dao, arXiv 2307.08691, algorithm 2). A block owns a tile of keys of one key/value
 head and goes over all query heads of its group, so dK and dV are written once whatever the group; FlashAttention-2
@@ -293,6 +293,6 @@ def _main_part(w: Workload, tile: BackwardTile) -> Part:
 
 
 RECORD = Implementation(
-    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/flash_backward.cu", like="flash_attn_v2",
+    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/backward.cu", like="flash_attn_v2",
     passes=("bwd",),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Schedule of ``kernels/cuda/flash_forward.cu``: FlashAttention-2's loop order on any GPU since sm_80."""
+"""Schedule of ``kernels/cuda/flash.cu``: FlashAttention-2's loop order on any GPU since sm_80."""
 
 from __future__ import annotations
 
@@ -126,6 +126,6 @@ def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
 
 
 RECORD = Implementation(
-    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/flash_forward.cu", like="flash_attn_v2",
+    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/flash.cu", like="flash_attn_v2",
     passes=FORWARD_ONLY,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Schedule of ``kernels/cuda/flash_hopper.cu``: FlashAttention-3's loop order on sm_90a."""
+"""Schedule of ``kernels/cuda/hopper.cu``: FlashAttention-3's loop order on sm_90a."""
 
 from __future__ import annotations
 
@@ -91,6 +91,6 @@ def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
 
 
 RECORD = Implementation(
-    NAME, "flash-3", build, (90, 90), "this package, kernels/cuda/flash_hopper.cu", like="flash_attn_v3",
+    NAME, "flash-3", build, (90, 90), "this package, kernels/cuda/hopper.cu", like="flash_attn_v3",
     passes=("fwd",), largest_head_dim=128,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Schedule of ``kernels/cuda/sparse_forward.cu``: flash attention over a list of visible tiles.
+"""Schedule of ``kernels/cuda/sparse.cu``: flash attention over a list of visible tiles.
 
 One block per row tile and head walks its own list of key tiles in FlashAttention-2's loop order (Dao, arXiv
 2307.08691). Blocks differ in how many tiles they see whole, how many in part, and whether the last, shorter key tile is
@@ -281,6 +281,6 @@ def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
 
 
 RECORD = Implementation(
-    NAME, "sparse", build, (80, 129), "this package, kernels/cuda/sparse_forward.cu", ("fused",), like="flash_attn_v2",
+    NAME, "sparse", build, (80, 129), "this package, kernels/cuda/sparse.cu", ("fused",), like="flash_attn_v2",
     passes=FORWARD_ONLY, patterns=True,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-// Block-sparse flash attention, forward: flash_forward.cu over a list of visible tiles in place of a band.
+// Block-sparse flash attention, forward: flash.cu over a list of visible tiles in place of a band.
 //
 // One block per tile of query rows and head. Its key tiles come from a list, from the last to the first; each is seen
 // whole, or hidden in part by a bit mask that is copied beside K and V. All heads share the list. O and the log-sum-exp of
