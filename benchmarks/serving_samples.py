@@ -1,7 +1,7 @@
 """Write the committed samples of AIConfigurator's serving tables anew: ``python benchmarks/serving_samples.py``.
 
 Needs the extra ``datasets``. Rows are drawn evenly from bands of lengths, few and many heads, head_dim and window
-(`attnsim.validation.measured.sampling`), from those that a fit may use: 16-bit, and prefill from 512 tokens up, which
+(`attnsim.validation.measured.groups`), from those that a fit may use: 16-bit, and prefill from 512 tokens up, which
 leaves out what times launches. The measured times are the package's, in seconds.
 """
 
@@ -17,10 +17,9 @@ import pandas as pd
 import attnsim.validation
 from attnsim.cli.options import write_text
 from attnsim.models.question.case_file import COLUMNS
-from attnsim.validation.fitting.fit import usable
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row
-from attnsim.validation.measured.sampling import even_sample, strata
+from attnsim.validation.measured.groups import even_sample, strata, usable
 
 FOLDER = Path(attnsim.validation.__file__).parent / "measurements" / "published"
 SEED = 1

@@ -82,10 +82,10 @@ def _commands(group: object, before: tuple[str, ...] = ("attnsim",)) -> list[tup
 
 def errors_page() -> str:
     """Errors on held-out measurements, by source and implementation, as the README shows them."""
-    from attnsim.validation.checking.accuracy import accuracy_table, held_out_errors
+    from attnsim.validation.checking.accuracy import accuracy_table
     from attnsim.validation.fitting.held_out import held_out_predictions
 
-    rows = accuracy_table(held_out_errors(held_out_predictions()))
+    rows = accuracy_table(held_out_predictions())
     columns = list(rows[0])
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     lines += [f"| {' | '.join(_cell(row[name]) for name in columns)} |" for row in rows]

@@ -23,9 +23,10 @@ def accuracy(
     if claims:
         _claims(json)
         return
-    from attnsim.validation.checking.accuracy import accuracy_table, constants, held_out_errors, targets_table
+    from attnsim.validation.checking.accuracy import accuracy_table, constants, targets_table
+    from attnsim.validation.fitting.held_out import held_out_predictions
 
-    found = held_out_errors()
+    found = held_out_predictions()
     summary, errors, numbers = targets_table(found), accuracy_table(found), constants()
     if json:
         kinds = (("summary", summary), ("error", errors), ("constant", numbers))
@@ -126,10 +127,10 @@ def fit(
         return
     import attnsim.models
     from attnsim.models.errors import nearest
-    from attnsim.validation.fitting.fit import JOBS
     from attnsim.validation.fitting.fit import fit as run
+    from attnsim.validation.fitting.jobs import jobs
 
-    known = [job.name for job in JOBS]
+    known = [job.name for job in jobs()]
     for name in names or []:
         if name not in known:
             raise InputError(f"fit {name!r} is not known; {nearest(name, known)}; all: {', '.join(known)}")
@@ -141,7 +142,7 @@ def fit(
     try:
         written = [] if record else run(folder, names or [], progress)
         if record:
-            from attnsim.validation.measuring.recording import record as write_records
+            from attnsim.validation.checking.recording import record as write_records
 
             written = write_records(folder, progress)
     except OSError as error:
@@ -152,7 +153,7 @@ def fit(
 
 def _check() -> None:
     """Print the committed errors beside the recomputed ones; exit with 1 if they differ."""
-    from attnsim.validation.measuring.recording import differences
+    from attnsim.validation.checking.recording import differences
 
     with busy("predicting held-out rows"):
         rows = differences()

@@ -1,5 +1,6 @@
 """The committed calibrations: how many numbers, on which data, and the errors they are quoted with."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,17 +18,21 @@ from attnsim.models.calibrations.numbers import (
     Numbers,
     is_determined,
 )
-from attnsim.validation.checking.accuracy import Unseen, accuracy_table, constants, held_out_errors, targets_table
+from attnsim.models.errors import InputError
+from attnsim.validation.checking.accuracy import accuracy_table, constants, targets_table
 from attnsim.validation.checking.claims import gpt2_medium
 from attnsim.validation.checking.coverage import Point, coverage, own_points
 from attnsim.validation.checking.deviations import Deviation, deviations, markdown, sizes
 from attnsim.validation.checking.hypothetical import PAIRS, outcomes
-from attnsim.validation.fitting.fit import JOBS, Problem, Solution, groups, rows_of, separate, solve
+from attnsim.validation.checking.recording import differences
 from attnsim.validation.fitting.held_out import HeldOut, held_out_predictions
+from attnsim.validation.fitting.jobs import jobs, read_jobs, separate
+from attnsim.validation.fitting.problem import Problem
+from attnsim.validation.fitting.records import rows_digest
+from attnsim.validation.fitting.solver import Solution, solve
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import published_rows
-from attnsim.validation.measuring.recording import differences
-from attnsim.validation.measuring.records import rows_digest
+from attnsim.validation.measured.groups import groups
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "DEVIATIONS.md"
 CALIBRATIONS = Path(next(iter(attnsim.models.__path__))) / "calibrations"
@@ -62,8 +67,8 @@ def test_calibrations_were_fitted_on_the_committed_measurements() -> None:
     import attnsim.models
 
     folder = next(iter(attnsim.models.__path__)) + "/calibrations/implementations"
-    for job in separate(JOBS):
-        rows = rows_of(job)
+    for job in separate(jobs()):
+        rows = job.rows
         for owner in job.free:
             mine = [row for row in rows if row.record.name == owner]
             with open(f"{folder}/{owner}.{mine[0].gpu.architecture}.yaml", encoding="utf-8") as file:
@@ -71,21 +76,43 @@ def test_calibrations_were_fitted_on_the_committed_measurements() -> None:
             assert data["rows_sha256"] == rows_digest(mine), owner
 
 
+def test_the_jobs_of_the_fits_are_read_strictly(tmp_path: Path) -> None:
+    names = [job.name for job in jobs()]
+    assert names[0] == "vllm-a100" and len(names) == len(set(names)) == 12
+    assert jobs()[0].free["vllm_flash_attn"][-2:] == ("call_s", "extra"), "a set of numbers and two more"
+    assert all(job.rows for job in jobs())
+    good = """
+        sets: {some: [step_clks, block_clks]}
+        jobs:
+        - {name: one, gpu: a100-sxm4-80gb, gpu_free: [l2_fraction], free: {pytorch: [some]}, sources: [fa2_fig4]}
+    """
+    file = tmp_path / "jobs.yaml"
+    for wrong, right, said in (
+        ("", "", ""),
+        ("sxm4-80gb", "sxm4-99gb", "a100-sxm4-99gb"),
+        ("l2_fraction", "l2", "job one: number 'l2' is not known"),
+        ("[some]", "[same]", "job one: number 'same' is not known"),
+        ("pytorch:", "pytorcj:", "pytorcj"),
+        ("sources:", "source:", "jobs.0.sources"),
+    ):
+        file.write_text(good.replace(wrong, right), encoding="utf-8")
+        if not said:
+            assert read_jobs(file)[0].free == {"pytorch": ("step_clks", "block_clks")}
+            continue
+        with pytest.raises(InputError, match=re.escape(said)) as caught:
+            read_jobs(file)
+        assert "\n" not in str(caught.value) and str(caught.value).startswith("jobs.yaml: ")
+
+
 def test_no_fold_saw_the_rows_it_predicts() -> None:
     for calibration in calibrations().values():
-        for name in calibration.folds:
-            split, group = name.split(": ", 1)
+        for split, group in calibration.folds:
             assert any(groups(row)[split] == group for row in published_rows())
 
 
 @pytest.fixture(scope="module")
 def held() -> list[HeldOut]:
     return held_out_predictions()
-
-
-@pytest.fixture(scope="module")
-def errors(held: list[HeldOut]) -> list[Unseen]:
-    return held_out_errors(held)
 
 
 def test_committed_calibrations_still_give_their_committed_errors(held: list[HeldOut]) -> None:
@@ -214,18 +241,18 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("what", LIMITS, ids=[f"{kind}, {split}" for kind, split in LIMITS])
-def test_held_out_errors_stay_within_their_limits(what: tuple[str, str], errors: list[Unseen]) -> None:
-    found = {(row["what"], row["split"]): row for row in targets_table(errors)}[what]
+def test_held_out_errors_stay_within_their_limits(what: tuple[str, str], held: list[HeldOut]) -> None:
+    found = {(row["what"], row["split"]): row for row in targets_table(held)}[what]
     mean, median = LIMITS[what]
     assert found["mean"] <= mean, found
     assert median is None or found["median"] <= median, found
 
 
-def test_the_table_has_every_row_and_its_totals(errors: list[Unseen]) -> None:
-    table = accuracy_table(errors)
-    assert sum(row["rows"] for row in table if row["band"] == "all") == len(errors)
-    assert sum(row["rows"] for row in table if row["band"] != "all") == len(errors)
-    predicted = {id(row) for row, _, _ in errors}
+def test_the_table_has_every_row_and_its_totals(held: list[HeldOut]) -> None:
+    table = accuracy_table(held)
+    assert sum(row["rows"] for row in table if row["band"] == "all") == len(held)
+    assert sum(row["rows"] for row in table if row["band"] != "all") == len(held)
+    predicted = {id(one.row) for one in held}
     assert len(predicted) == len(published_rows())
 
 

@@ -12,10 +12,10 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_row import Case
 from attnsim.models.question.workload import Latent
-from attnsim.validation.fitting.fit import groups
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.aiconfigurator_files import KINDS, SYSTEMS, TableFile, read_shapes, table_files
 from attnsim.validation.measured.datasets import Row, published_rows
+from attnsim.validation.measured.groups import groups
 from attnsim.validation.measured.implausible import RULES, SPIKE, Measured, rejected_by
 
 FAMILIES = {"context": "attention", "generation": "attention", "encoder": "encoder_attention"}

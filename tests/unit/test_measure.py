@@ -35,8 +35,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.case_file import read_table
 from attnsim.models.question.case_row import parse_row, workload_of
 from attnsim.models.question.workload import Workload
-from attnsim.validation.fitting import fit
-from attnsim.validation.measured import sampling
+from attnsim.validation.measured import groups
 from attnsim.validation.measured.datasets import Row, gpu_of
 from attnsim.validation.measured.measured_table import measured_frame, measured_rows, summary
 from attnsim.validation.measuring.measure import chosen, measure
@@ -179,11 +178,11 @@ def test_which_operations_are_measured() -> None:
 
 
 def test_the_bands_are_those_that_the_fits_hold_out() -> None:
-    assert tuple(high for _, high in fit.BANDS[:-1]) == BANDS
+    assert tuple(high for _, high in groups.BANDS[:-1]) == BANDS
     for one in OPERATIONS.values():
         for point in candidates(one, GPU):
             w = point.workload
-            assert (w.batch * w.heads_q > sampling.FEW_HEADS) == point.levels[0].endswith("True")
+            assert (w.batch * w.heads_q > groups.FEW_HEADS) == point.levels[0].endswith("True")
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

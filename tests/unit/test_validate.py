@@ -14,14 +14,13 @@ from attnsim.api.trust import Trust
 from attnsim.cli import main
 from attnsim.models.calibrations.calibration import calibrations
 from attnsim.plots.validation import html_page, validation_figure, write_report
-from attnsim.validation.checking import hypothetical
+from attnsim.validation.checking import hypothetical, recording
 from attnsim.validation.checking import validate as validation
 from attnsim.validation.checking.validate import COLUMNS, Report, Served, stated_table
 from attnsim.validation.fitting import held_out
 from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row, published_rows
-from attnsim.validation.measuring import recording
 
 TRUST = Trust("extrapolated", 0.5, 2.0, None, "borrowed numbers")
 

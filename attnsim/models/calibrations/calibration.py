@@ -1,6 +1,6 @@
 """The committed calibrations: fitted numbers with what they were fitted on and how well they did.
 
-The files in ``calibrations/`` are written by `attnsim fit` and never by hand.
+The files are written by `attnsim fit` and never by hand.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import Any
 from attnsim.models.calibrations.numbers import GPU_NUMBERS, GpuNumbers, ImplementationNumbers, Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
+
+Fold = tuple[str, str]
+"""What was left out of a fit: the split ("band", "head_dim") and the group in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,8 @@ class Calibration:
     interval : (float, float)
         Factors on the predicted time between which 90 % of the held-out measurements lie.
     domain : Domain
-    folds : mapping of str to Numbers
-        Numbers fitted without one group of rows, by the group's name: they make the held-out errors.
+    folds : mapping of (str, str) to Numbers
+        Numbers fitted without one group of rows, by split and group: they make the held-out errors.
     ranges : mapping of str to (float, float)
         95 % confidence interval of each fitted number.
     sources : tuple of str
@@ -78,7 +81,7 @@ class Calibration:
     held_out: ErrorSummary
     interval: tuple[float, float]
     domain: Domain
-    folds: Mapping[str, Numbers]
+    folds: Mapping[Fold, Numbers]
     ranges: Mapping[str, tuple[float, float]]
     sources: tuple[str, ...]
     spread: Mapping[str, float] = field(default_factory=dict)
@@ -183,25 +186,26 @@ def _files(folder: str) -> list[dict[str, Any]]:
 
 
 def _read_calibration(data: dict[str, Any]) -> Calibration:
-    domain = dict(data["domain"])
-    for key, value in domain.items():
-        if isinstance(value, list):
-            domain[key] = tuple(value)
+    domain: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in data["domain"].items()
+    }
+    numbers = data["numbers"]
     return Calibration(
         implementation=data["implementation"],
         architecture=data["architecture"],
         gpu=data["gpu"],
-        numbers=ImplementationNumbers(**{k: v["value"] for k, v in data["numbers"].items()}),
-        fitted=tuple(k for k, v in data["numbers"].items() if v["fitted"]),
+        numbers=ImplementationNumbers(**{k: v["value"] for k, v in numbers.items()}),
+        fitted=tuple(k for k, v in numbers.items() if v["fitted"]),
         held_out=ErrorSummary(**data["held_out"]),
         interval=(data["interval"][0], data["interval"][1]),
         domain=Domain(**domain),
         folds={
-            name: Numbers(ImplementationNumbers(**fold["implementation"]), GpuNumbers(**fold["gpu"]))
-            for name, fold in data["folds"].items()
+            (split, group): Numbers(ImplementationNumbers(**fold["implementation"]), GpuNumbers(**fold["gpu"]))
+            for split, folds in data["folds"].items()
+            for group, fold in folds.items()
         },
-        ranges={k: (v["low"], v["high"]) for k, v in data["numbers"].items() if "low" in v},
+        ranges={k: (v["low"], v["high"]) for k, v in numbers.items() if "low" in v},
         sources=tuple(data["sources"]),
         spread={split: found["spread"] for split, found in data["residuals"].items()},
-        undetermined=tuple(k for k, v in data["numbers"].items() if not v.get("determined", True)),
+        undetermined=tuple(k for k, v in numbers.items() if not v.get("determined", True)),
     )

@@ -35,6 +35,11 @@ class Chosen:
     gpu_source: str
     reason: str
 
+    @property
+    def whose(self) -> str:
+        """Whose numbers they are: "fa3, hopper", or "priors"."""
+        return f"{self.calibration.implementation}, {self.calibration.architecture}" if self.calibration else "priors"
+
 
 def choose(record: Implementation, gpu: Gpu, known: Collection[str] | None = None) -> Chosen:
     """The numbers to predict an implementation on a GPU with.

@@ -8,19 +8,48 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from attnsim.models.by_hand import by_hand
+
+OPEN = by_hand(0.5, "share of its allowed range from which on a 95 % interval leaves a fitted number undetermined")
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Meaning, prior and bounds of one fitted number."""
+    """Meaning, prior and bounds of one fitted number.
+
+    Parameters
+    ----------
+    unit : str
+    prior, low, high : float
+        Value without a fit, and the bounds of a fit.
+    meaning : str
+    scale : {"linear", "log", "square root"}
+        How the unit coordinate, in which the number is fitted, runs from `low` (0) to `high` (1): ratios by their
+        logarithm, latencies, which span decades down to zero, by their square root.
+    """
 
     unit: str
     prior: float
     low: float
     high: float
     meaning: str
+    scale: Literal["linear", "log", "square root"] = "linear"
+
+    def coordinate(self, value: float) -> float:
+        """The unit coordinate of a value."""
+        if self.scale == "log":
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        part = min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+        return math.sqrt(part) if self.scale == "square root" else part
+
+    def value(self, coordinate: float) -> float:
+        """The value at a unit coordinate."""
+        if self.scale == "log":
+            return float(self.low * (self.high / self.low) ** coordinate)
+        part = coordinate * coordinate if self.scale == "square root" else coordinate
+        return self.low + (self.high - self.low) * part
 
 
 IMPLEMENTATION_NUMBERS: dict[str, Number] = {
@@ -28,10 +57,14 @@ IMPLEMENTATION_NUMBERS: dict[str, Number] = {
     "smem_exposed": Number("1", 0.4, 0.0, 1.0, "share of operand reads from shared memory not hidden behind the MMA"),
     "softmax_instructions": Number("1/score", 5.0, 1.0, 16.0, "FP32-lane instructions per score besides the exp"),
     "interference": Number("1", 0.4, 0.0, 1.0, "share of an MMA or softmax during which the other unit stalls"),
-    "step_clks": Number("clk", 150.0, 0.0, 2000.0, "latency of one inner step: barriers and dependent issue"),
-    "block_clks": Number("clk", 2000.0, 0.0, 20000.0, "latency of a block's prologue and epilogue together"),
-    "call_s": Number("s", 3e-6, 0.0, 3e-4, "fixed time of a call beside the launches of its kernels"),
-    "extra": Number("1", 1.0, 0.125, 8.0, "implementation's own number, named by the implementation"),
+    "step_clks": Number(
+        "clk", 150.0, 0.0, 2000.0, "latency of one inner step: barriers and dependent issue", "square root"
+    ),
+    "block_clks": Number(
+        "clk", 2000.0, 0.0, 20000.0, "latency of a block's prologue and epilogue together", "square root"
+    ),
+    "call_s": Number("s", 3e-6, 0.0, 3e-4, "fixed time of a call beside the launches of its kernels", "square root"),
+    "extra": Number("1", 1.0, 0.125, 8.0, "implementation's own number, named by the implementation", "log"),
 }
 
 GPU_NUMBERS: dict[str, Number] = {
@@ -40,17 +73,15 @@ GPU_NUMBERS: dict[str, Number] = {
     "l2_capacity_fraction": Number(
         "1", 0.6, 0.2, 1.0, "share of a two-partition L2 that keeps data; of one partition all"
     ),
-    "launch_scale": Number("1", 1.0, 0.25, 4.0, "kernel launch cost over the GPU file's"),
+    "launch_scale": Number("1", 1.0, 0.25, 4.0, "kernel launch cost over the GPU file's", "log"),
     "clock_fraction": Number("1", 1.0, 0.6, 1.15, "SM clock under load over the GPU file's sustained clock"),
 }
 
-LOGARITHMIC = ("extra", "launch_scale")
-"""Ratios: their unit coordinate is the logarithm."""
 
-QUADRATIC = ("step_clks", "block_clks", "call_s")
-"""Latencies span decades down to zero: their unit coordinate is the square root."""
-
-OPEN = by_hand(0.5, "share of its allowed range from which on a 95 % interval leaves a fitted number undetermined")
+def is_determined(name: str, low: float, high: float) -> bool:
+    """Whether a 95 % confidence interval of a number covers less than `OPEN` of its allowed range."""
+    number = GPU_NUMBERS.get(name) or IMPLEMENTATION_NUMBERS[name]
+    return number.coordinate(high) - number.coordinate(low) < OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +115,3 @@ class Numbers:
 
     implementation: ImplementationNumbers = field(default_factory=ImplementationNumbers)
     gpu: GpuNumbers = field(default_factory=GpuNumbers)
-
-
-def unit_of(number: Number, name: str, value: float) -> float:
-    """The point of a number's unit interval, in which it is fitted, where it has a value.
-
-    Ratios are fitted by their logarithm; latencies, which span decades down to zero, by their square root.
-    """
-    if name in LOGARITHMIC:
-        return math.log(value / number.low) / math.log(number.high / number.low)
-    part = min(1.0, max(0.0, (value - number.low) / (number.high - number.low)))
-    return math.sqrt(part) if name in QUADRATIC else part
-
-
-def is_determined(name: str, low: float, high: float) -> bool:
-    """Whether a 95 % confidence interval says anything: whether it spans less than `OPEN` of the number's bounds."""
-    number = GPU_NUMBERS.get(name) or IMPLEMENTATION_NUMBERS[name]
-    return unit_of(number, name, high) - unit_of(number, name, low) < OPEN

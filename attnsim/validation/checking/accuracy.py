@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
 from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations, gpu_ranges
 from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS, is_determined
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.validation.checking.by_hand import chosen
-from attnsim.validation.fitting.fit import SHORTEST
-from attnsim.validation.fitting.held_out import HeldOut, held_out_predictions
+from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured.datasets import Row
+from attnsim.validation.measured.groups import SHORTEST
+from attnsim.validation.measured.predicting import error_summary
 
 LENGTHS = ((0, 511), (512, 1023), (1024, 4095), (4096, 1 << 40))
 """Length bands of the table, by the longer of seq_q and seq_kv."""
@@ -29,11 +28,8 @@ _SERVING = {
 }
 """Who calls the kernels whose errors are summed up by framework, GPU and call, from `SHORTEST` tokens up."""
 
-Unseen = tuple[Row, str, float]
-"""A row, what was left out of the fit that predicted it, and the error."""
 
-
-def accuracy_table(found: Sequence[Unseen] | None = None) -> list[dict[str, Any]]:
+def accuracy_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
     """Errors by source, implementation, GPU, pass, split and length band, each from rows the fit did not see.
 
     Returns
@@ -45,9 +41,10 @@ def accuracy_table(found: Sequence[Unseen] | None = None) -> list[dict[str, Any]
         own, which borrow the nearest. `band` "all" is the total of the lines above it.
     """
     cells: dict[tuple[str, ...], list[tuple[int, float]]] = {}
-    for row, split, error in held_out_errors() if found is None else found:
-        key = (row.case.source, row.case.implementation or "", row.case.gpu, row.case.passes, split)
-        cells.setdefault(key, []).append((max(row.case.seq_q, row.case.seq_kv), error))
+    for one in found:
+        case = one.row.case
+        key = (case.source, case.implementation or "", case.gpu, case.passes, one.split)
+        cells.setdefault(key, []).append((max(case.seq_q, case.seq_kv), one.error))
     table = []
     for cell, errors in sorted(cells.items()):
         names: dict[str, Any] = dict(zip(("source", "implementation", "gpu", "pass", "split"), cell, strict=True))
@@ -59,13 +56,12 @@ def accuracy_table(found: Sequence[Unseen] | None = None) -> list[dict[str, Any]
     return table
 
 
-def targets_table(found: Sequence[Unseen] | None = None) -> list[dict[str, Any]]:
+def targets_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
     """The same errors summed up by what a user asks for: one line a kind of prediction and split."""
     kinds: dict[tuple[str, str], list[float]] = {}
-    for row, split, error in held_out_errors() if found is None else found:
-        kind = kind_of(row)
-        if kind:
-            kinds.setdefault((kind, split), []).append(error)
+    for one in found:
+        if kind := kind_of(one.row):
+            kinds.setdefault((kind, one.split), []).append(one.error)
     return [{"what": kind, "split": split} | _summary(errors) for (kind, split), errors in sorted(kinds.items())]
 
 
@@ -90,24 +86,12 @@ def kind_of(row: Row) -> str:
             return f"{name}, {row.gpu.architecture}"
 
 
-def held_out_errors(found: Sequence[HeldOut] | None = None) -> list[Unseen]:
-    """(row, split, error) for every published row and every fold that did not see it."""
-    return [(one.row, one.split, one.error) for one in (held_out_predictions() if found is None else found)]
-
-
 def _band(low: int, high: int) -> str:
     return f"{low}+" if high >= 1 << 40 else f"{low}-{high}"
 
 
 def _summary(errors: Sequence[float]) -> dict[str, Any]:
-    values = np.array(errors)
-    return {
-        "rows": len(values),
-        "mean": round(float(values.mean()), 4),
-        "median": round(float(np.median(values)), 4),
-        "p90": round(float(np.quantile(values, 0.9)), 4),
-        "worst": round(float(values.max()), 4),
-    }
+    return {"rows": len(errors), **error_summary(errors), "worst": round(max(errors), 4)}
 
 
 def constants() -> list[dict[str, Any]]:

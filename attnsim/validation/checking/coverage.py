@@ -16,7 +16,6 @@ other calibrations or other kernels, so that no row is judged by an interval tha
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,11 +27,12 @@ from attnsim.api.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS, leve
 from attnsim.models.calibrations.calibration import calibrations, numbers_of
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.validation.fitting.fit import usable
 from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions
+from attnsim.validation.fitting.records import domain_of
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row, published_rows
-from attnsim.validation.measuring.records import as_domain, domain_of
+from attnsim.validation.measured.groups import usable
+from attnsim.validation.measured.predicting import predict_all
 
 SHARE = 0.9
 """Share of the true times that an interval is to hold."""
@@ -81,8 +81,7 @@ def own_points(found: Sequence[HeldOut] | None = None) -> list[Point]:
             if not rest:
                 continue
             spread = float(np.mean([abs(_log(one)) for one in rest]))
-            domain = as_domain(domain_of([one.row for one in rest]))
-            seen = replace(calibrations()[name], domain=domain)
+            seen = replace(calibrations()[name], domain=domain_of([one.row for one in rest]))
             for one in inside:
                 level, _, _ = level_of(one.row.workload, one.row.gpu, seen)
                 points.append(Point(level, ", ".join(name), _log(one), spread))
@@ -98,8 +97,6 @@ def elsewhere_points(sample: int = SERVING_SAMPLE) -> list[Point]:
 
     Published rows with their own calibration hidden, and those of the large tables that never had one.
     """
-    from joblib import Parallel, delayed
-
     tasks = [task for row in published_rows() if usable(row) for task in _published_tasks(row)]
     for row in serving_rows(sample):
         chosen = choose(row.record, row.gpu)
@@ -110,20 +107,15 @@ def elsewhere_points(sample: int = SERVING_SAMPLE) -> list[Point]:
             same = chosen.calibration.implementation == row.record.name
             tasks.append((ELSEWHERE if same else BORROWED, row, chosen.numbers))
             tasks.append((PRIORS, row, Numbers(gpu=chosen.numbers.gpu)))
-    chunks = [tasks[start::8] for start in range(8)]
-    done = Parallel(n_jobs=min(2, os.cpu_count() or 1))(delayed(_points)(chunk) for chunk in chunks)
-    return [point for chunk in done for point in chunk]
+    times = predict_all([(row, numbers) for _, row, numbers in tasks])
+    return [
+        Point(kind, f"{row.record.name}, {row.gpu.base_id}", float(np.log(row.measured_s / time)), 1.0)
+        for (kind, row, _), time in zip(tasks, times, strict=True)
+    ]
 
 
 _Task = tuple[str, Row, Numbers]
-
-
-def _points(tasks: Sequence[_Task]) -> list[Point]:
-    found = []
-    for kind, row, numbers in tasks:
-        error = float(np.log(row.measured_s / row.predict_s(numbers)))
-        found.append(Point(kind, f"{row.record.name}, {row.gpu.base_id}", error, 1.0))
-    return found
+"""Kind of a point, and the row and numbers that make it."""
 
 
 def _published_tasks(row: Row) -> Iterable[_Task]:

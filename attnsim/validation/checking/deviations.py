@@ -12,12 +12,13 @@ import numpy as np
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.choose import choose
-from attnsim.validation.checking.accuracy import held_out_errors, targets_table
+from attnsim.validation.checking.accuracy import targets_table
 from attnsim.validation.checking.claims import speedups
 from attnsim.validation.checking.hypothetical import Outcome, errors
-from attnsim.validation.fitting.fit import usable
 from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured import aiconfigurator
+from attnsim.validation.measured.groups import usable
+from attnsim.validation.measured.predicting import predict_all
 
 BAND = by_hand(0.2, "share by which the size of a known gap may move where its entry does not say otherwise")
 
@@ -81,7 +82,7 @@ def sizes(held: Sequence[HeldOut], transfers: Sequence[Outcome]) -> dict[str, fl
     transfers : sequence of Outcome
         From `hypothetical.outcomes`, at least of the published tables.
     """
-    targets = {(row["what"], row["split"]): row["mean"] for row in targets_table(held_out_errors(held))}
+    targets = {(row["what"], row["split"]): row["mean"] for row in targets_table(held)}
     moved = {
         (row["implementation"], row["pass"], row["view"]): row["mean"]
         for row in errors(transfers)
@@ -135,10 +136,9 @@ def _serving(check: Mapping[str, Any]) -> float:
         dtype="bf16",
         sample=SAMPLE,
     )
-    wrong = [
-        abs(row.predict_s(choose(row.record, row.gpu).numbers) / row.measured_s - 1) for row in rows if usable(row)
-    ]
-    return float(np.mean(wrong))
+    kept = [row for row in rows if usable(row)]
+    times = predict_all([(row, choose(row.record, row.gpu).numbers) for row in kept])
+    return float(np.mean([abs(time / row.measured_s - 1) for row, time in zip(kept, times, strict=True)]))
 
 
 def markdown() -> str:

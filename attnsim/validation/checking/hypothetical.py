@@ -16,7 +16,6 @@ over measured speedup, in which what a kernel's model gets wrong on both chips c
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -32,12 +31,11 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row, published_rows
+from attnsim.validation.measured.groups import SHORTEST
+from attnsim.validation.measured.predicting import error_summary, predict_all
 
 View = Literal["datasheet", "gpu file"]
 VIEWS: tuple[View, ...] = ("datasheet", "gpu file")
-
-SHORTEST = 512
-"""Shorter prompts and caches are left out: they time launches."""
 
 SAMPLE = 48
 """Rows of the large tables taken for each kernel, pass and kind of mask."""
@@ -134,8 +132,7 @@ def numbers_for(row: Row, gpu: Gpu, pair: Pair, view: View) -> tuple[Numbers, st
         # The clock under load belongs to a card and its cooling, not to a design.
         carried = replace(gpu_calibrations()[pair.older][1], clock_fraction=GPU_NUMBERS["clock_fraction"].prior)
         numbers = replace(numbers, gpu=carried)
-    found = chosen.calibration
-    return numbers, f"{found.implementation}, {found.architecture}" if found else "priors"
+    return numbers, chosen.whose
 
 
 def outcomes(pairs: Iterable[Pair] = PAIRS, sample: int = SAMPLE) -> list[Outcome]:
@@ -147,27 +144,28 @@ def outcomes(pairs: Iterable[Pair] = PAIRS, sample: int = SAMPLE) -> list[Outcom
     sample : int
         Rows of the large tables for each kernel, pass and kind of mask; without that package, the papers' rows alone.
     """
-    from joblib import Parallel, delayed
-
-    tasks = [(pair, view, row, twin) for pair in pairs for row, twin in _rows(pair, sample) for view in VIEWS]
-    chunks = [tasks[start::8] for start in range(8)]
-    done = Parallel(n_jobs=min(2, os.cpu_count() or 1))(delayed(_predict)(chunk) for chunk in chunks)
-    return [outcome for chunk in done for outcome in chunk]
-
-
-def _predict(tasks: Sequence[tuple[Pair, View, Row, Row | None]]) -> list[Outcome]:
+    asked = [(pair, row, twin) for pair in pairs for row, twin in _rows(pair, sample)]
+    twins_s = _predicted((pair, twin, "gpu file") for pair, _, twin in asked if twin is not None)
+    older = iter([time / row.measured_s for row, time, _ in twins_s])
+    at_home = [None if twin is None else next(older) for _, _, twin in asked]
     found = []
-    for pair, view, row, twin in tasks:
-        gpu = as_announced(row.gpu, load_gpu(pair.older)) if view == "datasheet" else row.gpu
-        numbers, source = numbers_for(row, gpu, pair, view)
-        predicted = replace(row, gpu=gpu).predict_s(numbers)
-        step = older = None
-        if twin is not None:
-            there, _ = numbers_for(twin, twin.gpu, pair, "gpu file")
-            older = twin.predict_s(there) / twin.measured_s
-            step = older / (predicted / row.measured_s)
-        found.append(Outcome(pair, view, row, predicted, source, step, older))
+    for view in VIEWS:
+        newer = _predicted((pair, row, view) for pair, row, _ in asked)
+        for (pair, row, _), home, (_, time, whose) in zip(asked, at_home, newer, strict=True):
+            step = None if home is None else home / (time / row.measured_s)
+            found.append(Outcome(pair, view, row, time, whose, step, home))
     return found
+
+
+def _predicted(asked: Iterable[tuple[Pair, Row, View]]) -> list[tuple[Row, float, str]]:
+    """Each row with its time in seconds, as if the pair's newer GPU did not exist, and whose numbers predict it."""
+    tasks, sources = [], []
+    for pair, row, view in asked:
+        gpu = as_announced(row.gpu, load_gpu(pair.older)) if view == "datasheet" else row.gpu
+        numbers, whose = numbers_for(row, gpu, pair, view)
+        tasks.append((replace(row, gpu=gpu), numbers))
+        sources.append((row, whose))
+    return [(row, time, whose) for (row, whose), time in zip(sources, predict_all(tasks), strict=True)]
 
 
 def _rows(pair: Pair, sample: int) -> list[tuple[Row, Row | None]]:
@@ -258,14 +256,11 @@ def _place(key: tuple[str, ...]) -> int:
 
 def _summary(some: Sequence[Outcome]) -> dict[str, Any]:
     ratios = np.array([one.ratio for one in some])
-    wrong = np.abs(ratios - 1)
     steps = [abs(one.step - 1) for one in some if one.step is not None]
     home = [abs(one.older - 1) for one in some if one.older is not None]
     return {
         "rows": len(some),
-        "mean": round(float(wrong.mean()), 4),
-        "median": round(float(np.median(wrong)), 4),
-        "p90": round(float(np.quantile(wrong, 0.9)), 4),
+        **error_summary(np.abs(ratios - 1)),
         "bias": round(math.exp(float(np.log(ratios).mean())), 4),
         "pairs": len(steps),
         "step": round(float(np.mean(steps)), 4) if steps else None,

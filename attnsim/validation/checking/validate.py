@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,12 +12,13 @@ import numpy as np
 from attnsim.api.trust import LEVELS, Trust, assess
 from attnsim.models.calibrations.choose import choose
 from attnsim.validation.checking import hypothetical
-from attnsim.validation.checking.accuracy import accuracy_table, held_out_errors, targets_table
+from attnsim.validation.checking.accuracy import accuracy_table, targets_table
 from attnsim.validation.checking.coverage import coverage, elsewhere_points, own_points, serving_rows
+from attnsim.validation.checking.recording import differences, undetermined
 from attnsim.validation.fitting.held_out import HeldOut, held_out_predictions
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row
-from attnsim.validation.measuring.recording import differences, undetermined
+from attnsim.validation.measured.predicting import error_summary, predict_all
 
 STEPS = 4
 """Times that `validate` says it has got on."""
@@ -161,13 +161,12 @@ def validate(sample: int, progress: Callable[[], None] = lambda: None, own: Sequ
     progress()
     transfers = hypothetical.errors(hypothetical.outcomes(sample=sample))
     progress()
-    errors = held_out_errors(held)
     return Report(
         held=tuple(held),
         served=tuple(served),
         own=tuple(predictions(own)),
-        errors=targets_table(errors),
-        by_length=accuracy_table(errors),
+        errors=targets_table(held),
+        by_length=accuracy_table(held),
         serving=serving_table(served),
         datasets=datasets_table(),
         differences=differences(held),
@@ -212,22 +211,12 @@ def serving_predictions(sample: int) -> list[Served]:
 
 def predictions(rows: Sequence[Row]) -> list[Served]:
     """Measured rows, predicted as a user's question would be."""
-    from joblib import Parallel, delayed
-
-    chunks = [rows[start::8] for start in range(8)]
-    done = Parallel(n_jobs=min(2, os.cpu_count() or 1))(delayed(_serve)(chunk) for chunk in chunks)
-    return [served for chunk in done for served in chunk]
-
-
-def _serve(rows: Sequence[Row]) -> list[Served]:
-    found = []
-    for row in rows:
-        chosen = choose(row.record, row.gpu)
-        by = chosen.calibration
-        numbers = f"{by.implementation}, {by.architecture}" if by else "priors"
-        trust = assess(row.workload, row.gpu, chosen, row.record)
-        found.append(Served(row, numbers, row.predict_s(chosen.numbers), trust))
-    return found
+    chosen = [choose(row.record, row.gpu) for row in rows]
+    times = predict_all([(row, found.numbers) for row, found in zip(rows, chosen, strict=True)])
+    return [
+        Served(row, found.whose, time, assess(row.workload, row.gpu, found, row.record))
+        for row, found, time in zip(rows, chosen, times, strict=True)
+    ]
 
 
 def serving_table(served: Sequence[Served]) -> list[dict[str, Any]]:
@@ -239,18 +228,9 @@ def serving_table(served: Sequence[Served]) -> list[dict[str, Any]]:
         cells.setdefault(cell, []).append(one.predicted_s / one.row.measured_s)
     table = []
     for key, ratios in sorted(cells.items()):
-        errors = np.abs(np.array(ratios) - 1)
         names: dict[str, Any] = dict(zip(("gpu", "implementation", "pass", "numbers"), key, strict=True))
-        table.append(
-            names
-            | {
-                "rows": len(ratios),
-                "mean": round(float(errors.mean()), 4),
-                "median": round(float(np.median(errors)), 4),
-                "p90": round(float(np.quantile(errors, 0.9)), 4),
-                "over": round(float(np.exp(np.log(ratios).mean())), 4),
-            }
-        )
+        errors = error_summary(abs(ratio - 1) for ratio in ratios)
+        table.append(names | {"rows": len(ratios)} | errors | {"over": round(float(np.exp(np.log(ratios).mean())), 4)})
     return table
 
 
@@ -302,11 +282,4 @@ def noise_table() -> list[dict[str, Any]]:
 
 
 def _noise(what: str, ratios: Sequence[float]) -> dict[str, Any]:
-    logs = np.abs(np.log(ratios))
-    return {
-        "what": what,
-        "pairs": len(ratios),
-        "mean": round(float(logs.mean()), 4),
-        "median": round(float(np.median(logs)), 4),
-        "p90": round(float(np.quantile(logs, 0.9)), 4),
-    }
+    return {"what": what, "pairs": len(ratios), **error_summary(np.abs(np.log(ratios)))}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from attnsim.models.calibrations.calibration import calibrations, numbers_of
+from attnsim.models.calibrations.calibration import Fold, calibrations, numbers_of
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.validation.fitting.fit import groups
 from attnsim.validation.measured.datasets import Row, published_rows
+from attnsim.validation.measured.groups import groups
+from attnsim.validation.measured.predicting import predict_all
 
 NEVER = "never fitted"
 """Split of rows whose implementation has no calibration of its own: it borrows the nearest."""
@@ -18,7 +18,7 @@ NEVER = "never fitted"
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """A prediction of a row that did not see it.
+    """A prediction of a row by numbers that were fitted without it.
 
     Parameters
     ----------
@@ -48,35 +48,22 @@ class HeldOut:
 
 def held_out_predictions() -> list[HeldOut]:
     """Every published row by every fold that did not see it."""
-    from joblib import Parallel, delayed
-
-    rows = published_rows()
-    tasks: list[_Task] = []
-    for index, row in enumerate(rows):
-        tasks += ((index, split, group, numbers) for split, group, numbers in _unseen(row))
-    chunks = [tasks[start::8] for start in range(8)]
-    done = Parallel(n_jobs=min(2, os.cpu_count() or 1))(delayed(_predict)(chunk) for chunk in chunks)
-    found = sorted(one for chunk in done for one in chunk)
-    return [HeldOut(rows[index], split, group, predicted) for index, split, group, predicted in found]
+    tasks = [(row, fold, numbers) for row in published_rows() for fold, numbers in _unseen(row)]
+    times = predict_all([(row, numbers) for row, _, numbers in tasks])
+    return [HeldOut(row, *fold, time) for (row, fold, _), time in zip(tasks, times, strict=True)]
 
 
-_Task = tuple[int, str, str, Numbers]
+def unseen_folds(row: Row, folds: Mapping[Fold, Numbers]) -> Iterable[tuple[Fold, Numbers]]:
+    """The folds that left a row's group out."""
+    return [(fold, folds[fold]) for fold in groups(row).items() if fold in folds]
 
 
-def _predict(tasks: Sequence[_Task]) -> list[tuple[int, str, str, float]]:
-    rows = published_rows()
-    return [(index, split, group, rows[index].predict_s(numbers)) for index, split, group, numbers in tasks]
-
-
-def _unseen(row: Row) -> Iterable[tuple[str, str, Numbers]]:
-    """The numbers to predict a row with that were fitted without it, by split and group."""
+def _unseen(row: Row) -> Iterable[tuple[Fold, Numbers]]:
+    """The numbers to predict a row with that were fitted without it."""
     own = calibrations().get((row.record.name, row.gpu.architecture))
-    if own is not None and row.case.source in own.sources:
-        for split, group in groups(row).items():
-            if f"{split}: {group}" in own.folds:
-                numbers = own.folds[f"{split}: {group}"]
-                if row.gpu.base_id != own.gpu:
-                    numbers = replace(numbers, gpu=numbers_of(row.gpu)[0])
-                yield split, group, numbers
-        return
-    yield NEVER, "", choose(row.record, row.gpu).numbers
+    if own is None or row.case.source not in own.sources:
+        return [((NEVER, ""), choose(row.record, row.gpu).numbers)]
+    found = unseen_folds(row, own.folds)
+    if row.gpu.base_id == own.gpu:
+        return found
+    return [(fold, replace(numbers, gpu=numbers_of(row.gpu)[0])) for fold, numbers in found]

@@ -44,8 +44,8 @@ from attnsim.validation.measured.aiconfigurator_files import (
 )
 from attnsim.validation.measured.aiconfigurator_kernels import implementation_of, uncovered
 from attnsim.validation.measured.datasets import Row, gpu_of
+from attnsim.validation.measured.groups import even_sample, strata
 from attnsim.validation.measured.implausible import RULES, Measured, rejected_by
-from attnsim.validation.measured.sampling import even_sample, strata
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,7 +166,7 @@ def rows(
     windowed : bool, optional
         Only with, or only without, a sliding window.
     sample : int, optional
-        This many at most, evenly from the strata of `attnsim.validation.measured.sampling`. The same arguments give
+        This many at most, evenly from the strata of `attnsim.validation.measured.groups`. The same arguments give
         the same rows, and a larger sample contains a smaller one.
     seed : int
         Another sample.

@@ -13,6 +13,7 @@ from typing import Any
 from attnsim.api.trust import LEVELS
 from attnsim.models.calibrations.calibration import calibrations, gpu_ranges
 from attnsim.models.calibrations.numbers import is_determined
+from attnsim.models.errors import InputError
 from attnsim.validation.checking.coverage import (
     EXTRAPOLATED_ALL,
     SERVING_SAMPLE,
@@ -20,12 +21,13 @@ from attnsim.validation.checking.coverage import (
     elsewhere_points,
     own_points,
 )
-from attnsim.validation.fitting.fit import JOBS, rows_of, separate, usable
 from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions
+from attnsim.validation.fitting.jobs import jobs
+from attnsim.validation.fitting.records import code_digest, evaluation, provenance, rows_digest, write_yaml
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.aiconfigurator_files import PACKAGE, VERSION
-from attnsim.validation.measured.datasets import Row, published_rows
-from attnsim.validation.measuring.records import code_digest, evaluation, rows_digest, write_yaml
+from attnsim.validation.measured.datasets import published_rows
+from attnsim.validation.measured.groups import usable
 
 TOLERANCE = 5e-4
 """Difference of a recomputed error, as a share of the time, that rounding on another machine may make."""
@@ -49,24 +51,16 @@ def differences(found: Sequence[HeldOut] | None = None) -> list[dict[str, Any]]:
         same = now["rows"] == then.rows and all(
             abs(now[key] - getattr(then, key)) <= TOLERANCE for key in ("mean", "median", "p90", "worst")
         )
-        table.append(
-            {
-                "calibration": ", ".join(name),
-                "rows": now["rows"],
-                "committed": then.mean,
-                "now": now["mean"],
-                "same": same,
-            }
-        )
+        row = {"calibration": ", ".join(name), "rows": now["rows"], "committed": then.mean, "now": now["mean"]}
+        table.append(row | {"same": same})
     return table
 
 
-def _by_calibration(found: Sequence[HeldOut]) -> dict[tuple[str, str], dict[str, list[tuple[Row, float]]]]:
-    out: dict[tuple[str, str], dict[str, list[tuple[Row, float]]]] = {}
+def _by_calibration(found: Sequence[HeldOut]) -> dict[tuple[str, str], list[HeldOut]]:
+    out: dict[tuple[str, str], list[HeldOut]] = {}
     for one in found:
         if one.split != NEVER and usable(one.row):
-            splits = out.setdefault(one.calibration, {})
-            splits.setdefault(one.split, []).append((one.row, one.predicted_s))
+            out.setdefault(one.calibration, []).append(one)
     return out
 
 
@@ -86,58 +80,30 @@ def record(folder: Path, progress: Callable[[str], None] = lambda line: None) ->
         Without the package that has the serving rows: the widths rest on them too.
     """
     if not aiconfigurator.available():
-        from attnsim.models.errors import InputError
-
         raise InputError(aiconfigurator.missing())
     progress("predicting held-out rows")
     found = held_out_predictions()
-    written = [*_implementations(folder, _by_calibration(found)), *_gpus(folder)]
+    written = []
+    for (name, architecture), held in sorted(_by_calibration(found).items()):
+        fresh = {"code_sha256": code_digest()} | evaluation(held)
+        written.append(_renewed(folder / "implementations" / f"{name}.{architecture}.yaml", fresh))
+    for job in jobs():
+        if job.gpu_free:
+            written.append(_renewed(folder / "gpus" / f"{job.gpu}.yaml", provenance(job.rows)))
     progress("predicting rows with numbers from elsewhere")
     written.append(_widths(folder, found))
     return written
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _renewed(path: Path, fresh: dict[str, Any]) -> Path:
+    """Write a calibration file with fresh values under their keys, and what its intervals say of each number."""
     import yaml
 
     data: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return data
-
-
-def _implementations(folder: Path, held: dict[tuple[str, str], dict[str, list[tuple[Row, float]]]]) -> list[Path]:
-    written = []
-    for (name, architecture), splits in sorted(held.items()):
-        path = folder / "implementations" / f"{name}.{architecture}.yaml"
-        data = _read(path)
-        for number, found in data["numbers"].items():
-            if "low" in found:
-                found["determined"] = is_determined(number, found["low"], found["high"])
-        fresh = {"code_sha256": code_digest(), **evaluation(splits)}
-        order = (
-            "implementation", "architecture", "gpu", "sources", "rows", "rows_sha256", "code_sha256", "numbers",
-            "held_out", "interval", "residuals", "domain", "folds",
-        )  # fmt: skip
-        merged = data | fresh
-        written.append(write_yaml(path, {key: merged[key] for key in order}))
-    return written
-
-
-def _gpus(folder: Path) -> list[Path]:
-    written = []
-    for job in separate(JOBS):
-        if not job.gpu_free:
-            continue
-        path, rows = folder / "gpus" / f"{job.gpu}.yaml", rows_of(job)
-        data = _read(path)
-        for number, found in data["numbers"].items():
-            if "low" in found:
-                found["determined"] = is_determined(number, found["low"], found["high"])
-        merged = data | {"rows": len(rows), "rows_sha256": rows_digest(rows), "code_sha256": code_digest()}
-        order = (
-            "gpu", "architecture", "fitted_with", "sources", "rows", "rows_sha256", "code_sha256", "numbers",
-        )  # fmt: skip
-        written.append(write_yaml(path, {key: merged[key] for key in order}))
-    return written
+    for number, found in data["numbers"].items():
+        if "low" in found:
+            found["determined"] = is_determined(number, found["low"], found["high"])
+    return write_yaml(path, data | fresh)
 
 
 def _widths(folder: Path, found: Sequence[HeldOut]) -> Path:

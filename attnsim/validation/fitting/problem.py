@@ -1,0 +1,131 @@
+"""One fit as a least-squares problem: rows, free numbers, and residuals of log time in unit coordinates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.models.calibrations.numbers import (
+    GPU_NUMBERS,
+    IMPLEMENTATION_NUMBERS,
+    GpuNumbers,
+    ImplementationNumbers,
+    Number,
+    Numbers,
+)
+from attnsim.validation.measured.datasets import Row
+
+STEP = 0.02
+"""Finite-difference step of a unit coordinate. Smaller steps fall between the jumps that waves make in the loss."""
+PRIOR_WEIGHT = 0.05
+"""Residual by which one unit coordinate between a number and its prior counts: too small to move a number that the rows
+determine, large enough to hold one that they leave open."""
+
+Key = tuple[str, str]
+"""A free number: the implementation it belongs to ("" for the GPU), and its name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Rows to fit on, the numbers that are free, and the values of all others.
+
+    Parameters
+    ----------
+    rows : tuple of Row
+    keys : tuple of (str, str)
+        The free numbers; coordinates are in this order.
+    gpu : GpuNumbers
+        Start of the free GPU numbers, values of the others.
+    implementations : mapping of str to ImplementationNumbers
+        The same for each implementation.
+    others : mapping of str to GpuNumbers
+        Numbers of further GPUs that have rows.
+    hbm : float
+        Prior of the GPU's ``hbm_fraction``.
+    """
+
+    rows: tuple[Row, ...]
+    keys: tuple[Key, ...]
+    gpu: GpuNumbers
+    implementations: Mapping[str, ImplementationNumbers]
+    others: Mapping[str, GpuNumbers]
+    hbm: float
+
+    def definition(self, key: Key) -> Number:
+        """Meaning, prior and bounds of a free number."""
+        return IMPLEMENTATION_NUMBERS[key[1]] if key[0] else GPU_NUMBERS[key[1]]
+
+    def prior(self, key: Key) -> float:
+        """The value of a number without a fit."""
+        return self.hbm if key[1] == "hbm_fraction" else self.definition(key).prior
+
+    def start(self) -> NDArray[np.float64]:
+        """Unit coordinates of the present numbers."""
+        out = []
+        for key in self.keys:
+            now = getattr(self.implementations[key[0]] if key[0] else self.gpu, key[1])
+            out.append(self.definition(key).coordinate(self.hbm if now is None else now))
+        return np.asarray(np.clip(np.array(out), 0.01, 0.99))
+
+    def priors(self) -> NDArray[np.float64]:
+        """Unit coordinates of the priors."""
+        return np.array([self.definition(key).coordinate(self.prior(key)) for key in self.keys])
+
+    def with_values(self, values: Mapping[Key, float]) -> Problem:
+        """The same problem with other values of some numbers."""
+        gpu, records = self.gpu, dict(self.implementations)
+        for (owner, name), value in values.items():
+            if owner:
+                records[owner] = replace(records[owner], **{name: value})
+            else:
+                gpu = replace(gpu, **{name: value})
+        return replace(self, gpu=gpu, implementations=records)
+
+    def held_at_prior(self, keys: Sequence[Key]) -> Problem:
+        """The same problem with these numbers at their priors and no longer free."""
+        held = self.with_values({key: self.prior(key) for key in keys})
+        return replace(held, keys=tuple(key for key in self.keys if key not in keys))
+
+    def numbers(self, units: NDArray[np.float64]) -> dict[str, Numbers]:
+        """Numbers by implementation at unit coordinates ``[keys]``."""
+        pairs = zip(self.keys, units.tolist(), strict=True)
+        there = self.with_values({key: self.definition(key).value(unit) for key, unit in pairs})
+        return {name: Numbers(record, there.gpu) for name, record in there.implementations.items()}
+
+    def residuals(self, units: NDArray[np.float64], owner: str = "") -> NDArray[np.float64]:
+        """log(predicted / measured) of each row, ``[rows]``; with an owner, NaN for the rows of others."""
+        numbers = self.numbers(units)
+        return np.array(
+            [
+                math.log(row.predict_s(numbers_on(row, numbers[row.record.name], self.others)) / row.measured_s)
+                if owner in ("", row.record.name)
+                else math.nan
+                for row in self.rows
+            ]
+        )
+
+    def pulled(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The residuals, then the pull of each prior, ``[rows + keys]``."""
+        return np.concatenate([self.residuals(units), PRIOR_WEIGHT * (units - self.priors())])
+
+    def jacobian(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Derivatives of `pulled`, ``[rows + keys, keys]``; a number of one implementation moves only its own rows."""
+        base = self.residuals(units)
+        columns = []
+        for index, (owner, _) in enumerate(self.keys):
+            step = STEP if units[index] + STEP <= 1 else -STEP
+            moved = units.copy()
+            moved[index] += step
+            there = self.residuals(moved, owner)
+            columns.append(np.where(np.isnan(there), 0.0, (there - base) / step))
+        return np.concatenate([np.stack(columns, axis=1), PRIOR_WEIGHT * np.eye(len(self.keys))])
+
+
+def numbers_on(row: Row, numbers: Numbers, others: Mapping[str, GpuNumbers]) -> Numbers:
+    """The numbers for a row: a row on one of the `others` takes that GPU's."""
+    other = others.get(row.gpu.base_id)
+    return numbers if other is None else replace(numbers, gpu=other)

@@ -1,0 +1,172 @@
+"""What a calibration file holds: the numbers, on which rows and with which code they were fitted, and how well."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnsim.models.calibrations.calibration import Domain, Fold
+from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers, is_determined
+from attnsim.models.writing import write_whole
+from attnsim.validation.fitting.held_out import HeldOut, unseen_folds
+from attnsim.validation.fitting.jobs import Job
+from attnsim.validation.fitting.problem import Key, Problem, numbers_on
+from attnsim.validation.fitting.solver import Solution
+from attnsim.validation.measured.datasets import Row
+from attnsim.validation.measured.groups import groups
+from attnsim.validation.measured.predicting import error_summary
+
+HEAD = "# Written by `attnsim fit`; do not edit. See attnsim/validation/fitting/fit.py.\n"
+
+
+def gpu_file(job: Job, best: Solution, problem: Problem) -> dict[str, Any]:
+    """The file of the GPU numbers that a job has fitted."""
+    return {
+        "gpu": job.gpu,
+        "architecture": problem.rows[0].gpu.architecture,
+        "fitted_with": sorted(job.free),
+        "sources": sorted(job.sources),
+        **provenance(problem.rows),
+        "numbers": _numbers("", next(iter(best.numbers.values())).gpu, best),
+    }
+
+
+def implementation_file(
+    job: Job, owner: str, best: Solution, folds: Mapping[Fold, Solution], problem: Problem
+) -> dict[str, Any]:
+    """The file of one implementation: its numbers, their errors on rows that were left out, and the folds."""
+    rows, others = [row for row in problem.rows if row.record.name == owner], problem.others
+    without = {fold: found.numbers[owner] for fold, found in folds.items()}
+    held = [
+        HeldOut(row, *fold, row.predict_s(numbers_on(row, numbers, others)))
+        for row in rows
+        for fold, numbers in unseen_folds(row, without)
+    ]
+    if not held:  # one group only: nothing was left out, and `folds` stays empty
+        numbers = best.numbers[owner]
+        held = [HeldOut(row, "fitted", "", row.predict_s(numbers_on(row, numbers, others))) for row in rows]
+    kept: dict[str, dict[str, Any]] = {}
+    for (split, group), numbers in without.items():
+        if any(groups(row)[split] == group for row in rows):
+            fold = {"implementation": _values(numbers.implementation), "gpu": _values(numbers.gpu)}
+            kept.setdefault(split, {})[group] = fold
+    return {
+        "implementation": owner,
+        "architecture": rows[0].gpu.architecture,
+        "gpu": job.gpu,
+        "sources": sorted({row.case.source for row in rows}),
+        **provenance(rows),
+        "numbers": _numbers(owner, best.numbers[owner].implementation, best),
+        **evaluation(held),
+        "domain": asdict(domain_of(rows)),
+        "folds": kept,
+    }
+
+
+def _values(numbers: ImplementationNumbers | GpuNumbers) -> dict[str, float]:
+    return {name: float(f"{value:.6g}") for name, value in asdict(numbers).items() if value is not None}
+
+
+def _numbers(owner: str, numbers: ImplementationNumbers | GpuNumbers, best: Solution) -> dict[str, Any]:
+    """Each number with whether it was fitted, and if so its confidence interval."""
+    return {name: _number(value, (owner, name), best) for name, value in _values(numbers).items()}
+
+
+def _number(value: float, key: Key, best: Solution) -> dict[str, Any]:
+    if key not in best.ranges:
+        return {"value": value, "fitted": False}
+    low, high = (float(f"{end:.4g}") for end in best.ranges[key])
+    return {"value": value, "fitted": True, "low": low, "high": high, "determined": is_determined(key[1], low, high)}
+
+
+def provenance(rows: Sequence[Row]) -> dict[str, Any]:
+    """The rows and the code that something in a file was computed with."""
+    return {"rows": len(rows), "rows_sha256": rows_digest(rows), "code_sha256": code_digest()}
+
+
+def rows_digest(rows: Sequence[Row]) -> str:
+    """SHA-256 of the rows: their sources, questions, cache states and times."""
+    text = "\n".join(repr((row.case.source, str(row.workload), row.case.cache, row.measured_s)) for row in rows)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """Version of the code that a prediction depends on: SHA-256 of the Python sources of models and simulator.
+
+    Only a record: a calibration whose errors are still the committed ones is still good when this has changed.
+    """
+    found = hashlib.sha256()
+    for package in ("attnsim.models", "attnsim.simulator"):
+        root = Path(str(resources.files(package)))
+        for path in sorted(root.rglob("*.py")):
+            found.update(f"{package}/{path.relative_to(root).as_posix()}\n".encode())
+            found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def evaluation(held: Sequence[HeldOut]) -> dict[str, Any]:
+    """Held-out errors and residuals of a calibration, as its file has them.
+
+    Returns
+    -------
+    dict
+        ``held_out`` (errors ``|predicted / measured - 1|``), ``interval`` (5th and 95th percentile of measured over
+        predicted) and ``residuals`` by split: rows, `bias` and quantiles of log(measured / predicted) and their mean
+        size, `spread`.
+    """
+    ratios = [one.row.measured_s / one.predicted_s for one in held]
+    errors = [one.error for one in held]
+    return {
+        "held_out": {"rows": len(held), **error_summary(errors, 5), "worst": round(max(errors), 5)},
+        "interval": [round(float(np.quantile(ratios, q)), 4) for q in (0.05, 0.95)],
+        "residuals": {
+            split: _residuals([one for one in held if one.split == split]) for split in sorted({o.split for o in held})
+        },
+    }
+
+
+def _residuals(held: Sequence[HeldOut]) -> dict[str, Any]:
+    logs = np.log([one.row.measured_s / one.predicted_s for one in held])
+    return {
+        "rows": len(logs),
+        "spread": round(float(np.abs(logs).mean()), 5),
+        "bias": round(float(logs.mean()), 5),
+        "quantiles": {f"{q:g}": round(float(np.quantile(logs, q)), 5) for q in (0.05, 0.25, 0.5, 0.75, 0.95)},
+    }
+
+
+def domain_of(rows: Sequence[Row]) -> Domain:
+    """The shapes of the rows."""
+
+    def span(values: Iterable[int]) -> tuple[int, int]:
+        found = list(values)
+        return min(found), max(found)
+
+    return Domain(
+        gpus=tuple(sorted({row.gpu.base_id for row in rows})),
+        passes=tuple(sorted({row.case.passes for row in rows})),
+        head_dims=tuple(sorted({row.case.head_dim for row in rows})),
+        seq_q=span(row.case.seq_q for row in rows),
+        seq_kv=span(row.case.seq_kv for row in rows),
+        rows=span(row.case.batch * row.case.heads_q * row.case.seq_q for row in rows),
+        causal=tuple(sorted({row.workload.mask.is_causal for row in rows})),
+        windowed=any(row.workload.mask.is_windowed for row in rows),
+        dropout=any(row.workload.dropout for row in rows),
+    )
+
+
+def write_yaml(path: Path, data: Mapping[str, Any]) -> Path:
+    """Write a calibration file, whole or not at all."""
+    import yaml
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, HEAD + yaml.safe_dump(dict(data), sort_keys=False, width=110))
+    return path
