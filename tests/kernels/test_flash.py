@@ -146,7 +146,8 @@ def test_blocks_come_in_the_schedules_order(mask: Mask, first: list[tuple[int, i
     w = Workload(1, 3, 300, 64, heads_kv=1, dtype="fp16", mask=mask)
     kernel = build(w, FirstBlocks().gpu, None).kernels[0]
     order = [block for launch in kernel.launches for block in np.tile(launch.classes, launch.times)]
-    visits = [sum(op.tensor == "S" for op in kernel.stream(block)) for block in order[:5]]
+    scores = [sum(op.tensor == "S" for op in segment.ops) for segment in kernel.segments]
+    visits = [sum(n * scores[segment] for segment, n in kernel.runs(block)) for block in order[:5]]
     assert visits == [tile + 1 if mask.is_causal else 3 for _, tile in first]
 
 

@@ -195,10 +195,11 @@ def test_the_stream_of_every_class_adds_up_to_what_is_requested() -> None:
     for kernel in schedule.kernels:
         added: dict[tuple[str, str], int] = {}
         for block_class, count in enumerate(kernel.class_counts.tolist()):
-            for op in kernel.stream(block_class):
-                if op.bytes:
-                    key = (op.kind, op.tensor)
-                    added[key] = added.get(key, 0) + op.bytes * count
+            for segment, n in kernel.runs(block_class):
+                for op in kernel.segments[segment].ops:
+                    if op.bytes:
+                        key = (op.kind, op.tensor)
+                        added[key] = added.get(key, 0) + op.bytes * n * count
         assert added == kernel.requested()
 
 

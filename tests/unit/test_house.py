@@ -57,12 +57,6 @@ STILL_IN_CIRCLES = {
     "attnsim.models.hardware.changes",
     "attnsim.models.hardware.figure",
     "attnsim.models.hardware.gpu",
-    "attnsim.models.mask.block_patterns",
-    "attnsim.models.mask.mask",
-    "attnsim.models.mask.patterns",
-    "attnsim.models.mask.text",
-    "attnsim.models.mask.tile_counts",
-    "attnsim.models.mask.tile_looks",
 }
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from attnsim.models.closed_forms.band import Band, floor_sum, visible_pairs
 from attnsim.models.errors import InputError
-from attnsim.models.mask.mask import Mask, Visibility
+from attnsim.models.mask.mask import Mask
 
 reaches = st.none() | st.integers(0, 90)
 masks = st.builds(Mask, reaches, reaches)
@@ -30,19 +30,6 @@ def test_visible_pairs_are_those_of_the_matrix(mask: Mask, seq_q: int, seq_kv: i
     assert mask.visible_pairs(seq_q, seq_kv) == count
     limits = (-1 if reach is None else reach for reach in (mask.left, mask.right))
     assert visible_pairs(seq_q, seq_kv, *limits) == count
-
-
-@given(masks, lengths, lengths, st.tuples(st.integers(1, 20), st.integers(1, 20)), st.data())
-def test_tiles_are_none_partial_or_full(
-    mask: Mask, seq_q: int, seq_kv: int, tile: tuple[int, int], data: st.DataObject
-) -> None:
-    first = data.draw(st.integers(0, seq_q - 1))
-    start = data.draw(st.integers(0, seq_kv - 1))
-    last, stop = min(first + tile[0], seq_q), min(start + tile[1], seq_kv)
-    seen = matrix(mask, seq_q, seq_kv)[first:last, start:stop]
-    found = mask.tile((first, last), (start, stop), seq_q, seq_kv)
-    expected = Visibility.FULL if seen.all() else Visibility.PARTIAL if seen.any() else Visibility.NONE
-    assert found is expected
 
 
 @given(masks, lengths, lengths, st.integers(1, 20), st.data())

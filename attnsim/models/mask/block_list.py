@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from attnsim.models.arrays import Bools, Ints
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mask.patterns import Spans, Tiles, Window
+from attnsim.models.mask.patterns import Spans, Tiles
 from attnsim.models.mask.tile_looks import EMPTY, FULL, BitMasks, TilePatterns, in_chunks
 
 WORD = 32
@@ -75,9 +75,9 @@ def block_list(mask: Mask, rows: int, keys: int, seq_q: int, seq_kv: int) -> Blo
     if keys % WORD:
         raise InputError(f"the tile has {keys} keys; a block list needs a multiple of {WORD}, one word of a bit mask")
     tiles = Tiles(rows, keys, seq_q, seq_kv)
-    band = Window(mask.left, mask.right)
+    band = mask.band
     bit_masks = BitMasks(tiles)
-    patterns = TilePatterns(mask, tiles, bit_masks)
+    patterns = TilePatterns(band, mask.parts, tiles, bit_masks)
 
     def spans_of(row_tile: Ints) -> list[Spans]:
         return [part.spans(row_tile, tiles) for part in mask.parts or (band,)]

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from attnsim.models.arrays import Bools, Ints
 from attnsim.models.errors import InputError
+from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
+from attnsim.models.mask.patterns import Dilated, Global, Part, Strided, Window
 from attnsim.models.mask.text import parse, written
-
-if TYPE_CHECKING:
-    from attnsim.models.arrays import Bools, Ints
-    from attnsim.models.mask.patterns import Part
-
-# Patterns come with NumPy and are imported where they are needed: tables of bands load without it.
-
-
-class Visibility(Enum):
-    """How much of a tile a mask lets through."""
-
-    NONE = "none"
-    PARTIAL = "partial"
-    FULL = "full"
+from attnsim.models.mask.tile_counts import KEYS, ROWS, TileCounts, tile_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +50,6 @@ class Mask:
 
     def _simplify(self) -> None:
         """Drop repeated parts, and what a band can say as well."""
-        from attnsim.models.mask.patterns import Window
-
         parts = tuple(dict.fromkeys(self.parts))
         if any(part == Window(None, None) for part in parts):
             parts = ()
@@ -94,8 +82,6 @@ class Mask:
 
         Beltagy et al., arXiv 2004.05150, section 3.1; the window of 512 is that of its pre-trained models (section 5).
         """
-        from attnsim.models.mask.patterns import Dilated, Global, Window
-
         half = window // 2
         near: Part = Window(half, half) if dilation == 1 else Dilated(half + 1, dilation)
         return cls(right=0 if causal else None, parts=(near, Global.first(global_tokens)))
@@ -109,9 +95,6 @@ class Mask:
         Zaheer et al., arXiv 2007.14062, section 2, blocked as in appendix D; the defaults are BigBird-ITC-base's
         (table 8): block 64, 3 window blocks, 2 global blocks, 3 random blocks.
         """
-        from attnsim.models.mask.block_patterns import BlockWindow, Random
-        from attnsim.models.mask.patterns import Global
-
         near = BlockWindow(window_blocks // 2, block)
         return cls(parts=(near, Global.first(global_blocks * block), Random(random_blocks, block, seed)))
 
@@ -121,15 +104,11 @@ class Mask:
 
         Child et al., arXiv 1904.10509, section 4.3, "strided attention"; stride 128 is section 5.4's for images.
         """
-        from attnsim.models.mask.patterns import Strided, Window
-
         return cls(right=0, parts=(Window(stride - 1, stride - 1), Strided(stride)))
 
     @classmethod
     def blocks(cls, block: int, pairs: tuple[tuple[int, int], ...]) -> Mask:
         """Only the listed blocks (row block, key block) of `block` x `block`."""
-        from attnsim.models.mask.block_patterns import Blocks
-
         return cls(parts=(Blocks(block, pairs),))
 
     @classmethod
@@ -156,12 +135,10 @@ class Mask:
         bands = {(mask.left, mask.right) for mask in (self, other)}
         if len(bands) == 1:
             return Mask(self.left, self.right, self.parts + other.parts if self.parts and other.parts else ())
-        from attnsim.models.mask.patterns import Window
-
         united: list[Part] = []
         for mask in (self, other):
             if mask.is_band:
-                united.append(Window(mask.left, mask.right))
+                united.append(mask.band)
             elif (mask.left, mask.right) == (None, None):
                 united += mask.parts
             else:
@@ -169,6 +146,11 @@ class Mask:
                     f"mask: ({self}) | ({other}) needs a band around some parts only; unite patterns, then &"
                 )
         return Mask(parts=tuple(united))
+
+    @property
+    def band(self) -> Window:
+        """The diagonal band that the parts are united within."""
+        return Window(self.left, self.right)
 
     @property
     def is_band(self) -> bool:
@@ -193,12 +175,8 @@ class Mask:
 
     def seen(self, rows: Ints, keys: Ints, seq_q: int, seq_kv: int) -> Bools:
         """The definition, element by element: `rows` and `keys` are broadcast against each other."""
-        import numpy as np
-
-        from attnsim.models.mask.patterns import Window
-
         positions = rows + (seq_kv - seq_q)
-        seen = Window(self.left, self.right).seen(positions, keys, seq_kv)
+        seen = self.band.seen(positions, keys, seq_kv)
         if self.parts:
             union = np.zeros(seen.shape, dtype=np.bool_)
             for part in self.parts:
@@ -213,28 +191,14 @@ class Mask:
         high = seq_kv if self.right is None else min(seq_kv, last_row + shift + self.right + 1)
         return (low, high) if high > low else (0, 0)
 
-    def tile(self, rows: tuple[int, int], keys: tuple[int, int], seq_q: int, seq_kv: int) -> Visibility:
-        """Visibility of the tile of half-open ranges `rows` x `keys`."""
-        if self.parts:
-            import numpy as np
-
-            seen = self.seen(np.arange(*rows)[:, None], np.arange(*keys)[None, :], seq_q, seq_kv)
-            return Visibility.FULL if seen.all() else Visibility.PARTIAL if seen.any() else Visibility.NONE
-        shift = seq_kv - seq_q
-        nearest = keys[0] - (rows[1] - 1 + shift)
-        farthest = keys[1] - 1 - (rows[0] + shift)
-        if (self.right is not None and nearest > self.right) or (self.left is not None and farthest < -self.left):
-            return Visibility.NONE
-        inside_right = self.right is None or farthest <= self.right
-        inside_left = self.left is None or nearest >= -self.left
-        return Visibility.FULL if inside_right and inside_left else Visibility.PARTIAL
+    def tile_counts(self, seq_q: int, seq_kv: int, rows: int, keys: int) -> TileCounts:
+        """What each tile of `rows` queries visits of tiles of `keys` keys (:mod:`attnsim.models.mask.tile_counts`)."""
+        return tile_counts(self.band, self.parts, seq_q, seq_kv, rows, keys)
 
     def visible_pairs(self, seq_q: int, seq_kv: int) -> int:
         """Number of (query, key) pairs that survive the mask, without building the matrix."""
         if self.parts:
-            from attnsim.models.mask.tile_counts import KEYS, ROWS, tile_counts  # which asks the mask for its tiles
-
-            return tile_counts(self, seq_q, seq_kv, ROWS, KEYS).pairs
+            return self.tile_counts(seq_q, seq_kv, ROWS, KEYS).pairs
         shift = seq_kv - seq_q
         upper = seq_q * seq_kv if self.right is None else _clipped_sum(shift + self.right + 1, seq_q, seq_kv)
         lower = 0 if self.left is None else _clipped_sum(shift - self.left, seq_q, seq_kv)

@@ -15,7 +15,6 @@ import numpy as np
 
 from attnsim.models.arrays import Bools, Ints
 from attnsim.models.errors import InputError
-from attnsim.models.mask.text import window_text
 
 Spans = tuple[Ints, Ints, Ints]
 """Row tile, first key and key after the last; intervals may overlap, and reach outside the sequence."""
@@ -115,7 +114,10 @@ class Window:
         return looks(none, every, distance + tiles.seq_kv)
 
     def __str__(self) -> str:
-        return window_text(self.left, self.right)
+        if self.left == self.right and self.left is not None:
+            return f"window {self.left + 1}"
+        sides = ((self.left, "left"), (self.right, "right"))
+        return " ".join(["window", *(f"{reach} {side}" for reach, side in sides if reach is not None)])
 
 
 @dataclass(frozen=True, slots=True)

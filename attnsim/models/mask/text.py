@@ -5,44 +5,34 @@ Items stand between commas. ``causal``, ``left N`` and ``right N`` narrow the ba
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from attnsim.models.errors import InputError
-
-if TYPE_CHECKING:
-    from attnsim.models.mask.patterns import Part
-
-    Form = tuple[str, Callable[[re.Match[str]], Part]]
+from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
+from attnsim.models.mask.patterns import Dilated, Global, Part, Strided, Window
 
 BAND = ("causal", "left N", "right N")
 
 
-@functools.cache
-def forms() -> dict[str, Form]:
-    """Parts by the form that is shown to a reader: regular expression of the text, and what it makes."""
-    from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random  # NumPy, which a band does without
-    from attnsim.models.mask.patterns import Dilated, Global, Strided, Window
-
-    return {
-        "window N": (r"window (\d+)", lambda m: Window(int(m[1]) - 1, int(m[1]) - 1)),
-        "window N left M right": (
-            r"window(?: (\d+) left)?(?: (\d+) right)?",
-            lambda m: Window(_number(m[1]), _number(m[2])),
-        ),
-        "dilated N step S": (r"dilated (\d+) step (\d+)", lambda m: Dilated(int(m[1]), int(m[2]))),
-        "strided S": (r"strided (\d+)", lambda m: Strided(int(m[1]))),
-        "global N": (r"global (\d+)", lambda m: Global.first(int(m[1]))),
-        "global at I J-K": (r"global at((?: \d+(?:-\d+)?)+)", lambda m: Global(_ranges(m[1]))),
-        "block window RxB": (r"block window (\d+)x(\d+)", lambda m: BlockWindow(int(m[1]), int(m[2]))),
-        "random RxB seed S": (
-            r"random (\d+)x(\d+)(?: seed (\d+))?",
-            lambda m: Random(int(m[1]), int(m[2]), int(m[3] or 0)),
-        ),
-        "blocks B R:K": (r"blocks (\d+)((?: \d+:\d+)*)", lambda m: Blocks(int(m[1]), _pairs(m[2]))),
-    }
+FORMS: dict[str, tuple[str, Callable[[re.Match[str]], Part]]] = {
+    "window N": (r"window (\d+)", lambda m: Window(int(m[1]) - 1, int(m[1]) - 1)),
+    "window N left M right": (
+        r"window(?: (\d+) left)?(?: (\d+) right)?",
+        lambda m: Window(_number(m[1]), _number(m[2])),
+    ),
+    "dilated N step S": (r"dilated (\d+) step (\d+)", lambda m: Dilated(int(m[1]), int(m[2]))),
+    "strided S": (r"strided (\d+)", lambda m: Strided(int(m[1]))),
+    "global N": (r"global (\d+)", lambda m: Global.first(int(m[1]))),
+    "global at I J-K": (r"global at((?: \d+(?:-\d+)?)+)", lambda m: Global(_ranges(m[1]))),
+    "block window RxB": (r"block window (\d+)x(\d+)", lambda m: BlockWindow(int(m[1]), int(m[2]))),
+    "random RxB seed S": (
+        r"random (\d+)x(\d+)(?: seed (\d+))?",
+        lambda m: Random(int(m[1]), int(m[2]), int(m[3] or 0)),
+    ),
+    "blocks B R:K": (r"blocks (\d+)((?: \d+:\d+)*)", lambda m: Blocks(int(m[1]), _pairs(m[2]))),
+}
+"""Parts by the form that is shown to a reader: regular expression of the text, and what it makes."""
 
 
 def parse(text: str) -> tuple[int | None, int | None, tuple[Part, ...]]:
@@ -72,11 +62,11 @@ def parse(text: str) -> tuple[int | None, int | None, tuple[Part, ...]]:
 
 
 def _part(text: str, item: str) -> Part:
-    for pattern, make in forms().values():
+    for pattern, make in FORMS.values():
         found = re.fullmatch(pattern, item)
         if found:
             return make(found)
-    raise InputError(f"mask {text!r}: {item!r} is not understood; write {', '.join((*BAND, *forms()))}, or full alone")
+    raise InputError(f"mask {text!r}: {item!r} is not understood; write {', '.join((*BAND, *FORMS))}, or full alone")
 
 
 def written(left: int | None, right: int | None, parts: tuple[Part, ...]) -> str:
@@ -91,15 +81,7 @@ def written(left: int | None, right: int | None, parts: tuple[Part, ...]) -> str
 def _band(left: int | None, right: int | None) -> str:
     if left is None:
         return "full" if right is None else "causal" if right == 0 else f"right {right}"
-    return f"causal window {left + 1}" if right == 0 else window_text(left, right)
-
-
-def window_text(left: int | None, right: int | None) -> str:
-    """The text form of a window: its keys to each side, the query's own included, where both sides are alike."""
-    if left == right and left is not None:
-        return f"window {left + 1}"
-    sides = ((left, "left"), (right, "right"))
-    return " ".join(["window", *(f"{reach} {side}" for reach, side in sides if reach is not None)])
+    return f"causal window {left + 1}" if right == 0 else str(Window(left, right))
 
 
 def _number(text: str | None) -> int | None:

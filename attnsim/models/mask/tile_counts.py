@@ -15,8 +15,7 @@ import numpy as np
 
 from attnsim.models.arrays import Bools, Ints
 from attnsim.models.errors import InputError
-from attnsim.models.mask.mask import Mask
-from attnsim.models.mask.patterns import DIAGONAL, Spans, Tiles, Window
+from attnsim.models.mask.patterns import DIAGONAL, Part, Spans, Tiles, Window
 from attnsim.models.mask.tile_looks import EMPTY, FULL, BitMasks, TilePatterns, in_chunks
 
 ROWS, KEYS = 64, 64
@@ -70,8 +69,8 @@ class TileCounts:
 
 
 @lru_cache(maxsize=64)
-def tile_counts(mask: Mask, seq_q: int, seq_kv: int, rows: int, keys: int) -> TileCounts:
-    """Count the tiles of a mask.
+def tile_counts(band: Window, parts: tuple[Part, ...], seq_q: int, seq_kv: int, rows: int, keys: int) -> TileCounts:
+    """Count the tiles of a mask: a band, and within it the union of some parts (none is all of the band).
 
     Raises
     ------
@@ -81,7 +80,7 @@ def tile_counts(mask: Mask, seq_q: int, seq_kv: int, rows: int, keys: int) -> Ti
     if rows % keys:
         raise InputError(f"tiles of {rows} x {keys} cannot be counted; the rows must be a multiple of the keys")
     tiles = Tiles(rows, keys, seq_q, seq_kv)
-    return _Count(mask, tiles).result()
+    return _Count(band, parts, tiles).result()
 
 
 class _Diagonals:
@@ -90,20 +89,20 @@ class _Diagonals:
     Diagonal ``d`` is at index ``d + base``; all its tiles are taken to be whole.
     """
 
-    def __init__(self, mask: Mask, tiles: Tiles, bit_masks: BitMasks) -> None:
+    def __init__(self, band: Window, parts: tuple[Part, ...], tiles: Tiles, bit_masks: BitMasks) -> None:
         self.tiles, self.step = tiles, tiles.rows // tiles.keys
         self.base = (tiles.row_tiles - 1) * self.step
         number = np.arange(self.base + tiles.key_tiles) - self.base
         first = np.maximum(0, -(number // self.step))
         last = np.minimum(tiles.row_tiles - 1, (tiles.key_tiles - 1 - number) // self.step)
         self.length = np.maximum(0, last - first + 1)
-        parts = tuple(part for part in mask.parts if isinstance(part, DIAGONAL))
-        if mask.parts and not parts:
+        diagonal = tuple(part for part in parts if isinstance(part, DIAGONAL))
+        if parts and not diagonal:
             self.pattern = np.full(len(number), EMPTY, dtype=np.int64)
         else:
             # One tile longer, so that none of these is the last and shorter.
             longer = Tiles(tiles.rows, tiles.keys, tiles.seq_q + tiles.rows, tiles.seq_kv + tiles.rows)
-            alone = TilePatterns(Mask(mask.left, mask.right, parts), longer, bit_masks)
+            alone = TilePatterns(band, diagonal, longer, bit_masks)
             self.pattern = alone.of(first, number + first * self.step)
         outside = np.zeros(self.step, dtype=np.bool_)
         self._visited = np.concatenate([outside, self.pattern != EMPTY, outside])
@@ -143,13 +142,13 @@ class _Diagonals:
 class _Count:
     """The counts of one mask, the diagonals' corrected tile by tile."""
 
-    def __init__(self, mask: Mask, tiles: Tiles) -> None:
-        self.mask, self.tiles = mask, tiles
-        self.others = [part for part in mask.parts if not isinstance(part, DIAGONAL)]
+    def __init__(self, band: Window, parts: tuple[Part, ...], tiles: Tiles) -> None:
+        self.band, self.tiles = band, tiles
+        self.others = [part for part in parts if not isinstance(part, DIAGONAL)]
         self.short_rows, self.short_keys = -tiles.seq_q % tiles.rows, -tiles.seq_kv % tiles.keys
         self.bit_masks = BitMasks(tiles)
-        self.patterns = TilePatterns(mask, tiles, self.bit_masks)
-        self.diagonals = _Diagonals(mask, tiles, self.bit_masks)
+        self.patterns = TilePatterns(band, parts, tiles, self.bit_masks)
+        self.diagonals = _Diagonals(band, parts, tiles, self.bit_masks)
         self.full = self.diagonals.by_row(self.diagonals.pattern == FULL)
         self.partial = self.diagonals.by_row(self.diagonals.pattern >= 0)
         self.shared = np.append(self.diagonals.shared(), 0)  # one for the row after the last
@@ -175,7 +174,7 @@ class _Count:
     def _correct(self) -> None:
         """Put what each special tile is in the place of what its diagonal says."""
         last_key_tile = self.tiles.key_tiles - 1
-        for _, row_tile, key_tile in in_chunks(self.tiles, Window(self.mask.left, self.mask.right), self._special):
+        for _, row_tile, key_tile in in_chunks(self.tiles, self.band, self._special):
             true, said = self.patterns.of(row_tile, key_tile), self.diagonals.of(row_tile, key_tile)
             if self.short_keys:
                 self.last_key_tile[row_tile[(key_tile == last_key_tile) & (true != EMPTY)]] = True

@@ -14,8 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from attnsim.models.arrays import Bools, Ints
-from attnsim.models.mask.mask import Mask
-from attnsim.models.mask.patterns import ALL, DIAGONAL, NONE, Spans, Tiles, Window, expand
+from attnsim.models.mask.patterns import ALL, DIAGONAL, NONE, Part, Spans, Tiles, Window, expand
 
 FULL, EMPTY = -1, -2
 """Patterns of a tile that every row sees whole and of one in which nothing is seen; others number its bit mask."""
@@ -69,17 +68,18 @@ class TilePatterns:
 
     Parameters
     ----------
-    mask : Mask
+    band : Window
+    parts : tuple of Part
+        Patterns within the band; none is all of it.
     tiles : Tiles
     bit_masks : BitMasks
         Where bit masks are numbered.
     """
 
-    def __init__(self, mask: Mask, tiles: Tiles, bit_masks: BitMasks) -> None:
-        self.mask, self.tiles, self.bit_masks = mask, tiles, bit_masks
-        band = Window(mask.left, mask.right)
-        self._parts = mask.parts or (band,)
-        self._limits = (band,) if mask.parts and band != Window(None, None) else ()
+    def __init__(self, band: Window, parts: tuple[Part, ...], tiles: Tiles, bit_masks: BitMasks) -> None:
+        self.tiles, self.bit_masks = tiles, bit_masks
+        self._parts = parts or (band,)
+        self._limits = (band,) if parts and band != Window(None, None) else ()
         self._by_looks: dict[tuple[int, ...], int] = {}
 
     def of(self, row_tile: Ints, key_tile: Ints) -> Ints:

@@ -247,12 +247,6 @@ class Kernel:
         """The (segment index, repeats) that a block of a class goes through, in order, empty ones left out."""
         return [(segment, int(n)) for turn in self.repeats[block_class] for segment, n in enumerate(turn) if n > 0]
 
-    def stream(self, block_class: int) -> Iterator[TileOp]:
-        """The operations of one block of a class, in program order."""
-        for segment, n in self.runs(block_class):
-            for _ in range(n):
-                yield from self.segments[segment].ops
-
 
 @dataclass(frozen=True, eq=False)
 class Schedule:

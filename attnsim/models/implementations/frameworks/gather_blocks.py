@@ -16,7 +16,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.patterns import Dilated, Global, Part, Window
-from attnsim.models.mask.tile_counts import TileCounts, tile_counts
+from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 
 STEP = by_hand(64, "blocks that gathered attention chooses for a window are multiples of this")
@@ -99,7 +99,7 @@ def _local_counts(w: Workload, block: int) -> TileCounts | None:
     local = tuple(part for part in w.mask.parts if not isinstance(part, Global))
     if w.mask.parts and not local:
         return None
-    return tile_counts(Mask(w.mask.left, w.mask.right, local), w.seq_q, w.seq_kv, block, block)
+    return Mask(w.mask.left, w.mask.right, local).tile_counts(w.seq_q, w.seq_kv, block, block)
 
 
 def choose_block(w: Workload, shape: tuple[int, int] | None) -> int:

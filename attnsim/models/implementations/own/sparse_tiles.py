@@ -14,7 +14,7 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.own.resources import ELEMENT
-from attnsim.models.mask.tile_counts import TileCounts, tile_counts
+from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
 
@@ -158,13 +158,13 @@ def _visits(w: Workload, tile: SparseTile) -> tuple[int, int]:
     if half % tile.keys:
         counts = counts_of(w, tile)
         return int(counts.visits.sum()), int(counts.visits.max())
-    counts = tile_counts(w.mask, w.seq_q, w.seq_kv, half, tile.keys)
+    counts = w.mask.tile_counts(w.seq_q, w.seq_kv, half, tile.keys)
     return counts.visits_in_pairs, int(counts.visits.max())
 
 
 def counts_of(w: Workload, tile: SparseTile) -> TileCounts:
     """What the row tiles of a head visit."""
-    return tile_counts(w.mask, w.seq_q, w.seq_kv, tile.rows, tile.keys)
+    return w.mask.tile_counts(w.seq_q, w.seq_kv, tile.rows, tile.keys)
 
 
 def launch_order(counts: TileCounts) -> Ints:
