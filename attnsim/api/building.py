@@ -13,6 +13,7 @@ from attnsim.models.hardware.sections import Sm
 from attnsim.models.implementations.frameworks.naive import FORMS
 from attnsim.models.implementations.frameworks.naive import peak_memory_bytes as naive_peak_bytes
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
+from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.own.naive import peak_memory_bytes as own_naive_peak_bytes
 from attnsim.models.question.workload import Workload
@@ -102,10 +103,11 @@ def _given(record: Implementation, w: Workload, gpu: Gpu, shape: tuple[int, int]
 def with_shipped_backward(record: Implementation, forward: Schedule, w: Workload, gpu: Gpu) -> Schedule:
     """A forward schedule followed by the backward kernels that the implementation ships for the GPU."""
     backward = record.build(w.with_passes("bwd"), gpu, None)
+    assert isinstance(forward.tile, FusedTiles) and isinstance(backward.tile, FusedTiles)  # others refuse a tile
     return replace(
         forward,
         kernels=(*forward.kernels, *backward.kernels),
-        tile=f"{forward.tile}; {backward.tile}",
+        tile=replace(forward.tile, backward=backward.tile.backward),
         peak_memory_bytes=max(forward.peak_memory_bytes, flash_peak_bytes(w)),
         notes=tuple(dict.fromkeys((*forward.notes, *backward.notes))),
     )

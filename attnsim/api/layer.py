@@ -185,7 +185,7 @@ def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions) -> LayerPart
         flops_useful=step.flops,
         flops_executed=schedule.total("flops"),
         bound=played.bound,
-        tile=schedule.tile,
+        tile=schedule.tile_text,
     )
 
 

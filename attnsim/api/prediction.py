@@ -181,7 +181,7 @@ def prediction(run: Played) -> Prediction:
         exposed_s=played.exposed_s if played else None,
         launch_s=played.launch_s if played else None,
         kernels=tuple((kernel.name, kernel.time_s) for kernel in played.kernels) if played else (),
-        tile=schedule.tile if schedule else "",
+        tile=schedule.tile_text if schedule else "",
         notes=notes,
         approximation=() if mechanism.exact else approximation_errors(mechanism.name, w),
     )

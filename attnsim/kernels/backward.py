@@ -25,7 +25,7 @@ from attnsim.models.implementations.own.backward_tiles import (
     ROW_DOTS,
     THREADS,
     TILES,
-    BackwardTile,
+    OwnBackwardTile,
     choose_tile,
     query_tiles,
 )
@@ -45,7 +45,7 @@ def variants() -> tuple[Variant, ...]:
     )
 
 
-def variant(entry: str, dtype: str, tile: BackwardTile) -> Variant:
+def variant(entry: str, dtype: str, tile: OwnBackwardTile) -> Variant:
     """The compilation of a kernel for a tile."""
     shared = {ROW_DOTS: 0, MAIN: tile.shared_memory_bytes, CONVERT: tile.rows * tile.head_dim * 2}
     return Variant("backward.cu", entry, tile.constants(dtype), THREADS, shared[entry])

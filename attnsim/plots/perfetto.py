@@ -69,7 +69,7 @@ def document(found: Trace, about: Mapping[str, str]) -> dict[str, Any]:
         "displayTimeUnit": "ns",
         "otherData": {
             **about,
-            "schedule": f"{found.schedule.implementation}, tile {found.schedule.tile}",
+            "schedule": f"{found.schedule.implementation}, tile {found.schedule.tile_text}",
             "time": f"{found.replay.time_s * US:.3f} us",
             **{f"not shown of {name}": text for name, text in left_out.items()},
         },

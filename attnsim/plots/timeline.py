@@ -159,7 +159,7 @@ def _panel(axes: Axes, name: str, one: Trace, kernel: KernelTrace, span: float) 
         f"{100 * both / min(tensor, softmax):.0f} % of the shorter under the other" if min(tensor, softmax) else "-"
     )
     blocks = f"{kernel.blocks_per_sm} block{'s' * (kernel.blocks_per_sm > 1)} an SM"
-    axes.set_title(f"{name}: {one.schedule.implementation}, {one.schedule.tile}, {blocks}", fontsize=9, loc="left")
+    axes.set_title(f"{name}: {one.schedule.implementation}, {one.schedule.tile_text}, {blocks}", fontsize=9, loc="left")
     text = f"tensor busy {100 * tensor:.0f} %, softmax {100 * softmax:.0f} %; {hidden}"
     axes.set_title(text, fontsize=8.5, loc="right", color="#555555")
     axes.set_yticks(range(len(LANES)), [*reversed(LANES)], fontsize=8.5)

@@ -13,10 +13,11 @@ from attnsim.api.asking import choose_implementation, read_algorithm, read_condi
 from attnsim.api.building import scheduled
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.closed_forms.cost import closed_form_of, forward_tiling
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.implementations.frameworks.naive import FORMS, UnfusedTile
+from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
@@ -114,13 +115,8 @@ def _plan(algorithm: str, implementation: str | None, tile: str, small: Workload
     schedule = build(record, small, machine, tile)
     main = max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
     numbers = choose(record, machine).numbers
-    rows = keys = 0
-    split = packed = False
-    fused = record.family in ("flash-2", "flash-3") and main.name.startswith("flash_fwd")
-    if fused:
-        tiling = forward_tiling(small, schedule, main)
-        rows, keys, split, packed = tiling.rows, tiling.keys, tiling.splits > 1, tiling.pack > 1
-    known = fused or record.form == "benchmark"
+    main_tile = schedule.tile.forward if isinstance(schedule.tile, FusedTiles) else None
+    known = main_tile.rescale == "always" if main_tile else schedule.tile == UnfusedTile(FORMS["benchmark"])
     plain = small.latent is None and not small.dropout
     flops, exps = max(1, main.total("flops")), max(1, main.total("exps"))
     lanes = main.total("scores") * numbers.implementation.softmax_instructions + main.total("fp32")
@@ -128,15 +124,11 @@ def _plan(algorithm: str, implementation: str | None, tile: str, small: Workload
         record=record,
         numbers=numbers,
         main=main,
-        rows=rows,
-        keys=keys,
-        packed=packed,
-        split=split,
-        vectorised=known
-        and plain
-        and small.mask.is_band
-        and small.directions == ("fwd",)
-        and closed_form_of(record) is None,
+        rows=main_tile.rows if main_tile else 0,
+        keys=main_tile.keys if main_tile else 0,
+        packed=main_tile is not None and main_tile.pack_gqa and small.group > 1,
+        split=schedule.splits.partial,
+        vectorised=known and plain and small.mask.is_band and small.directions == ("fwd",),
         mask=small.mask,
         element_bytes=small.element_bytes,
         kernels=len(schedule.kernels),

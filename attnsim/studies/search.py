@@ -152,22 +152,23 @@ def _entries(record: Implementation, w: Workload, gpu: Gpu, numbers: Numbers, st
     """The tiles to replay, each once: with the implementation's stages, the shipped one, and with other stages."""
     own = fitting(record, w, gpu, numbers)
     entries = {
-        one.schedule.tile: _Entry(one.schedule, True, number < REPLAYED_CANDIDATES) for number, one in enumerate(own)
+        one.schedule.tile_text: _Entry(one.schedule, True, number < REPLAYED_CANDIDATES)
+        for number, one in enumerate(own)
     }
     try:
         schedule = shipped(record, w, gpu)
-        entries[schedule.tile] = _Entry(schedule, True, True, shipped=True)
+        entries[schedule.tile_text] = _Entry(schedule, True, True, shipped=True)
     except InputError:
         pass  # it no longer fits a changed GPU
     for other in fitting(record, w, gpu, numbers, stages) if stages else ():
-        entries.setdefault(other.schedule.tile, _Entry(other.schedule, False, False))
+        entries.setdefault(other.schedule.tile_text, _Entry(other.schedule, False, False))
     return list(entries.values())
 
 
 def _played(entry: _Entry, result: Replay) -> Tile:
     main = result.main
     return Tile(
-        entry.schedule.tile, result.time_s, main.blocks_per_sm, main.limited_by, main.waves, result.bound,
+        entry.schedule.tile_text, result.time_s, main.blocks_per_sm, main.limited_by, main.waves, result.bound,
         entry.own_stages, entry.listed, entry.shipped,
     )  # fmt: skip
 
@@ -239,5 +240,5 @@ def measure_tiles(w: Workload, bench: Bench | None = None, seed: int = 0) -> Mea
 
         measured = here.watch.time(call, "warm", samples=SAMPLES, limit_s=LIMIT_S)
         predicted = replay(schedule, gpu, numbers, launch="kernel").time_s
-        found.append(MeasuredTile(schedule.tile, predicted, measured.median_s))
+        found.append(MeasuredTile(schedule.tile_text, predicted, measured.median_s))
     return MeasuredTiles(gpu.id, tuple(sorted(found, key=lambda one: one.measured_s)))

@@ -6,12 +6,13 @@ import pytest
 
 from attnsim import Workload, attention_share, layer, load_model, predict
 from attnsim.api.layer import gemm_numbers
-from attnsim.models.closed_forms.part import requested
+from attnsim.models.closed_forms import projection as forms
+from attnsim.models.closed_forms.part import Part, requested
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.frameworks.projection import Product, cut
-from attnsim.models.llm.layer import Step, step_closed_form, step_schedule, steps
+from attnsim.models.llm.layer import Step, step_schedule, steps
 from attnsim.models.mask.mask import Mask
 from attnsim.simulator.replay import Replay, replay
 
@@ -28,6 +29,11 @@ def play(step: Step, gpu: Gpu, **how: str) -> Replay:
     return replay(step_schedule(step, gpu, "bf16"), gpu, gemm_numbers(gpu), **conditions)  # type: ignore[arg-type]
 
 
+def step_closed_form(step: Step, gpu: Gpu, dtype: str) -> list[Part]:
+    products = [part for one in step.products for part in forms.product(one, cut(one, gpu, dtype), dtype)]
+    return products + [forms.rotary(tensor, elements, dtype) for tensor, elements in step.turned]
+
+
 @pytest.mark.parametrize(
     ("gpu", "dtype"), [(A100, "bf16"), (H100, "bf16"), (H100, "fp8"), (B200, "fp16"), (T4, "fp32")]
 )
@@ -39,7 +45,7 @@ def test_closed_form_stream_and_exact_replay_of_projections_agree(gpu: Gpu, dtyp
         k = draw.choice([60, 64, 512, 1000, 1536])
         step = gemm(m, n, k, draw.choice([1, 1, 1, 6]))
         schedule, parts = step_schedule(step, gpu, dtype), step_closed_form(step, gpu, dtype)
-        assert schedule.requested() == requested(parts), schedule.tile
+        assert schedule.requested() == requested(parts), schedule.tile_text
         assert schedule.total("flops") == sum(part.flops for part in parts) >= step.flops
         assert schedule.total("smem_bytes") == sum(part.smem_bytes for part in parts)
         if number % 4 == 0:

@@ -12,11 +12,11 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import combine
-from attnsim.models.implementations.fused.tile import FlashTile, Splits
+from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import Occupancy, occupancy
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
 from attnsim.simulator.machine import machine
 from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import LaunchMode, Mode, Replay, replay

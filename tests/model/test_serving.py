@@ -42,8 +42,8 @@ def windowed(w: Workload, keys: int) -> Workload:
 def test_flash_2_neither_packs_nor_splits_under_a_window_even_one_that_covers_the_cache() -> None:
     packed = build("vllm_flash_attn", DECODE, L40S)
     covered = build("vllm_flash_attn", windowed(DECODE, 8192), L40S)
-    assert "GQA packed" in packed.tile and "combine" in names(packed) and "Q transpose" in names(packed)
-    assert "GQA packed" not in covered.tile and names(covered) == ["cache_write", "flash_fwd_splitkv"]
+    assert "GQA packed" in packed.tile_text and "combine" in names(packed) and "Q transpose" in names(packed)
+    assert "GQA packed" not in covered.tile_text and names(covered) == ["cache_write", "flash_fwd_splitkv"]
     assert main_kernel(covered).blocks == DECODE.batch * DECODE.heads_q
 
 

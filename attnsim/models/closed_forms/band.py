@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnsim.models.arrays import Ints
+from attnsim.models.mask.mask import Mask
 
 UNLIMITED = 1 << 40
 """Reach of a mask that hides nothing on that side; far above any length, far below overflow."""
@@ -156,6 +157,11 @@ def visible_pairs(seq_q: ArrayLike, seq_kv: ArrayLike, left: ArrayLike, right: A
     """(query, key) pairs of one head that survive the mask: tiles of one query and one key."""
     regular, last = Band.of_queries(seq_q, seq_kv, left, right, 1).visits(1)
     return regular + last
+
+
+def reaches(mask: Mask) -> tuple[int, int]:
+    """Reach of a mask's band to the left and to the right; -1 is no limit."""
+    return -1 if mask.left is None else mask.left, -1 if mask.right is None else mask.right
 
 
 def _reach(limit: Ints) -> Ints:

@@ -9,49 +9,55 @@ useful as if unmasked. An implementation that is not softmax attention brings it
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
-from attnsim.models.closed_forms import fused as cost_flash
-from attnsim.models.closed_forms import gather, latent, linear, performer, trtllm
+from attnsim.models.closed_forms import eager, fused, gather, latent, linear, own, performer, trtllm, unfused
 from attnsim.models.closed_forms import part as cost_parts
-from attnsim.models.closed_forms import unfused as cost_naive
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
-from attnsim.models.closed_forms.fused import Tiling
 from attnsim.models.closed_forms.part import Part
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations import flash_attention_4
-from attnsim.models.implementations import trtllm as trtllm_kernels
 from attnsim.models.implementations.choose import find_implementation
-from attnsim.models.implementations.frameworks import efficient
-from attnsim.models.implementations.frameworks import linformer as linformer_kernels
-from attnsim.models.implementations.frameworks import performer as performer_kernels
-from attnsim.models.implementations.fused.two_pass import closed_form as two_pass
+from attnsim.models.implementations.frameworks.efficient import EfficientTile
+from attnsim.models.implementations.frameworks.gather_blocks import Gathering
+from attnsim.models.implementations.frameworks.linformer import LinformerTile
+from attnsim.models.implementations.frameworks.naive import UnfusedTile
+from attnsim.models.implementations.frameworks.performer import PerformerTile
+from attnsim.models.implementations.fused.flash1 import Flash1Tile
+from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation, Needed, Shape
-from attnsim.models.implementations.latent import records as latent_records
-from attnsim.models.implementations.own import backward, decode, flash, hopper, naive, sparse
-from attnsim.models.implementations.own import linear as own_linear
+from attnsim.models.implementations.latent.tiles import DecompressedTile, LatentTile
+from attnsim.models.implementations.own.backward_tiles import OwnBackwardTile
+from attnsim.models.implementations.own.decode_tiles import DecodeTile
+from attnsim.models.implementations.own.linear_tiles import LinearTile
+from attnsim.models.implementations.own.naive import NaiveTile
+from attnsim.models.implementations.own.sparse_tiles import SparseTile
+from attnsim.models.implementations.trtllm import PackedTile
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Schedule
 
 __all__ = ["Cost", "CostTable", "ShapeTable", "cost", "cost_of", "costs", "roofline_time", "useful_flops"]
 
-ClosedForm = Callable[[Workload, Schedule], list[Part]]
-
-_OF_RECORD: Mapping[str, ClosedForm] = {
-    **{one.name: flash_attention_4.closed_form for one in flash_attention_4.RECORDS},
-    **{one.name: trtllm.closed_form for one in trtllm_kernels.RECORDS},
-    **{one.name: latent.closed_form for one in latent_records.RECORDS},
-    **{one.name: naive.closed_form for one in naive.RECORDS},
-    **{own.RECORD.name: own.closed_form for own in (backward, decode, flash, hopper, sparse)},
-    own_linear.RECORD.name: linear.closed_form,
-    "flash_two_pass": two_pass,
-    "gather": gather.closed_form,
-    efficient.NAME: efficient.closed_form,
+FORMS: Mapping[type, Callable[[Workload, Schedule, Any], list[Part]]] = {
+    FusedTiles: fused.closed_form,
+    Flash1Tile: fused.first_generation,
+    PackedTile: trtllm.closed_form,
+    LatentTile: latent.closed_form,
+    DecompressedTile: latent.closed_form,
+    UnfusedTile: unfused.closed_form,
+    Gathering: gather.closed_form,
+    PerformerTile: performer.closed_form,
+    LinformerTile: eager.linformer,
+    EfficientTile: eager.efficient,
+    NaiveTile: own.naive,
+    OwnBackwardTile: own.backward,
+    DecodeTile: own.decode,
+    SparseTile: own.sparse,
+    LinearTile: linear.closed_form,
 }
-"""Implementations whose kernels are not known by their names alone."""
+"""The closed form of a schedule's kernels by the type of its tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,7 @@ def cost(w: Workload, gpu: Gpu, implementation: Implementation, tile: Shape | No
 
 
 def cost_of(w: Workload, schedule: Schedule) -> Cost:
-    """Closed form of a schedule of `w`: of the schedule only the kernels' names, tile and grid are used."""
+    """Closed form of a schedule of `w`: of it only tile, splits, and kernels' names and roles are used."""
     parts = _parts(w, schedule)
     requested = cost_parts.requested(parts)
     needed, dense = needed_work(find_implementation(schedule.implementation), w)
@@ -166,83 +172,5 @@ def _needed_exponentials(w: Workload) -> int:
     return w.batch * w.heads_q * w.visible_pairs if "fwd" in w.directions else 0
 
 
-def closed_form_of(record: Implementation) -> ClosedForm | None:
-    """The closed form of an implementation's kernels; None where :func:`cost_of` knows them by their names."""
-    base = record.name.partition("@")[0]
-    if base in (one.name for one in performer_kernels.RECORDS):
-        made = performer_kernels.Performer(record.name, record.number, record.form == "fused")
-        return lambda w, schedule: performer.closed_form(made, w, schedule)
-    if base in (one.name for one in linformer_kernels.RECORDS):
-        return linformer_kernels.Linformer(record.name, record.number).closed_form
-    return _OF_RECORD.get(record.name)
-
-
 def _parts(w: Workload, schedule: Schedule) -> list[Part]:
-    record = find_implementation(schedule.implementation)
-    if special := closed_form_of(record):
-        return special(w, schedule)
-    if schedule.algorithm == "naive":
-        form = find_implementation(schedule.implementation).form
-        forward = cost_naive.forward(w, form) if "fwd" in w.directions else []
-        return forward + (cost_naive.backward(w, form) if "bwd" in w.directions else [])
-    names = [kernel.name for kernel in schedule.kernels]
-    splits = max((_splits(w, schedule, kernel) for kernel in schedule.kernels), default=1)
-    parts = []
-    for kernel in schedule.kernels:
-        part = cost_parts.helper(kernel.name, w, splits)
-        parts.append(_fused(w, schedule, kernel, "flash1_bwd" in names) if part is None else part)
-    return parts
-
-
-def _fused(w: Workload, schedule: Schedule, kernel: Kernel, first_generation: bool) -> Part:
-    match kernel.name:
-        case "flash_bwd":
-            return cost_flash.backward(w, _backward_tiling(schedule, kernel))
-        case "dot_do_o":
-            return cost_flash.row_dots(w, accumulator=not first_generation)
-        case "convert_dQ":
-            return cost_flash.convert_dq(w)
-        case "flash1_fwd" | "flash1_bwd":
-            keys = int(schedule.tile.split(" x ")[1].split(",")[0])
-            splits = kernel.blocks // (w.batch * w.heads_q)
-            return cost_flash.flash1(w, keys, splits, is_backward=kernel.name == "flash1_bwd")
-        case name if name.startswith("flash_fwd"):
-            return cost_flash.forward(w, forward_tiling(w, schedule, kernel), name)
-    raise LookupError(f"no closed form of the kernel {kernel.name}; add it to attnsim.models.closed_forms.fused")
-
-
-def forward_tiling(w: Workload, schedule: Schedule, kernel: Kernel) -> Tiling:
-    """The tile of a fused forward kernel, from the schedule's heading and the kernel's resources."""
-    rows, keys, warps = _numbers(r"^(\d+) x (\d+), (\d+) warps", schedule.tile)
-    pack = w.group if "GQA packed" in schedule.tile else 1
-    tiles = -(-w.seq_q * pack // rows) * (w.batch * w.heads_q // pack)
-    buffers = {name for name, _ in kernel.buffers}
-    return Tiling(
-        rows,
-        keys,
-        pack,
-        splits=kernel.blocks // tiles,
-        warps=warps,
-        warpgroups=kernel.warpgroups,
-        tensor_path=kernel.path,
-        q_in_registers="Q" not in buffers,
-        p_in_smem="P" in buffers,
-        splits_of_seen="splits of what a tile sees" in schedule.tile,
-        from_first_key="windows from their first key" in schedule.tile,
-    )
-
-
-def _backward_tiling(schedule: Schedule, kernel: Kernel) -> Tiling:
-    rows, keys, warps = _numbers(r"backward (\d+) x (\d+), (\d+) warps", schedule.tile)
-    return Tiling(rows, keys, warps=warps, warpgroups=2, tensor_path=kernel.path)
-
-
-def _splits(w: Workload, schedule: Schedule, kernel: Kernel) -> int:
-    return forward_tiling(w, schedule, kernel).splits if kernel.name.startswith("flash_fwd") else 1
-
-
-def _numbers(pattern: str, text: str) -> tuple[int, ...]:
-    found = re.search(pattern, text)
-    if found is None:
-        raise LookupError(f"no tile in the heading {text!r}; write it as '128 x 64, 4 warps'")
-    return tuple(int(part) for part in found.groups())
+    return FORMS[type(schedule.tile)](w, schedule, schedule.tile)

@@ -6,49 +6,50 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.models.closed_forms.band import Band
-from attnsim.models.closed_forms.part import Moved, Part, load, store
+from attnsim.models.closed_forms.band import Band, reaches
+from attnsim.models.closed_forms.part import Moved, Part, helper, load, store
+from attnsim.models.implementations.fused.flash1 import Flash1Tile
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
 from attnsim.models.schedule.widths import padded
 
 FLASH1_ROWS = 16
 """Query rows of an inner step of FlashAttention-1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """What the closed form has to know of a fused kernel besides the workload.
+def closed_form(w: Workload, schedule: Schedule, tiles: FusedTiles) -> list[Part]:
+    """Each kernel of a fused schedule: of the kernels only roles and names are used."""
+    return [_kernel(w, kernel, tiles, schedule.splits) for kernel in schedule.kernels]
 
-    Parameters
-    ----------
-    rows, keys : int
-        Tile of queries x keys.
-    pack : int
-        Query heads in the rows of a tile.
-    splits : int
-        Ranges that the keys are cut into.
-    warps, warpgroups : int
-        Compute warps, and groups of them that run on rows of their own.
-    tensor_path : str
-        Instruction path: `mma_sync` warps each read the whole K and V tile.
-    q_in_registers, p_in_smem : bool
-    splits_of_seen : bool
-        Whether the ranges cut up what each row tile sees (FlashAttention-3) instead of all keys.
-    from_first_key : bool
-        Whether the key tiles of a window begin at the first key that a row tile sees.
-    """
 
-    rows: int
-    keys: int
-    pack: int = 1
-    splits: int = 1
-    warps: int = 4
-    warpgroups: int = 1
-    tensor_path: str = "mma_sync"
-    q_in_registers: bool = False
-    p_in_smem: bool = False
-    splits_of_seen: bool = False
-    from_first_key: bool = False
+def _kernel(w: Workload, kernel: Kernel, tiles: FusedTiles, splits: Splits) -> Part:
+    if tiles.forward and kernel.role == "attention":
+        return forward(w, tiles.forward, splits, kernel.name)
+    back = tiles.backward
+    match kernel.name:
+        case "flash_bwd" | "flash_bwd_dkdv" if back:
+            return backward(w, back, dq=kernel.name == "flash_bwd")
+        case "flash_bwd_dq" if back:
+            return rows_outside(w, back)
+        case "dot_do_o":
+            return row_dots(w, accumulator=any(use.tensor == "dQ accum" for use in kernel.uses))
+        case "convert_dQ":
+            return convert_dq(w)
+    part = helper(kernel.name, w, splits.count)
+    if part is None:
+        raise LookupError(f"no closed form of the kernel {kernel.name}; add it to attnsim.models.closed_forms.fused")
+    return part
+
+
+def first_generation(w: Workload, schedule: Schedule, tile: Flash1Tile) -> list[Part]:
+    """FlashAttention-1's kernels."""
+    return [
+        row_dots(w, accumulator=False)
+        if kernel.name == "dot_do_o"
+        else flash1(w, tile.keys, len(kernel.repeats), is_backward=kernel.name == "flash1_bwd")
+        for kernel in schedule.kernels
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,69 +62,68 @@ class _Visits:
     seen: int
 
 
-def _band_visits(w: Workload, t: Tiling, band: Band) -> _Visits:
+def _band_visits(w: Workload, t: FlashTile, splits: int, band: Band) -> _Visits:
     """Key tiles counted from key 0, ranges of equal numbers of them."""
     visits = sum(int(n) for n in band.visits(t.keys))
     kv_rows = visits * t.keys - int(band.reach_end(t.keys)) * (-w.seq_kv % t.keys)
     key_tiles = -(-w.seq_kv // t.keys)
-    share = -(-key_tiles // t.splits) * t.keys
+    share = -(-key_tiles // splits) * t.keys
     coarse, coarse_last = (int(n) for n in band.visits(share))
-    q_rows = coarse * t.rows + coarse_last * int(band.last_rows) if t.splits > 1 else int(band.busy_rows())
+    q_rows = coarse * t.rows + coarse_last * int(band.last_rows) if splits > 1 else int(band.busy_rows())
     return _Visits(visits, kv_rows, q_rows, int(band.touched(t.keys)))
 
 
-def _tile_visits(w: Workload, t: Tiling, band: Band) -> _Visits:
+def _tile_visits(w: Workload, t: FlashTile, splits: int, band: Band) -> _Visits:
     """The same where ranges or key tiles are each row tile's own: one entry a row tile."""
-    rows = np.minimum(t.rows, w.seq_q * t.pack - np.arange(int(band.tiles)) * t.rows)
+    pack = int(band.pack)
+    rows = np.minimum(t.rows, w.seq_q * pack - np.arange(int(band.tiles)) * t.rows)
     first = np.arange(int(band.tiles)) * t.rows
-    begin = np.maximum(0, first // t.pack + band.shift - band.left)
-    end = np.clip((first + rows - 1) // t.pack + band.shift + band.right + 1, 0, w.seq_kv)
+    begin = np.maximum(0, first // pack + band.shift - band.left)
+    end = np.clip((first + rows - 1) // pack + band.shift + band.right + 1, 0, w.seq_kv)
     own = t.from_first_key and w.mask.is_windowed
     origin = begin if own else np.zeros_like(begin)
     visits = np.where(end > begin, -(-(end - origin) // t.keys) - (begin - origin) // t.keys, 0)
     beyond = np.maximum(0, -(-(end - origin) // t.keys) * t.keys + origin - w.seq_kv)
     short = int(beyond[-1] if own else beyond[visits > 0].sum())
-    ranges = -(-visits // np.maximum(1, -(-visits // t.splits)))
+    ranges = -(-visits // np.maximum(1, -(-visits // splits)))
     low = int(begin[visits > 0].min()) if visits.any() else w.seq_kv
     seen = w.seq_kv - (low if own else low // t.keys * t.keys)
     return _Visits(int(visits.sum()), int(visits.sum()) * t.keys - short, int(ranges @ rows), seen)
 
 
-def _mask(w: Workload) -> tuple[int, int]:
-    return tuple(-1 if reach is None else reach for reach in (w.mask.left, w.mask.right))  # type: ignore[return-value]
-
-
-def forward(w: Workload, t: Tiling, name: str = "flash_fwd", lse: bool = True) -> Part:
+def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = True) -> Part:
     """FlashAttention-2 and -3, sliding-window and split-KV forward (arXiv 2307.08691, algorithm 1).
 
     Per head, with ``v`` visits of key tiles: K and V ``v keys`` rows less the missing rows of the last tile;
     Q its rows once per range of keys that a tile's visits touch; O and LSE every row once per range.
     """
-    left, right = _mask(w)
-    band = Band.of_queries(w.seq_q, w.seq_kv, left, right, t.rows, pack=t.pack)
-    heads = w.batch * w.heads_q // t.pack
+    pack = w.group if t.pack_gqa else 1
+    band = Band.of_queries(w.seq_q, w.seq_kv, *reaches(w.mask), t.rows, pack=pack)
+    heads = w.batch * w.heads_q // pack
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
-    own = (t.splits_of_seen and t.splits > 1) or (t.from_first_key and w.mask.is_windowed)
-    count = (_tile_visits if own else _band_visits)(w, t, band)
+    own = (splits.of_seen and splits.partial) or (t.from_first_key and w.mask.is_windowed)
+    count = (_tile_visits if own else _band_visits)(w, t, splits.count, band)
     visits, kv_rows, q_rows, seen = count.tiles, count.kv_rows, count.q_rows, count.seen
     kv_heads = w.batch * w.heads_kv
     d_pad, dv_pad = padded(d), padded(dv)
     rows = t.rows // t.warpgroups * t.warpgroups
     # Of each step: K and V once per reading warp or warpgroup, Q unless in registers, P where it passes
     # through.
-    reads = (t.warps if t.tensor_path == "mma_sync" else t.warpgroups) * t.keys * (d_pad + dv_pad) * e
+    reads = (t.warps if t.path == "mma_sync" else t.warpgroups) * t.keys * (d_pad + dv_pad) * e
     reads += 0 if t.q_in_registers else rows * d_pad * e
     reads += rows * t.keys * e if t.p_in_smem else 0
+    factors = {"always": visits * rows, "first": 4 * rows * int(band.tiles - band.idle_tiles()), "seldom": 0}
+    scores = visits * rows * t.keys
     return Part(
         name,
         (
             load("Q", heads * q_rows * d * e, heads * int(band.busy_rows()) * d * e),
             load("K", heads * kv_rows * d * e, kv_heads * seen * d * e),
             load("V", heads * kv_rows * dv * e, kv_heads * seen * dv * e),
-            *_outputs(w, t.splits, lse),
+            *_outputs(w, splits.count, lse),
         ),
-        flops=heads * visits * 2 * rows * t.keys * (d_pad + dv_pad),
-        exponentials=heads * visits * rows * (t.keys + 1),  # each score, and the rescaling of each row
+        flops=heads * scores * 2 * (d_pad + dv_pad),
+        exponentials=heads * (scores - t.polynomials(scores) + factors[t.rescale]),
         smem_bytes=heads * visits * reads,
     )
 
@@ -137,10 +137,9 @@ def _outputs(w: Workload, splits: int, lse: bool) -> tuple[Moved, ...]:
     return (*out, store("LSE", rows * 4)) if lse else out
 
 
-def backward(w: Workload, t: Tiling, *, dq: bool = True) -> Part:
+def backward(w: Workload, t: BackwardTile, *, dq: bool = True) -> Part:
     """The main backward kernel (arXiv 2307.08691, algorithm 2): one block per key tile; dQ summed in fp32 if asked."""
-    left, right = _mask(w)
-    band = Band.of_keys(w.seq_q, w.seq_kv, left, right, t.keys)
+    band = Band.of_keys(w.seq_q, w.seq_kv, *reaches(w.mask), t.keys)
     heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
     d_pad, dv_pad = padded(d), padded(dv)
@@ -149,12 +148,7 @@ def backward(w: Workload, t: Tiling, *, dq: bool = True) -> Part:
     q_rows = visits * m - int(band.reach_end(m)) * (-w.seq_q % m)
     seen, keys = int(band.touched(m)), int(band.busy_rows())
     expanded = " expanded" if w.group > 1 else ""
-    half = t.tensor_path == "mma_sync"
-
-    def reads(a: int, b: int) -> int:
-        """Operand rows read: 8 warps as 4 x 2 read A four times and B twice, a wgmma pair each once."""
-        return 2 * (2 * a + b) if half else 2 * ((a + b) // 2)
-
+    reads = t.operands_read
     products = reads(m, n) * (d_pad + dv_pad) + reads(n, dv_pad) * m + reads(n, d_pad) * m
     products += reads(m, d_pad) * n if dq else 0
     widths = (d_pad, dv_pad, dv_pad, d_pad, *((d_pad,) if dq else ()))
@@ -174,6 +168,33 @@ def backward(w: Workload, t: Tiling, *, dq: bool = True) -> Part:
         flops=heads * visits * sum(4 * (m * n * width // 2) for width in widths),
         exponentials=heads * visits * 2 * (m * n // 2),
         smem_bytes=heads * visits * products * e,
+    )
+
+
+def rows_outside(w: Workload, t: BackwardTile) -> Part:
+    """The pass for dQ, per head ``v`` visits of key tiles by row tiles: K and V once a visit, Q, dO and dQ once."""
+    band = Band.of_queries(w.seq_q, w.seq_kv, *reaches(w.mask), t.rows)
+    heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
+    e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
+    d_pad, dv_pad = padded(d), padded(dv)
+    m, n = t.rows, t.keys
+    visits = sum(int(count) for count in band.visits(n))
+    kv_rows = visits * n - int(band.reach_end(n)) * (-w.seq_kv % n)
+    rows, seen = heads * int(band.busy_rows()), int(band.touched(n))
+    reads = t.operands_read
+    return Part(
+        "flash_bwd_dq",
+        (
+            load("Q", rows * d * e),
+            load("LSE, D", rows * 8),
+            load("dO", rows * dv * e),
+            load("K", heads * kv_rows * d * e, kv * seen * d * e),
+            load("V", heads * kv_rows * dv * e, kv * seen * dv * e),
+            store("dQ", heads * w.seq_q * d * e),
+        ),
+        flops=heads * visits * sum(4 * (m * n * width // 2) for width in (d_pad, dv_pad, d_pad)),
+        exponentials=heads * visits * 2 * (m * n // 2),
+        smem_bytes=heads * visits * (reads(m, n) * (d_pad + dv_pad) + reads(m, d_pad) * n) * e,
     )
 
 
@@ -207,8 +228,7 @@ def flash1(w: Workload, keys: int, splits: int, *, is_backward: bool) -> Part:
     every visit but its last writes it, the last writes the result (``is_final_write`` in
     ``fmha_fprop_kernel_1xN.h`` of flash-attention v1.0.9).
     """
-    left, right = _mask(w)
-    band = Band.of_keys(w.seq_q, w.seq_kv, left, right, keys)
+    band = Band.of_keys(w.seq_q, w.seq_kv, *reaches(w.mask), keys)
     heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
     e, d, dv, size = w.element_bytes, w.head_dim, w.head_dim_v, FLASH1_ROWS
     visits = sum(int(x) for x in band.visits(size))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from attnsim.models.closed_forms.part import Part, gemm, load, store
 from attnsim.models.implementations.frameworks.gather import INDEX
-from attnsim.models.implementations.frameworks.gather_blocks import Gathering, gathering
+from attnsim.models.implementations.frameworks.gather_blocks import Gathering
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 
 
-def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
-    """Closed form of each kernel: of the schedule only the block is used, which its tile names.
+def closed_form(w: Workload, schedule: Schedule, sizes: Gathering) -> list[Part]:
+    """Closed form of each kernel: of the schedule only the sizes of what is gathered are used.
 
     With ``n`` blocks of queries of a head, ``c`` blocks of ``b`` keys for each and ``g`` global keys, the gathers move
     ``n c b`` rows of K and V twice, and scores of ``n b (c b + g)`` elements move six times: written, read and written
     by the mask and by the softmax, and read; twice more where both kinds of keys have to be put side by side.
     """
-    sizes = gathering(w, int(schedule.tile.rpartition(" ")[2]))
     heads, e = w.batch * w.heads_q, w.element_bytes
     queries, width, tokens = heads * sizes.seq_q, sizes.width, sizes.global_keys
     o = queries * w.head_dim_v * e
@@ -76,11 +75,8 @@ def _product(
     tensors: tuple[str, str, str],
 ) -> Part:
     """A batched GEMM whose B the query heads of a group have in common."""
-    e = w.element_bytes
-    part = gemm(name, batch, shape, tensors, (e, e, e), rows=64 if shape[0] <= 64 else 128)
-    left, right, out = part.moved
-    shared = load(right.tensor, right.requested_bytes, right.unique_bytes // w.group)
-    return Part(name, (left, shared, out), part.flops, smem_bytes=part.smem_bytes)
+    e, rows = w.element_bytes, 64 if shape[0] <= 64 else 128
+    return gemm(name, batch, shape, tensors, (e, e, e), rows=rows, b_shared_by=w.group)
 
 
 def _weights(w: Workload, tag: str, rows: int, columns: int) -> list[Part]:

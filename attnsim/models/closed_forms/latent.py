@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
-from attnsim.models.closed_forms import fused as cost_flash
-from attnsim.models.closed_forms.band import Band
-from attnsim.models.closed_forms.fused import Tiling
-from attnsim.models.closed_forms.part import Moved, Part, load, store
+from attnsim.models.closed_forms import projection as projection_form
+from attnsim.models.closed_forms.band import Band, reaches
+from attnsim.models.closed_forms.fused import forward
+from attnsim.models.closed_forms.part import Moved, Part, load, store, transfer
 from attnsim.models.implementations.frameworks import projection
 from attnsim.models.implementations.latent.projections import copies, products
-from attnsim.models.implementations.latent.tiles import Part as Share
-from attnsim.models.implementations.latent.tiles import flash_mla_parts
+from attnsim.models.implementations.latent.tiles import DecompressedTile, LatentTile, Share, flash_mla_parts
 from attnsim.models.implementations.latent.visits import absorbed, latent_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import GemmTile
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
 
 
-def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
-    """Closed form of the kernels: of the schedule only names, tiles, buffers and grids are used."""
-    return [part for kernel in schedule.kernels for part in _parts(w, schedule, kernel)]
+def closed_form(w: Workload, schedule: Schedule, tile: LatentTile | DecompressedTile) -> list[Part]:
+    """Closed form of the kernels: of the schedule only names, roles, buffers, tile, splits and grids are used."""
+    return [part for kernel in schedule.kernels for part in _parts(w, schedule, tile, kernel)]
 
 
-def _parts(w: Workload, schedule: Schedule, kernel: Kernel) -> list[Part]:
-    if kernel.name.endswith("sum of parts"):  # with its product
+def _parts(w: Workload, schedule: Schedule, tile: LatentTile | DecompressedTile, kernel: Kernel) -> list[Part]:
+    if kernel.role == "sum of parts":  # with its product
         return []
-    return _product(w, kernel) if kernel.name in products(w) else [_part(w, schedule, kernel)]
-
-
-def _part(w: Workload, schedule: Schedule, kernel: Kernel) -> Part:
-    match kernel.name:
-        case "latent_attention":
-            return _attention(w, schedule, kernel)
-        case "combine":
-            return _combine(w, _split_requests(w, schedule, kernel))
-        case "flash_fwd":
-            return _flash(w, schedule, kernel)
-        case name if name in copies(w):
-            return _copy(w, name)
+    if kernel.role == "attention":
+        return [_flash(w, tile) if isinstance(tile, DecompressedTile) else _attention(w, schedule, tile, kernel)]
+    if kernel.name in products(w):
+        return _product(w, kernel)
+    if kernel.name == "combine" and isinstance(tile, LatentTile):
+        return [_combine(w, *_split_requests(w, schedule.splits, tile))]
+    if kernel.name in copies(w):
+        return [_copy(w, kernel.name)]
     raise LookupError(f"no closed form of the kernel {kernel.name}; add it to attnsim.models.closed_forms.latent")
 
 
@@ -54,48 +47,38 @@ def _product(w: Workload, kernel: Kernel) -> list[Part]:
     tile = next(tile for tile in projection.TILES[kernel.path] if fills(tile))
     (m, n, _) = product.shape
     splits = kernel.blocks // (product.batch * -(-m // tile.m) * -(-n // tile.n))
-    return projection.closed_form(product, projection.Cut(tile, splits), w.dtype)
+    return projection_form.product(product, projection.Cut(tile, splits), w.dtype)
 
 
 def _copy(w: Workload, name: str) -> Part:
-    moved = (store(a.tensor, a.bytes) if a.written else load(a.tensor, a.bytes) for a in copies(w)[name])
-    return Part(name, tuple(moved))
+    reads, writes = ([(a.tensor, a.bytes) for a in copies(w)[name] if a.written == out] for out in (False, True))
+    return transfer(name, reads, writes)
 
 
-def _flash(w: Workload, schedule: Schedule, kernel: Kernel) -> Part:
-    """The fused kernel on decompressed heads, V padded to the width of K where its buffers say so."""
-    rows, keys, warps = (int(n) for n in _found(r"(\d+) x (\d+), (\d+) warps", schedule.tile))
-    stored = {use.tensor for use in kernel.uses}
-    padded = "O padded" in stored
-    wide = replace(w, latent=None, head_dim_v=w.head_dim if padded else w.head_dim_v)
-    buffers = {name for name, _ in kernel.buffers}
-    tiling = Tiling(
-        rows, keys, warps=warps, warpgroups=kernel.warpgroups, tensor_path=kernel.path,
-        q_in_registers="Q" not in buffers, p_in_smem="P" in buffers,
-    )  # fmt: skip
-    part = cost_flash.forward(wide, tiling)
-    names = {"V": "V padded" if padded else "K nope, V", "O": "O padded" if padded else "O"}
-    moved = tuple(replace(item, tensor=names.get(item.tensor, item.tensor)) for item in part.moved)
+def _flash(w: Workload, tile: DecompressedTile) -> Part:
+    """The fused kernel on decompressed heads."""
+    wide = replace(w, latent=None, head_dim_v=w.head_dim if tile.same_width else w.head_dim_v)
+    part = forward(wide, tile.tile, Splits(), "flash_fwd")
+    moved = tuple(replace(item, tensor=tile.names.get(item.tensor, item.tensor)) for item in part.moved)
     return replace(part, moved=moved)
 
 
-def _attention(w: Workload, schedule: Schedule, kernel: Kernel) -> Part:
+def _attention(w: Workload, schedule: Schedule, tile: LatentTile, kernel: Kernel) -> Part:
     """Row tiles times the tiles of the cache that they see, each tile once as K and V, or V as a copy of its own."""
     latent, own = latent_of(w), absorbed(w)
-    rows, keys, warps = (int(n) for n in _found(r"(\d+) x (\d+), (\d+) warps", schedule.tile))
-    pack = 1 if "heads apart" in schedule.tile else w.heads_q
+    rows, keys, pair = tile.rows, tile.keys, tile.pair
+    pack = w.heads_q if tile.packed else 1
     groups = w.batch * w.heads_q // pack
     e = w.element_bytes
-    shares = _shares(w, schedule, rows, keys)
-    reload = "V again" in schedule.tile
+    shares = _shares(w, schedule.splits, tile)
     total_rows = w.seq_q * pack
     row_tiles = -(-total_rows // rows)
     if shares is None:
-        splits = _number(r"(\d+) splits", schedule.tile, 1)
+        splits = schedule.splits
         partial = any(item.name == "combine" for item in schedule.kernels)
-        visits, kv_rows, q_rows, seen = _even(w, rows, keys, pack, splits)
-        out = _even_outputs(w, splits if partial else 0)
-        idle = row_tiles * groups * (_number(r"(\d+) in the grid", schedule.tile, splits) - splits)
+        visits, kv_rows, q_rows, seen = _even(w, rows, keys, pack, splits.count)
+        out = _even_outputs(w, splits.count if partial else 0)
+        idle = row_tiles * groups * max(0, splits.grid - splits.count)
         out = (*out, load("lengths", 8 * idle, 8 * w.batch if idle else 0))
     else:
         tiles = -(-w.seq_kv // keys)
@@ -103,11 +86,10 @@ def _attention(w: Workload, schedule: Schedule, kernel: Kernel) -> Part:
         pieces = sum((share.first > 0) + share.whole + (share.last > 0) for share in shares)
         q_rows, out = pieces * total_rows, _outputs(w, shares)
         groups = 1
-    width = latent.width + (latent.rank if reload else 0)
+    width = latent.width + (latent.rank if tile.reload else 0)
     unique_q = w.batch * w.heads_q * w.seq_q if shares is not None else groups * _busy_rows(w, rows, pack)
-    down = max(1, min(warps, rows // 16)) if kernel.path == "mma_sync" else 1
-    across = warps // down if kernel.path == "mma_sync" else 1
-    pair = _number(r"pairs of (\d+)", schedule.tile, 1)
+    down = max(1, min(tile.warps, rows // 16)) if tile.path == "mma_sync" else 1
+    across = tile.warps // down if tile.path == "mma_sync" else 1
     reads = down * keys * (latent.width + latent.rank) // pair + across * rows * (latent.width + keys)
     return Part(
         kernel.name,
@@ -124,8 +106,7 @@ def _attention(w: Workload, schedule: Schedule, kernel: Kernel) -> Part:
 
 
 def _band(w: Workload, rows: int, pack: int) -> Band:
-    left, right = (-1 if reach is None else reach for reach in (w.mask.left, w.mask.right))
-    return Band.of_queries(w.seq_q, w.seq_kv, left, right, rows, pack=pack)
+    return Band.of_queries(w.seq_q, w.seq_kv, *reaches(w.mask), rows, pack=pack)
 
 
 def _busy_rows(w: Workload, rows: int, pack: int) -> int:
@@ -166,23 +147,20 @@ def _outputs(w: Workload, shares: list[Share]) -> tuple[Moved, ...]:
     )
 
 
-def _shares(w: Workload, schedule: Schedule, rows: int, keys: int) -> list[Share] | None:
+def _shares(w: Workload, splits: Splits, tile: LatentTile) -> list[Share] | None:
     """FlashMLA's shares, recomputed by its rule; None where ranges are even."""
-    parts = re.search(r"(\d+) parts", schedule.tile)
-    return flash_mla_parts(w.batch, -(-w.seq_kv // keys), int(parts.group(1))) if parts else None
+    return flash_mla_parts(w.batch, -(-w.seq_kv // tile.keys), splits.shares) if splits.shares else None
 
 
-def _split_requests(w: Workload, schedule: Schedule, kernel: Kernel) -> tuple[int, int]:
+def _split_requests(w: Workload, splits: Splits, tile: LatentTile) -> tuple[int, int]:
     """Requests that the combine kernel merges, and partial results of them all."""
-    rows, keys, _ = (int(n) for n in _found(r"(\d+) x (\d+), (\d+) warps", schedule.tile))
-    shares = _shares(w, schedule, rows, keys)
+    shares = _shares(w, splits, tile)
     if shares is not None:
         return w.batch - sum(share.whole for share in shares), sum((s.first > 0) + (s.last > 0) for s in shares)
-    return w.batch, w.batch * _number(r"(\d+) splits", schedule.tile, 1)
+    return w.batch, w.batch * splits.count
 
 
-def _combine(w: Workload, counts: tuple[int, int]) -> Part:
-    requests, pieces = counts
+def _combine(w: Workload, requests: int, pieces: int) -> Part:
     rows, rank = w.heads_q * w.seq_q, latent_of(w).rank
     return Part(
         "combine",
@@ -194,15 +172,3 @@ def _combine(w: Workload, counts: tuple[int, int]) -> Part:
         ),
         exponentials=pieces * rows,
     )
-
-
-def _number(pattern: str, text: str, otherwise: int) -> int:
-    match = re.search(pattern, text)
-    return int(match.group(1)) if match else otherwise
-
-
-def _found(pattern: str, text: str) -> tuple[str, ...]:
-    match = re.search(pattern, text)
-    if match is None:
-        raise LookupError(f"no tile in the heading {text!r}; write it as '64 x 64, 8 warps'")
-    return match.groups()

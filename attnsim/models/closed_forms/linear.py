@@ -14,22 +14,19 @@ from attnsim.models.implementations.own.linear_tiles import (
     SLAB,
     STATE,
     WARPS,
-    is_causal,
+    LinearTile,
 )
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 
 
-def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
-    """Closed form of the kernels: of the schedule only the kernels' names and grids are used."""
-    blocks = {kernel.name: kernel.blocks for kernel in schedule.kernels}
+def closed_form(w: Workload, schedule: Schedule, tile: LinearTile) -> list[Part]:
+    """Closed form of the kernels: of the schedule only the ranges are used."""
+    ranges = tile.ranges
     if w.passes == "decode":
         return [_decode_part(w)]
-    kv_heads = w.batch * w.heads_kv
-    if not is_causal(w):
-        ranges, rows = blocks[STATE] // kv_heads, blocks[OUTPUT] // (w.batch * w.heads_q)
-        return [_state_part(w, ranges, ranges), _merge_part(w, REDUCE, ranges), _output_part(w, rows)]
-    ranges = blocks[CAUSAL] // (w.batch * w.heads_q)
+    if tile.row_ranges:
+        return [_state_part(w, ranges, ranges), _merge_part(w, REDUCE, ranges), _output_part(w, tile.row_ranges)]
     before = [_state_part(w, ranges, ranges - 1)] if ranges > 1 else []
     before += [_merge_part(w, SCAN, ranges - 1)] if ranges > 2 else []
     return [*before, _causal_part(w, ranges)]

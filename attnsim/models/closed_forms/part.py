@@ -85,7 +85,10 @@ def gemm(
     shape: tuple[int, int, int],
     tensors: tuple[str, str, str],
     element_bytes: tuple[int, int, int],
+    *,
     rows: int = 128,
+    a_shared_by: int = 1,
+    b_shared_by: int = 1,
 ) -> Part:
     """A batched GEMM on C tiles of 128 x 128 (x 64 where C is no wider): A is read once per column of tiles.
 
@@ -96,9 +99,11 @@ def gemm(
     shape : (int, int, int)
         m, n, k.
     tensors, element_bytes : tuples
-        Of A, B and C; unique bytes are counted as if every batch entry had its own B.
+        Of A, B and C.
     rows : int
         Of a C tile.
+    a_shared_by, b_shared_by : int
+        Batch entries that read one copy of A, or of B.
     """
     m, n, k = shape
     width = 64 if n <= 64 else 128
@@ -111,8 +116,8 @@ def gemm(
     return Part(
         name,
         (
-            load(tensors[0], batch * m * k * across * a, batch * m * k * a),
-            load(tensors[1], batch * k * n * down * b, batch * k * n * b),
+            load(tensors[0], batch * m * k * across * a, batch * m * k * a // a_shared_by),
+            load(tensors[1], batch * k * n * down * b, batch * k * n * b // b_shared_by),
             store(tensors[2], batch * m * n * c),
         ),
         flops=steps * 2 * rows * width * 32,
@@ -149,41 +154,44 @@ def fa3_combine(w: Workload, splits: int) -> Part:
     )
 
 
+def transfer(name: str, reads: Iterable[tuple[str, int]], writes: Iterable[tuple[str, int]], exps: int = 0) -> Part:
+    """A pass that reads and writes whole tensors once."""
+    return Part(name, (*(load(*item) for item in reads), *(store(*item) for item in writes)), exponentials=exps)
+
+
 def helper(name: str, w: Workload, splits: int) -> Part | None:
-    """Closed form of a helper kernel by name; None when it is not one."""
-    heads, e = w.batch * w.heads_q, w.element_bytes
+    """A small kernel around a fused one, by its name; None when it is not one."""
+    e, tokens = w.element_bytes, w.batch * min(w.seq_q, w.seq_kv)
+    new = tokens * w.heads_kv * e
+    widths = {x: w.head_dim_v if x in ("V", "O", "dV") else w.head_dim for x in ("Q", "K", "V", "O", "dK", "dV")}
     match name:
         case "combine":
             return combine(w, splits)
         case "combine (staged)":
             return fa3_combine(w, splits)
         case "cache_write":
-            tokens = w.batch * min(w.seq_q, w.seq_kv)
-            k, v = (tokens * w.heads_kv * width * e for width in (w.head_dim, w.head_dim_v))
-            reads = (load("slot mapping", 8 * tokens), load("new K", k), load("new V", v))
-            return Part(name, (*reads, store("K cache", k), store("V cache", v)))
+            sizes = {x: new * widths[x] for x in "KV"}
+            reads = [("slot mapping", 8 * tokens), *((f"new {x}", size) for x, size in sizes.items())]
+            return transfer(name, reads, [(f"{x} cache", size) for x, size in sizes.items()])
         case "prepare":
-            return Part(name, (load("lengths", 8 * w.batch), store("splits", 4 * w.batch)))
+            return transfer(name, [("lengths", 8 * w.batch)], [("splits", 4 * w.batch)])
         case "store_cache":
-            tokens = w.batch * min(w.seq_q, w.seq_kv)
-            size = tokens * w.heads_kv * (w.head_dim + w.head_dim_v) * e
-            return Part(name, (load("new KV", size), store("KV cache", size)))
+            size = new * (w.head_dim + w.head_dim_v)
+            return transfer(name, [("new KV", size)], [("KV cache", size)])
         case "index K" | "index V":
             tensor = name.removeprefix("index ")
-            width = w.head_dim if tensor == "K" else w.head_dim_v
-            size = w.batch * min(w.seq_q, w.seq_kv) * w.heads_kv * width * e
-            return Part(name, (load(f"new {tensor}", size), store(f"{tensor} cache", size)))
+            return transfer(
+                name, [(f"new {tensor}", new * widths[tensor])], [(f"{tensor} cache", new * widths[tensor])]
+            )
         case "combine (exits)":
             rows, width = (16, 64) if w.head_dim_v <= 64 else (8, 128)
             blocks = w.batch * -(-w.heads_q * w.seq_q // rows) * -(-w.head_dim_v // width)
-            return Part(name, (load("splits", 4 * blocks),))
+            return transfer(name, [("splits", 4 * blocks)], [])
         case "Q transpose" | "O transpose":
-            tensor = name[0]
-            size = heads * w.seq_q * (w.head_dim if tensor == "Q" else w.head_dim_v) * e
-            return Part(name, (load(tensor, size), store(f"{tensor} transposed", size)))
+            size = w.batch * w.heads_q * w.seq_q * widths[name[0]] * e
+            return transfer(name, [(name[0], size)], [(f"{name[0]} transposed", size)])
         case "sum dK" | "sum dV":
             tensor = name.removeprefix("sum ")
-            width = w.head_dim if tensor == "dK" else w.head_dim_v
-            size = w.batch * w.heads_kv * w.seq_kv * width * e
-            return Part(name, (load(f"{tensor} expanded", size * w.group), store(tensor, size)))
+            size = w.batch * w.heads_kv * w.seq_kv * widths[tensor] * e
+            return transfer(name, [(f"{tensor} expanded", size * w.group)], [(tensor, size)])
     return None

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from attnsim.models.closed_forms.eager import keys_gemm, moved, product
 from attnsim.models.closed_forms.part import Part
-from attnsim.models.implementations.frameworks import keys_gemm
-from attnsim.models.implementations.frameworks.eager import moved, product
-from attnsim.models.implementations.frameworks.performer import CHUNK, Performer, padded
-from attnsim.models.implementations.own.linear_tiles import is_causal
+from attnsim.models.implementations.frameworks.performer import CHUNK, PerformerTile, padded
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 
 
-def closed_form(performer: Performer, w: Workload, schedule: Schedule) -> list[Part]:
+def closed_form(w: Workload, schedule: Schedule, tile: PerformerTile) -> list[Part]:
     """What each kernel moves and multiplies; of the schedule only the grid of K'^T V is used."""
-    m, causal = performer.count(w), is_causal(w)
+    m, causal = tile.features, tile.chunked
     whole = padded(w) if causal else w
     suffix = " padded" if whole.seq_q != w.seq_q else ""
     parts = []
@@ -26,7 +24,7 @@ def closed_form(performer: Performer, w: Workload, schedule: Schedule) -> list[P
             row = w.batch * width * w.element_bytes
             parts.append(moved(f"pad {x}", [(x, row * w.seq_q)], (f"{x} padded", row * whole.seq_q)))
     for x in "QK":
-        parts += _feature_map(x, whole, m, performer.fused, suffix)
+        parts += _feature_map(x, whole, m, tile.fused, suffix)
     return parts + (_causal(whole, m, suffix) if causal else _full(whole, m, schedule))
 
 
@@ -63,7 +61,7 @@ def _full(w: Workload, m: int, schedule: Schedule) -> list[Part]:
     return [
         moved("sum K'", [("K'", kv_heads * w.seq_kv * m * e)], sums),
         moved("D = Q' z", [("Q'", rows * m * e)], totals),
-        *keys_gemm.closed_form(schedule, "S = K'^T V", kv_heads, (m, dv, w.seq_kv), ("K'", "V", "S"), e),
+        *keys_gemm(schedule, "S = K'^T V", kv_heads, (m, dv, w.seq_kv), ("K'", "V", "S"), e),
         product("O = Q' S", heads, (w.seq_q, dv, m), ("Q'", "S", "O"), e, b_shared_by=w.group),
         moved("O / D", [out, totals], out),
     ]

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
-from attnsim.models.closed_forms import part as cost_parts
-from attnsim.models.closed_forms.fused import Tiling, forward
-from attnsim.models.closed_forms.part import Part, load, store
+from attnsim.models.closed_forms.fused import forward
+from attnsim.models.closed_forms.part import Part, helper, transfer
 from attnsim.models.implementations import trtllm_tiles
 from attnsim.models.implementations.fused.edits import narrowed, widened
-from attnsim.models.implementations.trtllm import MAIN, MASKED, PREPARE, PREPROCESS, new_tokens, within_window
+from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.trtllm import MASKED, PREPARE, PREPROCESS, PackedTile, new_tokens, within_window
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
 
 
-def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
-    """Closed form of each kernel; of the schedule only names, tile and grid are used."""
-    main = next(kernel for kernel in schedule.kernels if kernel.name in (MAIN, MASKED))
-    tiling = _tiling(w, schedule, main)
-    parts = []
-    for kernel in schedule.kernels:
-        match kernel.name:
-            case "decoder_info":
-                parts.append(Part(PREPARE, (load("lengths", 8 * w.batch), store("tokens", 8 * w.batch * w.seq_q))))
-            case "qkv_preprocessing":
-                parts.append(_preprocessing(w))
-            case "flash_fwd" | "masked_attention":
-                parts.append(_attention(w, tiling, kernel))
-            case name:
-                helper = cost_parts.helper(name, w, tiling.splits)
-                assert helper is not None, name
-                parts.append(helper)
-    return parts
+def closed_form(w: Workload, schedule: Schedule, packed: PackedTile) -> list[Part]:
+    """Closed form of each kernel; of the schedule only names, tile and splits are used."""
+    return [_part(w, kernel, packed.tile, schedule.splits) for kernel in schedule.kernels]
+
+
+def _part(w: Workload, kernel: Kernel, tile: FlashTile, splits: Splits) -> Part:
+    if kernel.role == "attention":
+        return _attention(w, tile, splits, kernel)
+    match kernel.name:
+        case "decoder_info":
+            return transfer(PREPARE, [("lengths", 8 * w.batch)], [("tokens", 8 * w.batch * w.seq_q)])
+        case "qkv_preprocessing":
+            return _preprocessing(w)
+    part = helper(kernel.name, w, splits.count)
+    assert part is not None, kernel.name
+    return part
 
 
 def _preprocessing(w: Workload) -> Part:
@@ -40,27 +37,18 @@ def _preprocessing(w: Workload) -> Part:
     q = w.batch * w.seq_q * w.heads_q * w.head_dim * e
     k, v = (tokens * w.heads_kv * width * e for width in (w.head_dim, w.head_dim_v))
     new = "" if w.passes == "fwd" else "new "
-    return Part(PREPROCESS, (load("QKV", q + k + v), store("Q", q), store(f"{new}K", k), store(f"{new}V", v)))
+    return transfer(PREPROCESS, [("QKV", q + k + v)], [("Q", q), (f"{new}K", k), (f"{new}V", v)])
 
 
-def _tiling(w: Workload, schedule: Schedule, kernel: Kernel) -> Tiling:
-    found = re.match(r"(\d+) x (\d+), (\d+) warps", schedule.tile)
-    assert found is not None, schedule.tile
-    rows, keys, warps = map(int, found.groups())
-    pack = w.group if "GQA packed" in schedule.tile else 1
-    blocks = -(-w.seq_q * pack // rows) * (w.batch * w.heads_q // pack)
-    path = "wgmma" if w.passes == "decode" else kernel.path  # XQA's warps read a tile once, all of them together
-    return Tiling(rows, keys, pack, kernel.blocks // blocks, warps, kernel.warpgroups, path)
-
-
-def _attention(w: Workload, tiling: Tiling, kernel: Kernel) -> Part:
+def _attention(w: Workload, tile: FlashTile, splits: Splits, kernel: Kernel) -> Part:
     """The attention kernel at the widths that it is compiled for, copying those that there are."""
     seen = w
     if w.passes == "decode":
-        seen = within_window(w, trtllm_tiles.XQA_TILE if kernel.path == "mma_sync" else tiling.keys)
+        seen = within_window(w, trtllm_tiles.XQA_TILE if kernel.path == "mma_sync" else tile.keys)
+        tile = replace(tile, path="wgmma")  # XQA's warps read a tile once, all of them together
     if kernel.path == "tcgen05":
-        return forward(seen, tiling, kernel.name, lse=False)
-    part = forward(widened(seen), tiling, kernel.name, lse=False)
+        return forward(seen, tile, splits, kernel.name, lse=False)
+    part = forward(widened(seen), tile, splits, kernel.name, lse=False)
     moved = tuple(
         replace(
             item,

@@ -1,118 +1,116 @@
-"""Closed forms of unfused attention: so many passes over the N x N matrix, and the GEMMs around them."""
+"""Closed forms of unfused attention: GEMMs, and passes over the N x N matrix between them."""
 
 from __future__ import annotations
 
-from attnsim.models.closed_forms.part import Moved, Part, gemm, helper, load, store
+from attnsim.models.closed_forms.part import Part, gemm, transfer
+from attnsim.models.implementations.frameworks.naive import NaiveForm, UnfusedTile
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 
 
 class _Bytes:
     """Sizes of a workload's tensors and of the elements of S and P in one form."""
 
-    def __init__(self, w: Workload, form: str) -> None:
+    def __init__(self, w: Workload, form: NaiveForm) -> None:
         self.w, self.form = w, form
         self.heads = w.batch * w.heads_q
         self.pairs = self.heads * w.seq_q * w.seq_kv
         self.e = w.element_bytes
-        self.s = max(4 if form == "sdpa_math" else 2, self.e)
-        self.p = max(4 if form in ("sdpa_math", "hf_eager") else 2, self.e)
+        self.s = max(form.score_bytes, self.e)
+        self.p = max(form.softmax_bytes, self.e)
         self.q = self.heads * w.seq_q * w.head_dim * self.e
         self.k = w.batch * w.heads_kv * w.seq_kv * w.head_dim * self.e
         self.v = w.batch * w.heads_kv * w.seq_kv * w.head_dim_v * self.e
-        self.casts = form in ("sdpa_math", "hf_eager")
-        self.copies = form not in ("fused_epilogue", "eager")
-        hides = w.mask.right is not None or w.mask.left is not None
-        self.masks = form == "hf_eager" or (form != "fused_epilogue" and hides)
 
 
-def forward(w: Workload, form: str) -> list[Part]:
+def closed_form(w: Workload, schedule: Schedule, tile: UnfusedTile) -> list[Part]:
+    """The kernels of each direction: of the schedule only its form is used."""
+    parts = forward(w, tile.form) if "fwd" in w.directions else []
+    return parts + (backward(w, tile.form) if "bwd" in w.directions else [])
+
+
+def forward(w: Workload, form: NaiveForm) -> list[Part]:
     """Copies, S, the passes over S and P, O."""
     b = _Bytes(w, form)
-    q, k = ("Q'", "K'") if b.copies else ("Q", "K")
+    q, k = ("Q'", "K'") if form.copies else ("Q", "K")
     s, p, e = b.pairs * b.s, b.pairs * b.p, b.e
     parts = []
-    if b.copies:
+    if form.copies:
         parts += [_copy("Q", b.q), _copy("K", b.k), _copy("V", b.v)]
     parts.append(_product(b, "S = Q K^T", (w.seq_q, w.seq_kv, w.head_dim), (q, k, "S"), (e, e, b.s), shared=True))
-    if form == "hf_eager":
-        parts.append(Part("scale", (load("S", s), store("S", s))))
-    if b.masks:
-        parts.append(Part("mask", (load("S", s), load("mask", w.seq_q * w.seq_kv * b.s), store("S", s))))
-    parts.append(Part("softmax", (load("S", s), store("P", p)), exponentials=b.pairs))
-    if form == "sdpa_math":
+    if form.scale_pass:
+        parts.append(transfer("scale", [("S", s)], [("S", s)]))
+    if form.masks(w):
+        parts.append(transfer("mask", [("S", s), ("mask", w.seq_q * w.seq_kv * b.s)], [("S", s)]))
+    parts.append(transfer("softmax", [("S", s)], [("P", p)], b.pairs))
+    if form.checks:
         parts += [
-            Part("is -inf", (load("S", s), store("B", b.pairs))),
-            Part("all", (load("B", b.pairs), store("R", b.heads * w.seq_q))),
-            Part("where", (load("P", p), store("P", p))),
+            transfer("is -inf", [("S", s)], [("B", b.pairs)]),
+            transfer("all", [("B", b.pairs)], [("R", b.heads * w.seq_q)]),
+            transfer("where", [("P", p)], [("P", p)]),
         ]
     weights, size = "P", b.p
-    if b.casts:
-        parts.append(Part("cast P", (load("P", p), store("P'", b.pairs * e))))
-        if form == "hf_eager":
+    if form.cast_pass:
+        parts.append(transfer("cast P", [("P", p)], [("P'", b.pairs * e)]))
+        if form.gemm_dtype is None:
             weights, size = "P'", e
     if w.dropout:
-        moved = (load(weights, b.pairs * size), store("Pd", b.pairs * size), store("D", b.pairs))
-        parts.append(Part("dropout", moved))
+        parts.append(transfer("dropout", [(weights, b.pairs * size)], [("Pd", b.pairs * size), ("D", b.pairs)]))
         weights = "Pd"
     shape = (w.seq_q, w.head_dim_v, w.seq_kv)
-    parts.append(_product(b, "O = P V", shape, (weights, "V'" if b.copies else "V", "O"), (size, e, e), shared=True))
+    parts.append(_product(b, "O = P V", shape, (weights, "V'" if form.copies else "V", "O"), (size, e, e), shared=True))
     return parts
 
 
-def backward(w: Workload, form: str) -> list[Part]:
+def backward(w: Workload, form: NaiveForm) -> list[Part]:
     """Gradients of :func:`forward`: four GEMMs and the softmax backward, P read from memory."""
     b = _Bytes(w, form)
     e = b.e
-    small = e if b.casts else b.p
+    small = e if form.cast_pass else b.p
     s, p, half = b.pairs * b.s, b.pairs * b.p, b.pairs * small
     nq, nk, d, dv = w.seq_q, w.seq_kv, w.head_dim, w.head_dim_v
-    weights = "Pd" if w.dropout else "P'" if b.casts else "P"
-    v = "V'" if b.copies else "V"
-    parts = [_copy("dO", b.heads * nq * dv * e)] if b.copies else []
+    weights = "Pd" if w.dropout else "P'" if form.cast_pass else "P"
+    v = "V'" if form.copies else "V"
+    parts = [_copy("dO", b.heads * nq * dv * e)] if form.copies else []
     parts += [
         _product(b, "dV = P^T dO", (nk, dv, nq), (weights, "dO", "dV"), (small, e, e)),
         _product(b, "dP = dO V^T", (nq, nk, dv), ("dO", v, "dP"), (e, e, small), shared=True),
     ]
     if w.dropout:
-        parts.append(Part("dropout bwd", (load("dP", half), load("D", b.pairs), store("dP", half))))
+        parts.append(transfer("dropout bwd", [("dP", half), ("D", b.pairs)], [("dP", half)]))
     gradient = "dP"
-    if b.casts:
-        parts.append(Part("cast dP", (load("dP", half), store("dP'", p))))
+    if form.cast_pass:
+        parts.append(transfer("cast dP", [("dP", half)], [("dP'", p)]))
         gradient = "dP'"
     parts += [
-        Part("dP * P", (load(gradient, p), load("P", p), store("T", p))),
-        Part("softmax bwd", (load("T", p), load("P", p), store("dS", s))),
+        transfer("dP * P", [(gradient, p), ("P", p)], [("T", p)]),
+        transfer("softmax bwd", [("T", p), ("P", p)], [("dS", s)]),
     ]
-    if form == "hf_eager":
-        parts.append(Part("scale bwd", (load("dS", s), store("dS", s))))
-    q, k = ("Q'", "K'") if b.copies else ("Q", "K")
+    if form.scale_pass:
+        parts.append(transfer("scale bwd", [("dS", s)], [("dS", s)]))
+    q, k = ("Q'", "K'") if form.copies else ("Q", "K")
     parts += [
         _product(b, "dQ = dS K", (nq, d, nk), ("dS", k, "dQ"), (b.s, e, e), shared=True),
         _product(b, "dK = dS^T Q", (nk, d, nq), ("dS", q, "dK"), (b.s, e, e)),
     ]
-    if form != "hf_eager":  # the scale was the GEMM's alpha: dQ and dK are multiplied by it
+    if not form.scale_pass:  # the scale was the GEMM's alpha: dQ and dK are multiplied by it
         dk = b.heads * nk * d * e
         parts += [
-            Part("alpha dQ", (load("dQ", b.q), store("dQ", b.q))),
-            Part("alpha dK", (load("dK", dk), store("dK", dk))),
+            transfer("alpha dQ", [("dQ", b.q)], [("dQ", b.q)]),
+            transfer("alpha dK", [("dK", dk)], [("dK", dk)]),
         ]
-    if b.copies:
+    if form.copies:
         widths = {"dQ": nq * d, "dK": nk * d, "dV": nk * dv}
         parts += [_copy(tensor, b.heads * elements * e) for tensor, elements in widths.items()]
     if w.group > 1:
-        for tensor in ("dK", "dV"):
-            part = helper(f"sum {tensor}", w, 1)
-            assert part is not None
-            moved: tuple[Moved, ...] = tuple(
-                Moved(m.kind, tensor if m.kind == "load" else f"{tensor} sum", m.requested_bytes, m.unique_bytes)
-                for m in part.moved
-            )
-            parts.append(Part(part.kernel, moved))
+        for tensor, width in (("dK", d), ("dV", dv)):
+            size = w.batch * w.heads_kv * nk * width * e
+            parts.append(transfer(f"sum {tensor}", [(tensor, size * w.group)], [(f"{tensor} sum", size)]))
     return parts
 
 
 def _copy(tensor: str, size: int) -> Part:
-    return Part(f"copy {tensor}", (load(tensor, size), store(f"{tensor}'", size)))
+    return transfer(f"copy {tensor}", [(tensor, size)], [(f"{tensor}'", size)])
 
 
 def _product(
@@ -125,15 +123,4 @@ def _product(
     shared: bool = False,
 ) -> Part:
     """A batched GEMM over all query heads; `shared`: the query heads of a group read the same B."""
-    part = gemm(name, b.heads, shape, tensors, element_bytes)
-    if not shared:
-        return part
-    a, right, c = part.moved
-    unique = right.unique_bytes // b.w.group
-    return Part(
-        name,
-        (a, load(right.tensor, right.requested_bytes, unique), c),
-        part.flops,
-        part.exponentials,
-        part.smem_bytes,
-    )
+    return gemm(name, b.heads, shape, tensors, element_bytes, b_shared_by=b.w.group if shared else 1)

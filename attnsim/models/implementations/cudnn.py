@@ -19,10 +19,10 @@ from attnsim.models.implementations.fused.building import (
 )
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import split_count
-from attnsim.models.implementations.fused.tile import FlashTile, Splits
+from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
 from attnsim.models.implementations.implementation import Builder, Implementation, Shape
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.schedule import Schedule, Splits
 
 _CLOSED = ("closed source: tiles and order are those of the nearest public kernel",)
 
@@ -66,16 +66,18 @@ def _cudnn(name: str) -> Builder:
         w_main = one_query(w)
         decode = w.seq_q * w.group <= 16
         tile = override(choose_tile(w, gpu, decode), shape, w_main, gpu)
-        splits = 1
+        tiles, splits = FusedTiles(tile), Splits()
         if decode:
             heads = w.batch * w.heads_kv
-            splits = split_count(heads, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys))
-        kernels = [flash_forward(w_main, gpu, tile, splits=Splits(splits))]
-        if splits > 1:
-            kernels.append(fa2_combine(w, splits))
+            splits = Splits(split_count(heads, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys)))
+        kernels = [flash_forward(w_main, gpu, tile, splits=splits)]
+        if splits.partial:
+            kernels.append(fa2_combine(w, splits.count))
         if "bwd" in w.directions:
-            kernels += flash_backward(w, override_backward(fa2_backward(w, gpu), shape))
-        return flash_schedule(w, name, kernels, tile, splits, _CLOSED)
+            back = override_backward(fa2_backward(w, gpu), shape)
+            tiles = FusedTiles(tile, back)
+            kernels += flash_backward(w, back)
+        return flash_schedule(w, name, kernels, tiles, splits, _CLOSED)
 
     return build
 

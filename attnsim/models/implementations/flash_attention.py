@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.backward import BackwardTile, flash_backward
+from attnsim.models.implementations.fused.backward import flash_backward
 from attnsim.models.implementations.fused.building import (
     fa2_combine,
     flash_schedule,
@@ -18,14 +18,14 @@ from attnsim.models.implementations.fused.building import (
     override,
     override_backward,
 )
-from attnsim.models.implementations.fused.flash1 import flash1_backward, flash1_forward, key_block
+from attnsim.models.implementations.fused.flash1 import Flash1Tile, flash1_backward, flash1_forward, key_block
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import fa3_combine, fa3_splits, split_count
-from attnsim.models.implementations.fused.tile import FlashTile, Order, Splits
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, Order
 from attnsim.models.implementations.implementation import Implementation, Shape
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
 from attnsim.models.schedule.widths import padded
 
 FLASH_ATTENTION = "Dao-AILab/flash-attention"
@@ -41,7 +41,7 @@ def flash1(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         kernels.append(flash1_forward(w, gpu))
     if "bwd" in w.directions:
         kernels += flash1_backward(w, gpu)
-    return flash_schedule(w, "flash_attn_v1", kernels, f"16 x {key_block(w, gpu)}, keys outside")
+    return flash_schedule(w, "flash_attn_v1", kernels, Flash1Tile(key_block(w, gpu)))
 
 
 def small_shared_memory(gpu: Gpu) -> bool:
@@ -99,7 +99,7 @@ def fa2_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     return BackwardTile(64, 32, stages_q=1, v_in_registers=True)
 
 
-def _flash2_forward(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], FlashTile, int]:
+def _flash2_forward(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], FlashTile, Splits]:
     """FA2's `mha_fwd`: the split-KV kernel where its rule wants more than one split, else the standard kernel."""
     w = one_query(w)
     swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
@@ -109,25 +109,25 @@ def _flash2_forward(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Ke
     splits = 1 if w.dropout else split_count(heads * rows, 2 * gpu.sm.count, -(-w.seq_kv // split_tile.keys))
     if splits > 1:
         tile = override(split_tile, shape, w, gpu)
-        splits = min(splits, -(-w.seq_kv // tile.keys))
-        main = flash_forward(w, gpu, tile, "flash_fwd_splitkv", Splits(splits))
-        return [main, fa2_combine(w, splits)], tile, splits
+        ranges = Splits(min(splits, -(-w.seq_kv // tile.keys)))
+        main = flash_forward(w, gpu, tile, "flash_fwd_splitkv", ranges)
+        return [main, fa2_combine(w, ranges.count)], tile, ranges
     tile = override(replace(fa2_forward(w, gpu), pack_gqa=swapped), shape, w, gpu)
-    return [flash_forward(w, gpu, tile)], tile, 1
+    return [flash_forward(w, gpu, tile)], tile, Splits()
 
 
 def flash2(w: Workload, gpu: Gpu, shape: Shape | None, name: str = "flash_attn_v2") -> Schedule:
     """FlashAttention-2, forward and backward."""
     kernels: list[Kernel] = []
-    splits, text = 1, ""
+    tiles, splits = FusedTiles(), Splits()
     if "fwd" in w.directions:
-        forward, tile, splits = _flash2_forward(w, gpu, shape)
-        kernels, text = forward, str(tile)
+        kernels, tile, splits = _flash2_forward(w, gpu, shape)
+        tiles = FusedTiles(tile)
     if "bwd" in w.directions:
         back = override_backward(fa2_backward(w, gpu), shape)
+        tiles = replace(tiles, backward=back)
         kernels += flash_backward(w, back)
-        text = "; ".join(part for part in (text, str(back)) if part)
-    return flash_schedule(w, name, kernels, text, splits)
+    return flash_schedule(w, name, kernels, tiles, splits)
 
 
 def fa3_forward(w: Workload, gpu: Gpu, pack_gqa: bool = False) -> FlashTile:
@@ -222,24 +222,25 @@ def flash3(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     """FlashAttention-3 with fixed lengths, as its paper measured it: TMA, clusters where non-causal."""
     w_fwd = one_query(w)
     kernels: list[Kernel] = []
-    splits, text = 1, ""
+    tiles, splits = FusedTiles(), Splits()
     if "fwd" in w.directions:
         base = fa3_forward(w_fwd, gpu)
         # `flash_attn_func` never splits; `flash_attn_with_kvcache`, the decode entry, asks the rule.
         rows = -(-w.seq_q * w.group // base.rows)
-        splits = fa3_splits(w_fwd, gpu, w.batch * w.heads_kv * rows, base) if w.passes == "decode" else 1
-        packed = w.group > 1 and (splits > 1 or _packing_pays(w, base.rows))
+        count = fa3_splits(w_fwd, gpu, w.batch * w.heads_kv * rows, base) if w.passes == "decode" else 1
+        splits = Splits(count, of_seen=True)
+        packed = w.group > 1 and (splits.partial or _packing_pays(w, base.rows))
         tile = override(replace(base, pack_gqa=packed), shape, w_fwd, gpu)
-        main = flash_forward(w_fwd, gpu, tile, splits=Splits(splits, of_seen=True))
+        main = flash_forward(w_fwd, gpu, tile, splits=splits)
         kernels.append(replace(main, multicast=2) if _multicast(w_fwd, tile, splits) else main)
-        if splits > 1:
-            kernels.append(fa3_combine(w, splits))
-        text = str(tile)
+        if splits.partial:
+            kernels.append(fa3_combine(w, count))
+        tiles = FusedTiles(tile)
     if "bwd" in w.directions:
         back = override_backward(fa3_backward(w, gpu), shape)
+        tiles = replace(tiles, backward=back)
         kernels += flash_backward(w, back)
-        text = "; ".join(part for part in (text, str(back)) if part)
-    return flash_schedule(w, "flash_attn_v3", kernels, text, splits, of_seen=True)
+    return flash_schedule(w, "flash_attn_v3", kernels, tiles, splits)
 
 
 def _packing_pays(w: Workload, rows: int) -> bool:
@@ -251,9 +252,9 @@ def _packing_pays(w: Workload, rows: int) -> bool:
     return efficiency(w.seq_q) < 0.9 * efficiency(w.seq_q * w.group)
 
 
-def _multicast(w: Workload, tile: FlashTile, splits: int) -> bool:
+def _multicast(w: Workload, tile: FlashTile, splits: Splits) -> bool:
     """Clusters of two blocks that share K and V: 16-bit, head_dim >= 128, no mask, an even number of row tiles."""
-    plain = w.mask == Mask() and splits == 1 and tile.path == "wgmma"
+    plain = w.mask == Mask() and not splits.partial and tile.path == "wgmma"
     return plain and w.head_dim > 96 and w.element_bytes == 2 and (-(-w.seq_q // tile.rows)) % 2 == 0
 
 

@@ -7,31 +7,21 @@ two tiles. Part of the exponentials are polynomials on the FMA pipes, and O is r
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-
-from attnsim.models.by_hand import by_hand
-from attnsim.models.closed_forms.fused import Tiling, forward
-from attnsim.models.closed_forms.part import Part
-from attnsim.models.closed_forms.part import combine as combine_part
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import FLASH_ATTENTION
-from attnsim.models.implementations.fused.edits import edited
+from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.fits import check_tile
-from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
+from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import MAX_SPLITS, combine
-from attnsim.models.implementations.fused.tile import FlashTile, Splits, with_tile
+from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, with_tile
 from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Schedule, TileOp
+from attnsim.models.schedule.schedule import Schedule, Splits
 from attnsim.models.schedule.widths import padded
 
-MAIN = "flash_fwd"
 EMULATED = (3, 16)
 """Share of the exponentials that are polynomials: 4 of every 16 columns in three of a tile's four fragments
 (``ex2_emu_freq`` 16, ``ex2_emu_res`` 4, and the last fragment left out; ``softmax.py``, `apply_exp2_convert`)."""
-POLYNOMIAL_INSTRUCTIONS = by_hand(6, "FP32-lane instructions of an exponential that is computed as a polynomial")
-"""Rounding down (2), three multiply-adds of degree 3, exponent (``utils.py``, `ex2_emulation`)."""
 FEW_KEY_TILES = 4
 """Key tiles up to which keys are not split (``interface.py``, `num_splits_heuristic`)."""
 
@@ -42,7 +32,8 @@ def choose_tile(w: Workload) -> FlashTile:
     return FlashTile(
         128 if wide else 256, 128, warps=8, loop="staged", stages=1 if wide else 2, warpgroups=2, extra_threads=256,
         registers=128, path="tcgen05", order="longest_first" if w.mask.is_causal or w.mask.is_windowed else "ascending",
-        persistent=True, max_blocks_per_sm=1, rescale_once=True, edges_only=True,
+        persistent=True, max_blocks_per_sm=1, rescale="seldom", emulated=EMULATED,
+        edges_only=True,
     )  # fmt: skip
 
 
@@ -88,40 +79,11 @@ def vllm_flash4(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedul
 def _build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None, name: str, *, may_split: bool) -> Schedule:
     tile = choose_tile(w) if shape is None else with_tile(choose_tile(w), *shape)
     check_tile(tile, w, gpu)
-    splits = split_count(w, gpu, tile) if may_split else 1
-    kernels = [edited(flash_forward(w, gpu, tile, MAIN, Splits(splits)), _emulated)]
-    if splits > 1:
-        kernels.append(combine(w, splits, 8, 256))
-    algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits > 1 else "flash"
-    partial = w.batch * w.heads_q * w.seq_q * (w.head_dim_v + 1) * 4 * splits if splits > 1 else 0
-    text = f"{tile}, {splits} splits" if splits > 1 else str(tile)
-    return Schedule(algorithm, name, tuple(kernels), text, flash_peak_bytes(w, partial))
-
-
-def _emulated(op: TileOp) -> TileOp:
-    if not op.scores:
-        return op
-    part = _polynomials(op.scores)
-    return op._replace(exps=op.exps - part, fp32=op.fp32 + POLYNOMIAL_INSTRUCTIONS * part)
-
-
-def _polynomials(scores: int) -> int:
-    return scores * EMULATED[0] // EMULATED[1]
-
-
-def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
-    """Closed form of each kernel; of the schedule only the tile in its heading and the grid are used."""
-    found = re.match(r"(\d+) x (\d+), (\d+) warps", schedule.tile)
-    assert found is not None, schedule.tile
-    rows, keys, warps = map(int, found.groups())
-    main = schedule.kernels[0]
-    splits = main.blocks // (-(-w.seq_q // rows) * w.batch * w.heads_q)
-    tiling = Tiling(rows, keys, splits=splits, warps=warps, warpgroups=main.warpgroups, tensor_path=main.path)
-    part = forward(w, tiling, MAIN)
-    tile = rows // main.warpgroups * keys
-    softmaxes = part.flops // (2 * tile * (padded(w.head_dim) + padded(w.head_dim_v)))
-    parts = [replace(part, exponentials=softmaxes * (tile - _polynomials(tile)))]
-    return [*parts, combine_part(w, splits)] if splits > 1 else parts
+    splits = Splits(split_count(w, gpu, tile) if may_split else 1)
+    kernels = [flash_forward(w, gpu, tile, splits=splits)]
+    if splits.partial:
+        kernels.append(combine(w, splits.count, 8, 256))
+    return flash_schedule(w, name, kernels, FusedTiles(tile), splits)
 
 
 RECORDS = (

@@ -31,7 +31,7 @@ from attnsim.models.implementations.fused.splits import (
     split_count,
     store_cache,
 )
-from attnsim.models.implementations.fused.tile import FlashTile, Order, Splits
+from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Order
 from attnsim.models.implementations.implementation import (
     BROADCAST,
     CACHE_WRITE,
@@ -42,7 +42,7 @@ from attnsim.models.implementations.implementation import (
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
 from attnsim.models.schedule.widths import padded
 
 GROUP = 31
@@ -125,19 +125,19 @@ def vllm_fa2(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     transposed = swapped and w.batch > 1 and w.heads_kv > 1
     w_main = one_query(w.bounded())
     tile = override(replace(fa2_split(w, gpu), pack_gqa=swapped), shape, w_main, gpu)
-    splits = 1
+    splits = Splits()
     if swapped:
         tiles_launched = w.batch * w.heads_kv * -(-w.group // 64)
-        splits = split_count(tiles_launched, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys))
+        splits = Splits(split_count(tiles_launched, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys)))
     kernels = [cache_write(w, w.batch * min(w.seq_q, w.seq_kv))]
     if transposed:
         kernels.append(copy_rows(w, "Q"))
-    kernels.append(flash_forward(w_main, gpu, tile, "flash_fwd_splitkv", Splits(splits)))
-    if splits > 1:
-        kernels.append(fa2_combine(w, splits))
+    kernels.append(flash_forward(w_main, gpu, tile, "flash_fwd_splitkv", splits))
+    if splits.partial:
+        kernels.append(fa2_combine(w, splits.count))
     if transposed:
         kernels.append(copy_rows(w, "O"))
-    return flash_schedule(w_main, "vllm_flash_attn", kernels, tile, splits)
+    return flash_schedule(w_main, "vllm_flash_attn", kernels, FusedTiles(tile), splits)
 
 
 def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
@@ -151,12 +151,12 @@ def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     kernels = [
         *store_cache(w, w.batch * min(w.seq_q, w.seq_kv)),
         _prepare(w),
-        flash_forward(w_main, gpu, tile, "flash_fwd_sm80", Splits(splits, of_seen=True)),
+        flash_forward(w_main, gpu, tile, "flash_fwd_sm80", splits),
     ]
     if upper > 1:  # as on Hopper, but launched after the main kernel; 3 to 16 splits take as long as if one by one
-        last = combine(w, splits, 8, 256) if splits > 1 else _empty_combine(w)
+        last = combine(w, splits.count, 8, 256) if splits.partial else _empty_combine(w)
         kernels.append(replace(last, launched_early=False))
-    return flash_schedule(w_main, "flash_attention", kernels, tile, splits, of_seen=True)
+    return flash_schedule(w_main, "flash_attention", kernels, FusedTiles(tile), splits)
 
 
 def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: bool) -> Schedule:
@@ -167,27 +167,27 @@ def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: 
     upper, splits = _varlen_splits(w_main, gpu, base, GRAPH_SPLITS if graph else MAX_SPLITS)
     tile = override(base, shape, w_main, gpu)
     new = w.batch * min(w.seq_q, w.seq_kv)
-    fetch = _fetch_clks(w, gpu, tile, splits)
-    main = flash_forward(w_main, gpu, tile, splits=Splits(splits, of_seen=True), fetch_clks=fetch)
+    fetch = _fetch_clks(w, gpu, tile, splits.count)
+    main = flash_forward(w_main, gpu, tile, splits=splits, fetch_clks=fetch)
     if vllm:
         kernels = [cache_write(w, new), main]
     else:
         kernels = [*store_cache(w, new), _prepare(w), replace(main, launched_early=True)]
     if upper > 1:
-        kernels.append(fa3_combine(w, splits) if splits > 1 else _empty_combine(w))
-    return flash_schedule(w_main, name, kernels, tile, splits, of_seen=True)
+        kernels.append(fa3_combine(w, splits.count) if splits.partial else _empty_combine(w))
+    return flash_schedule(w_main, name, kernels, FusedTiles(tile), splits)
 
 
 def encoder_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, split: bool) -> Schedule:
     """An encoder's `flash_attn_varlen_func` on Hopper: prepare, FA3 without clusters, combine where keys are split."""
     base = fa3_varlen(w, gpu)
-    upper, splits = _varlen_splits(w, gpu, base) if split else (1, 1)
+    upper, splits = _varlen_splits(w, gpu, base) if split else (1, Splits())
     tile = override(base, shape, w, gpu)
-    main = flash_forward(w, gpu, tile, splits=Splits(splits, of_seen=True))
+    main = flash_forward(w, gpu, tile, splits=splits)
     kernels = [_prepare(w), replace(main, launched_early=True)]
     if upper > 1:
-        kernels.append(fa3_combine(w, splits) if splits > 1 else _empty_combine(w))
-    return flash_schedule(w, name, kernels, tile, splits, of_seen=True)
+        kernels.append(fa3_combine(w, splits.count) if splits.partial else _empty_combine(w))
+    return flash_schedule(w, name, kernels, FusedTiles(tile), splits)
 
 
 def _fetch_clks(w: Workload, gpu: Gpu, tile: FlashTile, splits: int) -> int:
@@ -199,7 +199,7 @@ def _fetch_clks(w: Workload, gpu: Gpu, tile: FlashTile, splits: int) -> int:
     return round(GROUP_CLKS * groups)
 
 
-def _varlen_splits(w: Workload, gpu: Gpu, tile: FlashTile, bound: int = MAX_SPLITS) -> tuple[int, int]:
+def _varlen_splits(w: Workload, gpu: Gpu, tile: FlashTile, bound: int = MAX_SPLITS) -> tuple[int, Splits]:
     """FA3's limit on the splits of one sequence alone, and the splits that the lengths of all of them then get.
 
     The limit counts the keys that a window loads (``get_num_splits``), the second rule those of the whole cache.
@@ -208,10 +208,10 @@ def _varlen_splits(w: Workload, gpu: Gpu, tile: FlashTile, bound: int = MAX_SPLI
     heads = w.heads_kv if tile.pack_gqa else w.heads_q
     upper = min(bound, fa3_splits(w, gpu, heads * rows, tile))
     if upper == 1:
-        return 1, 1
+        return 1, Splits()
     key_tiles = -(-w.seq_kv // tile.keys)
     per_sm = -(-int(1.1 * w.batch * rows * key_tiles * heads) // gpu.sm.count)
-    return upper, min(upper, max(1, -(-key_tiles // max(1, per_sm))))
+    return upper, Splits(min(upper, max(1, -(-key_tiles // max(1, per_sm)))), of_seen=True)
 
 
 def _prepare(w: Workload) -> Kernel:

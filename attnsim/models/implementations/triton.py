@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import fa2_backward
 from attnsim.models.implementations.fused.building import flash_schedule, one_kernel_each_way, override_backward
-from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
 from attnsim.models.implementations.fused.two_pass import two_pass_backward
 from attnsim.models.implementations.implementation import Implementation, Shape
 from attnsim.models.question.workload import Workload
@@ -34,7 +34,7 @@ def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
 def two_pass(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     """FlashAttention-2's backward tiles, dQ in a pass of its own."""
     tile = override_backward(fa2_backward(w, gpu), shape)
-    return flash_schedule(w, "flash_two_pass", list(two_pass_backward(w, tile)), str(tile))
+    return flash_schedule(w, "flash_two_pass", list(two_pass_backward(w, tile)), FusedTiles(backward=tile))
 
 
 RECORDS = (

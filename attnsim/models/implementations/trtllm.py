@@ -12,22 +12,23 @@ small kernel of its own stands for that.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import trtllm_tiles as tiles
+from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.edits import compiled_width, edited, valid_bytes, widened
 from attnsim.models.implementations.fused.fits import check_tile
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.splits import cache_write, combine, store_cache
-from attnsim.models.implementations.fused.tile import FlashTile, Splits, with_tile
+from attnsim.models.implementations.fused.tile import FlashTile, with_tile
 from attnsim.models.implementations.implementation import CACHE_WRITE, FORWARD_ONLY, Implementation, Shape
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Schedule, TileOp
+from attnsim.models.schedule.schedule import Kernel, Schedule, Splits, TileOp
 
 PREPARE, PREPROCESS, MAIN, MASKED = "decoder_info", "qkv_preprocessing", "flash_fwd", "masked_attention"
 LOGIT_BYTES = 6
@@ -40,7 +41,20 @@ takes no longer than its bytes."""
 SHUFFLE_AND_ADD = by_hand(5, "FP32-lane instructions that a shuffle and an addition take the time of")
 COMBINE_ROWS, COMBINE_THREADS = 8, 128
 
+Attended = tuple[list[Kernel], FlashTile, Splits]
+"""The kernels that attend, their tile, and how the keys are cut."""
+ONE = Splits()
 Write = Callable[[Workload, int], list[Kernel]]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTile:
+    """The tile of an attention kernel of TensorRT-LLM, whose Q, K and V come packed and with widths of its own."""
+
+    tile: FlashTile
+
+    def __str__(self) -> str:
+        return str(self.tile)
 
 
 def new_tokens(w: Workload) -> int:
@@ -72,25 +86,24 @@ def trtllm(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     """TensorRT-LLM's own attention operator."""
     if gpu.features.tcgen05 and tiles.has_gen_kernel(w):
         before = [decoder_info(w), qkv_preprocessing(w)] if w.passes == "fwd" else [qkv_preprocessing(w)]
-        kernels, tile = _gen(w, gpu, shape)
-        return _schedule(w, "trtllm", [*before, *kernels], tile)
+        kernels, tile, splits = _gen(w, gpu, shape)
+        return _schedule(w, "trtllm", [*before, *kernels], tile, splits)
     if w.passes == "fwd":
         chosen = _chosen(tiles.context_tile(w, gpu), shape, widened(w), gpu)
         main = valid_bytes(flash_forward(widened(w), gpu, chosen, lse=False), w)
-        return _schedule(w, "trtllm", [decoder_info(w), qkv_preprocessing(w), main], str(chosen))
+        return _schedule(w, "trtllm", [decoder_info(w), qkv_preprocessing(w), main], chosen)
     if tiles.runs_xqa(w, gpu):
-        kernels, text = _xqa(w, gpu, shape)
-        return _schedule(w, "trtllm", [qkv_preprocessing(w), *kernels], text)
-    kernels, text = _masked(w, gpu, shape)
-    return _schedule(w, "trtllm", kernels, text)
+        kernels, tile, splits = _xqa(w, gpu, shape)
+        return _schedule(w, "trtllm", [qkv_preprocessing(w), *kernels], tile, splits)
+    return _schedule(w, "trtllm", *_masked(w, gpu, shape))
 
 
 def through_flashinfer(name: str, write: Write) -> Callable[[Workload, Gpu, Shape | None], Schedule]:
     """TensorRT-LLM's Blackwell kernels as another framework calls them, after its kernel that writes the cache."""
 
     def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
-        kernels, tile = _gen(w, gpu, shape)
-        return _schedule(w, name, [*write(w, new_tokens(w)), *kernels], tile)
+        kernels, tile, splits = _gen(w, gpu, shape)
+        return _schedule(w, name, [*write(w, new_tokens(w)), *kernels], tile, splits)
 
     return build
 
@@ -99,14 +112,14 @@ vllm_trtllm = through_flashinfer("vllm_trtllm", lambda w, tokens: [cache_write(w
 sglang_trtllm = through_flashinfer("sglang_trtllm", store_cache)
 
 
-def _gen(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], str]:
+def _gen(w: Workload, gpu: Gpu, shape: Shape | None) -> Attended:
     if w.passes == "fwd":
         tile = _chosen(tiles.gen_context_tile(w), shape, w, gpu)
         main = flash_forward(w, gpu, tile, MAIN, lse=False)
-        return [replace(main, multicast=tiles.gen_multicast(tile))], str(tile)
+        return [replace(main, multicast=tiles.gen_multicast(tile))], tile, Splits()
     tile = _chosen(tiles.gen_generation_tile(w), shape, w, gpu)
-    splits = tiles.gen_splits(w, gpu, tile)
-    main = flash_forward(within_window(w, tile.keys), gpu, tile, MAIN, Splits(splits), lse=False)
+    splits = Splits(tiles.gen_splits(w, gpu, tile))
+    main = flash_forward(within_window(w, tile.keys), gpu, tile, MAIN, splits, lse=False)
     return _merged(w, main, tile, splits)
 
 
@@ -126,18 +139,17 @@ def within_window(w: Workload, step: int) -> Workload:
     return replace(w, seq_kv=w.seq_kv - skipped)
 
 
-def _merged(w: Workload, main: Kernel, tile: FlashTile, splits: int) -> tuple[list[Kernel], str]:
+def _merged(w: Workload, main: Kernel, tile: FlashTile, splits: Splits) -> Attended:
     """The attention kernel and, where keys are split, what merges its partial results."""
-    if splits == 1:
-        return [main], str(tile)
-    return [main, combine(w, splits, COMBINE_ROWS, COMBINE_THREADS)], f"{tile}, {splits} splits"
+    merge = [combine(w, splits.count, COMBINE_ROWS, COMBINE_THREADS)] if splits.partial else []
+    return [main, *merge], tile, splits
 
 
-def _xqa(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], str]:
+def _xqa(w: Workload, gpu: Gpu, shape: Shape | None) -> Attended:
     """XQA: the heads of a group against keys that its warps share out."""
-    tile, splits = _chosen(tiles.xqa_tile(w, gpu), shape, widened(w), gpu), tiles.xqa_splits(w, gpu)
+    tile, splits = _chosen(tiles.xqa_tile(w, gpu), shape, widened(w), gpu), Splits(tiles.xqa_splits(w, gpu))
     seen = widened(within_window(w, tiles.XQA_TILE))
-    main = flash_forward(seen, gpu, tile, MAIN, Splits(splits), lse=False)
+    main = flash_forward(seen, gpu, tile, MAIN, splits, lse=False)
     return _merged(w, edited(valid_bytes(main, w), _keys_read_once(tile, w)), tile, splits)
 
 
@@ -153,18 +165,18 @@ def _keys_read_once(tile: FlashTile, w: Workload) -> Callable[[TileOp], TileOp]:
     return edit
 
 
-def _masked(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], str]:
+def _masked(w: Workload, gpu: Gpu, shape: Shape | None) -> Attended:
     """Masked multi-head attention: products on the FP32 lanes, bias, RoPE and cache write in the same kernel."""
     if shape is not None:
         raise InputError("masked multi-head attention has no tile to choose; leave --tile out")
     chosen = tiles.masked_tile(w, gpu)
     tile = FlashTile(1, chosen.keys, warps=chosen.threads // 32, loop="staged", registers=64, path="simt")
-    seen = within_window(w, chosen.keys)
-    main = flash_forward(widened(seen), gpu, tile, MASKED, Splits(chosen.splits), lse=False)
+    splits, seen = Splits(chosen.splits), within_window(w, chosen.keys)
+    main = flash_forward(widened(seen), gpu, tile, MASKED, splits, lse=False)
     main = _with_latency(edited(valid_bytes(main, w), _on_fp32_lanes(compiled_width(w.head_dim))))
-    logits = min(-(-seen.seq_kv // chosen.splits) * LOGIT_BYTES, gpu.sm.shared_memory_per_block_bytes)
+    logits = min(-(-seen.seq_kv // splits.count) * LOGIT_BYTES, gpu.sm.shared_memory_per_block_bytes)
     main = replace(main, shared_memory_bytes=logits, buffers=(("logits", logits),))
-    return _merged(w, main, tile, chosen.splits)
+    return _merged(w, main, tile, splits)
 
 
 def _on_fp32_lanes(width: int) -> Callable[[TileOp], TileOp]:
@@ -188,16 +200,17 @@ def _with_latency(kernel: Kernel) -> Kernel:
     """A block's latency beside its turns, the implementation's `extra`: sums over all its threads, page look-ups."""
     late = TileOp("delay", "extra", clks=1000)
     segments = tuple(
-        replace(segment, ops=(late, *segment.ops)) if segment.name.startswith("epilogue") else segment
+        replace(segment, ops=(late, *segment.ops)) if any(op.kind == "store" for op in segment.ops) else segment
         for segment in kernel.segments
     )
     return replace(kernel, segments=segments)
 
 
-def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: str) -> Schedule:
-    splits = next((k.blocks for k in kernels if k.name == "combine"), 0)
-    algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits else "flash"
-    return Schedule(algorithm, name, tuple(kernels), tile, flash_peak_bytes(w))
+def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: FlashTile, splits: Splits = ONE) -> Schedule:
+    schedule = flash_schedule(w, name, kernels, PackedTile(tile), splits)
+    return replace(
+        schedule, peak_memory_bytes=flash_peak_bytes(w)
+    )  # the workspace of partial results is allocated once
 
 
 _GEN = "trtllm-gen through flashinfer-ai/flashinfer, called by"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.backward import BackwardTile
 from attnsim.models.implementations.fused.building import fitting, one_kernel_each_way
-from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.implementation import FORMATS, Implementation
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.widths import padded

@@ -17,15 +17,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from attnsim.models.closed_forms.part import Part
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.projection import (
+    Cuts,
     Product,
-    closed_form,
-    cut,
     projection,
     rotary,
-    rotary_closed_form,
 )
 from attnsim.models.llm.model import Model
 from attnsim.models.question.workload import Workload
@@ -154,17 +151,11 @@ def step_schedule(step: Step, gpu: Gpu, dtype: str) -> Schedule:
         Of inputs and weights.
     """
     kernels: list[Kernel] = []
-    tiles: list[str] = []
+    cuts = []
     for product in step.products:
         found, chosen = projection(product, gpu, dtype)
         kernels += found
-        tiles.append(str(chosen))
+        cuts.append(chosen)
     kernels += [rotary(tensor, elements, dtype) for tensor, elements in step.turned]
     sizes = {use.tensor: use.unique_bytes for kernel in kernels for use in kernel.uses}
-    return Schedule("projection", "cublas", tuple(kernels), "; ".join(dict.fromkeys(tiles)), sum(sizes.values()))
-
-
-def step_closed_form(step: Step, gpu: Gpu, dtype: str) -> list[Part]:
-    """Closed forms of the kernels of :func:`step_schedule`."""
-    parts = [part for product in step.products for part in closed_form(product, cut(product, gpu, dtype), dtype)]
-    return parts + [rotary_closed_form(tensor, elements, dtype) for tensor, elements in step.turned]
+    return Schedule("projection", "cublas", tuple(kernels), Cuts(tuple(cuts)), sum(sizes.values()))

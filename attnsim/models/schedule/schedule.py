@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 
 Kind = Literal["load", "wait", "store", "mma", "mma_async", "mma_wait", "vector", "delay", "prefetch"]
 Path = Literal["mma_sync", "wgmma", "tcgen05", "simt"]
+Role = Literal["attention", "sum of parts", ""]
+"""What a kernel is to its schedule, where somebody has to know: the forward pass of attention; the sum of the partial
+results of a GEMM whose k is cut."""
 
 
 class TileOp(NamedTuple):
@@ -167,6 +170,7 @@ class Kernel:
         Blocks of a cluster that share one read of K and V from the L2.
     step : str
         What one turn of the inner loop is called.
+    role : str
     launched_early : bool
         Whether it is launched while the kernel before it drains (programmatic dependent launch), so that no launch is
         waited for.
@@ -189,6 +193,7 @@ class Kernel:
     multicast: int = 1
     slowed_by_extra: bool = False
     step: str = "step"
+    role: Role = ""
     launched_early: bool = False
 
     @cached_property
@@ -248,6 +253,37 @@ class Kernel:
         return [(segment, int(n)) for turn in self.repeats[block_class] for segment, n in enumerate(turn) if n > 0]
 
 
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """How many ranges the keys are cut into, a thread block for each.
+
+    Parameters
+    ----------
+    count : int
+    of_seen : bool
+        Whether the ranges cut up what each row tile sees (FlashAttention-3) instead of all keys (FlashAttention-2).
+    grid : int
+        Ranges that are launched where some of them may be empty; 0: as many as there are.
+    shares : int
+        Equal shares of all requests' keys that a scheduler cuts (FlashMLA), instead of ranges of each; 0: none.
+    """
+
+    count: int = 1
+    of_seen: bool = False
+    grid: int = 0
+    shares: int = 0
+
+    @property
+    def partial(self) -> bool:
+        """Whether blocks write fp32 partial results for a combine kernel."""
+        return self.count > 1 or self.grid > 0
+
+    def __str__(self) -> str:
+        ranges = f"{self.count} splits{' of what a tile sees' * self.of_seen}" if self.count > 1 else ""
+        grid = f"{self.grid} in the grid" if self.grid else ""
+        return ", ".join(filter(None, (ranges, grid, f"{self.shares} parts" if self.shares else "")))
+
+
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """The kernels that answer a workload, as one implementation launches them.
@@ -258,20 +294,27 @@ class Schedule:
         Names in the registries.
     kernels : tuple of Kernel
         In launch order.
-    tile : str
-        The tile in words, ``128 x 64, 4 warps``.
+    tile : object
+        The tile, a frozen value; its text is ``128 x 64, 4 warps``.
     peak_memory_bytes : int
         Inputs, outputs and scratch that are alive together.
     notes : tuple of str
         Assumptions a reader has to know.
+    splits : Splits
     """
 
     algorithm: str
     implementation: str
     kernels: tuple[Kernel, ...]
-    tile: str
+    tile: object
     peak_memory_bytes: int
     notes: tuple[str, ...] = ()
+    splits: Splits = Splits()
+
+    @property
+    def tile_text(self) -> str:
+        """Tile and splits in words, ``128 x 64, 4 warps, 2 splits``."""
+        return ", ".join(filter(None, (str(self.tile), str(self.splits))))
 
     def total(self, quantity: str) -> int:
         """Sum of one of the `AMOUNTS` over all kernels."""
@@ -282,7 +325,7 @@ class Schedule:
         return {(kernel.name, *key): n for kernel in self.kernels for key, n in kernel.requested().items()}
 
     def __str__(self) -> str:
-        lines = [f"{self.algorithm} as {self.implementation} runs it, tile {self.tile}"]
+        lines = [f"{self.algorithm} as {self.implementation} runs it, tile {self.tile_text}"]
         for kernel in self.kernels:
             lines += ["", *_loop_nest(kernel)]
         lines += [f"note: {note}" for note in self.notes]

@@ -1,7 +1,6 @@
 """Kernels as PyTorch launches them one operation at a time: element-wise passes, and passes over rows.
 
-Every operation reads its operands from global memory and writes its result there; the closed forms of such a kernel are
-the bytes of its operands (:func:`moved`).
+Every operation reads its operands from global memory and writes its result there.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ import math
 from collections.abc import Sequence
 
 from attnsim.models.by_hand import by_hand
-from attnsim.models.closed_forms.part import Part, load, store
-from attnsim.models.closed_forms.part import gemm as gemm_part
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.naive import (
@@ -20,6 +17,7 @@ from attnsim.models.implementations.frameworks.naive import (
     SOFTMAX_INSTRUCTIONS,
 )
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.gemm import GemmTile
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, STREAM_BYTES, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path
 
@@ -28,7 +26,7 @@ NARROW = 1024
 
 UNEVEN = by_hand(4, "most by which an even number of blocks of an eager pass may lie below the real one")
 
-GEMM_TEXT = "GEMM 128 x 128 x 32"
+GEMM_TEXT = f"GEMM {GemmTile()}"
 """Tile of the GEMMs, in words; 64 columns where a result has no more."""
 
 
@@ -111,36 +109,6 @@ def over_rows(
         fp32_per_element=SOFTMAX_INSTRUCTIONS,
         threads=128 if narrow else min(1024, -(-columns // 256) * 32),
         blocks=even_blocks(-(-rows // 4), rows) if narrow else rows,
-    )
-
-
-def moved(name: str, reads: Sequence[tuple[str, int]], writes: tuple[str, int], exps: int = 0) -> Part:
-    """Closed form of a pass: its operands once."""
-    return Part(name, (*(load(*item) for item in reads), store(*writes)), exponentials=exps)
-
-
-def product(
-    name: str,
-    batch: int,
-    shape: tuple[int, int, int],
-    tensors: tuple[str, str, str],
-    element_bytes: int,
-    *,
-    a_shared_by: int = 1,
-    b_shared_by: int = 1,
-) -> Part:
-    """Closed form of a batched GEMM of which `shared_by` entries read one copy of A or B."""
-    part = gemm_part(name, batch, shape, tensors, (element_bytes,) * 3)
-    a, b, c = part.moved
-    return Part(
-        name,
-        (
-            load(a.tensor, a.requested_bytes, a.unique_bytes // a_shared_by),
-            load(b.tensor, b.requested_bytes, b.unique_bytes // b_shared_by),
-            c,
-        ),
-        part.flops,
-        smem_bytes=part.smem_bytes,
     )
 
 

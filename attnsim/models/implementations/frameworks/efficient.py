@@ -6,7 +6,8 @@ The sequence follows cmsflash/efficient-attention (commit 23d44036), all heads i
 
 from __future__ import annotations
 
-from attnsim.models.closed_forms.part import Part
+from dataclasses import dataclass
+
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks import keys_gemm
@@ -15,9 +16,7 @@ from attnsim.models.implementations.frameworks.eager import (
     arrays_bytes,
     check_no_tile,
     gemm_path,
-    moved,
     over_rows,
-    product,
 )
 from attnsim.models.implementations.implementation import (
     ANY_WIDTH,
@@ -34,6 +33,16 @@ from attnsim.models.schedule.gemm import Operand, gemm
 from attnsim.models.schedule.schedule import Schedule
 
 NAME = "efficient_pytorch"
+
+
+@dataclass(frozen=True, slots=True)
+class EfficientTile:
+    """The tile of its GEMMs, in words."""
+
+    def __str__(self) -> str:
+        return GEMM_TEXT
+
+
 NOTES = ("weights are softmax(q over d) softmax(k over n), not softmax's: another function of the same inputs",)
 
 
@@ -64,19 +73,7 @@ def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         ),
         gemm("O = Q' S", heads, (w.seq_q, dv, d), q, Operand("S", e, w.group), o, dtype=w.dtype, path=path),
     )
-    return Schedule("efficient", NAME, kernels, GEMM_TEXT, peak_bytes(w), NOTES)
-
-
-def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
-    """What each kernel moves and multiplies; of the schedule only the grid of K'^T V is used."""
-    e, d, dv, heads, kv_heads = w.element_bytes, w.head_dim, w.head_dim_v, w.batch * w.heads_q, w.batch * w.heads_kv
-    queries, keys = heads * w.seq_q * d, kv_heads * w.seq_kv * d
-    return [
-        moved("softmax K", [("K", keys * e)], ("K'", keys * e), keys),
-        moved("softmax Q", [("Q", queries * e)], ("Q'", queries * e), queries),
-        *keys_gemm.closed_form(schedule, "S = K'^T V", kv_heads, (d, dv, w.seq_kv), ("K'", "V", "S"), e),
-        product("O = Q' S", heads, (w.seq_q, dv, d), ("Q'", "S", "O"), e, b_shared_by=w.group),
-    ]
+    return Schedule("efficient", NAME, kernels, EfficientTile(), peak_bytes(w), NOTES)
 
 
 def needed(w: Workload) -> Needed:

@@ -49,7 +49,7 @@ def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
         algorithm="sparse",
         implementation=NAME,
         kernels=tuple(_Kernels(w, gpu, sizes).in_order()),
-        tile=str(sizes),
+        tile=sizes,
         peak_memory_bytes=peak_memory_bytes(w, sizes),
         notes=(_note(sizes),),
     )

@@ -12,12 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnsim.models.closed_forms.part import Part, load, store
-from attnsim.models.closed_forms.part import gemm as gemm_part
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import summed
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
-from attnsim.models.schedule.schedule import Kernel, Launch, Path, Schedule, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, Path, TensorUse
 
 Sizes = tuple[int, int, int]
 """m, n, k."""
@@ -26,12 +24,13 @@ STEP = GemmTile().k
 STAGES = GemmTile().stages
 
 
-def _tiles(batch: int, shape: Sizes) -> int:
+def tiles_of(batch: int, shape: Sizes) -> int:
+    """C tiles of the products."""
     m, n, _ = shape
     return batch * -(-m // 128) * -(-n // (64 if n <= 64 else 128))
 
 
-def _length(k: int, parts: int) -> int:
+def part_length(k: int, parts: int) -> int:
     """Keys of a part, whole steps; the last has what is left."""
     steps = -(-k // STEP)
     return STEP * -(-steps // parts)
@@ -42,7 +41,7 @@ def _parts(wanted: int, k: int) -> int:
     steps = -(-k // STEP)
     wanted = min(wanted, max(1, steps // STAGES))
     equal = (n for n in range(wanted, min(2 * wanted, steps // STAGES) + 1) if k % (n * STEP) == 0)
-    return next(equal, -(-k // _length(k, wanted)))
+    return next(equal, -(-k // part_length(k, wanted)))
 
 
 def keys_gemm(
@@ -63,11 +62,11 @@ def keys_gemm(
         Whose SMs are to be filled.
     """
     m, n, k = shape
-    tiles = _tiles(batch, shape)
+    tiles = tiles_of(batch, shape)
     parts = _parts(-(-gpu.sm.count // tiles), k)
     if parts == 1:
         return [gemm(name, batch, shape, a, b, c, dtype=dtype, path=path)]
-    length, partial = _length(k, parts), Operand(f"{c.tensor} partial", 4)
+    length, partial = part_length(k, parts), Operand(f"{c.tensor} partial", 4)
     rest = k - length * (parts - 1)
     alike = parts if rest == length else parts - 1
     main = gemm(name, batch * alike, (m, n, length), a, b, partial, dtype=dtype, path=path)
@@ -81,10 +80,11 @@ def keys_gemm(
     )
     size = batch * m * n
     reads, writes = (partial.tensor, size * parts * 4), (c.tensor, size * c.element_bytes)
-    return [replace(main, uses=uses), summed(_sum_name(c.tensor), reads, writes, size * parts)]
+    return [replace(main, uses=uses), summed(sum_name(c.tensor), reads, writes, size * parts)]
 
 
-def _sum_name(tensor: str) -> str:
+def sum_name(tensor: str) -> str:
+    """Name of the kernel that adds up the parts of a result."""
     return f"add parts of {tensor}"
 
 
@@ -102,27 +102,3 @@ def _joined(first: Kernel, second: Kernel) -> Kernel:
         repeats=repeats,
         launches=(*first.launches, *launches),
     )
-
-
-def closed_form(
-    schedule: Schedule, name: str, batch: int, shape: Sizes, tensors: tuple[str, str, str], e: int, *,
-    a_shared_by: int = 1, b_shared_by: int = 1,
-) -> list[Part]:  # fmt: skip
-    """Closed form of :func:`keys_gemm`: of the schedule only the kernel's grid is used, for the number of parts."""
-    (m, n, k), (a, b, c) = shape, tensors
-    blocks = next(kernel.blocks for kernel in schedule.kernels if kernel.name == name)
-    parts = blocks // _tiles(batch, shape)
-    length = _length(k, parts)
-    sizes = [length] * (parts - 1) + [k - length * (parts - 1)]
-    pieces = [gemm_part(name, batch, (m, n, size), tensors, (e, e, 4 if parts > 1 else e)) for size in sizes]
-    requested = [sum(piece.moved[i].requested_bytes for piece in pieces) for i in range(3)]
-    moved = (
-        load(a, requested[0], batch * m * k * e // a_shared_by),
-        load(b, requested[1], batch * k * n * e // b_shared_by),
-        store(f"{c} partial" if parts > 1 else c, requested[2]),
-    )
-    flops, smem = (sum(getattr(piece, field) for piece in pieces) for field in ("flops", "smem_bytes"))
-    main = Part(name, moved, flops, smem_bytes=smem)
-    if parts == 1:
-        return [main]
-    return [main, Part(_sum_name(c), (load(f"{c} partial", requested[2]), store(c, batch * m * n * e)))]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from attnsim.models.closed_forms.part import Part
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks import keys_gemm
@@ -20,9 +19,7 @@ from attnsim.models.implementations.frameworks.eager import (
     check_no_tile,
     elementwise,
     gemm_path,
-    moved,
     over_rows,
-    product,
 )
 from attnsim.models.implementations.implementation import (
     ANY_WIDTH,
@@ -40,6 +37,16 @@ from attnsim.models.schedule.gemm import Operand, gemm
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
 NOTES = ("E and F are learned and belong to one length: k keys, each a mixture of all, stand for the sequence",)
+
+
+@dataclass(frozen=True, slots=True)
+class LinformerTile:
+    """Projected keys that each query attends."""
+
+    keys: int
+
+    def __str__(self) -> str:
+        return f"{self.keys} projected keys, {GEMM_TEXT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +106,7 @@ class Linformer:
             over_rows("softmax", [scores], weights, rows, k, exps=rows * k),
             attended("O = P (F V)", (w.seq_q, w.head_dim_v, k), p, "V projected", o),
         )
-        text = f"{k} projected keys, {GEMM_TEXT}"
-        return Schedule("linformer", self.name, kernels, text, self.peak_bytes(w), NOTES)
-
-    def closed_form(self, w: Workload, schedule: Schedule) -> list[Part]:
-        """What each kernel moves and multiplies; of the schedule only the grids of E K and F V are used."""
-        k, e, heads, b, g = self.count(w), w.element_bytes, w.batch * w.heads_q, w.batch, w.group
-        pairs = heads * w.seq_q * k
-        d, dv = w.head_dim, w.head_dim_v
-        projections = []
-        for name, matrix, width in (("K", "E", d), ("V", "F", dv)):
-            shape, tensors = (k, w.heads_kv * width, w.seq_kv), (matrix, name, f"{name} projected")
-            projections += keys_gemm.closed_form(schedule, f"{matrix} {name}", b, shape, tensors, e, a_shared_by=b)
-        return [
-            *projections,
-            product("S = Q (E K)^T", heads, (w.seq_q, k, d), ("Q", "K projected", "S"), e, b_shared_by=g),
-            moved("scale", [("S", pairs * e)], ("S", pairs * e)),
-            moved("softmax", [("S", pairs * e)], ("P", pairs * e), pairs),
-            product("O = P (F V)", heads, (w.seq_q, dv, k), ("P", "V projected", "O"), e, b_shared_by=g),
-        ]
+        return Schedule("linformer", self.name, kernels, LinformerTile(k), self.peak_bytes(w), NOTES)
 
     def needed(self, w: Workload) -> Needed:
         """2 B G Nk k (d + dv) for the projections, 2 B H Nq k (d + dv) for the attention; an exponential per score."""

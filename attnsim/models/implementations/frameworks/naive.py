@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.gemm import Operand, gemm
+from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule
 
@@ -64,6 +64,21 @@ class NaiveForm:
     checks: bool = False
     copies: bool = True
     gemm_dtype: str | None = None
+
+    def masks(self, w: Workload) -> bool:
+        """Whether a mask is added to the scores of `w` in a pass of its own."""
+        has_mask = w.mask.right is not None or w.mask.is_windowed
+        return self.mask_pass == "always" or (self.mask_pass == "masked" and has_mask)
+
+
+@dataclass(frozen=True, slots=True)
+class UnfusedTile:
+    """The tile of the GEMMs, and which passes are between them."""
+
+    form: NaiveForm
+
+    def __str__(self) -> str:
+        return f"GEMM {GemmTile()}"
 
 
 FORMS: dict[str, NaiveForm] = {
@@ -123,7 +138,7 @@ def naive(w: Workload, gpu: Gpu, implementation: str, form: NaiveForm, path: Pat
         algorithm="naive",
         implementation=implementation,
         kernels=tuple(kernels),
-        tile="GEMM 128 x 128 x 32",
+        tile=UnfusedTile(form),
         peak_memory_bytes=peak_memory_bytes(w, form),
         notes=_notes(w, form),
     )
@@ -134,11 +149,6 @@ def _notes(w: Workload, form: NaiveForm) -> tuple[str, ...]:
     if w.dropout:
         notes.append("dropout writes P again and a 1-byte mask")
     return tuple(notes)
-
-
-def _masked(w: Workload, form: NaiveForm) -> bool:
-    has_mask = w.mask.right is not None or w.mask.is_windowed
-    return form.mask_pass == "always" or (form.mask_pass == "masked" and has_mask)
 
 
 def _gemm_dtype(w: Workload, form: NaiveForm) -> str:
@@ -180,7 +190,7 @@ def _forward(sizes: _Sizes, path: Path) -> list[Kernel]:
     scores = [Access("S", pairs * s), Access("S", pairs * s, True)]
     if form.scale_pass:
         kernels.append(_pass("scale", scores, pairs))
-    if _masked(w, form):
+    if form.masks(w):
         mask = Access("mask", w.seq_q * w.seq_kv * s)
         kernels.append(_pass("mask", [*scores, mask], pairs, BROADCAST_INSTRUCTIONS * (w.batch * w.heads_q > 1)))
     kernels.append(_softmax("softmax", [Access("S", pairs * s), Access("P", pairs * p, True)], w, pairs))

@@ -50,6 +50,18 @@ NOTES = ("an estimate of softmax attention by random features",)
 
 
 @dataclass(frozen=True, slots=True)
+class PerformerTile:
+    """Features, whether a feature map's element-wise operations are one kernel, and whether rows come in chunks."""
+
+    features: int
+    fused: bool
+    chunked: bool
+
+    def __str__(self) -> str:
+        return f"{self.features} features, {f'chunks of {CHUNK}, ' * self.chunked}{GEMM_TEXT}"
+
+
+@dataclass(frozen=True, slots=True)
 class Performer:
     """How an implementation runs it.
 
@@ -87,8 +99,8 @@ class Performer:
         for tensor in "QK":
             kernels += self._feature_map(tensor, whole, m, path, suffix)
         kernels += _causal(whole, m, path, suffix) if causal else _full(whole, m, path, gpu)
-        text = f"{m} features, {f'chunks of {CHUNK}, ' if causal else ''}{GEMM_TEXT}"
-        return Schedule("performer", self.name, tuple(kernels), text, self.peak_bytes(w), NOTES)
+        tile = PerformerTile(m, self.fused, causal)
+        return Schedule("performer", self.name, tuple(kernels), tile, self.peak_bytes(w), NOTES)
 
     def needed(self, w: Workload) -> Needed:
         """The feature maps and the two products with the state; an exponential per feature of each row of Q and K.

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.numbers import GPU_NUMBERS
-from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import gemm_path
 from attnsim.models.question.workload import DTYPE_BYTES
@@ -93,8 +92,17 @@ class Cut:
     splits: int
 
     def __str__(self) -> str:
-        tile = f"{self.tile.m} x {self.tile.n} x {self.tile.k}"
-        return f"{tile}, split-K {self.splits}" if self.splits > 1 else tile
+        return f"{self.tile}, split-K {self.splits}" if self.splits > 1 else str(self.tile)
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """How the products of several kernels are cut up."""
+
+    cuts: tuple[Cut, ...]
+
+    def __str__(self) -> str:
+        return "; ".join(dict.fromkeys(map(str, self.cuts)))
 
 
 def cut(product: Product, gpu: Gpu, dtype: str) -> Cut:
@@ -169,31 +177,8 @@ def projection(product: Product, gpu: Gpu, dtype: str) -> tuple[list[Kernel], Cu
     if splits == 1:
         return [main], chosen
     sums = [Access(out.tensor, m * n * 4 * splits), Access(c, m * n * wide, True)]
-    return [main, streaming(f"{product.name}, sum of parts", sums, elements=m * n * splits)], chosen
-
-
-def closed_form(product: Product, chosen: Cut, dtype: str) -> list[Part]:
-    """Traffic and FLOPs of :func:`projection` from shape and cut: A once per column of tiles, B once per row."""
-    e, wide = DTYPE_BYTES[dtype], max(2, DTYPE_BYTES[dtype])
-    (m, n, k), (a, b, c), batch = product.shape, product.tensors, product.batch
-    tile, splits = chosen.tile, chosen.splits
-    down, across = -(-m // tile.m), -(-n // tile.n)
-    steps = batch * down * across * splits * -(-k // (splits * tile.k))
-    out = store(c, batch * m * n * wide) if splits == 1 else store(f"{c} partial", m * n * 4 * splits)
-    main = Part(
-        product.name,
-        (
-            load(a, batch * m * k * e * across, batch * m * k * e),
-            load(b, batch * k * n * e * down, batch * k * n * e),
-            out,
-        ),
-        flops=steps * 2 * tile.m * tile.n * tile.k,
-        smem_bytes=steps * tile.operand_bytes(e),
-    )
-    if splits == 1:
-        return [main]
-    moved = (load(out.tensor, out.requested_bytes), store(c, m * n * wide))
-    return [main, Part(f"{product.name}, sum of parts", moved)]
+    added = streaming(f"{product.name}, sum of parts", sums, elements=m * n * splits)
+    return [main, replace(added, role="sum of parts")], chosen
 
 
 def rotary(tensor: str, elements: int, dtype: str) -> Kernel:
@@ -204,9 +189,3 @@ def rotary(tensor: str, elements: int, dtype: str) -> Kernel:
     size = elements * max(2, DTYPE_BYTES[dtype])
     accesses = [Access(tensor, size), Access(tensor, size, True)]
     return streaming(f"rotary {tensor}", accesses, elements=elements, fp32_per_element=ROTARY_INSTRUCTIONS)
-
-
-def rotary_closed_form(tensor: str, elements: int, dtype: str) -> Part:
-    """Traffic of :func:`rotary`."""
-    size = elements * max(2, DTYPE_BYTES[dtype])
-    return Part(f"rotary {tensor}", (load(tensor, size), store(tensor, size)))

@@ -6,59 +6,18 @@ P is recomputed from the log-sum-exp, so five GEMMs replace the forward's two; d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from attnsim.models.by_hand import by_hand
+from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.mask.row_tiles import classes, visible_queries
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch, Path, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
 from attnsim.models.schedule.widths import padded
 
 DS_INSTRUCTIONS = by_hand(4, "FP32-lane instructions per score of dS = P (dP - D) and its conversion")
-
-
-@dataclass(frozen=True, slots=True)
-class BackwardTile:
-    """Tile of the main backward kernel, with its warps and what stays in registers.
-
-    Parameters
-    ----------
-    rows, keys : int
-    warps : int
-    stages_q : int
-        Buffers of Q (1 or 2).
-    v_in_registers : bool
-    path : str
-    extra_threads : int
-        Threads that only copy.
-    registers : int
-    """
-
-    rows: int
-    keys: int
-    warps: int = 8
-    stages_q: int = 2
-    v_in_registers: bool = False
-    path: Path = "mma_sync"
-    extra_threads: int = 0
-    registers: int = 255
-
-    def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
-        """Shared-memory buffers of a block and their bytes."""
-        m, n = self.rows, self.keys
-        kv = n * d + (0 if self.v_in_registers else n * dv)
-        scores = m * n * (1 if self.v_in_registers else 2)
-        return (
-            ("Q, dO", m * (d * self.stages_q + dv) * element),
-            ("K, V, P, dS", max(kv + scores, n * (d + dv)) * element),
-        )
-
-    def __str__(self) -> str:
-        return f"backward {self.rows} x {self.keys}, {self.warps} warps"
 
 
 def flash_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
@@ -209,8 +168,8 @@ class BackwardOps:
         return TileOp("mma", name, flops=2 * half, smem_bytes=shared * depth * self.e)
 
     def reads(self, a: int, b: int) -> int:
-        """Rows of A and columns of B that half a block reads: 8 warps lie 4 x 2 over the output, a wgmma reads once."""
-        return 2 * a + b if self.tile.path == "mma_sync" else (a + b) // 2
+        """Rows of A and columns of B that half a block reads."""
+        return self.tile.operands_read(a, b) // 2
 
     def step(self, name: str, load: bool) -> Segment:
         """One tile of rows; `load`: whether the next one is fetched under way."""

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.backward import BackwardTile, flash_backward
+from attnsim.models.implementations.fused.backward import flash_backward
 from attnsim.models.implementations.fused.fits import check_tile
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.splits import combine
-from attnsim.models.implementations.fused.tile import FlashTile, with_tile
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, with_tile
 from attnsim.models.implementations.implementation import Builder, Shape, Staged
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
 from attnsim.models.schedule.widths import padded
 
 
@@ -22,18 +22,15 @@ def flash_schedule(
     w: Workload,
     name: str,
     kernels: list[Kernel],
-    tile: FlashTile | str,
-    splits: int = 1,
+    tile: object,
+    splits: Splits | None = None,
     notes: tuple[str, ...] = (),
-    *,
-    of_seen: bool = False,
 ) -> Schedule:
-    """The kernels of implementation `name` as a schedule, with its tile in words and its peak memory."""
-    partial = w.batch * w.heads_q * w.seq_q * (w.head_dim_v + 1) * 4 * splits if splits > 1 else 0
-    algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits > 1 else "flash"
-    whose = " of what a tile sees" if of_seen else ""
-    text = f"{tile}, {splits} splits{whose}" if splits > 1 else str(tile)
-    return Schedule(algorithm, name, tuple(kernels), text, flash_peak_bytes(w, partial), notes)
+    """The kernels of implementation `name` as a schedule, with its peak memory."""
+    splits = splits or Splits()
+    partial = w.batch * w.heads_q * w.seq_q * (w.head_dim_v + 1) * 4 * splits.count if splits.partial else 0
+    algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits.partial else "flash"
+    return Schedule(algorithm, name, tuple(kernels), tile, flash_peak_bytes(w, partial), notes, splits)
 
 
 def one_query(w: Workload) -> Workload:
@@ -77,16 +74,15 @@ def one_kernel_each_way(
 
     def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         kernels: list[Kernel] = []
-        text = ""
-        w_main = one_query(w)
+        tiles, w_main = FusedTiles(), one_query(w)
         if "fwd" in w.directions:
             tile = override(forward(w_main, gpu), shape, w_main, gpu)
+            tiles = FusedTiles(tile)
             kernels.append(flash_forward(w_main, gpu, tile))
-            text = str(tile)
         if "bwd" in w.directions:
             back = override_backward(backward(w, gpu), shape)
+            tiles = replace(tiles, backward=back)
             kernels += flash_backward(w, back)
-            text = "; ".join(part for part in (text, str(back)) if part)
-        return flash_schedule(w, name, kernels, text)
+        return flash_schedule(w, name, kernels, tiles)
 
     return build

@@ -6,6 +6,8 @@ Dao et al., arXiv 2205.14135; tiles, the split of the query steps over blocks an
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from attnsim.models.arrays import Ints
@@ -22,6 +24,16 @@ ROWS = 16
 KINDS = ("only", "last", "first", "middle")
 """Visits of a row step by the key blocks: whether partial results are read (last, middle) and written (first, middle).
 Steps whose last visit it is come first: they are the ones on the diagonal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flash1Tile:
+    """Query rows of an inner step x keys that a block holds."""
+
+    keys: int
+
+    def __str__(self) -> str:
+        return f"{ROWS} x {self.keys}, keys outside"
 
 
 def key_block(w: Workload, gpu: Gpu) -> int:

@@ -10,11 +10,11 @@ from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.loops import LOOPS, Operations
 from attnsim.models.implementations.fused.order import launch_order
-from attnsim.models.implementations.fused.tile import FlashTile, Splits
+from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.mask.row_tiles import RowTiles, classes, row_tiles
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.schedule import Kernel, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Segment, Splits, TensorUse, TileOp
 from attnsim.models.schedule.widths import padded
 
 
@@ -98,6 +98,7 @@ def flash_forward(
         buffers=tile.buffers(d_pad, dv_pad, e),
         dtype=w.dtype,
         step="key tile",
+        role="attention",
     )
 
 

@@ -23,6 +23,9 @@ from attnsim.models.schedule.schedule import Segment, TileOp
 from attnsim.models.schedule.widths import padded
 
 MASK_INSTRUCTIONS = by_hand(2, "FP32-lane instructions per score of a masked tile: compare and select")
+POLYNOMIAL_INSTRUCTIONS = by_hand(6, "FP32-lane instructions of an exponential that is computed as a polynomial")
+"""Rounding down (2), three multiply-adds of degree 3, exponent (``flash_attn/cute/utils.py`` of
+Dao-AILab/flash-attention, `ex2_emulation`)."""
 
 
 class Operations:
@@ -69,17 +72,14 @@ class Operations:
 
     def softmax(self, masked: bool, first: bool = False) -> TileOp:
         """Online softmax of one tile and the rescaling of O; `first`: it is the block's first tile."""
-        scores = self.rows * self.tile.keys
-        factors, rescaled = self.rows, self.rows
-        if self.tile.rescale_once:  # each of the four lanes that share a row computes its factor
-            factors, rescaled = (4 * self.rows, self.rows) if first else (0, 0)
-        return TileOp(
-            "vector",
-            "P",
-            scores=scores,
-            exps=scores + factors,
-            fp32=rescaled * self.dv + (MASK_INSTRUCTIONS * scores if masked else 0),
-        )
+        tile, scores = self.tile, self.rows * self.tile.keys
+        polynomials = tile.polynomials(scores)
+        factors = rescaled = self.rows
+        if tile.rescale != "always":  # each of the four lanes that share a row computes its factor
+            rescaled = self.rows * (first and tile.rescale == "first")
+            factors = 4 * rescaled
+        fp32 = rescaled * self.dv + POLYNOMIAL_INSTRUCTIONS * polynomials + MASK_INSTRUCTIONS * scores * masked
+        return TileOp("vector", "P", scores=scores, exps=scores - polynomials + factors, fp32=fp32)
 
     def stores(self, rows: int) -> tuple[TileOp, ...]:
         """O and LSE of the valid rows."""

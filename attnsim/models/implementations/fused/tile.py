@@ -1,4 +1,4 @@
-"""The tile of a fused forward kernel, and into how many ranges the keys are cut."""
+"""Tiles of fused kernels, forward and backward."""
 
 from __future__ import annotations
 
@@ -45,8 +45,11 @@ class FlashTile:
         One block per SM fetches tiles.
     max_blocks_per_sm : int or None
         Launch bounds.
-    rescale_once : bool
-        O is rescaled where a row's maximum grows by more than is tolerated: at the first key tile, then hardly ever.
+    rescale : {"always", "first", "seldom"}
+        When the softmax rescales O: at every key tile; where a row's maximum grows by more than is tolerated, which is
+        at the first key tile and then hardly ever; hardly ever, by warps of its own.
+    emulated : (int, int)
+        Exponentials that are polynomials on the FMA pipes, of so many.
     edges_only : bool
         Of a window only the key tiles at its edges are masked, not all.
     from_first_key : bool
@@ -71,7 +74,8 @@ class FlashTile:
     order: Order = "ascending"
     persistent: bool = False
     max_blocks_per_sm: int | None = None
-    rescale_once: bool = False
+    rescale: Literal["always", "first", "seldom"] = "always"
+    emulated: tuple[int, int] = (0, 1)
     edges_only: bool = False
     from_first_key: bool = False
     by_row: bool = False
@@ -96,6 +100,10 @@ class FlashTile:
         """Threads of a block."""
         return self.warps * 32 + self.extra_threads
 
+    def polynomials(self, scores: int) -> int:
+        """Exponentials of `scores` that are polynomials."""
+        return scores * self.emulated[0] // self.emulated[1]
+
     def __str__(self) -> str:
         stages = f", {self.stages} stages" if self.stages > 1 else ""
         packed = ", GQA packed" if self.pack_gqa else ""
@@ -104,23 +112,62 @@ class FlashTile:
 
 
 @dataclass(frozen=True, slots=True)
-class Splits:
-    """How many ranges the keys are cut into, and where partial results go.
+class BackwardTile:
+    """Tile of the main backward kernel, with its warps and what stays in registers.
 
     Parameters
     ----------
-    count : int
-    of_seen : bool
-        Whether the ranges cut up what each row tile sees (FA3) instead of the whole of the keys (FA2).
+    rows, keys : int
+    warps : int
+    stages_q : int
+        Buffers of Q (1 or 2).
+    v_in_registers : bool
+    path : str
+    extra_threads : int
+        Threads that only copy.
+    registers : int
     """
 
-    count: int = 1
-    of_seen: bool = False
+    rows: int
+    keys: int
+    warps: int = 8
+    stages_q: int = 2
+    v_in_registers: bool = False
+    path: Path = "mma_sync"
+    extra_threads: int = 0
+    registers: int = 255
 
-    @property
-    def partial(self) -> bool:
-        """Whether blocks write fp32 partial results for a combine kernel."""
-        return self.count > 1
+    def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
+        """Shared-memory buffers of a block and their bytes."""
+        m, n = self.rows, self.keys
+        kv = n * d + (0 if self.v_in_registers else n * dv)
+        scores = m * n * (1 if self.v_in_registers else 2)
+        return (
+            ("Q, dO", m * (d * self.stages_q + dv) * element),
+            ("K, V, P, dS", max(kv + scores, n * (d + dv)) * element),
+        )
+
+    def operands_read(self, a: int, b: int) -> int:
+        """Rows of A and columns of B that a GEMM of the block reads from shared memory.
+
+        8 warps lie 4 x 2 over the output: all read A twice over and B once in each half; two warpgroups of wgmma read
+        each once.
+        """
+        return 2 * (2 * a + b) if self.path == "mma_sync" else 2 * ((a + b) // 2)
+
+    def __str__(self) -> str:
+        return f"backward {self.rows} x {self.keys}, {self.warps} warps"
+
+
+@dataclass(frozen=True, slots=True)
+class FusedTiles:
+    """Tiles of the forward and the backward kernel of a schedule; None for a pass that it does not have."""
+
+    forward: FlashTile | None = None
+    backward: BackwardTile | None = None
+
+    def __str__(self) -> str:
+        return "; ".join(str(tile) for tile in (self.forward, self.backward) if tile is not None)
 
 
 def with_tile(tile: FlashTile, rows: int, keys: int, stages: int | None = None) -> FlashTile:

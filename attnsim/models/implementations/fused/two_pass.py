@@ -7,27 +7,15 @@ within a block; here two kernels, so that each has the grid of its own outer loo
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
-from attnsim.models.closed_forms import fused as cost_flash
-from attnsim.models.closed_forms import part as cost_parts
-from attnsim.models.closed_forms.band import Band
-from attnsim.models.closed_forms.fused import Tiling
-from attnsim.models.closed_forms.part import Part, load, store
-from attnsim.models.implementations.fused.backward import (
-    DS_INSTRUCTIONS,
-    BackwardOps,
-    BackwardTile,
-    keys_outside,
-    sums_of_groups,
-)
+from attnsim.models.implementations.fused.backward import DS_INSTRUCTIONS, BackwardOps, keys_outside, sums_of_groups
+from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.mask.row_tiles import classes, row_tiles
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
 from attnsim.models.schedule.widths import padded
 
 ROWS_OUTSIDE = "flash_bwd_dq"
@@ -141,52 +129,4 @@ def _epilogue(w: Workload, rows: int, ragged: int) -> Segment:
     return Segment(
         f"epilogue{' (last rows)' if ragged else ''}",
         (TileOp("delay", "block"), TileOp("store", "dQ", bytes=rows * w.head_dim * w.element_bytes)),
-    )
-
-
-def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
-    """Closed form of each kernel, from the shape and the tile in the schedule's heading."""
-    found = re.search(r"backward (\d+) x (\d+), (\d+) warps", schedule.tile)
-    if found is None:
-        raise LookupError(f"no tile in the heading {schedule.tile!r}; write it as 'backward 64 x 128, 8 warps'")
-    rows, keys, warps = (int(part) for part in found.groups())
-    t = Tiling(rows, keys, warps=warps, warpgroups=2, tensor_path=schedule.kernels[1].path)
-    sums = [cost_parts.helper(f"sum {name}", w, 1) for name in ("dK", "dV")] if w.group > 1 else []
-    return [
-        cost_flash.row_dots(w, accumulator=False),
-        cost_flash.backward(w, t, dq=False),
-        _rows_part(w, t),
-        *(part for part in sums if part is not None),
-    ]
-
-
-def _rows_part(w: Workload, t: Tiling) -> Part:
-    """Per head ``v`` visits of key tiles by row tiles: K and V once a visit, Q, dO and dQ once."""
-    left, right = (-1 if reach is None else reach for reach in (w.mask.left, w.mask.right))
-    band = Band.of_queries(w.seq_q, w.seq_kv, left, right, t.rows)
-    heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
-    e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
-    d_pad, dv_pad = padded(d), padded(dv)
-    m, n = t.rows, t.keys
-    visits = sum(int(count) for count in band.visits(n))
-    kv_rows = visits * n - int(band.reach_end(n)) * (-w.seq_kv % n)
-    rows, seen = heads * int(band.busy_rows()), int(band.touched(n))
-
-    def reads(a: int, b: int) -> int:
-        """Operand rows read: 8 warps as 4 x 2 read A four times and B twice, a wgmma pair each once."""
-        return 2 * (2 * a + b) if t.tensor_path == "mma_sync" else 2 * ((a + b) // 2)
-
-    return Part(
-        ROWS_OUTSIDE,
-        (
-            load("Q", rows * d * e),
-            load("LSE, D", rows * 8),
-            load("dO", rows * dv * e),
-            load("K", heads * kv_rows * d * e, kv * seen * d * e),
-            load("V", heads * kv_rows * dv * e, kv * seen * dv * e),
-            store("dQ", heads * w.seq_q * d * e),
-        ),
-        flops=heads * visits * sum(4 * (m * n * width // 2) for width in (d_pad, dv_pad, d_pad)),
-        exponentials=heads * visits * 2 * (m * n // 2),
-        smem_bytes=heads * visits * (reads(m, n) * (d_pad + dv_pad) + reads(m, d_pad) * n) * e,
     )

@@ -67,6 +67,7 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
         buffers=buffers,
         dtype=w.dtype,
         step="key tile",
+        role="attention",
     )
 
 

@@ -23,7 +23,7 @@ from attnsim.models.implementations.implementation import FORWARD_ONLY, Builder,
 from attnsim.models.implementations.latent import tiles as mla_tiles
 from attnsim.models.implementations.latent.mla import latent_attention
 from attnsim.models.implementations.latent.projections import copy, latent_combine, product, renamed
-from attnsim.models.implementations.latent.tiles import LatentTile
+from attnsim.models.implementations.latent.tiles import DecompressedTile, LatentTile
 from attnsim.models.implementations.latent.visits import (
     absorbed,
     even_visits,
@@ -34,10 +34,11 @@ from attnsim.models.implementations.latent.visits import (
 )
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
 
-Attention = Callable[[Workload, Gpu], tuple[list[Kernel], str, int]]
-"""(workload, gpu) to the kernels that attend the cache, their tile in words and the partial results of a row."""
+Attended = tuple[list[Kernel], LatentTile, Splits, int]
+"""The kernels that attend the cache, their tile, how the keys are cut, and the partial results of a row."""
+Attention = Callable[[Workload, Gpu], Attended]
 
 COMBINE_IN_FLIGHT = by_hand(4, "partial results that a combining block of latent attention has asked for at a time")
 """FA3's kernel has so many stages; FlashMLA's, which asks for one ahead in a loop that the compiler
@@ -88,7 +89,7 @@ def _plain(w: Workload, shape: Shape | None, name: str) -> Workload:
     return replace(w, mask=Mask()) if w.seq_q == 1 and w.mask.right == 0 else w
 
 
-def _flash_mla_attention(w: Workload, gpu: Gpu) -> tuple[list[Kernel], str, int]:
+def _flash_mla_attention(w: Workload, gpu: Gpu) -> Attended:
     """FlashMLA: split-KV over shares of its scheduler, and a combine kernel that is always launched.
 
     Its shares do not depend on the mask, so that with several queries the keys after a row tile are multiplied too.
@@ -100,26 +101,23 @@ def _flash_mla_attention(w: Workload, gpu: Gpu) -> tuple[list[Kernel], str, int]
     main = latent_attention(own, tile, flash_mla_visits(own, tile, shares), latent)
     counts = split_requests(shares)
     merge = _MERGE(own, counts) if counts else copy(w, "combine (exits)")
-    return [main, merge], f"{tile}, {wanted} parts", max(counts, default=0)
+    return [main, merge], tile, Splits(shares=wanted), max(counts, default=0)
 
 
 def _even_attention(
     w: Workload, tile: LatentTile, splits: int, combine: Callable[..., Kernel] | None, *, grid: int = 0
-) -> tuple[list[Kernel], str, int]:
+) -> Attended:
     """A kernel over even ranges of keys and, where there are several, the kernel that merges them.
 
     With a `grid` of so many ranges, those without keys are launched too and results are always partial.
     """
-    own, latent = absorbed(w), latent_of(w)
-    partial = combine is not None and (splits > 1 or grid > 0)
-    idle = max(0, grid - splits)
-    visits = even_visits(own, tile, splits, partial=partial, idle=idle)
-    text = f"{tile}, {splits} splits" if splits > 1 else str(tile)
-    text += f", {grid} in the grid" if grid else ""
-    main = latent_attention(own, tile, visits, latent)
+    own, ranges = absorbed(w), Splits(splits, grid=grid)
+    partial = combine is not None and ranges.partial
+    visits = even_visits(own, tile, splits, partial=partial, idle=max(0, grid - splits))
+    main = latent_attention(own, tile, visits, latent_of(w))
     if not partial or combine is None:
-        return [main], text, 0
-    return [main, combine(own, {splits: w.batch})], text, splits
+        return [main], tile, ranges, 0
+    return [main, combine(own, {splits: w.batch})], tile, ranges, splits
 
 
 _MERGE = partial(latent_combine, rows_per_block=8, threads=256, in_flight=COMBINE_IN_FLIGHT)
@@ -127,15 +125,15 @@ _GEN_MERGE = partial(latent_combine, rows_per_block=1, threads=128, in_flight=GE
 _TRITON_MERGE = partial(latent_combine, rows_per_block=1, threads=128, in_flight=1)
 
 
-def _fa3_attention(w: Workload, gpu: Gpu) -> tuple[list[Kernel], str, int]:
+def _fa3_attention(w: Workload, gpu: Gpu) -> Attended:
     tile = mla_tiles.fa3()
     splits, upper = mla_tiles.fa3_splits(w, gpu, tile)
-    kernels, text, partials = _even_attention(w, tile, splits, _MERGE)
+    kernels, _, ranges, partials = _even_attention(w, tile, splits, _MERGE)
     exits = [copy(w, "combine (exits)")] if upper > 1 and not partials else []
-    return [copy(w, "prepare"), *kernels, *exits], text, partials
+    return [copy(w, "prepare"), *kernels, *exits], tile, ranges, partials
 
 
-def _triton_attention(w: Workload, gpu: Gpu) -> tuple[list[Kernel], str, int]:
+def _triton_attention(w: Workload, gpu: Gpu) -> Attended:
     if w.seq_q > 1:
         return _even_attention(w, mla_tiles.triton_prefill(gpu), 1, None)
     tile = mla_tiles.triton_decode(gpu)
@@ -143,16 +141,16 @@ def _triton_attention(w: Workload, gpu: Gpu) -> tuple[list[Kernel], str, int]:
     return _even_attention(w, tile, splits, _TRITON_MERGE, grid=grid)
 
 
-def _fmha_v2_attention(w: Workload, gpu: Gpu) -> tuple[list[Kernel], str, int]:
+def _fmha_v2_attention(w: Workload, gpu: Gpu) -> Attended:
     return _even_attention(w, mla_tiles.fmha_v2(), 1, None)
 
 
-def _trtllm_gen_attention(w: Workload, gpu: Gpu) -> tuple[list[Kernel], str, int]:
+def _trtllm_gen_attention(w: Workload, gpu: Gpu) -> Attended:
     tile = mla_tiles.blackwell(w)
     return _even_attention(w, tile, mla_tiles.trtllm_gen_splits(w, gpu, tile), _GEN_MERGE)
 
 
-def _cutlass_attention(w: Workload, gpu: Gpu) -> tuple[list[Kernel], str, int]:
+def _cutlass_attention(w: Workload, gpu: Gpu) -> Attended:
     tile = mla_tiles.blackwell(w)
     return _even_attention(w, tile, mla_tiles.cutlass_splits(w, gpu, tile), _MERGE)
 
@@ -162,10 +160,10 @@ def _absorbed(name: str, attention: Attention) -> Builder:
 
     def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         plain = _plain(w, shape, name)
-        kernels, tile, partials = attention(plain, gpu)
+        kernels, tile, splits, partials = attention(plain, gpu)
         peak = peak_bytes(w, "absorbed", partials)
         before, after = product(w, "absorb_q", gpu), product(w, "output_up", gpu)
-        return Schedule("mla", name, (*before, *kernels, *after), tile, peak)
+        return Schedule("mla", name, (*before, *kernels, *after), tile, peak, splits=splits)
 
     return build
 
@@ -177,11 +175,11 @@ def _decompressed(name: str, choose: Callable[[Workload, Gpu], FlashTile], *, sa
         plain = _plain(w, shape, name)
         heads = replace(plain, latent=None, head_dim_v=w.head_dim if same_width else w.head_dim_v)
         tile = choose(heads, gpu)
-        names = {"V": "V padded", "O": "O padded"} if same_width else {"V": "K nope, V"}
-        main = renamed(flash_forward(heads, gpu, tile), names)
+        heads_tile = DecompressedTile(tile, same_width)
+        main = renamed(flash_forward(heads, gpu, tile), heads_tile.names)
         first = [*product(w, "decompress", gpu), copy(w, "concat_k")]
         kernels = [*first, copy(w, "pad_v"), main, copy(w, "slice_o")] if same_width else [*first, main]
-        return Schedule("mla", name, tuple(kernels), str(tile), peak_bytes(w, "decompressed"))
+        return Schedule("mla", name, tuple(kernels), heads_tile, peak_bytes(w, "decompressed"))
 
     return build
 
@@ -196,13 +194,13 @@ def _serving(
         writes = [copy(w, kernel) for kernel in before if kernel != "metadata" or w.passes == "decode"]
         if prefill is not None and w.passes != "decode":
             heads = replace(plain, latent=None)
-            tile = prefill(heads, gpu)
-            main = renamed(flash_forward(heads, gpu, tile), {"V": "K nope, V"})
+            tile = DecompressedTile(prefill(heads, gpu))
+            main = renamed(flash_forward(heads, gpu, tile.tile), tile.names)
             peak = peak_bytes(w, "decompressed")
-            return Schedule("mla", name, (*writes, main), str(tile), peak, (ATTENTION_ALONE,))
-        kernels, text, partials = decode(plain, gpu)
+            return Schedule("mla", name, (*writes, main), tile, peak, (ATTENTION_ALONE,))
+        kernels, latent_tile, splits, partials = decode(plain, gpu)
         peak = peak_bytes(w, "attention", partials)
-        return Schedule("mla", name, (*writes, *kernels), text, peak, (ATTENTION_ALONE,))
+        return Schedule("mla", name, (*writes, *kernels), latent_tile, peak, (ATTENTION_ALONE,), splits)
 
     return build
 

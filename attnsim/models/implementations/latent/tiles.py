@@ -16,6 +16,7 @@ from typing import Literal
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.splits import split_count
+from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.schedule import Path
 
@@ -202,7 +203,30 @@ def _power_of_two(count: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DecompressedTile:
+    """The tile of a fused kernel on the heads that were made from the latents.
+
+    Parameters
+    ----------
+    tile : FlashTile
+    same_width : bool
+        Whether V is padded to the width of K, and O with it.
+    """
+
+    tile: FlashTile
+    same_width: bool = False
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What the kernel's V and O are called."""
+        return {"V": "V padded", "O": "O padded"} if self.same_width else {"V": "K nope, V"}
+
+    def __str__(self) -> str:
+        return str(self.tile)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
     """What FlashMLA's scheduler gives one block per tile of rows: requests of equal length, in blocks of 64 keys.
 
     Parameters
@@ -223,7 +247,7 @@ class Part:
     last: int
 
 
-def flash_mla_parts(batch: int, blocks: int, parts: int) -> list[Part]:
+def flash_mla_parts(batch: int, blocks: int, parts: int) -> list[Share]:
     """Share `batch` requests of `blocks` key blocks each out over `parts` (``get_mla_metadata_kernel``).
 
     Greedy: each part takes up to ``ceil(batch (blocks + 5) / parts) + 5`` blocks, 5 being charged for each request it
@@ -231,7 +255,7 @@ def flash_mla_parts(batch: int, blocks: int, parts: int) -> list[Part]:
     """
     charge = FIXED_OVERHEAD_BLOCKS
     payload = -(-batch * (blocks + charge) // parts) + charge
-    found: list[Part] = []
+    found: list[Share] = []
     request, done = 0, 0
     for _ in range(parts):
         room, first, ends, last = payload, 0, False, 0
@@ -248,5 +272,5 @@ def flash_mla_parts(batch: int, blocks: int, parts: int) -> list[Part]:
         if request < batch and not done and room > charge:
             last = done = room - charge
         if first or whole or last:
-            found.append(Part(first, ends, whole, last))
+            found.append(Share(first, ends, whole, last))
     return found

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnsim.models.arrays import Ints
 from attnsim.models.errors import InputError
-from attnsim.models.implementations.latent.tiles import FIXED_OVERHEAD_BLOCKS, LatentTile, Part, flash_mla_parts
+from attnsim.models.implementations.latent.tiles import FIXED_OVERHEAD_BLOCKS, LatentTile, Share, flash_mla_parts
 from attnsim.models.mask.row_tiles import classes, row_tiles
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.schedule import Launch
@@ -124,7 +124,7 @@ def _with_idle(visits: Visits, blocks: int) -> Visits:
     )
 
 
-def flash_mla_visits(w: Workload, tile: LatentTile, parts: list[Part]) -> Visits:
+def flash_mla_visits(w: Workload, tile: LatentTile, parts: list[Share]) -> Visits:
     """FlashMLA's shares, a work tile for each request that a part touches and each row tile; `w` is absorbed.
 
     A part goes through its requests one by one. They are launched here in the order in which all parts together reach
@@ -158,7 +158,7 @@ def flash_mla_visits(w: Workload, tile: LatentTile, parts: list[Part]) -> Visits
     )
 
 
-def _pieces(parts: list[Part], blocks: int) -> list[tuple[int, int, int]]:
+def _pieces(parts: list[Share], blocks: int) -> list[tuple[int, int, int]]:
     """(steps, written, ends) of each request that a part touches, in the order in which the parts reach them."""
     found = []
     for index, part in enumerate(parts):
@@ -172,7 +172,7 @@ def _pieces(parts: list[Part], blocks: int) -> list[tuple[int, int, int]]:
     return [piece for _, _, piece in sorted(found)]
 
 
-def split_requests(parts: list[Part]) -> dict[int, int]:
+def split_requests(parts: list[Share]) -> dict[int, int]:
     """How many requests were cut into so many ranges, by the number of ranges."""
     counts: dict[int, int] = {}
     pieces = 0
@@ -187,7 +187,7 @@ def split_requests(parts: list[Part]) -> dict[int, int]:
     return counts
 
 
-def flash_mla_shares(w: Workload, tile: LatentTile, sms: int) -> tuple[list[Part], int]:
+def flash_mla_shares(w: Workload, tile: LatentTile, sms: int) -> tuple[list[Share], int]:
     """The parts of FlashMLA's schedule, and how many its rule asks for."""
     wanted = max(1, sms // -(-w.seq_q * w.heads_q // tile.rows))
     return flash_mla_parts(w.batch, -(-w.seq_kv // tile.keys), wanted), wanted

@@ -12,8 +12,6 @@ from collections.abc import Callable
 import numpy as np
 
 from attnsim.models.arrays import Bools, Ints
-from attnsim.models.closed_forms.band import Band
-from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import DS_INSTRUCTIONS
 from attnsim.models.implementations.implementation import Implementation
@@ -23,8 +21,7 @@ from attnsim.models.implementations.own.backward_tiles import (
     NAME,
     ROW_DOTS,
     THREADS,
-    TILES,
-    BackwardTile,
+    OwnBackwardTile,
     choose_tile,
     operands_read,
     query_tiles,
@@ -51,15 +48,15 @@ def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
     q, kv = w.batch * w.heads_q * w.seq_q, w.batch * w.heads_kv * w.seq_kv
     inputs_and_gradients = 2 * (2 * q + 2 * kv) * w.head_dim * w.element_bytes  # Q, O, K, V
     peak = inputs_and_gradients + 8 * q + sums_bytes(w, tile)
-    return Schedule("sliding-window" if w.mask.is_windowed else "flash", NAME, kernels, str(tile), peak)
+    return Schedule("sliding-window" if w.mask.is_windowed else "flash", NAME, kernels, tile, peak)
 
 
-def _registers(entry: str, w: Workload, gpu: Gpu, tile: BackwardTile) -> int:
+def _registers(entry: str, w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> int:
     label = kernel_label(entry, tile.constants(w.dtype))
     return registers_of(label, gpu, THREADS)
 
 
-def _row_dots(w: Workload, gpu: Gpu, tile: BackwardTile) -> Kernel:
+def _row_dots(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
     width = w.head_dim * w.element_bytes
 
     def ops(rows: int) -> tuple[TileOp, ...]:
@@ -84,7 +81,7 @@ def _row_dots(w: Workload, gpu: Gpu, tile: BackwardTile) -> Kernel:
     return _per_query_tile(ROW_DOTS, w, gpu, tile, ops, uses)
 
 
-def _convert(w: Workload, gpu: Gpu, tile: BackwardTile) -> Kernel:
+def _convert(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
     width = w.head_dim * w.element_bytes
 
     def ops(rows: int) -> tuple[TileOp, ...]:
@@ -107,7 +104,7 @@ def _per_query_tile(
     name: str,
     w: Workload,
     gpu: Gpu,
-    tile: BackwardTile,
+    tile: OwnBackwardTile,
     ops: Callable[[int], tuple[TileOp, ...]],
     uses: tuple[TensorUse, ...],
     buffers: tuple[tuple[str, int], ...] = (),
@@ -132,7 +129,7 @@ def _per_query_tile(
     )
 
 
-def _main(w: Workload, gpu: Gpu, tile: BackwardTile) -> Kernel:
+def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
     key_tiles = -(-w.seq_kv // tile.keys)
     first = np.arange(key_tiles, dtype=np.int64) * tile.keys
     low, high = visible_queries(w, first, np.minimum(first + tile.keys, w.seq_kv) - 1)
@@ -162,7 +159,7 @@ def _main(w: Workload, gpu: Gpu, tile: BackwardTile) -> Kernel:
     )
 
 
-def _uses(w: Workload, tile: BackwardTile, key_tiles: int) -> tuple[TensorUse, ...]:
+def _uses(w: Workload, tile: OwnBackwardTile, key_tiles: int) -> tuple[TensorUse, ...]:
     """K and V are read by one block each, Q, dO and the sums of dQ by all blocks of their key/value head."""
     width, q_heads, kv_heads = w.head_dim * w.element_bytes, w.batch * w.heads_q, w.batch * w.heads_kv
     of_keys = [(name, w.seq_kv * width, name.startswith("d")) for name in ("K", "V", "dK", "dV")]
@@ -182,7 +179,7 @@ def _uses(w: Workload, tile: BackwardTile, key_tiles: int) -> tuple[TensorUse, .
 class _Steps:
     """Tile operations of the main kernel."""
 
-    def __init__(self, w: Workload, tile: BackwardTile) -> None:
+    def __init__(self, w: Workload, tile: OwnBackwardTile) -> None:
         self.tile, self.turns = tile, w.group
         self.width = w.head_dim * w.element_bytes
 
@@ -251,45 +248,6 @@ class _Steps:
     def epilogue(self, tag: str, keys: int) -> Segment:
         stores = (TileOp("store", name, bytes=keys * self.width) for name in ("dK", "dV"))
         return Segment(f"epilogue{tag}", (TileOp("delay", "block"), *stores))
-
-
-def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
-    """Closed form of :func:`build`."""
-    main = next(kernel for kernel in schedule.kernels if kernel.name == MAIN)
-    tile = next(one for one in TILES[w.head_dim] if one.shared_memory_bytes == main.shared_memory_bytes)
-    rows, width = w.batch * w.heads_q * w.seq_q, w.head_dim * w.element_bytes
-    sums = sums_bytes(w, tile)
-    row_dots = (load("O", rows * width), load("dO", rows * width), store("D", rows * 4), store("dQ accum", sums))
-    convert = (load("dQ accum", sums), store("dQ", rows * width))
-    return [Part(ROW_DOTS, row_dots), _main_part(w, tile), Part(CONVERT, convert)]
-
-
-def _main_part(w: Workload, tile: BackwardTile) -> Part:
-    left, right = (-1 if reach is None else reach for reach in (w.mask.left, w.mask.right))
-    band = Band.of_keys(w.seq_q, w.seq_kv, left, right, tile.keys)
-    heads, kv, width = w.batch * w.heads_q, w.batch * w.heads_kv, w.head_dim * w.element_bytes
-    m, n, d = tile.rows, tile.keys, tile.head_dim
-    visits = heads * sum(int(x) for x in band.visits(m))
-    rows = visits * m - heads * int(band.reach_end(m)) * (-w.seq_q % m)
-    seen, keys = heads * int(band.touched(m)), kv * int(band.busy_rows())
-    reads = 2 * operands_read(m, n) * d + 2 * operands_read(n, d) * m + operands_read(m, d) * n
-    return Part(
-        MAIN,
-        (
-            load("K", keys * width),
-            load("V", keys * width),
-            load("Q", rows * width, seen * width),
-            load("dO", rows * width, seen * width),
-            load("LSE", rows * 4, seen * 4),
-            load("D", rows * 4, seen * 4),
-            store("dQ accum", visits * tile.sums_bytes, 0),
-            store("dK", kv * w.seq_kv * width),
-            store("dV", kv * w.seq_kv * width),
-        ),
-        flops=visits * 5 * 2 * m * n * d,
-        exponentials=visits * m * n,
-        smem_bytes=visits * reads * 2,
-    )
 
 
 RECORD = Implementation(

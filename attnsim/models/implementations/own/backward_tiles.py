@@ -18,7 +18,7 @@ STAGES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class BackwardTile:
+class OwnBackwardTile:
     """One compilation of the kernels.
 
     Parameters
@@ -67,14 +67,14 @@ class BackwardTile:
 
 
 TILES = {
-    64: (BackwardTile(64, 128, 128), BackwardTile(64, 64, 128)),
-    128: (BackwardTile(128, 64, 128), BackwardTile(128, 32, 64)),
-    256: (BackwardTile(256, 64, 64), BackwardTile(256, 32, 64)),
+    64: (OwnBackwardTile(64, 128, 128), OwnBackwardTile(64, 64, 128)),
+    128: (OwnBackwardTile(128, 64, 128), OwnBackwardTile(128, 32, 64)),
+    256: (OwnBackwardTile(256, 64, 64), OwnBackwardTile(256, 32, 64)),
 }
 """By head_dim, the one that reads shared memory least first: its scores, dK and dV take 192 of a thread's registers."""
 
 
-def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> BackwardTile:
+def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> OwnBackwardTile:
     """The first tile of `TILES` that fits the shared memory of a block.
 
     Raises
@@ -102,12 +102,12 @@ def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> 
     return least
 
 
-def query_tiles(w: Workload, tile: BackwardTile) -> int:
+def query_tiles(w: Workload, tile: OwnBackwardTile) -> int:
     """Tiles of queries of a head."""
     return -(-w.seq_q // tile.rows)
 
 
-def sums_bytes(w: Workload, tile: BackwardTile) -> int:
+def sums_bytes(w: Workload, tile: OwnBackwardTile) -> int:
     """The fp32 sums of dQ, whole tiles."""
     return w.batch * w.heads_q * query_tiles(w, tile) * tile.sums_bytes
 

@@ -10,16 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.models.arrays import Ints
-from attnsim.models.closed_forms.band import Band
-from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.forward import flash_peak_bytes
+from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.own.decode_tiles import (
     NAME,
     ROWS,
-    SLICE,
     DecodeTile,
     choose_splits,
     choose_tile,
@@ -32,7 +29,7 @@ from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, 
 from attnsim.models.mask.row_tiles import classes
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, Splits, TensorUse, TileOp
 
 SPLIT, COMBINE = "decode_split", "decode_combine"
 COMBINE_WARPS = 4
@@ -56,10 +53,7 @@ def decode_schedule(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Sch
     kernels = [_split_kernel(w, gpu, tile, splits)]
     if splits > 1:
         kernels.append(_combine_kernel(w, gpu, splits))
-    partial = w.batch * w.heads_q * w.seq_q * (w.head_dim + 1) * 4 * splits if splits > 1 else 0
-    algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits > 1 else "flash"
-    text = f"{tile}, {splits} splits" if splits > 1 else str(tile)
-    return Schedule(algorithm, NAME, tuple(kernels), text, flash_peak_bytes(w, partial))
+    return flash_schedule(w, NAME, kernels, tile, Splits(splits))
 
 
 def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
@@ -268,46 +262,6 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
         dtype="fp32",
         step="splits",
     )
-
-
-def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
-    """Closed form of :func:`decode_schedule`: of it only the grid and the kernels' resources are used.
-
-    With ``v`` visits of key tiles by the row tiles of a key head, whatever the splits: K and V ``v keys`` rows less
-    the missing rows of the last tile; Q, O and LSE every row once per split.
-    """
-    main = schedule.kernels[0]
-    warps = main.threads // 32
-    keys = SLICE * warps
-    left, right = (-1 if reach is None else reach for reach in (w.mask.left, w.mask.right))
-    band = Band.of_queries(w.seq_q, w.seq_kv, left, right, ROWS, pack=w.group)
-    kv_heads, rows = w.batch * w.heads_kv, w.batch * w.heads_q * w.seq_q
-    tiles = int(band.tiles)
-    splits = main.blocks // (kv_heads * tiles)
-    d, e = w.head_dim, w.element_bytes
-    visits = sum(int(n) for n in band.visits(keys))
-    kv_rows = visits * keys - int(band.reach_end(keys)) * (-w.seq_kv % keys)
-    kv = kv_heads * kv_rows * d * e, kv_heads * int(band.touched(keys)) * d * e
-    o, lse = (store("O partial", rows * splits * d * 4), store("LSE partial", rows * splits * 4))
-    whole = (store("O", rows * d * w.output_bytes), store("LSE", rows * 4))
-    parts = [
-        Part(
-            SPLIT,
-            (
-                load("Q", rows * splits * d * e, rows * d * e),
-                load("K", *kv),
-                load("V", *kv),
-                *((o, lse) if splits > 1 else whole),
-            ),
-            flops=kv_heads * visits * 4 * ROWS * keys * d,
-            exponentials=ROWS * (kv_heads * visits * (keys + warps) + main.blocks * warps),
-            smem_bytes=kv_heads * visits * (2 * keys + (warps * ROWS if d > 128 else 0)) * d * e,
-        )
-    ]
-    if splits > 1:
-        partial = load("O partial", rows * splits * d * 4), load("LSE partial", rows * splits * 4)
-        parts.append(Part(COMBINE, (*partial, *whole), exponentials=rows * (splits + COMBINE_WARPS)))
-    return parts
 
 
 RECORD = Implementation(

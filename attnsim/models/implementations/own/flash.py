@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnsim.models.closed_forms.band import Band
-from attnsim.models.closed_forms.fused import Tiling, forward
-from attnsim.models.closed_forms.part import Part
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
-from attnsim.models.implementations.fused.tile import FlashTile, Loop
+from attnsim.models.implementations.fused.building import flash_schedule
+from attnsim.models.implementations.fused.forward import flash_forward
+from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Loop
 from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation
 from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
@@ -26,7 +24,7 @@ RESIDENT_WARPS = 8
 def _tile(rows: int, keys: int, stages: int, warps: int = 4) -> FlashTile:
     """A tile: FlashAttention-2's own loop where K and V have one buffer each, a ring where they have more."""
     loop: Loop = "fa2" if stages == 1 else "ring"
-    return FlashTile(rows, keys, warps, loop, stages, rescale_once=True, edges_only=True)
+    return FlashTile(rows, keys, warps, loop, stages, rescale="first", edges_only=True)
 
 
 TILES: dict[int, tuple[FlashTile, ...]] = {
@@ -106,23 +104,7 @@ def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
     tile = choose_tile(w, gpu, shape)
     label = kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile))
     tile = replace(tile, registers=registers_of(label, gpu, tile.threads))
-    algorithm = "sliding-window" if w.mask.is_windowed else "flash"
-    return Schedule(algorithm, NAME, (flash_forward(w, gpu, tile, ENTRY),), str(tile), flash_peak_bytes(w))
-
-
-def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
-    """Closed form of :func:`build`; of the schedule only the tile in its heading is used.
-
-    Each row's factor is computed by four lanes, in row tiles that see anything and there once.
-    """
-    tile = next(tile for tile in TILES[w.head_dim] if str(tile) == schedule.tile)
-    tiling = Tiling(tile.rows, tile.keys, warps=tile.warps, tensor_path=tile.path)
-    part = forward(w, tiling, ENTRY)
-    left, right = (-1 if reach is None else reach for reach in (w.mask.left, w.mask.right))
-    band = Band.of_queries(w.seq_q, w.seq_kv, left, right, tile.rows)
-    busy = w.batch * w.heads_q * int(band.tiles - band.idle_tiles())
-    scores = part.flops // (4 * w.head_dim)
-    return [replace(part, exponentials=scores + 4 * tile.rows * busy)]
+    return flash_schedule(w, NAME, [flash_forward(w, gpu, tile, ENTRY)], FusedTiles(tile))
 
 
 RECORD = Implementation(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnsim.models.closed_forms.fused import Tiling, forward
-from attnsim.models.closed_forms.part import Part
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import hopper_tile
-from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
-from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.fused.building import flash_schedule
+from attnsim.models.implementations.fused.forward import flash_forward
+from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
@@ -79,15 +78,7 @@ def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
     used = sum(size for _, size in buffers)
     total = shared_memory_bytes(w.head_dim)
     kernel = replace(kernel, shared_memory_bytes=total, buffers=(*buffers, ("barriers, alignment", total - used)))
-    algorithm = "sliding-window" if w.mask.is_windowed else "flash"
-    return Schedule(algorithm, NAME, (kernel,), str(tile), flash_peak_bytes(w))
-
-
-def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
-    """Closed form of :func:`build`."""
-    tile = tile_of(w)
-    tiling = Tiling(tile.rows, tile.keys, warps=tile.warps, warpgroups=tile.warpgroups, tensor_path=tile.path)
-    return [forward(w, tiling, ENTRY)]
+    return flash_schedule(w, NAME, [kernel], FusedTiles(tile))
 
 
 RECORD = Implementation(

@@ -34,6 +34,7 @@ from attnsim.models.implementations.own.linear_tiles import (
     STATE,
     WARPS,
     Block,
+    LinearTile,
     block_of,
     causal_ranges,
     check_takes,
@@ -75,23 +76,19 @@ def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         raise InputError(f"{NAME} has one tile per head_dim, and no tile of queries x keys; leave --tile out")
     check_takes(w)
     kernels: tuple[Kernel, ...]
+    tile, scratch = LinearTile(w.head_dim), 0
     if w.passes == "decode":
-        kernels, text, scratch = (_decode_kernel(w, gpu),), f"{w.head_dim} x {w.head_dim} state", 0
+        kernels = (_decode_kernel(w, gpu),)
     elif is_causal(w):
-        ranges = causal_ranges(w, gpu)
-        kernels, text = _causal_kernels(w, gpu, ranges), f"chunks of {CHUNK}, {_counted(ranges)}"
-        scratch = (ranges - 1) * _state_bytes(w)
+        tile = LinearTile(w.head_dim, causal_ranges(w, gpu))
+        kernels = _causal_kernels(w, gpu, tile.ranges)
+        scratch = (tile.ranges - 1) * _state_bytes(w)
     else:
-        ranges, rows = state_ranges(w, gpu), row_ranges(w, gpu)
-        kernels = _full_kernels(w, gpu, ranges, rows)
-        text = f"{KEYS} keys, {_counted(ranges)}; {ROWS} rows, {_counted(rows)}"
-        scratch = ranges * _state_bytes(w) + w.batch * w.heads_kv * w.head_dim * (2 * w.head_dim_v + 4)
+        tile = LinearTile(w.head_dim, state_ranges(w, gpu), row_ranges(w, gpu))
+        kernels = _full_kernels(w, gpu, tile.ranges, tile.row_ranges)
+        scratch = tile.ranges * _state_bytes(w) + w.batch * w.heads_kv * w.head_dim * (2 * w.head_dim_v + 4)
     notes = (*NOTES, _state_note(w)) if w.passes == "decode" else NOTES
-    return Schedule("linear", NAME, kernels, text, peak_memory_bytes(w) + scratch, notes)
-
-
-def _counted(ranges: int) -> str:
-    return f"{ranges} range{'s' * (ranges > 1)} a head"
+    return Schedule("linear", NAME, kernels, tile, peak_memory_bytes(w) + scratch, notes)
 
 
 def needed(w: Workload) -> Needed:

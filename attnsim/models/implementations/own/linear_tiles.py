@@ -98,6 +98,30 @@ class Block:
         return gpu.sm.count * max(1, min(self.residents, gpu.sm.shared_memory_bytes // bytes_))
 
 
+@dataclass(frozen=True, slots=True)
+class LinearTile:
+    """Into how many ranges the sequences of a head are cut.
+
+    Parameters
+    ----------
+    head_dim : int
+    ranges : int
+        Of the keys or, causal, of the chunks; 0 in decoding, which steps through the tokens.
+    row_ranges : int
+        Of the rows of Q, which causal kernels cut together with the keys: 0.
+    """
+
+    head_dim: int
+    ranges: int = 0
+    row_ranges: int = 0
+
+    def __str__(self) -> str:
+        if not self.ranges:
+            return f"{self.head_dim} x {self.head_dim} state"
+        ranges, rows = (f"{n} range{'s' * (n > 1)} a head" for n in (self.ranges, self.row_ranges))
+        return f"{KEYS} keys, {ranges}; {ROWS} rows, {rows}" if self.row_ranges else f"chunks of {CHUNK}, {ranges}"
+
+
 def block_of(kernel: str, head_dim: int) -> Block:
     """The block of a kernel at a width; registers allow `residents` of it, as the compiler reports them."""
     d, wide = head_dim, head_dim > 64

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnsim.models.closed_forms.part import Part, load, store
-from attnsim.models.closed_forms.part import gemm as gemm_part
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import FORWARD_ONLY, Builder, Implementation, Shape
@@ -69,6 +67,16 @@ class SoftmaxTile:
     def constants(self, dtype: str) -> Constants:
         """What `naive_softmax` is compiled with."""
         return (("ELEMENT", ELEMENT[dtype]), ("ROWS", self.rows), ("WARPS", self.warps), ("SWEEPS", self.sweeps))
+
+
+@dataclass(frozen=True, slots=True)
+class NaiveTile:
+    """Tile of the GEMM that makes the scores."""
+
+    scores: GemmTile
+
+    def __str__(self) -> str:
+        return f"GEMM {self.scores}"
 
 
 SOFTMAX_TILES = (SoftmaxTile(4, 1, 1), SoftmaxTile(1, 4, 1), SoftmaxTile(1, 16, 1), SoftmaxTile(1, 8, 2))
@@ -160,7 +168,7 @@ def own_naive(w: Workload, gpu: Gpu, passes: str) -> Schedule:
         algorithm="naive",
         implementation=NAMES[passes],
         kernels=tuple(kernels),
-        tile=f"GEMM 128 x {gemm_tile(w.seq_kv).n} x 32",
+        tile=NaiveTile(gemm_tile(w.seq_kv)),
         peak_memory_bytes=peak_memory_bytes(w),
         notes=("works on all seq_q x seq_kv scores whatever the mask",),
     )
@@ -220,7 +228,7 @@ def _softmax(w: Workload, gpu: Gpu) -> Kernel:
 
 def _held_rows(seq_kv: int, rows: int) -> Segment:
     """The whole of a block whose rows stay in registers."""
-    work = TileOp("vector", "P", exps=rows * _exponentiated(seq_kv), fp32=rows * seq_kv * SOFTMAX_INSTRUCTIONS)
+    work = TileOp("vector", "P", exps=rows * exponentiated(seq_kv), fp32=rows * seq_kv * SOFTMAX_INSTRUCTIONS)
     return Segment(
         f"rows, {rows} a block",
         (
@@ -240,12 +248,12 @@ def _two_sweeps(seq_kv: int, tile: SoftmaxTile) -> Nest:
     whole, rest = divmod(seq_kv, chunk)
 
     def first(columns: int) -> tuple[TileOp, ...]:
-        exps = _exponentiated(columns) + tile.threads  # each thread rescales its sum
+        exps = exponentiated(columns) + tile.threads  # each thread rescales its sum
         work = TileOp("vector", "S", exps=exps, fp32=columns * SOFTMAX_INSTRUCTIONS)
         return (TileOp("load", "S", bytes=2 * columns), TileOp("wait", "S"), work)
 
     def second(columns: int) -> tuple[TileOp, ...]:
-        work = TileOp("vector", "P", exps=_exponentiated(columns), fp32=columns * SOFTMAX_INSTRUCTIONS)
+        work = TileOp("vector", "P", exps=exponentiated(columns), fp32=columns * SOFTMAX_INSTRUCTIONS)
         loaded = (TileOp("load", "S", bytes=2 * columns), TileOp("wait", "S"), work)
         return (*loaded, TileOp("store", "P", bytes=2 * columns))
 
@@ -260,37 +268,9 @@ def _two_sweeps(seq_kv: int, tile: SoftmaxTile) -> Nest:
     ]
 
 
-def _exponentiated(columns: int) -> int:
+def exponentiated(columns: int) -> int:
     """Exponentials of a stretch of a row: whole pieces of eight."""
     return -(-columns // 8) * 8
-
-
-def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
-    """Bytes, FLOPs and exponentials of each kernel, from the shape alone."""
-    heads, rows = w.batch * w.heads_q, _rows(w)
-    scores = 2 * rows * w.seq_kv
-    tile = softmax_tile(w.seq_kv)
-    exps = tile.sweeps * _exponentiated(w.seq_kv)
-    if tile.sweeps > 1:
-        exps += tile.threads * (1 + -(-w.seq_kv // (tile.warps * WARP_COLUMNS)))
-
-    def product(name: str, shape: tuple[int, int, int], tensors: tuple[str, str, str]) -> Part:
-        part = gemm_part(name, heads, shape, tensors, (2, 2, 2))
-        a, b, c = part.moved
-        return replace(part, moved=(a, load(b.tensor, b.requested_bytes, b.unique_bytes // w.group), c))
-
-    forms = {
-        "naive_scores": product("naive_scores", (w.seq_q, w.seq_kv, w.head_dim), ("Q", "K", "S")),
-        "naive_scale": Part("naive_scale", (load("S", scores), store("S", scores))),
-        "naive_mask": Part("naive_mask", (load("S", scores), store("S", scores))),
-        "naive_softmax": Part(
-            "naive_softmax",
-            (load("S", tile.sweeps * scores, scores), store("P", scores), store("LSE", 4 * rows)),
-            exponentials=rows * exps,
-        ),
-        "naive_output": product("naive_output", (w.seq_q, w.head_dim, w.seq_kv), ("P", "V", "O")),
-    }
-    return [forms[kernel.name] for kernel in schedule.kernels]
 
 
 def builder(passes: str) -> Builder:

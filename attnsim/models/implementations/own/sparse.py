@@ -14,7 +14,6 @@ from typing import Literal
 import numpy as np
 
 from attnsim.models.arrays import Ints
-from attnsim.models.closed_forms.part import Part, load, store
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
@@ -24,7 +23,6 @@ from attnsim.models.implementations.own.sparse_tiles import (
     ENTRY,
     NAME,
     ROW_TILE_BYTES,
-    TILES,
     VISIT_BYTES,
     SparseTile,
     choose_tile,
@@ -58,7 +56,7 @@ def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
     visits, dense = int(counts.visits.sum()), counts.tiles.row_tiles * counts.tiles.key_tiles
     part = int(counts.partial.sum())
     note = f"{visits} of {dense} tiles visited ({100 * visits / dense:.3g} %), {part} of them in part"
-    return Schedule("sparse", NAME, (kernel,), str(tile), flash_peak_bytes(w, metadata), (note,))
+    return Schedule("sparse", NAME, (kernel,), tile, flash_peak_bytes(w, metadata), (note,))
 
 
 def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kernel:
@@ -111,7 +109,7 @@ def _uses(w: Workload, tile: SparseTile, counts: TileCounts, together: int, runn
         TensorUse(tensor, touched * d * e, kv_heads, max(1.0, running / active), max(1.0, passes)) for tensor in "KV"
     )
     return (
-        TensorUse("Q", _busy_rows(w, counts) * d * e, heads),
+        TensorUse("Q", busy_rows(w, counts) * d * e, heads),
         *keys,
         TensorUse(ROW_TILES, row_tiles * ROW_TILE_BYTES, 1, running),
         TensorUse(LIST, visits * VISIT_BYTES, 1, running),
@@ -121,7 +119,7 @@ def _uses(w: Workload, tile: SparseTile, counts: TileCounts, together: int, runn
     )
 
 
-def _busy_rows(w: Workload, counts: TileCounts) -> int:
+def busy_rows(w: Workload, counts: TileCounts) -> int:
     """Rows in row tiles that visit anything."""
     busy = counts.visits > 0
     short = -w.seq_q % counts.tiles.rows
@@ -245,39 +243,6 @@ class _Operations:
     def epilogue(self, rows: int, tag: str) -> Segment:
         """O and LSE of the valid rows."""
         return Segment(f"epilogue{tag}", self._stores(rows))
-
-
-def closed_form(w: Workload, schedule: Schedule) -> list[Part]:
-    """Closed form of :func:`build`'s schedule: of it only the tile's name is used.
-
-    With ``v`` visits of a head's row tiles, ``p`` of them in part: K and V ``v keys`` rows less the missing rows of
-    the last tile, ``8 v`` bytes of list, ``p`` bit masks, and Q for the rows of row tiles that visit anything.
-    """
-    tile = next(one for one in TILES[w.head_dim] if str(one) == schedule.tile)
-    counts = counts_of(w, tile)
-    visits, partial, row_tiles = int(counts.visits.sum()), int(counts.partial.sum()), counts.tiles.row_tiles
-    heads, kv_heads, d, e = w.batch * w.heads_q, w.batch * w.heads_kv, w.head_dim, w.element_bytes
-    kv_rows = visits * tile.keys - int(counts.last_key_tile.sum()) * (-w.seq_kv % tile.keys)
-    kv = heads * kv_rows * d * e, kv_heads * counts.touched_keys * d * e
-    masks = heads * partial * tile.bit_mask_bytes, counts.patterns * tile.bit_mask_bytes
-    return [
-        Part(
-            ENTRY,
-            (
-                load("Q", heads * _busy_rows(w, counts) * d * e),
-                load("K", *kv),
-                load("V", *kv),
-                load(ROW_TILES, heads * row_tiles * ROW_TILE_BYTES, row_tiles * ROW_TILE_BYTES),
-                load(LIST, heads * visits * VISIT_BYTES, visits * VISIT_BYTES),
-                load(MASKS, *masks),
-                store("O", heads * w.seq_q * d * w.output_bytes),
-                store("LSE", heads * w.seq_q * 4),
-            ),
-            flops=heads * visits * 4 * tile.rows * tile.keys * d,
-            exponentials=heads * tile.rows * (visits * tile.keys + 4 * int((counts.visits > 0).sum())),
-            smem_bytes=heads * visits * (2 * tile.warps * tile.keys + tile.rows) * d * e,
-        )
-    ]
 
 
 RECORD = Implementation(
