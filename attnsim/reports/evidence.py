@@ -90,9 +90,9 @@ def _gaps(gaps: Sequence[Deviation]) -> Table:
     def size(one: Deviation, value: float) -> str:
         return f"{number(value)}x" if one.check["table"] == "trust" else _percent(value)
 
-    rows = tuple((one.name, size(one, one.size), size(one, one.wanted), one.cause) for one in gaps)
+    rows = tuple((one.id, one.name, size(one, one.size), size(one, one.wanted), one.cause) for one in gaps)
     caption = "Known gaps that these predictions may share: mean errors, those wanted, causes as far as known"
-    return Table(caption, ("gap", "size", "wanted", "cause"), rows, right=("size", "wanted"))
+    return Table(caption, ("id", "gap", "size", "wanted", "cause"), rows, right=("size", "wanted"))
 
 
 def _name(one: Calibration) -> str:

@@ -155,14 +155,16 @@ def test_every_known_gap_has_its_size(held: list[HeldOut]) -> None:
 
 
 def test_a_gap_may_neither_grow_nor_close() -> None:
-    gap = Deviation("x", {"table": "error"}, 0.05, 0.1, 0.2, "")
+    gap = Deviation("x", "x", {"table": "error"}, 0.05, 0.1, 0.2, "")
     assert "grown" in gap.verdict(0.121) and "closed" in gap.verdict(0.079) and not gap.verdict(0.11)
 
 
 def test_the_document_of_gaps_is_written_from_their_list() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     assert text.partition("<!-- deviations:begin -->\n")[2].partition("<!-- deviations:end -->")[0] == markdown()
+    assert [one.id for one in deviations()] == sorted({one.id for one in deviations()})
     assert len({one.name for one in deviations()}) == len(deviations())
+    assert not [one.id for one in deviations() if len(one.cause.split()) > 15]
 
 
 def test_coverage_leaves_out_the_cell_that_it_judges() -> None:
