@@ -1,4 +1,4 @@
-"""Thread blocks handed out in launch order, each to the slot that is free first, and how the last of them end."""
+"""List scheduling: thread blocks go in launch order, each to the slot that is free first; and the tail of the grid."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ TOGETHER = by_hand(0.02, "blocks that end within this share of the longest remai
 
 
 def list_scheduling(free: Floats, durations: Floats) -> tuple[float, Floats]:
-    """Hand blocks out in order, each to the slot that is free first, the lowest of those free at one time.
+    """Hand blocks out in order, each to the slot that is free first; of slots free at one time, to the lowest.
 
-    As many blocks are handed out at once as begin before the first of them ends.
+    All blocks that begin before the first of them ends are handed out in one step.
 
     Parameters
     ----------
@@ -40,16 +40,16 @@ def list_scheduling(free: Floats, durations: Floats) -> tuple[float, Floats]:
 
 
 def shared_out(remaining: Floats, work: float) -> tuple[float, Floats]:
-    """Hand out the blocks of a long launch that list scheduling left over, as work that slots share evenly.
+    """Treat the blocks of a long launch that list scheduling left over as work that slots share evenly.
 
-    A slot whose block outlasts that work has no part in it; when the others ask again is as spread as it was before.
+    A slot whose block outlasts that work takes no part in it. The others end as far apart as they did before.
 
     Parameters
     ----------
     remaining : ndarray, shape [slots]
         Time until each slot is free.
     work : float
-        Time of the blocks left over, one after the other.
+        Summed time of the blocks left over.
 
     Returns
     -------
@@ -67,20 +67,20 @@ def shared_out(remaining: Floats, work: float) -> tuple[float, Floats]:
 def drain(remaining: Floats, running: int, alone: Floats, memory: float) -> float:
     """Time until the last block ends once no more are waiting.
 
-    Blocks that are left alone on their SM run faster, and where memory is the limit all run faster as fewer ask for
-    it: a block takes ``max(alone[k], running * memory)`` with k blocks on its SM and `running` in all. While memory
-    holds every block up all of them advance together, and once it holds none up every SM goes on by itself; in between
-    the blocks are followed from one end to the next.
+    A block that is left alone on its SM runs faster, and where memory is the limit every block runs faster as fewer
+    blocks ask for it: a block takes ``max(alone[k], running * memory)`` with k blocks on its SM and `running` on the
+    chip. While memory delays every block, all of them advance at one pace. Once it delays none, each SM is on its own.
+    In between, blocks are followed from the end of one to the end of the next.
 
     Parameters
     ----------
     remaining : ndarray, shape [resident, SMs]
-        Time that each block would still need if `running` of them went on running; 0 where there is none.
+        Time that each block would still need if `running` blocks kept running; 0 where a slot is empty.
     running : int
     alone : ndarray, shape [resident + 1]
-        Time of a block with so many on its SM, never falling.
+        Time of a block by the number of blocks on its SM; never falls.
     memory : float
-        Time that one block holds the chip's L2 or HBM.
+        Time that the transfers of one block hold the chip's L2 or HBM.
     """
     left, elapsed = remaining, 0.0
     planned = max(alone[-1], running * memory)

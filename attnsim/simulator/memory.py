@@ -1,8 +1,8 @@
 """What the L2 cache keeps: the share of each tensor's requests that HBM has to serve.
 
-The cache is modelled by reuse distance, not by lines: a re-read hits if the bytes that passed through the cache since
-the last touch fit. Blocks that run at the same time walk the same piece together and share its first read; what they
-re-read in a later wave hits only if the pieces of all running blocks fit together.
+The cache is modelled by reuse distance, not by lines: a read hits if the bytes that passed through the cache since the
+same data was last touched fit the cache. Blocks that run at the same time walk a piece of a tensor together and share
+its first read. A read of it in a later wave hits only if the pieces of all running blocks fit the cache together.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ def traffic(
 
 
 def _span(kernel: Kernel, running: int) -> float:
-    """Bytes that pass between two touches of the same byte: the pieces of all tensors that running blocks work on."""
+    """Reuse distance in bytes: the pieces of all tensors that running blocks work on at a time."""
     part = min(1.0, running / kernel.blocks)
     pieces = {
-        # What one block touches once passes through in step with the blocks; what is shared or re-read stays whole.
+        # A tensor that one block reads once streams through with the blocks; what is shared or read again counts whole.
         use.tensor: use.unique_bytes * part
         if use.sharers <= 1 and use.passes_per_block <= 1
         else use.piece_bytes * min(use.pieces, max(1.0, running / use.sharers))

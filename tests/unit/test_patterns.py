@@ -311,7 +311,7 @@ def test_a_list_in_several_chunks_is_the_list_in_one(monkeypatch: pytest.MonkeyP
     for name in ("row_start", "key_tile"):
         assert (getattr(whole, name) == getattr(pieces, name)).all()
     assert (whole.dense() == pieces.dense()).all()
-    again = tile_counts.__wrapped__(mask, 700, 900, 32, 16)
+    again = tile_counts.__wrapped__(mask.band, mask.parts, 700, 900, 32, 16)
     assert (again.full == counted.full).all() and again.fresh == counted.fresh
     assert again.pairs == counted.pairs == whole.dense().sum()
 

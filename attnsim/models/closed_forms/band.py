@@ -40,12 +40,14 @@ def floor_sum(n: Ints, m: Ints, a: Ints, b: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One axis of a masked attention cut into tiles, and the other axis, for arrays of workloads.
+    """A band mask with one axis cut into tiles; counts which tiles of the other axis each one visits.
+
+    All fields may be arrays (many workloads at once).
 
     Parameters
     ----------
     rows : ndarray
-        Tile size along the axis that the thread blocks share out.
+        Tile size along the axis that is cut up, one tile a thread block.
     total : ndarray
         Length of that axis; with `pack` query heads in a tile, length times `pack`.
     other : ndarray
@@ -98,8 +100,8 @@ class Band:
     def busy_rows(self) -> Ints:
         """Rows in tiles that see anything.
 
-        Only leading tiles can see nothing (their last position lies more than `right` before the other axis
-        begins); the last position always sees its counterpart.
+        Only leading tiles can see nothing: those whose last position lies more than `right` before the other axis
+        begins. The last position always sees its counterpart.
         """
         return self.total - self.idle_tiles() * self.rows
 
@@ -108,20 +110,20 @@ class Band:
         return self._before(-self.shift - self.right, self.tiles - 1)
 
     def touched(self, size: ArrayLike = 1) -> Ints:
-        """Entries of the other axis in tiles of `size` that any tile visits: all from the first one seen."""
+        """Entries of the other axis in tiles of `size` that any tile visits: from the first visited tile to the end."""
         (step,) = _integers(size)
         first = self.idle_tiles() * self.rows // self.pack
         low = np.maximum(0, first + self.shift - self.left)
         return np.asarray(self.other - low // step * step, dtype=np.int64)
 
     def reach_end(self, size: ArrayLike) -> Ints:
-        """Tiles that visit the last tile, of `size`, of the other axis."""
+        """Number of tiles that visit the last tile (of `size`) of the other axis."""
         (step,) = _integers(size)
         before_last = (self.other - 1) // step * step
         return self.tiles - self._before(before_last - self.shift - self.right, self.tiles - 1)
 
     def visits(self, size: ArrayLike) -> tuple[Ints, Ints]:
-        """Visits to tiles of `size` of the other axis: by all tiles but the last, and by the last.
+        """Tiles (of `size`) of the other axis that are visited: by all tiles but the last together, and by the last.
 
         With first and last position ``f`` and ``l`` of a tile the visits are ``ceil(h / size) - floor(g /
         size)``, ``h = clip(l + shift + right + 1, 0, other)``, ``g = max(0, f + shift - left)``; both are

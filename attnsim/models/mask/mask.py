@@ -1,4 +1,4 @@
-"""Which keys a query may see, and what that means for a tile of queries x keys."""
+"""Which keys a query may see: a diagonal band, and within it a union of patterns."""
 
 from __future__ import annotations
 

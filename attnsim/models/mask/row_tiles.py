@@ -1,4 +1,4 @@
-"""From a mask to the key tiles that each tile of query rows visits, for all row tiles at once."""
+"""The key tiles that each tile of query rows visits under a band mask, for all row tiles at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RowTiles:
     steps : ndarray
         Key tiles visited.
     masked : ndarray
-        Those of them that are only partly visible.
+        Key tiles visited that are only partly visible.
     ragged_keys : ndarray of bool
         Whether the visit includes the last, shorter key tile.
     ragged_rows : ndarray of bool
@@ -56,7 +56,7 @@ def row_tiles(
     of_seen: bool = False,
     from_first_key: bool = False,
 ) -> RowTiles:
-    """Visits of the row tiles of one head.
+    """Count the key tiles that each row tile of one head visits.
 
     Parameters
     ----------
@@ -66,11 +66,11 @@ def row_tiles(
     pack : int
         Query heads packed into the rows of a tile (row ``r`` is query ``r // pack``).
     split, splits : int
-        Which of how many equal ranges of key tiles to visit (split-KV).
+        Number of the range of key tiles that is visited, and into how many equal ranges keys are split (split-KV).
     edges_only : bool
-        Whether of a window, too, only the tiles at its edges count as masked; most kernels mask all of them.
+        Whether only the tiles at the edges of a window count as masked. Most kernels mask every tile of a window.
     of_seen : bool
-        Whether the ranges cut up what each row tile sees (FA3) instead of the whole of the keys (FA2).
+        Whether ranges split the keys that each row tile sees (FA3) instead of all keys (FA2).
     from_first_key : bool
         Whether the key tiles of a window begin at the first key that a row tile sees instead of at a multiple of
         `keys`.
@@ -92,7 +92,7 @@ def row_tiles(
     steps = np.maximum(stop - start, 0)
     last_keys = int((w.seq_kv - origin - (key_tiles - 1) * keys)[-1])
     ragged_keys = (steps > 0) & (stop == key_tiles) & (last_keys < keys)
-    if shifted:  # each row tile ends elsewhere; only the last is as long as said, the few others count as whole
+    if shifted:  # row tiles end at different keys: `last_keys` holds for the last one, the few others count as whole
         ragged_keys &= np.arange(count) == count - 1
     first_unmasked, end_unmasked = _begin(w, last_query) - origin, _end(w, first_query) - origin
     whole = np.minimum(stop, end_unmasked // keys) - np.maximum(start, -(-first_unmasked // keys))

@@ -1,9 +1,9 @@
 """How many tiles of each kind a mask has, and how many pairs: in time that grows with N and not with N x N.
 
-Tiles of a band, a window, a dilation or a stride depend on their distance from the diagonal only. Those of one
-diagonal are all alike, so one of each is examined and sums over diagonals give every row and column. Only tiles that
-other parts touch, and the shorter ones at the ends, are looked at one by one and take the place of what the diagonals
-say of them.
+A tile of a band, a window, a dilation or a stride depends only on its distance from the diagonal. All tiles at one
+distance are alike: one of them is examined, and sums over the diagonals count every row and column of tiles. Two kinds
+of tiles are examined one by one afterwards, and correct those sums: tiles that other parts touch (global tokens, random
+blocks), and the shorter tiles at the ends of the sequences.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attnsim.models.mask.patterns import DIAGONAL, Part, Spans, Tiles, Window
 from attnsim.models.mask.tile_looks import EMPTY, FULL, BitMasks, TilePatterns, in_chunks
 
 ROWS, KEYS = 64, 64
-"""Tile on which pairs are counted: one of the kernel's, so that the count is made once."""
+"""Tile with which pairs are counted: one that the sparse kernel also has, so that its count is already known."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -30,11 +30,11 @@ class TileCounts:
     ----------
     tiles : Tiles
     full, partial : ndarray, one entry a row tile
-        Key tiles seen whole by all rows, and the others.
+        Key tiles that every row sees whole, and key tiles that are seen in part.
     shared : ndarray, one entry a row tile
-        Visits to key tiles that the row tile before visits too.
+        Key tiles that both this row tile and the one before it visit.
     last_key_tile : ndarray of bool
-        Whether the visits include the last key tile, where that is shorter.
+        Whether the row tile visits the last key tile, and that one is shorter than the others.
     patterns : int
         Different bit masks among the partial tiles.
     pairs : int
@@ -59,12 +59,12 @@ class TileCounts:
 
     @property
     def fresh(self) -> int:
-        """Visits to key tiles that the row tile before does not visit: reads that have no neighbour to share with."""
+        """Visits to key tiles that the row tile before does not visit: no neighbouring block reads the same keys."""
         return int(self.visits.sum() - self.shared.sum())
 
     @property
     def visits_in_pairs(self) -> int:
-        """Visits of row tiles twice as tall: what both of two of these visit counts once."""
+        """Visits if row tiles were twice as tall: a key tile visited by both halves counts once."""
         return int(self.visits.sum() - self.shared[1::2].sum())
 
 
@@ -84,9 +84,9 @@ def tile_counts(band: Window, parts: tuple[Part, ...], seq_q: int, seq_kv: int, 
 
 
 class _Diagonals:
-    """Tiles of the parts that depend on the distance, by diagonal ``key_tile - row_tile * (rows / keys)``.
+    """Patterns of tiles under the parts that depend on distance, by diagonal ``key_tile - row_tile * (rows / keys)``.
 
-    Diagonal ``d`` is at index ``d + base``; all its tiles are taken to be whole.
+    Diagonal ``d`` is at index ``d + base``. Tiles at the ends of the sequences are taken to be as large as the others.
     """
 
     def __init__(self, band: Window, parts: tuple[Part, ...], tiles: Tiles, bit_masks: BitMasks) -> None:
@@ -100,7 +100,7 @@ class _Diagonals:
         if parts and not diagonal:
             self.pattern = np.full(len(number), EMPTY, dtype=np.int64)
         else:
-            # One tile longer, so that none of these is the last and shorter.
+            # In a sequence one tile longer none of these tiles is the last, which may be shorter.
             longer = Tiles(tiles.rows, tiles.keys, tiles.seq_q + tiles.rows, tiles.seq_kv + tiles.rows)
             alone = TilePatterns(band, diagonal, longer, bit_masks)
             self.pattern = alone.of(first, number + first * self.step)
@@ -112,7 +112,7 @@ class _Diagonals:
         return np.asarray(self.pattern[key_tile - row_tile * self.step + self.base])
 
     def visited(self, row_tile: Ints, key_tile: Ints) -> Bools:
-        """Whether tiles are visited, also of a row tile before the first and one after the last."""
+        """Whether tiles are visited; row tiles -1 and `row_tiles` may be asked for too, and visit nothing."""
         return np.asarray(self._visited[key_tile - row_tile * self.step + (self.base + self.step)])
 
     def by_row(self, chosen: Bools) -> Ints:
@@ -122,7 +122,7 @@ class _Diagonals:
         return np.asarray(end[: len(begin)] - begin)
 
     def shared(self) -> Ints:
-        """Visits of each row to key tiles that the row before visits too, as if the first had one before it."""
+        """Key tiles that each row tile and the one before it both visit, as if the first had one before it."""
         return self.by_row(self._visited[self.step : -self.step] & self._visited[2 * self.step :])
 
     def touches(self) -> Ints:
@@ -140,7 +140,7 @@ class _Diagonals:
 
 
 class _Count:
-    """The counts of one mask, the diagonals' corrected tile by tile."""
+    """The counts of one mask: sums over diagonals, then corrected tile by tile."""
 
     def __init__(self, band: Window, parts: tuple[Part, ...], tiles: Tiles) -> None:
         self.band, self.tiles = band, tiles
@@ -151,7 +151,7 @@ class _Count:
         self.diagonals = _Diagonals(band, parts, tiles, self.bit_masks)
         self.full = self.diagonals.by_row(self.diagonals.pattern == FULL)
         self.partial = self.diagonals.by_row(self.diagonals.pattern >= 0)
-        self.shared = np.append(self.diagonals.shared(), 0)  # one for the row after the last
+        self.shared = np.append(self.diagonals.shared(), 0)  # one entry for the row tile after the last
         self.touches = self.diagonals.touches()
         self.uses = self.diagonals.uses()
         self.last_key_tile = np.zeros(tiles.row_tiles, dtype=np.bool_)
@@ -160,7 +160,7 @@ class _Count:
             self._correct()
 
     def _special(self, row_tile: Ints) -> list[Spans]:
-        """Spans of the parts that are not diagonal, and the shorter tiles at the ends."""
+        """Key intervals of tiles to be examined: of parts that are not diagonal, and of shorter tiles at the ends."""
         tiles = self.tiles
         spans = [part.spans(row_tile, tiles) for part in self.others]
         ends = np.full_like(row_tile, tiles.seq_kv)
@@ -172,7 +172,7 @@ class _Count:
         return spans
 
     def _correct(self) -> None:
-        """Put what each special tile is in the place of what its diagonal says."""
+        """Replace what a diagonal says of each special tile by what the tile is."""
         last_key_tile = self.tiles.key_tiles - 1
         for _, row_tile, key_tile in in_chunks(self.tiles, self.band, self._special):
             true, said = self.patterns.of(row_tile, key_tile), self.diagonals.of(row_tile, key_tile)
@@ -182,7 +182,7 @@ class _Count:
             self._put(row_tile[wrong], key_tile[wrong], true[wrong], said[wrong])
 
     def _put(self, row_tile: Ints, key_tile: Ints, true: Ints, said: Ints) -> None:
-        """Count tiles as what they are, and no longer as what diagonals say."""
+        """Move tiles from the counts of what their diagonals say (`said`) to those of what they are (`true`)."""
         np.add.at(self.full, row_tile, _gain(true == FULL, said == FULL))
         np.add.at(self.partial, row_tile, _gain(true >= 0, said >= 0))
         uses = _gain(*(np.bincount(one[one >= 0], minlength=len(self.bit_masks)) for one in (true, said)))
@@ -193,10 +193,12 @@ class _Count:
         self._put_shared(row_tile, key_tile, visits)
 
     def _put_shared(self, row_tile: Ints, key_tile: Ints, gain: Ints) -> None:
-        """The same for visits that the row tile before makes too.
+        """The same for visits that two neighbouring row tiles make to one key tile.
 
-        Of two tiles, one above the other, that diagonals visit `d` and `d'` times and that gain `g` and `g'`, shared is
-        ``(d + g) (d' + g')``: ``d d'``, each gain times what diagonals say above and below it, and ``g g'``.
+        Let `v` be 1 where the diagonals say that a tile is visited, and `g` its `gain`: 1 where it is visited although
+        they say it is not, -1 the other way round. A tile and the one above it (`v'`, `g'`) are shared where
+        ``(v + g) (v' + g') = v v' + g v' + v g' + g g'`` is 1. ``v v'`` has been counted; the first loop adds
+        ``g v'`` for the tile above and ``v g'`` for the tile below, the last lines add ``g g'``.
         """
         for row, beside in ((row_tile, row_tile - 1), (row_tile + 1, row_tile + 1)):
             np.add.at(self.shared, row, gain * self.diagonals.visited(beside, key_tile))

@@ -1,8 +1,8 @@
-"""Which tiles a mask may touch, and what a tile looks like: one of each kind is examined, however long the sequence.
+"""Which tiles a mask may touch, and what each of them shows: one tile of each kind is examined element by element.
 
-The parts of a mask name the key intervals that a row tile may touch and give every tile in them a *look*, a number
-that tiles with the same pairs share; only one tile of each combination of looks is examined element by element. A
-window over a million tokens has a handful of them.
+Each part of a mask names the key intervals that a row tile may touch, and gives every tile in them a *look*: a number
+that only tiles with the same visible pairs have in common. Tiles whose looks agree for every part are alike, so one of
+them is examined. A window over a million tokens has a handful of kinds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from attnsim.models.arrays import Bools, Ints
 from attnsim.models.mask.patterns import ALL, DIAGONAL, NONE, Part, Spans, Tiles, Window, expand
 
 FULL, EMPTY = -1, -2
-"""Patterns of a tile that every row sees whole and of one in which nothing is seen; others number its bit mask."""
+"""Pattern of a tile that is seen whole, and of one that is not seen at all; other patterns are numbers of bit masks."""
 
 ROW_TILES_AT_ONCE = 1024
-"""Row tiles classified together, to begin with."""
+"""Row tiles that are classified together, unless they have too many tiles."""
 
 TILES_AT_ONCE = 1 << 21
 """Most tiles classified together, unless one row tile alone has more."""
@@ -40,7 +40,7 @@ class BitMasks:
         return len(self._numbers)
 
     def patterns(self, seen: Bools, whole: Ints) -> Ints:
-        """Patterns of tiles from their pairs, ``[tiles, rows, keys]``, of which those seen whole show `whole`."""
+        """Patterns of tiles from their visible pairs, ``[tiles, rows, keys]``; a tile seen whole has `whole` pairs."""
         packed = np.packbits(seen.reshape(len(seen), -1), axis=1, bitorder="little")
         pairs = np.bitwise_count(packed).sum(axis=1, dtype=np.int64)
         out = np.where(pairs == whole, FULL, EMPTY)
@@ -107,7 +107,7 @@ class TilePatterns:
         return out
 
     def _by_look(self, columns: Sequence[Ints | Bools], row_tile: Ints, key_tile: Ints) -> Ints:
-        """Patterns of tiles by their looks, examining one tile of each combination that is new."""
+        """Patterns of tiles by their looks; of each new combination of looks one tile is examined."""
         firsts, inverse = _distinct(columns)
         combinations = list(zip(*(column[firsts].tolist() for column in columns), strict=True))
         new = [place for place, looks in enumerate(combinations) if looks not in self._by_looks]
@@ -119,7 +119,7 @@ class TilePatterns:
         return np.array([self._by_looks[looks] for looks in combinations], dtype=np.int64)[inverse]
 
     def _examined(self, row_tile: Ints, key_tile: Ints) -> Ints:
-        """Patterns of tiles by looking at every pair of theirs."""
+        """Patterns of tiles from every pair in them."""
         tiles = self.tiles
         seen = self._seen(row_tile, key_tile)
         in_rows = row_tile[:, None] * tiles.rows + np.arange(tiles.rows) < tiles.seq_q
@@ -129,9 +129,9 @@ class TilePatterns:
         return self.bit_masks.patterns(seen, in_rows.sum(axis=1) * tiles.keys)
 
     def _seen(self, row_tile: Ints, key_tile: Ints) -> Bools:
-        """What the mask shows of tiles, shape ``[tiles, rows, keys]``, as if they did not end.
+        """Visible pairs of tiles, shape ``[tiles, rows, keys]``, as if the sequences did not end within them.
 
-        What depends on the distance alone is found once for each distance of a tile.
+        Parts that depend on distance alone are asked once for each distance in a tile.
         """
         tiles = self.tiles
         position, key = tiles.first_position(row_tile)[:, None], key_tile[:, None] * tiles.keys
@@ -142,7 +142,7 @@ class TilePatterns:
                 near |= part.seen(origin, distance, tiles.seq_kv)
         for limit in self._limits:
             within &= limit.seen(origin, distance, tiles.seq_kv)
-        # A row of a tile is a stretch of its distances, that of each row beginning one before that of the row above.
+        # Row r of a tile is a window of its distances that begins one distance before the window of row r - 1.
         seen, within = sliding_window_view([near, within], tiles.keys, axis=-1)[:, :, ::-1]
         positions, keys = (position + np.arange(tiles.rows))[:, :, None], (key + np.arange(tiles.keys))[:, None, :]
         for part in self._parts:
@@ -152,7 +152,7 @@ class TilePatterns:
 
 
 def _distinct(columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
-    """One row number for each different row of the table with these columns, and which of them each row is."""
+    """First place of each different row of the table with these columns, and the number of the row in each place."""
     key, span = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
         values = column.astype(np.int64)
@@ -171,14 +171,14 @@ SpansOf = Callable[[Ints], Sequence[Spans]]
 
 
 def in_chunks(tiles: Tiles, band: Window, spans_of: SpansOf) -> Iterator[tuple[range, Ints, Ints]]:
-    """Every tile that spans touch within a band, once.
+    """Every tile that spans touch within a band, each once, in chunks.
 
     Yields
     ------
     row_tiles : range
-        Those of a chunk; chunks ascend and leave none out.
+        Row tiles of the chunk; chunks ascend and leave none out.
     row_tile, key_tile : ndarray
-        Its tiles, by row tile and from the last key tile to the first.
+        Tiles of the chunk, by row tile and from the last key tile to the first.
     """
     for first in range(0, tiles.row_tiles, ROW_TILES_AT_ONCE):
         stop = min(first + ROW_TILES_AT_ONCE, tiles.row_tiles)
@@ -186,7 +186,7 @@ def in_chunks(tiles: Tiles, band: Window, spans_of: SpansOf) -> Iterator[tuple[r
 
 
 def _chunk(tiles: Tiles, band: Window, spans_of: SpansOf, row_tiles: range) -> Iterator[tuple[range, Ints, Ints]]:
-    """The tiles of some row tiles, in halves where they would be too many at once."""
+    """The tiles of some row tiles, halved until they are few enough."""
     begin, size = _runs(tiles, band, spans_of, np.arange(row_tiles.start, row_tiles.stop, dtype=np.int64))
     if int(size.sum()) > TILES_AT_ONCE and len(row_tiles) > 1:
         half = len(row_tiles) // 2

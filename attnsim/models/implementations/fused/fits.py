@@ -19,7 +19,7 @@ _MOST_REGISTERS = 255
 
 
 def accumulators_that_fit(threads: int, gpu: Gpu) -> int:
-    """Accumulators for which each of a block's computing threads has room: where they are many, the file is shared."""
+    """fp32 accumulators per thread that fit the register file when the block has `threads` computing threads."""
     return ACCUMULATOR_REGISTERS * min(_MOST_REGISTERS, gpu.sm.registers // threads) // _MOST_REGISTERS
 
 

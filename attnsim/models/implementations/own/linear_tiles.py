@@ -223,6 +223,7 @@ def causal_ranges(w: Workload, gpu: Gpu) -> int:
     chunks = -(-w.seq_q // CHUNK)
     counts = _counts(chunks)
     steps, several, state = -(-chunks // counts), counts > 1, w.head_dim / 32
+    # In units of 64 rows of one tensor; to merge 16 partial states, which waits for memory, counts as one of them.
     output = _waves(w.batch * w.heads_q * counts, slots, gpu) * (4 * steps + several * state)
     before = _waves(w.batch * w.heads_kv * (counts - 1), state_slots, gpu) * (2 * steps + 3 * state)
     return int(counts[np.argmin(output + before + (counts - 1) / 16)])
@@ -233,12 +234,11 @@ def _counts(tiles: int) -> Ints:
 
 
 def _waves(blocks: Ints, slots: int, gpu: Gpu) -> Floats:
-    """Time of so many equal blocks, in units of all slots at work.
+    """Time of equal blocks, in units of one full wave: a rule to choose a split by, checked against replays.
 
-    Bound by HBM, a last wave would take its share of the slots' time; bound by the SMs, that of those which have a
-    block more than the others, where half a block's time is latency that blocks side by side hide for one another. The
-    kernels are between the two (a rule to choose by, held against replays). Times are in units of 64 rows of one
-    tensor; a merge of 16 partial states, which waits for memory, is taken as long as one of them.
+    A last wave that is not full is the mean of two bounds. If HBM limits the kernel, it takes the share of slots that
+    it fills. If SMs limit it, it takes as long as the SM with most blocks, where half of a block's time is latency that
+    other blocks on the SM hide.
     """
     rest, residents = blocks % slots, slots / gpu.sm.count
     busiest = np.where(rest > 0, -(-rest // gpu.sm.count) + 0.5, 0.0)

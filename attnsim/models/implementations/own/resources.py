@@ -42,7 +42,8 @@ def registers_of(kernel: str, gpu: Gpu, threads: int) -> int:
         Entry point and compile-time constants, ``flash_forward(Half,64,...)``.
     gpu : Gpu
     threads : int
-        Of a block; on a GPU older than any that the kernel is compiled for, the most that so many may have is taken.
+        Threads per block. On a GPU older than every compiled architecture the answer is the largest register count
+        that still fits this many threads.
 
     Raises
     ------

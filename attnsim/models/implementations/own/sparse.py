@@ -133,8 +133,8 @@ Next = Literal["none", "whole", "masked"]
 def _nest(w: Workload, tile: SparseTile, block: tuple[Ints, ...], last_keys: int, last_rows: int) -> Nest:
     """The loop nest and, by block class, how often each segment runs.
 
-    The first tile visited may be the last, shorter one; tiles seen in part then come before whole ones, which stands
-    for whatever order the list has them in.
+    The first tile visited may be the last of the sequence, which may be shorter. Tiles seen in part are then played
+    before tiles seen whole, although the list may mix them: only their numbers matter to the time.
     """
     full, partial, short_keys, short_rows = block
     ops = _Operations(w, tile)
