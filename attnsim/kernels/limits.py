@@ -8,6 +8,7 @@ from typing import Any
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Grid
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
 
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
@@ -75,9 +76,10 @@ def check_architecture(variant: Variant, gpu: Gpu) -> None:
     exactly = bool(variant.arch_suffix)
     if have == needed or (have > needed and not exactly):
         return
-    known = {80: "A100 or newer", 86: "RTX 30 series or newer", 89: "L4, L40, RTX 40 series or newer"}
-    known |= {90: "H100, H200 or GH200" if exactly else "H100 or newer", 100: "B200 or newer"}
+    *others, last = architecture_of(needed).cards
+    these = f"{', '.join(others)} or {last}" if others else last
+    named = these if exactly else f"{[*others, last][0]} or newer"
     raise InputError(
         f"{variant.label} needs compute capability {'' if exactly else 'at least '}{needed // 10}.{needed % 10} "
-        f"({known.get(needed, 'a newer GPU')}); {gpu.id} has {gpu.compute_capability}"
+        f"({named}); {gpu.id} has {gpu.compute_capability}"
     )

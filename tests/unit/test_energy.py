@@ -8,8 +8,7 @@ import pytest
 
 import attnsim
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.energy import energy, work
-from attnsim.models.hardware.energy_constants import constants
+from attnsim.models.hardware.energy import constants, energy, work
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.question.workload import Workload
 

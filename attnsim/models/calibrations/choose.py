@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from attnsim.models.calibrations.calibration import Calibration, calibrations, numbers_of
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
+from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.implementation import Implementation
@@ -64,7 +65,7 @@ def choose(record: Implementation, gpu: Gpu, known: Collection[str] | None = Non
     }
     own = record.name.partition("@")[0]
     for name in _chain(own):
-        for architecture in (gpu.architecture, *_nearest_architectures(gpu)):
+        for architecture in (gpu.architecture, *architecture_of(gpu.compute_capability_number).borrows):
             found = everything.get((name, architecture))
             if found is not None:
                 is_own = name == own and architecture == gpu.architecture
@@ -82,20 +83,3 @@ def _chain(name: str) -> Iterator[str]:
         seen.add(name)
         yield name
         name = IMPLEMENTATIONS[name].like
-
-
-_NEAREST_ARCHITECTURES: dict[str, tuple[str, ...]] = {
-    "volta": ("ampere",),
-    "turing": ("ampere",),
-    "ampere": ("hopper",),
-    "ada": ("ampere", "hopper"),
-    "hopper": ("ampere",),
-    "blackwell": ("hopper", "ampere"),
-}
-
-
-def _nearest_architectures(gpu: Gpu) -> tuple[str, ...]:
-    """Architectures to borrow from, the most alike first; Blackwell without tcgen05 (sm_120) is of Ada's kind."""
-    if gpu.architecture == "blackwell" and not gpu.features.tcgen05:
-        return ("ada", "ampere", "hopper")
-    return _NEAREST_ARCHITECTURES.get(gpu.architecture, ())

@@ -12,20 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.architectures import ARCHITECTURES, modelled
 from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.file_figures import gpu_of_figures, with_rules
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.rules import ARCHITECTURES
 from attnsim.models.hardware.sections import FIELDS
 
 MEMORY_MARGIN = 0.10
 """A card sold with 80 GB reports 80 GiB less what the driver keeps: up to 7.4 % more."""
 
-# fp16 tensor FLOP/clk per SM, as in the GPU files; the consumer chips of 8.6, 8.9 and 12.0 do half of it in fp32.
-_TENSOR_RATE = {70: 1024, 75: 1024, 80: 2048, 86: 1024, 89: 1024, 90: 4096, 100: 8192, 120: 1024}
-
-# Kind of memory by compute capability where the bus is as wide as only HBM's is.
-_HBM = {70: "HBM2", 80: "HBM2e", 90: "HBM3", 100: "HBM3e"}
 _NARROWEST_HBM_BITS = 1024
 
 # Keys and the CUDA device attributes that give them (CUDA Runtime API, cudaDeviceAttr), with the factor to SI units.
@@ -101,13 +96,13 @@ def _words(name: str) -> set[str]:
 
 
 def _from_attributes(attached: Attached) -> Gpu:
-    older = [number for number in ARCHITECTURES if number <= attached.capability]
-    if not older:
+    capability = modelled(attached.capability)
+    if capability is None:
         raise InputError(
             f"{attached.name} has compute capability {attached.capability / 10}; attnsim knows GPUs from "
             f"{min(ARCHITECTURES) / 10} (V100)"
         )
-    capability = max(older)
+    row = ARCHITECTURES[capability]
     values = {
         key: attached.attributes[name] * factor
         for key, (name, factor) in _FROM_ATTRIBUTES.items()
@@ -121,7 +116,7 @@ def _from_attributes(attached: Attached) -> Gpu:
         key: Figure(value, FIELDS[key].unit, "measured", "CUDA device attribute") for key, value in values.items()
     }
     assumed = {
-        "tensor.fp16": (float(_TENSOR_RATE[capability]), "rule: of this compute capability"),
+        "tensor.fp16": (float(row.fp16_flops_per_clk), "rule: of this compute capability"),
         "hbm.bandwidth": (bandwidth, "CUDA device attributes: twice the memory clock times the bus")
         if bandwidth
         else (936e9, "rule: that of an RTX 3090; the driver does not tell"),
@@ -131,11 +126,10 @@ def _from_attributes(attached: Attached) -> Gpu:
     }
     for key, (value, source) in assumed.items():
         figures.setdefault(key, Figure(value, FIELDS[key].unit, "assumed", source))
-    memory = _HBM.get(capability, "GDDR6") if bits >= _NARROWEST_HBM_BITS else "GDDR6"
+    memory = row.hbm if row.hbm and bits >= _NARROWEST_HBM_BITS else "GDDR6"
     return gpu_of_figures(
         re.sub(r"[^a-z0-9]+", "-", attached.name.lower()).strip("-") or "gpu",
         attached.name,
         f"{attached.capability // 10}.{attached.capability % 10}",
         with_rules(capability, memory, figures),
-        architecture=ARCHITECTURES[capability],
     )

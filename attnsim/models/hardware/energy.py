@@ -9,28 +9,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.changes import Change
-from attnsim.models.hardware.energy_constants import FORMAT_FACTORS, Constant, constants, voltage_factor
+from attnsim.models.hardware.energy_constants import (
+    AT_28_NM,
+    FORMAT_FACTORS,
+    GDDR_BYTE,
+    HBM_BYTE,
+    PADDING,
+    STATIC,
+    VOLTAGE_EXPONENTS,
+    Constant,
+)
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.units import HBM, UNITS
-from attnsim.models.question.workload import Workload
+from attnsim.models.hardware.units import HBM
 
 PICO = 1e-12
-ON_CHIP = ("padding", *(name for name in UNITS if name != HBM.name))
-"""Units whose energy follows the voltage, and with it the clock, of the SMs."""
+
+
+class Asked(Protocol):
+    """What is read of its question."""
+
+    @property
+    def dtype(self) -> str: ...  # noqa: D102
 
 
 class Counted(Protocol):
     """What is read of a prediction."""
 
     @property
-    def workload(self) -> Workload: ...  # noqa: D102
+    def workload(self) -> Asked: ...  # noqa: D102
     @property
     def gpu(self) -> str: ...  # noqa: D102
     @property
@@ -143,9 +157,9 @@ def energy(prediction: Counted, gpu: Gpu | str) -> Energy:
         raise InputError(prediction.notes[0])
     found = constants(gpu)
     base = _base(gpu)
-    scale = {name: voltage_factor(gpu, base) for name in ON_CHIP}
+    scale = voltage_factor(gpu, base)
     units = {
-        name: _product(found[name], amount * PICO, scale.get(name, (1.0, 1.0, 1.0)))
+        name: _product(found[name], amount * PICO, scale if name != HBM.name else (1.0, 1.0, 1.0))
         for name, amount in work(prediction, gpu).items()
     }
     units["static"] = _product(found["static"], _static_scale_w(gpu, base) * prediction.time_s, (1.0, 1.0, 1.0))
@@ -209,3 +223,22 @@ def _sum(parts: Iterable[Interval]) -> Interval:
     down = math.hypot(*(one.typical - one.low for one in items))
     up = math.hypot(*(one.high - one.typical for one in items))
     return Interval(typical - down, typical, typical + up)
+
+
+def constants(gpu: Gpu) -> dict[str, Constant]:
+    """The constants of a GPU by unit: tensor (fp16), padding, fp32, exp, shared_memory, l2, hbm and static."""
+    row = architecture_of(gpu.compute_capability_number)
+    return {
+        "tensor": row.tensor_energy,
+        "padding": replace(row.tensor_energy.times(*PADDING), kind="assumed"),
+        **{name: constant.times(*row.node) for name, constant in AT_28_NM.items()},
+        HBM.name: HBM_BYTE if row.hbm else GDDR_BYTE,
+        "static": STATIC,
+    }
+
+
+def voltage_factor(gpu: Gpu, base: Gpu) -> tuple[float, float, float]:
+    """Energy of an operation on the chip over that at the unchanged clock: low, typical, high."""
+    ratio = gpu.clock.sustained_hz / base.clock.sustained_hz
+    low, typical, high = (ratio**exponent for exponent in VOLTAGE_EXPONENTS)
+    return min(low, high), typical, max(low, high)

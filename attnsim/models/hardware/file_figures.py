@@ -7,9 +7,10 @@ from types import MappingProxyType
 from typing import Any
 
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.figure import Figure, fields_of
-from attnsim.models.hardware.gpu import Architecture, Gpu
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.rules import Known, fill
 from attnsim.models.hardware.sections import FIELDS, SECTIONS
 
@@ -49,7 +50,6 @@ def gpu_of_figures(
     compute_capability: str,
     figures: Mapping[str, Figure],
     *,
-    architecture: Architecture,
     changes: tuple[Change, ...] = (),
     base_id: str = "",
 ) -> Gpu:
@@ -57,7 +57,7 @@ def gpu_of_figures(
     return Gpu(
         id=gpu_id,
         name=name,
-        architecture=architecture,
+        architecture=architecture_of(int(compute_capability.replace(".", ""))).name,
         compute_capability=compute_capability,
         changes=changes,
         base_id=base_id,

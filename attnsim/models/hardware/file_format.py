@@ -19,8 +19,9 @@ from pydantic import (
 
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.files import read_yaml
+from attnsim.models.hardware.architectures import ARCHITECTURES
 from attnsim.models.hardware.figure import Kind, fields_of
-from attnsim.models.hardware.rules import ARCHITECTURES, MEMORY_KINDS, REQUIRED
+from attnsim.models.hardware.rules import MEMORY_KINDS, REQUIRED
 from attnsim.models.hardware.sections import FIELDS, SECTIONS
 
 KINDS = get_args(Kind)
@@ -74,7 +75,7 @@ def _gpu_file() -> type[BaseModel]:
             StrictStr | None,
             Field(default=None, min_length=1, description="A built-in id, or a file relative to this one."),
         ),
-        "architecture": (Literal[tuple(dict.fromkeys(ARCHITECTURES.values()))] | None, None),
+        "architecture": (Literal[tuple(dict.fromkeys(row.name for row in ARCHITECTURES.values()))] | None, None),
         "compute_capability": (Literal[CAPABILITIES] | None, Field(default=None, description="In quotes.")),
         "memory": (
             Literal[MEMORY_KINDS] | None,

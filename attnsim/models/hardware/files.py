@@ -13,12 +13,13 @@ from typing import Any
 import yaml
 
 from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.figure import Figure, show
 from attnsim.models.hardware.file_figures import gpu_of_figures, with_rules
 from attnsim.models.hardware.file_format import GpuFile, read_document
 from attnsim.models.hardware.gpu import Gpu, inconsistency
-from attnsim.models.hardware.rules import ARCHITECTURES, REQUIRED
+from attnsim.models.hardware.rules import REQUIRED
 from attnsim.models.hardware.sections import FIELDS, SECTIONS, field_of
 
 _FOLDER = Path(__file__).parent / "gpus"
@@ -106,11 +107,11 @@ def _whole(file: str, gpu_id: str, document: dict[str, Any], figures: dict[str, 
     if base_id != gpu_id and base_id in _builtin_paths():
         raise InputError(f"{file}: base_id is the built-in {base_id!r}; write 'extends: {base_id}' instead")
     capability = int(document["compute_capability"].replace(".", ""))
-    architecture = document.get("architecture", ARCHITECTURES[capability])
-    if architecture != ARCHITECTURES[capability]:
+    name = architecture_of(capability).name
+    if document.get("architecture", name) != name:
         raise InputError(
-            f"{file}: architecture is {architecture!r}; compute capability {document['compute_capability']} "
-            f"is {ARCHITECTURES[capability]}; correct one of them"
+            f"{file}: architecture is {document['architecture']!r}; compute capability "
+            f"{document['compute_capability']} is {name}; correct one of them"
         )
     for key in REQUIRED:
         if key not in figures:
@@ -126,7 +127,6 @@ def _whole(file: str, gpu_id: str, document: dict[str, Any], figures: dict[str, 
         document["name"],
         document["compute_capability"],
         figures,
-        architecture=architecture,
         changes=_recorded(file, changes),
         base_id=base_id,
     )

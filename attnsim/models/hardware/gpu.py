@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import Change, new_value
@@ -24,8 +24,6 @@ from attnsim.models.hardware.sections import (
     changeable,
     field_of,
 )
-
-Architecture = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"]
 
 _LANES = 32  # threads of a warp
 
@@ -59,7 +57,7 @@ class Gpu:
 
     id: str
     name: str
-    architecture: Architecture
+    architecture: str
     compute_capability: str
     sm: Sm
     tensor: Tensor

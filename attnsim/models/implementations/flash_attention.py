@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import flash_backward
 from attnsim.models.implementations.fused.building import (
@@ -46,7 +47,7 @@ def flash1(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
 
 def small_shared_memory(gpu: Gpu) -> bool:
     """sm_86, sm_89 and sm_120 have 99 KiB a block; FlashAttention keeps separate tiles for them."""
-    return gpu.compute_capability_number in (86, 89, 120)
+    return architecture_of(gpu.compute_capability_number).small_shared_memory
 
 
 def fa2_forward(w: Workload, gpu: Gpu) -> FlashTile:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.edits import compiled_width
 from attnsim.models.implementations.fused.tile import FlashTile
@@ -54,8 +55,7 @@ def context_tile(w: Workload, gpu: Gpu) -> FlashTile:
             128, keys, warps=8, loop="staged", stages=2, warpgroups=2, extra_threads=128, registers=168, path="wgmma",
             order="longest_first" if balanced else "ascending", persistent=True, max_blocks_per_sm=1,
         )  # fmt: skip
-    small = gpu.compute_capability_number in (86, 89, 120)
-    if small and d < 256:
+    if architecture_of(gpu.compute_capability_number).small_shared_memory and d < 256:
         return FlashTile(64, 64) if d <= 64 else FlashTile(64, 32)
     tile = FlashTile(128, 128) if d <= 64 else FlashTile(64, 128)
     while tile.shared_memory_bytes(d, d, w.element_bytes) > gpu.sm.shared_memory_per_block_bytes:

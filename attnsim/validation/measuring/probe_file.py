@@ -12,11 +12,11 @@ from attnsim.kernels.gpu.machine_record import attached_of
 from attnsim.kernels.gpu.probe import Rate
 from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.architectures import modelled
 from attnsim.models.hardware.attached import gpu_of_attached
 from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu, inconsistency
-from attnsim.models.hardware.rules import ARCHITECTURES
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.units import format_quantity
 from attnsim.validation.measuring.l2_knee import fit_knee
@@ -193,7 +193,7 @@ def probed_gpu(probed: Probed, measured: Sequence[Measured], gpu_id: str, comman
     base = probed.base
     figures = dict(_figures(measured, base, f"{command}, {probed.date}, driver {probed.driver or 'unknown'}"))
     gpu = base.with_values({key: figure.value for key, figure in figures.items()})
-    older = max(number for number in ARCHITECTURES if number <= base.compute_capability_number)
+    older = modelled(base.compute_capability_number) or base.compute_capability_number
     gpu = dataclasses.replace(
         gpu,
         id=gpu_id,

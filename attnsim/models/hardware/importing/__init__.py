@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.architectures import modelled
 from attnsim.models.hardware.attached import MEMORY_MARGIN
 from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.file_figures import gpu_of_figures, with_rules
@@ -25,7 +26,7 @@ from attnsim.models.hardware.importing import aiconfigurator as import_aiconfigu
 from attnsim.models.hardware.importing import llmcompass as import_llmcompass
 from attnsim.models.hardware.importing import nvidia_smi as import_nvidia_smi
 from attnsim.models.hardware.importing.sections import Found, read_text
-from attnsim.models.hardware.rules import ARCHITECTURES, REQUIRED
+from attnsim.models.hardware.rules import REQUIRED
 from attnsim.models.hardware.sections import FIELDS
 
 Format = Literal["llmcompass", "aiconfigurator", "nvidia-smi"]
@@ -123,7 +124,7 @@ def _new(found: Found, stem: str) -> tuple[Gpu, tuple[str, ...]]:
     lacking = tuple(key for key in needed if key not in figures)
     for key in lacking:
         figures[key] = Figure(like.get(key), FIELDS[key].unit, "assumed", f"as on {like.id}: the file is silent")
-    capability = max(number for number in ARCHITECTURES if number <= found.capability)
+    capability = modelled(found.capability) or found.capability
     name = found.name or stem
     figures = with_rules(capability, found.memory, figures)
     gpu = gpu_of_figures(
@@ -131,7 +132,6 @@ def _new(found: Found, stem: str) -> tuple[Gpu, tuple[str, ...]]:
         name,
         f"{capability // 10}.{capability % 10}",
         figures,
-        architecture=ARCHITECTURES[capability],
     )
     return gpu, lacking
 
