@@ -11,7 +11,7 @@ from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions,
 from attnsim.api.layer_prediction import ATTENTION, LayerPart, LayerPrediction, total
 from attnsim.api.prediction import Prediction
 from attnsim.api.retuning import replayed
-from attnsim.api.trust import ELSEWHERE, Trust
+from attnsim.api.trust import ELSEWHERE, Reason, Trust
 from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.calibration import numbers_of, widths
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
@@ -207,9 +207,15 @@ def _trust(parts: Sequence[LayerPart], answers: Sequence[Prediction]) -> Trust:
     """Extrapolated, as the projections are; the interval is the sum of the parts' intervals."""
     low, time, high = (total(getattr(part, name) for part in parts) for name in ("time_low_s", "time_s", "time_high_s"))
     said = [
-        "projections: their GEMMs have no calibration, measured ones were within a factor of 1.4 in nine cases of ten"
+        Reason(
+            "projections",
+            "projections: their GEMMs have no calibration, measured ones were within a factor of 1.4 in nine cases of "
+            "ten",
+        )
     ]
-    said += [f"attention is {answer.trust.level}: {answer.trust.reason}" for answer in answers]
+    for trust in (one.trust for one in answers):
+        first, *rest = trust.reasons
+        said += [Reason("attention", f"attention is {trust.level}: {first}"), *rest]
     if low is None or time is None or high is None:
-        return replace(answers[0].trust, reason="; ".join(said))
-    return Trust("extrapolated", low / time, high / time, None, "; ".join(said))
+        return replace(answers[0].trust, reasons=tuple(said))
+    return Trust("extrapolated", low / time, high / time, None, tuple(said))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from attnsim.api.approximation import ApproximationError, approximation_errors
 from attnsim.api.building import tunable
 from attnsim.api.playing import Played
-from attnsim.api.trust import Trust, assess
+from attnsim.api.trust import Reason, Trust, assess
 from attnsim.models.closed_forms.cost import needed_work
 from attnsim.models.hardware.changes import Change
 from attnsim.models.question.workload import Workload
@@ -143,7 +143,7 @@ def prediction(run: Played) -> Prediction:
     trust = assess(w, gpu, run.chosen, record, tiles=tiles, assumed=asked.assumed)
     notes = schedule.notes if schedule else (run.too_large,)
     if schedule is None:
-        trust = replace(trust, reason=f"{notes[0]}; {trust.reason}")
+        trust = replace(trust, reasons=(Reason("memory", run.too_large), *trust.reasons))
     if mechanism.name == "split-kv" and schedule is not None and schedule.algorithm != "split-kv":
         notes = (*notes, f"{record.name} does not split the keys of this question")
     needed, dense = needed_work(record, w)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.calibration import Calibration, widths
@@ -14,6 +14,10 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.question.workload import Workload
 
+Kind = Literal[
+    "hypothetical", "borrowed", "tile", "shape", "measured", "closed source", "assumed", "memory", "projections",
+    "attention",
+]  # fmt: skip
 Level = Literal["validated", "interpolated", "extrapolated"]
 LEVELS: tuple[Level, ...] = ("validated", "interpolated", "extrapolated")
 
@@ -29,6 +33,26 @@ NEAR = by_hand(2.0, "factor beyond a calibration's ranges of lengths and rows th
 
 
 @dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason for a level of trust; as text, the sentence that says it.
+
+    Parameters
+    ----------
+    kind : str
+        "hypothetical" GPU, "borrowed" numbers, "tile" that was not shipped, "shape" beside the measured ones,
+        "measured" errors, "closed source", "assumed" by the question, "memory" too small, and of an attention layer
+        its "projections" and its "attention".
+    text : str
+    """
+
+    kind: Kind
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
 class Trust:
     """How far to trust a predicted time.
 
@@ -39,15 +63,20 @@ class Trust:
         Factors on the time between which the truth is expected in nine cases of ten.
     error : float or None
         Mean error of the calibration on measurements it was not fitted on; None unless validated.
-    reason : str
-        Why, in words; never empty.
+    reasons : tuple of Reason
+        Why, the weightiest first; never empty.
     """
 
     level: Level
     low: float
     high: float
     error: float | None
-    reason: str
+    reasons: tuple[Reason, ...]
+
+    @property
+    def reason(self) -> str:
+        """The reasons in one line."""
+        return "; ".join(map(str, self.reasons))
 
     def to_dict(self) -> dict[str, object]:
         """The fields, ready for JSON."""
@@ -57,6 +86,7 @@ class Trust:
             "high": self.high,
             "error": self.error,
             "reason": self.reason,
+            "reasons": [str(one) for one in self.reasons],
         }
 
 
@@ -97,38 +127,41 @@ def assess(
     assumed : iterable of str
         What the question left open and how it was filled in.
     """
-    near: list[str] = []
-    far: list[str] = []
+    far: list[Reason] = []
     if gpu.changes:
-        far.append(f"hypothetical GPU: {', '.join(change.setting for change in gpu.changes)}")
+        far.append(Reason("hypothetical", f"hypothetical GPU: {', '.join(change.setting for change in gpu.changes)}"))
     if not chosen.own:
-        far.append(chosen.reason)
+        far.append(Reason("borrowed", chosen.reason))
     if tiles != "shipped":
-        far.append(f"{tiles} tile, which nobody has timed")
+        far.append(Reason("tile", f"{tiles} tile, which nobody has timed"))
+    near: list[Reason] = []
     if chosen.calibration is not None and chosen.own:
-        _outside(w, gpu, chosen.calibration, near, far)
-    level: Level = "extrapolated" if far else "interpolated" if near else "validated"
+        outside = _outside(w, gpu, chosen.calibration)
+        near += [Reason("shape", text) for text in outside.near]
+        far += [Reason("shape", text) for text in outside.far]
+    level = _level(far, near)
     half = _half_width(level, w, chosen, record, unlike=bool(gpu.changes) or tiles != "shipped")
     said = [*far, *near]
     if level == "validated" and chosen.calibration is not None:
         summary = chosen.calibration.held_out
-        said.append(
-            f"{record.name} on {gpu.architecture}: mean error {100 * summary.mean:.1f} % over {summary.rows} "
-            "held-out measurements"
-        )
+        errors = f"mean error {100 * summary.mean:.1f} % over {summary.rows} held-out measurements"
+        said.append(Reason("measured", f"{record.name} on {gpu.architecture}: {errors}"))
     if record.closed:
-        said.append(f"{record.name} is closed source: tiles are those of the nearest public kernel")
-    said += assumed
+        text = f"{record.name} is closed source: tiles are those of the nearest public kernel"
+        said.append(Reason("closed source", text))
+    said += [Reason("assumed", text) for text in assumed]
     error = chosen.calibration.held_out.mean if level == "validated" and chosen.calibration else None
-    return Trust(level, math.exp(-half), math.exp(half), error, "; ".join(said))
+    return Trust(level, math.exp(-half), math.exp(half), error, tuple(said))
 
 
-def level_of(w: Workload, gpu: Gpu, calibration: Calibration) -> tuple[Level, list[str], list[str]]:
-    """The level of an own calibration for a question, and what is near and what far outside its domain."""
-    near: list[str] = []
-    far: list[str] = []
-    _outside(w, gpu, calibration, near, far)
-    return ("extrapolated" if far else "interpolated" if near else "validated"), near, far
+def level_of(w: Workload, gpu: Gpu, calibration: Calibration) -> Level:
+    """The level of an own calibration for a question."""
+    found = _outside(w, gpu, calibration)
+    return _level(found.far, found.near)
+
+
+def _level(far: Sequence[object], near: Sequence[object]) -> Level:
+    return "extrapolated" if far else "interpolated" if near else "validated"
 
 
 def _half_width(level: Level, w: Workload, chosen: Chosen, record: Implementation, *, unlike: bool) -> float:
@@ -157,8 +190,15 @@ _DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "fwd+bwd": ("fwd", "bwd"), "dec
 """What a measured pass says something about."""
 
 
-def _outside(w: Workload, gpu: Gpu, calibration: Calibration, near: list[str], far: list[str]) -> None:
-    """Sort what lies outside a calibration's domain into `near` and `far`."""
+class _Outside(NamedTuple):
+    """What of a question lies outside a calibration's domain, in words: near it, and far from it."""
+
+    near: list[str]
+    far: list[str]
+
+
+def _outside(w: Workload, gpu: Gpu, calibration: Calibration) -> _Outside:
+    near, far = found = _Outside([], [])
     domain = calibration.domain
     if not calibration.folds:
         near.append("its calibration was checked only on the rows it was fitted on")
@@ -192,3 +232,4 @@ def _outside(w: Workload, gpu: Gpu, calibration: Calibration, near: list[str], f
         far.append("dropout, which was not measured")
     if w.element_bytes != 2:
         near.append(f"number format {w.dtype}; calibrations are of 16-bit formats")
+    return found

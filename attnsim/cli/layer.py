@@ -142,4 +142,4 @@ def _percent(share: float | None) -> str:
 def _remarks(answer: LayerPrediction, alone: bool) -> list[str]:
     lines = [f"attention: {item.algorithm}, {item.implementation}" for item in answer.attention]
     lines += [note for item in answer.attention for note in item.notes]
-    return lines + [f"trust: {part}" for part in answer.trust.reason.split("; ") if alone or "projections" in part]
+    return lines + [f"trust: {one}" for one in answer.trust.reasons if alone or one.kind == "projections"]

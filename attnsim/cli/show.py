@@ -109,9 +109,9 @@ def print_remarks(out: Console, predictions: Sequence[Prediction]) -> None:
         for note in item.notes:
             about.setdefault(note, []).append(name)
     for item, name in zip(predictions, names, strict=True):
-        for part in item.trust.reason.split("; "):
-            if part not in about or name not in about[part]:
-                about.setdefault(f"trust: {part}", []).append(name)
+        for reason in item.trust.reasons:
+            if name not in about.get(reason.text, ()):  # an assumption may be a note already
+                about.setdefault(f"trust: {reason}", []).append(name)
     everyone = set(names)
     for text, named in about.items():
         whose = list(dict.fromkeys(named))

@@ -54,7 +54,7 @@ def _fastest(best: Answer, found: Prediction, here: Sequence[Answer]) -> str:
                 f" {one.question.algorithm} takes {time_text(one.time_s)}, but computes something else than softmax "
                 "attention."
             )
-    return f"{text} Trust: {found.trust.level}, {found.trust.reason.split('; ')[0]}."
+    return f"{text} Trust: {found.trust.level}, {found.trust.reasons[0]}."
 
 
 def _compared(ratio: float, one: Answer) -> str:
@@ -75,7 +75,7 @@ def _changed(case: Answered, gpu: Gpu, here: Sequence[Answer]) -> str:
     if not parts:
         return f"On {name} {before.question.algorithm} does not fit."
     trust = next(one.prediction.trust for one in mine if one.prediction is not None)
-    others = [item for item in trust.reason.split("; ") if not item.startswith("hypothetical GPU")]
+    others = [one for one in trust.reasons if one.kind != "hypothetical"]
     reason = f", {others[0]}" if others else ", nobody has measured this GPU"
     return f"On {name} {before.question.algorithm} takes {'; '.join(parts)}. Trust: {trust.level}{reason}."
 

@@ -14,7 +14,7 @@ import attnsim
 from attnsim import InputError, Mask, Prediction, Workload, compare, load_gpu, predict, predict_table
 from attnsim.api import ALGORITHMS
 from attnsim.api.tables import ADDED_COLUMNS
-from attnsim.api.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS, Trust, assess
+from attnsim.api.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS, Reason, Trust, assess
 from attnsim.models.calibrations.calibration import Calibration, Domain, ErrorSummary, widths
 from attnsim.models.calibrations.choose import Chosen
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
@@ -83,7 +83,7 @@ def test_json_has_the_promised_fields_and_no_nan() -> None:
     assert json.loads(json.dumps(record, allow_nan=False)) == record
     trust = record["trust"]
     assert isinstance(trust, dict)
-    assert set(trust) == {"level", "low", "high", "error", "reason"}
+    assert set(trust) == {"level", "low", "high", "error", "reason", "reasons"}
 
 
 @pytest.mark.parametrize("passes", ["fwd", "bwd", "fwd+bwd", "decode"])
@@ -284,7 +284,9 @@ def test_another_machine_is_trusted_less() -> None:
     other, changed = load_gpu("a100-pcie-80gb"), load_gpu(A100).replace("hbm.bandwidth", "6 TB/s")
     assert trust(CAUSAL, other).level == "interpolated"
     found = trust(CAUSAL, changed)
-    assert found.level == "extrapolated" and "hypothetical GPU: hbm.bandwidth = 6 TB/s" in found.reason
+    assert found.level == "extrapolated"
+    assert found.reasons[0] == Reason("hypothetical", "hypothetical GPU: hbm.bandwidth = 6 TB/s")
+    assert found.to_dict()["reasons"] == [one.text for one in found.reasons]
     assert math.log(found.high) >= widths().at_least[ELSEWHERE] * 0.999
     assert math.log(trust(CAUSAL, tiles="retuned").high) >= widths().at_least[ELSEWHERE] * 0.999
 

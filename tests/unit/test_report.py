@@ -189,7 +189,7 @@ def test_the_short_answer_has_the_numbers_of_the_predictions(report: Report) -> 
     assert f"flash ({flash.implementation}) takes {time_text(flash.time_s)}" in first
     assert f"(90 % range {interval_text(flash.time_low_s, flash.time_high_s, flash.time_s)})" in first
     assert f"{times_text(naive.time_s / flash.time_s)} as fast as naive ({time_text(naive.time_s)})" in first
-    assert f"Trust: {flash.trust.level}, {flash.trust.reason.split('; ')[0]}." in first
+    assert f"Trust: {flash.trust.level}, {flash.trust.reasons[0]}." in first
     changed = predict(w, case.machines[1], "flash")
     assert changed.time_s and "hbm.bandwidth = 6.7 TB/s" in second
     assert f"{times_text(flash.time_s / changed.time_s)} as fast as the unchanged GPU" in second

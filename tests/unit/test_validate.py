@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnsim.api.trust import Trust
+from attnsim.api.trust import Reason, Trust
 from attnsim.cli import main
 from attnsim.models.calibrations.calibration import calibrations
 from attnsim.plots.validation import html_page, validation_figure, write_report
@@ -22,7 +22,7 @@ from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row, published_rows
 
-TRUST = Trust("extrapolated", 0.5, 2.0, None, "borrowed numbers")
+TRUST = Trust("extrapolated", 0.5, 2.0, None, (Reason("borrowed", "borrowed numbers"),))
 
 
 @pytest.fixture

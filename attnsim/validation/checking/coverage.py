@@ -83,7 +83,7 @@ def own_points(found: Sequence[HeldOut] | None = None) -> list[Point]:
             spread = float(np.mean([abs(_log(one)) for one in rest]))
             seen = replace(calibrations()[name], domain=domain_of([one.row for one in rest]))
             for one in inside:
-                level, _, _ = level_of(one.row.workload, one.row.gpu, seen)
+                level = level_of(one.row.workload, one.row.gpu, seen)
                 points.append(Point(level, ", ".join(name), _log(one), spread))
     return points
 
