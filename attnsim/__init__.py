@@ -35,63 +35,39 @@ if TYPE_CHECKING:
 
     __version__: str
 
+# fmt: off
 __all__ = [
-    "Explanation",
-    "Gpu",
-    "InputError",
-    "Mask",
-    "Model",
-    "Prediction",
-    "Trust",
-    "Workload",
-    "__version__",
-    "attention_share",
-    "breakeven",
-    "builtin_gpu_ids",
-    "builtin_model_ids",
-    "compare",
-    "crossover",
-    "energy",
-    "explain",
-    "layer",
-    "load_gpu",
-    "load_model",
-    "plot",
-    "predict",
-    "predict_table",
+    "Explanation", "Gpu", "InputError", "Mask", "Model", "Prediction", "Trust", "Workload", "__version__",
+    "attention_share", "breakeven", "builtin_gpu_ids", "builtin_model_ids", "compare", "crossover", "energy",
+    "explain", "layer", "load_gpu", "load_model", "plot", "predict", "predict_table",
 ]
+# fmt: on
 
 _HOMES = {
-    "Explanation": "attnsim.api.explaining",
-    "Gpu": "attnsim.models.hardware.gpu",
-    "InputError": "attnsim.models.errors",
-    "Mask": "attnsim.models.mask.mask",
-    "Model": "attnsim.models.llm.model",
-    "Prediction": "attnsim.api",
-    "Trust": "attnsim.api.trust",
-    "Workload": "attnsim.models.question.workload",
-    "attention_share": "attnsim.api.layer",
-    "breakeven": "attnsim.api.breakeven",
-    "builtin_gpu_ids": "attnsim.models.hardware.files",
-    "builtin_model_ids": "attnsim.models.llm.files",
-    "compare": "attnsim.api",
-    "crossover": "attnsim.api.crossover",
-    "energy": "attnsim.models.hardware.energy",
-    "explain": "attnsim.api.explaining",
-    "layer": "attnsim.api.layer",
-    "load_gpu": "attnsim.models.hardware.files",
-    "load_model": "attnsim.models.llm.files",
-    "predict": "attnsim.api",
-    "predict_table": "attnsim.api",
+    "api": "Prediction compare predict predict_table",
+    "api.breakeven": "breakeven",
+    "api.crossover": "crossover",
+    "api.explaining": "Explanation explain",
+    "api.layer": "attention_share layer",
+    "api.trust": "Trust",
+    "models.errors": "InputError",
+    "models.hardware.energy": "energy",
+    "models.hardware.files": "builtin_gpu_ids load_gpu",
+    "models.hardware.gpu": "Gpu",
+    "models.llm.files": "builtin_model_ids load_model",
+    "models.llm.model": "Model",
+    "models.mask.mask": "Mask",
+    "models.question.workload": "Workload",
 }
+_HOME_OF = {name: f"attnsim.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
     value: object
     if name == "plot":
         value = importlib.import_module("attnsim.plots.pictures")
-    elif name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _HOME_OF:
+        value = getattr(importlib.import_module(_HOME_OF[name]), name)
     elif name == "__version__":
         from importlib import metadata
 

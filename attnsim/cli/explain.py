@@ -132,7 +132,7 @@ def _kernel(kernel: KernelFit) -> dict[str, object]:
         "threads": kernel.threads,
         "regs": kernel.registers_per_thread,
         "smem KiB": f"{kernel.shared_memory_bytes / 1024:g}",
-        "blk/SM": kernel.blocks_per_sm,
+        "blocks/SM": kernel.blocks_per_sm,
         "limited by": kernel.limited_by,
         "waves": show.number(kernel.waves),
         "time": show.time_text(kernel.time_s),

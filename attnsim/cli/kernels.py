@@ -164,12 +164,12 @@ def _print_resources(rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> None:
             "stack": stack,
             "smem": shared / 1024,
             "threads": threads,
-            "blk/SM": str(blocks or "none"),
+            "blocks/SM": str(blocks or "none"),
         }
         for (kernel, registers, spill, stack, shared, threads, blocks), names in lines.items()
     ]
     out = show.console()
-    show.print_rows(out, "", table, right=("blk/SM",), whole=("kernel",))
+    show.print_rows(out, "", table, right=("blocks/SM",), whole=("kernel",))
     _print_notes(out, rows, gpus)
 
 
@@ -187,7 +187,7 @@ def _print_notes(out: Console, rows: Sequence[ResourceRow], gpus: Sequence[Gpu])
         out.print(f"{arch}: {', '.join(names)}")
     slow = sum(row.spill_bytes + row.stack_bytes > 0 for row in rows)
     out.print(f"{len(rows)} compilations of {len({row.kernel for row in rows})} kernels, {slow} with local memory")
-    out.print("spill, stack: bytes a thread; smem: KiB a block; blk/SM: resident blocks, none if not one fits")
+    out.print("spill, stack: bytes a thread; smem: KiB a block; blocks/SM: resident blocks, none if not one fits")
 
 
 def _runs(names: list[str], order: list[str]) -> str:

@@ -144,7 +144,7 @@ def _print_tiles(out: Any, found: TileSearch, top: int) -> None:
             "tile": one.tile,
             "time": show.time_text(one.time_s),
             "over best": f"{100 * (one.time_s / found.best.time_s - 1):.1f} %",
-            "blk/SM": one.blocks_per_sm,
+            "blocks/SM": one.blocks_per_sm,
             "limited by": one.limited_by,
             "waves": show.number(one.waves),
             "bound": show.bound_text(one.bound),

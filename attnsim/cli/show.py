@@ -1,11 +1,12 @@
-"""What people read: tables 100 columns wide, plain text in a pipe, sentences below."""
+"""What people read: tables as wide as the terminal, 100 columns and plain text in a pipe, sentences below."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from types import NoneType
+from typing import TYPE_CHECKING
 
 from attnsim.models.hardware.units import bound_text
 from attnsim.models.wording import NOTHING, interval_text, number, time_text, times_text
@@ -34,17 +35,15 @@ __all__ = [
 WIDTH = 100
 
 _SHORT = 26
-_LEVEL_NAMES = {"validated": "validated", "interpolated": "interpol.", "extrapolated": "extrapol."}
+"""Longest cell that is never folded."""
 
 
 def console() -> Console:
-    """A console on stdout: colours on a terminal only, at least `WIDTH` columns."""
+    """A console on stdout: colours and its own width on a terminal, `WIDTH` columns elsewhere."""
     from rich.console import Console
 
     found = Console(highlight=False, markup=False, emoji=False)
-    if not found.is_terminal or found.width < WIDTH:
-        found = Console(highlight=False, markup=False, emoji=False, width=WIDTH)
-    return found
+    return found if found.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDTH)
 
 
 def print_json(items: Iterable[object]) -> None:
@@ -57,43 +56,28 @@ def print_predictions(
     out: Console, title: str, predictions: Sequence[Prediction], unchanged: Sequence[Prediction] = ()
 ) -> None:
     """A table of predictions, one a line; with `unchanged`, also the speedup over those."""
-    table = _table()
-    table.add_column("algorithm", no_wrap=True)
-    for name in (
-        "time",
-        "90 % range",
-        "vs\nnaive",
-        *(("vs\nbase",) if unchanged else ()),
-        "HBM\nGB",
-        "TFLOP/s",
-    ):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("bound", no_wrap=True)
-    for name in ("blk\n/SM", "waves"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("trust", no_wrap=True)
     before = {(item.algorithm, item.implementation): item.time_s for item in unchanged}
+    rows: list[dict[str, object]] = []
     for item, name in zip(predictions, _names(predictions), strict=True):
-        cells = [name, time_text(item.time_s) if item.fits else "too large"]
-        cells += [
-            interval_text(item.time_low_s, item.time_high_s, item.time_s),
-            times_text(item.speedup_vs_naive),
-        ]
-        if unchanged:
-            old = before.get((item.algorithm, item.implementation))
-            cells.append(times_text(old / item.time_s if old and item.time_s else None))
+        old = before.get((item.algorithm, item.implementation))
         flops = item.useful_flops_per_s
-        cells += [
-            number(None if item.hbm_bytes is None else item.hbm_bytes / 1e9),
-            number(None if flops is None else flops / 1e12),
-            bound_text(item.bound),
-            NOTHING if item.blocks_per_sm is None else str(item.blocks_per_sm),
-            number(item.waves),
-            _LEVEL_NAMES[item.trust.level],
-        ]
-        table.add_row(*cells)
-    out.print(title)
-    _print_table(out, table, 2 * WIDTH)  # a longer line is better than a cut number
+        rows.append(
+            {
+                "algorithm": name,
+                "time": time_text(item.time_s) if item.fits else "too large",
+                "90 % range": interval_text(item.time_low_s, item.time_high_s, item.time_s),
+                "vs\nnaive": times_text(item.speedup_vs_naive),
+                **({"vs\nbase": times_text(old / item.time_s if old and item.time_s else None)} if unchanged else {}),
+                "HBM\nGB": number(None if item.hbm_bytes is None else item.hbm_bytes / 1e9),
+                "TFLOP/s": number(None if flops is None else flops / 1e12),
+                "bound": bound_text(item.bound),
+                "blocks\n/SM": item.blocks_per_sm,
+                "waves": number(item.waves),
+                "trust": item.trust.level,
+            }
+        )
+    columns = rows[0] if rows else {}
+    print_rows(out, title, rows, right=columns.keys() - {"algorithm", "bound", "trust"}, whole=columns)
 
 
 def print_remarks(out: Console, predictions: Sequence[Prediction]) -> None:
@@ -147,11 +131,65 @@ def _names(predictions: Sequence[Prediction]) -> list[str]:
     ]
 
 
-def _table() -> Table:
+def print_rows(
+    out: Console,
+    title: str,
+    rows: Sequence[Mapping[str, object]],
+    *,
+    right: Collection[str] = (),
+    whole: Collection[str] = (),
+) -> None:
+    """A table of plain records; numbers and the columns of `right` to the right, long texts but `whole` folded.
+
+    A table that is wider than the console is cut between columns, and each part begins with the columns that tell the
+    rows apart: no cell is ever cut.
+    """
     from rich import box
     from rich.table import Table
 
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    names = dict.fromkeys(key for row in rows for key in row)
+    columns = {name: [_cell(row.get(name)) for row in rows] for name in names}
+    widths = {name: _least_width(name, cells, name in whole) for name, cells in columns.items()}
+    if title:
+        out.print(title)
+    for part in _parts(columns, widths, out.width):
+        wide = sum(widths[name] + 2 for name in part) <= out.width + 2
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, int(wide), 0, 0), show_edge=False)
+        for name in part:
+            numeric = all(isinstance(row.get(name), (int, float, NoneType)) for row in rows)
+            table.add_column(
+                name,
+                justify="right" if numeric or name in right else "left",
+                overflow="fold",
+                min_width=widths[name],
+                no_wrap=name in whole,
+            )
+        for cells in zip(*(columns[name] for name in part), strict=True):
+            table.add_row(*cells)
+        _print_table(out, table, max(out.width, sum(widths[name] + 1 for name in part)))
+
+
+def _least_width(name: str, cells: Sequence[str], whole: bool) -> int:
+    """The width that a column takes at least: its longest cell if that is short, or else its longest word."""
+    longest = max(map(len, cells), default=0)
+    if not whole and longest > _SHORT:
+        longest = max(_SHORT, *(len(word) for cell in cells for word in cell.split()))
+    return max(longest, *map(len, name.split("\n")))
+
+
+def _parts(columns: Mapping[str, Sequence[str]], widths: Mapping[str, int], width: int) -> list[list[str]]:
+    """The columns of each table that is printed: all in one, or as many as fit beside those that tell rows apart."""
+    names = list(columns)
+    if sum(widths[name] + 1 for name in names) <= width + 1:
+        return [names]
+    rows = len(columns[names[0]])
+    keys = next((n for n in range(1, 4) if len({*zip(*(columns[name] for name in names[:n]), strict=True)}) == rows), 1)
+    parts = [names[:keys]]
+    for name in names[keys:]:
+        if len(parts[-1]) > keys and sum(widths[one] + 1 for one in (*parts[-1], name)) > width + 1:
+            parts.append(names[:keys])
+        parts[-1].append(name)
+    return parts
 
 
 def _print_table(out: Console, table: Table, width: int) -> None:
@@ -166,30 +204,6 @@ def _print_table(out: Console, table: Table, width: int) -> None:
             wide.print(table)
         out.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
     out.print("")
-
-
-def print_rows(
-    out: Console,
-    title: str,
-    rows: Sequence[Mapping[str, object]],
-    *,
-    right: Collection[str] = (),
-    whole: Collection[str] = (),
-) -> None:
-    """A table of plain records; numbers and the columns of `right` to the right, long texts but `whole` folded."""
-    table = _table()
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    for name in columns:
-        values = [row.get(name) for row in rows]
-        numeric = all(isinstance(value, (int, float)) or value is None for value in values)
-        short = name in whole or max((len(_cell(value)) for value in values), default=0) <= _SHORT
-        justify: Literal["left", "right"] = "right" if numeric or name in right else "left"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=short)
-    for row in rows:
-        table.add_row(*(_cell(row.get(name)) for name in columns))
-    if title:
-        out.print(title)
-    _print_table(out, table, 2 * WIDTH if whole else out.width)
 
 
 def _cell(value: object) -> str:

@@ -31,7 +31,7 @@ def start(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_question_is_answered_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     text = run(capsys, "predict", *QUESTION, "--window", "256")
-    rows = [line.split()[0] for line in text.splitlines() if line.endswith("pol.")]
+    rows = [line.split()[0] for line in text.splitlines() if line.endswith("polated")]
     assert rows == ["naive", "flash", "sliding-window"]
     assert "flash_attn_v3" in text and "trust:" in text and "…" not in text
     assert max(map(len, text.splitlines())) <= 100
@@ -40,7 +40,7 @@ def test_a_question_is_answered_in_words(capsys: pytest.CaptureFixture[str]) -> 
 def test_patterns_are_written_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     question = [word for word in QUESTION if word != "--causal"]
     text = run(capsys, "predict", *question, "--mask", "causal, window 256, global 16")
-    rows = [line.split()[0] for line in text.splitlines() if line.endswith("pol.")]
+    rows = [line.split()[0] for line in text.splitlines() if line.endswith("polated")]
     assert rows == ["naive", "flash", "sparse"]
     assert "causal; sparse: causal, window 256, global 16" in text and "tiles visited" in text
     assert "Only sparse has the patterns" in " ".join(text.split())

@@ -1,0 +1,58 @@
+"""Tables for people: whole at every width, in parts where the terminal is narrow."""
+
+import pytest
+from rich.console import Console
+
+import attnsim
+from attnsim.cli import show
+
+WINDOWED = attnsim.Workload(1, 32, 8192, 128, heads_kv=8, mask=attnsim.Mask.sliding_window(1024))
+ROWS = [
+    {"gpu": f"gpu-of-a-long-name-{number}", "what it is": "many short words " * 4, "time": 1.5 * number, "none": None}
+    for number in range(3)
+]
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_predictions_fit_the_terminal_and_no_cell_is_cut(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    found = attnsim.compare(WINDOWED, "h100-sxm5-80gb", ["naive", "flash", "sliding-window"])
+    show.print_predictions(Console(width=width, highlight=False), "a title", found, found)
+    lines = printed(capsys)
+    assert max(map(len, lines)) <= width
+    words = [word for line in lines for word in line.split()]
+    assert {"TFLOP/s", "90", "range", "waves", "trust", "validated", "extrapolated", "1.00x"} <= set(words)
+    parts = sum(line.startswith("algorithm") for line in lines)
+    assert parts == (1 if width >= 100 else 2)
+    assert words.count("sliding-window") == parts, "every part says whose line it is"
+
+
+@pytest.mark.parametrize("width", [48, 60, 80])
+def test_long_texts_are_folded_between_words(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    show.print_rows(Console(width=width, highlight=False), "", ROWS)
+    lines = printed(capsys)
+    assert max(map(len, lines)) <= width
+    words = [word for line in lines for word in line.split()]
+    assert words.count("many") == words.count("short") == 12
+    assert {"gpu-of-a-long-name-2", "1.5", show.NOTHING} <= set(words)
+
+
+def test_rows_that_differ_in_their_second_column_keep_it_in_every_part(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"gpu": "a", "pass": one, **{f"column {n}": "x" * 20 for n in range(4)}} for one in ("fwd", "bwd")]
+    show.print_rows(Console(width=60, highlight=False), "", rows)
+    lines = printed(capsys)
+    assert sum(line.startswith("a  bwd") or line.startswith("a    bwd") for line in lines) == 2
+
+
+def test_a_cell_wider_than_the_terminal_is_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    kernel = f"flash_forward({'Bfloat16,' * 9})"
+    show.print_rows(Console(width=60, highlight=False), "", [{"kernel": kernel, "time": "3 us"}], whole=("kernel",))
+    assert kernel in "\n".join(printed(capsys))
+
+
+def test_an_empty_table_is_its_title(capsys: pytest.CaptureFixture[str]) -> None:
+    show.print_rows(Console(width=60, highlight=False), "nothing found", [])
+    assert printed(capsys)[0] == "nothing found"
