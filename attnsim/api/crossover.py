@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache as cache_of_calls
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import LARGEST, Workload
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 SHORTEST, LONGEST = 64, 1 << 20
 """Lengths between which a crossover is looked for where nothing else is said."""
@@ -155,41 +155,3 @@ def _first(holds: Callable[[int], bool], shortest: int, longest: int, step: int)
         middle = (fails + high) // 2
         fails, high = (fails, middle) if holds(middle * step) else (middle, high)
     return high * step
-
-
-def crossover_table(
-    pairs: Iterable[tuple[str, str]], questions: Sequence[Workload], gpus: Sequence[Gpu | str], **options: int | str
-) -> pd.DataFrame:
-    """Crossovers of every pair, question and GPU.
-
-    Parameters
-    ----------
-    pairs : iterable of (str, str)
-        Slower and faster algorithm.
-    questions : sequence of Workload
-    gpus : sequence of Gpu or str
-    **options
-        As for `crossover`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row each: batch, heads_q, heads_kv, head_dim, dtype, causal and the fields of `Crossover`.
-    """
-    import pandas as pd
-
-    return pd.DataFrame(list(_rows(pairs, questions, gpus, options)))
-
-
-def _rows(
-    pairs: Iterable[tuple[str, str]],
-    questions: Sequence[Workload],
-    gpus: Sequence[Gpu | str],
-    options: dict[str, int | str],
-) -> Iterator[dict[str, object]]:
-    for slower, faster in pairs:
-        for question in questions:
-            shape = {name: getattr(question, name) for name in ("batch", "heads_q", "heads_kv", "head_dim", "dtype")}
-            for gpu in gpus:
-                found = crossover(slower, faster, question, gpu, **options)  # type: ignore[arg-type]
-                yield {**shape, "causal": question.mask.is_causal, **asdict(found)}

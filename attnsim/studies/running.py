@@ -7,14 +7,13 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from attnsim.models.errors import InputError
 from attnsim.studies.answers import answer
 from attnsim.studies.folder import Folder
 from attnsim.studies.study import Chunk, Study
 
-Backend = Literal["local", "dask", "ray"]
 BACKENDS = ("local", "dask", "ray")
 CONNECT_S = 10.0
 """Seconds that a scheduler is waited for."""

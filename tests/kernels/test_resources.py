@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 
 import pytest
@@ -10,7 +11,6 @@ from attnsim.kernels.build.resources import (
     ARCHITECTURES,
     GOLDEN,
     ResourceRow,
-    from_csv,
     inspect_variant,
     jobs,
     resident_blocks,
@@ -24,6 +24,14 @@ from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.implementations.own.resources import registers_of
 
 REWRITE = "run: attnsim kernels check --write, and look at what changed"
+
+
+def from_csv(text: str) -> list[ResourceRow]:
+    texts = {"kernel", "arch", "source_hash"}
+    return [
+        ResourceRow(**{name: value if name in texts else int(value) for name, value in line.items()})  # type: ignore[arg-type]
+        for line in csv.DictReader(text.splitlines())
+    ]
 
 
 @functools.cache

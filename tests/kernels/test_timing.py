@@ -7,12 +7,12 @@ import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from attnsim.kernels.gpu.clocks import Reading
-from attnsim.kernels.gpu.timing import MODES, Sample, Stopwatch, Timing
+from attnsim.kernels.gpu.timing import Mode, Sample, Stopwatch, Timing
 from attnsim.models.hardware.files import load_gpu
 
 KERNEL_S, PYTHON_S, FLUSH_S = 5e-6, 150e-6, 40e-6
@@ -122,7 +122,7 @@ def kernel(line: Timeline, python_s: float = PYTHON_S, kernel_s: float = KERNEL_
     return call
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", get_args(Mode))
 def test_a_short_kernel_takes_what_the_gpu_takes_and_not_what_python_does(line: Timeline, mode: Any) -> None:
     found = stopwatch(line).time(kernel(line), mode, samples=12)
     assert len(found.samples) == 12

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
-from attnsim.models.closed_forms.cost import ShapeTable, cost, cost_of, costs, roofline_time, useful_flops
+from attnsim.models.closed_forms.cost import ShapeTable, cost_of, costs, useful_flops
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
@@ -18,6 +18,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import replay
+from tests.model.bounds import cost, roofline_time
 
 A100, H100, B200 = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb"))
 SHAPES = 24

@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from attnsim.api import compare, predict
-from attnsim.models.closed_forms.cost import cost, cost_of, roofline_time
+from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
+from tests.model.bounds import cost, roofline_time
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
 LINEAR = IMPLEMENTATIONS["attnsim_linear"]

@@ -11,15 +11,16 @@ import pytest
 
 from attnsim.api import predict
 from attnsim.api.approximation import DEVIATIONS
-from attnsim.api.crossover import Crossover, crossover, crossover_table
+from attnsim.api.crossover import Crossover, crossover
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
-from attnsim.models.closed_forms.cost import cost, cost_of, roofline_time
+from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
+from tests.model.bounds import cost, roofline_time
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
 FEW = A100.replace("sm.count", 3)
@@ -251,15 +252,3 @@ def test_crossover_at_the_ends_of_the_lengths() -> None:
     assert found("linear", shortest=8192, longest=16384).seq == 8192
     with pytest.raises(InputError, match="lengths are 64 to 32"):
         found("linear", longest=32)
-
-
-def test_crossover_table_has_a_row_for_each_question() -> None:
-    table = crossover_table(
-        [("flash", "linear")], [ENCODER, replace(ENCODER, heads_q=32, heads_kv=8)], [A100], longest=4096
-    )
-    assert list(table["heads_kv"]) == [16, 8]
-    assert list(table.columns) == [
-        "batch", "heads_q", "heads_kv", "head_dim", "dtype", "causal", "slower", "faster", "gpu", "seq", "time_s",
-        "seq_by_flops",
-    ]  # fmt: skip
-    assert table["seq"].notna().all()

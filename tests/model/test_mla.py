@@ -9,7 +9,7 @@ import pytest
 
 from attnsim.api import predict
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.closed_forms.cost import cost, cost_of, roofline_time
+from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
@@ -19,6 +19,7 @@ from attnsim.models.implementations.latent.records import RECORDS as MLA
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.simulator.replay import replay
+from tests.model.bounds import cost, roofline_time
 
 GPUS = tuple(load_gpu(name) for name in ("a100-sxm4-80gb", "l40s", "h100-sxm5-80gb", "b200-sxm-180gb"))
 A100, _, H100, B200 = GPUS

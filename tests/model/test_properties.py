@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
-from attnsim.models.closed_forms.cost import cost_of, roofline_time
+from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
@@ -22,6 +22,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import Mode, replay
+from tests.model.bounds import roofline_time
 
 A100, H100, ADA = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb", "rtx-4090"))
 ROUNDING = 1e-6

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.closed_forms.cost import cost_of, roofline_time
+from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
@@ -20,6 +20,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import visible
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import Replay, replay
+from tests.model.bounds import roofline_time
 
 A100, H100 = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb"))
 GATHER, FUSED = find_implementation("gather"), find_implementation("fused")

@@ -157,20 +157,3 @@ def to_csv(table: Iterable[ResourceRow]) -> str:
     writer.writeheader()
     writer.writerows(asdict(one) for one in sorted(table, key=_order))
     return out.getvalue()
-
-
-def from_csv(text: str) -> list[ResourceRow]:
-    """The rows of such a text."""
-    return [
-        ResourceRow(
-            kernel=line["kernel"],
-            arch=line["arch"],
-            registers=int(line["registers"]),
-            spill_bytes=int(line["spill_bytes"]),
-            stack_bytes=int(line["stack_bytes"]),
-            shared_memory_bytes=int(line["shared_memory_bytes"]),
-            threads=int(line["threads"]),
-            source_hash=line["source_hash"],
-        )
-        for line in csv.DictReader(text.splitlines())
-    ]

@@ -20,7 +20,6 @@ from attnsim.kernels.gpu.clocks import Clocks, Reading
 from attnsim.kernels.gpu.cuda_device import CudaDevice
 
 Mode = Literal["cold", "warm", "graph", "cold graph"]
-MODES: tuple[Mode, ...] = ("cold", "warm", "graph", "cold graph")
 
 BURST = 5
 """Samples queued between two looks at the clocks."""

@@ -18,7 +18,6 @@ from attnsim.models.closed_forms import eager, fused, gather, latent, linear, ow
 from attnsim.models.closed_forms import part as cost_parts
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.closed_forms.part import Part
-from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.frameworks.efficient import EfficientTile
 from attnsim.models.implementations.frameworks.gather_blocks import Gathering
@@ -27,7 +26,7 @@ from attnsim.models.implementations.frameworks.naive import UnfusedTile
 from attnsim.models.implementations.frameworks.performer import PerformerTile
 from attnsim.models.implementations.fused.flash1 import Flash1Tile
 from attnsim.models.implementations.fused.tile import FusedTiles
-from attnsim.models.implementations.implementation import Implementation, Needed, Shape
+from attnsim.models.implementations.implementation import Implementation, Needed
 from attnsim.models.implementations.latent.tiles import DecompressedTile, LatentTile
 from attnsim.models.implementations.own.backward_tiles import OwnBackwardTile
 from attnsim.models.implementations.own.decode_tiles import DecodeTile
@@ -38,7 +37,7 @@ from attnsim.models.implementations.trtllm import PackedTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 
-__all__ = ["Cost", "CostTable", "ShapeTable", "cost", "cost_of", "costs", "roofline_time", "useful_flops"]
+__all__ = ["Cost", "CostTable", "ShapeTable", "cost_of", "costs", "useful_flops"]
 
 FORMS: Mapping[type, Callable[[Workload, Schedule, Any], list[Part]]] = {
     FusedTiles: fused.closed_form,
@@ -97,25 +96,6 @@ class Cost:
     peak_memory_bytes: int
 
 
-def cost(w: Workload, gpu: Gpu, implementation: Implementation, tile: Shape | None = None) -> Cost:
-    """Closed form of `w` as `implementation` runs it on `gpu`.
-
-    Parameters
-    ----------
-    w : Workload
-    gpu : Gpu
-    implementation : Implementation
-    tile : (int, int), optional
-        Query rows x keys instead of the implementation's own.
-
-    Raises
-    ------
-    InputError
-        When the tile does not fit the GPU.
-    """
-    return cost_of(w, implementation.build(w, gpu, tile))
-
-
 def cost_of(w: Workload, schedule: Schedule) -> Cost:
     """Closed form of a schedule of `w`: of it only tile, splits, and kernels' names and roles are used."""
     parts = _parts(w, schedule)
@@ -151,20 +131,6 @@ def useful_flops(w: Workload, dense: bool = False) -> int:
     pairs = w.seq_q * w.seq_kv if dense else w.visible_pairs
     forward = 2 * w.batch * w.heads_q * pairs * (w.head_dim + w.head_dim_v)
     return sum({"fwd": 2, "bwd": 5}[direction] * forward // 2 for direction in w.directions)
-
-
-def roofline_time(cost: Cost, w: Workload, gpu: Gpu) -> float:
-    """Seconds that no schedule of this cost undercuts with a cold cache: the slowest unit at datasheet rate.
-
-    Work over peak for the tensor cores (useful FLOPs, or executed ones where a form skips recomputation that
-    the convention counts), the exponential unit and HBM with compulsory bytes (Williams, Waterman, Patterson,
-    *Roofline*, CACM 52(4), 2009, with a ceiling for the exponentials).
-    """
-    return max(
-        min(cost.flops_useful, cost.flops_executed) / gpu.peak_tensor_flops_per_s(w.dtype),
-        min(cost.exponentials, cost.exponentials_needed) / gpu.exp_per_s,
-        cost.compulsory_bytes / gpu.hbm.bandwidth_bytes_per_s,
-    )
 
 
 def _needed_exponentials(w: Workload) -> int:

@@ -14,10 +14,9 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from attnsim.models.errors import InputError
 
@@ -75,10 +74,6 @@ class Counted:
     l2_bytes: int
     time_s: float | None = None
 
-    def to_record(self) -> dict[str, Any]:
-        """The fields, ready for JSON."""
-        return {"kind": "counters", **asdict(self)}
-
 
 def read_counters(path: str | Path) -> list[Counted]:
     """The launches in a CSV of the profiler, in the order in which they ran.
@@ -126,19 +121,6 @@ def parse_counters(text: str, where: str = "the profiler's output") -> list[Coun
         raise InputError(f"{where} has no line of units below its header; run ncu with {_ASK}")
     units = dict(zip(header, rest[0], strict=False))
     return [_counted(dict(zip(header, row, strict=False)), units, where) for row in rest[1:]]
-
-
-def counters_of(records: Sequence[Mapping[str, Any]]) -> Iterator[Counted]:
-    """Launches from the records of ``benchmarks/gpu_run.py``, which keep the profiler's output as it was.
-
-    Raises
-    ------
-    InputError
-        When the output of a record cannot be read.
-    """
-    for record in records:
-        if record.get("csv"):
-            yield from parse_counters(str(record["csv"]), str(record["key"]))
 
 
 def _counted(row: Mapping[str, str], units: Mapping[str, str], where: str) -> Counted:

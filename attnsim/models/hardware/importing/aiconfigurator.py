@@ -20,11 +20,6 @@ _LARGEST_RATIO = 8.0
 """Largest plausible ratio of two formats' peaks."""
 
 
-def is_system(content: object) -> bool:
-    """Whether the content of a YAML file looks like a system's."""
-    return isinstance(content, dict) and isinstance(content.get("gpu"), dict) and "mem_bw" in content["gpu"]
-
-
 def read(path: Path, liken: Callable[[int, float, float], Gpu]) -> Found:
     """The figures of a system.
 
