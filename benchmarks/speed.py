@@ -35,14 +35,13 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import (
     IMPLEMENTATIONS,
-    check_runs,
-    default_implementation,
     find_implementation,
 )
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import tile_counts
 from attnsim.models.mechanisms import MECHANISMS, Mechanism
+from attnsim.models.mechanisms.choosing import check_runs, default_implementation
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import Mode, replay
@@ -109,14 +108,14 @@ def _batched(w: Workload, batch: int) -> Workload:
 
 def build(algorithm: str, gpu: Gpu, w: Workload) -> Schedule:
     """The schedule of the default implementation."""
-    return default_implementation(algorithm, gpu, w).build(w, gpu, None)
+    return default_implementation(MECHANISMS[algorithm], w, gpu).build(w, gpu, None)
 
 
 def answer(point: Point, mode: Mode = "fast") -> float:
     """Build and replay one point; its predicted time."""
     algorithm, gpu_id, w = point
     gpu = load_gpu(gpu_id)
-    record = default_implementation(algorithm, gpu, w)
+    record = default_implementation(MECHANISMS[algorithm], w, gpu)
     schedule = record.build(w, gpu, None)
     cost_of(w, schedule)
     numbers = choose(record, gpu).numbers

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from attnsim.api.asking import Conditions, Question, ask, read_algorithm, read_conditions, read_gpu, running
-from attnsim.api.building import tunable
+from attnsim.api.asking import Conditions, Question, ask, read_algorithm, read_conditions, read_gpu
 from attnsim.api.playing import play
 from attnsim.api.prediction import Prediction, prediction
 from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
-from attnsim.models.mechanisms import MECHANISMS, Mechanism
+from attnsim.models.mechanisms import MECHANISMS, Mechanism, running
 from attnsim.models.question.workload import Workload
 
 
@@ -118,20 +117,20 @@ def compare(
     wanted = [implementation] if isinstance(implementation, str) else implementation or ()
     named = [find_implementation(name) for name in wanted]
     for record in named:
-        if not any(record.family in item.families for item in chosen):
+        if not any(item.run_by(record) for item in chosen):
             raise InputError(
                 f"{record.name} runs none of the algorithms {', '.join(item.name for item in chosen)}; add the one it "
                 f"runs: {running(record)[0].name}"
             )
     runs: list[tuple[Mechanism, str | None]] = []
     for item in chosen:
-        own = [record.name for record in named if record.family in item.families]
+        own = [record.name for record in named if item.run_by(record)]
         runs += [(item, name) for name in own] or [(item, None)]
     questions = [ask(workload, gpu, item, name, conditions, beside_others=True) for item, name in runs]
-    if tile is not None and not any(tunable(question.record) for question in questions):
+    if tile is not None and not any(question.record.tunable for question in questions):
         raise InputError(f"tile is {shown(tile)}, but {chosen[0].name} has no tile to choose; leave it out")
     untiled = replace(conditions, tiles=tiles, tile=None)
-    questions = [one if tunable(one.record) else replace(one, conditions=untiled) for one in questions]
+    questions = [one if one.record.tunable else replace(one, conditions=untiled) for one in questions]
     return [with_speedup(answer(question), question) for question in questions]
 
 

@@ -9,15 +9,9 @@ from typing import cast
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import (
-    IMPLEMENTATIONS,
-    check_runs,
-    default_implementation,
-    find_implementation,
-    runs_on,
-)
 from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism
+from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism, running
+from attnsim.models.mechanisms.choosing import choose_implementation
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import LaunchMode, Mode
@@ -194,46 +188,3 @@ def ask(
         said += ("keys and values of every head cached, not the latent",)
     record = choose_implementation(asked, implementation, w, gpu)
     return Question(w, gpu, asked if asked.selectable else running(record)[0], record, conditions, said)
-
-
-def running(record: Implementation) -> list[Mechanism]:
-    """The mechanisms to ask for that an implementation runs."""
-    return [item for item in ALGORITHMS.values() if record.family in item.families]
-
-
-def choose_implementation(mechanism: Mechanism, implementation: str | None, w: Workload, gpu: Gpu) -> Implementation:
-    """The implementation to imitate: the one named, or the best available for the GPU.
-
-    Raises
-    ------
-    InputError
-        When it does not run this mechanism, this workload, or on this GPU.
-    """
-    mechanism.check(w)
-    if implementation is None:
-        record = _default(mechanism, gpu, w)
-    else:
-        record = find_implementation(implementation)
-        if record.family not in mechanism.families:
-            others = ", ".join(item.name for item in running(record))
-            raise InputError(f"{record.name} does not run algorithm {mechanism.name}; it runs {others}")
-    check_runs(record, w, gpu)
-    if record.family == "flash-1" and w.mask.is_windowed:
-        raise InputError(f"{record.name} has no sliding window; nearest that has: flash_attn_v2")
-    return record
-
-
-def _default(mechanism: Mechanism, gpu: Gpu, w: Workload) -> Implementation:
-    if not mechanism.selectable:
-        able = [name for name in mechanism.implementations if runs_on(IMPLEMENTATIONS[name], gpu)]
-        return IMPLEMENTATIONS[(able or mechanism.implementations)[0]]
-    record = default_implementation(mechanism.name, gpu, w)
-    only_forward = mechanism.name == "split-kv" or w.passes == "decode" or "bwd" in w.directions
-    if only_forward and record.name == "flash_attn_v4":
-        record = find_implementation("flash_attn_v2")  # the only open kernels with split-KV or a backward played there
-    missing_wgmma = record.name == "flash_attn_v3" and not gpu.features.wgmma
-    missing_tcgen05 = record.name == "flash_attn_v4" and not gpu.features.tcgen05
-    if "flash_attn_v2" in mechanism.implementations and (missing_wgmma or missing_tcgen05):
-        second = find_implementation("flash_attn_v2")
-        return second if runs_on(second, gpu) else record
-    return record

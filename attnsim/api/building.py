@@ -25,14 +25,9 @@ def peak_bytes(record: Implementation, w: Workload) -> int:
     """Least memory of a call, without building its schedule (partial results of split-KV left out)."""
     if record.peak_bytes is not None:
         return record.peak_bytes(w)
-    if record.family == "naive":
+    if record.unfused:
         return naive_peak_bytes(w, FORMS[record.form]) if record.form else own_naive_peak_bytes(w)
     return flash_peak_bytes(w)
-
-
-def tunable(record: Implementation) -> bool:
-    """Whether an implementation has a tile that can be chosen."""
-    return record.family not in ("naive", "flash-1", "linear", "performer", "linformer", "efficient", "mla")
 
 
 def scheduled(record: Implementation, w: Workload, gpu: Gpu, conditions: Conditions) -> Schedule:
@@ -43,7 +38,7 @@ def scheduled(record: Implementation, w: Workload, gpu: Gpu, conditions: Conditi
     InputError
         When a tile does not fit the GPU.
     """
-    if conditions.tiles == "retuned" and tunable(record):
+    if conditions.tiles == "retuned" and record.tunable:
         schedule = record.build(w, gpu, None)  # backward tiles are those the code would choose on this chip
     elif conditions.tile is not None:
         schedule = _given(record, w, gpu, conditions.tile)
@@ -75,7 +70,7 @@ def shipped(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:
         for kernel in kernels:
             occupancy(kernel, gpu)
     except InputError as error:
-        advice = "; --tiles retuned takes the best that fits" if tunable(record) else ""
+        advice = "; --tiles retuned takes the best that fits" if record.tunable else ""
         raise InputError(f"{error}{advice}") from None
     return replace(schedule, kernels=kernels)
 

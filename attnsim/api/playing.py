@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnsim.api.asking import Conditions, Question
-from attnsim.api.building import peak_bytes, scheduled, tunable
+from attnsim.api.building import peak_bytes, scheduled
 from attnsim.api.retuning import replayed, retuned
 from attnsim.models.calibrations.choose import Chosen, choose
 from attnsim.models.calibrations.numbers import Numbers
@@ -84,7 +84,7 @@ def play_schedule(
     InputError
         When a tile does not fit the GPU.
     """
-    if conditions.tiles == "retuned" and tunable(record) and "fwd" in w.directions:
+    if conditions.tiles == "retuned" and record.tunable and "fwd" in w.directions:
         return retuned(record, w, gpu, numbers, conditions)
     schedule = scheduled(record, w, gpu, conditions)
     return schedule, replayed(schedule, gpu, numbers, conditions)

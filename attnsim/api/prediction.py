@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from attnsim.api.approximation import ApproximationError, approximation_errors
-from attnsim.api.building import tunable
 from attnsim.api.playing import Played
 from attnsim.api.trust import Reason, Trust, assess
 from attnsim.models.closed_forms.cost import needed_work
@@ -139,12 +138,12 @@ def prediction(run: Played) -> Prediction:
     """The answer that a played question gives."""
     asked, schedule, played = run.question, run.schedule, run.replay
     w, gpu, mechanism, record, conditions = asked.w, asked.gpu, asked.mechanism, asked.record, asked.conditions
-    tiles = conditions.tiles if tunable(record) else "shipped"
+    tiles = conditions.tiles if record.tunable else "shipped"
     trust = assess(w, gpu, run.chosen, record, tiles=tiles, assumed=asked.assumed)
     notes = schedule.notes if schedule else (run.too_large,)
     if schedule is None:
         trust = replace(trust, reasons=(Reason("memory", run.too_large), *trust.reasons))
-    if mechanism.name == "split-kv" and schedule is not None and schedule.algorithm != "split-kv":
+    if mechanism.splits and schedule is not None and not schedule.splits.partial:
         notes = (*notes, f"{record.name} does not split the keys of this question")
     needed, dense = needed_work(record, w)
     time = played.time_s if played else None

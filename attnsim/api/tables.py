@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from attnsim.api.answering import answer
-from attnsim.api.asking import ask, read_conditions, running
+from attnsim.api.asking import ask, read_conditions
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.mechanisms import ALGORITHMS
+from attnsim.models.mechanisms import ALGORITHMS, running
 from attnsim.models.question.case_row import Case, parse_row, workload_of
 from attnsim.models.question.workload import Workload
 
@@ -198,7 +198,7 @@ def _gpu(case: Case) -> Gpu:
 def _algorithm(case: Case, record: Implementation | None) -> str:
     """The row's algorithm; where its implementation runs another, what that runs."""
     named = ALGORITHMS.get(case.algorithm)
-    if record is None or (named and record.family in named.families):
+    if record is None or (named and named.run_by(record)):
         return case.algorithm
     return running(record)[0].name
 

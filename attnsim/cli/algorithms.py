@@ -71,7 +71,7 @@ def algorithms(json: options.Json = False) -> None:
         [
             {
                 "name": record.name,
-                "family": record.family,
+                "runs": record.runs,
                 "runs on": _span(record.compute_capability),
                 "formats": list(record.dtypes),
                 "calibrated on": sorted(calibrated.get(record.name, [])) or f"as {record.like}" * bool(record.like),
@@ -104,7 +104,7 @@ def _described(item: Mechanism) -> dict[str, object]:
 
 def _runs(record: Implementation, item: Mechanism) -> bool:
     """Whether an implementation runs a mechanism: one of its family, or one of those it names."""
-    return record.family in item.families if item.selectable else record.name in item.implementations
+    return item.run_by(record) if item.selectable else record.name in item.implementations
 
 
 def _algorithms_of(record: Implementation) -> list[str]:

@@ -176,8 +176,8 @@ def _print(question: Workload, groups: list[_Group], model: str) -> None:
 
 def _run_by(implementations: list[str]) -> tuple[str, ...]:
     """The algorithm of each implementation that is none of the usual two."""
-    from attnsim.api.asking import running
     from attnsim.models.implementations.choose import find_implementation
+    from attnsim.models.mechanisms import running
 
     return tuple(running(find_implementation(name))[0].name for name in implementations)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnsim.api.asking import read_algorithm
 from attnsim.api.playing import too_large
 from attnsim.models.arrays import Floats, Ints
 from attnsim.models.errors import InputError
@@ -100,7 +101,7 @@ def _plans(points: Points, error: Texts) -> tuple[tuple[Plan, ...], Ints]:
     """The groups' plans and the plan of each point; -1, with the reason in `error`, where there is none."""
     rows = np.flatnonzero(error.empty)
     alike: tuple[str, ...] = (*LENGTHS, *TILE_FREE)
-    if "split-kv" in points.columns["algorithm"].values:  # refused where there are many queries
+    if any(read_algorithm(name).splits for name in points.columns["algorithm"].values):  # refused with many queries
         alike = tuple(name for name in alike if name != "seq_q")
     _, first, group = np.unique(groups(points, alike)[rows], return_index=True, return_inverse=True)
     plans: list[Plan] = []

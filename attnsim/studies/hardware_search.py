@@ -17,7 +17,6 @@ from typing import Any
 
 from attnsim.api import predict
 from attnsim.api.asking import ask
-from attnsim.api.building import tunable
 from attnsim.api.prediction import Prediction
 from attnsim.api.retuning import fitting
 from attnsim.models.calibrations.choose import choose
@@ -196,7 +195,7 @@ class _Asked:
     def _best_tile(self, gpu: Gpu) -> Shape | None:
         question = ask(self.workload, gpu, self.algorithm, self.implementation)
         record = question.record
-        if not tunable(record):
+        if not record.tunable:
             return None
         numbers = choose(record, gpu).numbers
         best: list[tuple[float, Shape]] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from attnsim.api.asking import choose_implementation, read_algorithm, read_conditions
+from attnsim.api.asking import read_algorithm, read_conditions
 from attnsim.api.building import scheduled
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
@@ -20,6 +20,8 @@ from attnsim.models.implementations.frameworks.naive import FORMS, UnfusedTile
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
+from attnsim.models.mechanisms import Mechanism
+from attnsim.models.mechanisms.choosing import choose_implementation
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -91,9 +93,9 @@ def plan(asked: Question) -> Plan:
         When the question cannot be answered: no such kernels, a tile that does not fit.
     """
     machine = changed(asked.gpu, tuple(change for change in asked.changes if _decides(asked.gpu, change[0])))
-    algorithm = read_algorithm(asked.algorithm)
-    w = algorithm.question(asked.workload())
-    return _plan(algorithm.name, asked.implementation or None, asked.tile, _small(w, algorithm.name), machine)
+    mechanism = read_algorithm(asked.algorithm)
+    small = _small(mechanism.question(asked.workload()), mechanism)
+    return _plan(mechanism, asked.implementation or None, asked.tile, small, machine)
 
 
 def _decides(gpu: Gpu, key: str) -> bool:
@@ -101,17 +103,17 @@ def _decides(gpu: Gpu, key: str) -> bool:
     return FIELDS[key].read == "limit" or (key.startswith("tensor.") and gpu.get(key) == 0)
 
 
-def _small(w: Workload, algorithm: str) -> Workload:
+def _small(w: Workload, mechanism: Mechanism) -> Workload:
     """The workload cut down to what decides its kernels and their tile."""
     if w.passes == "decode":
         return replace(w, batch=1, heads_q=2, heads_kv=1, seq_q=1, seq_kv=DECODE_KEYS)
-    queries = w.seq_q if algorithm == "split-kv" else PREFILL_TOKENS  # which is refused where there are many
+    queries = w.seq_q if mechanism.splits else PREFILL_TOKENS  # which is refused where there are many
     return replace(w, batch=1, heads_q=PREFILL_HEADS, heads_kv=PREFILL_HEADS, seq_q=queries, seq_kv=PREFILL_TOKENS)
 
 
 @lru_cache(maxsize=4096)
-def _plan(algorithm: str, implementation: str | None, tile: str, small: Workload, machine: Gpu) -> Plan:
-    record = choose_implementation(read_algorithm(algorithm), implementation, small, machine)
+def _plan(mechanism: Mechanism, implementation: str | None, tile: str, small: Workload, machine: Gpu) -> Plan:
+    record = choose_implementation(mechanism, implementation, small, machine)
     schedule = build(record, small, machine, tile)
     main = max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
     numbers = choose(record, machine).numbers

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from attnsim.api.asking import ask, read_conditions
-from attnsim.api.building import shipped, tunable
+from attnsim.api.building import shipped
 from attnsim.api.retuning import REPLAYED_CANDIDATES, fitting, replayed
 from attnsim.kernels.gpu.bench import Bench
 from attnsim.models.calibrations.choose import choose
@@ -135,7 +135,7 @@ def search_tiles(
     """
     question = ask(w, gpu, algorithm, implementation, read_conditions(mode=mode, cache=cache, launch=launch))
     w, record = question.w, question.record
-    if not tunable(record) or "fwd" not in w.directions or "bwd" in w.directions:
+    if not record.tunable or "fwd" not in w.directions or "bwd" in w.directions:
         raise InputError(f"{record.name} has no forward tile to choose for pass {w.passes}; give fwd or decode")
     numbers = choose(record, gpu).numbers
     entries = _entries(record, w, gpu, numbers, stages)

@@ -9,7 +9,6 @@ from functools import lru_cache
 
 import pytest
 
-from attnsim.api.asking import choose_implementation
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
@@ -19,6 +18,7 @@ from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS, Mechanism
+from attnsim.models.mechanisms.choosing import choose_implementation
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
 

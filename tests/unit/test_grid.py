@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.choose import default_implementation, find_implementation
+from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.mask.mask import Mask
+from attnsim.models.mechanisms import MECHANISMS
+from attnsim.models.mechanisms.choosing import default_implementation
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Schedule
@@ -41,14 +43,14 @@ def test_flash_1_s_backward_does_not_grow_with_the_square_of_the_length() -> Non
 
 
 def test_whether_a_tile_fits_is_known_of_each_size_of_shared_memory() -> None:
-    h100 = load_gpu("h100-sxm5-80gb")
+    h100, flash = load_gpu("h100-sxm5-80gb"), MECHANISMS["flash"]
     w = Workload(batch=1, heads_q=8, seq_q=1024, head_dim=128)
     faster = h100.replace("hbm.bandwidth", "6 TB/s")
     smaller = h100.replace("sm.shared_memory", "64 KiB")
-    names = [default_implementation("flash", gpu, w).name for gpu in (h100, faster, smaller, h100)]
+    names = [default_implementation(flash, w, gpu).name for gpu in (h100, faster, smaller, h100)]
     assert names[0] == names[1] == names[3] == "flash_attn_v3"
     assert names[2] != names[0]
-    assert default_implementation("flash", smaller, replace(w, seq_q=2048, seq_kv=2048)).name == names[2]
+    assert default_implementation(flash, replace(w, seq_q=2048, seq_kv=2048), smaller).name == names[2]
 
 
 def played(schedule: Schedule, monkeypatch: pytest.MonkeyPatch, **changed: object) -> tuple[Replay, int]:

@@ -262,7 +262,7 @@ def _multicast(w: Workload, tile: FlashTile, splits: Splits) -> bool:
 RECORDS = (
     Implementation(
         "flash_attn_v1", "flash-1", flash1, (75, 90), f"{FLASH_ATTENTION} v1.0.9 csrc/flash_attn",
-        like="flash_attn_v2", largest_head_dim=128,
+        like="flash_attn_v2", largest_head_dim=128, windows=False,
     ),
     Implementation(
         "flash_attn_v2", "flash-2", flash2, (80, 129), f"{FLASH_ATTENTION} v2.8.3 csrc/flash_attn",
@@ -270,7 +270,7 @@ RECORDS = (
     ),
     Implementation(
         "flash_attn_v3", "flash-3", flash3, (90, 90), f"{FLASH_ATTENTION}@0251105a hopper/", like="flash_attn_v2",
-        dtypes=("fp16", "bf16", "fp8"), aliases=("flash_attn_v3*", "fa3_no_*"),
+        dtypes=("fp16", "bf16", "fp8"), aliases=("flash_attn_v3*", "fa3_no_*"), needs="wgmma",
     ),
     Implementation(
         "flash_attn_v4_cute", "flash-2", lambda w, g, s: flash2(w, g, s, "flash_attn_v4_cute"), (80, 89),

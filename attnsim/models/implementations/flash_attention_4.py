@@ -89,7 +89,7 @@ def _build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None, name: str, *, m
 RECORDS = (
     Implementation(
         "flash_attn_v4", "flash-3", flash4, (100, 109), f"{FLASH_ATTENTION} flash_attn/cute (FlashAttention-4)",
-        like="vllm_trtllm", passes=FORWARD_ONLY,
+        like="vllm_trtllm", passes=FORWARD_ONLY, splits=False, needs="tcgen05",
     ),
     Implementation(
         "vllm_vit_flash_attn_fa4", "flash-3", vllm_flash4, (100, 109),

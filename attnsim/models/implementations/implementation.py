@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import LARGEST, PASSES, Workload
 from attnsim.models.schedule.schedule import Schedule
@@ -35,6 +36,22 @@ BROADCAST = "integer instructions per element of a broadcast pass, over 50"
 CACHE_WRITE = "latency of a cache-write block, 1,000 clk"
 
 
+LARGEST_NUMBER = 1 << 14
+"""Most random features or projected keys that can be asked for."""
+
+
+def sizing(number: str, name: str) -> int:
+    """The N of ``NAME@N``.
+
+    Raises
+    ------
+    InputError
+    """
+    if not (number.isascii() and number.isdigit() and len(number) <= 9 and 1 <= int(number) <= LARGEST_NUMBER):
+        raise InputError(f"{name!r} has {number!r} after the @; allowed: a whole number from 1 to {LARGEST_NUMBER}")
+    return int(number)
+
+
 @dataclass(frozen=True, slots=True)
 class Needed:
     """What an algorithm cannot do without, whatever the schedule.
@@ -57,9 +74,8 @@ class Implementation:
     Parameters
     ----------
     name : str
-    family : {"naive", "flash-1", "flash-2", "flash-3", "sparse", "linear", "performer", "linformer", "efficient",
-        "mla"}
-        Loop order.
+    runs : str
+        The mechanism that its kernels are (:data:`attnsim.models.mechanisms.MECHANISMS`); others may name it too.
     build : callable
         (workload, gpu, tile or None) to Schedule.
     compute_capability : (int, int)
@@ -82,6 +98,12 @@ class Implementation:
         Of unfused attention, which passes it makes (:data:`attnsim.models.implementations.frameworks.naive.FORMS`); of
         Performer "fused" where a feature map's element-wise operations are one kernel; of latent attention
         "absorbed", "decompressed" or, without the products with W_UK and W_UV, "attention".
+    windows : bool
+        Whether it has kernels for a sliding window.
+    splits : bool
+        Whether it shares the keys of few queries out over thread blocks.
+    needs : str
+        Feature of the GPU that its kernels need, where not every GPU of its compute capabilities is sure to have it.
     patterns : bool
         Whether it plays masks with patterns beside their band.
     sees_window : bool
@@ -90,7 +112,7 @@ class Implementation:
         Useful work of a workload, where it is not that of softmax attention
         (:func:`attnsim.models.closed_forms.cost.useful_flops`).
     peak_bytes : callable, optional
-        Least memory of a call without building its schedule, where its family does not tell.
+        Least memory of a call without building its schedule, where what it runs does not tell.
     number : int
         Features or projected keys of a twin ``NAME@N``; 0: as many as the mechanism says.
     sized : callable, optional
@@ -98,7 +120,7 @@ class Implementation:
     """
 
     name: str
-    family: str
+    runs: str
     build: Builder
     compute_capability: tuple[int, int]
     source: str
@@ -110,9 +132,22 @@ class Implementation:
     passes: tuple[str, ...] = PASSES
     largest_head_dim: int = 256
     form: str = ""
+    windows: bool = True
+    splits: bool = True
+    needs: str = ""
     patterns: bool = False
     sees_window: bool = False
     needed: Callable[[Workload], Needed] | None = None
     peak_bytes: Callable[[Workload], int] | None = None
     number: int = 0
     sized: Callable[[int], Implementation] | None = None
+
+    @property
+    def unfused(self) -> bool:
+        """Whether scores and probabilities go through HBM."""
+        return self.runs == "naive"
+
+    @property
+    def tunable(self) -> bool:
+        """Whether it has a tile that can be chosen."""
+        return self.runs in ("flash-2", "flash-3", "sparse")

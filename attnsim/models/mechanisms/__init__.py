@@ -5,6 +5,7 @@ A record says what is computed and who runs it; how it is run is built by the im
 """
 
 from attnsim.models.errors import InputError
+from attnsim.models.implementations.implementation import Implementation, sizing
 from attnsim.models.mechanisms.dense import DENSE
 from attnsim.models.mechanisms.latent import MLA
 from attnsim.models.mechanisms.linear import LINEAR
@@ -19,9 +20,6 @@ MECHANISMS: dict[str, Mechanism] = {item.name: item for item in (*DENSE, *VARIAN
 
 ALGORITHMS: dict[str, Mechanism] = {name: item for name, item in MECHANISMS.items() if item.selectable}
 """Those that a question can ask for."""
-
-LARGEST_NUMBER = 1 << 14
-"""Most random features or projected keys that can be asked for."""
 
 
 def find_mechanism(name: str) -> Mechanism:
@@ -53,6 +51,11 @@ def playing(w: Workload) -> Mechanism:
     return MECHANISMS["sliding-window" if w.mask.is_windowed else "flash"]
 
 
+def running(record: Implementation) -> list[Mechanism]:
+    """The mechanisms to ask for that an implementation runs."""
+    return [item for item in ALGORITHMS.values() if item.run_by(record)]
+
+
 def only_for(w: Workload) -> tuple[str, ...]:
     """The algorithms that play a question's window or patterns, where others would see more keys."""
     if w.without_window() == w:
@@ -62,16 +65,4 @@ def only_for(w: Workload) -> tuple[str, ...]:
     )
 
 
-def sizing(number: str, name: str) -> int:
-    """The N of ``NAME@N``.
-
-    Raises
-    ------
-    InputError
-    """
-    if not (number.isascii() and number.isdigit() and len(number) <= 9 and 1 <= int(number) <= LARGEST_NUMBER):
-        raise InputError(f"{name!r} has {number!r} after the @; allowed: a whole number from 1 to {LARGEST_NUMBER}")
-    return int(number)
-
-
-__all__ = ["ALGORITHMS", "LARGEST_NUMBER", "MECHANISMS", "Mechanism", "find_mechanism", "only_for", "playing", "sizing"]
+__all__ = ["ALGORITHMS", "MECHANISMS", "Mechanism", "find_mechanism", "only_for", "playing", "running"]

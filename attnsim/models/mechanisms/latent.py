@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attnsim.models.implementations.latent.records import preferred
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.dense import softmax_reference
 from attnsim.models.mechanisms.mechanism import Mechanism
@@ -16,7 +17,6 @@ MLA: tuple[Mechanism, ...] = (
     Mechanism(
         name="mla",
         group="sharing",
-        families=("mla",),
         implementations=(
             "flash_mla",
             "cutlass_mla",
@@ -37,6 +37,7 @@ MLA: tuple[Mechanism, ...] = (
             latent=Latent(512, 64),
         ),
         reference=softmax_reference,
+        ordered=preferred,
         reads_latent=True,
         refuses=_no_latent,
     ),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
+from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.page import Page, read_page
 from attnsim.models.question.workload import Workload
@@ -35,21 +36,24 @@ class Mechanism:
     group : {"sharing", "dense", "sparse", "linear"}
         Chapter of the documentation: who shares keys, how dense attention is scheduled, which pairs are left out, what
         replaces the softmax.
-    families : tuple of str
-        Families of implementations that run it (:class:`attnsim.models.implementations.implementation.Implementation`).
     implementations : tuple of str
-        Those to imitate by default, best first; the first that runs on the GPU is taken. Empty for what is a property
-        of the question and has no kernels of its own.
+        Those to imitate by default, best first; the first that runs on the GPU is taken.
     example : Workload
         A question that shows it, small enough for a page.
     reference : callable
         The executable definition (:mod:`attnsim.models.references`).
+    shown_by : tuple of str
+        Mechanisms whose implementations run it; those that name it themselves where there are none.
+    ordered : callable
+        (implementations, workload) to them, best first for the question.
     mask : str
         Pattern, in the text form of :class:`attnsim.models.mask.mask.Mask`, taken where the question names none.
     leaves_out : bool
         Whether it is about leaving pairs out. Beside others it alone keeps the question's window and patterns.
     reads_latent : bool
         Whether it attends a cached latent; the others attend keys and values of every head, cached so.
+    splits : bool
+        Whether it shares the keys of few queries out over thread blocks.
     refuses : callable
         (workload) to why the mechanism cannot be asked it, what is allowed included; "" where it can.
     exact : bool
@@ -64,13 +68,15 @@ class Mechanism:
 
     name: str
     group: Group
-    families: tuple[str, ...]
     implementations: tuple[str, ...]
     example: Workload
     reference: Reference
+    shown_by: tuple[str, ...] = ()
+    ordered: Callable[[tuple[str, ...], Workload], Sequence[str]] = lambda names, w: names
     mask: str = ""
     leaves_out: bool = False
     reads_latent: bool = False
+    splits: bool = False
     refuses: Refuses = lambda w: ""
     exact: bool = True
     selectable: bool = True
@@ -81,6 +87,10 @@ class Mechanism:
     def page(self) -> Page:
         """What is written about it; ``NAME@N`` has the page of ``NAME``."""
         return read_page(self.name.partition("@")[0])
+
+    def run_by(self, record: Implementation) -> bool:
+        """Whether an implementation runs it."""
+        return record.runs in (self.shown_by or (self.name.partition("@")[0],))
 
     def question(self, w: Workload) -> Workload:
         """What the mechanism makes of a question.

@@ -12,15 +12,15 @@ from attnsim.models.mechanisms.dense import ANY_FLASH, FLASH, softmax_gradients,
 from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.question.workload import Workload
 
-_FAMILIES = ("naive", *ANY_FLASH)
+_DENSE = ("naive", *ANY_FLASH)
 
 
-def _property(name: str, example: Workload, families: tuple[str, ...] = _FAMILIES) -> Mechanism:
+def _property(name: str, example: Workload, shown_by: tuple[str, ...] = _DENSE) -> Mechanism:
     """A record of the group: softmax attention by any dense schedule, chosen with the question and not by name."""
     return Mechanism(
         name=name,
         group="sharing",
-        families=families,
+        shown_by=shown_by,
         implementations=FLASH,
         example=example,
         reference=softmax_reference,

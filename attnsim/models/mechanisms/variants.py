@@ -22,7 +22,7 @@ def _no_fp8(w: Workload) -> str:
 _PASSES = Mechanism(
     name="unfused-passes",
     group="dense",
-    families=("naive",),
+    shown_by=("naive",),
     implementations=("hf_eager", "pytorch_eager", "naive_fused_epilogue"),
     example=Workload(batch=1, heads_q=16, seq_q=1024, head_dim=64, mask=Mask.causal(), dropout=True),
     reference=softmax_reference,
@@ -34,7 +34,7 @@ _PASSES = Mechanism(
 _BACKWARD = Mechanism(
     name="backward",
     group="dense",
-    families=ANY_FLASH,
+    shown_by=ANY_FLASH,
     implementations=(*FLASH, "flash_two_pass"),
     example=Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.causal(), passes="bwd"),
     reference=softmax_reference,
@@ -47,7 +47,7 @@ _BACKWARD = Mechanism(
 _FP8 = Mechanism(
     name="fp8",
     group="dense",
-    families=("flash-3",),
+    shown_by=("flash-3",),
     implementations=("flash_attn_v3",),
     example=Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, dtype="fp8"),
     reference=softmax_reference,

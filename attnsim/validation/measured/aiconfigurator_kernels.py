@@ -9,6 +9,7 @@ import numpy as np
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
+from attnsim.models.mechanisms import MECHANISMS
 from attnsim.validation.measured.aiconfigurator_files import CHUNK, TableFile
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def uncovered(file: TableFile, frame: pd.DataFrame, gpu: Gpu) -> NDArray[np.obje
         if not runs_on(record, gpu):
             reason[rows] = f"{name} has no schedule on {gpu.sm_arch}"
             continue
-        if record.family != "mla":  # whose widths here are those of the absorbed form
+        if not MECHANISMS["mla"].run_by(record):  # whose widths here are those of the absorbed form
             reason[rows & (frame["head_dim"] > record.largest_head_dim).to_numpy()] = "head_dim above the largest"
         reason[rows & ~np.isin(dtype, record.dtypes)] = f"{name} has no fp8 schedule"
         reason[rows & mixed] = "16-bit queries on an fp8 cache"

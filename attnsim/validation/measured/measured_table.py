@@ -11,6 +11,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.attached import gpu_of_attached
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.mechanisms import MECHANISMS, running
 from attnsim.models.question.case_file import COLUMNS
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 SOURCE = "measured"
 EXTRA_COLUMNS = ("version", "launch", "clock_mhz")
 """Optional columns of a case table that every measured row has."""
-
-_ALGORITHMS = {"naive": "naive", "linear": "linear", "sparse": "sparse"}
-"""By family of the implementation; of the others, decoding is split-kv and the rest flash."""
 
 Record = Mapping[str, Any]
 
@@ -133,14 +131,14 @@ def _array_bytes(w: Record) -> float:
 
 def _row(record: Record, machine: Record, null_s: float | None) -> dict[str, Any]:
     w = record["workload"]
-    family = find_implementation(record["implementation"]).family
-    usual = "split-kv" if w["pass"] == "decode" else "flash"
+    implementation, splitting = find_implementation(record["implementation"]), MECHANISMS["split-kv"]
+    decodes = w["pass"] == "decode" and splitting.run_by(implementation)
     shape = {name: w[name] for name in COLUMNS if name in w and name not in ("causal", "window")}
     return {
         "source": SOURCE,
         "gpu": machine["gpu_id"],
         "implementation": record["implementation"],
-        "algorithm": _ALGORITHMS.get(family, usual),
+        "algorithm": (splitting if decodes else running(implementation)[0]).name,
         **shape,
         "causal": int(w["causal"]),
         "window": w["window"],

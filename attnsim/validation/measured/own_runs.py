@@ -9,7 +9,8 @@ from pathlib import Path
 from attnsim.kernels.build import compile_cache
 from attnsim.kernels.gpu.records import FILE_NAME, Records
 from attnsim.models.errors import InputError
-from attnsim.models.implementations.choose import check_runs, find_implementation
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.case_file import read_cases
 from attnsim.models.question.case_row import Case, parse_row, workload_of
 from attnsim.validation.measured.datasets import Row, gpu_of

@@ -1,0 +1,144 @@
+"""Whose kernels a mechanism gets for a question on a GPU: those named, or the best that run there; and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import check_mask, find_implementation, runs_on
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.mechanisms import MECHANISMS, running
+from attnsim.models.mechanisms.mechanism import Mechanism
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.occupancy import occupancy
+
+NAIVE, FUSED = MECHANISMS["naive"], MECHANISMS["flash"]
+
+
+def choose_implementation(mechanism: Mechanism, name: str | None, w: Workload, gpu: Gpu) -> Implementation:
+    """The implementation to imitate: the one named, or the best available for the GPU.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+    name : str or None
+    w : Workload
+        What the mechanism makes of the question.
+    gpu : Gpu
+
+    Raises
+    ------
+    InputError
+        When it does not run this mechanism, this workload, or on this GPU.
+    """
+    mechanism.check(w)
+    _check_format(w, gpu)
+    record = find_implementation(name) if name else default_implementation(mechanism, w, gpu)
+    if not mechanism.run_by(record):
+        runs = ", ".join(item.name for item in running(record))
+        raise InputError(f"{record.name} does not run algorithm {mechanism.name}; it runs {runs}")
+    check_runs(record, w, gpu)
+    return record
+
+
+def default_implementation(mechanism: Mechanism, w: Workload, gpu: Gpu) -> Implementation:
+    """The best implementation available for a mechanism on a GPU.
+
+    Raises
+    ------
+    InputError
+        When none runs there.
+    """
+    records = [find_implementation(name) for name in mechanism.ordered(mechanism.implementations, w)]
+    usable = [record for record in records if runs_on(record, gpu)]
+    if not usable:
+        best = default_implementation(FUSED, w, gpu).name
+        raise InputError(
+            f"{mechanism.name} has no kernels for {gpu.id} ({gpu.sm_arch}); nearest: {best} (--algorithm flash)"
+        )
+    usable = [record for record in usable if _suits(record, mechanism, w, gpu)] or usable
+    able = [record for record in usable if w.dtype in record.dtypes]
+    return next((record for record in able if _fits(record, w, gpu)), [*able, *usable][0])
+
+
+def _suits(record: Implementation, mechanism: Mechanism, w: Workload, gpu: Gpu) -> bool:
+    """Whether the implementation is a first choice for such a question."""
+    splits = mechanism.splits or w.passes == "decode"
+    return (
+        w.passes in record.passes
+        and (record.splits or not splits)
+        and (record.windows or not w.mask.is_windowed)
+        and (not record.needs or getattr(gpu.features, record.needs))
+    )
+
+
+def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
+    """Refuse an implementation or a number format that the GPU cannot run, naming the nearest that it can.
+
+    Raises
+    ------
+    InputError
+    """
+    _check_format(w, gpu)
+    if not runs_on(record, gpu):
+        low, high = record.compute_capability
+        span = f"sm_{low}" if low == high else f"sm_{low} or newer" if high >= 120 else f"sm_{low} to sm_{high}"
+        near = default_implementation(NAIVE if record.unfused or record.patterns else FUSED, w, gpu).name
+        raise InputError(f"{record.name} needs {span}, {gpu.id} is {gpu.sm_arch}; nearest it can: {near}")
+    if w.passes not in record.passes:
+        raise InputError(f"{record.name} has no {w.passes} kernels; allowed: {', '.join(record.passes)}")
+    if max(w.head_dim, w.head_dim_v) > record.largest_head_dim:
+        raise InputError(
+            f"{record.name} has kernels up to head_dim {record.largest_head_dim}, not "
+            f"{max(w.head_dim, w.head_dim_v)}; take --algorithm naive"
+        )
+    check_mask(record, w)
+    if w.dtype not in record.dtypes:
+        allowed = f"{', '.join(record.dtypes)} (or --algorithm naive)"
+        raise InputError(f"{record.name} has no {w.dtype} kernels; allowed: {allowed}")
+    if w.mask.is_windowed and not record.windows:
+        near = default_implementation(FUSED, w, gpu).name
+        raise InputError(f"{record.name} has no sliding window; nearest that has: {near}")
+
+
+def _check_format(w: Workload, gpu: Gpu) -> None:
+    if not gpu.supports_dtype(w.dtype):
+        able = [dtype for dtype in ("fp16", "bf16", "fp8", "fp32") if gpu.supports_dtype(dtype)]
+        need = {"bf16": "Ampere (sm_80)", "fp8": "Ada (sm_89) or Hopper (sm_90)"}.get(w.dtype, "a newer GPU")
+        raise InputError(
+            f"{gpu.id} ({gpu.sm_arch}) has no {w.dtype} tensor cores, which need {need}; nearest it can: {able[0]}"
+        )
+
+
+def _fits(record: Implementation, w: Workload, gpu: Gpu) -> bool:
+    """Whether the implementation's own tiles fit; unfused GEMMs are not tried, their grids may be enormous."""
+    if record.unfused:
+        return True
+    small = replace(w, batch=1, seq_q=min(w.seq_q, 1024), seq_kv=min(w.seq_kv, 1024))  # tiles do not ask for length
+    return _tiles_fit(record.name, small, _Limits(gpu)) and max(w.head_dim, w.head_dim_v) <= record.largest_head_dim
+
+
+class _Limits:
+    """A GPU that stands for all with its SMs: whether a tile fits does not depend on bandwidths, rates and clocks."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self.key = (gpu.base_id, gpu.compute_capability, gpu.sm, gpu.features)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Limits) and self.key == other.key
+
+
+@lru_cache(maxsize=4096)
+def _tiles_fit(name: str, w: Workload, limits: _Limits) -> bool:
+    try:
+        for kernel in find_implementation(name).build(w, limits.gpu, None).kernels:
+            occupancy(kernel, limits.gpu)
+    except InputError:
+        return False
+    return True
