@@ -81,7 +81,7 @@ class Turn:
 def levers(played: Replay, gpu: Gpu, w: Workload, launch: str, play: Play) -> tuple[Lever, ...]:
     """Every unit's figure, latencies, launches, the clock and the SMs, each made `BETTER` times as good by itself."""
     units = played.units_s()
-    busiest = max(units[unit] for unit in UNITS)
+    busiest = max(busy for unit, busy in units.items() if unit in UNITS)
     figures: list[tuple[str, str]] = [(name, unit.figure_for(w.dtype)) for name, unit in UNITS.items()]
     figures += [("latency", "l2.latency"), ("latency", "hbm.latency")]
     if launch != "kernel":

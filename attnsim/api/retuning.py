@@ -17,8 +17,8 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.widths import padded
-from attnsim.simulator.machine import PS, machine
 from attnsim.simulator.replay import Replay, replay
+from attnsim.simulator.unit_costs import PS, unit_costs
 
 REPLAYED_CANDIDATES = 12
 """Tiles that a retuning replays, after a simple estimate has sorted all that fit."""
@@ -107,9 +107,9 @@ def _in_registers(schedule: Schedule, w: Workload, gpu: Gpu, shape: Shape) -> bo
 def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
     """Seconds of the main kernel, roughly: busiest unit, step latencies shared by residents, whole waves."""
     kernel = _main(schedule)
-    costs = machine(kernel, gpu, numbers)
+    costs = unit_costs(kernel, gpu, numbers)
     slots = gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm
-    operands = kernel.total("smem_bytes") * costs.shared_memory
+    operands = kernel.total("smem_bytes") * costs.pipes["smem_bytes"]
     tensor = kernel.total("flops") * costs.tensor + operands * costs.smem_exposed
     fp32 = kernel.total("scores") * costs.softmax_instructions + kernel.total("fp32")
     vector = kernel.total("exps") * costs.exp + fp32 * costs.fp32

@@ -67,7 +67,14 @@ def _lines(axes: Axes, machine: Machine, colour: str) -> None:
         for rate, line in ((diagonal.bytes_per_s, "-"), (diagonal.achievable_bytes_per_s, DASHED)):
             if line == "-" or rate < diagonal.bytes_per_s:
                 x = np.array([left, top / rate])
-                axes.plot(x, x * rate / 1e12, color=colour, linewidth=WIDTHS[diagonal.level], linestyle=line, zorder=2)
+                axes.plot(
+                    x,
+                    x * rate / 1e12,
+                    color=colour,
+                    linewidth=WIDTHS.get(diagonal.level, 0.6),
+                    linestyle=line,
+                    zorder=2,
+                )
     fastest = max(diagonal.bytes_per_s for diagonal in roofline.diagonals)
     for ceiling in roofline.ceilings:
         width = 1.8 if ceiling.unit == "tensor" else 1.2

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnsim.models.hardware.roofline import LEVELS, Level
+from attnsim.models.hardware.units import UNITS
 from attnsim.plots.roofline_data import Entry, Machine, ceiling_name
 from attnsim.plots.styles import Style
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.patheffects import AbstractPathEffect
 
-NAMES = {"hbm": "HBM", "l2": "L2", "smem": "smem"}
+NAMES = {unit.level: unit.short for unit in UNITS.values() if unit.level}
 
 Box = tuple[float, float, float, float]
 """Left, bottom, right, top as fractions of the axes."""

@@ -70,7 +70,11 @@ def _labels(predictions: Sequence[Prediction]) -> list[str]:
 def _parts(one: Prediction) -> list[tuple[str, float]]:
     """Launch, units and waits with their seconds, launches left out where there are none."""
     launch = [(LAUNCH, one.launch_s)] if one.launch_s else []
-    return [*launch, *((unit, one.units_s[unit]) for unit in UNITS), (WAITS, one.exposed_s or 0.0)]
+    return [
+        *launch,
+        *((unit, one.units_s[unit]) for unit in UNITS if unit in one.units_s),
+        (WAITS, one.exposed_s or 0.0),
+    ]
 
 
 def _draw(axes: Axes, look: Style, *, shown: Sequence[tuple[str, Prediction]], relative: bool) -> None:

@@ -9,9 +9,9 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.occupancy import Occupancy, occupancy
 from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.simulator.machine import Machine, machine
 from attnsim.simulator.memory import Traffic, traffic
 from attnsim.simulator.program import Program, compile_kernel
+from attnsim.simulator.unit_costs import UnitCosts, unit_costs
 
 Cache = Literal["cold", "warm"]
 
@@ -27,14 +27,14 @@ class Prepared:
         Blocks that share an SM.
     rows : tuple of Traffic
         Bytes of each of its tensors through the L2 and from or to HBM.
-    costs : Machine
+    costs : UnitCosts
         Picoseconds per unit of work.
     """
 
     kernel: Kernel
     fit: Occupancy
     rows: tuple[Traffic, ...]
-    costs: Machine
+    costs: UnitCosts
 
     def compiled(self, sharers: float, alone: Program | None = None) -> Program:
         """The program of an SM with which `sharers` SMs share L2 and HBM (:func:`compile_kernel`)."""
@@ -66,6 +66,6 @@ def prepare(schedule: Schedule, gpu: Gpu, numbers: Numbers, cache: Cache) -> tup
     )
     moved = traffic(kernels, running, gpu, numbers.gpu.l2_capacity_fraction, cache == "warm")
     return tuple(
-        Prepared(kernel, fit, rows, machine(kernel, gpu, numbers))
+        Prepared(kernel, fit, rows, unit_costs(kernel, gpu, numbers))
         for kernel, fit, rows in zip(kernels, fits, moved, strict=True)
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 
 from attnsim.models.schedule.schedule import Kernel, TileOp
-from attnsim.simulator.machine import Machine
+from attnsim.simulator.unit_costs import UnitCosts
 
 LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH = range(9)
 
@@ -90,7 +90,7 @@ class _Walk:
 
 def compile_kernel(
     kernel: Kernel,
-    costs: Machine,
+    costs: UnitCosts,
     misses: Mapping[tuple[bool, str], float],
     sharers: float,
     alone: Program | None = None,
@@ -100,7 +100,7 @@ def compile_kernel(
     Parameters
     ----------
     kernel : Kernel
-    costs : Machine
+    costs : UnitCosts
     misses : mapping of (bool, str) to float
         Share of each tensor's requested bytes that HBM has to serve, by (whether written, tensor).
     sharers : float
@@ -130,12 +130,13 @@ def compile_kernel(
     return Program(segments, names, kernel.warpgroups)
 
 
-def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: int, multicast: int) -> Step:
+def compile_op(op: TileOp, costs: UnitCosts, miss: float, sharers: float, tensor: int, multicast: int) -> Step:
     """One operation as (kind, tensor, costs).
 
     A load or store costs its SM's port, the shared L2 and the shared HBM, and a load has a latency. An MMA holds the
-    tensor unit for its FLOPs and for the exposed part of its operand reads, never shorter than the operand reads
-    themselves; meanwhile the vector units advance at ``1 - interference`` of their speed, and the other way round.
+    tensor unit for its FLOPs and for the exposed part of its operand reads; no operation is shorter than its bytes
+    take on the slowest pipe. Meanwhile the vector units advance at ``1 - interference`` of their speed, and the other
+    way round.
     """
     match op.kind:
         case "load" | "store":
@@ -153,13 +154,13 @@ def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: 
             )
             return (LOAD if loads else STORE, tensor, 0, 0, copy)
         case "mma" | "mma_async":
-            operands = op.smem_bytes * costs.shared_memory
-            busy = max(op.flops * costs.tensor + costs.smem_exposed * operands, operands)
+            exposed = costs.smem_exposed * (op.smem_bytes * costs.pipes["smem_bytes"])
+            busy = max(op.flops * costs.tensor + exposed, _on_pipes(op, costs))
             kind = MMA if op.kind == "mma" else MMA_ASYNC
             return (kind, tensor, round(busy), round(busy * costs.interference), NO_COPY)
         case "vector":
             lanes = (op.scores * costs.softmax_instructions + op.fp32) * costs.fp32
-            busy = op.exps * costs.exp + lanes + op.int32 * costs.int32
+            busy = max(op.exps * costs.exp + lanes + op.int32 * costs.int32, _on_pipes(op, costs))
             return (VECTOR, tensor, round(busy), round(busy * costs.interference), NO_COPY)
         case "delay":
             named = {
@@ -174,3 +175,8 @@ def compile_op(op: TileOp, costs: Machine, miss: float, sharers: float, tensor: 
             return (PREFETCH, tensor, 0, 0, NO_COPY)
         case "mma_wait":
             return (MMA_WAIT, tensor, 0, 0, NO_COPY)
+
+
+def _on_pipes(op: TileOp, costs: UnitCosts) -> float:
+    """Picoseconds for which an operation holds the pipe that it needs longest."""
+    return max([float(getattr(op, amount)) * cost for amount, cost in costs.pipes.items()], default=0.0)

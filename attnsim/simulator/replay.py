@@ -11,12 +11,12 @@ from typing import Literal
 from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.units import FP32, HBM, L2, ON_SM, UNITS
+from attnsim.models.hardware.units import FP32, HBM, L2, ON_SM
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.grid import FastGrid, GridTime, play_exact
-from attnsim.simulator.machine import PS
 from attnsim.simulator.memory import Traffic
 from attnsim.simulator.prepare import Cache, Prepared, prepare
+from attnsim.simulator.unit_costs import PS
 
 Mode = Literal["fast", "exact"]
 LaunchMode = Literal["stream", "graph", "kernel"]
@@ -91,7 +91,7 @@ class Replay:
 
     def units_s(self) -> dict[str, float]:
         """Busy seconds by unit, and `idle`: the time in which not even the busiest unit had work."""
-        units = {unit: sum(kernel.units_s[unit] for kernel in self.kernels) for unit in UNITS}
+        units = {unit: sum(kernel.units_s[unit] for kernel in self.kernels) for unit in self.kernels[0].units_s}
         return units | {"idle": max(0.0, self.time_s - max(units.values()))}
 
     @property
@@ -191,9 +191,10 @@ def _replay_kernel(
 def _units(item: Prepared, sms: int) -> dict[str, float]:
     """Busy seconds of each unit: work over rate, shared evenly by the SMs."""
     kernel, costs = item.kernel, item.costs
-    amounts = {one.name: float(kernel.total(one.amount)) for one in ON_SM}
-    amounts[FP32.name] += kernel.total("scores") * costs.softmax_instructions
-    on_sm = {name: amount * getattr(costs, name) / sms / PS for name, amount in amounts.items()}
+    per_amount = {one: costs.pipes.get(one.amount) if one.pipe else getattr(costs, one.name) for one in ON_SM}
+    amounts = {one: float(kernel.total(one.amount)) for one in ON_SM}
+    amounts[FP32] += kernel.total("scores") * costs.softmax_instructions
+    on_sm = {one.name: amounts[one] * cost / sms / PS for one, cost in per_amount.items() if cost is not None}
     l2_bytes = sum(row.l2_bytes / (1 if row.written else kernel.multicast) for row in item.rows)
     hbm_bytes = sum(row.hbm_bytes for row in item.rows)
     return on_sm | {L2.name: l2_bytes * costs.l2 / PS, HBM.name: hbm_bytes * costs.hbm / PS}

@@ -14,10 +14,10 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.engine import BLOCK, Note, play
 from attnsim.simulator.grid import launch_order
-from attnsim.simulator.machine import PS
 from attnsim.simulator.prepare import Cache, Prepared, prepare
 from attnsim.simulator.program import LOAD, STORE, VECTOR
 from attnsim.simulator.replay import LaunchMode, Replay, replay
+from attnsim.simulator.unit_costs import PS
 
 PLAYED_WHOLE = 60_000
 """Segment executions of a grid that is played on every SM; a larger one is sampled."""

@@ -142,7 +142,11 @@ def estimate(
     if launch != "kernel":
         launches = of.plan("kernels") * gpu[f"launch.{launch}"] * of.gpu("launch_scale") + of.fitted("call_s")
     time = np.maximum(compute, beside) + passes + launches
-    units = np.stack([work.flops * flop / sms, exp_s / sms, fp32_s / sms, smem_s / sms, l2, hbm, launches])
+    busy_s = {
+        "tensor": work.flops * flop / sms, "exp": exp_s / sms, "fp32": fp32_s / sms, "shared_memory": smem_s / sms,
+        "l2": l2, "hbm": hbm, "launch": launches,
+    }  # fmt: skip
+    units = np.stack([busy_s.get(name, np.zeros_like(clk)) for name in BOUNDS])
     bound = units[:-1].argmax(axis=0)
     bound = np.where(launches > LAUNCH_BOUND * time, BOUNDS.index("launch"), bound)
     return Estimate(time, bound, units, compute, waves)

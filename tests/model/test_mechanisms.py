@@ -17,9 +17,9 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import Occupancy, occupancy
 from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
-from attnsim.simulator.machine import machine
 from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import LaunchMode, Mode, Replay, replay
+from attnsim.simulator.unit_costs import unit_costs
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
 CAUSAL = Mask.causal()
@@ -86,7 +86,8 @@ def test_twice_the_exponential_rate_speeds_up_what_exponentials_bound() -> None:
 def test_warp_level_mma_reaches_63_percent_of_hopper_and_nearly_all_of_ampere() -> None:
     tile = FlashTile(128, 128, warps=8, path="wgmma")
     costs = {
-        path: machine(one_wave(H100, replace(tile, path=path), 1), H100, PRIOR).tensor for path in ("mma_sync", "wgmma")
+        path: unit_costs(one_wave(H100, replace(tile, path=path), 1), H100, PRIOR).tensor
+        for path in ("mma_sync", "wgmma")
     }
     assert costs["wgmma"] / costs["mma_sync"] == pytest.approx(0.63, abs=0.01)
     assert A100.tensor.mma_sync_fraction >= 0.95

@@ -13,13 +13,13 @@ import pytest
 from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TileOp
 from attnsim.simulator.engine import Played, play
 from attnsim.simulator.grid import play_exact
-from attnsim.simulator.machine import Machine
 from attnsim.simulator.program import compile_kernel
+from attnsim.simulator.unit_costs import UnitCosts
 
-PAPER = Machine(
+PAPER = UnitCosts(
     clk=1000.0,
     tensor=1.0,
-    shared_memory=1.0,
+    pipes={"smem_bytes": 1.0},
     exp=1.0,
     fp32=1.0,
     int32=1.0,
@@ -63,7 +63,7 @@ def played(
     sms: int = 1,
     resident: int = 1,
     misses: Mapping[tuple[bool, str], float] = HITS,
-    costs: Machine = PAPER,
+    costs: UnitCosts = PAPER,
     sharers: float = 1.0,
 ) -> Played:
     program = compile_kernel(work, costs, misses, sharers)
@@ -198,7 +198,7 @@ def test_an_mma_costs_its_flops_or_its_operand_reads() -> None:
     reads = MMA._replace(smem_bytes=600)
     assert played(kernel(reads)).time == 1000
     assert played(kernel(reads), costs=replace(PAPER, smem_exposed=0.5)).time == 1300
-    assert played(kernel(reads), costs=replace(PAPER, shared_memory=2.0)).time == 1200
+    assert played(kernel(reads), costs=replace(PAPER, pipes={"smem_bytes": 2.0})).time == 1200
 
 
 def test_softmax_costs_exponentials_and_instructions() -> None:

@@ -58,6 +58,8 @@ class Architecture:
         Of a tensor FLOP in fp16 or bf16.
     node : (float, float, float)
         Energy of moving data and of plain instructions over that at 28 nm: low, typical, high.
+    given : tuple of (str, float, str)
+        Key, value and rule of figures that GPUs of other architectures have as 0.
     l2_bytes_per_clk_sm, l2_latency, hbm_latency, shared_memory_latency, mma_latency : float or None
         Clocks, and bytes per clock; None where nobody has measured it.
     """
@@ -82,6 +84,7 @@ class Architecture:
     l2_partitions: int = 1
     hbm: str = ""
     small_shared_memory: bool = False
+    given: tuple[tuple[str, float, str], ...] = ()
     l2_bytes_per_clk_sm: float | None = None
     l2_latency: float | None = None
     hbm_latency: float | None = None

@@ -14,10 +14,12 @@ from typing import Literal
 from attnsim.models.calibrations.calibration import calibrations, numbers_of
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.units import ON_SM
 
-Level = Literal["hbm", "l2", "smem"]
+Level = str
 Unit = Literal["tensor", "mma_sync", "fp32", "exp"]
 LEVELS: tuple[Level, ...] = ("hbm", "l2", "smem")
+"""Levels whose bytes an answer holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +119,19 @@ class Roofline:
 
     @property
     def diagonals(self) -> tuple[Diagonal, ...]:
-        """HBM, L2 and shared memory; achievable are the fitted fractions of the GPU, else its file's and the prior."""
+        """HBM, L2 and the memories of the SMs.
+
+        Achievable are the fitted fractions of the GPU, else its file's and the prior.
+        """
         fitted, _ = numbers_of(self.gpu)
         hbm, l2 = self.gpu.hbm.bandwidth_bytes_per_s, self.gpu.l2.bandwidth_bytes_per_s
         fraction = fitted.hbm_fraction or self.gpu.hbm.achievable_fraction
-        smem = self.gpu.sm.count * self.gpu.sm.shared_memory_bytes_per_clk * self.gpu.clock.tensor_hz
+        clks = self.gpu.sm.count * self.gpu.clock.tensor_hz
+        on_sm = ((one.level, clks * self.gpu.get(one.figure)) for one in ON_SM if one.level)
         return (
             Diagonal("hbm", hbm, hbm * fraction),
             Diagonal("l2", l2, l2 * fitted.l2_fraction),
-            Diagonal("smem", smem, smem),
+            *(Diagonal(level, rate, rate) for level, rate in on_sm if rate),
         )
 
     def ceiling(self, unit: Unit) -> float:

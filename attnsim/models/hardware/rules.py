@@ -164,6 +164,8 @@ RULES: tuple[Rule, ...] = (
     *map(_feature, fields_of(Features)),
 )
 
+GIVEN = tuple(dict.fromkeys(key for row in ARCHITECTURES.values() for key, _, _ in row.given))
+
 # No rule can give these: a file states them or extends one that does. One of the two clocks is enough.
 REQUIRED = ("sm.count", "tensor.fp16", "l2.capacity", "hbm.capacity", "hbm.bandwidth", "power.tdp")
 
@@ -172,10 +174,12 @@ def fill(known: Known) -> dict[str, tuple[float, str]]:
     """Values and rules for every figure that `known` lacks and a rule gives, in the order of `RULES`."""
     values = dict(known.values)
     found: dict[str, tuple[float, str]] = {}
-    for rule in RULES:
+    given = {key: Rule(key, _constant(value), text) for key, value, text in known.row.given}
+    elsewhere = (Rule(key, _constant(0), "rule: none on this architecture") for key in GIVEN if key not in given)
+    for rule in (*RULES, *given.values(), *elsewhere):
         if rule.key in values:
             continue
         value = rule.value(Known(known.capability, known.memory, values))
         values[rule.key] = value
-        found[rule.key] = (value, rule.text)
+        found[rule.key] = (float(value), rule.text)
     return found

@@ -26,6 +26,9 @@ class Unit:
         Whether it moves bytes; the others compute. Pictures colour by it.
     level : str
         Its name as a memory level of the roofline; "" where it is none.
+    pipe : bool
+        Whether its work runs under that of another unit: it holds an operation up only where it is the slower. A GPU
+        whose figure is 0 does not have it.
     """
 
     name: str
@@ -35,6 +38,7 @@ class Unit:
     amount: str = ""
     moves: bool = False
     level: str = ""
+    pipe: bool = False
 
     @property
     def label(self) -> str:
@@ -50,14 +54,16 @@ TENSOR = Unit("tensor", "the tensor cores", "tensor", "tensor.{dtype}", "flops")
 EXP = Unit("exp", "the exponential units", "exp", "sm.exp_rate", "exps")
 FP32 = Unit("fp32", "the FP32 lanes", "FP32", "sm.fp32_rate", "fp32")
 SHARED_MEMORY = Unit(
-    "shared_memory", "shared memory", "smem", "sm.shared_memory_bandwidth", "smem_bytes", moves=True, level="smem"
-)
+    "shared_memory", "shared memory", "smem", "sm.shared_memory_bandwidth", "smem_bytes",
+    moves=True, level="smem", pipe=True,
+)  # fmt: skip
 L2 = Unit("l2", "the L2", "L2", "l2.bandwidth", moves=True, level="l2")
 HBM = Unit("hbm", "HBM", "HBM", "hbm.bandwidth", moves=True, level="hbm")
 
 UNITS = {one.name: one for one in (TENSOR, EXP, FP32, SHARED_MEMORY, L2, HBM)}
 ON_SM = tuple(one for one in UNITS.values() if one.amount)
-"""Units that every SM has for itself, in picoseconds of whose work a kernel is costed."""
+"""Units that every SM has for itself."""
+PIPES = tuple(one for one in ON_SM if one.pipe)
 
 
 def bound_text(bound: str | None) -> str:

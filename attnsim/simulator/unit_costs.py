@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.units import PIPES
 from attnsim.models.schedule.schedule import Kernel
 
 PS = 1e12
@@ -20,16 +22,18 @@ SM_PORT_BYTES_PER_CLK = 64.0
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class UnitCosts:
     """Costs of one kernel's operations on one GPU, in picoseconds per unit of work.
 
     Parameters
     ----------
     clk : float
         One SM clock.
-    tensor, exp, fp32, shared_memory, int32 : float
-        One tensor FLOP on the kernel's path, one exponential, one FP32-lane instruction, one byte of shared-memory
-        traffic and one integer instruction, each on one SM with the unit to itself. Named as the units are.
+    tensor, exp, fp32, int32 : float
+        One tensor FLOP on the kernel's path, one exponential, one FP32-lane and one integer instruction, each on one
+        SM with the unit to itself. Named as the units are.
+    pipes : mapping of str to float
+        One byte on each pipe that the GPU has, by the amount of a tile operation that counts it.
     l2, hbm : float
         One byte through the whole chip's L2 and HBM.
     port_byte : float
@@ -46,7 +50,7 @@ class Machine:
     tensor: float
     exp: float
     fp32: float
-    shared_memory: float
+    pipes: Mapping[str, float]
     int32: float
     l2: float
     hbm: float
@@ -61,7 +65,7 @@ class Machine:
     extra: float
 
 
-def machine(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> Machine:
+def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
     """Costs of `kernel`'s operations on `gpu` with the fitted `numbers`.
 
     The tensor rate of warp-level ``mma.sync`` is `Tensor.mma_sync_fraction` of the peak; a kernel without tensor
@@ -75,10 +79,10 @@ def machine(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> Machine:
     if kernel.slowed_by_extra:
         rate /= fitted.extra
     hbm_fraction = numbers.gpu.hbm_fraction or gpu.hbm.achievable_fraction
-    return Machine(
+    return UnitCosts(
         clk=clk,
         tensor=clk / (rate * fitted.tensor_efficiency),
-        shared_memory=clk / gpu.sm.shared_memory_bytes_per_clk,
+        pipes={one.amount: clk / rate for one in PIPES if (rate := gpu.get(one.figure))},
         exp=clk / gpu.sm.exp_per_clk,
         fp32=clk / (gpu.sm.fp32_flops_per_clk / 2),
         int32=fitted.extra * clk / INT32_PER_CLK,
