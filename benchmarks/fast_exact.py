@@ -104,21 +104,21 @@ class Outcome:
 
 
 FAMILIES: dict[str, tuple[tuple[str, str], ...]] = {
-    "naive": (("pytorch", A100), ("pytorch", H100), ("hf_eager", A100)),
-    "naive backward": (("pytorch", A100), ("naive_fused_epilogue", H100)),
-    "flash-1": (("flash_attn_v1", A100),),
-    "flash-1 backward": (("flash_attn_v1", A100),),
-    "flash-2": (("flash_attn_v2", A100), ("flash_attn_v2", H100), ("flash_attn_v2", ADA)),
-    "split-KV": (("flash_attn_v2", A100), ("flash_attn_v3", H100), ("flash_attn_v2", H100)),
-    "flash-3": (("flash_attn_v3", H100),),
-    "flash-4": (("flash_attn_v4", B200),),
-    "staged": (("flash_attn_triton", A100), ("flash_attn_triton", H100)),
-    "sliding-window": (("flash_attn_v2", A100), ("flash_attn_v3", H100)),
-    "serving": (("vllm_flash_attn", A100), ("flash_attention", A100), ("vllm_flash_attn_fa3", H100)),
-    "serving decode": (("vllm_flash_attn", A100), ("flash_attention", A100), ("vllm_flash_attn_fa3", H100)),
-    "flash backward": (("flash_attn_v2", A100), ("flash_attn_v3", H100), ("flash_attn_v2", ADA)),
-    "xformers": (("xformers_cutlass", A100), ("xformers_cutlass", "v100-sxm2-32gb")),
-    "cudnn": (("cudnn", A100), ("cudnn", H100)),
+    "naive": (("torch.baddbmm", A100), ("torch.baddbmm", H100), ("transformers.eager", A100)),
+    "naive backward": (("torch.baddbmm", A100), ("ideal.unfused", H100)),
+    "flash-1": (("flash-attn.1", A100),),
+    "flash-1 backward": (("flash-attn.1", A100),),
+    "flash-2": (("flash-attn.2", A100), ("flash-attn.2", H100), ("flash-attn.2", ADA)),
+    "split-KV": (("flash-attn.2", A100), ("flash-attn.3", H100), ("flash-attn.2", H100)),
+    "flash-3": (("flash-attn.3", H100),),
+    "flash-4": (("flash-attn.4", B200),),
+    "staged": (("triton.tutorial", A100), ("triton.tutorial", H100)),
+    "sliding-window": (("flash-attn.2", A100), ("flash-attn.3", H100)),
+    "serving": (("vllm.flash-attn-2", A100), ("sglang.fa3-sm80", A100), ("vllm.flash-attn-3", H100)),
+    "serving decode": (("vllm.flash-attn-2", A100), ("sglang.fa3-sm80", A100), ("vllm.flash-attn-3", H100)),
+    "flash backward": (("flash-attn.2", A100), ("flash-attn.3", H100), ("flash-attn.2", ADA)),
+    "xformers": (("xformers.cutlass", A100), ("xformers.cutlass", "v100-sxm2-32gb")),
+    "cudnn": (("nvidia.cudnn", A100), ("nvidia.cudnn", H100)),
 }
 
 
@@ -163,18 +163,18 @@ def large_cases() -> Iterator[Case]:
     """The twelve large cases: causal and full, few steps a block, and a million tokens at one head."""
     million = Workload(1, 1, 1 << 20, 128, mask=Mask.sliding_window(1024))
     yield from (
-        Case("flash-2, full", "flash_attn_v2", A100, Workload(64, 16, 1024, 64, dtype="fp16")),
-        Case("flash-2, causal", "flash_attn_v2", A100, Workload(64, 16, 1024, 64, dtype="fp16", mask=CAUSAL)),
-        Case("flash-2, causal", "flash_attn_v2", H100, Workload(16, 32, 2048, 128, mask=CAUSAL)),
-        Case("flash-2, causal", "flash_attn_v2", ADA, Workload(32, 32, 1024, 128, 8, mask=CAUSAL)),
-        Case("flash-3, full", "flash_attn_v3", H100, Workload(64, 16, 1024, 128)),
-        Case("flash-3, causal", "flash_attn_v3", H100, Workload(64, 16, 1024, 128, 4, mask=CAUSAL)),
-        Case("staged, causal", "flash_attn_triton", A100, Workload(32, 32, 1024, 64, mask=CAUSAL)),
-        Case("flash-1, full", "flash_attn_v1", A100, Workload(64, 128, 256, 64, dtype="fp16")),
-        Case("serving, causal", "vllm_flash_attn", A100, Workload(32, 32, 512, 128, 8, mask=CAUSAL)),
-        Case("naive, causal", "pytorch", A100, Workload(8, 16, 256, 64, dtype="fp16", mask=CAUSAL)),
-        Case("sliding window, a million tokens", "flash_attn_v2", A100, million),
-        Case("sliding window, a million tokens", "flash_attn_v3", H100, million),
+        Case("flash-2, full", "flash-attn.2", A100, Workload(64, 16, 1024, 64, dtype="fp16")),
+        Case("flash-2, causal", "flash-attn.2", A100, Workload(64, 16, 1024, 64, dtype="fp16", mask=CAUSAL)),
+        Case("flash-2, causal", "flash-attn.2", H100, Workload(16, 32, 2048, 128, mask=CAUSAL)),
+        Case("flash-2, causal", "flash-attn.2", ADA, Workload(32, 32, 1024, 128, 8, mask=CAUSAL)),
+        Case("flash-3, full", "flash-attn.3", H100, Workload(64, 16, 1024, 128)),
+        Case("flash-3, causal", "flash-attn.3", H100, Workload(64, 16, 1024, 128, 4, mask=CAUSAL)),
+        Case("staged, causal", "triton.tutorial", A100, Workload(32, 32, 1024, 64, mask=CAUSAL)),
+        Case("flash-1, full", "flash-attn.1", A100, Workload(64, 128, 256, 64, dtype="fp16")),
+        Case("serving, causal", "vllm.flash-attn-2", A100, Workload(32, 32, 512, 128, 8, mask=CAUSAL)),
+        Case("naive, causal", "torch.baddbmm", A100, Workload(8, 16, 256, 64, dtype="fp16", mask=CAUSAL)),
+        Case("sliding window, a million tokens", "flash-attn.2", A100, million),
+        Case("sliding window, a million tokens", "flash-attn.3", H100, million),
     )
 
 

@@ -42,11 +42,11 @@ SUMMARY = (
     (
         "FlashAttention-2 and -3 on H100, tables of their papers",
         ("fa2_fig7", "fa3_fig5"),
-        ("flash_attn_v2", "flash_attn_v3"),
+        ("flash-attn.2", "flash-attn.3"),
     ),
     ("vLLM on A100, prefill and decode", ("aic_attention_vllm_0.14.0",), ()),
-    ("vLLM on H100, prefill and decode", ("aic_attention_vllm_0.24.0_h100",), ("vllm_flash_attn_fa3",)),
-    ("vLLM on B200, closed kernels", ("aic_attention_vllm_0.24.0_b200",), ("vllm_trtllm",)),
+    ("vLLM on H100, prefill and decode", ("aic_attention_vllm_0.24.0_h100",), ("vllm.flash-attn-3",)),
+    ("vLLM on B200, closed kernels", ("aic_attention_vllm_0.24.0_b200",), ("vllm.trtllm-gen",)),
     ("vLLM on L40S, a GPU that no fit has seen", ("aic_attention_vllm_0.24.0_l40s",), ()),
 )
 """Lines of the README's table of errors: words, sources, and their names of the implementation where not all count."""
@@ -207,11 +207,11 @@ def summary_markdown(found: Iterable[tuple[Any, str, float]]) -> str:
     """The README's table: errors of rows whose band of lengths and heads, or kernel, no fit has seen."""
     import numpy as np
 
-    kept = [(row.case, error) for row, split, error in found if split != "head_dim"]
+    kept = [(row, error) for row, split, error in found if split != "head_dim"]
     lines = ["| measured | rows | mean error | 9 in 10 below |", "|---|---:|---:|---:|"]
     for words, sources, names in SUMMARY:
         errors = [
-            error for case, error in kept if case.source in sources and (not names or case.implementation in names)
+            error for row, error in kept if row.case.source in sources and (not names or row.record.name in names)
         ]
         cells = (words, str(len(errors)), _percent(float(np.mean(errors))), _percent(float(np.quantile(errors, 0.9))))
         lines.append(f"| {' | '.join(cells)} |")

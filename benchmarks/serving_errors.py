@@ -2,7 +2,7 @@
 
 Needs the extra ``datasets``. Every framework, GPU, kind of call and window, `--sample` rows each, drawn evenly from
 bands of lengths, few and many heads and head_dim. No row is left out; those of the committed samples are few among
-them; they are 16-bit. ``vllm_flash_attn_fa3 fa3`` shows these kernels only.
+them; they are 16-bit. ``vllm.flash-attn-3 sglang.fa3`` shows these kernels only.
 """
 
 from __future__ import annotations

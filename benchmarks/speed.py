@@ -235,7 +235,7 @@ def exact_mode() -> dict[str, float]:
     kernel = schedule.kernels[0]
     turns = kernel.executions
     steps = sum(int(n) for n, s in zip(turns, kernel.segments, strict=True) if "step" in s.name)
-    numbers = choose(IMPLEMENTATIONS["flash_attn_v2"], gpu).numbers
+    numbers = choose(IMPLEMENTATIONS["flash-attn.2"], gpu).numbers
     took = seconds(lambda: replay(schedule, gpu, numbers, mode="exact"), 2)
     return {"exact mode, tile steps/s": steps / took}
 

@@ -68,7 +68,7 @@ def predict(
     >>> from attnsim.models.mask.mask import Mask
     >>> question = Workload(batch=1, heads_q=32, seq_q=8192, head_dim=128, heads_kv=8, mask=Mask.causal())
     >>> predict(question, "h100-sxm5-80gb").implementation
-    'flash_attn_v3'
+    'flash-attn.3'
     """
     question = ask(workload, gpu, algorithm, implementation, read_conditions(tiles, tile, mode, cache, launch), assumed)
     return with_speedup(answer(question), question) if baseline else answer(question)

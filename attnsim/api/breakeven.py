@@ -125,7 +125,7 @@ def breakeven(
     --------
     >>> row = breakeven(Workload(1, 16, 1, 128), "a100-sxm4-80gb", [2048])[0]
     >>> row.dense, 0.5 < row.density < 1
-    ('flash_attn_v2', True)
+    ('flash-attn.2', True)
     """
     where, band = read_gpu(gpu), workload.mask
     if band not in (Mask.full(), Mask.causal()):

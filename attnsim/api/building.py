@@ -120,5 +120,5 @@ def check_paths(record: Implementation, schedule: Schedule, gpu: Gpu) -> None:
             if kernel.path == path and not present:
                 raise InputError(
                     f"{record.name} needs {path}, which {gpu.id} with features.{path} = false lacks; "
-                    "nearest it can: flash_attn_v2"
+                    "nearest it can: flash-attn.2"
                 )

@@ -30,7 +30,7 @@ def caption(question: Workload, based: bool, shown: Collection[str] = ()) -> str
     """How to read the table's columns; `based`: whether it has those of the unchanged GPU."""
     from attnsim.models.mechanisms import find_mechanism, only_for
 
-    text = "vs naive: speedup over unfused attention (pytorch) on the same GPU. "
+    text = "vs naive: speedup over unfused attention (torch.baddbmm) on the same GPU. "
     if based:
         text += "vs base: over the unchanged GPU. "
     text += "TFLOP/s: useful FLOPs (visible pairs only) over the time."

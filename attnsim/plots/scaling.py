@@ -157,7 +157,7 @@ def _speedups(axes: Axes, look: Style, *, lines: Sequence[Series]) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     axes.yaxis.set_minor_formatter(lambda value, _: "")
     axes.set_xlabel("sequence length, tokens", fontsize=look.size)
-    heading(axes, "speedup over unfused attention (pytorch)", look)
+    heading(axes, "speedup over unfused attention (torch.baddbmm)", look)
     end_labels(axes, ends, look)
 
 

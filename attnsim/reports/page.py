@@ -159,8 +159,8 @@ def _predictions(case: Answered) -> list[Block]:
             heads=3,
         ),
         Paragraph(
-            "vs naive: speedup over unfused attention (pytorch) on the same GPU. TFLOP/s: useful FLOPs (visible pairs "
-            "only) over the time. bound: the unit that is busy longest."
+            "vs naive: speedup over unfused attention (torch.baddbmm) on the same GPU. TFLOP/s: useful FLOPs "
+            "(visible pairs only) over the time. bound: the unit that is busy longest."
         ),
         Table(
             "Whose kernels, on which tile, and why each is trusted so far",

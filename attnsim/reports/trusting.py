@@ -107,6 +107,6 @@ def _applies(one: Deviation, found: Sequence[Use], kinds: set[str]) -> bool:
             here = {(IMPLEMENTATIONS[use.prediction.implementation].name, use.gpu.base_id) for use in found}
             return (check["implementation"], check["gpu"]) in here
         case "claim":
-            return "flash_attn_v1" in runs
+            return "flash-attn.1" in runs
         case _:
             return check["kind"] in {use.origin for use in found}

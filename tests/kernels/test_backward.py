@@ -129,7 +129,7 @@ def assert_right(got: dict[str, NDArray[Any]], w: Workload, inputs: Inputs) -> N
 def test_right_and_as_scheduled(w: Workload, cpu_device: CpuDevice, assert_matches_schedule: AssertMatches) -> None:
     inputs = draw(w)
     assert_right(gradients(cpu_device, inputs, w), w, inputs)
-    schedule = find_implementation("attnsim_flash_backward").build(w, cpu_device.gpu, None)
+    schedule = find_implementation("attnsim.flash-backward").build(w, cpu_device.gpu, None)
     assert_matches_schedule(cpu_device, schedule)
     for launched, kernel in zip(cpu_device.launches, schedule.kernels, strict=True):
         counters = launched.counters
@@ -147,7 +147,7 @@ def test_tiles_of_other_gpus(gpu: str, head_dim: int, assert_matches_schedule: A
             exercise(device, w)
         return
     assert exercise(device, w).largest_error() <= TOLERANCE[w.dtype]
-    assert_matches_schedule(device, find_implementation("attnsim_flash_backward").build(w, device.gpu, None))
+    assert_matches_schedule(device, find_implementation("attnsim.flash-backward").build(w, device.gpu, None))
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])

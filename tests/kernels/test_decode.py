@@ -94,7 +94,7 @@ def test_tiles_of_other_gpus(gpu: str, head_dim: int, assert_matches_schedule: A
     device = CpuDevice(gpu)
     w = workload("4/1", "1x300", head_dim)
     assert exercise_attention(decode_attention, device, w).largest_error() <= TOLERANCE[w.dtype]
-    assert_matches_schedule(device, find_implementation("attnsim_decode").build(w, device.gpu, None))
+    assert_matches_schedule(device, find_implementation("attnsim.decode").build(w, device.gpu, None))
 
 
 @pytest.mark.parametrize("splits", [1, 4])
@@ -219,6 +219,6 @@ def test_patterns_are_refused_before_anything_runs(cpu_device: CpuDevice) -> Non
 def test_other_tiles_are_refused_by_name() -> None:
     w = workload("8/1", "1x512", 256)
     gpu = load_gpu("a100-sxm4-80gb")
-    assert "16 x 32" in find_implementation("attnsim_decode").build(w, gpu, (16, 32)).tile_text
+    assert "16 x 32" in find_implementation("attnsim.decode").build(w, gpu, (16, 32)).tile_text
     with pytest.raises(InputError, match="has the tile 16 x 64 or 16 x 32 at head_dim 256, not 64 x 64"):
-        find_implementation("attnsim_decode").build(w, gpu, (64, 64))
+        find_implementation("attnsim.decode").build(w, gpu, (64, 64))

@@ -243,5 +243,5 @@ def test_what_does_not_fit_is_refused() -> None:
         flash_hopper(CpuDevice(GPU), wide, wide, wide)
     with pytest.raises(InputError, match=r"scale is 0.*; allowed: more than 0"):
         flash_hopper(CpuDevice(GPU), q, q, q, scale=0.0)
-    with pytest.raises(InputError, match="head_dim 64 and 128, not 256/256; take attnsim_flash"):
+    with pytest.raises(InputError, match=r"head_dim 64 and 128, not 256/256; take attnsim.flash"):
         build(Workload(1, 1, 64, 256), CpuDevice(GPU).gpu, None)

@@ -234,7 +234,7 @@ def test_scores_that_do_not_fit_the_gpu_are_refused(cpu_device: CpuDevice) -> No
 
 
 def test_the_schedule_refuses_shapes_without_kernels(cpu_device: CpuDevice) -> None:
-    with pytest.raises(InputError, match=r"attnsim_naive has no kernels of .*head_dim 96.*allowed: head_dim 64, 128"):
+    with pytest.raises(InputError, match=r"attnsim.naive has no kernels of .*head_dim 96.*allowed: head_dim 64, 128"):
         own_naive(workload("1/1", "8x8", 96), cpu_device.gpu, "fused")
     with pytest.raises(InputError, match="takes no tile of queries x keys; leave --tile out"):
-        find_implementation("attnsim_naive").build(workload("1/1", "8x8", 64), cpu_device.gpu, (64, 64))
+        find_implementation("attnsim.naive").build(workload("1/1", "8x8", 64), cpu_device.gpu, (64, 64))

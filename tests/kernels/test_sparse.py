@@ -160,6 +160,6 @@ def test_what_does_not_fit_is_refused_before_anything_runs(cpu_device: CpuDevice
     with pytest.raises(InputError, match="head_dim is 96; this kernel takes 64, 128, 256"):
         wide = np.zeros((1, 1, 64, 96), np.float16)
         sparse_forward(cpu_device, wide, wide, wide)
-    with pytest.raises(InputError, match=r"Shared memory: attnsim_sparse at head_dim 256 needs"):
+    with pytest.raises(InputError, match=r"Shared memory: attnsim.sparse at head_dim 256 needs"):
         build(Workload(1, 1, 64, 256), cpu_device.gpu.replace("sm.shared_memory_per_block", "64KiB"), None)
     assert not cpu_device.launches

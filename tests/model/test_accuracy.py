@@ -56,8 +56,13 @@ def test_every_fitted_number_is_inside_its_bounds() -> None:
 
 
 def test_the_issue_s_implementations_are_calibrated() -> None:
-    wanted = {("flash_attn_v2", "ampere"), ("flash_attn_v2", "hopper"), ("flash_attn_v3", "hopper")}
-    wanted |= {("pytorch", "ampere"), ("pytorch", "hopper"), ("vllm_flash_attn", "ampere"), ("cudnn", "ampere")}
+    wanted = {("flash-attn.2", "ampere"), ("flash-attn.2", "hopper"), ("flash-attn.3", "hopper")}
+    wanted |= {
+        ("torch.baddbmm", "ampere"),
+        ("torch.baddbmm", "hopper"),
+        ("vllm.flash-attn-2", "ampere"),
+        ("nvidia.cudnn", "ampere"),
+    }
     assert wanted <= set(calibrations())
 
 
@@ -79,7 +84,7 @@ def test_calibrations_were_fitted_on_the_committed_measurements() -> None:
 def test_the_jobs_of_the_fits_are_read_strictly(tmp_path: Path) -> None:
     names = [job.name for job in jobs()]
     assert names[0] == "vllm-a100" and len(names) == len(set(names)) == 12
-    assert jobs()[0].free["vllm_flash_attn"][-2:] == ("call_s", "extra"), "a set of numbers and two more"
+    assert jobs()[0].free["vllm.flash-attn-2"][-2:] == ("call_s", "extra"), "a set of numbers and two more"
     assert all(job.rows for job in jobs())
     good = """
         sets: {some: [step_clks, block_clks]}
@@ -201,18 +206,18 @@ def test_constants_say_what_the_rows_leave_open() -> None:
 
 def test_a_number_that_no_row_depends_on_is_open_and_goes_back_to_its_prior() -> None:
     rows = tuple(
-        row for row in published_rows() if row.record.name == "flash_attn_v2" and row.case.source == "fa3_fig5"
+        row for row in published_rows() if row.record.name == "flash-attn.2" and row.case.source == "fa3_fig5"
     )[::6]
     # Backward's GEMM rate: these rows are forward.
-    keys = (("flash_attn_v2", "tensor_efficiency"), ("flash_attn_v2", "extra"))
-    problem = Problem(rows, keys, GpuNumbers(), {"flash_attn_v2": ImplementationNumbers(extra=3.0)}, {}, 0.85)
+    keys = (("flash-attn.2", "tensor_efficiency"), ("flash-attn.2", "extra"))
+    problem = Problem(rows, keys, GpuNumbers(), {"flash-attn.2": ImplementationNumbers(extra=3.0)}, {}, 0.85)
     found = solve(problem, problem.start(), 6)
     assert not is_determined("extra", *found.ranges[keys[1]])
     open_ = found.undetermined(keys)
     assert open_ == keys[1:]
     held = problem.held_at_prior(open_)
     assert held.keys == keys[:1]
-    assert held.implementations["flash_attn_v2"].extra == 1.0
+    assert held.implementations["flash-attn.2"].extra == 1.0
 
 
 def test_of_two_numbers_that_do_the_same_one_is_held() -> None:
@@ -268,16 +273,14 @@ def test_constants_name_every_fitted_number_and_the_hand_chosen_ones() -> None:
 
 def test_a_fit_finds_the_numbers_that_made_its_rows() -> None:
     """Rows made by the model itself: fitted from the priors, the predictions come back within 1 %."""
-    rows = [row for row in published_rows() if row.record.name == "flash_attn_v2" and row.case.source == "fa2_fig4"][
-        ::4
-    ]
+    rows = [row for row in published_rows() if row.record.name == "flash-attn.2" and row.case.source == "fa2_fig4"][::4]
     truth = Numbers(ImplementationNumbers(tensor_efficiency=0.7, softmax_instructions=8.0), GpuNumbers())
     made = tuple(replace(row, case=replace(row.case, time_s=row.predict_s(truth))) for row in rows)
-    keys = (("flash_attn_v2", "tensor_efficiency"), ("flash_attn_v2", "softmax_instructions"))
-    problem = Problem(made, keys, GpuNumbers(), {"flash_attn_v2": ImplementationNumbers()}, {}, 0.85)
+    keys = (("flash-attn.2", "tensor_efficiency"), ("flash-attn.2", "softmax_instructions"))
+    problem = Problem(made, keys, GpuNumbers(), {"flash-attn.2": ImplementationNumbers()}, {}, 0.85)
     found = solve(problem, problem.start(), 8)
     assert np.abs(problem.residuals(found.units)).max() < 0.01
-    assert found.numbers["flash_attn_v2"].implementation.tensor_efficiency == pytest.approx(0.7, abs=0.05)
+    assert found.numbers["flash-attn.2"].implementation.tensor_efficiency == pytest.approx(0.7, abs=0.05)
 
 
 def test_gpt2_medium_s_bytes_and_times() -> None:

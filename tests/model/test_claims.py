@@ -39,10 +39,10 @@ def test_b200_doubles_the_tensor_rate_and_not_the_exponentials() -> None:
 def test_gpt2_medium_s_traffic_by_reading() -> None:
     """40.3 GB by the reading taken within 10 %, 4.4 GB between the causal and the full reading."""
     by_reading = {(row["implementation"], row["mask"]): row["hbm_bytes"] for row in gpt2_medium()}
-    assert by_reading["naive_fused_epilogue", "causal"] == pytest.approx(40.3e9, rel=0.10)
-    assert by_reading["flash_attn_v1", "causal"] < 4.4e9 < by_reading["flash_attn_v1", "full"]
-    assert by_reading["flash_attn_v1", "causal"] == pytest.approx(4.0e9, rel=0.05)
-    assert by_reading["flash_attn_v1", "full"] == pytest.approx(6.2e9, rel=0.05)
+    assert by_reading["ideal.unfused", "causal"] == pytest.approx(40.3e9, rel=0.10)
+    assert by_reading["flash-attn.1", "causal"] < 4.4e9 < by_reading["flash-attn.1", "full"]
+    assert by_reading["flash-attn.1", "causal"] == pytest.approx(4.0e9, rel=0.05)
+    assert by_reading["flash-attn.1", "full"] == pytest.approx(6.2e9, rel=0.05)
 
 
 def test_every_claim_has_its_setting_and_both_readings(stated: list[dict[str, Any]]) -> None:

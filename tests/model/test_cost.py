@@ -36,57 +36,57 @@ MASKS = {
     ),
 }
 CASES = {
-    "flash-1 forward": ("flash_attn_v1", A100, "fwd", "full"),
-    "flash-1 forward + backward": ("flash_attn_v1", A100, "fwd+bwd", "full"),
-    "flash-2 forward": ("flash_attn_v2", A100, "fwd", "any"),
-    "flash-2 backward": ("flash_attn_v2", A100, "bwd", "any"),
-    "flash-2 on Hopper, both": ("flash_attn_v2", H100, "fwd+bwd", "any"),
-    "flash-3 forward": ("flash_attn_v3", H100, "fwd", "any"),
-    "flash-3 backward": ("flash_attn_v3", H100, "bwd", "any"),
-    "flash-4 forward": ("flash_attn_v4", B200, "fwd", "any"),
-    "flash-4 forward, splits open": ("vllm_vit_flash_attn_fa4", B200, "fwd", "any"),
-    "triton forward": ("flash_attn_triton", A100, "fwd", "any"),
-    "xformers both": ("xformers_cutlass", A100, "fwd+bwd", "any"),
-    "sliding-window flash-2": ("flash_attn_v2", A100, "fwd", "window"),
-    "sliding-window flash-3": ("flash_attn_v3", H100, "fwd", "window"),
-    "split-KV flash-2": ("flash_attn_v2", A100, "decode", "any"),
-    "split-KV flash-3": ("flash_attn_v3", H100, "decode", "any"),
-    "serving, vLLM on Ampere": ("vllm_flash_attn", A100, "decode", "any"),
-    "serving, SGLang on Ampere": ("flash_attention", A100, "decode", "any"),
-    "serving, vLLM on Hopper": ("vllm_flash_attn_fa3", H100, "fwd", "any"),
-    "TensorRT-LLM context on Ampere": ("trtllm", A100, "fwd", "any"),
-    "TensorRT-LLM context on Hopper": ("trtllm", H100, "fwd", "any"),
-    "TensorRT-LLM generation on Ampere": ("trtllm", A100, "decode", "any"),
-    "TensorRT-LLM generation on Hopper": ("trtllm", H100, "decode", "any"),
-    "TensorRT-LLM context on Blackwell": ("trtllm", B200, "fwd", "any"),
-    "TensorRT-LLM generation on Blackwell": ("trtllm", B200, "decode", "any"),
-    "TensorRT-LLM's kernels called by vLLM": ("vllm_trtllm", B200, "fwd", "any"),
-    "TensorRT-LLM's kernels called by SGLang": ("sglang_trtllm", B200, "decode", "any"),
-    "serving, vLLM on Hopper, windows": ("vllm_flash_attn_fa3", H100, "decode", "window"),
-    "serving, SGLang on Hopper": ("fa3", H100, "fwd", "any"),
-    "encoder of SGLang on Hopper": ("flash_attn_v3_varlen", H100, "fwd", "full"),
-    "encoder of vLLM on Hopper": ("vllm_vit_flash_attn_fa3", H100, "fwd", "full"),
-    "our unfused kernels": ("attnsim_naive", A100, "fwd", "any"),
-    "our unfused kernels, scale and mask apart": ("attnsim_naive_passes", H100, "decode", "window"),
-    "our flash": ("attnsim_flash", A100, "fwd", "any"),
-    "our flash on Hopper, windows": ("attnsim_flash", H100, "fwd", "window"),
-    "our flash with wgmma": ("attnsim_flash_hopper", H100, "fwd", "any"),
-    "our flash with wgmma, windows": ("attnsim_flash_hopper", H100, "fwd", "window"),
-    "our split-KV decode": ("attnsim_decode", A100, "decode", "any"),
-    "our split-KV decode on Hopper, windows": ("attnsim_decode", H100, "decode", "window"),
-    "our backward": ("attnsim_flash_backward", A100, "bwd", "any"),
-    "our backward on Hopper, windows": ("attnsim_flash_backward", H100, "bwd", "window"),
-    "our block-sparse flash": ("attnsim_sparse", A100, "fwd", "patterns"),
-    "our block-sparse flash on Hopper, bands": ("attnsim_sparse", H100, "fwd", "any"),
-    "our block-sparse flash, few queries": ("attnsim_sparse", H100, "decode", "patterns"),
-    "our linear attention": ("attnsim_linear", A100, "fwd", "full"),
-    "our linear attention on Hopper, causal": ("attnsim_linear", H100, "fwd", "causal"),
-    "our linear attention, recurrent": ("attnsim_linear", A100, "decode", "causal"),
-    "naive forward": ("pytorch", A100, "fwd", "any"),
-    "naive backward": ("pytorch", A100, "bwd", "any"),
-    "naive, Hugging Face, both": ("hf_eager", A100, "fwd+bwd", "any"),
-    "naive, SDPA math, both": ("pytorch_sdpa_math", H100, "fwd+bwd", "any"),
-    "naive, fused epilogue": ("naive_fused_epilogue", A100, "fwd+bwd", "any"),
+    "flash-1 forward": ("flash-attn.1", A100, "fwd", "full"),
+    "flash-1 forward + backward": ("flash-attn.1", A100, "fwd+bwd", "full"),
+    "flash-2 forward": ("flash-attn.2", A100, "fwd", "any"),
+    "flash-2 backward": ("flash-attn.2", A100, "bwd", "any"),
+    "flash-2 on Hopper, both": ("flash-attn.2", H100, "fwd+bwd", "any"),
+    "flash-3 forward": ("flash-attn.3", H100, "fwd", "any"),
+    "flash-3 backward": ("flash-attn.3", H100, "bwd", "any"),
+    "flash-4 forward": ("flash-attn.4", B200, "fwd", "any"),
+    "flash-4 forward, splits open": ("vllm.vit-flash-attn-4", B200, "fwd", "any"),
+    "triton forward": ("triton.tutorial", A100, "fwd", "any"),
+    "xformers both": ("xformers.cutlass", A100, "fwd+bwd", "any"),
+    "sliding-window flash-2": ("flash-attn.2", A100, "fwd", "window"),
+    "sliding-window flash-3": ("flash-attn.3", H100, "fwd", "window"),
+    "split-KV flash-2": ("flash-attn.2", A100, "decode", "any"),
+    "split-KV flash-3": ("flash-attn.3", H100, "decode", "any"),
+    "serving, vLLM on Ampere": ("vllm.flash-attn-2", A100, "decode", "any"),
+    "serving, SGLang on Ampere": ("sglang.fa3-sm80", A100, "decode", "any"),
+    "serving, vLLM on Hopper": ("vllm.flash-attn-3", H100, "fwd", "any"),
+    "TensorRT-LLM context on Ampere": ("tensorrt-llm.attention", A100, "fwd", "any"),
+    "TensorRT-LLM context on Hopper": ("tensorrt-llm.attention", H100, "fwd", "any"),
+    "TensorRT-LLM generation on Ampere": ("tensorrt-llm.attention", A100, "decode", "any"),
+    "TensorRT-LLM generation on Hopper": ("tensorrt-llm.attention", H100, "decode", "any"),
+    "TensorRT-LLM context on Blackwell": ("tensorrt-llm.attention", B200, "fwd", "any"),
+    "TensorRT-LLM generation on Blackwell": ("tensorrt-llm.attention", B200, "decode", "any"),
+    "TensorRT-LLM's kernels called by vLLM": ("vllm.trtllm-gen", B200, "fwd", "any"),
+    "TensorRT-LLM's kernels called by SGLang": ("sglang.trtllm-gen", B200, "decode", "any"),
+    "serving, vLLM on Hopper, windows": ("vllm.flash-attn-3", H100, "decode", "window"),
+    "serving, SGLang on Hopper": ("sglang.fa3", H100, "fwd", "any"),
+    "encoder of SGLang on Hopper": ("sglang.vit-fa3", H100, "fwd", "full"),
+    "encoder of vLLM on Hopper": ("vllm.vit-flash-attn-3", H100, "fwd", "full"),
+    "our unfused kernels": ("attnsim.naive", A100, "fwd", "any"),
+    "our unfused kernels, scale and mask apart": ("attnsim.naive-passes", H100, "decode", "window"),
+    "our flash": ("attnsim.flash", A100, "fwd", "any"),
+    "our flash on Hopper, windows": ("attnsim.flash", H100, "fwd", "window"),
+    "our flash with wgmma": ("attnsim.flash-hopper", H100, "fwd", "any"),
+    "our flash with wgmma, windows": ("attnsim.flash-hopper", H100, "fwd", "window"),
+    "our split-KV decode": ("attnsim.decode", A100, "decode", "any"),
+    "our split-KV decode on Hopper, windows": ("attnsim.decode", H100, "decode", "window"),
+    "our backward": ("attnsim.flash-backward", A100, "bwd", "any"),
+    "our backward on Hopper, windows": ("attnsim.flash-backward", H100, "bwd", "window"),
+    "our block-sparse flash": ("attnsim.sparse", A100, "fwd", "patterns"),
+    "our block-sparse flash on Hopper, bands": ("attnsim.sparse", H100, "fwd", "any"),
+    "our block-sparse flash, few queries": ("attnsim.sparse", H100, "decode", "patterns"),
+    "our linear attention": ("attnsim.linear", A100, "fwd", "full"),
+    "our linear attention on Hopper, causal": ("attnsim.linear", H100, "fwd", "causal"),
+    "our linear attention, recurrent": ("attnsim.linear", A100, "decode", "causal"),
+    "naive forward": ("torch.baddbmm", A100, "fwd", "any"),
+    "naive backward": ("torch.baddbmm", A100, "bwd", "any"),
+    "naive, Hugging Face, both": ("transformers.eager", A100, "fwd+bwd", "any"),
+    "naive, SDPA math, both": ("torch.sdpa-math", H100, "fwd+bwd", "any"),
+    "naive, fused epilogue": ("ideal.unfused", A100, "fwd+bwd", "any"),
 }
 
 
@@ -97,16 +97,16 @@ def shapes(case: str) -> Iterator[Workload]:
     for number in range(SHAPES):
         seq_q = draw.choice([1, 2, 7]) if passes == "decode" else draw.choice([1, 17, 64, 129, 200, 256, 301])
         seq_kv = draw.choice([65, 640, 1000, 1500]) if passes == "decode" else draw.choice([seq_q, seq_q, 60, 333])
-        if name == "flash_attn_v1":
+        if name == "flash-attn.1":
             seq_q = draw.choice([17, 33, 64, 208, 256])  # see test_flash_1_reads_every_query_row_once_per_key_block
         heads_kv = draw.choice([1, 2])
-        narrow = name in ("flash_attn_v1", "flash_attn_v4")
+        narrow = name in ("flash-attn.1", "flash-attn.4")
         d = draw.choice([40, 64, 96, 128] if narrow else [40, 64, 96, 128, 192, 256])
-        ours = name.startswith("attnsim_")
+        ours = name.startswith("attnsim.")
         d = draw.choice([64, 128, 256]) if ours else d
-        if name == "attnsim_flash_hopper":
+        if name == "attnsim.flash-hopper":
             d = draw.choice([64, 128])
-        if name == "attnsim_linear":
+        if name == "attnsim.linear":
             d = draw.choice([64, 128])
             if masks == "causal" and passes == "fwd":
                 seq_q = seq_kv = draw.choice([1, 64, 200, 1000, 2500])
@@ -192,7 +192,7 @@ def test_never_faster_than_the_roofline_bound(case: str) -> None:
 
 def test_the_stream_of_every_class_adds_up_to_what_is_requested() -> None:
     w = Workload(2, 4, 333, 64, 2, 500, mask=Mask.causal())
-    schedule: Schedule = IMPLEMENTATIONS["flash_attn_v2"].build(w, A100, None)
+    schedule: Schedule = IMPLEMENTATIONS["flash-attn.2"].build(w, A100, None)
     for kernel in schedule.kernels:
         added: dict[tuple[str, str], int] = {}
         for block_class, count in enumerate(kernel.class_counts.tolist()):
@@ -207,20 +207,20 @@ def test_the_stream_of_every_class_adds_up_to_what_is_requested() -> None:
 @pytest.mark.parametrize("passes", ["fwd", "bwd"])
 def test_flash_1_writes_every_causal_row_once(passes: str) -> None:
     w = Workload(1, 8, 1024, 64, dtype="fp16", passes=passes, mask=Mask.causal())
-    schedule = IMPLEMENTATIONS["flash_attn_v1"].build(w, A100, None)
+    schedule = IMPLEMENTATIONS["flash-attn.1"].build(w, A100, None)
     assert dict(cost_of(w, schedule).requested_bytes) == schedule.requested()
 
 
 def test_flash_1_reads_every_query_row_once_per_key_block() -> None:
     w = Workload(1, 1, 485, 64, dtype="fp16")
-    schedule = IMPLEMENTATIONS["flash_attn_v1"].build(w, A100, None)
+    schedule = IMPLEMENTATIONS["flash-attn.1"].build(w, A100, None)
     assert dict(cost_of(w, schedule).requested_bytes) == schedule.requested()
 
 
 def test_keys_and_values_of_one_pass() -> None:
     """Llama-3-8B at 8,192 tokens: 8 KV heads x 8192 x 128 x (K, V) x 2 bytes = 32 MiB a layer."""
     w = Workload(1, 32, 1, 128, 8, 8192, passes="decode")
-    requested = cost(w, H100, IMPLEMENTATIONS["flash_attn_v3"]).requested_bytes
+    requested = cost(w, H100, IMPLEMENTATIONS["flash-attn.3"]).requested_bytes
     kv = sum(n for (_, kind, tensor), n in requested.items() if kind == "load" and tensor in "KV")
     assert kv == 32 << 20
 
@@ -243,7 +243,7 @@ def test_useful_flops_are_the_papers(passes: str, factor: float) -> None:
 )
 def test_executed_flops_cover_the_useful_ones(seq_q: int, seq_kv: int, left: int | None, right: int | None) -> None:
     w = Workload(1, 2, seq_q, 64, seq_kv=seq_kv, mask=Mask(left, right))
-    form = cost(w, A100, IMPLEMENTATIONS["flash_attn_triton"])
+    form = cost(w, A100, IMPLEMENTATIONS["triton.tutorial"])
     assert form.flops_useful <= form.flops_executed
     assert form.flops_useful <= form.flops_dense
     assert form.compulsory_bytes <= form.no_reuse_bytes
@@ -252,7 +252,7 @@ def test_executed_flops_cover_the_useful_ones(seq_q: int, seq_kv: int, left: int
 @given(st.integers(1, 600), st.integers(1, 400), st.integers(1, 500))
 def test_masks_order_the_work_of_one_tile(seq: int, window: int, extra: int) -> None:
     """Window <= causal <= full, and a window as long as the sequence is causal."""
-    record = IMPLEMENTATIONS["flash_attn_triton"]
+    record = IMPLEMENTATIONS["triton.tutorial"]
 
     def form(mask: Mask) -> tuple[int, int]:
         found = cost(Workload(1, 1, seq, 64, mask=mask), A100, record)
@@ -273,7 +273,7 @@ def table_row(w: Workload, rows: int, keys: int) -> list[int]:
 @given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from(MASKS["any"] + MASKS["window"]), st.booleans())
 def test_the_vectorised_form_is_the_single_one(seq_q: int, seq_kv: int, mask: Mask, fused: bool) -> None:
     w = Workload(2, 6, seq_q, 80, 2, seq_kv, 64, mask=mask)
-    name = "flash_attn_triton" if fused else "pytorch"
+    name = "triton.tutorial" if fused else "torch.baddbmm"
     single = cost(w, A100, IMPLEMENTATIONS[name])
     columns = np.array([table_row(w, 128 * fused, 64 * fused)] * 2).T
     table = costs(ShapeTable(*columns))

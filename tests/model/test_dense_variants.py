@@ -40,37 +40,37 @@ def time_s(of: Schedule, gpu: Gpu) -> float:
 def test_each_form_makes_its_own_passes() -> None:
     passes = {
         name: [kernel.name for kernel in schedule(name, CAUSAL).kernels]
-        for name in ("naive_fused_epilogue", "pytorch_eager", "pytorch", "hf_eager", "pytorch_sdpa_math")
+        for name in ("ideal.unfused", "torch.eager", "torch.baddbmm", "transformers.eager", "torch.sdpa-math")
     }
-    assert passes["naive_fused_epilogue"] == ["S = Q K^T", "softmax", "O = P V"]
-    assert passes["pytorch_eager"] == ["S = Q K^T", "mask", "softmax", "O = P V"]
-    assert passes["pytorch"][:3] == ["copy Q", "copy K", "copy V"]
-    assert {"scale", "mask", "cast P"} <= set(passes["hf_eager"])
-    assert {"where", "cast P"} <= set(passes["pytorch_sdpa_math"])
-    without = [kernel.name for kernel in schedule("pytorch_eager", replace(CAUSAL, mask=Mask.full())).kernels]
+    assert passes["ideal.unfused"] == ["S = Q K^T", "softmax", "O = P V"]
+    assert passes["torch.eager"] == ["S = Q K^T", "mask", "softmax", "O = P V"]
+    assert passes["torch.baddbmm"][:3] == ["copy Q", "copy K", "copy V"]
+    assert {"scale", "mask", "cast P"} <= set(passes["transformers.eager"])
+    assert {"where", "cast P"} <= set(passes["torch.sdpa-math"])
+    without = [kernel.name for kernel in schedule("torch.eager", replace(CAUSAL, mask=Mask.full())).kernels]
     assert without == ["S = Q K^T", "softmax", "O = P V"]
 
 
 def test_a_mask_pass_reads_and_writes_every_score() -> None:
-    assert kernel_bytes(schedule("pytorch_eager", CAUSAL), "mask") == pytest.approx(2 * 2 * PAIRS, rel=0.05)
-    window = schedule("pytorch_eager", replace(CAUSAL, mask=Mask.sliding_window(64)))
-    assert kernel_bytes(window, "mask") == kernel_bytes(schedule("pytorch_eager", CAUSAL), "mask")
+    assert kernel_bytes(schedule("torch.eager", CAUSAL), "mask") == pytest.approx(2 * 2 * PAIRS, rel=0.05)
+    window = schedule("torch.eager", replace(CAUSAL, mask=Mask.sliding_window(64)))
+    assert kernel_bytes(window, "mask") == kernel_bytes(schedule("torch.eager", CAUSAL), "mask")
 
 
 def test_dropout_writes_p_again_and_a_byte_an_element() -> None:
-    dropped = schedule("pytorch_eager", replace(CAUSAL, dropout=True))
+    dropped = schedule("torch.eager", replace(CAUSAL, dropout=True))
     assert kernel_bytes(dropped, "dropout") == (2 + 2 + 1) * PAIRS
-    assert kernel_bytes(schedule("pytorch_eager", CAUSAL), "dropout") == 0
-    back = schedule("pytorch_eager", replace(CAUSAL, dropout=True, passes="bwd"))
+    assert kernel_bytes(schedule("torch.eager", CAUSAL), "dropout") == 0
+    back = schedule("torch.eager", replace(CAUSAL, dropout=True, passes="bwd"))
     assert kernel_bytes(back, "dropout bwd") == (2 + 2 + 1) * PAIRS
-    assert dropped.peak_memory_bytes - schedule("pytorch_eager", CAUSAL).peak_memory_bytes == (2 + 1) * PAIRS
+    assert dropped.peak_memory_bytes - schedule("torch.eager", CAUSAL).peak_memory_bytes == (2 + 1) * PAIRS
 
 
 def test_every_pass_costs_time() -> None:
-    names = ("naive_fused_epilogue", "pytorch_eager", "hf_eager")
+    names = ("ideal.unfused", "torch.eager", "transformers.eager")
     times = [time_s(schedule(name, CAUSAL), A100) for name in names]
     assert times == sorted(times) and times[2] > 1.5 * times[0]
-    dropout = [time_s(schedule("pytorch_eager", replace(CAUSAL, dropout=on)), A100) for on in (False, True)]
+    dropout = [time_s(schedule("torch.eager", replace(CAUSAL, dropout=on)), A100) for on in (False, True)]
     assert dropout[1] > 1.1 * dropout[0]
 
 
@@ -103,7 +103,7 @@ def test_the_number_of_splits_is_that_of_the_published_rule() -> None:
 @pytest.mark.parametrize(("batch", "splits"), [(1, True), (8, True), (64, False)])
 def test_few_sequences_are_split_and_many_are_not(batch: int, splits: bool) -> None:
     w = Workload(batch, 32, 1, 128, 8, 8192, passes="decode")
-    for name, gpu in (("flash_attn_v2", A100), ("flash_attn_v3", H100)):
+    for name, gpu in (("flash-attn.2", A100), ("flash-attn.3", H100)):
         kernels = [kernel.name for kernel in schedule(name, w, gpu).kernels]
         assert any(kernel.startswith("combine") for kernel in kernels) == splits, f"{name}: {kernels}"
 
@@ -112,7 +112,7 @@ def test_few_sequences_are_split_and_many_are_not(batch: int, splits: bool) -> N
 
 
 def test_a_second_pass_recomputes_two_products_and_needs_no_accumulator() -> None:
-    atomic, twice = schedule("flash_attn_v2", BACKWARD), schedule("flash_two_pass", BACKWARD)
+    atomic, twice = schedule("flash-attn.2", BACKWARD), schedule("triton.tutorial-bwd", BACKWARD)
     assert twice.total("flops") / atomic.total("flops") == pytest.approx(7 / 5, rel=0.01)
     tensors = {tensor for _, _, tensor in twice.requested()}
     assert "dQ accum" not in tensors
@@ -125,7 +125,7 @@ def test_a_second_pass_recomputes_two_products_and_needs_no_accumulator() -> Non
 
 def test_atomics_win_where_gemms_bound_and_the_second_pass_where_hbm_does() -> None:
     slow = A100.replace("hbm.bandwidth", "0.05x")
-    atomic, twice = schedule("flash_attn_v2", BACKWARD), schedule("flash_two_pass", BACKWARD)
+    atomic, twice = schedule("flash-attn.2", BACKWARD), schedule("triton.tutorial-bwd", BACKWARD)
     assert 1.2 < time_s(twice, A100) / time_s(atomic, A100) < 1.6
     assert time_s(twice, slow) < 0.7 * time_s(atomic, slow), "the accumulator is cleared, added to and converted"
     l2 = [sum(one.requested().values()) for one in (twice, atomic)]
@@ -134,7 +134,7 @@ def test_atomics_win_where_gemms_bound_and_the_second_pass_where_hbm_does() -> N
 
 def test_both_forms_sum_over_the_heads_of_a_group() -> None:
     w = replace(BACKWARD, heads_kv=4)
-    for name in ("flash_attn_v2", "flash_two_pass"):
+    for name in ("flash-attn.2", "triton.tutorial-bwd"):
         kernels = [kernel.name for kernel in schedule(name, w).kernels]
         assert kernels[-2:] == ["sum dK", "sum dV"], name
 
@@ -144,7 +144,7 @@ def test_both_forms_sum_over_the_heads_of_a_group() -> None:
 
 def eight_and_sixteen(head_dim: int) -> tuple[Schedule, Schedule]:
     w = Workload(2, 16, 4096, head_dim)
-    return schedule("flash_attn_v3", replace(w, dtype="fp8"), H100), schedule("flash_attn_v3", w, H100)
+    return schedule("flash-attn.3", replace(w, dtype="fp8"), H100), schedule("flash-attn.3", w, H100)
 
 
 def test_fp8_halves_the_inputs_and_not_the_output() -> None:

@@ -56,9 +56,9 @@ def test_the_median_difference_is_within_one_percent() -> None:
     assert median <= TARGETS["median"]
 
 
-@pytest.mark.parametrize("implementation", ["flash_attn_v2", "flash_attn_v3"])
+@pytest.mark.parametrize("implementation", ["flash-attn.2", "flash-attn.3"])
 def test_both_modes_count_the_same_traffic_and_work(implementation: str) -> None:
-    gpu = "a100-sxm4-80gb" if implementation == "flash_attn_v2" else "h100-sxm5-80gb"
+    gpu = "a100-sxm4-80gb" if implementation == "flash-attn.2" else "h100-sxm5-80gb"
     case = next(case for case in CASES if case.implementation == implementation and case.gpu == gpu)
     assert load_gpu(case.gpu).id == gpu
     for exact, fast in compare(Case("", implementation, gpu, case.workload)).kernels:

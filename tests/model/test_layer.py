@@ -137,11 +137,11 @@ def asked(heads_kv: int, **changes: object) -> Workload:
     return Workload(**shape, heads_kv=heads_kv)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("implementation", ["flash_attn_v2", "flash_attn_v3", "pytorch"])
+@pytest.mark.parametrize("implementation", ["flash-attn.2", "flash-attn.3", "torch.baddbmm"])
 @pytest.mark.parametrize("passes", ["fwd", "decode"])
 def test_grouped_heads_reach_from_multi_head_to_multi_query(implementation: str, passes: str) -> None:
     changes = {"passes": passes, "seq_kv": 4096} | ({"seq_q": 1} if passes == "decode" else {})
-    record, algorithm = find_implementation(implementation), "naive" if implementation == "pytorch" else "flash"
+    record, algorithm = find_implementation(implementation), "naive" if implementation == "torch.baddbmm" else "flash"
     plain = Workload(batch=4, heads_q=16, seq_q=1 if passes == "decode" else 512, head_dim=128, mask=CAUSAL,
                      passes=passes, seq_kv=4096)  # fmt: skip
     for w, same in ((asked(16, **changes), plain), (asked(1, **changes), asked(1, **changes))):
@@ -158,7 +158,7 @@ def test_grouped_heads_reach_from_multi_head_to_multi_query(implementation: str,
         assert set(sizes.values()) == {w.kv_cache_bytes // 2} == {plain.kv_cache_bytes // group // 2}
 
 
-@pytest.mark.parametrize("implementation", ["flash_attn_v2", "flash_attn_v3"])
+@pytest.mark.parametrize("implementation", ["flash-attn.2", "flash-attn.3"])
 def test_a_group_that_is_packed_reads_its_keys_once(implementation: str) -> None:
     record = find_implementation(implementation)
 
@@ -171,7 +171,7 @@ def test_a_group_that_is_packed_reads_its_keys_once(implementation: str) -> None
 
 
 def test_cross_attention_is_the_same_code_path() -> None:
-    for implementation in ("flash_attn_v2", "pytorch"):
+    for implementation in ("flash-attn.2", "torch.baddbmm"):
         record = find_implementation(implementation)
         own, other = (record.build(asked(16, seq_kv=keys, mask=Mask()), A100, None) for keys in (512, 2048))
         assert [kernel.name for kernel in own.kernels] == [kernel.name for kernel in other.kernels]

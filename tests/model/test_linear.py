@@ -18,7 +18,7 @@ from attnsim.models.schedule.schedule import Schedule
 from tests.model.bounds import cost, roofline_time
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
-LINEAR = IMPLEMENTATIONS["attnsim_linear"]
+LINEAR = IMPLEMENTATIONS["attnsim.linear"]
 MASKS = (Mask.full(), Mask.causal())
 
 
@@ -129,4 +129,4 @@ def test_linear_has_no_tile_to_choose() -> None:
         predict(w, H100, "linear", tile="128x64")
     assert predict(w, H100, "linear", tiles="retuned", baseline=False).tiles == "shipped"
     with pytest.raises(InputError, match="it runs linear"):
-        predict(w, H100, "flash", implementation="attnsim_linear")
+        predict(w, H100, "flash", implementation="attnsim.linear")

@@ -25,13 +25,13 @@ from tests.model.bounds import cost, roofline_time
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
 FEW = A100.replace("sm.count", 3)
 CASES = {
-    "performer": ("performer_pytorch", Mask.full()),
-    "performer, causal": ("performer_pytorch", Mask.causal()),
-    "performer, fused": ("performer_fused@48", Mask.full()),
-    "performer, fused and causal": ("performer_fused@48", Mask.causal()),
-    "linformer": ("linformer_pytorch", Mask.full()),
-    "linformer, ragged k": ("linformer_pytorch@70", Mask.full()),
-    "efficient": ("efficient_pytorch", Mask.full()),
+    "performer": ("performer-pytorch.eager", Mask.full()),
+    "performer, causal": ("performer-pytorch.eager", Mask.causal()),
+    "performer, fused": ("performer-pytorch.fused@48", Mask.full()),
+    "performer, fused and causal": ("performer-pytorch.fused@48", Mask.causal()),
+    "linformer": ("linformer.eager", Mask.full()),
+    "linformer, ragged k": ("linformer.eager@70", Mask.full()),
+    "efficient": ("efficient-attention.eager", Mask.full()),
 }
 ENCODER = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=64)
 
@@ -102,12 +102,12 @@ def test_time_and_memory_grow_with_n(name: str) -> None:
 
 def test_peak_memory_holds_the_largest_arrays_alive_together() -> None:
     w = Workload(2, 8, 1000, 64, 4, 3000, dtype="fp16")
-    features = find_implementation("performer_pytorch@256")
+    features = find_implementation("performer-pytorch.eager@256")
     arrays = 2 * 2 * 64 * (2 * 8 * 1000 + 2 * 4 * 3000)
     assert features.peak_bytes is not None
     least = arrays + 2 * 256 * 2 * (8 * 1000 + 4 * 3000)
     assert least < features.peak_bytes(w) < least + 2 * 256 * 2 * 4 * 3000 + 1e6
-    for name in ("linformer_pytorch", "efficient_pytorch", "performer_fused"):
+    for name in ("linformer.eager", "efficient-attention.eager", "performer-pytorch.fused"):
         record = find_implementation(name)
         assert record.peak_bytes is not None
         assert record.peak_bytes(w) == record.build(w, A100, None).peak_memory_bytes
@@ -117,9 +117,9 @@ def test_useful_work_is_what_the_definition_multiplies() -> None:
     b, h, g, nq, nk, d, dv = 2, 8, 4, 1000, 3000, 64, 128
     w = Workload(b, h, nq, d, g, nk, dv)
     for name, flops, exps in (
-        ("performer_fused@96", 2 * b * (h * nq + g * nk) * 96 * (d + dv), b * (h * nq + g * nk) * 96),
-        ("linformer_pytorch@96", 2 * b * (g * nk + h * nq) * 96 * (d + dv), b * h * nq * 96),
-        ("efficient_pytorch", 2 * b * (h * nq + g * nk) * d * dv, b * (h * nq + g * nk) * d),
+        ("performer-pytorch.fused@96", 2 * b * (h * nq + g * nk) * 96 * (d + dv), b * (h * nq + g * nk) * 96),
+        ("linformer.eager@96", 2 * b * (g * nk + h * nq) * 96 * (d + dv), b * h * nq * 96),
+        ("efficient-attention.eager", 2 * b * (h * nq + g * nk) * d * dv, b * (h * nq + g * nk) * d),
     ):
         form = cost(w, A100, find_implementation(name))
         assert form.flops_useful == form.flops_dense == flops
@@ -130,20 +130,20 @@ def test_useful_work_is_what_the_definition_multiplies() -> None:
 def test_eager_performer_goes_fourteen_times_over_the_features_of_q() -> None:
     """A GEMM writes them; eleven more passes of the chain; D; the GEMM with S."""
     w = Workload(1, 8, 4096, 64)
-    form = cost(w, A100, find_implementation("performer_pytorch@256"))
+    form = cost(w, A100, find_implementation("performer-pytorch.eager@256"))
     moved = sum(size for (_, _, tensor), size in form.requested_bytes.items() if tensor == "Q'")
     assert moved == 14 * 8 * 4096 * 256 * 2
-    fused = cost(w, A100, find_implementation("performer_fused@256"))
+    fused = cost(w, A100, find_implementation("performer-pytorch.fused@256"))
     assert sum(size for (_, _, tensor), size in fused.requested_bytes.items() if tensor == "Q'") == 5 / 14 * moved
 
 
 def test_long_sums_are_split_until_every_sm_has_a_block() -> None:
     w = Workload(1, 4, 65536, 64)
-    for name, kernel in (("efficient_pytorch", "S = K'^T V"), ("linformer_pytorch", "E K")):
+    for name, kernel in (("efficient-attention.eager", "S = K'^T V"), ("linformer.eager", "E K")):
         blocks = {one.name: one.blocks for one in find_implementation(name).build(w, A100, None).kernels}
         assert A100.sm.count <= blocks[kernel] <= 3 * A100.sm.count
     few = replace(w, seq_kv=60)
-    assert len(find_implementation("efficient_pytorch").build(few, A100, None).kernels) == 4, "nothing to split"
+    assert len(find_implementation("efficient-attention.eager").build(few, A100, None).kernels) == 4, "nothing to split"
 
 
 @pytest.mark.parametrize(
@@ -171,19 +171,19 @@ def test_none_has_a_tile_to_choose() -> None:
         with pytest.raises(InputError, match="leave --tile out"):
             predict(w, H100, name, tile="128x64")
         assert predict(w, H100, name, tiles="retuned", baseline=False).tiles == "shipped"
-    with pytest.raises(InputError, match="efficient_pytorch has no number to choose"):
-        find_implementation("efficient_pytorch@8")
+    with pytest.raises(InputError, match=r"efficient-attention.eager has no number to choose"):
+        find_implementation("efficient-attention.eager@8")
 
 
 def test_a_numbered_twin_is_the_same_implementation_with_another_size() -> None:
     answer = predict(ENCODER, A100, "performer@512", baseline=False)
-    assert (answer.algorithm, answer.implementation) == ("performer@512", "performer_fused@512")
-    same = predict(ENCODER, A100, "performer", implementation="performer_fused@512", baseline=False)
+    assert (answer.algorithm, answer.implementation) == ("performer@512", "performer-pytorch.fused@512")
+    same = predict(ENCODER, A100, "performer", implementation="performer-pytorch.fused@512", baseline=False)
     assert same.time_s == answer.time_s
     assert predict(ENCODER, A100, "performer@272", baseline=False).time_s == pytest.approx(
         predict(ENCODER, A100, "performer", baseline=False).time_s
     )
-    assert "pytorch_eager" in answer.trust.reason, "the twin has the calibration of its like"
+    assert "torch.eager" in answer.trust.reason, "the twin has the calibration of its like"
 
 
 def test_predictions_carry_their_error_and_exact_ones_none() -> None:

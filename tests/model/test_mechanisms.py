@@ -34,7 +34,7 @@ def numbers(**changed: float) -> Numbers:
 
 
 def alone(kernel: Kernel, *more: Kernel) -> Schedule:
-    return Schedule("flash", "flash_attn_v2", (kernel, *more), "", 0)
+    return Schedule("flash", "flash-attn.2", (kernel, *more), "", 0)
 
 
 def play(
@@ -213,14 +213,14 @@ def test_a_block_beyond_the_register_file_is_refused() -> None:
 def test_a_tile_that_does_not_fit_is_refused_with_its_buffers_and_one_that_fits() -> None:
     w = Workload(4, 16, 1024, 256)
     with pytest.raises(InputError) as refusal:
-        IMPLEMENTATIONS["flash_attn_v2"].build(w, A100, (128, 128))
+        IMPLEMENTATIONS["flash-attn.2"].build(w, A100, (128, 128))
     message = str(refusal.value)
     assert "192 KiB (Q 64, K 64, V 64)" in message
     assert "163 KiB per block" in message
     advice = message.rsplit(";", maxsplit=1)[-1]
     rows, keys = (int(word) for word in advice.split() if word.isdigit())
     assert "fits" in advice
-    assert IMPLEMENTATIONS["flash_attn_v2"].build(w, A100, (rows, keys)).kernels
+    assert IMPLEMENTATIONS["flash-attn.2"].build(w, A100, (rows, keys)).kernels
 
 
 def test_a_second_resident_block_hides_latency() -> None:
@@ -268,7 +268,7 @@ def test_smaller_caches_never_move_fewer_bytes() -> None:
 def test_all_sms_share_the_hbm() -> None:
     """Decode reads its cache, 128 MiB, once and at the achievable bandwidth."""
     w = DECODE
-    schedule = IMPLEMENTATIONS["flash_attn_v2"].build(w, A100, None)
+    schedule = IMPLEMENTATIONS["flash-attn.2"].build(w, A100, None)
     times = [time(schedule, A100.replace("hbm.bandwidth", f"{factor}x"), cache="cold") for factor in (0.25, 0.5, 1)]
     assert times[0] / times[1] == pytest.approx(2, abs=0.25)
     bytes_per_s = cost_of(w, schedule).compulsory_bytes / times[0]
@@ -314,7 +314,7 @@ def test_a_shallow_pipeline_suffers_more_from_a_longer_latency() -> None:
 
 def test_every_kernel_of_a_call_pays_its_launch() -> None:
     w = Workload(1, 16, 1024, 64)
-    for name in ("flash_attn_v2", "pytorch_eager"):
+    for name in ("flash-attn.2", "torch.eager"):
         schedule = IMPLEMENTATIONS[name].build(w, A100, None)
         count = len(schedule.kernels)
         stream, graph, kernel = (
@@ -324,13 +324,13 @@ def test_every_kernel_of_a_call_pays_its_launch() -> None:
         assert stream - kernel == pytest.approx(call + count * A100.launch.stream_s)
         assert graph - kernel == pytest.approx(call + count * A100.launch.graph_s)
         assert graph < stream
-    flash, naive = (IMPLEMENTATIONS[name].build(w, A100, None) for name in ("flash_attn_v2", "pytorch_eager"))
+    flash, naive = (IMPLEMENTATIONS[name].build(w, A100, None) for name in ("flash-attn.2", "torch.eager"))
     assert len(flash.kernels) == 1
     assert len(naive.kernels) >= 3
 
 
 def test_the_launch_scale_multiplies_launches() -> None:
-    schedule = IMPLEMENTATIONS["flash_attn_v2"].build(Workload(1, 16, 1024, 64), A100, None)
+    schedule = IMPLEMENTATIONS["flash-attn.2"].build(Workload(1, 16, 1024, 64), A100, None)
     double = Numbers(gpu=GpuNumbers(launch_scale=2.0))
     extra = (play(schedule, A100, n, mode="fast", launch="stream").time_s for n in (double, PRIOR))
     assert next(extra) - next(extra) == pytest.approx(A100.launch.stream_s)
@@ -399,16 +399,16 @@ def test_the_prologue_and_epilogue_are_paid_once_a_wave() -> None:
 
 
 def test_a_compute_bound_time_scales_with_the_sustained_clock() -> None:
-    schedule = IMPLEMENTATIONS["flash_attn_v2"].build(COMPUTE, A100, None)
+    schedule = IMPLEMENTATIONS["flash-attn.2"].build(COMPUTE, A100, None)
     slow = A100.replace("clock.sustained", "0.5x")
     assert time(schedule, slow, mode="fast") / time(schedule, A100, mode="fast") == pytest.approx(2, abs=0.06)
-    decode = IMPLEMENTATIONS["flash_attn_v2"].build(DECODE, A100, None)
+    decode = IMPLEMENTATIONS["flash-attn.2"].build(DECODE, A100, None)
     narrow = [time(decode, gpu.replace("hbm.bandwidth", "0.25x"), cache="cold") for gpu in (slow, A100)]
     assert narrow[0] / narrow[1] < 1.1
 
 
 def test_a_power_limit_lowers_the_clock_and_nothing_else() -> None:
-    schedule = IMPLEMENTATIONS["flash_attn_v3"].build(COMPUTE, H100, None)
+    schedule = IMPLEMENTATIONS["flash-attn.3"].build(COMPUTE, H100, None)
     capped = H100.replace("clock.sustained", "1400 MHz")
     ratio = time(schedule, capped, mode="fast") / time(schedule, H100, mode="fast")
     assert ratio == pytest.approx(H100.clock.sustained_hz / 1.4e9, rel=0.03)
@@ -437,7 +437,7 @@ def test_a_warm_cache_spares_the_reads_of_what_fits() -> None:
 
 def test_a_warm_cache_is_no_help_to_what_does_not_fit() -> None:
     large = Workload(8, 32, 4096, 128)
-    schedule = IMPLEMENTATIONS["flash_attn_v2"].build(large, A100, None)
+    schedule = IMPLEMENTATIONS["flash-attn.2"].build(large, A100, None)
     cold, warm = (play(schedule, A100, cache=cache, mode="fast") for cache in ("cold", "warm"))
     assert warm.hbm_read_bytes == pytest.approx(cold.hbm_read_bytes)
     assert warm.time_s == pytest.approx(cold.time_s)
@@ -451,7 +451,7 @@ def test_a_warm_cache_is_no_help_to_what_does_not_fit() -> None:
 def test_no_unit_is_busy_for_longer_than_the_kernel_takes(mode: Mode, bandwidth: str) -> None:
     gpu = A100.replace("hbm.bandwidth", bandwidth)
     for w in (DECODE, Workload(1, 16, 2048, 128, mask=CAUSAL), Workload(2, 8, 1000, 64)):
-        schedule = IMPLEMENTATIONS["flash_attn_v2"].build(w, gpu, None)
+        schedule = IMPLEMENTATIONS["flash-attn.2"].build(w, gpu, None)
         for kernel in play(schedule, gpu, mode=mode, cache="cold").kernels:
             for unit, busy in kernel.units_s.items():
                 # every transfer is rounded to whole picoseconds, here by up to 1 in 100,000

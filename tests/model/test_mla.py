@@ -76,10 +76,10 @@ def test_the_cache_against_multi_head_attention() -> None:
     assert DEEPSEEK.kv_cache_bytes / decompressed.kv_cache_bytes == 576 / (128 * 320)
 
 
-@pytest.mark.parametrize("name", ["flash_mla", "cutlass_mla"])
+@pytest.mark.parametrize("name", ["flashmla.dense", "cutlass.mla"])
 def test_the_absorbed_form_executes_3_4_times_the_flops(name: str) -> None:
     """(2 r + dr) over (d + dv), where tiles are full; the products with W_UK and W_UV come on top."""
-    gpu = H100 if name == "flash_mla" else B200
+    gpu = H100 if name == "flashmla.dense" else B200
     schedule = IMPLEMENTATIONS[name].build(DEEPSEEK, gpu, None)
     main = next(kernel for kernel in schedule.kernels if kernel.name == "latent_attention")
     useful = cost(DEEPSEEK, gpu, IMPLEMENTATIONS[name]).flops_useful
@@ -89,7 +89,7 @@ def test_the_absorbed_form_executes_3_4_times_the_flops(name: str) -> None:
 
 def test_decompressing_makes_every_key_once() -> None:
     w = Workload(1, 128, 4096, 192, head_dim_v=128, mask=Mask.causal(), latent=Latent(512, 64))
-    record = IMPLEMENTATIONS["decompressed_fa3"]
+    record = IMPLEMENTATIONS["vllm.mla-flash-attn-3"]
     schedule = record.build(w, H100, None)
     assert schedule.kernels[0].total("flops") == 2 * 4096 * 512 * 128 * (128 + 128)
     form = cost(w, H100, record)
@@ -112,8 +112,8 @@ def test_heads_share_what_is_read() -> None:
     """From 16 to 64 heads a decode kernel reads the same bytes; multi-head attention would read four times as many."""
     reads = [
         predict(
-            replace(DEEPSEEK, heads_q=heads, heads_kv=heads), H100, "mla", implementation="trtllm_mla", cache="cold",
-            baseline=False,
+            replace(DEEPSEEK, heads_q=heads, heads_kv=heads), H100, "mla", implementation="tensorrt-llm.mla-hopper",
+            cache="cold", baseline=False,
         ).hbm_read_bytes
         for heads in (16, 64)
     ]  # fmt: skip
@@ -125,7 +125,9 @@ def test_flash_mla_shares_are_balanced() -> None:
 
     def time(batch: int) -> float:
         w = replace(DEEPSEEK, batch=batch, heads_q=64, heads_kv=64)
-        answer = predict(w, H100, "mla", implementation="trtllm_mla", launch="kernel", cache="cold", baseline=False)
+        answer = predict(
+            w, H100, "mla", implementation="tensorrt-llm.mla-hopper", launch="kernel", cache="cold", baseline=False
+        )
         assert answer.time_s is not None
         return answer.time_s
 
@@ -145,12 +147,12 @@ def test_memory_has_no_decompressed_cache_in_the_absorbed_form() -> None:
     long = replace(DEEPSEEK, batch=64, seq_kv=32768)
     absorbed = predict(long, H100, "mla", baseline=False)
     assert absorbed.fits and absorbed.peak_memory_bytes < 2 * long.kv_cache_bytes
-    assert not predict(long, H100, "mla", implementation="decompressed_fa3", baseline=False).fits
+    assert not predict(long, H100, "mla", implementation="vllm.mla-flash-attn-3", baseline=False).fits
 
 
 def test_latents_of_another_width_run_where_kernels_are_not_compiled_for_one() -> None:
     w = replace(DEEPSEEK, latent=Latent(256, 32), batch=1, seq_kv=512)
-    assert predict(w, A100, "mla", baseline=False).implementation == "triton_mla"
+    assert predict(w, A100, "mla", baseline=False).implementation == "sglang.triton-mla-absorbed"
     with pytest.raises(InputError, match="512x64"):
-        predict(w, H100, "mla", implementation="flash_mla", baseline=False)
-    assert predict(w, H100, "mla", baseline=False).implementation == "triton_mla"
+        predict(w, H100, "mla", implementation="flashmla.dense", baseline=False)
+    assert predict(w, H100, "mla", baseline=False).implementation == "sglang.triton-mla-absorbed"

@@ -53,13 +53,13 @@ BEST = Numbers(
 )
 GPUS = {"a100": A100, "h100": H100, "4090": ADA}
 RUNS = (
-    ("flash_attn_v2", "a100"),
-    ("flash_attn_v2", "4090"),
-    ("flash_attn_v3", "h100"),
-    ("flash_attn_v1", "a100"),
-    ("flash_attn_triton", "a100"),
-    ("vllm_flash_attn", "a100"),
-    ("pytorch_eager", "a100"),
+    ("flash-attn.2", "a100"),
+    ("flash-attn.2", "4090"),
+    ("flash-attn.3", "h100"),
+    ("flash-attn.1", "a100"),
+    ("triton.tutorial", "a100"),
+    ("vllm.flash-attn-2", "a100"),
+    ("torch.eager", "a100"),
 )
 TILES: dict[str, tuple[FlashTile, Gpu]] = {
     "fa2 128 x 64": (FlashTile(128, 64), A100),
@@ -112,7 +112,7 @@ def workloads(draw: st.DrawFn, directions: bool = True, tall: int = 1200) -> Wor
 
 
 def build(name: str, gpu: Gpu, w: Workload) -> Schedule:
-    if name == "flash_attn_v1" and w.mask.is_windowed:
+    if name == "flash-attn.1" and w.mask.is_windowed:
         w = replace(w, mask=Mask.causal())
     return IMPLEMENTATIONS[name].build(w, gpu, None)
 
@@ -214,7 +214,7 @@ def test_a_faster_vector_unit_does_not_slow_two_blocks_that_share_an_sm() -> Non
 @given(w=workloads(tall=500), run=st.sampled_from(RUNS))
 def test_stream_closed_form_and_exact_replay_request_the_same_bytes(w: Workload, run: tuple[str, str]) -> None:
     name, gpu = run[0], GPUS[run[1]]
-    w = replace(w, mask=Mask.causal()) if name == "flash_attn_v1" and w.mask.is_windowed else w
+    w = replace(w, mask=Mask.causal()) if name == "flash-attn.1" and w.mask.is_windowed else w
     schedule = build(name, gpu, w)
     assert dict(cost_of(w, schedule).requested_bytes) == schedule.requested()
     seen = replay(schedule, gpu, Numbers(), mode="exact", cache="cold")
@@ -241,7 +241,7 @@ from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
-for name, gpu in (("flash_attn_v2", "a100-sxm4-80gb"), ("flash_attn_v3", "h100-sxm5-80gb"), ("hf_eager", "l4")):
+for name, gpu in (("flash-attn.2", "a100-sxm4-80gb"), ("flash-attn.3", "h100-sxm5-80gb"), ("transformers.eager", "l4")):
     g = load_gpu(gpu)
     w = Workload(2, 8, 333, 64, 2, mask=Mask.causal(), passes="fwd+bwd")
     for mode in ("fast", "exact"):

@@ -40,16 +40,16 @@ def windowed(w: Workload, keys: int) -> Workload:
 
 
 def test_flash_2_neither_packs_nor_splits_under_a_window_even_one_that_covers_the_cache() -> None:
-    packed = build("vllm_flash_attn", DECODE, L40S)
-    covered = build("vllm_flash_attn", windowed(DECODE, 8192), L40S)
+    packed = build("vllm.flash-attn-2", DECODE, L40S)
+    covered = build("vllm.flash-attn-2", windowed(DECODE, 8192), L40S)
     assert "GQA packed" in packed.tile_text and "combine" in names(packed) and "Q transpose" in names(packed)
     assert "GQA packed" not in covered.tile_text and names(covered) == ["cache_write", "flash_fwd_splitkv"]
     assert main_kernel(covered).blocks == DECODE.batch * DECODE.heads_q
 
 
-@pytest.mark.parametrize("name", ["vllm_flash_attn", "vllm_flash_attn_fa3", "fa3"])
+@pytest.mark.parametrize("name", ["vllm.flash-attn-2", "vllm.flash-attn-3", "sglang.fa3"])
 def test_of_a_window_only_the_keys_that_it_visits_are_touched(name: str) -> None:
-    gpu = L40S if name == "vllm_flash_attn" else H100
+    gpu = L40S if name == "vllm.flash-attn-2" else H100
     uses = {use.tensor: use for use in main_kernel(build(name, windowed(DECODE, 256), gpu)).uses}
     cache = DECODE.batch * DECODE.heads_kv * DECODE.seq_kv * DECODE.head_dim * 2
     assert cache * 256 / 4096 <= uses["K"].unique_bytes <= cache * 512 / 4096
@@ -57,13 +57,13 @@ def test_of_a_window_only_the_keys_that_it_visits_are_touched(name: str) -> None
 
 def test_flash_3_bounds_its_splits_by_the_keys_that_a_window_loads() -> None:
     long = replace(DECODE, batch=1, heads_q=8, heads_kv=1, head_dim=64, head_dim_v=64, seq_kv=131072)
-    assert main_kernel(build("fa3", long, H100)).blocks > 50
-    assert main_kernel(build("fa3", windowed(long, 128), H100)).blocks == 1
+    assert main_kernel(build("sglang.fa3", long, H100)).blocks > 50
+    assert main_kernel(build("sglang.fa3", windowed(long, 128), H100)).blocks == 1
 
 
 def test_vllm_s_graphs_bound_the_splits() -> None:
     long = replace(DECODE, batch=1, heads_q=8, heads_kv=1, seq_kv=131072)
-    assert main_kernel(build("vllm_flash_attn_fa3", long, H100)).blocks == 32
+    assert main_kernel(build("vllm.flash-attn-3", long, H100)).blocks == 32
 
 
 def test_flash_3_cuts_up_what_each_row_tile_sees() -> None:
@@ -83,7 +83,7 @@ def test_key_tiles_of_a_window_may_begin_at_its_first_key() -> None:
 
 def test_variable_lengths_go_sequence_by_sequence_longest_first() -> None:
     w = Workload(3, 16, 1024, 128, mask=Mask.causal())
-    kernel = main_kernel(build("fa3", w, H100))
+    kernel = main_kernel(build("sglang.fa3", w, H100))
     (launch,) = kernel.launches
     steps = kernel.repeats.sum(axis=(1, 2))[launch.classes]
     assert launch.times == w.batch and len(steps) == 8 * w.heads_q
@@ -93,7 +93,7 @@ def test_variable_lengths_go_sequence_by_sequence_longest_first() -> None:
 def test_the_scheduler_looks_among_31_sequences_at_a_time() -> None:
     def fetch(batch: int, heads: int) -> int:
         w = replace(DECODE, batch=batch, heads_q=heads, heads_kv=heads, seq_kv=64)
-        prologue = main_kernel(build("fa3", w, H100)).segments[0]
+        prologue = main_kernel(build("sglang.fa3", w, H100)).segments[0]
         return sum(op.clks for op in prologue.ops if op.tensor == "fetch")
 
     assert fetch(512, 1) == round(GROUP_CLKS * 132 / 31)
@@ -102,7 +102,7 @@ def test_the_scheduler_looks_among_31_sequences_at_a_time() -> None:
 
 
 def test_an_early_launch_is_not_waited_for() -> None:
-    shown = replay(build("fa3", replace(DECODE, seq_kv=8192), H100), H100, Numbers(), launch="graph")
+    shown = replay(build("sglang.fa3", replace(DECODE, seq_kv=8192), H100), H100, Numbers(), launch="graph")
     waited = {kernel.name: kernel.launch_s > 0 for kernel in shown.kernels}
     assert waited == {"store_cache": True, "prepare": True, "flash_fwd": False, "combine (staged)": False}
 
@@ -110,7 +110,7 @@ def test_an_early_launch_is_not_waited_for() -> None:
 def test_a_decode_tile_pays_for_the_rows_that_it_stores() -> None:
     def epilogue(heads: int) -> float:
         w = replace(DECODE, heads_q=heads, heads_kv=1)
-        segments = main_kernel(build("vllm_flash_attn_fa3", w, H100)).segments
+        segments = main_kernel(build("vllm.flash-attn-3", w, H100)).segments
         return next(op.share for op in segments[-1].ops if op.kind == "delay")
 
     assert epilogue(8) == pytest.approx(8 / 64) and epilogue(64) == 1
@@ -118,7 +118,7 @@ def test_a_decode_tile_pays_for_the_rows_that_it_stores() -> None:
 
 def test_flash_3_s_combine_does_not_wait_for_one_split_after_the_other() -> None:
     def body_s(splits: int) -> float:
-        schedule = Schedule("flash", "fa3", (fa3_combine(DECODE, splits),), "", 0)
+        schedule = Schedule("flash", "sglang.fa3", (fa3_combine(DECODE, splits),), "", 0)
         return replay(schedule, H100, Numbers(), launch="kernel").time_s
 
     latency = H100.hbm.latency_clk / H100.clock.sustained_hz
@@ -127,26 +127,26 @@ def test_flash_3_s_combine_does_not_wait_for_one_split_after_the_other() -> None
 
 def test_sglang_writes_k_and_v_of_different_width_one_after_the_other() -> None:
     wide = replace(DECODE, head_dim=192, head_dim_v=128)
-    assert names(build("fa3", wide, H100))[:2] == ["index K", "index V"]
-    assert names(build("fa3", DECODE, H100))[0] == "store_cache"
+    assert names(build("sglang.fa3", wide, H100))[:2] == ["index K", "index V"]
+    assert names(build("sglang.fa3", DECODE, H100))[0] == "store_cache"
 
 
 def test_only_vllm_s_encoder_splits_keys() -> None:
     few = Workload(1, 1, 6400, 64)
-    assert "combine (staged)" in names(build("vllm_vit_flash_attn_fa3", few, H100))
-    assert names(build("flash_attn_v3_varlen", few, H100)) == ["prepare", "flash_fwd"]
+    assert "combine (staged)" in names(build("vllm.vit-flash-attn-3", few, H100))
+    assert names(build("sglang.vit-fa3", few, H100)) == ["prepare", "flash_fwd"]
 
 
 def test_an_l2_of_one_partition_keeps_all_that_fits() -> None:
     w = replace(DECODE, batch=16, heads_q=32, heads_kv=8, seq_kv=640)  # 42 MB of K and V
-    schedule = build("vllm_flash_attn", w, L40S)
+    schedule = build("vllm.flash-attn-2", w, L40S)
     one = replay(schedule, L40S, Numbers()).hbm_read_bytes
     two = replay(schedule, L40S.replace("l2.partitions", 2), Numbers()).hbm_read_bytes
     assert one < 1e6 < two
 
 
 def test_consumer_blackwell_borrows_from_what_is_like_it() -> None:
-    chosen = choose(IMPLEMENTATIONS["flash_attn_v2"], load_gpu("rtx-pro-6000-server"))
+    chosen = choose(IMPLEMENTATIONS["flash-attn.2"], load_gpu("rtx-pro-6000-server"))
     assert chosen.calibration is not None and chosen.calibration.architecture == "ampere"
 
 

@@ -23,7 +23,7 @@ from attnsim.simulator.replay import Replay, replay
 from tests.model.bounds import roofline_time
 
 A100, H100 = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb"))
-GATHER, FUSED = find_implementation("gather"), find_implementation("fused")
+GATHER, FUSED = find_implementation("transformers.gather"), find_implementation("fused")
 MASKS = (
     Mask.longformer(100, 3),
     Mask.longformer(64, 20, dilation=3, causal=True),
@@ -195,7 +195,7 @@ def test_metadata_is_read_and_counted() -> None:
 def test_sparse_time_grows_with_n_and_dense_time_with_its_square(mask: Mask) -> None:
     lengths = [1 << 14, 1 << 15, 1 << 16]
     sparse = [fused(Workload(1, 12, n, 64, mask=mask)).time_s for n in lengths]
-    flash = find_implementation("flash_attn_v2")
+    flash = find_implementation("flash-attn.2")
     dense = [played(flash.build(Workload(1, 12, n, 64), A100, None), A100).time_s for n in lengths]
     slopes = [np.polyfit(np.log(lengths), np.log(times), 1)[0] for times in (sparse, dense)]
     assert slopes == pytest.approx([1.0, 2.0], abs=0.1)

@@ -71,7 +71,7 @@ def test_a_context_row_is_causal_warm_and_from_a_graph(tmp_path: Path) -> None:
     write(tmp_path, "h100_sxm/vllm/0.24.0", "context", [raw("context", 0.5)])
     (row,) = aiconfigurator.rows(folder=tmp_path)
     case = row.case
-    assert (case.gpu, case.implementation, case.version) == ("h100-sxm5-80gb", "vllm_flash_attn_fa3", "vllm 0.24.0")
+    assert (case.gpu, case.implementation, case.version) == ("h100-sxm5-80gb", "vllm.flash-attn-3", "vllm 0.24.0")
     assert (case.batch, case.heads_q, case.heads_kv, case.seq_q, case.seq_kv) == (4, 32, 8, 1024, 1024)
     assert (case.passes, case.causal, case.cache, case.launch, case.page_size) == ("fwd", True, "warm", "graph", 64)
     assert case.window is None
@@ -100,7 +100,7 @@ def test_keys_of_a_decode_row(tmp_path: Path, table: str, kernel: str, keys: int
 def test_encoders_are_neither_causal_nor_cached(tmp_path: Path) -> None:
     write(tmp_path, "l40s/vllm/0.24.0", "encoder", [raw("encoder", 9, kernel_source="vllm_vit_flash_attn_fa2")])
     (row,) = aiconfigurator.rows(folder=tmp_path)
-    assert (row.record.name, row.case.causal, row.case.page_size) == ("flash_attn_v2", False, None)
+    assert (row.record.name, row.case.causal, row.case.page_size) == ("flash-attn.2", False, None)
     assert row.case.heads_kv == row.case.heads_q
 
 
@@ -138,13 +138,13 @@ def test_values_of_width_128_beside_keys_of_192(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "kernel", "kind", "widths", "implementation"),
     [
-        ("h100_sxm/trtllm/1.3.0rc20", "default", "mla context", (192, 128, 16), "trtllm_mla"),
-        ("h100_sxm/trtllm/1.3.0rc20", "default", "mla generation", (576, 512, 1), "trtllm_mla"),
-        ("h100_sxm/sglang/0.5.14", "flash_attention", "mla context", (576, 512, 1), "sglang_fa3_mla"),
-        ("b200_sxm/sglang/0.5.14", "trtllm_mla", "mla context", (192, 128, 16), "trtllm_gen_mla"),
-        ("b200_sxm/trtllm/1.3.0rc20", "default", "mla generation", (576, 512, 1), "trtllm_gen_mla"),
-        ("l40s/trtllm/1.0.0", "default", "mla generation", (576, 512, 1), "trtllm_fmha_mla"),
-        ("l40s/sglang/0.5.14", "triton", "mla generation", (576, 512, 1), "sglang_triton_mla"),
+        ("h100_sxm/trtllm/1.3.0rc20", "default", "mla context", (192, 128, 16), "tensorrt-llm.mla-hopper"),
+        ("h100_sxm/trtllm/1.3.0rc20", "default", "mla generation", (576, 512, 1), "tensorrt-llm.mla-hopper"),
+        ("h100_sxm/sglang/0.5.14", "flash_attention", "mla context", (576, 512, 1), "sglang.fa3-mla"),
+        ("b200_sxm/sglang/0.5.14", "trtllm_mla", "mla context", (192, 128, 16), "tensorrt-llm.mla-trtllm-gen"),
+        ("b200_sxm/trtllm/1.3.0rc20", "default", "mla generation", (576, 512, 1), "tensorrt-llm.mla-trtllm-gen"),
+        ("l40s/trtllm/1.0.0", "default", "mla generation", (576, 512, 1), "tensorrt-llm.mla-fmha-v2"),
+        ("l40s/sglang/0.5.14", "triton", "mla generation", (576, 512, 1), "sglang.triton-mla"),
     ],
 )
 def test_latent_attention_asks_in_decompressed_terms(
@@ -175,7 +175,7 @@ def test_latents_on_an_fp8_cache_have_no_schedule(tmp_path: Path) -> None:
         ("h100_sxm", {"kernel_source": "vllm_triton_attn"}, "kernel without a schedule"),
         ("h100_sxm", {"kv_cache_dtype": "fp8"}, "16-bit queries on an fp8 cache"),
         ("h100_sxm", {"head_dim": 512}, "head_dim above the largest"),
-        ("l40s", {"kernel_source": "vllm_flash_attn_fa3"}, "vllm_flash_attn_fa3 has no schedule on sm_89"),
+        ("l40s", {"kernel_source": "vllm_flash_attn_fa3"}, "vllm.flash-attn-3 has no schedule on sm_89"),
     ],
 )
 def test_why_a_row_has_no_schedule(tmp_path: Path, system: str, changes: Mapping[str, Any], reason: str) -> None:
@@ -189,7 +189,7 @@ def test_fp8_where_the_implementation_has_it(tmp_path: Path) -> None:
     write(tmp_path, "h100_sxm/sglang/0.5.14", "context", [raw("context", 9, kernel_source="fa3", **fp8)])
     write(tmp_path, "h100_sxm/trtllm/1.3.0rc20", "context", [raw("context", 9, kernel_source="torch_flow", **fp8)])
     (row,) = aiconfigurator.rows(folder=tmp_path)
-    assert (row.record.name, row.workload.dtype) == ("fa3", "fp8")
+    assert (row.record.name, row.workload.dtype) == ("sglang.fa3", "fp8")
 
 
 # Rules ---------------------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def test_a_sample_is_even_repeatable_and_nested(many: Path) -> None:
 def test_filters(many: Path) -> None:
     assert len(aiconfigurator.rows(folder=many)) == 101
     assert len(aiconfigurator.rows(gpu="a100-sxm4-80gb", folder=many)) == 1
-    assert len(aiconfigurator.rows(implementation="flash_attention", folder=many)) == 1
+    assert len(aiconfigurator.rows(implementation="sglang.fa3-sm80", folder=many)) == 1
     assert len(aiconfigurator.rows(kind="context", windowed=True, folder=many)) == 20
     assert len(aiconfigurator.rows(framework="vllm", dtype="bf16", folder=many)) == 100
     assert aiconfigurator.rows(dtype="fp8", folder=many) == ()
@@ -323,7 +323,7 @@ def test_filters(many: Path) -> None:
         ({"passes": "bwd"}, "fwd"),
         ({"framework": "vlm"}, "vllm"),
         ({"kind": "contexts"}, "context"),
-        ({"implementation": "vllm_flash"}, "vllm_flash_attn"),
+        ({"implementation": "vllm_flash"}, "vllm.flash-attn-2"),
         ({"sample": 0}, "1 or more"),
     ],
 )
@@ -336,7 +336,7 @@ def test_what_is_not_there_is_named(many: Path, given: dict[str, Any], said: str
 def test_schedules_wait_until_they_are_asked_for(many: Path) -> None:
     (row,) = aiconfigurator.rows(gpu="a100-sxm4-80gb", folder=many)
     assert "schedule" not in vars(row)
-    assert row.schedule.implementation == "flash_attention"
+    assert row.schedule.implementation == "sglang.fa3-sm80"
     assert row.schedule is row.schedule
 
 
@@ -382,16 +382,16 @@ def test_tables_that_the_fits_and_checks_are_to_use() -> None:
         key = table.implementation, table.gpu
         kept[key] = kept.get(key, 0) + table.kept
     for implementation, gpu, least in (
-        ("vllm_flash_attn", "a100-sxm4-80gb", 10_000),
-        ("flash_attention", "a100-sxm4-80gb", 10_000),
-        ("vllm_flash_attn_fa3", "h100-sxm5-80gb", 50_000),
-        ("vllm_flash_attn_fa3", "h200-sxm-141gb", 50_000),
-        ("fa3", "h100-sxm5-80gb", 45_000),
-        ("flash_attn_v3_varlen", "h100-sxm5-80gb", 7_000),
-        ("trtllm", "b200-sxm-180gb", 45_000),
-        ("vllm_trtllm", "b200-sxm-180gb", 45_000),
-        ("sglang_trtllm", "b200-sxm-180gb", 30_000),
-        ("vllm_flash_attn", "l40s", 50_000),
+        ("vllm.flash-attn-2", "a100-sxm4-80gb", 10_000),
+        ("sglang.fa3-sm80", "a100-sxm4-80gb", 10_000),
+        ("vllm.flash-attn-3", "h100-sxm5-80gb", 50_000),
+        ("vllm.flash-attn-3", "h200-sxm-141gb", 50_000),
+        ("sglang.fa3", "h100-sxm5-80gb", 45_000),
+        ("sglang.vit-fa3", "h100-sxm5-80gb", 7_000),
+        ("tensorrt-llm.attention", "b200-sxm-180gb", 45_000),
+        ("vllm.trtllm-gen", "b200-sxm-180gb", 45_000),
+        ("sglang.trtllm-gen", "b200-sxm-180gb", 30_000),
+        ("vllm.flash-attn-2", "l40s", 50_000),
     ):
         assert kept[implementation, gpu] >= least
 
@@ -405,7 +405,7 @@ def test_the_published_sample_is_found_in_the_package() -> None:
         return c.passes, c.dtype, c.batch, c.heads_q, c.heads_kv, c.seq_q, c.seq_kv, c.head_dim, c.causal, c.window
 
     times: dict[tuple[object, ...], list[float]] = {}
-    for row in aiconfigurator.rows(gpu="a100-sxm4-80gb", implementation="vllm_flash_attn"):
+    for row in aiconfigurator.rows(gpu="a100-sxm4-80gb", implementation="vllm.flash-attn-2"):
         times.setdefault(shape(row), []).append(row.measured_s)
     sample = [row for row in published_rows() if row.case.source == "aic_attention_vllm_0.14.0"]
     assert len(sample) == 513

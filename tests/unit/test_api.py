@@ -137,17 +137,17 @@ def test_patterns_are_for_sparse_alone(mask: Mask) -> None:
     assert flash.workload.mask.is_band and sparse.workload.mask == mask
     assert time_of(sparse) < time_of(flash)
     assert sparse.flops_useful == 4 * 2 * 16 * 128 * mask.visible_pairs(8192, 8192) <= (sparse.flops_executed or 0)
-    with pytest.raises(InputError, match=r"flash_attn_v2 plays diagonal bands only, .*; take attnsim_sparse"):
-        predict(question, H100, implementation="flash_attn_v2")
-    with pytest.raises(InputError, match="attnsim_sparse has no bwd kernels"):
+    with pytest.raises(InputError, match=r"flash-attn.2 plays diagonal bands only, .*; take attnsim.sparse"):
+        predict(question, H100, implementation="flash-attn.2")
+    with pytest.raises(InputError, match=r"attnsim.sparse has no bwd kernels"):
         predict(question.with_passes("bwd"), H100, "sparse")
 
 
 def test_compare_gives_the_implementation_to_those_it_runs() -> None:
-    naive, flash = compare(CAUSAL, A100, implementation="hf_eager")
-    assert (naive.implementation, flash.implementation) == ("hf_eager", "flash_attn_v2")
-    with pytest.raises(InputError, match="hf_eager"):
-        compare(CAUSAL, A100, ["flash"], implementation="hf_eager")
+    naive, flash = compare(CAUSAL, A100, implementation="transformers.eager")
+    assert (naive.implementation, flash.implementation) == ("transformers.eager", "flash-attn.2")
+    with pytest.raises(InputError, match=r"transformers.eager"):
+        compare(CAUSAL, A100, ["flash"], implementation="transformers.eager")
 
 
 def test_what_does_not_fit_says_so_without_a_time() -> None:
@@ -199,9 +199,9 @@ def test_a_given_tile_is_used_and_named() -> None:
 
 def test_without_wgmma_flash_falls_back() -> None:
     gpu = load_gpu(H100).replace("features.wgmma", "false")
-    assert predict(CAUSAL, gpu).implementation == "flash_attn_v2"
+    assert predict(CAUSAL, gpu).implementation == "flash-attn.2"
     with pytest.raises(InputError, match="wgmma"):
-        predict(CAUSAL, gpu, implementation="flash_attn_v3")
+        predict(CAUSAL, gpu, implementation="flash-attn.3")
 
 
 def test_exact_mode_is_near_fast_mode() -> None:
@@ -223,7 +223,7 @@ DOMAIN = Domain(
     dropout=False,
 )
 CALIBRATION = Calibration(
-    implementation="flash_attn_v2",
+    implementation="flash-attn.2",
     architecture="ampere",
     gpu="a100-sxm4-80gb",
     numbers=ImplementationNumbers(),
@@ -240,7 +240,7 @@ OWN = Chosen(Numbers(), CALIBRATION, True, A100, "")
 
 
 def trust(question: Workload, gpu: Gpu | None = None, chosen: Chosen = OWN, tiles: str = "shipped") -> Trust:
-    return assess(question, gpu or load_gpu(A100), chosen, find_implementation("flash_attn_v2"), tiles=tiles)
+    return assess(question, gpu or load_gpu(A100), chosen, find_implementation("flash-attn.2"), tiles=tiles)
 
 
 def test_inside_the_domain_is_validated_with_its_error() -> None:
@@ -308,7 +308,7 @@ def test_a_borrowed_calibration_or_none_is_extrapolated() -> None:
     nothing = trust(CAUSAL, chosen=Chosen(Numbers(), None, False, "", "priors used"))
     assert math.log(nothing.high) == pytest.approx(widths().at_least[PRIORS])
     assert math.log(trust(CAUSAL, chosen=borrowed).high) == pytest.approx(widths().at_least[ELSEWHERE])
-    foreign = replace(CALIBRATION, implementation="cudnn")
+    foreign = replace(CALIBRATION, implementation="nvidia.cudnn")
     assert math.log(trust(CAUSAL, chosen=replace(borrowed, calibration=foreign)).high) == pytest.approx(
         widths().at_least[BORROWED]
     )
@@ -326,7 +326,7 @@ def test_a_table_keeps_every_row_in_order() -> None:
         {"note": "b", "gpu": "a1000"},
         {"note": "c", "heads_q": "eight"},
         {"note": "d", "seq_q": "2048"},
-        {"note": "e", "implementation": "pytorch", "seq_q": "500000"},
+        {"note": "e", "implementation": "torch.baddbmm", "seq_q": "500000"},
         {"note": "f", "causal": ""},
         {"note": "g", "options": "pattern=longformer"},
         {"note": "h", "algorithm": "quadratic"},
@@ -351,8 +351,8 @@ def test_a_row_is_predicted_as_its_columns_say() -> None:
             {},
             {"clock_mhz": "700"},
             {"launch": "kernel"},
-            {"options": "dropout=0.1", "implementation": "pytorch"},
-            {"implementation": "pytorch"},
+            {"options": "dropout=0.1", "implementation": "torch.baddbmm"},
+            {"implementation": "torch.baddbmm"},
             {"window": "128"},
             {"algorithm": "", "implementation": "xformers"},
             {"algorithm": "naive"},
@@ -362,10 +362,10 @@ def test_a_row_is_predicted_as_its_columns_say() -> None:
     assert times[1] > times[0] > times[2]
     assert times[3] > times[4]
     assert list(result["used_implementation"][4:]) == [
-        "pytorch",
-        "flash_attn_v2",
-        "xformers_cutlass",
-        "pytorch",
+        "torch.baddbmm",
+        "flash-attn.2",
+        "xformers.cutlass",
+        "torch.baddbmm",
     ]
     assert "hypothetical" not in result["trust"][1]
 

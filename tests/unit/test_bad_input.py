@@ -31,9 +31,9 @@ FLAGS = [
     (f"{Q} --algorithm split-kv", "1024"),
     (f"{Q} --algorithm flash-3 --gpu a100-sxm4-80gb", "flash-3"),
     (f"{Q} --implementation flashinfer", "flashinfer"),
-    (f"{Q} --implementation cudnn_oss_sm80", "sm_89"),
-    (f"{Q} --implementation flash_attn_v2 --algorithm naive", "flash_attn_v2"),
-    (f"{Q} --implementation flash_attn_v1 --window 64 --algorithm sliding-window", "flash_attn_v1"),
+    (f"{Q} --implementation nvidia.cudnn-frontend", "sm_89"),
+    (f"{Q} --implementation flash-attn.2 --algorithm naive", "flash-attn.2"),
+    (f"{Q} --implementation flash-attn.1 --window 64 --algorithm sliding-window", "flash-attn.1"),
     (f"{Q} --tiles best", "best"),
     (f"{Q} --tile 128", "'128'"),
     (f"{Q} --tile 128x64x2", "128x64x2"),
@@ -91,7 +91,7 @@ CHANGES = [
     (f"{Q} --set sm.shared_memory=64KiB --tiles shipped", "63 KiB"),
     (f"{Q} --set sm.count=2x --set sm.count=3x", "sm.count"),
     (f"{Q} --set features.wgmma=perhaps", "perhaps"),
-    (f"{Q} --set features.wgmma=false --implementation flash_attn_v3", "wgmma"),
+    (f"{Q} --set features.wgmma=false --implementation flash-attn.3", "wgmma"),
 ]
 FILES = [
     ("gpus new", "FILE"),

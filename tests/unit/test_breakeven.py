@@ -62,8 +62,8 @@ def test_on_an_a100_a_window_pays_up_to_nearly_all_of_the_keys() -> None:
 def test_a_faster_dense_kernel_leaves_less_to_sparse_ones() -> None:
     densities = [breakeven(HEADS, gpu, [2048], tiles=["128x64"])[0].density for gpu in (A100, H100, B200)]
     assert densities == sorted(densities, reverse=True) and densities[2] < 0.5 * densities[0]
-    (older,) = breakeven(HEADS, H100, [2048], tiles=["128x64"], dense="flash_attn_v2")
-    assert older.dense == "flash_attn_v2" and older.density > densities[1]
+    (older,) = breakeven(HEADS, H100, [2048], tiles=["128x64"], dense="flash-attn.2")
+    assert older.dense == "flash-attn.2" and older.density > densities[1]
 
 
 def test_causal_density_is_of_the_causal_pairs() -> None:
@@ -75,8 +75,8 @@ def test_causal_density_is_of_the_causal_pairs() -> None:
 
 def test_a_row_says_whose_numbers_it_is_made_with() -> None:
     (row,) = attnsim.breakeven(HEADS, H100, [1024])
-    assert "no calibration of attnsim_sparse on hopper; nearest: flash_attn_v2 on hopper" in row.trust
-    assert "flash_attn_v3: its own numbers on hopper" in row.trust
+    assert "no calibration of attnsim.sparse on hopper; nearest: flash-attn.2 on hopper" in row.trust
+    assert "flash-attn.3: its own numbers on hopper" in row.trust
 
 
 def test_where_one_block_a_row_is_already_all_sparse_pays_or_never_does() -> None:
@@ -118,7 +118,7 @@ def test_the_command_prints_a_row_for_each_gpu_length_and_tile(tmp_path: Path) -
     out = tmp_path / "breakeven.png"
     shown = run("--gpu", A100, "--tile", "64x64,128x64", "--pattern", "window", "--plot", str(out))
     assert len([line for line in shown.splitlines() if line.startswith((A100, H100)) and " 1024 " in line]) == 4
-    assert "nearest: flash_attn_v2 on hopper" in " ".join(shown.split())
+    assert "nearest: flash-attn.2 on hopper" in " ".join(shown.split())
     assert out.read_bytes()[:4] == b"\x89PNG"
     with out.with_suffix(".csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -128,7 +128,7 @@ def test_the_command_prints_a_row_for_each_gpu_length_and_tile(tmp_path: Path) -
 
 def test_json_holds_the_rows_and_nothing_else() -> None:
     (row,) = json.loads(run("--json", "--heads", "8"))
-    assert row["seq"] == 1024 and row["sparse"] == "attnsim_sparse" and 0 < row["tiles"] <= row["all_tiles"]
+    assert row["seq"] == 1024 and row["sparse"] == "attnsim.sparse" and 0 < row["tiles"] <= row["all_tiles"]
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_json_holds_the_rows_and_nothing_else() -> None:
         (["--pattern", "windw"], "pattern is 'windw'; nearest: window"),
         (["--tile", "32x32"], "not 32 x 32"),
         (["--plot", "x.gif"], "x.gif"),
-        (["--head-dim", "80"], "attnsim_sparse has head_dim 64, 128, 256"),
-        (["--dense", "pytorch"], "pytorch does not run algorithm flash"),
+        (["--head-dim", "80"], "attnsim.sparse has head_dim 64, 128, 256"),
+        (["--dense", "torch.baddbmm"], "torch.baddbmm does not run algorithm flash"),
     ],
 )
 def test_bad_flags_get_one_line(flags: list[str], said: str) -> None:

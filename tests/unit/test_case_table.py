@@ -58,7 +58,7 @@ class TestRow:
             {
                 **SMALLEST,
                 "source": "mine",
-                "implementation": "flash_attn_v3",
+                "implementation": "flash-attn.3",
                 "algorithm": "sliding-window",
                 "pass": "fwd+bwd",
                 "dtype": "fp16",

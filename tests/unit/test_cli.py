@@ -33,7 +33,7 @@ def test_a_question_is_answered_in_words(capsys: pytest.CaptureFixture[str]) -> 
     text = run(capsys, "predict", *QUESTION, "--window", "256")
     rows = [line.split()[0] for line in text.splitlines() if line.endswith("polated")]
     assert rows == ["naive", "flash", "sliding-window"]
-    assert "flash_attn_v3" in text and "trust:" in text and "…" not in text
+    assert "flash-attn.3" in text and "trust:" in text and "…" not in text
     assert max(map(len, text.splitlines())) <= 100
 
 

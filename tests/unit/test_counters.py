@@ -92,8 +92,8 @@ def test_a_file_is_read_as_its_text(tmp_path: Path) -> None:
 
 
 GPU = "h100-sxm5-80gb"
-FLASH = {"gpu": GPU, "implementation": "attnsim_flash", "batch": 2, "heads_q": 16, "seq_q": 2048, "head_dim": 128}
-NAIVE = {**FLASH, "implementation": "attnsim_naive", "seq_q": 1024}
+FLASH = {"gpu": GPU, "implementation": "attnsim.flash", "batch": 2, "heads_q": 16, "seq_q": 2048, "head_dim": 128}
+NAIVE = {**FLASH, "implementation": "attnsim.naive", "seq_q": 1024}
 
 
 def case(**cells: object) -> Case:
@@ -130,7 +130,7 @@ def test_predicted_bytes_stand_beside_counted_ones() -> None:
     one = case(**FLASH)
     (line,) = compare_io([FILL, *launches(one, read=1.25, write=0.5), FILL], [one])
     assert (line["implementation"], line["kernel"], line["calls"], line["gpu"]) == (
-        "attnsim_flash",
+        "attnsim.flash",
         "flash_forward",
         1,
         GPU,

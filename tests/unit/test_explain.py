@@ -33,7 +33,7 @@ def prefill() -> Explanation:
 
 def test_it_explains_what_predict_predicts(prefill: Explanation) -> None:
     assert prefill.prediction.time_s == predict(PREFILL, A100, "flash-2").time_s
-    assert prefill.loop_nest.startswith("flash as flash_attn_v2 runs it, tile 128 x 64")
+    assert prefill.loop_nest.startswith("flash as flash-attn.2 runs it, tile 128 x 64")
     assert "mma S flops" in prefill.loop_nest
     assert sum(kernel.time_s for kernel in prefill.kernels) <= (prefill.prediction.time_s or 0)
 
@@ -41,7 +41,7 @@ def test_it_explains_what_predict_predicts(prefill: Explanation) -> None:
 def test_limits_are_those_that_occupancy_applies(prefill: Explanation) -> None:
     (kernel,) = prefill.kernels
     gpu = load_gpu(A100)
-    schedule = IMPLEMENTATIONS["flash_attn_v2"].build(PREFILL, gpu, None)
+    schedule = IMPLEMENTATIONS["flash-attn.2"].build(PREFILL, gpu, None)
     found = occupancy(schedule.kernels[0], gpu)
     assert (kernel.blocks_per_sm, kernel.limited_by) == (found.blocks_per_sm, found.limited_by) == (2, "registers")
     assert kernel.limits == {"threads": 16, "registers": 2, "shared memory": 2, "block slots": 32}
@@ -182,7 +182,7 @@ def test_a_changed_gpu_is_explained_as_changed_and_in_json(capsys: pytest.Captur
     assert code == 0
     levers: dict[str, Any] = {lever["figure"]: lever for lever in found["levers"]}
     assert levers["hbm.bandwidth"]["value"].startswith("10.05 TB/s")
-    assert found["prediction"]["changes"] and found["prediction"]["implementation"] == "flash_attn_v3"
+    assert found["prediction"]["changes"] and found["prediction"]["implementation"] == "flash-attn.3"
     assert found["turn"]["unit"] == found["prediction"]["bound"] and found["kernels"][0]["limits"]["registers"] == 1
 
 

@@ -24,7 +24,7 @@ A100 = load_gpu("a100-sxm4-80gb")
 
 def test_a_small_kernel_of_a_call_is_played_whole_up_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     w = Workload(batch=1, heads_q=8, seq_q=384, head_dim=64, mask=Mask.causal())
-    schedule = find_implementation("pytorch").build(w, A100, None)
+    schedule = find_implementation("torch.baddbmm").build(w, A100, None)
     whole = replay(schedule, A100, Numbers())
     monkeypatch.setattr(grid, "WHOLE_PART", 1e9)  # so that no kernel is worth being played whole
     extended = replay(schedule, A100, Numbers())
@@ -36,7 +36,7 @@ def test_a_small_kernel_of_a_call_is_played_whole_up_to_its_share(monkeypatch: p
 
 def test_flash_1_s_backward_does_not_grow_with_the_square_of_the_length() -> None:
     w = Workload(batch=1, heads_q=16, seq_q=1 << 20, head_dim=128, mask=Mask.causal(), passes="bwd")
-    kernel = find_implementation("flash_attn_v1").build(w, A100, None).kernels[-1]
+    kernel = find_implementation("flash-attn.1").build(w, A100, None).kernels[-1]
     assert kernel.repeats.nbytes < 1 << 20
     turns = w.seq_kv // 128
     assert kernel.repeats.shape[0] == turns and kernel.blocks == turns * w.heads_q
@@ -48,7 +48,7 @@ def test_whether_a_tile_fits_is_known_of_each_size_of_shared_memory() -> None:
     faster = h100.replace("hbm.bandwidth", "6 TB/s")
     smaller = h100.replace("sm.shared_memory", "64 KiB")
     names = [default_implementation(flash, w, gpu).name for gpu in (h100, faster, smaller, h100)]
-    assert names[0] == names[1] == names[3] == "flash_attn_v3"
+    assert names[0] == names[1] == names[3] == "flash-attn.3"
     assert names[2] != names[0]
     assert default_implementation(flash, replace(w, seq_q=2048, seq_kv=2048), smaller).name == names[2]
 
@@ -78,7 +78,7 @@ def of_one_kernel(name: str, kernel: int, w: Workload) -> Schedule:
 
 def test_blocks_that_hardly_differ_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
     w = Workload(batch=16, heads_q=16, seq_q=8191, head_dim=128)
-    schedule = of_one_kernel("flash_attn_v2", 0, w)
+    schedule = of_one_kernel("flash-attn.2", 0, w)
     assert len(schedule.kernels[0].class_counts) == 2  # the last rows of a head are one fewer
     one, plays = played(schedule, monkeypatch)
     every, more_plays = played(schedule, monkeypatch, SHORTER=-1.0)
@@ -88,7 +88,7 @@ def test_blocks_that_hardly_differ_are_played_once(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_short_share_is_played_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule = of_one_kernel("flash_attn_v2", 0, Workload(batch=4, heads_q=16, seq_q=1024, head_dim=128))
+    schedule = of_one_kernel("flash-attn.2", 0, Workload(batch=4, heads_q=16, seq_q=1024, head_dim=128))
     exact = replay(schedule, A100, Numbers(), mode="exact")
     share, plays = played(schedule, monkeypatch)
     assert plays == 1
@@ -100,7 +100,7 @@ def test_a_short_share_is_played_as_it_is(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("seq", [1000, 1500, 2048])
 def test_copies_and_masks_take_what_they_take_in_exact_mode(seq: int) -> None:
     w = Workload(batch=2, heads_q=16, seq_q=seq, head_dim=64, mask=Mask.causal())
-    schedule = find_implementation("pytorch").build(w, A100, None)
+    schedule = find_implementation("torch.baddbmm").build(w, A100, None)
     passes = tuple(kernel for kernel in schedule.kernels if not kernel.total("flops"))
     assert {kernel.name for kernel in passes} >= {"copy K", "mask", "softmax"}
     for kernel in passes:
@@ -112,7 +112,7 @@ def test_copies_and_masks_take_what_they_take_in_exact_mode(seq: int) -> None:
 @pytest.mark.parametrize("seq", [1000, 2048])
 def test_copies_and_masks_wait_as_long_as_in_exact_mode(seq: int) -> None:
     w = Workload(batch=2, heads_q=16, seq_q=seq, head_dim=64, mask=Mask.causal())
-    schedule = find_implementation("pytorch").build(w, A100, None)
+    schedule = find_implementation("torch.baddbmm").build(w, A100, None)
     for kernel in schedule.kernels:
         if not kernel.total("flops"):
             alone = replace(schedule, kernels=(kernel,))
@@ -122,7 +122,7 @@ def test_copies_and_masks_wait_as_long_as_in_exact_mode(seq: int) -> None:
 
 def test_a_block_that_outlasts_those_handed_out_is_not_waited_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     w = Workload(batch=2, heads_q=12, seq_q=16384, head_dim=64, mask=Mask.parse("window 257, global 16"))
-    schedule = find_implementation("attnsim_sparse").build(w, A100, None)
+    schedule = find_implementation("attnsim.sparse").build(w, A100, None)
     kernel = schedule.kernels[0]
     assert kernel.turns.sum(axis=1).max() > 10 * np.median(kernel.turns.sum(axis=1))  # the rows that see every key
     all_of_them, _ = played(schedule, monkeypatch, DISPATCHED_WAVES=1000, DISPATCHED_BLOCKS=1_000_000)
@@ -144,11 +144,11 @@ def test_bytes_that_do_not_divide_are_spread_over_blocks(read: int, mask: int, b
         assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("name", ["flash_attn_triton", "flash_attn_v3", "attnsim_sparse", "flash_attn_v1"])
+@pytest.mark.parametrize("name", ["triton.tutorial", "flash-attn.3", "attnsim.sparse", "flash-attn.1"])
 def test_what_fills_a_pipeline_is_never_shortened(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few turns are played, every wait has its load, and the answer hardly moves."""
     gpu = load_gpu("h100-sxm5-80gb")
-    mask = Mask.sliding_window(512) if name == "attnsim_sparse" else Mask.causal()
+    mask = Mask.sliding_window(512) if name == "attnsim.sparse" else Mask.causal()
     schedule = find_implementation(name).build(Workload(4, 16, 8192, 64, mask=mask), gpu, None)
     usual = replay(schedule, gpu, Numbers())
     monkeypatch.setattr(one_sm, "PLAYED_TURNS", 1)

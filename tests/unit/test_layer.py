@@ -124,7 +124,7 @@ def test_the_command_prints_parts_and_shares(capsys: pytest.CaptureFixture[str])
     assert max(map(len, text.splitlines())) <= 100
     rows = [line.split("  ")[0] for line in text.splitlines()]
     assert [row for row in rows if row in PARTS] == PARTS
-    assert "Left out: normalisation" in text and "attention: flash, flash_attn_v3" in text
+    assert "Left out: normalisation" in text and "attention: flash, flash-attn.3" in text
     assert main([*ask, "512,4096"]) == 0
     shares = [line.split() for line in capsys.readouterr().out.splitlines() if line.endswith(" %")]
     assert [line[0] for line in shares] == ["512", "4096"]

@@ -198,9 +198,9 @@ def test_a_number_after_the_name_sets_features_or_keys() -> None:
     q, k, v = inputs(6, 6, heads=2)
     w = Workload(2, 2, 6, 8, 2, 6, 5)
     asked = find_mechanism("Performer@32")
-    assert asked.name == "performer@32" and asked.implementations[0] == "performer_fused@32"
+    assert asked.name == "performer@32" and asked.implementations[0] == "performer-pytorch.fused@32"
     np.testing.assert_array_equal(asked.reference(w, q, k, v), performer_attention(q, k, v, features=32))
-    assert find_mechanism("linformer@4").implementations == ("linformer_pytorch@4",)
+    assert find_mechanism("linformer@4").implementations == ("linformer.eager@4",)
     for name, told in (
         ("linear@4", "algorithm linear has no number to choose.*performer@N, linformer@N"),
         ("performer@x", "'x' after the @; allowed: a whole number from 1 to 16384"),

@@ -93,18 +93,20 @@ def test_shares_are_those_of_the_scheduler() -> None:
 def test_the_form_with_fewer_flops_is_the_default() -> None:
     assert absorbing_pays(DEEPSEEK) and not absorbing_pays(PREFILL)
     for gpu, decode, prefill in (
-        ("h100-sxm5-80gb", "flash_mla", "decompressed_fa3"),
-        ("b200-sxm-180gb", "cutlass_mla", "decompressed_fa4"),
-        ("a100-sxm4-80gb", "triton_mla", "decompressed_fa2"),
+        ("h100-sxm5-80gb", "flashmla.dense", "vllm.mla-flash-attn-3"),
+        ("b200-sxm-180gb", "cutlass.mla", "vllm.mla-flash-attn-4"),
+        ("a100-sxm4-80gb", "sglang.triton-mla-absorbed", "vllm.mla-flash-attn-2"),
     ):
         assert predict(DEEPSEEK, gpu, "mla", baseline=False).implementation == decode
         assert predict(PREFILL, gpu, "mla", baseline=False).implementation == prefill
 
 
 def test_both_forms_can_be_asked_for() -> None:
-    answers = compare(DEEPSEEK, "h100-sxm5-80gb", ("naive", "mla"), implementation=("flash_mla", "decompressed_fa3"))
+    answers = compare(
+        DEEPSEEK, "h100-sxm5-80gb", ("naive", "mla"), implementation=("flashmla.dense", "vllm.mla-flash-attn-3")
+    )
     naive, absorbed, decompressed = answers
-    assert (absorbed.implementation, decompressed.implementation) == ("flash_mla", "decompressed_fa3")
+    assert (absorbed.implementation, decompressed.implementation) == ("flashmla.dense", "vllm.mla-flash-attn-3")
     assert naive.workload.latent is None and absorbed.workload.latent
     assert absorbed.time_s and decompressed.time_s and naive.time_s
     assert 10 * absorbed.time_s < decompressed.time_s, "decompressing the cache at every token"
@@ -114,7 +116,7 @@ def test_both_forms_can_be_asked_for() -> None:
 
 
 def test_serving_calls_leave_the_projections_out_and_say_so() -> None:
-    answer = predict(DEEPSEEK, "h100-sxm5-80gb", "mla", implementation="sglang_fa3_mla", baseline=False)
+    answer = predict(DEEPSEEK, "h100-sxm5-80gb", "mla", implementation="sglang.fa3-mla", baseline=False)
     assert any("W_UK" in note for note in answer.notes)
     whole = {record.name for record in MLA if record.form != "attention"}
     for record in MLA:
@@ -131,12 +133,12 @@ def test_serving_calls_leave_the_projections_out_and_say_so() -> None:
         (Workload(1, 8, 64, 192, head_dim_v=128, passes="bwd", latent=Latent(512, 64)), None, "no bwd kernels"),
         (
             Workload(1, 8, 1, 192, 8, 64, 128, passes="decode", latent=Latent(256, 64)),
-            "flash_mla",
+            "flashmla.dense",
             "512x64, not 256x64",
         ),
         (
             Workload(1, 8, 64, 192, mask=Mask.sliding_window(9), latent=Latent(512, 64)),
-            "sglang_fa3_mla",
+            "sglang.fa3-mla",
             "no sliding window",
         ),
     ],
@@ -158,7 +160,7 @@ def test_a_case_table_carries_the_latent_in_its_options() -> None:
         "causal": "1", "cache": "warm",
     }  # fmt: skip
     answers = [predict_case(parse_row(cells | {"options": text})) for text in ("latent=512x64", "latent=512", "")]
-    assert answers[0]["used_implementation"] == "flash_mla" and answers[0]["error"] == ""
+    assert answers[0]["used_implementation"] == "flashmla.dense" and answers[0]["error"] == ""
     assert "write rank x width" in str(answers[1]["error"])
     assert "needs a latent" in str(answers[2]["error"])
 
@@ -167,7 +169,7 @@ def test_the_command_takes_a_latent() -> None:
     question = "predict --gpu h100-sxm5-80gb --heads 128 --head-dim 192 --head-dim-v 128 --seq 8192 --pass decode"
     result = CliRunner().invoke(app, [*question.split(), "--latent", "512x64", "--json"])
     naive, latent = json.loads(result.stdout)
-    assert (naive["algorithm"], latent["algorithm"], latent["implementation"]) == ("naive", "mla", "flash_mla")
+    assert (naive["algorithm"], latent["algorithm"], latent["implementation"]) == ("naive", "mla", "flashmla.dense")
     assert latent["speedup_vs_naive"] == pytest.approx(naive["time_s"] / latent["time_s"])
     text = CliRunner().invoke(app, [*question.split(), "--latent", "512x64"]).stdout
     assert "latent 512x64" in text and "Only mla reads the latent" in " ".join(text.split())

@@ -43,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_folder_and_its_table_give_the_same_rows(run: Path, tmp_path: Path) -> None:
     rows = rows_of(run)
-    assert {row.record.name for row in rows} == {"attnsim_flash", "attnsim_decode"}
+    assert {row.record.name for row in rows} == {"attnsim.flash", "attnsim.decode"}
     assert {row.gpu.base_id for row in rows} == {GPU.id}
     table = tmp_path / "table.csv"
     write_table(measured_frame(measured_rows(Records(run / FILE_NAME).done.values())), table)
@@ -99,7 +99,7 @@ def test_validate_predicts_the_users_measurements(
     assert all(line["mean"] > 0 for line in lines)
 
 
-CASE = "gpu,implementation,batch,heads_q,seq_q,head_dim,cache\nh100-sxm5-80gb,attnsim_flash,1,16,1024,64,cold\n"
+CASE = "gpu,implementation,batch,heads_q,seq_q,head_dim,cache\nh100-sxm5-80gb,attnsim.flash,1,16,1024,64,cold\n"
 
 
 def counted(blocks: int) -> str:

@@ -287,7 +287,7 @@ def test_the_facade_draws_timelines() -> None:
     assert len(attnsim.plot.timeline(found).axes) == 2
     panels = Figure().subplots(2)
     assert attnsim.plot.timeline(found, ["one", "two"], ax=panels) is panels[0].figure
-    assert panels[1].get_title(loc="left").startswith("two: flash_attn_v2")
+    assert panels[1].get_title(loc="left").startswith("two: flash-attn.2")
     with pytest.raises(InputError, match="1 names for 2 traces"):
         attnsim.plot.timeline(found, ["one"])
     with pytest.raises(InputError, match="1 axes for 2 traces"):

@@ -57,11 +57,11 @@ def test_every_sparse_algorithm_is_defined_by_its_reference(item) -> None:  # ty
 def test_compare_predicts_an_algorithm_once_for_each_implementation_of_it() -> None:
     answers = compare(QUESTION, A100, ["flash", "longformer", "bigbird"], implementation=["gather", "fused"])
     assert [(item.algorithm, item.implementation) for item in answers] == [
-        ("flash", "flash_attn_v2"),
-        ("longformer", "gather"),
-        ("longformer", "attnsim_sparse"),
-        ("bigbird", "gather"),
-        ("bigbird", "attnsim_sparse"),
+        ("flash", "flash-attn.2"),
+        ("longformer", "transformers.gather"),
+        ("longformer", "attnsim.sparse"),
+        ("bigbird", "transformers.gather"),
+        ("bigbird", "attnsim.sparse"),
     ]
     assert answers[0].workload.mask == Mask.full()
     gathered, fused = answers[1:3]
@@ -95,7 +95,7 @@ def test_useful_executed_and_dense_flops_are_three_numbers() -> None:
 def test_the_command_line_takes_several_implementations() -> None:
     shown = run(*FLAGS, "--algorithm", "longformer", "--implementation", "gather,fused")
     lines = [line.split()[0] for line in shown.splitlines() if line.startswith("longformer/")]
-    assert lines[:2] == ["longformer/gather", "longformer/attnsim_sparse"]
+    assert lines[:2] == ["longformer/transformers.gather", "longformer/attnsim.sparse"]
     assert "3 blocks of 256 keys gathered for each of 16 blocks of queries" in shown
     assert "mask window 257, global 16: the default of longformer" in shown
 
@@ -107,13 +107,15 @@ def test_an_implementation_brings_an_algorithm_that_it_runs() -> None:
 
 def test_an_old_gpu_gathers() -> None:
     old = replace(QUESTION, dtype="fp16")
-    assert predict(old, V100, "bigbird", baseline=False).implementation == "gather"
-    assert predict(replace(QUESTION, head_dim=80, head_dim_v=80), A100, "bigbird").implementation == "gather"
+    assert predict(old, V100, "bigbird", baseline=False).implementation == "transformers.gather"
+    assert (
+        predict(replace(QUESTION, head_dim=80, head_dim_v=80), A100, "bigbird").implementation == "transformers.gather"
+    )
 
 
 def test_what_gather_cannot_hold_does_not_fit() -> None:
     long = Workload(batch=1, heads_q=12, seq_q=1 << 17, head_dim=64)
-    answer = predict(long, A100, "strided", implementation="gather", baseline=False)
+    answer = predict(long, A100, "strided", implementation="transformers.gather", baseline=False)
     assert not answer.fits and answer.time_s is None and answer.peak_memory_bytes > 1e12
 
 
@@ -121,8 +123,12 @@ def test_what_gather_cannot_hold_does_not_fit() -> None:
     ("algorithm", "options", "said"),
     [
         ("block-list", {}, "needs a list: --mask 'blocks 64 0:0 1:0 1:1'"),
-        ("longformer", {"implementation": "flash_attn_v2"}, "flash_attn_v2 does not run algorithm longformer"),
-        ("bigbird", {"implementation": "gather", "tile": "128x64"}, "as many queries as keys, such as 64x64"),
+        ("longformer", {"implementation": "flash-attn.2"}, "flash-attn.2 does not run algorithm longformer"),
+        (
+            "bigbird",
+            {"implementation": "transformers.gather", "tile": "128x64"},
+            "as many queries as keys, such as 64x64",
+        ),
         ("longformr", {}, "nearest: longformer"),
     ],
 )
@@ -133,20 +139,20 @@ def test_bad_questions_get_one_line(algorithm: str, options: dict[str, str], sai
 
 
 def test_a_fused_backward_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match="attnsim_sparse has no bwd kernels"):
+    with pytest.raises(InputError, match=r"attnsim.sparse has no bwd kernels"):
         predict(QUESTION.with_passes("bwd"), A100, "bigbird")
 
 
 def test_a_case_table_names_the_pattern_and_who_runs_it() -> None:
     row = {"gpu": A100, "algorithm": "longformer", "batch": 1, "heads_q": 12, "seq_q": 4096, "head_dim": 64}
-    frame = pd.DataFrame([row | {"implementation": name} for name in ("gather", "attnsim_sparse", "")])
+    frame = pd.DataFrame([row | {"implementation": name} for name in ("gather", "attnsim.sparse", "")])
     gathered, fused, default = predict_table(frame, progress=False)["predicted_s"]
     assert gathered > 3 * fused and fused == default
 
 
 def test_gather_takes_the_block_given() -> None:
     small, large = (
-        predict(QUESTION, A100, "longformer", implementation="gather", tile=tile, baseline=False)
+        predict(QUESTION, A100, "longformer", implementation="transformers.gather", tile=tile, baseline=False)
         for tile in ("64x64", "256x256")
     )
     assert (small.tile, large.tile) == ("blocks of 64", "blocks of 256")

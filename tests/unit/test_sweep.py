@@ -63,12 +63,12 @@ def closed(study: Study, cache: str = "warm") -> Closed:
 @pytest.mark.parametrize(
     ("algorithm", "implementation", "fields"),
     [
-        ("flash", "flash_attn_v2", {"mask": "causal"}),
-        ("flash", "flash_attn_v2", {"mask": "causal window 300"}),
-        ("flash", "flash_attn_v2", {"mask": "full", "seq_kv": 1500}),
-        ("flash", "flash_attn_v3", {"mask": "causal"}),
-        ("naive", "pytorch", {"mask": "causal"}),
-        ("naive", "pytorch", {"mask": "full", "dtype": "fp16"}),
+        ("flash", "flash-attn.2", {"mask": "causal"}),
+        ("flash", "flash-attn.2", {"mask": "causal window 300"}),
+        ("flash", "flash-attn.2", {"mask": "full", "seq_kv": 1500}),
+        ("flash", "flash-attn.3", {"mask": "causal"}),
+        ("naive", "torch.baddbmm", {"mask": "causal"}),
+        ("naive", "torch.baddbmm", {"mask": "full", "dtype": "fp16"}),
     ],
 )
 def test_columns_count_what_a_schedule_does(
@@ -127,7 +127,7 @@ def test_answers_do_not_depend_on_how_points_are_cut(small_chunks: None) -> None
     whole = closed(study)
     assert cut["predicted_s"].tolist() == whole.estimate.time_s.tolist()
     assert cut["point"].tolist() == list(range(len(study)))
-    assert len(cut) == 192 and set(cut["used_implementation"]) == {"flash_attn_v2", "flash_attn_v3", "pytorch"}
+    assert len(cut) == 192 and set(cut["used_implementation"]) == {"flash-attn.2", "flash-attn.3", "torch.baddbmm"}
 
 
 def test_a_replayed_point_is_the_prediction() -> None:

@@ -29,8 +29,8 @@ TRUST = Trust("extrapolated", 0.5, 2.0, None, (Reason("borrowed", "borrowed numb
 def report() -> Report:
     rows = published_rows()[::100]
     held = tuple(HeldOut(row, "band", "length 0+, few heads", 1.05 * row.measured_s) for row in rows)
-    served = (Served(rows[0], "flash_attn_v3, hopper", 0.01 * rows[0].measured_s, TRUST),)
-    same = [{"calibration": "flash_attn_v2, ampere", "rows": 9, "committed": 0.05, "now": 0.05, "same": True}]
+    served = (Served(rows[0], "flash-attn.3, hopper", 0.01 * rows[0].measured_s, TRUST),)
+    same = [{"calibration": "flash-attn.2, ampere", "rows": 9, "committed": 0.05, "now": 0.05, "same": True}]
     error = [
         {"what": "FA2 <papers>", "split": "band", "rows": 3, "mean": 0.0512, "median": 0.04, "p90": 0.1, "worst": 1.0}
     ]
@@ -111,7 +111,7 @@ def test_validate_fails_when_a_calibration_no_longer_gives_its_errors(
 
 
 def test_fit_check_compares_and_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    row = {"calibration": "flash_attn_v2, ampere", "rows": 9, "committed": 0.05, "now": 0.05}
+    row = {"calibration": "flash-attn.2, ampere", "rows": 9, "committed": 0.05, "now": 0.05}
     monkeypatch.setattr(recording, "differences", lambda: [row | {"same": True}])
     assert main(["fit", "--check"]) == 0
     monkeypatch.setattr(recording, "differences", lambda: [row | {"same": False, "now": 0.06}])
@@ -120,13 +120,13 @@ def test_fit_check_compares_and_fails(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_a_changed_prediction_is_a_difference() -> None:
-    rows = [row for row in published_rows() if row.record.name == "flash_attn_v1" and row.case.source == "fa2_fig7"]
+    rows = [row for row in published_rows() if row.record.name == "flash-attn.1" and row.case.source == "fa2_fig7"]
     found = [
         HeldOut(row, split, group, numbers_s)
         for row in rows
         for split, group, numbers_s in (("band", "a", 1.5 * row.measured_s), ("head_dim", "b", row.measured_s))
     ]
-    only = {("flash_attn_v1", "hopper"): calibrations()["flash_attn_v1", "hopper"]}
+    only = {("flash-attn.1", "hopper"): calibrations()["flash-attn.1", "hopper"]}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording, "calibrations", lambda: only)
         (line,) = recording.differences(found)

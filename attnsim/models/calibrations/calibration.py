@@ -14,6 +14,7 @@ from typing import Any
 from attnsim.models.calibrations.numbers import GPU_NUMBERS, GpuNumbers, ImplementationNumbers, Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import find_implementation
 
 Fold = tuple[str, str]
 """What was left out of a fit: the split ("band", "head_dim") and the group in it."""
@@ -191,7 +192,7 @@ def _read_calibration(data: dict[str, Any]) -> Calibration:
     }
     numbers = data["numbers"]
     return Calibration(
-        implementation=data["implementation"],
+        implementation=find_implementation(data["implementation"]).name,
         architecture=data["architecture"],
         gpu=data["gpu"],
         numbers=ImplementationNumbers(**{k: v["value"] for k, v in numbers.items()}),

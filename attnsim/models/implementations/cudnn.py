@@ -20,7 +20,7 @@ from attnsim.models.implementations.fused.building import (
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import split_count
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
-from attnsim.models.implementations.implementation import Builder, Implementation, Shape
+from attnsim.models.implementations.implementation import SDPA, Builder, Implementation, Shape
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule, Splits
 
@@ -84,11 +84,13 @@ def _cudnn(name: str) -> Builder:
 
 RECORDS = (
     Implementation(
-        "cudnn", "flash-2", _cudnn("cudnn"), (80, 129), "NVIDIA cuDNN (closed)", ("cudnn_9*", "cudnn_8*"),
-        like="flash_attn_v2", closed=True,
+        "nvidia.cudnn", "flash-2", _cudnn("nvidia.cudnn"), (80, 129), "NVIDIA cuDNN (closed)", like="flash-attn.2",
+        closed=True, calls=("cudnn.pygraph.sdpa", f"{SDPA}.CUDNN_ATTENTION"), versions=("9.1", "9.27"),
+        aliases=("cudnn", "cudnn_9*", "cudnn_8*", "torch.sdpa-cudnn"),
     ),
     Implementation(
-        "cudnn_oss_sm80", "flash-2", _cudnn("cudnn_oss_sm80"), (80, 89),
-        "NVIDIA cudnn-frontend, open sm_80 kernels", like="cudnn", closed=True,
+        "nvidia.cudnn-frontend", "flash-2", _cudnn("nvidia.cudnn-frontend"), (80, 89),
+        "NVIDIA cudnn-frontend, open sm_80 kernels", like="nvidia.cudnn", closed=True,
+        calls=("cudnn (frontend): its open sm_80 kernels",), aliases=("cudnn_oss_sm80",),
     ),
 )  # fmt: skip

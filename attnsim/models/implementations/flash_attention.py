@@ -23,7 +23,7 @@ from attnsim.models.implementations.fused.flash1 import Flash1Tile, flash1_backw
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import fa3_combine, fa3_splits, split_count
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, Order
-from attnsim.models.implementations.implementation import Implementation, Shape
+from attnsim.models.implementations.implementation import SDPA, Implementation, Shape
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
@@ -36,13 +36,13 @@ KIB = 1024
 def flash1(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     """FlashAttention-1."""
     if shape is not None:
-        raise InputError("flash_attn_v1 has one tile per head_dim, 16 rows x 128 or 256 keys; leave --tile out")
+        raise InputError("flash-attn.1 has one tile per head_dim, 16 rows x 128 or 256 keys; leave --tile out")
     kernels: list[Kernel] = []
     if "fwd" in w.directions:
         kernels.append(flash1_forward(w, gpu))
     if "bwd" in w.directions:
         kernels += flash1_backward(w, gpu)
-    return flash_schedule(w, "flash_attn_v1", kernels, Flash1Tile(key_block(w, gpu)))
+    return flash_schedule(w, "flash-attn.1", kernels, Flash1Tile(key_block(w, gpu)))
 
 
 def small_shared_memory(gpu: Gpu) -> bool:
@@ -117,7 +117,7 @@ def _flash2_forward(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Ke
     return [flash_forward(w, gpu, tile)], tile, Splits()
 
 
-def flash2(w: Workload, gpu: Gpu, shape: Shape | None, name: str = "flash_attn_v2") -> Schedule:
+def flash2(w: Workload, gpu: Gpu, shape: Shape | None, name: str = "flash-attn.2") -> Schedule:
     """FlashAttention-2, forward and backward."""
     kernels: list[Kernel] = []
     tiles, splits = FusedTiles(), Splits()
@@ -241,7 +241,7 @@ def flash3(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         back = override_backward(fa3_backward(w, gpu), shape)
         tiles = replace(tiles, backward=back)
         kernels += flash_backward(w, back)
-    return flash_schedule(w, "flash_attn_v3", kernels, tiles, splits)
+    return flash_schedule(w, "flash-attn.3", kernels, tiles, splits)
 
 
 def _packing_pays(w: Workload, rows: int) -> bool:
@@ -261,19 +261,24 @@ def _multicast(w: Workload, tile: FlashTile, splits: Splits) -> bool:
 
 RECORDS = (
     Implementation(
-        "flash_attn_v1", "flash-1", flash1, (75, 90), f"{FLASH_ATTENTION} v1.0.9 csrc/flash_attn",
-        like="flash_attn_v2", largest_head_dim=128, windows=False,
+        "flash-attn.1", "flash-1", flash1, (75, 90), f"{FLASH_ATTENTION} v1.0.9 csrc/flash_attn", like="flash-attn.2",
+        largest_head_dim=128, calls=("flash_attn.flash_attn_interface.flash_attn_unpadded_func",), versions=("1.0.9",),
+        aliases=("flash_attn_v1",), windows=False,
     ),
     Implementation(
-        "flash_attn_v2", "flash-2", flash2, (80, 129), f"{FLASH_ATTENTION} v2.8.3 csrc/flash_attn",
-        ("flash_attn", "flash_attn_v2*"),
+        "flash-attn.2", "flash-2", flash2, (80, 129), f"{FLASH_ATTENTION} v2.8.3 csrc/flash_attn",
+        calls=("flash_attn.flash_attn_func", "flash_attn.flash_attn_with_kvcache", f"{SDPA}.FLASH_ATTENTION"),
+        versions=("2.8.3",), aliases=("flash_attn_v2", "flash_attn", "flash_attn_v2*", "torch.sdpa-flash"),
     ),
     Implementation(
-        "flash_attn_v3", "flash-3", flash3, (90, 90), f"{FLASH_ATTENTION}@0251105a hopper/", like="flash_attn_v2",
-        dtypes=("fp16", "bf16", "fp8"), aliases=("flash_attn_v3*", "fa3_no_*"), needs="wgmma",
+        "flash-attn.3", "flash-3", flash3, (90, 90), f"{FLASH_ATTENTION}@0251105a hopper/", like="flash-attn.2",
+        dtypes=("fp16", "bf16", "fp8"),
+        calls=("flash_attn_interface.flash_attn_func", "flash_attn_interface.flash_attn_with_kvcache"),
+        versions=("3.0",), aliases=("flash_attn_v3", "flash_attn_v3*", "fa3_no_*"), needs="wgmma",
     ),
     Implementation(
-        "flash_attn_v4_cute", "flash-2", lambda w, g, s: flash2(w, g, s, "flash_attn_v4_cute"), (80, 89),
-        f"{FLASH_ATTENTION} flash_attn/cute on Ampere, FA2's loop order", like="flash_attn_v2",
+        "flash-attn.4-sm80", "flash-2", lambda w, g, s: flash2(w, g, s, "flash-attn.4-sm80"), (80, 89),
+        f"{FLASH_ATTENTION} flash_attn/cute on Ampere, FA2's loop order", like="flash-attn.2",
+        calls=("flash_attn.cute.flash_attn_func on Ampere",), versions=("4.0",), aliases=("flash_attn_v4_cute",),
     ),
 )  # fmt: skip

@@ -68,12 +68,12 @@ def split_count(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
 
 def flash4(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
     """As called with one range of keys."""
-    return _build(w, gpu, shape, "flash_attn_v4", may_split=False)
+    return _build(w, gpu, shape, "flash-attn.4", may_split=False)
 
 
 def vllm_flash4(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
     """As vLLM calls it, with ``num_splits`` left open."""
-    return _build(w, gpu, shape, "vllm_vit_flash_attn_fa4", may_split=True)
+    return _build(w, gpu, shape, "vllm.vit-flash-attn-4", may_split=True)
 
 
 def _build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None, name: str, *, may_split: bool) -> Schedule:
@@ -88,12 +88,14 @@ def _build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None, name: str, *, m
 
 RECORDS = (
     Implementation(
-        "flash_attn_v4", "flash-3", flash4, (100, 109), f"{FLASH_ATTENTION} flash_attn/cute (FlashAttention-4)",
-        like="vllm_trtllm", passes=FORWARD_ONLY, splits=False, needs="tcgen05",
+        "flash-attn.4", "flash-3", flash4, (100, 109), f"{FLASH_ATTENTION} flash_attn/cute (FlashAttention-4)",
+        like="vllm.trtllm-gen", passes=FORWARD_ONLY, calls=("flash_attn.cute.flash_attn_func on Blackwell",),
+        versions=("4.0",), aliases=("flash_attn_v4",), needs="tcgen05", splits=False,
     ),
     Implementation(
-        "vllm_vit_flash_attn_fa4", "flash-3", vllm_flash4, (100, 109),
-        f"{FLASH_ATTENTION} flash_attn/cute (FlashAttention-4), vLLM 0.24 leaves the splits open",
-        like="flash_attn_v4", passes=FORWARD_ONLY,
+        "vllm.vit-flash-attn-4", "flash-3", vllm_flash4, (100, 109),
+        f"{FLASH_ATTENTION} flash_attn/cute (FlashAttention-4), vLLM 0.24 leaves the splits open", like="flash-attn.4",
+        passes=FORWARD_ONLY, calls=("vllm.vllm_flash_attn.flash_attn_varlen_func of an encoder, fa_version=4",),
+        versions=("0.24",), aliases=("vllm_vit_flash_attn_fa4",),
     ),
 )  # fmt: skip

@@ -32,6 +32,8 @@ FORMATS = ("fp32", "fp16", "bf16")
 FORWARD_ONLY = ("fwd", "decode")
 ANY_WIDTH = LARGEST["head_dim"]
 EVERY_GPU = (70, 129)
+ANY_PAGE = LARGEST["seq_kv"]
+SDPA = "torch.nn.functional.scaled_dot_product_attention with SDPBackend"
 BROADCAST = "integer instructions per element of a broadcast pass, over 50"
 CACHE_WRITE = "latency of a cache-write block, 1,000 clk"
 
@@ -74,6 +76,7 @@ class Implementation:
     Parameters
     ----------
     name : str
+        ``library.kernel``; what may follow an @ is told by :func:`attnsim.models.implementations.choose.match`.
     runs : str
         The mechanism that its kernels are (:data:`attnsim.models.mechanisms.MECHANISMS`); others may name it too.
     build : callable
@@ -82,8 +85,14 @@ class Implementation:
         Lowest and highest that it runs on.
     source : str
         Where its kernels were read.
+    calls : tuple of str
+        The library's calls that launch its kernels, as a user writes them; empty for what is nobody's code.
+    versions : tuple of str
+        Versions of the library that it stands for, oldest first; empty where there are none to tell apart.
+    pages : (int, int), optional
+        Least and most keys in a page of the cache that it stands for; None where it reads K and V in one piece.
     aliases : tuple of str
-        Other names, `*` for any ending.
+        Other names, `*` for any ending: earlier ones, and those of measurement tables.
     like : str
         Implementation whose calibration stands in when there is none of its own.
     dtypes : tuple of str
@@ -124,6 +133,9 @@ class Implementation:
     build: Builder
     compute_capability: tuple[int, int]
     source: str
+    calls: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+    pages: tuple[int, int] | None = None
     aliases: tuple[str, ...] = ()
     like: str = ""
     dtypes: tuple[str, ...] = ("fp16", "bf16")
@@ -151,3 +163,8 @@ class Implementation:
     def tunable(self) -> bool:
         """Whether it has a tile that can be chosen."""
         return self.runs in ("flash-2", "flash-3", "sparse")
+
+    @property
+    def library(self) -> str:
+        """Whose it is: what stands before the first point of its name."""
+        return self.name.partition(".")[0]

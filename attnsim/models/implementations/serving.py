@@ -33,6 +33,7 @@ from attnsim.models.implementations.fused.splits import (
 )
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Order
 from attnsim.models.implementations.implementation import (
+    ANY_PAGE,
     BROADCAST,
     CACHE_WRITE,
     FORWARD_ONLY,
@@ -137,7 +138,7 @@ def vllm_fa2(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
         kernels.append(fa2_combine(w, splits.count))
     if transposed:
         kernels.append(copy_rows(w, "O"))
-    return flash_schedule(w_main, "vllm_flash_attn", kernels, FusedTiles(tile), splits)
+    return flash_schedule(w_main, "vllm.flash-attn-2", kernels, FusedTiles(tile), splits)
 
 
 def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
@@ -156,7 +157,7 @@ def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     if upper > 1:  # as on Hopper, but launched after the main kernel; 3 to 16 splits take as long as if one by one
         last = combine(w, splits.count, 8, 256) if splits.partial else _empty_combine(w)
         kernels.append(replace(last, launched_early=False))
-    return flash_schedule(w_main, "flash_attention", kernels, FusedTiles(tile), splits)
+    return flash_schedule(w_main, "sglang.fa3-sm80", kernels, FusedTiles(tile), splits)
 
 
 def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: bool) -> Schedule:
@@ -232,29 +233,39 @@ SGLANG_FORK = "sgl-project/sgl-attn@203b9b3d"
 
 RECORDS = (
     Implementation(
-        "vllm_flash_attn", "flash-2", vllm_fa2, (80, 129), f"{VLLM_FORK}@188be165", like="flash_attn_v2",
+        "vllm.flash-attn-2", "flash-2", vllm_fa2, (80, 129), f"{VLLM_FORK}@188be165", like="flash-attn.2",
         extra=CACHE_WRITE, passes=FORWARD_ONLY, sees_window=True,
+        calls=("vllm.vllm_flash_attn.flash_attn_varlen_func with a page table, fa_version=2",),
+        versions=("0.14", "0.24"), pages=(16, ANY_PAGE), aliases=("vllm_flash_attn", "vllm_flash_attn_fa2"),
     ),
     Implementation(
-        "flash_attention", "flash-2", sglang_fa3_sm80, (80, 89), f"{SGLANG_FORK}, FA3 sm_80 path",
-        like="vllm_flash_attn", extra=CACHE_WRITE, passes=FORWARD_ONLY,
+        "sglang.fa3-sm80", "flash-2", sglang_fa3_sm80, (80, 89), f"{SGLANG_FORK}, FA3 sm_80 path",
+        like="vllm.flash-attn-2", extra=CACHE_WRITE, passes=FORWARD_ONLY,
+        calls=("sgl_kernel.flash_attn.flash_attn_with_kvcache on Ampere and Ada",), versions=("0.5.10", "0.5.14"),
+        pages=(1, 64), aliases=("flash_attention",),
     ),
     Implementation(
-        "vllm_flash_attn_fa3", "flash-3", partial(serving_hopper, name="vllm_flash_attn_fa3", vllm=True), (90, 90),
-        f"{VLLM_FORK}@617264c1 hopper/", like="flash_attn_v3", extra=CACHE_WRITE, dtypes=("fp16", "bf16", "fp8"),
-        passes=FORWARD_ONLY,
+        "vllm.flash-attn-3", "flash-3", partial(serving_hopper, name="vllm.flash-attn-3", vllm=True), (90, 90),
+        f"{VLLM_FORK}@617264c1 hopper/", like="flash-attn.3", extra=CACHE_WRITE, dtypes=("fp16", "bf16", "fp8"),
+        passes=FORWARD_ONLY, calls=("vllm.vllm_flash_attn.flash_attn_varlen_func with a page table, fa_version=3",),
+        versions=("0.24",), pages=(16, 64), aliases=("vllm_flash_attn_fa3",),
     ),
     Implementation(
-        "fa3", "flash-3", partial(serving_hopper, name="fa3", vllm=False), (90, 90), f"{SGLANG_FORK} hopper/",
-        like="vllm_flash_attn_fa3", extra=BROADCAST, dtypes=("fp16", "bf16", "fp8"), passes=FORWARD_ONLY,
+        "sglang.fa3", "flash-3", partial(serving_hopper, name="sglang.fa3", vllm=False), (90, 90),
+        f"{SGLANG_FORK} hopper/", like="vllm.flash-attn-3", extra=BROADCAST, dtypes=("fp16", "bf16", "fp8"),
+        passes=FORWARD_ONLY, calls=("sgl_kernel.flash_attn.flash_attn_with_kvcache",), versions=("0.5.14",),
+        pages=(1, 64), aliases=("fa3",),
     ),
     Implementation(
-        "flash_attn_v3_varlen", "flash-3", partial(encoder_hopper, name="flash_attn_v3_varlen", split=False), (90, 90),
-        f"{SGLANG_FORK} hopper/, flash_attn_varlen_func of an encoder", like="flash_attn_v3", passes=("fwd",),
+        "sglang.vit-fa3", "flash-3", partial(encoder_hopper, name="sglang.vit-fa3", split=False), (90, 90),
+        f"{SGLANG_FORK} hopper/, flash_attn_varlen_func of an encoder", like="flash-attn.3", passes=("fwd",),
+        calls=("sgl_kernel.flash_attn.flash_attn_varlen_func of an encoder",), versions=("0.5.14",),
+        aliases=("flash_attn_v3_varlen",),
     ),
     Implementation(
-        "vllm_vit_flash_attn_fa3", "flash-3", partial(encoder_hopper, name="vllm_vit_flash_attn_fa3", split=True),
-        (90, 90), f"{VLLM_FORK}@617264c1 hopper/, flash_attn_varlen_func of an encoder, num_splits 0",
-        like="flash_attn_v3_varlen", passes=("fwd",),
+        "vllm.vit-flash-attn-3", "flash-3", partial(encoder_hopper, name="vllm.vit-flash-attn-3", split=True), (90, 90),
+        f"{VLLM_FORK}@617264c1 hopper/, flash_attn_varlen_func of an encoder, num_splits 0", like="sglang.vit-fa3",
+        passes=("fwd",), calls=("vllm.vllm_flash_attn.flash_attn_varlen_func of an encoder, fa_version=3",),
+        versions=("0.24",), aliases=("vllm_vit_flash_attn_fa3",),
     ),
 )  # fmt: skip

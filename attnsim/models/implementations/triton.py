@@ -34,15 +34,17 @@ def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
 def two_pass(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     """FlashAttention-2's backward tiles, dQ in a pass of its own."""
     tile = override_backward(fa2_backward(w, gpu), shape)
-    return flash_schedule(w, "flash_two_pass", list(two_pass_backward(w, tile)), FusedTiles(backward=tile))
+    return flash_schedule(w, "triton.tutorial-bwd", list(two_pass_backward(w, tile)), FusedTiles(backward=tile))
 
 
 RECORDS = (
     Implementation(
-        "flash_attn_triton", "flash-2", one_kernel_each_way("flash_attn_triton", choose_tile, fa2_backward), (75, 129),
-        SOURCE, ("triton_fa2", "triton*"), like="flash_attn_v2",
+        "triton.tutorial", "flash-2", one_kernel_each_way("triton.tutorial", choose_tile, fa2_backward), (75, 129),
+        SOURCE, like="flash-attn.2", calls=("attention of python/tutorials/06-fused-attention.py",),
+        aliases=("flash_attn_triton", "triton_fa2", "triton*"),
     ),
     Implementation(
-        "flash_two_pass", "flash-2", two_pass, (80, 129), f"{SOURCE}, _attn_bwd", like="flash_attn_v2", passes=("bwd",),
+        "triton.tutorial-bwd", "flash-2", two_pass, (80, 129), f"{SOURCE}, _attn_bwd", like="flash-attn.2",
+        passes=("bwd",), calls=("_attn_bwd of python/tutorials/06-fused-attention.py",), aliases=("flash_two_pass",),
     ),
 )  # fmt: skip

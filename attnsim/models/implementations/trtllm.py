@@ -87,15 +87,15 @@ def trtllm(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     if gpu.features.tcgen05 and tiles.has_gen_kernel(w):
         before = [decoder_info(w), qkv_preprocessing(w)] if w.passes == "fwd" else [qkv_preprocessing(w)]
         kernels, tile, splits = _gen(w, gpu, shape)
-        return _schedule(w, "trtllm", [*before, *kernels], tile, splits)
+        return _schedule(w, "tensorrt-llm.attention", [*before, *kernels], tile, splits)
     if w.passes == "fwd":
         chosen = _chosen(tiles.context_tile(w, gpu), shape, widened(w), gpu)
         main = valid_bytes(flash_forward(widened(w), gpu, chosen, lse=False), w)
-        return _schedule(w, "trtllm", [decoder_info(w), qkv_preprocessing(w), main], chosen)
+        return _schedule(w, "tensorrt-llm.attention", [decoder_info(w), qkv_preprocessing(w), main], chosen)
     if tiles.runs_xqa(w, gpu):
         kernels, tile, splits = _xqa(w, gpu, shape)
-        return _schedule(w, "trtllm", [qkv_preprocessing(w), *kernels], tile, splits)
-    return _schedule(w, "trtllm", *_masked(w, gpu, shape))
+        return _schedule(w, "tensorrt-llm.attention", [qkv_preprocessing(w), *kernels], tile, splits)
+    return _schedule(w, "tensorrt-llm.attention", *_masked(w, gpu, shape))
 
 
 def through_flashinfer(name: str, write: Write) -> Callable[[Workload, Gpu, Shape | None], Schedule]:
@@ -108,8 +108,8 @@ def through_flashinfer(name: str, write: Write) -> Callable[[Workload, Gpu, Shap
     return build
 
 
-vllm_trtllm = through_flashinfer("vllm_trtllm", lambda w, tokens: [cache_write(w, tokens)])
-sglang_trtllm = through_flashinfer("sglang_trtllm", store_cache)
+vllm_trtllm = through_flashinfer("vllm.trtllm-gen", lambda w, tokens: [cache_write(w, tokens)])
+sglang_trtllm = through_flashinfer("sglang.trtllm-gen", store_cache)
 
 
 def _gen(w: Workload, gpu: Gpu, shape: Shape | None) -> Attended:
@@ -213,20 +213,28 @@ def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: FlashTile, sp
     )  # the workspace of partial results is allocated once
 
 
+_FLASHINFER = (
+    "flashinfer.prefill.trtllm_batch_context_with_kv_cache",
+    "flashinfer.decode.trtllm_batch_decode_with_kv_cache",
+)
 _GEN = "trtllm-gen through flashinfer-ai/flashinfer, called by"
 
 RECORDS = (
     Implementation(
-        "trtllm", "flash-2", trtllm, (80, 129), "NVIDIA/TensorRT-LLM 1.3, fmha_v2, XQA, MMHA, trtllm-gen",
-        ("torch_flow", "tensorrt_llm", "trtllm_*", "trtllm-*"), like="vllm_flash_attn", closed=True,
+        "tensorrt-llm.attention", "flash-2", trtllm, (80, 129),
+        "NVIDIA/TensorRT-LLM 1.3, fmha_v2, XQA, MMHA, trtllm-gen", like="vllm.flash-attn-2", closed=True,
         extra="latency of a masked-attention block, 1,000 clk", passes=FORWARD_ONLY,
+        calls=("torch.ops.trtllm.attention (TrtllmAttention)",), versions=("1.3",), pages=(16, 128),
+        aliases=("trtllm", "torch_flow", "tensorrt_llm", "trtllm_*", "trtllm-*"),
     ),
     Implementation(
-        "vllm_trtllm", "flash-3", vllm_trtllm, (100, 109), f"{_GEN} vLLM 0.24", like="trtllm", closed=True,
-        extra=CACHE_WRITE, passes=FORWARD_ONLY,
+        "vllm.trtllm-gen", "flash-3", vllm_trtllm, (100, 109), f"{_GEN} vLLM 0.24", like="tensorrt-llm.attention",
+        closed=True, extra=CACHE_WRITE, passes=FORWARD_ONLY, calls=_FLASHINFER, versions=("0.24",), pages=(16, 64),
+        aliases=("vllm_trtllm",),
     ),
     Implementation(
-        "sglang_trtllm", "flash-3", sglang_trtllm, (100, 109), f"{_GEN} SGLang 0.5.14", like="vllm_trtllm", closed=True,
-        extra=CACHE_WRITE, passes=FORWARD_ONLY,
+        "sglang.trtllm-gen", "flash-3", sglang_trtllm, (100, 109), f"{_GEN} SGLang 0.5.14", like="vllm.trtllm-gen",
+        closed=True, extra=CACHE_WRITE, passes=FORWARD_ONLY, calls=_FLASHINFER, versions=("0.5.14",), pages=(16, 64),
+        aliases=("sglang_trtllm", "nvidia.trtllm-gen"),
     ),
 )  # fmt: skip

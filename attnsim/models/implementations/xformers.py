@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import fitting, one_kernel_each_way
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
-from attnsim.models.implementations.implementation import FORMATS, Implementation
+from attnsim.models.implementations.implementation import FORMATS, SDPA, Implementation
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.widths import padded
 
@@ -34,8 +34,9 @@ def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
 
 RECORDS = (
     Implementation(
-        "xformers_cutlass", "flash-2", one_kernel_each_way("xformers_cutlass", choose_tile, choose_backward), (70, 129),
-        "facebookresearch/xformers December 2024, csrc/attention/cuda/fmha", ("xformers", "efficient_attention"),
-        like="flash_attn_v2", dtypes=FORMATS,
+        "xformers.cutlass", "flash-2", one_kernel_each_way("xformers.cutlass", choose_tile, choose_backward), (70, 129),
+        "facebookresearch/xformers December 2024, csrc/attention/cuda/fmha", like="flash-attn.2", dtypes=FORMATS,
+        calls=("xformers.ops.memory_efficient_attention", f"{SDPA}.EFFICIENT_ATTENTION"), versions=("0.0.29",),
+        aliases=("xformers_cutlass", "xformers", "efficient_attention", "torch.sdpa-efficient"),
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from attnsim.models.references.softmax import attention, attention_backward
 from attnsim.models.references.tiled import flash1_reference, flash_reference, split_kv_reference
 
 ANY_FLASH = ("flash-1", "flash-2", "flash-3")
-FLASH = ("flash_attn_v3", "flash_attn_v4", "flash_attn_v2", "flash_attn_v1", "xformers_cutlass")
+FLASH = ("flash-attn.3", "flash-attn.4", "flash-attn.2", "flash-attn.1", "xformers.cutlass")
 _PREFILL = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.causal())
 _WINDOW = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.sliding_window(512, causal=True))
 _DECODE = Workload(batch=4, heads_q=32, heads_kv=8, seq_q=1, seq_kv=8192, head_dim=128, passes="decode")
@@ -59,7 +59,7 @@ def _keys_split(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
 _NAIVE = Mechanism(
     name="naive",
     group="dense",
-    implementations=("pytorch", "naive_fused_epilogue"),
+    implementations=("torch.baddbmm", "ideal.unfused"),
     example=_PREFILL,
     reference=softmax_reference,
     gradients=softmax_gradients,
@@ -78,7 +78,7 @@ _FUSED = Mechanism(
 _FLASH_1 = Mechanism(
     name="flash-1",
     group="dense",
-    implementations=("flash_attn_v1",),
+    implementations=("flash-attn.1",),
     example=Workload(batch=1, heads_q=16, seq_q=4096, head_dim=64, dtype="fp16", mask=Mask.causal()),
     reference=_keys_outside,
     gradients=softmax_gradients,
@@ -87,7 +87,7 @@ _FLASH_1 = Mechanism(
 _FLASH_2 = Mechanism(
     name="flash-2",
     group="dense",
-    implementations=("flash_attn_v2", "xformers_cutlass"),
+    implementations=("flash-attn.2", "xformers.cutlass"),
     example=_PREFILL,
     reference=_queries_outside,
     gradients=softmax_gradients,
@@ -96,7 +96,7 @@ _FLASH_2 = Mechanism(
 _FLASH_3 = Mechanism(
     name="flash-3",
     group="dense",
-    implementations=("flash_attn_v3", "flash_attn_v4"),
+    implementations=("flash-attn.3", "flash-attn.4"),
     example=_PREFILL,
     reference=_queries_outside,
     gradients=softmax_gradients,

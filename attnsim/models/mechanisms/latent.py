@@ -18,12 +18,12 @@ MLA: tuple[Mechanism, ...] = (
         name="mla",
         group="sharing",
         implementations=(
-            "flash_mla",
-            "cutlass_mla",
-            "triton_mla",
-            "decompressed_fa3",
-            "decompressed_fa4",
-            "decompressed_fa2",
+            "flashmla.dense",
+            "cutlass.mla",
+            "sglang.triton-mla-absorbed",
+            "vllm.mla-flash-attn-3",
+            "vllm.mla-flash-attn-4",
+            "vllm.mla-flash-attn-2",
         ),
         example=Workload(
             batch=16,

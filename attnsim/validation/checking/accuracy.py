@@ -19,12 +19,12 @@ LENGTHS = ((0, 511), (512, 1023), (1024, 4095), (4096, 1 << 40))
 """Length bands of the table, by the longer of seq_q and seq_kv."""
 
 _SERVING = {
-    "vllm_flash_attn": "vLLM",
-    "vllm_flash_attn_fa3": "vLLM",
-    "vllm_vit_flash_attn_fa3": "vLLM",
-    "flash_attention": "SGLang",
-    "fa3": "SGLang",
-    "flash_attn_v3_varlen": "SGLang",
+    "vllm.flash-attn-2": "vLLM",
+    "vllm.flash-attn-3": "vLLM",
+    "vllm.vit-flash-attn-3": "vLLM",
+    "sglang.fa3-sm80": "SGLang",
+    "sglang.fa3": "SGLang",
+    "sglang.vit-fa3": "SGLang",
 }
 """Who calls the kernels whose errors are summed up by framework, GPU and call, from `SHORTEST` tokens up."""
 
@@ -43,7 +43,7 @@ def accuracy_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
     cells: dict[tuple[str, ...], list[tuple[int, float]]] = {}
     for one in found:
         case = one.row.case
-        key = (case.source, case.implementation or "", case.gpu, case.passes, one.split)
+        key = (case.source, one.row.record.name, case.gpu, case.passes, one.split)
         cells.setdefault(key, []).append((max(case.seq_q, case.seq_kv), one.error))
     table = []
     for cell, errors in sorted(cells.items()):
@@ -69,19 +69,19 @@ def kind_of(row: Row) -> str:
     """What a user would call the row, "" for rows that no line sums up."""
     case, length = row.case, max(row.case.seq_q, row.case.seq_kv)
     match row.record.name:
-        case "flash_attn_v2" if case.source.startswith("fa"):
+        case "flash-attn.2" if case.source.startswith("fa"):
             return f"FlashAttention-2, {row.gpu.architecture}, papers' tables"
-        case "flash_attn_v3":
+        case "flash-attn.3":
             return "FlashAttention-3, hopper, paper's table"
         case name if name in _SERVING:
             call = "encoder" if not row.workload.mask.is_causal and case.passes == "fwd" and not case.window else ""
             call = call or ("decode" if case.passes == "decode" else "prefill")
             window = ", window" if case.window else ""
             return f"{_SERVING[name]}, {case.gpu.split('-')[0].upper()}, {call}{window}" if length >= SHORTEST else ""
-        case "pytorch" | "pytorch_eager":
+        case "torch.baddbmm" | "torch.eager":
             return f"unfused PyTorch, {row.gpu.architecture}, N >= 1024" if length >= 1024 else ""
         case name if case.source.startswith("cudnn"):
-            return "cuDNN sweeps, A100 PCIe" + ("" if name.startswith("cudnn") else f", {name}")
+            return "cuDNN sweeps, A100 PCIe" + ("" if name.startswith("nvidia.cudnn") else f", {name}")
         case name:
             return f"{name}, {row.gpu.architecture}"
 

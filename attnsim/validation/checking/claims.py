@@ -24,9 +24,9 @@ GPT2_PUBLISHED = {"naive": (40.3e9, 41.7e-3), "flash-1": (4.4e9, 7.3e-3)}
 """HBM bytes and time of GPT-2 medium attention, forward and backward (FlashAttention, arXiv 2205.14135, figure 2)."""
 
 GPT2_FORMS = (
-    ("naive", "naive_fused_epilogue", "mask as the GEMM's C operand"),
-    ("naive", "pytorch_eager", "mask in a pass of its own"),
-    ("flash-1", "flash_attn_v1", ""),
+    ("naive", "ideal.unfused", "mask as the GEMM's C operand"),
+    ("naive", "torch.eager", "mask in a pass of its own"),
+    ("flash-1", "flash-attn.1", ""),
 )
 GPT2 = Workload(64, 16, 1024, 64, dtype="fp16", passes="fwd+bwd")
 
@@ -141,7 +141,7 @@ def gpt2_medium() -> list[dict[str, Any]]:
                     "implementation": name,
                     "mask": str(mask),
                     "note": note,
-                    "assumed": mask.is_causal and name != "pytorch_eager",
+                    "assumed": mask.is_causal and name != "torch.eager",
                     "hbm_bytes": moved,
                     "published_bytes": bytes_stated,
                     "bytes_ratio": moved / bytes_stated,
@@ -180,7 +180,7 @@ def speedups() -> list[dict[str, Any]]:
                 "high": item.high,
             }
             for name, w in (("full", plain), ("causal", replace(plain, mask=Mask.causal(), dropout=True))):
-                row[name] = _replayed(w, gpu, "pytorch_eager").time_s / _replayed(w, gpu, "flash_attn_v1").time_s
+                row[name] = _replayed(w, gpu, "torch.eager").time_s / _replayed(w, gpu, "flash-attn.1").time_s
                 row[f"{name}_error"] = _outside(row[name], item.low, item.high)
             out.append(row)
     return out
@@ -204,10 +204,10 @@ def _unit_clocks() -> Iterator[dict[str, Any]]:
     """Tensor-core clocks over exponential-unit clocks of the forward: 4 d FLOPs and one exponential a score."""
     source = "FlashAttention-3, arXiv 2407.08608, section 3.1 (3.9 T exp/s beside 989 TFLOP/s); datasheets"
     for gpu_id, name, head_dim, stated in (
-        ("h100-sxm5-80gb", "flash_attn_v3", 64, 1.0),
-        ("h100-sxm5-80gb", "flash_attn_v3", 128, 2.0),
-        ("b200-sxm-180gb", "flash_attn_v4", 64, 0.5),
-        ("b200-sxm-180gb", "flash_attn_v4", 128, 1.0),
+        ("h100-sxm5-80gb", "flash-attn.3", 64, 1.0),
+        ("h100-sxm5-80gb", "flash-attn.3", 128, 2.0),
+        ("b200-sxm-180gb", "flash-attn.4", 64, 0.5),
+        ("b200-sxm-180gb", "flash-attn.4", 128, 1.0),
     ):
         gpu = load_gpu(gpu_id)
         schedule = IMPLEMENTATIONS[name].build(Workload(1, 1, 4096, head_dim), gpu, None)
@@ -225,7 +225,7 @@ def _score_bytes() -> Iterator[dict[str, Any]]:
     gpu = load_gpu("a100-sxm4-80gb")
     for heads, stated in ((1, 256 << 20), (32, 8 << 30)):
         w = Workload(1, heads, 8192, 64, dtype="fp32")
-        form = cost_of(w, IMPLEMENTATIONS["pytorch"].build(w, gpu, None))
+        form = cost_of(w, IMPLEMENTATIONS["torch.baddbmm"].build(w, gpu, None))
         yield {
             "claim": f"S of {heads} head{'s' if heads > 1 else ''}, 8,192 tokens, fp32: bytes",
             "source": "N^2 elements of 4 bytes a head",
@@ -238,7 +238,7 @@ def _backward_flops() -> Iterator[dict[str, Any]]:
     gpu = load_gpu("a100-sxm4-80gb")
     forward = Workload(1, 1, 4096, 128)
     flops = [
-        IMPLEMENTATIONS["flash_attn_v2"].build(w, gpu, None).total("flops")
+        IMPLEMENTATIONS["flash-attn.2"].build(w, gpu, None).total("flops")
         for w in (forward, forward.with_passes("bwd"))
     ]
     yield {

@@ -266,13 +266,13 @@ def noise_table() -> list[dict[str, Any]]:
         return []
     seen: dict[tuple[object, ...], float] = {}
     repeats = []
-    for row in aiconfigurator.rows(gpu="a100-sxm4-80gb", implementation="vllm_flash_attn", passes="fwd"):
+    for row in aiconfigurator.rows(gpu="a100-sxm4-80gb", implementation="vllm.flash-attn-2", passes="fwd"):
         question = hypothetical.question(row)
         if question in seen:
             repeats.append(row.measured_s / seen[question])
         seen[question] = row.measured_s
     table = [_noise("repeats: vLLM prefill on A100", repeats)]
-    for name, what in (("vllm_flash_attn_fa3", "vLLM"), ("fa3", "SGLang")):
+    for name, what in (("vllm.flash-attn-3", "vLLM"), ("sglang.fa3", "SGLang")):
         there = hypothetical.twins("h100-sxm5-80gb", name, "fwd")
         some = aiconfigurator.rows(gpu="h200-sxm-141gb", implementation=name, passes="fwd", sample=NOISE_SAMPLE)
         pairs = [(row, there.get(hypothetical.question(row))) for row in some if row.case.seq_q >= COMPUTE_BOUND]

@@ -11,7 +11,7 @@ Examples
 --------
 >>> from attnsim.validation import aiconfigurator
 >>> if aiconfigurator.available():
-...     some = aiconfigurator.rows(gpu="h100-sxm5-80gb", implementation="fa3", passes="decode", sample=20)
+...     some = aiconfigurator.rows(gpu="h100-sxm5-80gb", implementation="sglang.fa3", passes="decode", sample=20)
 ...     assert len(some) == 20
 """
 

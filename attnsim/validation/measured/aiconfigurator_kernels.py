@@ -17,32 +17,32 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SERVING = {
-    ("vllm", "vllm_flash_attn"): "vllm_flash_attn",
-    ("vllm", "vllm_flash_attn_fa2"): "vllm_flash_attn",
-    ("vllm", "vllm_flash_attn_fa3"): "vllm_flash_attn_fa3",
-    ("vllm", "vllm_flashinfer_trtllmprefill"): "vllm_trtllm",
-    ("vllm", "vllm_flashinfer_trtllmdecode"): "vllm_trtllm",
-    ("sglang", "flash_attention"): "flash_attention",
-    ("sglang", "fa3"): "fa3",
-    ("sglang", "trtllm_mha"): "sglang_trtllm",
-    ("trtllm", "torch_flow"): "trtllm",
+    ("vllm", "vllm_flash_attn"): "vllm.flash-attn-2",
+    ("vllm", "vllm_flash_attn_fa2"): "vllm.flash-attn-2",
+    ("vllm", "vllm_flash_attn_fa3"): "vllm.flash-attn-3",
+    ("vllm", "vllm_flashinfer_trtllmprefill"): "vllm.trtllm-gen",
+    ("vllm", "vllm_flashinfer_trtllmdecode"): "vllm.trtllm-gen",
+    ("sglang", "flash_attention"): "sglang.fa3-sm80",
+    ("sglang", "fa3"): "sglang.fa3",
+    ("sglang", "trtllm_mha"): "sglang.trtllm-gen",
+    ("trtllm", "torch_flow"): "tensorrt-llm.attention",
 }
 _ENCODERS = {
-    ("vllm", "vllm_vit_flash_attn_fa2"): "flash_attn_v2",
-    ("vllm", "vllm_vit_flash_attn_fa3"): "vllm_vit_flash_attn_fa3",
-    ("vllm", "vllm_vit_flash_attn_fa4"): "vllm_vit_flash_attn_fa4",
-    ("sglang", "flash_attention_v3"): "flash_attn_v3_varlen",
-    ("sglang", "flash_attention_v4"): "flash_attn_v4",
-    ("trtllm", "torch_flow"): "trtllm",
+    ("vllm", "vllm_vit_flash_attn_fa2"): "flash-attn.2",
+    ("vllm", "vllm_vit_flash_attn_fa3"): "vllm.vit-flash-attn-3",
+    ("vllm", "vllm_vit_flash_attn_fa4"): "vllm.vit-flash-attn-4",
+    ("sglang", "flash_attention_v3"): "sglang.vit-fa3",
+    ("sglang", "flash_attention_v4"): "flash-attn.4",
+    ("trtllm", "torch_flow"): "tensorrt-llm.attention",
 }
 """Kernels by (framework, column ``kernel_source``). FlashInfer's own, SGLang's and vLLM's Triton kernels are nobody's
 here. The kernels that vLLM and SGLang take on Blackwell through FlashInfer are TensorRT-LLM's."""
 _LATENT = {
-    ("sglang", "flash_attention"): "sglang_fa3_mla",
-    ("sglang", "triton"): "sglang_triton_mla",
-    ("sglang", "trtllm_mla"): "trtllm_gen_mla",
+    ("sglang", "flash_attention"): "sglang.fa3-mla",
+    ("sglang", "triton"): "sglang.triton-mla",
+    ("sglang", "trtllm_mla"): "tensorrt-llm.mla-trtllm-gen",
 }
-_TRTLLM_LATENT = {9: "trtllm_mla", 10: "trtllm_gen_mla"}
+_TRTLLM_LATENT = {9: "tensorrt-llm.mla-hopper", 10: "tensorrt-llm.mla-trtllm-gen"}
 """TensorRT-LLM's kernels by the major compute capability; FMHA v2 elsewhere. Its column ``kernel_source`` says only
 ``default``."""
 
@@ -51,7 +51,7 @@ def implementation_of(file: TableFile, kernel: str) -> str:
     """Name of the implementation behind a kernel of a file, "" where there is none."""
     if file.kind.startswith("mla") and (file.framework, kernel) == ("trtllm", "default"):
         major = int(load_gpu(file.gpu).compute_capability_number) // 10 if file.gpu else 0
-        return _TRTLLM_LATENT.get(major, "trtllm_fmha_mla")
+        return _TRTLLM_LATENT.get(major, "tensorrt-llm.mla-fmha-v2")
     tables = {"context": _SERVING, "generation": _SERVING, "encoder": _ENCODERS}
     known = tables.get(file.kind, _LATENT if file.kind in ("mla context", "mla generation") else {})
     return known.get((file.framework, kernel), "")

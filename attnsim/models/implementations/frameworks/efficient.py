@@ -32,7 +32,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import Operand, gemm
 from attnsim.models.schedule.schedule import Schedule
 
-NAME = "efficient_pytorch"
+NAME = "efficient-attention.eager"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,9 @@ def peak_bytes(w: Workload) -> int:
 
 RECORDS = (
     Implementation(
-        NAME, "efficient", build, EVERY_GPU, "cmsflash/efficient-attention@23d44036", like="pytorch_eager",
+        NAME, "efficient", build, EVERY_GPU, "cmsflash/efficient-attention@23d44036",
+        calls=("EfficientAttention of cmsflash/efficient-attention",),
+        aliases=("efficient_pytorch",), like="torch.eager",
         dtypes=FORMATS, extra=BROADCAST, passes=("fwd",), largest_head_dim=ANY_WIDTH, needed=needed,
         peak_bytes=peak_bytes,
     ),

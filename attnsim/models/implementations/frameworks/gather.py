@@ -30,7 +30,7 @@ from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule, TensorUse
 
-NAME = "gather"
+NAME = "transformers.gather"
 INDEX = "block index"
 WARP_COLUMNS = 1024
 """Longest row that PyTorch's softmax gives to a warp, four to a block; beyond, a block takes a row (SoftMax.cu)."""

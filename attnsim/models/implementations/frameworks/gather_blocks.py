@@ -116,7 +116,7 @@ def choose_block(w: Workload, shape: tuple[int, int] | None) -> int:
     if shape is not None:
         if shape[0] != shape[1]:
             raise InputError(
-                f"gather takes blocks of as many queries as keys, such as 64x64, not {shape[0]}x{shape[1]}"
+                f"transformers.gather takes blocks of as many queries as keys, such as 64x64, not {shape[0]}x{shape[1]}"
             )
         return shape[0]
     own = [part.block for part in w.mask.parts if isinstance(part, (BlockWindow, Random, Blocks))]

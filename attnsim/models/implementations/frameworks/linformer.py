@@ -124,10 +124,11 @@ class Linformer:
 def _record(name: str, source: str, keys: int = 0) -> Implementation:
     made = Linformer(f"{name}@{keys}" if keys else name, keys)
     return Implementation(
-        made.name, "linformer", made.build, EVERY_GPU, source, like="pytorch_eager", dtypes=FORMATS, extra=BROADCAST,
+        made.name, "linformer", made.build, EVERY_GPU, source, like="torch.eager", dtypes=FORMATS, extra=BROADCAST,
         passes=("fwd",), largest_head_dim=ANY_WIDTH, needed=made.needed, peak_bytes=made.peak_bytes, number=keys,
         sized=partial(_record, name, source),
+        calls=("linformer.LinformerSelfAttention",), aliases=("linformer_pytorch",),
     )  # fmt: skip
 
 
-RECORDS = (_record("linformer_pytorch", "lucidrains/linformer@1533a130"),)
+RECORDS = (_record("linformer.eager", "lucidrains/linformer@1533a130"),)

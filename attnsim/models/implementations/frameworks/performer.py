@@ -242,16 +242,27 @@ def _causal(w: Workload, m: int, path: Path, suffix: str) -> list[Kernel]:
     ]
 
 
-def _record(name: str, source: str, fused: bool, features: int = 0) -> Implementation:
+def _record(name: str, old: str, source: str, fused: bool, features: int = 0) -> Implementation:
     made = Performer(f"{name}@{features}" if features else name, features, fused)
     return Implementation(
-        made.name, "performer", made.build, EVERY_GPU, source, like="pytorch_eager", dtypes=FORMATS, extra=BROADCAST,
+        made.name, "performer", made.build, EVERY_GPU, source, like="torch.eager", dtypes=FORMATS, extra=BROADCAST,
         passes=("fwd",), largest_head_dim=ANY_WIDTH, form="fused" if fused else "", needed=made.needed,
-        peak_bytes=made.peak_bytes, number=features, sized=partial(_record, name, source, fused),
+        peak_bytes=made.peak_bytes, number=features, sized=partial(_record, name, old, source, fused),
+        calls=("performer_pytorch.FastAttention" + ", compiled" * fused,), aliases=(old,),
     )  # fmt: skip
 
 
 RECORDS = (
-    _record("performer_pytorch", "lucidrains/performer-pytorch@d86231b0; causal: fla, naive_chunk", False),
-    _record("performer_fused", "the same, each feature map's element-wise chain as one kernel", True),
+    _record(
+        "performer-pytorch.eager",
+        "performer_pytorch",
+        "lucidrains/performer-pytorch@d86231b0; causal: fla, naive_chunk",
+        False,
+    ),
+    _record(
+        "performer-pytorch.fused",
+        "performer_fused",
+        "the same, each feature map's element-wise chain as one kernel",
+        True,
+    ),
 )

@@ -11,6 +11,7 @@ from attnsim.models.implementations.implementation import (
     BROADCAST,
     EVERY_GPU,
     FORMATS,
+    SDPA,
     Builder,
     Implementation,
     Shape,
@@ -31,23 +32,27 @@ def unfused(name: str, form: str) -> Builder:
 
 RECORDS = (
     Implementation(
-        "pytorch", "naive", unfused("pytorch", "benchmark"), EVERY_GPU,
-        f"{FLASH_ATTENTION} benchmarks/benchmark_flash_attention.py", ("standard",), dtypes=FORMATS, extra=BROADCAST,
+        "torch.baddbmm", "naive", unfused("torch.baddbmm", "benchmark"), EVERY_GPU,
+        f"{FLASH_ATTENTION} benchmarks/benchmark_flash_attention.py", dtypes=FORMATS, extra=BROADCAST,
         largest_head_dim=ANY_WIDTH, form="benchmark",
+        calls=("torch.baddbmm, torch.softmax, torch.bmm (attention_pytorch of flash-attention's benchmarks)",),
+        aliases=("pytorch", "standard"),
     ),
     Implementation(
-        "pytorch_eager", "naive", unfused("pytorch_eager", "eager"), EVERY_GPU,
-        "PyTorch matmul, softmax, dropout, matmul on [batch, heads, seq, head_dim]", like="pytorch", dtypes=FORMATS,
-        extra=BROADCAST, largest_head_dim=ANY_WIDTH, form="eager",
+        "torch.eager", "naive", unfused("torch.eager", "eager"), EVERY_GPU,
+        "PyTorch matmul, softmax, dropout, matmul on [batch, heads, seq, head_dim]", like="torch.baddbmm",
+        dtypes=FORMATS, extra=BROADCAST, largest_head_dim=ANY_WIDTH, form="eager",
+        calls=("torch.matmul, torch.softmax, torch.nn.functional.dropout, torch.matmul",), aliases=("pytorch_eager",),
     ),
     Implementation(
-        "pytorch_sdpa_math", "naive", unfused("pytorch_sdpa_math", "sdpa_math"), EVERY_GPU,
-        "PyTorch 2.5 scaled_dot_product_attention, math backend", like="pytorch", dtypes=FORMATS,
-        largest_head_dim=ANY_WIDTH, form="sdpa_math",
+        "torch.sdpa-math", "naive", unfused("torch.sdpa-math", "sdpa_math"), EVERY_GPU,
+        "PyTorch 2.5 scaled_dot_product_attention, math backend", like="torch.baddbmm", dtypes=FORMATS,
+        largest_head_dim=ANY_WIDTH, form="sdpa_math", calls=(f"{SDPA}.MATH",), versions=("2.5",),
+        aliases=("pytorch_sdpa_math",),
     ),
     Implementation(
-        "naive_fused_epilogue", "naive", unfused("naive_fused_epilogue", "fused_epilogue"), EVERY_GPU,
-        "the fewest passes that an unfused form can make", like="pytorch_eager", dtypes=(*FORMATS, "fp8"),
-        largest_head_dim=ANY_WIDTH, form="fused_epilogue",
+        "ideal.unfused", "naive", unfused("ideal.unfused", "fused_epilogue"), EVERY_GPU,
+        "the fewest passes that an unfused form can make", like="torch.eager", dtypes=(*FORMATS, "fp8"),
+        largest_head_dim=ANY_WIDTH, form="fused_epilogue", aliases=("naive_fused_epilogue",),
     ),
 )  # fmt: skip

@@ -15,14 +15,17 @@ from attnsim.models.implementations.implementation import (
 
 RECORDS = (
     Implementation(
-        "hf_eager", "naive", unfused("hf_eager", "hf_eager"), EVERY_GPU,
-        "Hugging Face transformers eager_attention_forward", like="pytorch", dtypes=FORMATS, largest_head_dim=ANY_WIDTH,
-        form="hf_eager",
+        "transformers.eager", "naive", unfused("transformers.eager", "hf_eager"), EVERY_GPU,
+        "Hugging Face transformers eager_attention_forward", like="torch.baddbmm", dtypes=FORMATS,
+        largest_head_dim=ANY_WIDTH, form="hf_eager",
+        calls=("transformers: attn_implementation='eager', eager_attention_forward",), aliases=("hf_eager",),
     ),
     Implementation(
         gather.NAME, "sparse", gather.build, EVERY_GPU,
         "Hugging Face transformers modeling_longformer.py and modeling_big_bird.py, what they have in common",
-        ("hf_longformer", "hf_big_bird"), like="pytorch_eager", dtypes=FORMATS, extra=BROADCAST, passes=FORWARD_ONLY,
+        calls=("transformers.LongformerModel, transformers.BigBirdModel",),
+        aliases=("gather", "hf_longformer", "hf_big_bird"), like="torch.eager", dtypes=FORMATS, extra=BROADCAST,
+        passes=FORWARD_ONLY,
         largest_head_dim=ANY_WIDTH, patterns=True,
     ),
 )  # fmt: skip

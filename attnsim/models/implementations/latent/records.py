@@ -61,7 +61,8 @@ def absorbing_pays(w: Workload) -> bool:
 def preferred(names: Sequence[str], w: Workload) -> list[str]:
     """The implementations of MLA with those of the form that has fewer FLOPs in front."""
     first = w.latent is None or absorbing_pays(w)
-    return sorted(names, key=lambda name: name.startswith("decompressed") == first)
+    decompressed = {record.name for record in RECORDS if record.form == "decompressed"}
+    return sorted(names, key=lambda name: (name in decompressed) == first)
 
 
 def peak_bytes(w: Workload, form: str, partials: int = 0) -> int:
@@ -96,7 +97,7 @@ def _flash_mla_attention(w: Workload, gpu: Gpu) -> Attended:
     """
     latent, own, tile = latent_of(w), absorbed(w), mla_tiles.flash_mla()
     if (latent.rank, latent.rope) != (512, 64):
-        raise InputError(f"FlashMLA is compiled for a latent of 512x64, not {latent}; take triton_mla")
+        raise InputError(f"FlashMLA is compiled for a latent of 512x64, not {latent}; take sglang.triton-mla-absorbed")
     shares, wanted = flash_mla_shares(own, tile, gpu.sm.count)
     main = latent_attention(own, tile, flash_mla_visits(own, tile, shares), latent)
     counts = split_requests(shares)
@@ -226,60 +227,82 @@ _TRT = "NVIDIA/TensorRT-LLM attentionOp.cpp, `mlaGeneration` and the context pat
 
 
 def _record(
-    name: str, form: str, build: Builder, span: tuple[int, int], source: str, like: str, *, closed: bool = False
-) -> Implementation:
+    name: str, form: str, build: Builder, span: tuple[int, int], source: str, like: str, *, closed: bool = False,
+    calls: tuple[str, ...] = (), versions: tuple[str, ...] = (), pages: tuple[int, int] | None = None, old: str = "",
+) -> Implementation:  # fmt: skip
     return Implementation(
         name, "mla", build, span, source, like=like, closed=closed, passes=FORWARD_ONLY, form=form,
-        peak_bytes=partial(peak_bytes, form=form),
+        peak_bytes=partial(peak_bytes, form=form), calls=calls, versions=versions, pages=pages, aliases=(old,),
     )  # fmt: skip
 
 
 RECORDS: tuple[Implementation, ...] = (
     _record(
-        "flash_mla", "absorbed", _absorbed("flash_mla", _flash_mla_attention), (90, 90),
-        f"deepseek-ai/FlashMLA@9241ae3e csrc/sm90/decode/dense, called as in {_VLLM}", "flash_attn_v3",
+        "flashmla.dense", "absorbed", _absorbed("flashmla.dense", _flash_mla_attention), (90, 90),
+        f"deepseek-ai/FlashMLA@9241ae3e csrc/sm90/decode/dense, called as in {_VLLM}", "flash-attn.3",
+        calls=("flash_mla.flash_mla_with_kvcache",), pages=(64, 64), old="flash_mla",
     ),
     _record(
-        "cutlass_mla", "absorbed", _absorbed("cutlass_mla", _cutlass_attention), (100, 109),
-        f"NVIDIA/cutlass examples/77_blackwell_fmha, called as in {_VLLM}", "flash_attn_v4",
+        "cutlass.mla", "absorbed", _absorbed("cutlass.mla", _cutlass_attention), (100, 109),
+        f"NVIDIA/cutlass examples/77_blackwell_fmha, called as in {_VLLM}", "flash-attn.4",
+        calls=("vllm._custom_ops.sm100_cutlass_mla_decode",), pages=(16, 128), old="cutlass_mla",
     ),
     _record(
-        "triton_mla", "absorbed", _absorbed("triton_mla", _triton_attention), (80, 129),
-        "sgl-project/sglang python/sglang/srt/layers/attention/triton_ops", "flash_attn_triton",
+        "sglang.triton-mla-absorbed", "absorbed", _absorbed("sglang.triton-mla-absorbed", _triton_attention), (80, 129),
+        "sgl-project/sglang python/sglang/srt/layers/attention/triton_ops", "triton.tutorial",
+        calls=("sglang.srt.layers.attention.triton_ops.decode_attention.decode_attention_fwd",), pages=(1, 64),
+        old="triton_mla",
     ),
     _record(
-        "decompressed_fa3", "decompressed", _decompressed("decompressed_fa3", fa3_forward), (90, 90),
-        f"{_VLLM}, FlashAttention-3", "flash_attn_v3",
+        "vllm.mla-flash-attn-3", "decompressed", _decompressed("vllm.mla-flash-attn-3", fa3_forward), (90, 90),
+        f"{_VLLM}, FlashAttention-3", "flash-attn.3",
+        calls=("vllm.vllm_flash_attn.flash_attn_varlen_func in MLACommonImpl, fa_version=3",), versions=("0.24",),
+        old="decompressed_fa3",
     ),
     _record(
-        "decompressed_fa4", "decompressed", _decompressed("decompressed_fa4", _blackwell_prefill), (100, 109),
-        f"{_VLLM}, FlashAttention-4", "flash_attn_v4",
+        "vllm.mla-flash-attn-4", "decompressed", _decompressed("vllm.mla-flash-attn-4", _blackwell_prefill), (100, 109),
+        f"{_VLLM}, FlashAttention-4", "flash-attn.4",
+        calls=("vllm.vllm_flash_attn.flash_attn_varlen_func in MLACommonImpl, fa_version=4",), versions=("0.24",),
+        old="decompressed_fa4",
     ),
     _record(
-        "decompressed_fa2", "decompressed", _decompressed("decompressed_fa2", fa2_forward, same_width=True),
-        (80, 129), f"{_VLLM}, FlashAttention-2 with V padded", "flash_attn_v2",
+        "vllm.mla-flash-attn-2", "decompressed", _decompressed("vllm.mla-flash-attn-2", fa2_forward, same_width=True),
+        (80, 129), f"{_VLLM}, FlashAttention-2 with V padded", "flash-attn.2",
+        calls=("vllm.vllm_flash_attn.flash_attn_varlen_func in MLACommonImpl, fa_version=2",), versions=("0.24",),
+        old="decompressed_fa2",
     ),
     _record(
-        "sglang_fa3_mla", "attention", _serving("sglang_fa3_mla", ("cache_write",), _fa3_attention), (90, 90),
-        "sgl-project/sgl-attn@203b9b3d hopper/, head_dim 64 with V 512", "flash_attn_v3",
+        "sglang.fa3-mla", "attention", _serving("sglang.fa3-mla", ("cache_write",), _fa3_attention), (90, 90),
+        "sgl-project/sgl-attn@203b9b3d hopper/, head_dim 64 with V 512", "flash-attn.3",
+        calls=("sgl_kernel.flash_attn.flash_attn_with_kvcache with qv",), versions=("0.5.14",), pages=(1, 64),
+        old="sglang_fa3_mla",
     ),
     _record(
-        "sglang_triton_mla", "attention", _serving("sglang_triton_mla", ("cache_write",), _triton_attention), (80, 129),
-        "sgl-project/sglang python/sglang/srt/layers/attention/triton_ops", "flash_attn_triton",
+        "sglang.triton-mla", "attention", _serving("sglang.triton-mla", ("cache_write",), _triton_attention), (80, 129),
+        "sgl-project/sglang python/sglang/srt/layers/attention/triton_ops", "triton.tutorial",
+        calls=("sglang.srt.layers.attention.triton_ops.decode_attention.decode_attention_fwd",),
+        versions=("0.5.10", "0.5.14",), pages=(1, 64), old="sglang_triton_mla",
     ),
     _record(
-        "trtllm_mla", "attention",
-        _serving("trtllm_mla", ("rope_append", "metadata"), _flash_mla_attention, _hopper_prefill), (90, 90),
-        _TRT, "flash_attn_v3", closed=True,
+        "tensorrt-llm.mla-hopper", "attention",
+        _serving("tensorrt-llm.mla-hopper", ("rope_append", "metadata"), _flash_mla_attention, _hopper_prefill),
+        (90, 90),
+        _TRT, "flash-attn.3", closed=True,
+        calls=("torch.ops.trtllm.attention (is_mla_enable)",), versions=("1.3",), pages=(16, 128), old="trtllm_mla",
     ),
     _record(
-        "trtllm_fmha_mla", "attention",
-        _serving("trtllm_fmha_mla", ("rope_append",), _fmha_v2_attention, _fmha_v2_prefill), (80, 129),
-        f"{_TRT}, FMHA v2", "vllm_flash_attn", closed=True,
+        "tensorrt-llm.mla-fmha-v2", "attention",
+        _serving("tensorrt-llm.mla-fmha-v2", ("rope_append",), _fmha_v2_attention, _fmha_v2_prefill), (80, 129),
+        f"{_TRT}, FMHA v2", "vllm.flash-attn-2", closed=True,
+        calls=("torch.ops.trtllm.attention (is_mla_enable)",), versions=("1.3",), pages=(16, 128),
+        old="trtllm_fmha_mla",
     ),
     _record(
-        "trtllm_gen_mla", "attention",
-        _serving("trtllm_gen_mla", ("rope_append",), _trtllm_gen_attention, _blackwell_prefill), (100, 109),
-        f"{_TRT}, trtllm-gen", "flash_attn_v4", closed=True,
+        "tensorrt-llm.mla-trtllm-gen", "attention",
+        _serving("tensorrt-llm.mla-trtllm-gen", ("rope_append",), _trtllm_gen_attention, _blackwell_prefill),
+        (100, 109),
+        f"{_TRT}, trtllm-gen", "flash-attn.4", closed=True,
+        calls=("torch.ops.trtllm.attention (is_mla_enable)", "flashinfer.mla.trtllm_batch_decode_with_kv_cache_mla",),
+        versions=("1.3",), pages=(16, 128), old="trtllm_gen_mla",
     ),
 )  # fmt: skip

@@ -251,6 +251,7 @@ class _Steps:
 
 
 RECORD = Implementation(
-    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/backward.cu", like="flash_attn_v2",
+    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/backward.cu", like="flash-attn.2",
     passes=("bwd",),
+    calls=("attnsim.kernels.backward.flash_backward",), aliases=("attnsim_flash_backward",),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from attnsim.models.implementations.own.resources import ELEMENT
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
 
-NAME = "attnsim_flash_backward"
+NAME = "attnsim.flash-backward"
 ROW_DOTS, MAIN, CONVERT = "backward_row_dots", "backward_main", "backward_convert"
 WARPS = 8
 THREADS = 32 * WARPS

@@ -265,6 +265,7 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
 
 
 RECORD = Implementation(
-    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/decode.cu", like="flash_attn_v2",
+    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/decode.cu", like="flash-attn.2",
     passes=("decode", "fwd"),
+    calls=("attnsim.kernels.decode.decode_attention",), aliases=("attnsim_decode",),
 )  # fmt: skip

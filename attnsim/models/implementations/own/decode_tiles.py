@@ -19,7 +19,7 @@ from attnsim.models.mask.row_tiles import visible_keys
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT, check_shared_memory
 
-NAME = "attnsim_decode"
+NAME = "attnsim.decode"
 ROWS = 16
 """Packed rows of a block, row ``r`` being query ``r // group`` of head ``r % group``."""
 SLICE = 16
@@ -132,7 +132,7 @@ def check_takes(w: Workload) -> None:
             f"{', '.join(map(str, TILES))}, V as wide as K, fp16 or bf16, no dropout"
         )
     if not w.mask.is_band:
-        raise InputError(f"{NAME} takes bands (full, causal, a window), not the mask {w.mask}; take attnsim_sparse")
+        raise InputError(f"{NAME} takes bands (full, causal, a window), not the mask {w.mask}; take attnsim.sparse")
 
 
 def choose_splits(w: Workload, gpu: Gpu, tile: DecodeTile) -> int:

@@ -15,7 +15,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
 from attnsim.models.schedule.schedule import Schedule
 
-NAME = "attnsim_flash"
+NAME = "attnsim.flash"
 ENTRY = "flash_forward"
 RESIDENT_WARPS = 8
 """Warps an SM should hold: two for each of its schedulers, one computing exponentials under the other's products."""
@@ -108,6 +108,7 @@ def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
 
 
 RECORD = Implementation(
-    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/flash.cu", like="flash_attn_v2",
+    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/flash.cu", like="flash-attn.2",
     passes=FORWARD_ONLY,
+    calls=("attnsim.kernels.flash.flash_forward",), aliases=("attnsim_flash",),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.models.schedule.widths import padded
 
-NAME = "attnsim_flash_hopper"
+NAME = "attnsim.flash-hopper"
 ENTRY = "flash_hopper"
 HEAD_DIMS = (64, 128)
 KEYS = 128
@@ -67,7 +67,7 @@ def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
         When the kernel is not compiled for the width or the tile.
     """
     if w.head_dim not in HEAD_DIMS or w.head_dim_v != w.head_dim:
-        raise InputError(f"{NAME} has head_dim 64 and 128, not {w.head_dim}/{w.head_dim_v}; take attnsim_flash")
+        raise InputError(f"{NAME} has head_dim 64 and 128, not {w.head_dim}/{w.head_dim_v}; take attnsim.flash")
     tile = tile_of(w)
     if shape not in (None, (tile.rows, tile.keys)):
         raise InputError(f"{NAME} has the tile {tile.rows} x {tile.keys} at head_dim {w.head_dim}; leave --tile out")
@@ -82,6 +82,7 @@ def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
 
 
 RECORD = Implementation(
-    NAME, "flash-3", build, (90, 90), "this package, kernels/cuda/hopper.cu", like="flash_attn_v3",
+    NAME, "flash-3", build, (90, 90), "this package, kernels/cuda/hopper.cu", like="flash-attn.3",
     passes=("fwd",), largest_head_dim=128,
+    calls=("attnsim.kernels.hopper.flash_hopper",), aliases=("attnsim_flash_hopper",),
 )  # fmt: skip

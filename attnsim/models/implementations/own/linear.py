@@ -422,6 +422,8 @@ def _decode_kernel(w: Workload, gpu: Gpu) -> Kernel:
 
 
 RECORD = Implementation(
-    NAME, "linear", build, (80, 129), "this package, kernels/cuda/linear_*.cu", like="flash_attn_v2",
+    NAME, "linear", build, (80, 129), "this package, kernels/cuda/linear_*.cu", like="flash-attn.2",
     passes=FORWARD_ONLY, largest_head_dim=128, needed=needed, peak_bytes=peak_memory_bytes,
+    calls=("attnsim.kernels.linear.linear_forward", "attnsim.kernels.linear.linear_decode"),
+    aliases=("attnsim_linear",),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from attnsim.models.implementations.own.resources import ELEMENT, kernel_label
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT, check_shared_memory
 
-NAME = "attnsim_linear"
+NAME = "attnsim.linear"
 STATE, REDUCE, OUTPUT = "linear_state", "linear_reduce", "linear_output"
 SCAN, CAUSAL, DECODE = "linear_scan", "linear_causal", "linear_decode"
 HEAD_DIMS = (64, 128)

@@ -2,8 +2,8 @@
 
 S and P have 16 bits and rows of :func:`score_stride` elements. Two forms, by passes over the N x N matrix:
 
-* "fused", ``attnsim_naive``: the scale is in the first GEMM's epilogue, the mask in softmax: three kernels.
-* "separate", ``attnsim_naive_passes``: scale and mask are kernels of their own over S, in place; the mask's is left out
+* "fused", ``attnsim.naive``: the scale is in the first GEMM's epilogue, the mask in softmax: three kernels.
+* "separate", ``attnsim.naive-passes``: scale and mask are kernels of their own over S, in place; the mask's is left out
   when it hides nothing.
 """
 
@@ -24,7 +24,7 @@ from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
 
 HEAD_DIMS = (64, 128, 256)
-NAMES = {"fused": "attnsim_naive", "separate": "attnsim_naive_passes"}
+NAMES = {"fused": "attnsim.naive", "separate": "attnsim.naive-passes"}
 """Implementations by what `passes` asks for."""
 Constants = tuple[tuple[str, int | str], ...]
 """Compile-time constants of a kernel, in the order of its label."""
@@ -287,7 +287,11 @@ def builder(passes: str) -> Builder:
 RECORDS = tuple(
     Implementation(
         NAMES[passes], "naive", builder(passes), (80, 129),
-        f"this package, kernels/cuda/naive_*.cu, scale and mask {where}", like="pytorch_eager", passes=FORWARD_ONLY,
+        f"this package, kernels/cuda/naive_*.cu, scale and mask {where}", like="torch.eager", passes=FORWARD_ONLY,
+        calls=(f"attnsim.kernels.naive.{call}",), aliases=(old,),
     )
-    for passes, where in (("fused", "fused"), ("separate", "as passes of their own"))
+    for passes, where, call, old in (
+        ("fused", "fused", "naive_forward", "attnsim_naive"),
+        ("separate", "as passes of their own", "naive_passes_forward", "attnsim_naive_passes"),
+    )
 )  # fmt: skip

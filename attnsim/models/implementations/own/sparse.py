@@ -246,6 +246,7 @@ class _Operations:
 
 
 RECORD = Implementation(
-    NAME, "sparse", build, (80, 129), "this package, kernels/cuda/sparse.cu", ("fused",), like="flash_attn_v2",
-    passes=FORWARD_ONLY, patterns=True,
+    NAME, "sparse", build, (80, 129), "this package, kernels/cuda/sparse.cu", like="flash-attn.2",
+    passes=FORWARD_ONLY, patterns=True, calls=("attnsim.kernels.sparse.sparse_forward",),
+    aliases=("attnsim_sparse", "fused"),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
 
-NAME = "attnsim_sparse"
+NAME = "attnsim.sparse"
 ENTRY = "sparse_forward"
 
 ROW_TILE_BYTES = 16
