@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import fa2_backward, flash2, flash3
 from attnsim.models.implementations.flash_attention_4 import plain_tile
@@ -24,17 +25,21 @@ from attnsim.models.implementations.implementation import SDPA, Builder, Impleme
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule, Splits
 
+TILE = by_hand(
+    FlashTile(128, 128, warps=8, warpgroups=2, max_blocks_per_sm=1),
+    "stand-in for the tile of cuDNN's closed kernels before Hopper, one block an SM: read off the waves of its times",
+)
+DECODE_TILE = by_hand(
+    FlashTile(16, 128, loop="staged", stages=2, registers=128, pack_gqa=True),
+    "the same in decode: 16 packed rows",
+)
+
 _CLOSED = ("closed source: tiles and order are those of the nearest public kernel",)
 
 
 def choose_tile(w: Workload, gpu: Gpu, decode: bool) -> FlashTile:
     """A stand-in for cuDNN's closed kernels before Hopper: 128 rows, one block an SM; 16 packed rows in decode."""
-    base = (
-        FlashTile(16, 128, loop="staged", stages=2, registers=128, pack_gqa=True)
-        if decode
-        else FlashTile(128, 128, warps=8, warpgroups=2, max_blocks_per_sm=1)
-    )
-    return fitting(base, w, gpu)
+    return fitting(DECODE_TILE if decode else TILE, w, gpu)
 
 
 def _nearest_public(name: str) -> Builder:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.edits import compiled_width
@@ -23,6 +24,8 @@ from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.widths import padded
 
+SHARED_READS = by_hand(2, "blocks of trtllm-gen (closed) that share a read of K and V where each has one tile of rows")
+"""Read off the times: at head_dim 256 blocks that each read for themselves would ask the L2 for 11 TB/s."""
 XQA_LARGEST_GROUP = 32
 """Query heads a key head that XQA has kernels for (``supportConfigHMMA``)."""
 XQA_KEYS_PER_BLOCK = 128
@@ -132,11 +135,8 @@ def gen_context_tile(w: Workload) -> FlashTile:
 
 
 def gen_multicast(tile: FlashTile) -> int:
-    """Blocks that share a read of K and V: two where a block has one tile of rows.
-
-    Read off the times: at head_dim 256 blocks that each read for themselves would ask the L2 for 11 TB/s.
-    """
-    return 2 if tile.rows <= 128 else 1
+    """Blocks that share a read of K and V."""
+    return SHARED_READS if tile.rows <= 128 else 1
 
 
 def gen_generation_tile(w: Workload) -> FlashTile:

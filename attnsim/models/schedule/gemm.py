@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from attnsim.models.arrays import Ints
+from attnsim.models.by_hand import by_hand
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.schedule import Kernel, Launch, Path, Segment, TensorUse, TileOp
 
@@ -38,11 +39,11 @@ class GemmTile:
         mma.sync warps in a grid of two columns.
     """
 
-    m: int = 128
-    n: int = 128
-    k: int = 32
-    stages: int = 3
-    warps: int = 4
+    m: int
+    n: int
+    k: int
+    stages: int
+    warps: int
     bands: int = 0
 
     def operand_bytes(self, element_bytes: int) -> int:
@@ -52,6 +53,9 @@ class GemmTile:
 
     def __str__(self) -> str:
         return f"{self.m} x {self.n} x {self.k}"
+
+
+BATCHED = by_hand(GemmTile(128, 128, 32, stages=3, warps=4), "tile of cuBLAS's batched GEMMs (closed), in 3 stages")
 
 
 def gemm(
@@ -79,10 +83,10 @@ def gemm(
         Input format on the tensor cores ("fp32": the FP32 lanes).
     path : str
     tile : GemmTile, optional
-        Default 128 x 128 x 32, narrowed to 64 columns where n is no larger.
+        Default `BATCHED`, narrowed to 64 columns where n is no larger.
     """
     m, n, k = shape
-    tile = tile or GemmTile(n=64 if n <= 64 else 128)
+    tile = tile or replace(BATCHED, n=64 if n <= 64 else BATCHED.n)
     steps = -(-k // tile.k)
     last_k = k - (steps - 1) * tile.k
     short = int(last_k < tile.k)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 import attnsim
 
@@ -21,11 +22,11 @@ class Chosen:
     meaning: str
 
     @property
-    def shown(self) -> object:
-        """The value, or how many entries a long one has."""
-        if isinstance(self.value, bool | int | float | str) or len(str(self.value)) <= 48:
+    def shown(self) -> bool | int | float | str:
+        """The value, in words where it is no number; of a long one how many entries it has."""
+        if isinstance(self.value, bool | int | float):
             return self.value
-        return f"{len(self.value)} entries" if isinstance(self.value, dict | tuple) else type(self.value).__name__
+        return str(self.value) if len(str(self.value)) <= 48 else f"{len(cast(Sized, self.value))} entries"
 
 
 def chosen() -> Iterator[Chosen]:

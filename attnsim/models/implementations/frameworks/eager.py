@@ -17,7 +17,7 @@ from attnsim.models.implementations.frameworks.naive import (
     SOFTMAX_INSTRUCTIONS,
 )
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.gemm import GemmTile
+from attnsim.models.schedule.gemm import BATCHED
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, STREAM_BYTES, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path
 
@@ -26,7 +26,7 @@ NARROW = 1024
 
 UNEVEN = by_hand(4, "most by which an even number of blocks of an eager pass may lie below the real one")
 
-GEMM_TEXT = f"GEMM {GemmTile()}"
+GEMM_TEXT = f"GEMM {BATCHED}"
 """Tile of the GEMMs, in words; 64 columns where a result has no more."""
 
 

@@ -25,7 +25,7 @@ from attnsim.models.implementations.frameworks.naive import (
     SOFTMAX_INSTRUCTIONS,
 )
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
+from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule, TensorUse
@@ -152,7 +152,7 @@ class _Kernels:
             Operand(out, self.e),
             dtype=self.w.dtype,
             path=self.path,
-            tile=GemmTile(m=64 if shape[0] <= 64 else 128, n=64 if shape[1] <= 64 else 128),
+            tile=replace(BATCHED, m=64 if shape[0] <= 64 else BATCHED.m, n=64 if shape[1] <= 64 else BATCHED.n),
         )
 
     def _weights(self, tag: str, rows: int, columns: int) -> Iterator[Kernel]:

@@ -14,14 +14,14 @@ import numpy as np
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import summed
-from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
+from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
 from attnsim.models.schedule.schedule import Kernel, Launch, Path, TensorUse
 
 Sizes = tuple[int, int, int]
 """m, n, k."""
 
-STEP = GemmTile().k
-STAGES = GemmTile().stages
+STEP = BATCHED.k
+STAGES = BATCHED.stages
 
 
 def tiles_of(batch: int, shape: Sizes) -> int:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
+from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule
 
@@ -78,7 +78,7 @@ class UnfusedTile:
     form: NaiveForm
 
     def __str__(self) -> str:
-        return f"GEMM {GemmTile()}"
+        return f"GEMM {BATCHED}"
 
 
 FORMS: dict[str, NaiveForm] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
@@ -11,6 +12,9 @@ from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, strea
 from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
 
 MAX_SPLITS = 128
+SCALE_INSTRUCTIONS = by_hand(4, "FP32-lane instructions of a combine kernel per split and row")
+MERGE_INSTRUCTIONS = by_hand(2, "FP32-lane instructions of a combine kernel per split and element")
+ADDRESS_INSTRUCTIONS = by_hand(8, "FP32-lane instructions per 16 bytes of a paged cache write: addresses")
 INDEX_ELEMENTS = 512
 """Elements of a block of PyTorch's index assignment: 128 threads with four each (``launch_size_nd`` in
 ``aten/src/ATen/native/cuda/IndexKernel.cu``)."""
@@ -59,7 +63,7 @@ def combine(w: Workload, splits: int, rows_per_block: int, threads: int) -> Kern
                 (
                     TileOp("load", "LSE partial", bytes=n * splits * 4),
                     TileOp("wait", "LSE partial"),
-                    TileOp("vector", "scale", exps=n * splits, fp32=4 * n * splits),
+                    TileOp("vector", "scale", exps=n * splits, fp32=SCALE_INSTRUCTIONS * n * splits),
                 ),
             ),
             Segment(
@@ -67,7 +71,7 @@ def combine(w: Workload, splits: int, rows_per_block: int, threads: int) -> Kern
                 (
                     TileOp("load", "O partial", bytes=n * width * 4),
                     TileOp("wait", "O partial"),
-                    TileOp("vector", "O", fp32=2 * n * width),
+                    TileOp("vector", "O", fp32=MERGE_INSTRUCTIONS * n * width),
                 ),
             ),
             Segment(f"store{tag}", (TileOp("store", "O", bytes=n * width * w.output_bytes),)),
@@ -124,12 +128,12 @@ def fa3_combine(w: Workload, splits: int) -> Kernel:
 
     def segments(tag: str, n: int, wide: int) -> tuple[Segment, ...]:
         partial = TileOp("load", "O partial", bytes=n * wide * 4)
-        merge = (TileOp("wait", "O partial"), TileOp("vector", "O", fp32=2 * n * wide))
+        merge = (TileOp("wait", "O partial"), TileOp("vector", "O", fp32=MERGE_INSTRUCTIONS * n * wide))
         scales = (
             TileOp("load", "LSE partial", bytes=n * splits * 4),
             *([partial] * ahead),
             TileOp("wait", "LSE partial"),
-            TileOp("vector", "scale", exps=n * splits, fp32=4 * n * splits),
+            TileOp("vector", "scale", exps=n * splits, fp32=SCALE_INSTRUCTIONS * n * splits),
         )
         return (
             Segment(f"log-sum-exps{tag}", scales),
@@ -180,7 +184,7 @@ def cache_write(w: Workload, new_tokens: int) -> Kernel:
             (
                 TileOp("load", f"new {tensor}", bytes=size),
                 TileOp("wait", f"new {tensor}"),
-                TileOp("vector", "address", fp32=8 * -(-size // 16)),
+                TileOp("vector", "address", fp32=ADDRESS_INSTRUCTIONS * -(-size // 16)),
                 TileOp("store", f"{tensor} cache", bytes=size),
             ),
         )

@@ -90,7 +90,7 @@ def softmax_tile(seq_kv: int) -> SoftmaxTile:
 
 def gemm_tile(columns: int) -> GemmTile:
     """Tile of a GEMM whose C has so many columns."""
-    return GemmTile(n=64 if columns <= 64 else 128)
+    return GemmTile(128, 64 if columns <= 64 else 128, 32, stages=3, warps=4)
 
 
 def gemm_constants(dtype: str, tile: GemmTile) -> Constants:
