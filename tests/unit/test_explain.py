@@ -63,7 +63,7 @@ def test_closed_form_stands_beside_the_count(prefill: Explanation) -> None:
 
 def test_every_unit_with_work_is_a_lever(prefill: Explanation) -> None:
     units = {lever.unit: lever for lever in prefill.levers if lever.busy_s is not None}
-    assert set(units) == {unit for unit in UNITS if prefill.prediction.units_s[unit] > 0}
+    assert set(units) == {unit for unit in UNITS if prefill.prediction.units_s.get(unit, 0.0) > 0}
     busiest = max(units.values(), key=lambda lever: lever.busy_s or 0)
     assert busiest.takes_over_at == 1.0
     for lever in units.values():
