@@ -156,6 +156,11 @@ _BLACKWELL = Architecture(
     max_threads=2048, max_blocks=32, shared_memory_kib=228,
     fp16_flops_per_clk=8192, mma_sync_flops_per_clk=_HOPPER_MMA_SYNC, l2_partitions=2, hbm="HBM3e",
     features=("cp_async", "tma", "tcgen05", "clusters"), l2_latency=293, hbm_latency=858,
+    given=((
+        "tensor.memory_bandwidth", 512,
+        "rule: a 32-bit cell of each of tensor memory's 128 lanes a clock (PTX ISA, tcgen05: each of four warps reads "
+        "and writes the 32 lanes of its own); NVIDIA states no rate",
+    ),),
     tensor_energy=Constant(
         0.15, 0.27, 0.45, "pJ/FLOP", "assumed",
         "high: Bekman's 1745 TFLOP/s on B200 with 1000 W less 22 %; typical: Hopper's share of its high end",
@@ -166,7 +171,7 @@ _BLACKWELL = Architecture(
 _BLACKWELL_120 = replace(
     _BLACKWELL, cards=("RTX 50 series",), nearest=(89, 86, 80, 70), borrows=("ada", "ampere", "hopper"),
     max_threads=1536, max_blocks=24, shared_memory_kib=100, fp16_flops_per_clk=1024, mma_sync_flops_per_clk=None,
-    l2_partitions=1, hbm="", small_shared_memory=True, features=("cp_async", "tma", "clusters"),
+    l2_partitions=1, hbm="", small_shared_memory=True, features=("cp_async", "tma", "clusters"), given=(),
     l2_latency=360, hbm_latency=936,
 )  # fmt: skip
 

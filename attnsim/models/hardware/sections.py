@@ -44,7 +44,8 @@ class Tensor:
     """Tensor-core rates per SM and clock, dense, accumulating in fp32; 0.0 where the GPU cannot.
 
     `mma_sync_fraction` is the share of the rate that warp-level `mma.sync` reaches: about 0.63 on Hopper,
-    where only `wgmma` reaches the rest (Luo et al., arXiv 2402.13499).
+    where only `wgmma` reaches the rest (Luo et al., arXiv 2402.13499). `memory_bytes_per_clk` is what passes between
+    tensor memory and registers; 0.0 where accumulators are in registers.
     """
 
     fp16_flops_per_clk: float = figure("fp16", "FLOP/clk", 0, 1e8)
@@ -59,6 +60,7 @@ class Tensor:
         "mma_latency", "clk", 0, 1e5, "nobody",
         instead="the fitted latency of an inner step holds it; tensor.fp16 and its like are read",
     )  # fmt: skip
+    memory_bytes_per_clk: float = figure("memory_bandwidth", "B/clk", 0, 1e6, "replay")
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,10 +57,14 @@ SHARED_MEMORY = Unit(
     "shared_memory", "shared memory", "smem", "sm.shared_memory_bandwidth", "smem_bytes",
     moves=True, level="smem", pipe=True,
 )  # fmt: skip
+TENSOR_MEMORY = Unit(
+    "tensor_memory", "tensor memory", "tmem", "tensor.memory_bandwidth", "tmem_bytes",
+    moves=True, level="tmem", pipe=True,
+)  # fmt: skip
 L2 = Unit("l2", "the L2", "L2", "l2.bandwidth", moves=True, level="l2")
 HBM = Unit("hbm", "HBM", "HBM", "hbm.bandwidth", moves=True, level="hbm")
 
-UNITS = {one.name: one for one in (TENSOR, EXP, FP32, SHARED_MEMORY, L2, HBM)}
+UNITS = {one.name: one for one in (TENSOR, EXP, FP32, SHARED_MEMORY, TENSOR_MEMORY, L2, HBM)}
 ON_SM = tuple(one for one in UNITS.values() if one.amount)
 """Units that every SM has for itself."""
 PIPES = tuple(one for one in ON_SM if one.pipe)

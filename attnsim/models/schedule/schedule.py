@@ -43,6 +43,8 @@ class TileOp(NamedTuple):
         Tensor-core FLOPs executed, padding included.
     smem_bytes : int
         Shared-memory traffic of the operands.
+    tmem_bytes : int
+        Between tensor memory and registers.
     scores : int
         Elements of S or P that pass through the softmax.
     exps : int
@@ -62,6 +64,7 @@ class TileOp(NamedTuple):
     bytes: int = 0
     flops: int = 0
     smem_bytes: int = 0
+    tmem_bytes: int = 0
     scores: int = 0
     exps: int = 0
     fp32: int = 0

@@ -79,7 +79,9 @@ class Operations:
             rescaled = self.rows * (first and tile.rescale == "first")
             factors = 4 * rescaled
         fp32 = rescaled * self.dv + POLYNOMIAL_INSTRUCTIONS * polynomials + MASK_INSTRUCTIONS * scores * masked
-        return TileOp("vector", "P", scores=scores, exps=scores - polynomials + factors, fp32=fp32)
+        # Of accumulators in tensor memory: S is read in fp32 and P written; O is seldom rescaled.
+        tmem = scores * (4 + self.w.element_bytes) if tile.path == "tcgen05" else 0
+        return TileOp("vector", "P", tmem_bytes=tmem, scores=scores, exps=scores - polynomials + factors, fp32=fp32)
 
     def stores(self, rows: int) -> tuple[TileOp, ...]:
         """O and LSE of the valid rows."""

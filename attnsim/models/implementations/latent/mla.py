@@ -115,7 +115,8 @@ class _Operations:
         rows, groups = self.tile.rows, self.tile.warpgroups
         scores = rows * self.tile.keys // groups
         fp32 = rows * self.latent.rank // groups + (MASK_INSTRUCTIONS * scores if masked else 0)
-        return TileOp("vector", "P", scores=scores, exps=scores + rows // groups, fp32=fp32)
+        tmem = scores * (4 + self.w.element_bytes) if self.tile.path == "tcgen05" else 0  # S read in fp32, P written
+        return TileOp("vector", "P", tmem_bytes=tmem, scores=scores, exps=scores + rows // groups, fp32=fp32)
 
     def stores(self, rows: int, partial: bool) -> tuple[TileOp, TileOp]:
         """O in the latent space and LSE, in fp32 where partial."""
