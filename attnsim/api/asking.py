@@ -9,7 +9,7 @@ from typing import cast
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism, running
 from attnsim.models.mechanisms.choosing import choose_implementation
 from attnsim.models.question.workload import Workload
@@ -24,14 +24,14 @@ class Conditions:
     Parameters
     ----------
     tiles : {"shipped", "retuned", "given"}
-    tile : (int, int) or None
+    tile : TileRequest or None
         Query rows x keys, for "given".
     mode, cache, launch : str
         As for `attnsim.simulator.replay.replay`.
     """
 
     tiles: str = "shipped"
-    tile: tuple[int, int] | None = None
+    tile: TileRequest | None = None
     mode: Mode = "fast"
     cache: Cache = "warm"
     launch: LaunchMode = "stream"
@@ -61,7 +61,7 @@ def read_conditions(
             raise InputError(f"{name} is {shown(value)}; allowed: {', '.join(allowed)}")
     shape = _shape(tile)
     if shape is not None and tiles == "retuned":
-        raise InputError(f"tile {shape[0]}x{shape[1]} is given and tiles are to be retuned; leave one of them out")
+        raise InputError(f"tile {shape} is given and tiles are to be retuned; leave one of them out")
     return Conditions(
         "given" if shape else tiles,
         shape,
@@ -71,7 +71,7 @@ def read_conditions(
     )
 
 
-def _shape(tile: str | tuple[int, int] | None) -> tuple[int, int] | None:
+def _shape(tile: str | tuple[int, int] | None) -> TileRequest | None:
     if tile is None:
         return None
     parts = tile.lower().replace("×", "x").split("x") if isinstance(tile, str) else list(tile)
@@ -81,7 +81,7 @@ def _shape(tile: str | tuple[int, int] | None) -> tuple[int, int] | None:
         raise InputError(f"tile is {shown(tile)}; write query rows x keys, such as 128x64") from None
     if not (16 <= rows <= 512 and rows % 16 == 0 and 8 <= keys <= 512 and keys % 8 == 0):
         raise InputError(f"tile is {rows}x{keys}; allowed: rows 16 to 512 in steps of 16, keys 8 to 512 in steps of 8")
-    return rows, keys
+    return TileRequest(rows, keys)
 
 
 def read_gpu(gpu: Gpu | str) -> Gpu:

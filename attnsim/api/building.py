@@ -14,7 +14,7 @@ from attnsim.models.implementations.frameworks.naive import FORMS
 from attnsim.models.implementations.frameworks.naive import peak_memory_bytes as naive_peak_bytes
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import FusedTiles
-from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.implementations.own.naive import peak_memory_bytes as own_naive_peak_bytes
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
@@ -85,13 +85,13 @@ def _tile_gpu(gpu: Gpu) -> Gpu:
     return gpu if limited == gpu.sm else replace(gpu, sm=limited)
 
 
-def _given(record: Implementation, w: Workload, gpu: Gpu, shape: tuple[int, int]) -> Schedule:
+def _given(record: Implementation, w: Workload, gpu: Gpu, shape: TileRequest) -> Schedule:
     if w.directions != ("fwd", "bwd"):
         schedule = record.build(w, gpu, shape)
     else:
         schedule = with_shipped_backward(record, record.build(w.with_passes("fwd"), gpu, shape), w, gpu)
-    if any(kernel.path == "wgmma" for kernel in schedule.kernels) and shape[0] % 64:
-        raise InputError(f"tile is {shape[0]}x{shape[1]}; {record.name} needs rows in steps of 64, one warpgroup each")
+    if any(kernel.path == "wgmma" for kernel in schedule.kernels) and shape.rows % 64:
+        raise InputError(f"tile is {shape}; {record.name} needs rows in steps of 64, one warpgroup each")
     return schedule
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -12,7 +12,7 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.fits import KEYS, ROWS, accumulators_that_fit
-from attnsim.models.implementations.implementation import Implementation, Shape, Staged
+from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -61,7 +61,7 @@ def retuned(
 class Candidate:
     """A tile that fits: its query rows x keys, a rough time in seconds, and its schedule."""
 
-    shape: Shape
+    shape: TileRequest
     estimate_s: float
     schedule: Schedule
 
@@ -74,7 +74,7 @@ def fitting(
     With `stages`, every tile with each number of buffers of K and V; else with the implementation's own.
     """
     found = []
-    for shape in _shapes(stages):
+    for shape in (TileRequest(*sizes) for sizes in product(ROWS, KEYS, stages or (None,))):
         try:
             schedule = record.build(w, gpu, shape)
             if _in_registers(schedule, w, gpu, shape):
@@ -84,23 +84,15 @@ def fitting(
     return sorted(found, key=lambda one: one.estimate_s)
 
 
-def _shapes(stages: Sequence[int]) -> Iterator[Shape]:
-    for rows, keys in product(ROWS, KEYS):
-        if not stages:
-            yield rows, keys
-        for count in stages:
-            yield Staged(rows, keys, count)
-
-
 def _main(schedule: Schedule) -> Kernel:
     return max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
 
 
-def _in_registers(schedule: Schedule, w: Workload, gpu: Gpu, shape: Shape) -> bool:
+def _in_registers(schedule: Schedule, w: Workload, gpu: Gpu, shape: TileRequest) -> bool:
     """Whether the fp32 accumulators of O and S fit the registers; not the same sum as the retuned tiles' `fits`."""
     main = _main(schedule)
     threads = main.warpgroups * 128 if main.path == "wgmma" else main.threads  # loading warps hold none
-    accumulators = shape[0] * (padded(w.head_dim_v) + shape[1]) // threads
+    accumulators = shape.rows * (padded(w.head_dim_v) + shape.keys) // threads
     return main.path == "tcgen05" or accumulators <= accumulators_that_fit(threads, gpu)
 
 

@@ -9,6 +9,7 @@ from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.models.implementations.fused.order import section_heads
 from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own import flash as own_flash
 from attnsim.models.implementations.own.resources import ELEMENT
 from attnsim.models.mask.mask import Mask
@@ -72,7 +73,7 @@ def flash_forward(
         When the inputs or the GPU do not fit the kernel.
     """
     w = attention_workload(q, k, v, mask, head_dims=tuple(own_flash.TILES))
-    chosen = own_flash.choose_tile(w, device.gpu, tile)
+    chosen = own_flash.choose_tile(w, device.gpu, tile and TileRequest(*tile))
     factor = factor_of(w, scale, positive=True)
     o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
     device.launch(

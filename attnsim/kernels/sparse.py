@@ -13,6 +13,7 @@ from attnsim.kernels.arrays import attention_workload, factor_of, int32, scale_l
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.models.errors import InputError
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own.sparse import LIST, MASKS, ROW_TILES
 from attnsim.models.implementations.own.sparse_tiles import (
     ENTRY,
@@ -76,7 +77,7 @@ def list_blocks(device: Device, w: Workload, tile: tuple[int, int] | None = None
     InputError
         When the kernel has no such tile, or the mask makes too long a list.
     """
-    chosen = choose_tile(w, device.gpu, tile)
+    chosen = choose_tile(w, device.gpu, tile and TileRequest(*tile))
     counts, listed = counts_of(w, chosen), block_list(w.mask, chosen.rows, chosen.keys, w.seq_q, w.seq_kv)
     tensors = {
         ROW_TILES: device.upload(_row_tiles(listed, launch_order(counts))),

@@ -23,7 +23,7 @@ from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.energy import Energy, energy
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import Shape
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
 from attnsim.studies.figures import RATES
@@ -117,7 +117,7 @@ class _Asked:
     launch: str
     done: Callable[[int], object]
     known: dict[tuple[int, ...], Machine] = field(default_factory=dict)
-    tiles: dict[object, tuple[Shape | None, ...]] = field(default_factory=dict)
+    tiles: dict[object, tuple[TileRequest | None, ...]] = field(default_factory=dict)
 
     def machine(self, index: tuple[int, ...]) -> Machine:
         """The machine at a place of the space, answered once."""
@@ -163,13 +163,13 @@ class _Asked:
             raise problem
         return min(found, key=lambda one: math.inf if one.time_s is None else one.time_s)
 
-    def _one(self, gpu: Gpu, tile: Shape | None) -> Prediction:
+    def _one(self, gpu: Gpu, tile: TileRequest | None) -> Prediction:
         return predict(
-            self.workload, gpu, self.algorithm, implementation=self.implementation, tile=tile, cache=self.cache,
-            launch=self.launch, baseline=False,
+            self.workload, gpu, self.algorithm, implementation=self.implementation,
+            tile=None if tile is None else (tile.rows, tile.keys), cache=self.cache, launch=self.launch, baseline=False,
         )  # fmt: skip
 
-    def _promising(self, gpu: Gpu) -> tuple[Shape | None, ...]:
+    def _promising(self, gpu: Gpu) -> tuple[TileRequest | None, ...]:
         """The best tile of each corner of the machines whose blocks may hold as much; None stands for the shipped one.
 
         Corners, because a tile that suits few SMs may starve many of them.
@@ -192,13 +192,13 @@ class _Asked:
             found.append(corner)
         return found
 
-    def _best_tile(self, gpu: Gpu) -> Shape | None:
+    def _best_tile(self, gpu: Gpu) -> TileRequest | None:
         question = ask(self.workload, gpu, self.algorithm, self.implementation)
         record = question.record
         if not record.tunable:
             return None
         numbers = choose(record, gpu).numbers
-        best: list[tuple[float, Shape]] = []
+        best: list[tuple[float, TileRequest]] = []
         for one in fitting(record, question.w, gpu, numbers)[:CORNER_TILES]:
             with suppress(InputError):
                 best.append((replay(one.schedule, gpu, numbers).time_s, one.shape))

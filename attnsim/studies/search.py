@@ -14,7 +14,7 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
-from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.implementations.own import flash as own_flash
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
@@ -229,13 +229,12 @@ def measure_tiles(w: Workload, bench: Bench | None = None, seed: int = 0) -> Mea
     q, k, v = inputs(w, here.random)
     found = []
     for rows, keys in dict.fromkeys((tile.rows, tile.keys) for tile in own_flash.TILES[w.head_dim]):
-        shape = (rows, keys)
         try:
-            schedule = own_flash.build(w, gpu, shape)
+            schedule = own_flash.build(w, gpu, TileRequest(rows, keys))
         except InputError:
             continue  # does not fit this GPU
 
-        def call(shape: tuple[int, int] = shape) -> object:
+        def call(shape: tuple[int, int] = (rows, keys)) -> object:
             return flash_forward(here.device, q, k, v, mask=w.mask, tile=shape)
 
         measured = here.watch.time(call, "warm", samples=SAMPLES, limit_s=LIMIT_S)

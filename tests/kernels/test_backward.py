@@ -15,6 +15,7 @@ from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own.backward_tiles import MAIN, TILES, choose_tile
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
@@ -228,6 +229,6 @@ def test_inputs_of_another_forward_pass_are_refused(cpu_device: CpuDevice) -> No
 
 def test_a_tile_that_is_not_compiled_is_refused_with_those_that_are() -> None:
     w, gpu = workload("1/1", "8x8", 128, "bf16"), load_gpu("a100-sxm4-80gb")
-    assert choose_tile(w, gpu, (32, 64)).rows == 32
+    assert choose_tile(w, gpu, TileRequest(32, 64)).rows == 32
     with pytest.raises(InputError, match="has the tile 64 x 128 or 32 x 64 at head_dim 128"):
-        choose_tile(w, gpu, (128, 128))
+        choose_tile(w, gpu, TileRequest(128, 128))

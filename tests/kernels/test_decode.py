@@ -16,6 +16,7 @@ from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own import decode as own_decode
 from attnsim.models.implementations.own.decode_tiles import TILES, choose_splits, choose_tile
 from attnsim.models.mask.mask import Mask
@@ -219,6 +220,6 @@ def test_patterns_are_refused_before_anything_runs(cpu_device: CpuDevice) -> Non
 def test_other_tiles_are_refused_by_name() -> None:
     w = workload("8/1", "1x512", 256)
     gpu = load_gpu("a100-sxm4-80gb")
-    assert "16 x 32" in find_implementation("attnsim.decode").build(w, gpu, (16, 32)).tile_text
+    assert "16 x 32" in find_implementation("attnsim.decode").build(w, gpu, TileRequest(16, 32)).tile_text
     with pytest.raises(InputError, match="has the tile 16 x 64 or 16 x 32 at head_dim 256, not 64 x 64"):
-        find_implementation("attnsim.decode").build(w, gpu, (64, 64))
+        find_implementation("attnsim.decode").build(w, gpu, TileRequest(64, 64))

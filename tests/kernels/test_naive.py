@@ -16,6 +16,7 @@ from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own.naive import NAMES, own_naive, score_stride, softmax_tile
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
@@ -237,4 +238,4 @@ def test_the_schedule_refuses_shapes_without_kernels(cpu_device: CpuDevice) -> N
     with pytest.raises(InputError, match=r"attnsim.naive has no kernels of .*head_dim 96.*allowed: head_dim 64, 128"):
         own_naive(workload("1/1", "8x8", 96), cpu_device.gpu, "fused")
     with pytest.raises(InputError, match="takes no tile of queries x keys; leave --tile out"):
-        find_implementation("attnsim.naive").build(workload("1/1", "8x8", 64), cpu_device.gpu, (64, 64))
+        find_implementation("attnsim.naive").build(workload("1/1", "8x8", 64), cpu_device.gpu, TileRequest(64, 64))

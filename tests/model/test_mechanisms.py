@@ -12,11 +12,13 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import combine
-from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import Occupancy, occupancy
-from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.splits import Splits
 from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import LaunchMode, Mode, Replay, replay
 from attnsim.simulator.unit_costs import unit_costs
@@ -213,14 +215,14 @@ def test_a_block_beyond_the_register_file_is_refused() -> None:
 def test_a_tile_that_does_not_fit_is_refused_with_its_buffers_and_one_that_fits() -> None:
     w = Workload(4, 16, 1024, 256)
     with pytest.raises(InputError) as refusal:
-        IMPLEMENTATIONS["flash-attn.2"].build(w, A100, (128, 128))
+        IMPLEMENTATIONS["flash-attn.2"].build(w, A100, TileRequest(128, 128))
     message = str(refusal.value)
     assert "192 KiB (Q 64, K 64, V 64)" in message
     assert "163 KiB per block" in message
     advice = message.rsplit(";", maxsplit=1)[-1]
     rows, keys = (int(word) for word in advice.split() if word.isdigit())
     assert "fits" in advice
-    assert IMPLEMENTATIONS["flash-attn.2"].build(w, A100, (rows, keys)).kernels
+    assert IMPLEMENTATIONS["flash-attn.2"].build(w, A100, TileRequest(rows, keys)).kernels
 
 
 def test_a_second_resident_block_hides_latency() -> None:
@@ -239,7 +241,7 @@ def heads_of_long_rows() -> Schedule:
 
 def test_the_capacity_of_the_l2_decides_whether_re_reads_of_k_and_v_hit() -> None:
     w, schedule = Workload(1, 2, 65_536, 128), heads_of_long_rows()
-    form = cost_of(w, replace(schedule, tile=str(FA2)))
+    form = cost_of(w, replace(schedule, tile=FusedTiles(FA2)))
 
     def moved(capacity: str) -> float:
         seen = play(schedule, A100.replace("l2.capacity", capacity), mode="fast", cache="cold")

@@ -14,6 +14,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.frameworks.gather_blocks import choose_block, gathering
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import tile_counts
 from attnsim.models.question.workload import Workload
@@ -171,7 +172,7 @@ def test_global_rows_take_longer_than_the_same_tiles_spread_evenly() -> None:
     n, block = 64, 64
     heavy = Mask.parse(f"block window 1x{block}, global at 0-63")
     w = Workload(1, 2, n * block, 64, mask=heavy)
-    tile = (64, 64)
+    tile = TileRequest(64, 64)
     uneven = FUSED.build(w, A100, tile)
     tiles = uneven.total("flops") // (2 * 4 * 64 * 64 * 64)
     each, more = divmod(tiles, n)
@@ -183,7 +184,7 @@ def test_global_rows_take_longer_than_the_same_tiles_spread_evenly() -> None:
 
 def test_metadata_is_read_and_counted() -> None:
     w = Workload(2, 4, 4096, 64, mask=Mask.longformer(512, 16))
-    asked = FUSED.build(w, A100, (64, 64)).requested()
+    asked = FUSED.build(w, A100, TileRequest(64, 64)).requested()
     tiles = {tensor: n for (_, _, tensor), n in asked.items()}
     visits = tiles["block list"] // (8 * 8)
     assert tiles["row tiles"] == 8 * 64 * 16
@@ -208,5 +209,5 @@ def test_a_better_gpu_is_never_given_a_worse_tile(change: tuple[str, str]) -> No
     better = A100.replace(*change)
     before, after = (played(FUSED.build(w, gpu, None), gpu).time_s for gpu in (A100, better))
     assert after < 1.01 * before
-    tall = played(FUSED.build(w, better, (128, 64)), better).time_s
+    tall = played(FUSED.build(w, better, TileRequest(128, 64)), better).time_s
     assert after < 1.01 * tall

@@ -11,7 +11,8 @@ from attnsim.models.closed_forms.part import Moved, Part, helper, load, store
 from attnsim.models.implementations.fused.flash1 import Flash1Tile
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.splits import Splits
 from attnsim.models.schedule.widths import padded
 
 FLASH1_ROWS = 16

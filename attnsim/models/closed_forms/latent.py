@@ -14,7 +14,8 @@ from attnsim.models.implementations.latent.tiles import DecompressedTile, Latent
 from attnsim.models.implementations.latent.visits import absorbed, latent_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import GemmTile
-from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.splits import Splits
 
 
 def closed_form(w: Workload, schedule: Schedule, tile: LatentTile | DecompressedTile) -> list[Part]:

@@ -11,7 +11,8 @@ from attnsim.models.implementations.fused.edits import narrowed, widened
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.trtllm import MASKED, PREPARE, PREPROCESS, PackedTile, new_tokens, within_window
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.splits import Splits
 
 
 def closed_form(w: Workload, schedule: Schedule, packed: PackedTile) -> list[Part]:

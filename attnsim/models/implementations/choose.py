@@ -23,7 +23,7 @@ from attnsim.models.implementations import (
     xformers,
 )
 from attnsim.models.implementations.frameworks import efficient, linformer, performer, pytorch, transformers
-from attnsim.models.implementations.implementation import Builder, Implementation, Shape, sizing
+from attnsim.models.implementations.implementation import Builder, Implementation, TileRequest, sizing
 from attnsim.models.implementations.latent import records as latent
 from attnsim.models.implementations.own import backward, decode, flash, hopper, linear, naive, sparse
 from attnsim.models.question.workload import Workload
@@ -39,7 +39,7 @@ OWN_KERNELS: tuple[Implementation, ...] = (
 def _normalising(record: Implementation) -> Builder:
     """The record's builder for masks that it plays, without limits that are never reached unless it asks for them."""
 
-    def normalised(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    def normalised(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         check_mask(record, w)
         if record.sees_window:
             return record.build(w, gpu, shape)

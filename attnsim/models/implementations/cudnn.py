@@ -21,9 +21,10 @@ from attnsim.models.implementations.fused.building import (
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import split_count
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
-from attnsim.models.implementations.implementation import SDPA, Builder, Implementation, Shape
+from attnsim.models.implementations.implementation import SDPA, Builder, Implementation, TileRequest
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Schedule, Splits
+from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.splits import UNCUT, Splits
 
 TILE = by_hand(
     FlashTile(128, 128, warps=8, warpgroups=2, max_blocks_per_sm=1),
@@ -45,7 +46,7 @@ def choose_tile(w: Workload, gpu: Gpu, decode: bool) -> FlashTile:
 def _nearest_public(name: str) -> Builder:
     """A closed implementation: FA2's schedule before Hopper, FA3's on it, FA4's forward on Blackwell."""
 
-    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         if gpu.features.tcgen05 and w.passes == "fwd":
             schedule = one_kernel_each_way(name, plain_tile, fa2_backward)(w, gpu, shape)
         else:
@@ -63,7 +64,7 @@ def _cudnn(name: str) -> Builder:
     group packed, keys split.
     """
 
-    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         if gpu.features.wgmma or "bwd" in w.directions:
             forward = _nearest_public(name)(w, gpu, shape)
             if w.passes != "fwd+bwd" or gpu.features.wgmma:
@@ -71,7 +72,7 @@ def _cudnn(name: str) -> Builder:
         w_main = one_query(w)
         decode = w.seq_q * w.group <= 16
         tile = override(choose_tile(w, gpu, decode), shape, w_main, gpu)
-        tiles, splits = FusedTiles(tile), Splits()
+        tiles, splits = FusedTiles(tile), UNCUT
         if decode:
             heads = w.batch * w.heads_kv
             splits = Splits(split_count(heads, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys)))

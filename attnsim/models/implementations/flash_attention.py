@@ -23,17 +23,18 @@ from attnsim.models.implementations.fused.flash1 import Flash1Tile, flash1_backw
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import fa3_combine, fa3_splits, split_count
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, Order
-from attnsim.models.implementations.implementation import SDPA, Implementation, Shape
+from attnsim.models.implementations.implementation import SDPA, Implementation, TileRequest
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
 FLASH_ATTENTION = "Dao-AILab/flash-attention"
 KIB = 1024
 
 
-def flash1(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+def flash1(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """FlashAttention-1."""
     if shape is not None:
         raise InputError("flash-attn.1 has one tile per head_dim, 16 rows x 128 or 256 keys; leave --tile out")
@@ -100,7 +101,7 @@ def fa2_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     return BackwardTile(64, 32, stages_q=1, v_in_registers=True)
 
 
-def _flash2_forward(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Kernel], FlashTile, Splits]:
+def _flash2_forward(w: Workload, gpu: Gpu, shape: TileRequest | None) -> tuple[list[Kernel], FlashTile, Splits]:
     """FA2's `mha_fwd`: the split-KV kernel where its rule wants more than one split, else the standard kernel."""
     w = one_query(w)
     swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
@@ -114,13 +115,13 @@ def _flash2_forward(w: Workload, gpu: Gpu, shape: Shape | None) -> tuple[list[Ke
         main = flash_forward(w, gpu, tile, "flash_fwd_splitkv", ranges)
         return [main, fa2_combine(w, ranges.count)], tile, ranges
     tile = override(replace(fa2_forward(w, gpu), pack_gqa=swapped), shape, w, gpu)
-    return [flash_forward(w, gpu, tile)], tile, Splits()
+    return [flash_forward(w, gpu, tile)], tile, UNCUT
 
 
-def flash2(w: Workload, gpu: Gpu, shape: Shape | None, name: str = "flash-attn.2") -> Schedule:
+def flash2(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str = "flash-attn.2") -> Schedule:
     """FlashAttention-2, forward and backward."""
     kernels: list[Kernel] = []
-    tiles, splits = FusedTiles(), Splits()
+    tiles, splits = FusedTiles(), UNCUT
     if "fwd" in w.directions:
         kernels, tile, splits = _flash2_forward(w, gpu, shape)
         tiles = FusedTiles(tile)
@@ -219,11 +220,11 @@ def fa3_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     )
 
 
-def flash3(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+def flash3(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """FlashAttention-3 with fixed lengths, as its paper measured it: TMA, clusters where non-causal."""
     w_fwd = one_query(w)
     kernels: list[Kernel] = []
-    tiles, splits = FusedTiles(), Splits()
+    tiles, splits = FusedTiles(), UNCUT
     if "fwd" in w.directions:
         base = fa3_forward(w_fwd, gpu)
         # `flash_attn_func` never splits; `flash_attn_with_kvcache`, the decode entry, asks the rule.

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import FLASH_ATTENTION
-from attnsim.models.implementations.fused.building import flash_schedule
-from attnsim.models.implementations.fused.fits import check_tile
+from attnsim.models.implementations.fused.building import flash_schedule, override
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import MAX_SPLITS, combine
-from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, with_tile
-from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation
+from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
+from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, TileRequest
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Schedule, Splits
+from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.splits import Splits
 from attnsim.models.schedule.widths import padded
 
 EMULATED = (3, 16)
@@ -66,19 +66,18 @@ def split_count(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
     return 1 if key_tiles <= FEW_KEY_TILES else max(1, min(gpu.sm.count // blocks, MAX_SPLITS, key_tiles))
 
 
-def flash4(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
+def flash4(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """As called with one range of keys."""
     return _build(w, gpu, shape, "flash-attn.4", may_split=False)
 
 
-def vllm_flash4(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
+def vllm_flash4(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """As vLLM calls it, with ``num_splits`` left open."""
     return _build(w, gpu, shape, "vllm.vit-flash-attn-4", may_split=True)
 
 
-def _build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None, name: str, *, may_split: bool) -> Schedule:
-    tile = choose_tile(w) if shape is None else with_tile(choose_tile(w), *shape)
-    check_tile(tile, w, gpu)
+def _build(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, *, may_split: bool) -> Schedule:
+    tile = override(choose_tile(w), shape, w, gpu)
     splits = Splits(split_count(w, gpu, tile) if may_split else 1)
     kernels = [flash_forward(w, gpu, tile, splits=splits)]
     if splits.partial:

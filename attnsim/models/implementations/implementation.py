@@ -10,23 +10,28 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import LARGEST, PASSES, Workload
 from attnsim.models.schedule.schedule import Schedule
 
-Shape = tuple[int, int]
-"""A tile given by the user: query rows x keys."""
+
+@dataclass(frozen=True, slots=True, order=True)
+class TileRequest:
+    """A tile that the user asks for.
+
+    Parameters
+    ----------
+    rows, keys : int
+        Query rows x keys.
+    stages : int, optional
+        Buffers of K and V, for implementations that can have another number.
+    """
+
+    rows: int
+    keys: int
+    stages: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.keys}"
 
 
-class Staged(Shape):
-    """A shape with the number of buffers of K and V beside it, for implementations that can have another."""
-
-    stages: int
-
-    def __new__(cls, rows: int, keys: int, stages: int) -> Staged:
-        """Query rows x keys, and buffers."""
-        shape = super().__new__(cls, (rows, keys))
-        shape.stages = stages
-        return shape
-
-
-Builder = Callable[[Workload, Gpu, "Shape | None"], Schedule]
+Builder = Callable[[Workload, Gpu, TileRequest | None], Schedule]
 
 FORMATS = ("fp32", "fp16", "bf16")
 FORWARD_ONLY = ("fwd", "decode")

@@ -38,12 +38,13 @@ from attnsim.models.implementations.implementation import (
     CACHE_WRITE,
     FORWARD_ONLY,
     Implementation,
-    Shape,
+    TileRequest,
 )
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
 GROUP = 31
@@ -116,7 +117,7 @@ def _fa3_ampere(w: Workload, gpu: Gpu, split: bool) -> FlashTile:
     return FlashTile(128, keys, warps=8, warpgroups=2, q_in_registers=small, share_q_v=small)
 
 
-def vllm_fa2(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+def vllm_fa2(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """vLLM with FlashAttention-2: cache write, then the split-KV kernel that a page table forces.
 
     The query heads of a group become rows of one tile, and keys are split, for one query without any window, even one
@@ -126,7 +127,7 @@ def vllm_fa2(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     transposed = swapped and w.batch > 1 and w.heads_kv > 1
     w_main = one_query(w.bounded())
     tile = override(replace(fa2_split(w, gpu), pack_gqa=swapped), shape, w_main, gpu)
-    splits = Splits()
+    splits = UNCUT
     if swapped:
         tiles_launched = w.batch * w.heads_kv * -(-w.group // 64)
         splits = Splits(split_count(tiles_launched, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys)))
@@ -141,7 +142,7 @@ def vllm_fa2(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     return flash_schedule(w_main, "vllm.flash-attn-2", kernels, FusedTiles(tile), splits)
 
 
-def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """SGLang on Ampere and Ada: cache write, prepare, FA3's sm_80 path, combine."""
     w_main = one_query(w)
     split_tile = fa3_ampere(w, gpu, split=True)
@@ -160,7 +161,7 @@ def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     return flash_schedule(w_main, "sglang.fa3-sm80", kernels, FusedTiles(tile), splits)
 
 
-def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: bool) -> Schedule:
+def serving_hopper(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, vllm: bool) -> Schedule:
     """Serving with vLLM or SGLang on Hopper: cache write, FA3 on the paged cp.async path with packed GQA, combine."""
     w_main = w if 64 < w.head_dim <= 128 else one_query(w)
     base = fa3_paged(w_main, gpu, vllm=vllm)
@@ -179,10 +180,10 @@ def serving_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, vllm: 
     return flash_schedule(w_main, name, kernels, FusedTiles(tile), splits)
 
 
-def encoder_hopper(w: Workload, gpu: Gpu, shape: Shape | None, name: str, split: bool) -> Schedule:
+def encoder_hopper(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, split: bool) -> Schedule:
     """An encoder's `flash_attn_varlen_func` on Hopper: prepare, FA3 without clusters, combine where keys are split."""
     base = fa3_varlen(w, gpu)
-    upper, splits = _varlen_splits(w, gpu, base) if split else (1, Splits())
+    upper, splits = _varlen_splits(w, gpu, base) if split else (1, UNCUT)
     tile = override(base, shape, w, gpu)
     main = flash_forward(w, gpu, tile, splits=splits)
     kernels = [_prepare(w), replace(main, launched_early=True)]
@@ -209,7 +210,7 @@ def _varlen_splits(w: Workload, gpu: Gpu, tile: FlashTile, bound: int = MAX_SPLI
     heads = w.heads_kv if tile.pack_gqa else w.heads_q
     upper = min(bound, fa3_splits(w, gpu, heads * rows, tile))
     if upper == 1:
-        return 1, Splits()
+        return 1, UNCUT
     key_tiles = -(-w.seq_kv // tile.keys)
     per_sm = -(-int(1.1 * w.batch * rows * key_tiles * heads) // gpu.sm.count)
     return upper, Splits(min(upper, max(1, -(-key_tiles // max(1, per_sm)))), of_seen=True)

@@ -7,7 +7,7 @@ from attnsim.models.implementations.flash_attention import fa2_backward
 from attnsim.models.implementations.fused.building import flash_schedule, one_kernel_each_way, override_backward
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
 from attnsim.models.implementations.fused.two_pass import two_pass_backward
-from attnsim.models.implementations.implementation import Implementation, Shape
+from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Path, Schedule
 from attnsim.models.schedule.widths import padded
@@ -31,7 +31,7 @@ def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
     return tile
 
 
-def two_pass(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+def two_pass(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """FlashAttention-2's backward tiles, dQ in a pass of its own."""
     tile = override_backward(fa2_backward(w, gpu), shape)
     return flash_schedule(w, "triton.tutorial-bwd", list(two_pass_backward(w, tile)), FusedTiles(backward=tile))

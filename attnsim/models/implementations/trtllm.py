@@ -18,17 +18,17 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import trtllm_tiles as tiles
-from attnsim.models.implementations.fused.building import flash_schedule
+from attnsim.models.implementations.fused.building import flash_schedule, override
 from attnsim.models.implementations.fused.edits import compiled_width, edited, valid_bytes, widened
-from attnsim.models.implementations.fused.fits import check_tile
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.splits import cache_write, combine, store_cache
-from attnsim.models.implementations.fused.tile import FlashTile, with_tile
-from attnsim.models.implementations.implementation import CACHE_WRITE, FORWARD_ONLY, Implementation, Shape
+from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.implementation import CACHE_WRITE, FORWARD_ONLY, Implementation, TileRequest
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Schedule, Splits, TileOp
+from attnsim.models.schedule.schedule import Kernel, Schedule, TileOp
+from attnsim.models.schedule.splits import UNCUT, Splits
 
 PREPARE, PREPROCESS, MAIN, MASKED = "decoder_info", "qkv_preprocessing", "flash_fwd", "masked_attention"
 LOGIT_BYTES = 6
@@ -43,7 +43,6 @@ COMBINE_ROWS, COMBINE_THREADS = 8, 128
 
 Attended = tuple[list[Kernel], FlashTile, Splits]
 """The kernels that attend, their tile, and how the keys are cut."""
-ONE = Splits()
 Write = Callable[[Workload, int], list[Kernel]]
 
 
@@ -82,14 +81,14 @@ def qkv_preprocessing(w: Workload) -> Kernel:
     return streaming(PREPROCESS, [Access("QKV", size), *out], elements=size // e, fp32_per_element=per_element)
 
 
-def trtllm(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+def trtllm(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """TensorRT-LLM's own attention operator."""
     if gpu.features.tcgen05 and tiles.has_gen_kernel(w):
         before = [decoder_info(w), qkv_preprocessing(w)] if w.passes == "fwd" else [qkv_preprocessing(w)]
         kernels, tile, splits = _gen(w, gpu, shape)
         return _schedule(w, "tensorrt-llm.attention", [*before, *kernels], tile, splits)
     if w.passes == "fwd":
-        chosen = _chosen(tiles.context_tile(w, gpu), shape, widened(w), gpu)
+        chosen = override(tiles.context_tile(w, gpu), shape, widened(w), gpu)
         main = valid_bytes(flash_forward(widened(w), gpu, chosen, lse=False), w)
         return _schedule(w, "tensorrt-llm.attention", [decoder_info(w), qkv_preprocessing(w), main], chosen)
     if tiles.runs_xqa(w, gpu):
@@ -98,10 +97,10 @@ def trtllm(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
     return _schedule(w, "tensorrt-llm.attention", *_masked(w, gpu, shape))
 
 
-def through_flashinfer(name: str, write: Write) -> Callable[[Workload, Gpu, Shape | None], Schedule]:
+def through_flashinfer(name: str, write: Write) -> Callable[[Workload, Gpu, TileRequest | None], Schedule]:
     """TensorRT-LLM's Blackwell kernels as another framework calls them, after its kernel that writes the cache."""
 
-    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         kernels, tile, splits = _gen(w, gpu, shape)
         return _schedule(w, name, [*write(w, new_tokens(w)), *kernels], tile, splits)
 
@@ -112,21 +111,15 @@ vllm_trtllm = through_flashinfer("vllm.trtllm-gen", lambda w, tokens: [cache_wri
 sglang_trtllm = through_flashinfer("sglang.trtllm-gen", store_cache)
 
 
-def _gen(w: Workload, gpu: Gpu, shape: Shape | None) -> Attended:
+def _gen(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
     if w.passes == "fwd":
-        tile = _chosen(tiles.gen_context_tile(w), shape, w, gpu)
+        tile = override(tiles.gen_context_tile(w), shape, w, gpu)
         main = flash_forward(w, gpu, tile, MAIN, lse=False)
-        return [replace(main, multicast=tiles.gen_multicast(tile))], tile, Splits()
-    tile = _chosen(tiles.gen_generation_tile(w), shape, w, gpu)
+        return [replace(main, multicast=tiles.gen_multicast(tile))], tile, UNCUT
+    tile = override(tiles.gen_generation_tile(w), shape, w, gpu)
     splits = Splits(tiles.gen_splits(w, gpu, tile))
     main = flash_forward(within_window(w, tile.keys), gpu, tile, MAIN, splits, lse=False)
     return _merged(w, main, tile, splits)
-
-
-def _chosen(tile: FlashTile, shape: Shape | None, w: Workload, gpu: Gpu) -> FlashTile:
-    chosen = tile if shape is None else with_tile(tile, *shape)
-    check_tile(chosen, w, gpu)
-    return chosen
 
 
 def within_window(w: Workload, step: int) -> Workload:
@@ -145,9 +138,9 @@ def _merged(w: Workload, main: Kernel, tile: FlashTile, splits: Splits) -> Atten
     return [main, *merge], tile, splits
 
 
-def _xqa(w: Workload, gpu: Gpu, shape: Shape | None) -> Attended:
+def _xqa(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
     """XQA: the heads of a group against keys that its warps share out."""
-    tile, splits = _chosen(tiles.xqa_tile(w, gpu), shape, widened(w), gpu), Splits(tiles.xqa_splits(w, gpu))
+    tile, splits = override(tiles.xqa_tile(w, gpu), shape, widened(w), gpu), Splits(tiles.xqa_splits(w, gpu))
     seen = widened(within_window(w, tiles.XQA_TILE))
     main = flash_forward(seen, gpu, tile, MAIN, splits, lse=False)
     return _merged(w, edited(valid_bytes(main, w), _keys_read_once(tile, w)), tile, splits)
@@ -165,7 +158,7 @@ def _keys_read_once(tile: FlashTile, w: Workload) -> Callable[[TileOp], TileOp]:
     return edit
 
 
-def _masked(w: Workload, gpu: Gpu, shape: Shape | None) -> Attended:
+def _masked(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
     """Masked multi-head attention: products on the FP32 lanes, bias, RoPE and cache write in the same kernel."""
     if shape is not None:
         raise InputError("masked multi-head attention has no tile to choose; leave --tile out")
@@ -206,7 +199,7 @@ def _with_latency(kernel: Kernel) -> Kernel:
     return replace(kernel, segments=segments)
 
 
-def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: FlashTile, splits: Splits = ONE) -> Schedule:
+def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: FlashTile, splits: Splits = UNCUT) -> Schedule:
     schedule = flash_schedule(w, name, kernels, PackedTile(tile), splits)
     return replace(
         schedule, peak_memory_bytes=flash_peak_bytes(w)

@@ -17,6 +17,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.models.schedule.splits import UNCUT, Splits
+
 Kind = Literal["load", "wait", "store", "mma", "mma_async", "mma_wait", "vector", "delay", "prefetch"]
 Path = Literal["mma_sync", "wgmma", "tcgen05", "simt"]
 Role = Literal["attention", "sum of parts", ""]
@@ -256,37 +258,6 @@ class Kernel:
         return [(segment, int(n)) for turn in self.repeats[block_class] for segment, n in enumerate(turn) if n > 0]
 
 
-@dataclass(frozen=True, slots=True)
-class Splits:
-    """How many ranges the keys are cut into, a thread block for each.
-
-    Parameters
-    ----------
-    count : int
-    of_seen : bool
-        Whether the ranges cut up what each row tile sees (FlashAttention-3) instead of all keys (FlashAttention-2).
-    grid : int
-        Ranges that are launched where some of them may be empty; 0: as many as there are.
-    shares : int
-        Equal shares of all requests' keys that a scheduler cuts (FlashMLA), instead of ranges of each; 0: none.
-    """
-
-    count: int = 1
-    of_seen: bool = False
-    grid: int = 0
-    shares: int = 0
-
-    @property
-    def partial(self) -> bool:
-        """Whether blocks write fp32 partial results for a combine kernel."""
-        return self.count > 1 or self.grid > 0
-
-    def __str__(self) -> str:
-        ranges = f"{self.count} splits{' of what a tile sees' * self.of_seen}" if self.count > 1 else ""
-        grid = f"{self.grid} in the grid" if self.grid else ""
-        return ", ".join(filter(None, (ranges, grid, f"{self.shares} parts" if self.shares else "")))
-
-
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """The kernels that answer a workload, as one implementation launches them.
@@ -312,7 +283,7 @@ class Schedule:
     tile: object
     peak_memory_bytes: int
     notes: tuple[str, ...] = ()
-    splits: Splits = Splits()
+    splits: Splits = UNCUT
 
     @property
     def tile_text(self) -> str:

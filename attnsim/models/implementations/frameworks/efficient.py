@@ -25,7 +25,7 @@ from attnsim.models.implementations.implementation import (
     FORMATS,
     Implementation,
     Needed,
-    Shape,
+    TileRequest,
 )
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
@@ -46,7 +46,7 @@ class EfficientTile:
 NOTES = ("weights are softmax(q over d) softmax(k over n), not softmax's: another function of the same inputs",)
 
 
-def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """The kernels of a workload.
 
     Raises

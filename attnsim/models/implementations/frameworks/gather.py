@@ -24,6 +24,7 @@ from attnsim.models.implementations.frameworks.naive import (
     ELEMENTWISE_WORK,
     SOFTMAX_INSTRUCTIONS,
 )
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
 from attnsim.models.schedule.occupancy import occupancy
@@ -36,7 +37,7 @@ WARP_COLUMNS = 1024
 """Longest row that PyTorch's softmax gives to a warp, four to a block; beyond, a block takes a row (SoftMax.cu)."""
 
 
-def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
+def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """The kernels for a mask, on blocks of `shape` or of the mask's own size.
 
     Raises

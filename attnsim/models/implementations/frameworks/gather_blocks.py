@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.patterns import Dilated, Global, Part, Window
@@ -102,7 +103,7 @@ def _local_counts(w: Workload, block: int) -> TileCounts | None:
     return Mask(w.mask.left, w.mask.right, local).tile_counts(w.seq_q, w.seq_kv, block, block)
 
 
-def choose_block(w: Workload, shape: tuple[int, int] | None) -> int:
+def choose_block(w: Workload, shape: TileRequest | None) -> int:
     """The block given, or the one that code for the mask would take.
 
     Patterns of blocks bring their own. A window is cut into chunks as long as it reaches to one side, so that a chunk
@@ -114,11 +115,9 @@ def choose_block(w: Workload, shape: tuple[int, int] | None) -> int:
         When the given tile is not square.
     """
     if shape is not None:
-        if shape[0] != shape[1]:
-            raise InputError(
-                f"transformers.gather takes blocks of as many queries as keys, such as 64x64, not {shape[0]}x{shape[1]}"
-            )
-        return shape[0]
+        if shape.rows != shape.keys:
+            raise InputError(f"transformers.gather takes blocks of as many queries as keys, such as 64x64, not {shape}")
+        return shape.rows
     own = [part.block for part in w.mask.parts if isinstance(part, (BlockWindow, Random, Blocks))]
     if own:
         return max(own)

@@ -28,7 +28,7 @@ from attnsim.models.implementations.implementation import (
     FORMATS,
     Implementation,
     Needed,
-    Shape,
+    TileRequest,
 )
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
@@ -68,7 +68,7 @@ class Linformer:
         """The k of a workload."""
         return projected_count(w.seq_kv, self.keys)
 
-    def build(self, w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    def build(self, w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         """The kernels of a workload.
 
         Raises

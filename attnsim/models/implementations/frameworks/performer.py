@@ -35,7 +35,7 @@ from attnsim.models.implementations.implementation import (
     FORMATS,
     Implementation,
     Needed,
-    Shape,
+    TileRequest,
 )
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
@@ -83,7 +83,7 @@ class Performer:
         """The m of a workload."""
         return self.features or feature_count(w.head_dim)
 
-    def build(self, w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    def build(self, w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         """The kernels of a workload.
 
         Raises
@@ -164,7 +164,7 @@ def padded(w: Workload) -> Workload:
     return replace(w, seq_q=seq, seq_kv=seq)
 
 
-def _check_takes(name: str, w: Workload, shape: Shape | None) -> None:
+def _check_takes(name: str, w: Workload, shape: TileRequest | None) -> None:
     check_no_tile(name, shape)
     mask = w.mask.within(w.seq_q, w.seq_kv)
     if mask.is_windowed or w.dropout or (is_causal(w) and not (mask.is_causal and w.seq_q == w.seq_kv)):

@@ -14,7 +14,7 @@ from attnsim.models.implementations.implementation import (
     SDPA,
     Builder,
     Implementation,
-    Shape,
+    TileRequest,
 )
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
@@ -23,7 +23,7 @@ from attnsim.models.schedule.schedule import Schedule
 def unfused(name: str, form: str) -> Builder:
     """A builder of one of :data:`~attnsim.models.implementations.frameworks.naive.FORMS`."""
 
-    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         check_no_tile(name, shape)
         return naive(w, gpu, name, FORMS[form], gemm_path(gpu))
 

@@ -11,10 +11,11 @@ from attnsim.models.implementations.fused.fits import check_tile
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.splits import combine
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, with_tile
-from attnsim.models.implementations.implementation import Builder, Shape, Staged
+from attnsim.models.implementations.implementation import Builder, TileRequest
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
 
@@ -23,11 +24,10 @@ def flash_schedule(
     name: str,
     kernels: list[Kernel],
     tile: object,
-    splits: Splits | None = None,
+    splits: Splits = UNCUT,
     notes: tuple[str, ...] = (),
 ) -> Schedule:
     """The kernels of implementation `name` as a schedule, with its peak memory."""
-    splits = splits or Splits()
     partial = w.batch * w.heads_q * w.seq_q * (w.head_dim_v + 1) * 4 * splits.count if splits.partial else 0
     algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits.partial else "flash"
     return Schedule(algorithm, name, tuple(kernels), tile, flash_peak_bytes(w, partial), notes, splits)
@@ -40,10 +40,9 @@ def one_query(w: Workload) -> Workload:
     return w
 
 
-def override(tile: FlashTile, shape: Shape | None, w: Workload, gpu: Gpu) -> FlashTile:
+def override(tile: FlashTile, shape: TileRequest | None, w: Workload, gpu: Gpu) -> FlashTile:
     """The user's tile in place of the implementation's, refused if its buffers do not fit."""
-    stages = shape.stages if isinstance(shape, Staged) else None
-    chosen = tile if shape is None else with_tile(tile, *shape, stages)
+    chosen = tile if shape is None else with_tile(tile, shape)
     check_tile(chosen, w, gpu)
     return chosen
 
@@ -54,9 +53,9 @@ def fa2_combine(w: Workload, splits: int) -> Kernel:
     return combine(w, splits, 4 if d % 128 == 0 else 8 if d % 64 == 0 else 16, 128)
 
 
-def override_backward(tile: BackwardTile, shape: Shape | None) -> BackwardTile:
+def override_backward(tile: BackwardTile, shape: TileRequest | None) -> BackwardTile:
     """The user's tile in place of the implementation's backward tile."""
-    return tile if shape is None else replace(tile, rows=shape[0], keys=shape[1])
+    return tile if shape is None else replace(tile, rows=shape.rows, keys=shape.keys)
 
 
 def fitting(tile: FlashTile, w: Workload, gpu: Gpu) -> FlashTile:
@@ -72,7 +71,7 @@ def one_kernel_each_way(
 ) -> Builder:
     """A fused implementation that is one forward kernel and FA2-like backward kernels."""
 
-    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         kernels: list[Kernel] = []
         tiles, w_main = FusedTiles(), one_query(w)
         if "fwd" in w.directions:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile, with_tile
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
 from attnsim.models.schedule.widths import padded
@@ -41,7 +42,7 @@ def candidates(tile: FlashTile, w: Workload, gpu: Gpu) -> Iterator[FlashTile]:
     rows = [r for r in ROWS if r % 64 == 0] if tile.path != "mma_sync" else [r for r in ROWS if r <= 128]
     for r in rows:
         for keys in KEYS:
-            other = with_tile(tile, r, keys)
+            other = with_tile(tile, TileRequest(r, keys))
             if fits(other, w, gpu):
                 yield other
 

@@ -14,7 +14,8 @@ from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.mask.row_tiles import RowTiles, classes, row_tiles
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.schedule import Kernel, Segment, Splits, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Segment, TensorUse, TileOp
+from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
 
@@ -36,7 +37,7 @@ def flash_forward(
     gpu: Gpu,
     tile: FlashTile,
     name: str = "flash_fwd",
-    splits: Splits | None = None,
+    splits: Splits = UNCUT,
     lse: bool = True,
     fetch_clks: int = 0,
 ) -> Kernel:
@@ -56,7 +57,6 @@ def flash_forward(
     fetch_clks : int
         Latency of finding a block's tile, where a scheduler has to search for it.
     """
-    splits = splits or Splits()
     w = w.bounded()
     pack = w.group if tile.pack_gqa else 1
     heads = w.batch * (w.heads_kv if tile.pack_gqa else w.heads_q)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.schedule.schedule import Path
 
 Loop = Literal["fa2", "fa3", "staged", "ring"]
@@ -170,11 +171,12 @@ class FusedTiles:
         return "; ".join(str(tile) for tile in (self.forward, self.backward) if tile is not None)
 
 
-def with_tile(tile: FlashTile, rows: int, keys: int, stages: int | None = None) -> FlashTile:
+def with_tile(tile: FlashTile, request: TileRequest) -> FlashTile:
     """The same implementation on another tile: warps follow the rows, 16 or more of them each, or 64 a warpgroup.
 
-    With `stages`, that many buffers of K and V too; a loop of one buffer becomes the ring that has several.
+    A request with stages changes the buffers of K and V too; a loop of one buffer becomes the ring that has several.
     """
+    rows, keys, stages = request.rows, request.keys, request.stages
     if stages is not None:
         loop: Loop = "ring" if tile.loop == "fa2" and stages > 1 else tile.loop
         tile = replace(tile, stages=stages, loop=loop)

@@ -19,7 +19,7 @@ from attnsim.models.implementations.flash_attention import fa2_forward, fa3_forw
 from attnsim.models.implementations.flash_attention_4 import plain_tile
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile
-from attnsim.models.implementations.implementation import FORWARD_ONLY, Builder, Implementation, Shape
+from attnsim.models.implementations.implementation import FORWARD_ONLY, Builder, Implementation, TileRequest
 from attnsim.models.implementations.latent import tiles as mla_tiles
 from attnsim.models.implementations.latent.mla import latent_attention
 from attnsim.models.implementations.latent.projections import copy, latent_combine, product, renamed
@@ -34,7 +34,8 @@ from attnsim.models.implementations.latent.visits import (
 )
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Schedule, Splits
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.splits import Splits
 
 Attended = tuple[list[Kernel], LatentTile, Splits, int]
 """The kernels that attend the cache, their tile, how the keys are cut, and the partial results of a row."""
@@ -80,7 +81,7 @@ def peak_bytes(w: Workload, form: str, partials: int = 0) -> int:
     return inside + (both_ends + weights if form == "absorbed" else w.kv_cache_bytes)
 
 
-def _plain(w: Workload, shape: Shape | None, name: str) -> Workload:
+def _plain(w: Workload, shape: TileRequest | None, name: str) -> Workload:
     """The question without a mask that hides nothing, refused where no kernel of MLA plays it."""
     latent_of(w)
     if shape is not None:
@@ -159,7 +160,7 @@ def _cutlass_attention(w: Workload, gpu: Gpu) -> Attended:
 def _absorbed(name: str, attention: Attention) -> Builder:
     """Queries into the latent space, attention over the cache, outputs back."""
 
-    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         plain = _plain(w, shape, name)
         kernels, tile, splits, partials = attention(plain, gpu)
         peak = peak_bytes(w, "absorbed", partials)
@@ -172,7 +173,7 @@ def _absorbed(name: str, attention: Attention) -> Builder:
 def _decompressed(name: str, choose: Callable[[Workload, Gpu], FlashTile], *, same_width: bool = False) -> Builder:
     """K and V of every head from the latent, then fused attention; `same_width`: V has to be as wide as K."""
 
-    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         plain = _plain(w, shape, name)
         heads = replace(plain, latent=None, head_dim_v=w.head_dim if same_width else w.head_dim_v)
         tile = choose(heads, gpu)
@@ -190,7 +191,7 @@ def _serving(
 ) -> Builder:
     """A framework's attention call: cache write, then attention over the cache or, given `prefill`, per head."""
 
-    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         plain = _plain(w, shape, name)
         writes = [copy(w, kernel) for kernel in before if kernel != "metadata" or w.passes == "decode"]
         if prefill is not None and w.passes != "decode":

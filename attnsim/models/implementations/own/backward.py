@@ -14,7 +14,7 @@ import numpy as np
 from attnsim.models.arrays import Bools, Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import DS_INSTRUCTIONS
-from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.implementations.own.backward_tiles import (
     CONVERT,
     MAIN,
@@ -34,7 +34,7 @@ from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
 
 
-def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
+def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """Row dots, main kernel, conversion of dQ.
 
     Raises

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.own.resources import ELEMENT
+from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.implementations.own.resources import ELEMENT, asked_for
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
 
@@ -74,7 +75,7 @@ TILES = {
 """By head_dim, the one that reads shared memory least first: its scores, dK and dV take 192 of a thread's registers."""
 
 
-def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> OwnBackwardTile:
+def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> OwnBackwardTile:
     """The first tile of `TILES` that fits the shared memory of a block.
 
     Raises
@@ -89,10 +90,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> 
         )
     if not w.mask.is_band:
         raise InputError(f"{NAME} takes bands (full, causal, a window), not the mask {w.mask}")
-    tiles = [tile for tile in TILES[w.head_dim] if shape in (None, (tile.rows, tile.keys))]
-    if not tiles:
-        known = " or ".join(f"{tile.rows} x {tile.keys}" for tile in TILES[w.head_dim])
-        raise InputError(f"{NAME} has the tile {known} at head_dim {w.head_dim}; take one of these or leave --tile out")
+    tiles = asked_for(TILES[w.head_dim], shape, NAME, w.head_dim)
     for tile in tiles:
         if tile.shared_memory_bytes <= gpu.sm.shared_memory_per_block_bytes:
             return tile

@@ -13,7 +13,7 @@ from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
-from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.implementations.own.decode_tiles import (
     NAME,
     ROWS,
@@ -29,7 +29,8 @@ from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, 
 from attnsim.models.mask.row_tiles import classes
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, Splits, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
+from attnsim.models.schedule.splits import Splits
 
 SPLIT, COMBINE = "decode_split", "decode_combine"
 COMBINE_WARPS = 4
@@ -56,7 +57,7 @@ def decode_schedule(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Sch
     return flash_schedule(w, NAME, kernels, tile, Splits(splits))
 
 
-def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
+def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """The schedule with the tile and the splits that the operation chooses.
 
     Raises

@@ -14,7 +14,8 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.splits import MAX_SPLITS
-from attnsim.models.implementations.own.resources import ELEMENT
+from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.implementations.own.resources import ELEMENT, asked_for
 from attnsim.models.mask.row_tiles import visible_keys
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT, check_shared_memory
@@ -45,6 +46,11 @@ class DecodeTile:
     warps: int
     stages: int
     residents: int
+
+    @property
+    def rows(self) -> int:
+        """Packed rows of a block."""
+        return ROWS
 
     @property
     def keys(self) -> int:
@@ -98,7 +104,7 @@ IN_FLIGHT = by_hand(4.0, "copies kept in flight over what Little's law asks for 
 """Latency about doubles when HBM is busy, and a warp computes on a part of its ring instead of waiting for it."""
 
 
-def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> DecodeTile:
+def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> DecodeTile:
     """The first tile of `TILES` that fits `gpu` as often as it asks for, or that fits at all.
 
     Raises
@@ -107,10 +113,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> 
         When the kernel is not written for the workload or not compiled for the tile, or nothing fits.
     """
     check_takes(w)
-    tiles = [tile for tile in TILES[w.head_dim] if shape in (None, (ROWS, tile.keys))]
-    if shape is not None and not tiles:
-        known = " or ".join(dict.fromkeys(f"{ROWS} x {tile.keys}" for tile in TILES[w.head_dim]))
-        raise InputError(f"{NAME} has the tile {known} at head_dim {w.head_dim}, not {shape[0]} x {shape[1]}")
+    tiles = asked_for(TILES[w.head_dim], shape, NAME, w.head_dim)
     for tile in tiles:
         if tile.blocks_per_sm(gpu) >= tile.residents:
             return tile

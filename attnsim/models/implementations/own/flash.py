@@ -9,8 +9,8 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Loop
-from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation
-from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
+from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, TileRequest
+from attnsim.models.implementations.own.resources import ELEMENT, asked_for, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
 from attnsim.models.schedule.schedule import Schedule
@@ -52,7 +52,7 @@ def constants(dtype: str, head_dim: int, tile: FlashTile) -> tuple[tuple[str, in
     )
 
 
-def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> FlashTile:
+def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> FlashTile:
     """The first tile of which an SM holds enough warps, or else the first that fits, or the shape given.
 
     Along a diagonal tiles are no taller than two squares. The launch order is longest first where row tiles differ in
@@ -66,10 +66,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> 
     if w.head_dim not in TILES or w.head_dim_v != w.head_dim:
         allowed = ", ".join(map(str, TILES))
         raise InputError(f"{NAME} has head_dim {allowed} for K and V alike, not {w.head_dim}/{w.head_dim_v}")
-    tiles = [tile for tile in TILES[w.head_dim] if shape in (None, (tile.rows, tile.keys))]
-    if shape is not None and not tiles:
-        known = ", ".join(dict.fromkeys(f"{tile.rows} x {tile.keys}" for tile in TILES[w.head_dim]))
-        raise InputError(f"{NAME} has the tiles {known} at head_dim {w.head_dim}, not {shape[0]} x {shape[1]}")
+    tiles = asked_for(TILES[w.head_dim], shape, NAME, w.head_dim)
     able = [tile for tile in tiles if shared_memory_bytes(w.head_dim, tile) <= gpu.sm.shared_memory_per_block_bytes]
     if not able:
         least = min(tiles, key=lambda tile: shared_memory_bytes(w.head_dim, tile))
@@ -93,7 +90,7 @@ def shared_memory_bytes(head_dim: int, tile: FlashTile) -> int:
     return tile.shared_memory_bytes(head_dim, head_dim, 2)
 
 
-def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
+def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """The one kernel of a forward pass.
 
     Raises

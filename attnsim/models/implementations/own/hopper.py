@@ -10,8 +10,8 @@ from attnsim.models.implementations.flash_attention import hopper_tile
 from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
-from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
+from attnsim.models.implementations.implementation import Implementation, TileRequest
+from attnsim.models.implementations.own.resources import ELEMENT, asked_for, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.models.schedule.widths import padded
@@ -58,7 +58,7 @@ def tile_of(w: Workload) -> FlashTile:
     return replace(tile, persistent=False, edges_only=True)
 
 
-def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
+def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """The one kernel of a forward pass.
 
     Raises
@@ -69,8 +69,7 @@ def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
     if w.head_dim not in HEAD_DIMS or w.head_dim_v != w.head_dim:
         raise InputError(f"{NAME} has head_dim 64 and 128, not {w.head_dim}/{w.head_dim_v}; take attnsim.flash")
     tile = tile_of(w)
-    if shape not in (None, (tile.rows, tile.keys)):
-        raise InputError(f"{NAME} has the tile {tile.rows} x {tile.keys} at head_dim {w.head_dim}; leave --tile out")
+    asked_for([tile], shape, NAME, w.head_dim)
     label = kernel_label(ENTRY, constants(w))
     tile = replace(tile, registers=registers_of(label, gpu, tile.threads))
     kernel = flash_forward(w, gpu, tile, ENTRY)

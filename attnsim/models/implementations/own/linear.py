@@ -19,7 +19,7 @@ import numpy as np
 from attnsim.models.arrays import Ints
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, Needed, Shape
+from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, Needed, TileRequest
 from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,
     CHUNK,
@@ -64,7 +64,7 @@ NOTES = ("weights are phi(q) phi(k) with phi = elu + 1, not softmax's: another f
 Uses = Sequence[TensorUse]
 
 
-def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """The kernels of a workload as the operations launch them.
 
     Raises

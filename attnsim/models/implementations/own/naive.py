@@ -15,7 +15,7 @@ import numpy as np
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import FORWARD_ONLY, Builder, Implementation, Shape
+from attnsim.models.implementations.implementation import FORWARD_ONLY, Builder, Implementation, TileRequest
 from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
@@ -276,7 +276,7 @@ def exponentiated(columns: int) -> int:
 def builder(passes: str) -> Builder:
     """:func:`own_naive` as a record's builder."""
 
-    def build(w: Workload, gpu: Gpu, shape: Shape | None) -> Schedule:
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         if shape is not None:
             raise InputError(f"{NAMES[passes]} takes no tile of queries x keys; leave --tile out")
         return own_naive(w, gpu, passes)

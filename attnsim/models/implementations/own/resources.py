@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import csv
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
+from typing import Protocol, TypeVar
 
+from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.implementation import TileRequest
 
 FILE = "resources.csv"
 ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
@@ -59,3 +62,35 @@ def registers_of(kernel: str, gpu: Gpu, threads: int) -> int:
         return exactly
     older = [int(arch) for arch in by_arch if arch.isdigit() and int(arch) <= number]
     return by_arch[str(max(older))] if older else min(255, gpu.sm.registers // threads // 8 * 8)
+
+
+class _Sized(Protocol):
+    """A tile of queries x keys."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def keys(self) -> int: ...
+
+
+Tile = TypeVar("Tile", bound=_Sized)
+
+
+def asked_for(tiles: Sequence[Tile], request: TileRequest | None, name: str, head_dim: int) -> list[Tile]:
+    """Those of a kernel's compiled tiles that a request allows.
+
+    Raises
+    ------
+    InputError
+        When it is compiled for no such tile.
+    """
+    if request is None:
+        return list(tiles)
+    found = [tile for tile in tiles if (tile.rows, tile.keys) == (request.rows, request.keys)]
+    if not found:
+        known = " or ".join(dict.fromkeys(f"{tile.rows} x {tile.keys}" for tile in tiles))
+        given = f"{request.rows} x {request.keys}"
+        raise InputError(
+            f"{name} has the tile {known} at head_dim {head_dim}, not {given}; take it or leave --tile out"
+        )
+    return found

@@ -17,7 +17,7 @@ from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
-from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation
+from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, TileRequest
 from attnsim.models.implementations.own.resources import kernel_label, registers_of
 from attnsim.models.implementations.own.sparse_tiles import (
     ENTRY,
@@ -41,7 +41,7 @@ ROW_TILES, LIST, MASKS = "row tiles", "block list", "bit masks"
 """Tensors of the mask: the launch order, the visits, and which pairs of a tile are seen."""
 
 
-def build(w: Workload, gpu: Gpu, shape: tuple[int, int] | None) -> Schedule:
+def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """The schedule with the tile that the operation chooses.
 
     Raises

@@ -13,7 +13,8 @@ from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.own.resources import ELEMENT
+from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.implementations.own.resources import ELEMENT, asked_for
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
@@ -99,7 +100,7 @@ TILES = {
 of each other's latencies."""
 
 
-def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> SparseTile:
+def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> SparseTile:
     """The tile given, or the one that is done first as :func:`_least_clks` reckons.
 
     Tall tiles read K and V for more rows at once; short ones visit less beside the pattern.
@@ -112,10 +113,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: tuple[int, int] | None = None) -> 
     if w.head_dim not in TILES or w.head_dim_v != w.head_dim:
         allowed = ", ".join(map(str, TILES))
         raise InputError(f"{NAME} has head_dim {allowed} for K and V alike, not {w.head_dim}/{w.head_dim_v}")
-    tiles = [tile for tile in TILES[w.head_dim] if shape in (None, (tile.rows, tile.keys))]
-    if shape is not None and not tiles:
-        known = " or ".join(dict.fromkeys(f"{tile.rows} x {tile.keys}" for tile in TILES[w.head_dim]))
-        raise InputError(f"{NAME} has the tile {known} at head_dim {w.head_dim}, not {shape[0]} x {shape[1]}")
+    tiles = asked_for(TILES[w.head_dim], shape, NAME, w.head_dim)
     limit = gpu.sm.shared_memory_per_block_bytes
     able = [tile for tile in tiles if tile.shared_memory_bytes <= limit]
     if not able:
