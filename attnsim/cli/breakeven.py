@@ -59,9 +59,9 @@ def breakeven(
     what = f"batch {batch}, heads {heads}{f'/{kv_heads}' * bool(kv_heads)}, head_dim {head_dim}, {dtype}"
     title = f"{pattern} pattern, {what}, {'causal' if causal else 'full'}"
     if plot is not None:
-        from attnsim.plots.breakeven import breakeven_figure
+        from attnsim.plots import breakeven as picture
 
-        breakeven_figure(rows, plot, title=title, style=style)
+        picture.breakeven(rows, title).write(plot, style)
     if json:
         show.print_json(row.to_dict() for row in rows)
         return

@@ -10,7 +10,6 @@ import typer
 from attnsim.cli import options, show
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.units import unit_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,14 +23,14 @@ def explain(
     *,
     context: typer.Context,
     algorithm: Annotated[str, typer.Argument(help="A name that attnsim algorithms lists.")],
-    gpu: Annotated[str, typer.Option("--gpu", metavar="ID", help="Built-in id or GPU file.")] = "",
-    implementation: Annotated[str | None, typer.Option(help="Whose kernels to imitate.")] = None,
+    gpu: options.OneGpu = "",
+    implementation: options.ImplementationName = None,
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
-    tile: Annotated[str | None, typer.Option(metavar="ROWSxKEYS", help="Tile of the forward kernel.")] = None,
-    mode: Annotated[str, typer.Option(help="fast or exact.")] = "fast",
-    cache: Annotated[str, typer.Option(help="cold or warm L2.")] = "warm",
-    launch: Annotated[str, typer.Option(help="stream, graph or kernel (no launch cost).")] = "stream",
+    tile: options.Tile = None,
+    mode: options.Mode = "fast",
+    cache: options.Cache = "warm",
+    launch: options.Launch = "stream",
     json: options.Json = False,
 ) -> None:
     """Explain an algorithm: loop nest, what limits it, bytes by tensor and level, what bounds it.
@@ -169,43 +168,7 @@ def _limits(kernel: KernelFit, gpu: Gpu) -> list[dict[str, object]]:
 
 def verdict(found: Explanation) -> list[str]:
     """What bounds the call and what would have to change, in sentences."""
-    asked, turn = found.prediction, found.turn
-    time_s, bound = asked.time_s, asked.bound or ""
-    assert time_s is not None
-    lines = [
-        f"Time {show.time_text(time_s)} ({show.interval_text(asked.time_low_s, asked.time_high_s, time_s)}, "
-        f"{asked.trust.level}), of which warpgroups wait for data {_percent(asked.exposed_s, time_s)} on average and "
-        f"launches take {_percent(asked.launch_s, time_s)}."
-    ]
-    if turn is None:
-        what = {
-            "launch": "Launches take more than half of the time: fewer kernels, or a CUDA graph, before a faster GPU.",
-            "latency": "No unit is busy for 35 % of the time: latency bounds it, too few blocks or too short a "
-            "pipeline to hide it.",
-        }
-        return [*lines, what.get(bound, f"Bound by {unit_text(bound)}; no other unit has work."), _best(found)]
-    shares = {lever.unit: lever.share for lever in found.levers if lever.share is not None}
-    lines.append(
-        f"Bound by {unit_text(turn.unit)}, busy {100 * shares[turn.unit]:.0f} % of the time; next: "
-        f"{unit_text(turn.next_unit)}, {100 * shares[turn.next_unit]:.0f} %."
-    )
-    lines.append(
-        f"With {turn.figure} {show.times_text(turn.factor)} the two are equally busy and the call takes "
-        f"{show.time_text(turn.time_s)} ({show.times_text(turn.speedup)}); beyond that "
-        f"{unit_text(turn.bound)} would bound it."
-    )
-    return [*lines, _best(found)]
+    from attnsim.reports.sentences import bound_sentences, timed_text
 
-
-def _best(found: Explanation) -> str:
-    """Which unit is worth most: not always the busiest, where work overlaps."""
-    whole = {lever.unit: show.times_text(lever.speedup) for lever in found.levers if lever.unit in ("clock", "SMs")}
-    best = max((lever for lever in found.levers if lever.unit not in whole), key=lambda lever: lever.speedup)
-    return (
-        f"Of single figures {best.figure} twice as good gains most, {show.times_text(best.speedup)}; "
-        f"twice the clock {whole['clock']}, twice the SMs {whole['SMs']}."
-    )
-
-
-def _percent(part: float | None, whole: float) -> str:
-    return show.NOTHING if part is None else f"{100 * part / whole:.0f} %"
+    asked = found.prediction
+    return [f"Time {timed_text(asked)}, {asked.trust.level}.", *bound_sentences(found)]

@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 ManyGpus = Annotated[
     list[str], typer.Option("--gpu", metavar="ID", help="Built-in id or GPU file; repeat it or use commas.")
 ]
+OneGpu = Annotated[str, typer.Option("--gpu", metavar="ID", help="Built-in id or GPU file.")]
+AlgorithmName = Annotated[str, typer.Option(help="As for predict.")]
+AlgorithmNames = Annotated[str, typer.Option(help="Names with commas.")]
+ImplementationName = Annotated[str | None, typer.Option(help="Whose kernels to imitate.")]
+ImplementationNames = Annotated[
+    str, typer.Option(help="Whose kernels to imitate; with commas, each of them that runs the algorithm.")
+]
+Tile = Annotated[str | None, typer.Option(metavar="ROWSxKEYS", help="Tile of the forward kernel.")]
+Mode = Annotated[str, typer.Option(help="fast or exact.")]
+Cache = Annotated[str, typer.Option(help="cold or warm L2.")]
+Launch = Annotated[str, typer.Option(help="stream, graph or kernel (no launch cost).")]
 Changes = Annotated[
     list[str],
     typer.Option("--set", metavar="KEY=VALUE", help="Change the GPU: hbm.bandwidth=6TB/s, sm.count=160, ...=2x."),

@@ -38,16 +38,14 @@ class Asked:
     """The flags that every picture has: the questions, the conditions, and where the picture goes."""
 
     gpu: options.ManyGpus
-    algorithm: Annotated[str, typer.Option(help="Names with commas.")] = "naive,flash"
-    implementation: Annotated[
-        str, typer.Option(help="Whose kernels to imitate; with commas, each of them that runs the algorithm.")
-    ] = ""
+    algorithm: options.AlgorithmNames = "naive,flash"
+    implementation: options.ImplementationNames = ""
     flags: question_flags.QuestionFlags
     batch: Batches = "1"
     seq: Lengths = None
     changes: options.Changes
-    cache: Annotated[str, typer.Option(help="cold or warm L2.")] = "warm"
-    launch: Annotated[str, typer.Option(help="stream, graph or kernel (no launch cost).")] = "stream"
+    cache: options.Cache = "warm"
+    launch: options.Launch = "stream"
     out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg, .pdf or .pgf.")] = Path("plot.png")
     style: options.StyleName = "light"
     width: options.PictureWidth = "page"

@@ -29,9 +29,7 @@ def predict(
     algorithm: Annotated[
         str, typer.Option(help="Names with commas; default: naive,flash, and what has the window or the patterns.")
     ] = "",
-    implementation: Annotated[
-        str, typer.Option(help="Whose kernels to imitate; with commas, each of them that runs the algorithm.")
-    ] = "",
+    implementation: options.ImplementationNames = "",
     layer: Annotated[
         bool, typer.Option("--layer", help="The whole attention layer of --model, with its projections; cold L2.")
     ] = False,
@@ -41,10 +39,10 @@ def predict(
     tiles: Annotated[
         str | None, typer.Option(help="shipped or retuned; default: shipped, and both with --set.")
     ] = None,
-    tile: Annotated[str | None, typer.Option(metavar="ROWSxKEYS", help="Tile of the forward kernel.")] = None,
-    mode: Annotated[str, typer.Option(help="fast or exact.")] = "fast",
-    cache: Annotated[str, typer.Option(help="cold or warm L2.")] = "warm",
-    launch: Annotated[str, typer.Option(help="stream, graph or kernel (no launch cost).")] = "stream",
+    tile: options.Tile = None,
+    mode: options.Mode = "fast",
+    cache: options.Cache = "warm",
+    launch: options.Launch = "stream",
     cases: Annotated[Path | None, typer.Option(metavar="FILE", help="Case table, CSV or Parquet.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the predicted table goes.")] = None,
     json: options.Json = False,

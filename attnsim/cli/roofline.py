@@ -27,7 +27,7 @@ def roofline(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg, .pdf or .pgf.")] = Path(
         "roofline.png"
     ),
-    algorithm: Annotated[str, typer.Option(help="Names with commas.")] = "naive,flash",
+    algorithm: options.AlgorithmNames = "naive,flash",
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
     measured: Annotated[

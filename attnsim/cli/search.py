@@ -17,24 +17,18 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Search for the best tile of a GPU, or the best hardware within limits.", no_args_is_help=True)
 
-AlgorithmName = Annotated[str, typer.Option(help="As for predict.")]
-ImplementationName = Annotated[str | None, typer.Option(help="Whose kernels to imitate.")]
-Cache = Annotated[str, typer.Option(help="cold or warm L2.")]
-Launch = Annotated[str, typer.Option(help="stream, graph or kernel (no launch cost).")]
-OneGpu = Annotated[str, typer.Option("--gpu", metavar="ID", help="Built-in id or GPU file.")]
-
 
 @app.command("tile")
 @asking(without=("head_dim_v", "latent"))
 def tile(
     *,
-    gpu: OneGpu,
-    algorithm: AlgorithmName = "flash",
-    implementation: ImplementationName = None,
+    gpu: options.OneGpu,
+    algorithm: options.AlgorithmName = "flash",
+    implementation: options.ImplementationName = None,
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
-    cache: Cache = "warm",
-    launch: Launch = "stream",
+    cache: options.Cache = "warm",
+    launch: options.Launch = "stream",
     top: Annotated[int, typer.Option(min=1, help="Tiles to print.")] = 12,
     json: options.Json = False,
 ) -> None:
@@ -73,13 +67,13 @@ def hardware(
         typer.Option("--limit", metavar="NAME<=VALUE", help="time, energy, power or a GPU's figure; repeat it."),
     ] = [],  # noqa: B006 Typer copies it
     minimise: Annotated[str, typer.Option(help="time, energy, power or a GPU's figure; two with a comma.")] = "time",
-    gpu: OneGpu = "h100-sxm5-80gb",
-    algorithm: AlgorithmName = "flash",
-    implementation: ImplementationName = None,
+    gpu: options.OneGpu = "h100-sxm5-80gb",
+    algorithm: options.AlgorithmName = "flash",
+    implementation: options.ImplementationName = None,
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
-    cache: Cache = "warm",
-    launch: Launch = "stream",
+    cache: options.Cache = "warm",
+    launch: options.Launch = "stream",
     points: Annotated[int, typer.Option(min=1, help="Machines to answer at most.")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="Of the search.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV of every machine answered.")] = None,

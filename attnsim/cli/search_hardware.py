@@ -47,7 +47,7 @@ def _row(number: int, one: Machine, front: bool) -> dict[str, Any]:
 
 def plot_front(found: HardwareSearch, rows: list[dict[str, Any]], plot: Path, question: str, style: str) -> None:
     """Draw the two objectives, or the one against power (time against power where it is that)."""
-    from attnsim.plots.pareto import pareto_figure
+    from attnsim.plots.pareto import pareto
 
     first = found.objectives[0]
     second = found.objectives[1] if len(found.objectives) == 2 else "power" if first != "power" else "time"
@@ -57,7 +57,7 @@ def plot_front(found: HardwareSearch, rows: list[dict[str, Any]], plot: Path, qu
         "Power and energy from published constants, off by a third and more."
     )
     title = f"Hardware from {found.space.gpu.id}: {first} against {second}"
-    pareto_figure(rows, (first, second), plot, title=title, caption=caption, style=style)
+    pareto(rows, (first, second), title, caption).write(plot, style)
 
 
 def print_search(found: HardwareSearch, rows: list[dict[str, Any]], question: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
 @asking(without=("model", "latent"))
 def sensitivity(
     *,
-    gpu: Annotated[str, typer.Option("--gpu", metavar="ID", help="Built-in id or GPU file.")],
-    algorithm: Annotated[str, typer.Option(help="As for predict.")] = "flash",
-    implementation: Annotated[str | None, typer.Option(help="Whose kernels to imitate.")] = None,
+    gpu: options.OneGpu,
+    algorithm: options.AlgorithmName = "flash",
+    implementation: options.ImplementationName = None,
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     tile: Annotated[str, typer.Option(metavar="ROWSxKEYS", help="Tile of the forward kernel.")] = "shipped",
-    cache: Annotated[str, typer.Option(help="cold or warm L2.")] = "warm",
-    launch: Annotated[str, typer.Option(help="stream, graph or kernel (no launch cost).")] = "stream",
+    cache: options.Cache = "warm",
+    launch: options.Launch = "stream",
     step: Annotated[float, typer.Option(help="Relative step of the differences.")] = 0.05,
     sobol: Annotated[
         int | None, typer.Option(metavar="N", help="Sobol indices too, from N samples, a power of two.")
@@ -46,7 +47,9 @@ def sensitivity(
         time_s = asked.time_s(machine)
     if json:
         show.print_json(
-            [_item("elasticity", vars_of(item)) for item in found] + [_item("sobol", vars_of(item)) for item in shares]
+            {"kind": kind, **asdict(item)}
+            for kind, items in (("elasticity", found), ("sobol", shares))
+            for item in items
         )
         return
     out = show.console()
@@ -55,17 +58,6 @@ def sensitivity(
     _print(out, found, step)
     if shares:
         _print_indices(out, shares, sobol or 0, spread)
-
-
-def vars_of(item: Elasticity | Index) -> dict[str, Any]:
-    """The fields of a record."""
-    from dataclasses import asdict
-
-    return asdict(item)
-
-
-def _item(kind: str, values: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": kind, **values}
 
 
 SMALL = 0.005

@@ -17,7 +17,7 @@ from attnsim.models.errors import InputError
 @asking(without=("model", "latent"))
 def trace(
     *,
-    gpu: Annotated[str, typer.Option(metavar="ID", help="Built-in id or GPU file.")],
+    gpu: options.OneGpu,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Trace, .json or .json.gz, for ui.perfetto.dev; one algorithm.")
     ] = None,
@@ -25,10 +25,10 @@ def trace(
         Path | None,
         typer.Option(metavar="FILE", help="First turns of an SM, .png, .svg or .pdf; a panel an algorithm."),
     ] = None,
-    algorithm: Annotated[str, typer.Option(help="Names with commas.")] = "flash",
+    algorithm: options.AlgorithmNames = "flash",
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
-    cache: Annotated[str, typer.Option(help="warm or cold.")] = "warm",
+    cache: options.Cache = "warm",
     sms: Annotated[int, options._count("SMs in the trace, where the grid is small enough to be played whole.")] = 2,
     json: options.Json = False,
 ) -> None:

@@ -284,11 +284,15 @@ def rows(picture: str, *arguments: Any, **options: Any) -> list[dict[str, object
     InputError
         For an unknown picture, and as the picture does.
     """
-    if picture not in _ROWS:
+    known = [*_ROWS, *_PICTURES]
+    if picture not in known:
         raise InputError(
-            f"picture {shown(picture)} is not known; {nearest(str(picture), _ROWS)}; all: {', '.join(_ROWS)}"
+            f"picture {shown(picture)} is not known; {nearest(str(picture), known)}; all: {', '.join(known)}"
         )
-    return [dict(row) for row in _ROWS[picture](*arguments, **options)]
+    found = (
+        _ROWS[picture](*arguments, **options) if picture in _ROWS else _PICTURES[picture](*arguments, **options).rows
+    )
+    return [dict(row) for row in found]
 
 
 def _roofline_rows(
@@ -301,15 +305,16 @@ def _timeline_rows(traces: Sequence[Trace], names: Sequence[str] | None = None) 
     return timeline_picture.timeline_page(names or [one.schedule.algorithm for one in traces], traces)[1]
 
 
-_ROWS: dict[str, Callable[..., Sequence[Mapping[str, object]]]] = {
-    "roofline": _roofline_rows,
-    "timeline": _timeline_rows,
-    "scaling": lambda *given, **options: scaling_picture.scaling(*given, **options).rows,
-    "units": lambda *given, **options: units_picture.units(*given, **options).rows,
-    "traffic": lambda *given, **options: traffic_picture.traffic(*given, **options).rows,
-    "waves": lambda *given, **options: occupancy_picture.waves(*given, **options).rows,
-    "tornado": lambda *given, **options: tornado_picture.tornado(*given, **options).rows,
+_PICTURES: dict[str, Callable[..., Picture]] = {
+    "scaling": scaling_picture.scaling,
+    "units": units_picture.units,
+    "traffic": traffic_picture.traffic,
+    "waves": occupancy_picture.waves,
+    "tornado": tornado_picture.tornado,
 }
+_ROWS: dict[str, Callable[..., Sequence[Mapping[str, object]]]] = {
+    "roofline": _roofline_rows, "timeline": _timeline_rows
+}  # fmt: skip
 
 
 def _drawn(picture: Picture, ax: Axes | Sequence[Axes] | None, style: str, width: str) -> Figure:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnsim.api.explaining import Explanation
-from attnsim.api.levers import BETTER
 from attnsim.api.prediction import Prediction
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import unit_text
@@ -96,31 +95,40 @@ def _gain(one: Answer, base: Answer | None) -> str:
 
 
 def bound_sentences(found: Explanation) -> list[str]:
-    """What bounds a call, and what would have to change for the bound to move."""
+    """How long a call waits, what bounds it, and what would have to change for the bound to move."""
     one, turn = found.prediction, found.turn
     whole = one.time_s or 1.0
-    shares = {lever.unit: lever.share for lever in found.levers if lever.share is not None}
-    lines = []
-    if turn is None:
-        lines.append(
-            {
-                "launch": "Launches take more than half of the time.",
-                "latency": "No unit is busy for 35 % of the time: latency bounds it.",
-            }.get(one.bound or "", f"Bound by {unit_text(one.bound)}.")
-        )
-    else:
-        lines.append(
-            f"Bound by {unit_text(turn.unit)}, busy {100 * (shares[turn.unit] or 0.0):.0f} % of the time; next is "
-            f"{unit_text(turn.next_unit)}, {100 * (shares[turn.next_unit] or 0.0):.0f} %."
-        )
-        lines.append(
-            f"With {turn.figure} {times_text(turn.factor)} the two are equally busy and the call takes "
-            f"{time_text(turn.time_s)} ({times_text(turn.speedup)}); beyond that {unit_text(turn.bound)} would bound "
-            "it."
-        )
-    best = max(found.levers, key=lambda lever: lever.speedup, default=None)
-    if best is not None:
-        lines.append(f"Of all figures {best.figure} {BETTER:g} times as good gains most, {times_text(best.speedup)}.")
+    shares = {lever.unit: lever.share or 0.0 for lever in found.levers}
     waits, launches = (100 * (part or 0.0) / whole for part in (one.exposed_s, one.launch_s))
-    lines.append(f"Warpgroups wait for data {number(waits, 2)} % of the time; launches take {number(launches, 2)} %.")
-    return lines
+    lines = [
+        f"Warpgroups wait for data {number(waits, 2)} % of the time on average; launches take {number(launches, 2)} %."
+    ]
+    if turn is None:
+        what = {
+            "launch": "Launches take more than half of the time: fewer kernels, or a CUDA graph, before a faster GPU.",
+            "latency": "No unit is busy for 35 % of the time: latency bounds it, too few blocks or too short a "
+            "pipeline to hide it.",
+        }
+        return [
+            *lines,
+            what.get(one.bound or "", f"Bound by {unit_text(one.bound)}; no other unit has work."),
+            _best(found),
+        ]
+    return [
+        *lines,
+        f"Bound by {unit_text(turn.unit)}, busy {100 * shares[turn.unit]:.0f} % of the time; next: "
+        f"{unit_text(turn.next_unit)}, {100 * shares[turn.next_unit]:.0f} %.",
+        f"With {turn.figure} {times_text(turn.factor)} the two are equally busy and the call takes "
+        f"{time_text(turn.time_s)} ({times_text(turn.speedup)}); beyond that {unit_text(turn.bound)} would bound it.",
+        _best(found),
+    ]
+
+
+def _best(found: Explanation) -> str:
+    """Which unit is worth most: not always the busiest, where work overlaps."""
+    whole = {lever.unit: times_text(lever.speedup) for lever in found.levers if lever.unit in ("clock", "SMs")}
+    best = max((lever for lever in found.levers if lever.unit not in whole), key=lambda lever: lever.speedup)
+    return (
+        f"Of single figures {best.figure} twice as good gains most, {times_text(best.speedup)}; "
+        f"twice the clock {whole['clock']}, twice the SMs {whole['SMs']}."
+    )
