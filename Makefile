@@ -36,6 +36,7 @@ sizes: ## lines of Python by part, and the longest files
 	@$(PYTHON) benchmarks/sizes.py
 
 outputs: $(STAMP) ## write every output shown in a document, notebook or picture anew
+	$(BIN)/python benchmarks/architecture_picture.py
 	$(BIN)/python benchmarks/mechanism_pages.py
 	$(BIN)/python benchmarks/refresh_readme.py
 	$(BIN)/python benchmarks/refresh_notebooks.py

@@ -31,7 +31,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnsim.validation.fitting.held_out import HeldOut
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -203,16 +206,21 @@ def _printed(code: str, names: dict[str, object]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
-def summary_markdown(found: Iterable[tuple[Any, str, float]]) -> str:
+def summary_markdown(held: Sequence[HeldOut]) -> str:
     """The README's table: errors of rows whose band of lengths and heads, or kernel, no fit has seen."""
     import numpy as np
 
-    kept = [(row, error) for row, split, error in found if split != "head_dim"]
     lines = ["| measured | rows | mean error | 9 in 10 below |", "|---|---:|---:|---:|"]
     for words, sources, names in SUMMARY:
         errors = [
-            error for row, error in kept if row.case.source in sources and (not names or row.record.name in names)
+            one.error
+            for one in held
+            if one.split != "head_dim"
+            and one.row.case.source in sources
+            and (not names or one.row.record.name in names)
         ]
+        if not errors:
+            raise LookupError(f"no row of {', '.join(sources)} is of {', '.join(names)}: mend SUMMARY")
         cells = (words, str(len(errors)), _percent(float(np.mean(errors))), _percent(float(np.quantile(errors, 0.9))))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -277,17 +285,23 @@ def _percent(error: float) -> str:
     return f"{100 * error:.1f} %"
 
 
+def error_tables(held: Sequence[HeldOut]) -> dict[str, str]:
+    """The tables of errors on held-out measurements by name."""
+    from attnsim.validation.checking.accuracy import accuracy_table
+
+    return {"accuracy": accuracy_markdown(accuracy_table(held)), "summary": summary_markdown(held)}
+
+
 def tables(errors: bool = True, slow: bool = False) -> dict[str, str]:
     """The generated tables by name."""
-    from attnsim.validation.checking.accuracy import accuracy_table, held_out_errors
     from attnsim.validation.checking.deviations import markdown
     from attnsim.validation.checking.hypothetical import errors as hypothetical
+    from attnsim.validation.fitting.held_out import held_out_predictions
     from attnsim.validation.measured import aiconfigurator
 
     found = {"deviations": markdown()}
     if errors:
-        unseen = held_out_errors()
-        found |= {"accuracy": accuracy_markdown(accuracy_table(unseen)), "summary": summary_markdown(unseen)}
+        found |= error_tables(held_out_predictions())
     if slow and aiconfigurator.available():
         today = datetime.date.today().isoformat()
         note = f"Taken on {today} with `python benchmarks/refresh_readme.py --slow` and the extra `datasets`.\n\n"
@@ -318,10 +332,10 @@ def main() -> int:
     paths = [path for path in documents() if name_of(path).startswith(tuple(options.names) or "")]
     stale = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        made = pool.submit(tables, not options.no_accuracy, options.slow)
         texts = pool.map(partial(renewed, slow=options.slow), paths)
+        made = tables(not options.no_accuracy, options.slow)
         for path, text in zip(paths, texts, strict=True):
-            new = in_place(text, made.result())
+            new = in_place(text, made)
             if new != path.read_text(encoding="utf-8"):
                 stale.append(path)
                 if not options.check:

@@ -33,6 +33,7 @@ from attnsim.validation.fitting.solver import Solution, solve
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import published_rows
 from attnsim.validation.measured.groups import groups
+from benchmarks.refresh_readme import error_tables, in_place
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "DEVIATIONS.md"
 CALIBRATIONS = Path(next(iter(attnsim.models.__path__))) / "calibrations"
@@ -170,6 +171,13 @@ def test_the_document_of_gaps_is_written_from_their_list() -> None:
     assert [one.id for one in deviations()] == sorted({one.id for one in deviations()})
     assert len({one.name for one in deviations()}) == len(deviations())
     assert not [one.id for one in deviations() if len(one.cause.split()) > 15]
+
+
+def test_the_documents_show_these_errors(held: list[HeldOut]) -> None:
+    made = error_tables(held)
+    for name in ("README.md", "docs/accuracy.md"):
+        text = (DOCUMENT.parent / name).read_text(encoding="utf-8")
+        assert in_place(text, made) == text, f"{name}: make outputs"
 
 
 def test_coverage_leaves_out_the_cell_that_it_judges() -> None:

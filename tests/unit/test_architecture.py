@@ -1,0 +1,41 @@
+"""docs/architecture.md: the picture is that of the imports, its routes are short and lead through names that exist."""
+
+import re
+
+import pytest
+
+from benchmarks.architecture_picture import PAGE, ROOMS, floors, needed, stale
+
+ROUTES = dict(re.findall(r"^### (.+?)\n(.*?)(?=^### |\Z)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
+ROOMS_BY_NAME = {room.rpartition("/")[2] for room in ROOMS}
+
+
+def test_the_picture_is_that_of_the_imports() -> None:
+    assert not stale(), "make outputs"
+
+
+def test_only_arrows_that_a_longer_way_implies_are_left_out() -> None:
+    rooms = list(ROOMS)
+    found = {room: set(rooms[:number]) for number, room in enumerate(rooms)}
+    assert needed(found) == {room: {rooms[n - 1]} if n else set() for n, room in enumerate(rooms)}
+    assert floors(found) == [[room] for room in rooms]
+
+
+def test_there_are_five_routes() -> None:
+    assert len(ROUTES) == 5
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_route_visits_at_most_six_rooms_once(route: str) -> None:
+    visited = re.findall(r"^\| (\w+) \| \[", ROUTES[route], re.MULTILINE)
+    assert 2 < len(visited) <= 6
+    assert len(set(visited)) == len(visited) and set(visited) <= ROOMS_BY_NAME
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_route_leads_through_names_that_exist(route: str) -> None:
+    stops = re.findall(r"\]\((\S+)\): `(\w+)`", ROUTES[route])
+    assert stops
+    for path, name in stops:
+        text = (PAGE.parent / path).read_text(encoding="utf-8")
+        assert re.search(rf"^(def|class) {name}\b|^{name} = ", text, re.MULTILINE), f"{path}: {name}"
