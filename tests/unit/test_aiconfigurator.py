@@ -14,6 +14,8 @@ from attnsim.models.question.case_row import Case
 from attnsim.models.question.workload import Latent
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.aiconfigurator_files import KINDS, SYSTEMS, TableFile, read_shapes, table_files
+from attnsim.validation.measured.aiconfigurator_files import cases_of as cases_in
+from attnsim.validation.measured.aiconfigurator_kernels import implementation_of
 from attnsim.validation.measured.datasets import Row, published_rows
 from attnsim.validation.measured.groups import groups
 from attnsim.validation.measured.implausible import RULES, SPIKE, Measured, rejected_by
@@ -55,7 +57,8 @@ def write(folder: Path, table: str, kind: str, rows: list[dict[str, Any]]) -> Ta
 
 
 def cases_of(folder: Path) -> list[Case]:
-    return list(aiconfigurator.cases(folder=folder))
+    files = [file for file in table_files(folder) if file.kind in KINDS.values()]
+    return [case for file in files for case in cases_in(file, read_shapes(file), implementation_of)]
 
 
 def verdicts(file: TableFile) -> list[str]:
@@ -266,9 +269,6 @@ def test_every_row_is_kept_rejected_or_not_covered(tmp_path: Path) -> None:
         ("h100-sxm5-80gb", "vllm_flash_attn_fa4"): (1, 0, {}, {"kernel without a schedule": 1}),
         ("", ""): (3, 0, {}, {"no GPU file": 3}),
     }
-    (rejected,) = aiconfigurator.rejected(tmp_path)
-    assert (rejected.rule, rejected.rows) == ("one_token_context", 1)
-    assert "decode" in rejected.reason
 
 
 # Filters and samples -------------------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.startswith("not checked: ")
     assert 'pip install "attnsim[datasets]"' in line
     assert "\n" not in line
-    for ask in (aiconfigurator.tables, aiconfigurator.rejected, aiconfigurator.rows):
+    for ask in (aiconfigurator.tables, aiconfigurator.rows):
         with pytest.raises(InputError, match="pip install"):
             ask()
 

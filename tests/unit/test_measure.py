@@ -30,13 +30,12 @@ from attnsim.kernels.gpu.timing import Timing
 from attnsim.kernels.outcome import Outcome
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.case_file import read_table
 from attnsim.models.question.case_row import parse_row, workload_of
 from attnsim.models.question.workload import Workload
 from attnsim.validation.measured import groups
-from attnsim.validation.measured.datasets import Row, gpu_of
+from attnsim.validation.measured.datasets import row_of
 from attnsim.validation.measured.measured_table import measured_frame, measured_rows, summary
 from attnsim.validation.measuring.measure import chosen, measure
 from tests.unit.fake_bench import GPU, Clock, FakeDevice, FakeWatch, make_bench, outcome, zeros
@@ -281,8 +280,7 @@ def test_the_table_is_read_by_predictions_and_by_the_fit(records: Records, tmp_p
         assert str(workload_of(case)) == record["key"].split(f"{record['mode']} ", 1)[1]
         assert (case.cache, case.launch) == CONDITIONS[record["mode"]]
         assert case.time_s == pytest.approx(record["median_s"], rel=1e-5) and case.clock_mhz == 1755.0
-        implementation = find_implementation(case.implementation or "")
-        row = Row(case, workload_of(case), gpu_of(case), implementation)
+        row = row_of(case)
         assert row.schedule.kernels and row.measured_s == case.time_s
     short = frame[frame["seq_kv"].astype(int) <= 4096].groupby("implementation").head(2)
     predicted = predict_table(short, processes=1, progress=False)

@@ -10,11 +10,10 @@ from typing import Any
 
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError
-from attnsim.models.implementations.choose import find_implementation
-from attnsim.models.question.case_row import Case, workload_of
+from attnsim.models.question.case_row import Case
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import KernelReplay, replay
-from attnsim.validation.measured.datasets import Row, gpu_of
+from attnsim.validation.measured.datasets import Row, row_of
 from attnsim.validation.measuring.counters import Counted
 
 QUANTITIES = ("hbm_read_bytes", "hbm_write_bytes", "l2_bytes")
@@ -74,9 +73,7 @@ def compare_io(counted: Sequence[Counted], cases: Sequence[Case], *, flushed: bo
 
 
 def _asked(case: Case) -> _Asked:
-    if case.implementation is None:
-        raise InputError("a case has no implementation; counters belong to the kernels of one")
-    row = Row(case, workload_of(case), gpu_of(case), find_implementation(case.implementation))
+    row = row_of(case)
     return _Asked(row, row.schedule)
 
 

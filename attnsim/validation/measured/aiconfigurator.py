@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,7 +30,6 @@ import numpy as np
 from attnsim.models.errors import InputError, nearest
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
-from attnsim.models.question.case_row import Case, workload_of
 from attnsim.validation.measured.aiconfigurator_files import (
     KINDS,
     PACKAGE,
@@ -43,9 +42,9 @@ from attnsim.validation.measured.aiconfigurator_files import (
     table_files,
 )
 from attnsim.validation.measured.aiconfigurator_kernels import implementation_of, uncovered
-from attnsim.validation.measured.datasets import Row, gpu_of
+from attnsim.validation.measured.datasets import Row, row_of
 from attnsim.validation.measured.groups import even_sample, strata
-from attnsim.validation.measured.implausible import RULES, Measured, rejected_by
+from attnsim.validation.measured.implausible import Measured, rejected_by
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,16 +88,6 @@ class Table:
     uncovered: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """Rows of one file that one rule rejects."""
-
-    table: str
-    rule: str
-    reason: str
-    rows: int
-
-
 def available() -> bool:
     """Whether the package is installed, at the pinned version, with what reads Parquet."""
     return installed_folder() is not None and importlib.util.find_spec("pyarrow") is not None
@@ -128,15 +117,6 @@ def tables(folder: Path | None = None) -> tuple[Table, ...]:
         When the package is not available.
     """
     return _tables(_folder(folder))
-
-
-def rejected(folder: Path | None = None) -> tuple[Rejected, ...]:
-    """What the rules reject, one record per file and rule."""
-    reasons = {rule.name: rule.reason for rule in RULES}
-    counts: Counter[tuple[str, str]] = Counter()
-    for table in tables(folder):
-        counts.update({(table.name, rule): number for rule, number in table.rejected.items()})
-    return tuple(Rejected(name, rule, reasons[rule], number) for (name, rule), number in sorted(counts.items()))
 
 
 def rows(
@@ -190,19 +170,7 @@ def rows(
         parts.append((file, frame[keep]))
     if sample is not None:
         parts = _sampled(parts, sample, seed)
-    return tuple(_row(case) for file, frame in parts for case in cases_of(file, frame, implementation_of))
-
-
-def cases(
-    *, gpu: str | None = None, kind: str | None = None, framework: str | None = None, folder: Path | None = None
-) -> Iterator[Case]:
-    """Every row that no rule rejects as a case, whether or not it has a schedule, such as those of MLA.
-
-    Where nobody imitates a kernel, its name in the package stands for the implementation.
-    """
-    for file in _Wanted(folder, gpu, None, None, kind, framework).files:
-        frame, verdict, _ = _judged(file)
-        yield from cases_of(file, frame[verdict == ""], implementation_of)
+    return tuple(row_of(case) for file, frame in parts for case in cases_of(file, frame, implementation_of))
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +271,3 @@ def _sampled(
     chosen = even_sample(np.concatenate([strata(frame) for _, frame in parts]), sample, seed)
     ends = np.cumsum([len(frame) for _, frame in parts])
     return [(file, frame[part]) for (file, frame), part in zip(parts, np.split(chosen, ends[:-1]), strict=True)]
-
-
-def _row(case: Case) -> Row:
-    assert case.implementation is not None
-    return Row(case, workload_of(case), gpu_of(case), find_implementation(case.implementation))

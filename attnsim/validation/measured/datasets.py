@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from importlib import resources
 
 from attnsim.models.calibrations.numbers import Numbers
+from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
@@ -70,10 +71,23 @@ def gpu_of(case: Case) -> Gpu:
     return gpu if case.clock_mhz is None else gpu.replace("clock.sustained", case.clock_mhz * 1e6)
 
 
+def row_of(case: Case) -> Row:
+    """A case with its question, its GPU and the record of its implementation.
+
+    Raises
+    ------
+    InputError
+        When it names no implementation, or one that is not known.
+    """
+    if case.implementation is None:
+        raise InputError("a case has no implementation; say whose kernels were measured")
+    return Row(case, workload_of(case), gpu_of(case), find_implementation(case.implementation))
+
+
 @lru_cache(maxsize=1)
 def published_rows() -> tuple[Row, ...]:
     """Every row of the published tables, in their order."""
-    return tuple(_row(case) for table in TABLES for case in _cases(table))
+    return tuple(row_of(case) for table in TABLES for case in _cases(table))
 
 
 def _cases(table: str) -> Iterator[Case]:
@@ -82,9 +96,3 @@ def _cases(table: str) -> Iterator[Case]:
         case = parse_row(raw)
         # GPT-2 medium in figure 2 of the FlashAttention paper: with dropout and causal; see docs/design/unfused.md.
         yield replace(case, causal=True, options={"dropout": "1"}) if case.source == "fa1_fig2" else case
-
-
-def _row(case: Case) -> Row:
-    assert case.implementation is not None
-    record = find_implementation(case.implementation)
-    return Row(case, workload_of(case), gpu_of(case), record)

@@ -9,11 +9,10 @@ from pathlib import Path
 from attnsim.kernels.build import compile_cache
 from attnsim.kernels.gpu.records import FILE_NAME, Records
 from attnsim.models.errors import InputError
-from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.case_file import read_cases
-from attnsim.models.question.case_row import Case, parse_row, workload_of
-from attnsim.validation.measured.datasets import Row, gpu_of
+from attnsim.models.question.case_row import Case, parse_row
+from attnsim.validation.measured.datasets import Row, row_of
 from attnsim.validation.measured.measured_table import measured_rows
 from attnsim.validation.measuring.measure import Told
 
@@ -47,7 +46,7 @@ def rows_of(table: Path) -> list[Row]:
 def _row(table: Path, case: Case) -> Row:
     if case.time_s is None or case.implementation is None:
         raise InputError(f"{table}: a row has no time_s or no implementation; a measured row has both")
-    row = Row(case, workload_of(case), gpu_of(case), find_implementation(case.implementation))
+    row = row_of(case)
     check_runs(row.record, row.workload, row.gpu)
     return row
 
