@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnsim.cli import options, show
 from attnsim.cli.progress import busy
 from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def accuracy(
@@ -32,10 +35,18 @@ def accuracy(
         kinds = (("summary", summary), ("error", errors), ("constant", numbers))
         show.print_json([{"kind": kind, **row} for kind, rows in kinds for row in rows])
         return
-    out = show.console()
+    print_tables(show.console(), summary, errors, numbers)
+
+
+def print_tables(
+    out: Console, summary: list[dict[str, Any]], errors: list[dict[str, Any]], numbers: list[dict[str, Any]]
+) -> None:
+    """The errors by what is predicted and by measurements, and the constants."""
     show.print_rows(out, "Errors on rows the fit did not see, by what is predicted", [_percent(r) for r in summary])
-    show.print_rows(out, "By source, implementation, pass and length", [_percent(row) for row in errors])
-    show.print_rows(out, "Constants that are neither datasheet nor public source", numbers)
+    by = ("source", "implementation", "gpu")
+    show.print_groups(out, "By measurements, implementation and GPU", [_percent(row) for row in errors], by)
+    title = "Constants that are neither datasheet nor public source"
+    show.print_groups(out, title, [_constant(row) for row in numbers], ("owner",))
 
 
 def _percent(row: dict[str, Any]) -> dict[str, Any]:
@@ -44,6 +55,14 @@ def _percent(row: dict[str, Any]) -> dict[str, Any]:
         name: f"{100 * value:.1f} %" if name in ("mean", "median", "p90", "worst", "committed", "now") else value
         for name, value in row.items()
     }
+
+
+def _constant(row: dict[str, Any]) -> dict[str, Any]:
+    """A constant with its interval in one cell and its unit behind its meaning: narrow enough for 80 columns."""
+    interval = "" if row["low"] is None else f"{row['low']:.4g} to {row['high']:.4g}"
+    unit = "" if row["unit"] in ("", "1") else f" ({row['unit']})"
+    shown = {"number": row["number"], "value": row["value"], "95 % interval": interval, "fitted": row["fitted"]}
+    return {"owner": row["owner"], **shown, "meaning": row["meaning"] + unit}
 
 
 def _claims(json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ __all__ = [
     "console",
     "interval_text",
     "number",
+    "print_groups",
     "print_json",
     "print_predictions",
     "print_remarks",
@@ -169,6 +171,22 @@ def print_rows(
         _print_table(out, table, max(out.width, sum(widths[name] + 1 for name in part)))
 
 
+def print_groups(
+    out: Console, title: str, rows: Sequence[Mapping[str, object]], by: Sequence[str], join: str = ", "
+) -> None:
+    """A table for each run of rows that agree in the columns `by`, whose values are its heading.
+
+    Columns that are empty in all rows of a table are left out of it.
+    """
+    if title:
+        out.print(f"{title}\n")
+    for values, some in itertools.groupby(rows, key=lambda row: [row[name] for name in by]):
+        mine = list(some)
+        empty = {name for name in mine[0] if all(row[name] in (None, "") for row in mine)}
+        heading = join.join(str(value) for value in values if value)
+        print_rows(out, heading, [{k: v for k, v in row.items() if k not in empty and k not in by} for row in mine])
+
+
 def _least_width(name: str, cells: Sequence[str], whole: bool) -> int:
     """The width that a column takes at least: its longest cell if that is short, or else its longest word."""
     longest = max(map(len, cells), default=0)
@@ -180,13 +198,13 @@ def _least_width(name: str, cells: Sequence[str], whole: bool) -> int:
 def _parts(columns: Mapping[str, Sequence[str]], widths: Mapping[str, int], width: int) -> list[list[str]]:
     """The columns of each table that is printed: all in one, or as many as fit beside those that tell rows apart."""
     names = list(columns)
-    if sum(widths[name] + 1 for name in names) <= width + 1:
+    if sum(widths[name] + 1 for name in names) <= width:
         return [names]
     rows = len(columns[names[0]])
     keys = next((n for n in range(1, 4) if len({*zip(*(columns[name] for name in names[:n]), strict=True)}) == rows), 1)
     parts = [names[:keys]]
     for name in names[keys:]:
-        if len(parts[-1]) > keys and sum(widths[one] + 1 for one in (*parts[-1], name)) > width + 1:
+        if len(parts[-1]) > keys and sum(widths[one] + 1 for one in (*parts[-1], name)) > width:
             parts.append(names[:keys])
         parts[-1].append(name)
     return parts

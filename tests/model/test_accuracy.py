@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import attnsim.models
 from attnsim.api.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS
+from attnsim.cli.accuracy import print_tables
 from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations, widths
 from attnsim.models.calibrations.numbers import (
     GPU_NUMBERS,
@@ -269,6 +271,24 @@ def test_the_table_has_every_row_and_its_totals(held: list[HeldOut]) -> None:
     assert sum(row["rows"] for row in table if row["band"] != "all") == len(held)
     predicted = {id(one.row) for one in held}
     assert len(predicted) == len(published_rows())
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_tables_are_whole_at_every_width(
+    width: int, held: list[HeldOut], capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary, table, numbers = targets_table(held), accuracy_table(held), constants()
+    print_tables(Console(width=width, highlight=False), summary, table, numbers)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    words = set(" ".join(lines).replace(",", "").split())
+    for row in (*summary, *table):
+        told = [str(cell) for cell in row.values() if not isinstance(cell, float)]
+        told += [f"{100 * row[name]:.1f}" for name in ("mean", "median", "p90", "worst")]
+        assert set(" ".join(told).replace(",", "").split()) <= words
+    for row in numbers:
+        assert set(f"{row['number']} {row['fitted']} {row['meaning']}".replace(",", "").split()) <= words
+    assert sum(line.split()[:1] == ["what"] for line in lines) == 1, "its columns stand side by side"
 
 
 def test_constants_name_every_fitted_number_and_the_hand_chosen_ones() -> None:
