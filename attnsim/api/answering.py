@@ -115,8 +115,8 @@ def compare(
     if not chosen:
         raise InputError("no algorithm is given; give one or more, such as naive, flash")
     wanted = [implementation] if isinstance(implementation, str) else implementation or ()
-    named = [find_implementation(name) for name in wanted]
-    for record in named:
+    named = {name: find_implementation(name) for name in wanted}
+    for record in named.values():
         if not any(item.run_by(record) for item in chosen):
             raise InputError(
                 f"{record.name} runs none of the algorithms {', '.join(item.name for item in chosen)}; add the one it "
@@ -124,7 +124,7 @@ def compare(
             )
     runs: list[tuple[Mechanism, str | None]] = []
     for item in chosen:
-        own = [record.name for record in named if item.run_by(record)]
+        own = [name for name, record in named.items() if item.run_by(record)]
         runs += [(item, name) for name in own] or [(item, None)]
     questions = [ask(workload, gpu, item, name, conditions, beside_others=True) for item, name in runs]
     if tile is not None and not any(question.record.tunable for question in questions):

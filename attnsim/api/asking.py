@@ -9,6 +9,7 @@ from typing import cast
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import match
 from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism, running
 from attnsim.models.mechanisms.choosing import choose_implementation
@@ -187,4 +188,6 @@ def ask(
     if w.latent != workload.latent:
         said += ("keys and values of every head cached, not the latent",)
     record = choose_implementation(asked, implementation, w, gpu)
+    if implementation and (taken := match(implementation).taken):
+        said += (taken,)
     return Question(w, gpu, asked if asked.selectable else running(record)[0], record, conditions, said)

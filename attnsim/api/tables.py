@@ -14,7 +14,7 @@ from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.choose import check_pages, match
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mechanisms import ALGORITHMS, running
 from attnsim.models.question.case_row import Case, parse_row, workload_of
@@ -59,9 +59,10 @@ def predict_table(
 ) -> pd.DataFrame:
     """Predict every row of a case table.
 
-    A row's `implementation` decides what is imitated; without one it is the best available for its
-    `algorithm`. `window` applies to the row, whatever its algorithm; `clock_mhz` is the clock the replay runs
-    at. Equal questions are answered once.
+    A row's `implementation` and `version` decide what is imitated (`attnsim.models.implementations.choose.match`);
+    without a name it is the best available for its `algorithm`. What was taken for a version stands in `trust`. A
+    `page_size` that the implementation does not stand for is refused. `window` applies to the row, whatever its
+    algorithm; `clock_mhz` is the clock the replay runs at. Equal questions are answered once.
 
     Parameters
     ----------
@@ -149,13 +150,21 @@ def predict_case(case: Case, tiles: str = "shipped", mode: str = "fast") -> Answ
 
 
 def _predict_case(case: Case, tiles: str, mode: str) -> Answer:
-    record = find_implementation(case.implementation) if case.implementation else None
+    version = case.version or ""
+    named = match(case.implementation, version) if case.implementation else None
+    record = named.record if named else None
     conditions = read_conditions(tiles, None, mode, case.cache, case.launch or "stream")
-    implementation = record.name if record else None
     question = ask(
-        _workload(case), _gpu(case), _algorithm(case, record), implementation, conditions, _assumed(case, record)
+        _workload(case),
+        _gpu(case),
+        _algorithm(case, record),
+        record.name if record else None,
+        conditions,
+        _assumed(case, record),
     )
-    return answer_columns(answer(question))
+    check_pages(question.record, case.page_size)
+    taken = (named or match(question.record.name, version)).taken
+    return answer_columns(answer(replace(question, assumed=(*question.assumed, *filter(None, [taken])))))
 
 
 def answer_columns(found: Prediction) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnsim.cli import options, show
+from attnsim.cli.implementations import span
 
 if TYPE_CHECKING:
     from attnsim.models.implementations.implementation import Implementation
@@ -72,7 +73,7 @@ def algorithms(json: options.Json = False) -> None:
             {
                 "name": record.name,
                 "runs": record.runs,
-                "runs on": _span(record.compute_capability),
+                "runs on": span(record),
                 "formats": list(record.dtypes),
                 "calibrated on": sorted(calibrated.get(record.name, [])) or f"as {record.like}" * bool(record.like),
             }
@@ -111,10 +112,3 @@ def _algorithms_of(record: Implementation) -> list[str]:
     from attnsim.models.mechanisms import ALGORITHMS
 
     return [name for name, item in ALGORITHMS.items() if _runs(record, item)]
-
-
-def _span(capability: tuple[int, int]) -> str:
-    low, high = capability
-    if low == high:
-        return f"sm_{low}"
-    return f"sm_{low} on" if high >= 120 else f"sm_{low} to {high}"

@@ -14,6 +14,7 @@ from attnsim.cli import (
     doctor,
     explain,
     gpus,
+    implementations,
     kernels,
     measure,
     models,
@@ -42,6 +43,7 @@ app.command("explain")(explain.explain)
 app.add_typer(gpus.app, name="gpus")
 app.add_typer(models.app, name="models")
 app.command("algorithms")(algorithms.algorithms)
+app.command("implementations")(implementations.implementations)
 app.command("roofline")(roofline.roofline)
 app.add_typer(plot.app, name="plot")
 app.command("breakeven")(breakeven.breakeven)

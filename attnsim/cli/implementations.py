@@ -1,0 +1,144 @@
+"""`attnsim implementations`: whose code can be imitated, which call launches it, on what it runs."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnsim.cli import options, show
+
+if TYPE_CHECKING:
+    from attnsim.models.implementations.implementation import Implementation
+
+IN_FULL = 12
+"""Most implementations that are described in full; more are a table."""
+
+
+def implementations(
+    gpu: Annotated[str | None, typer.Option(metavar="ID", help="Only those that run on this GPU.")] = None,
+    passes: Annotated[str | None, typer.Option("--pass", help="Only those for fwd, bwd, fwd+bwd or decode.")] = None,
+    call: Annotated[
+        str | None, typer.Option("--for", metavar="CALL", help="Only those that a library's call, or a name, launches.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Find the implementation behind a library's call, and say whose code it is."""
+    from attnsim.models.implementations.choose import IMPLEMENTATIONS
+
+    found = _of_call(call) if call else list(IMPLEMENTATIONS.values())
+    found = _able(found, gpu, passes)
+    if json:
+        show.print_json(map(_described, found))
+        return
+    out = show.console()
+    if len(found) > IN_FULL:
+        rows = [
+            {"name": one.name, "runs": one.runs, "on": span(one), "passes": one.passes, "whose code": one.source}
+            for one in found
+        ]
+        show.print_rows(out, "", rows)
+        out.print("--for CALL, --gpu ID and --pass PASS find the right one; up to 12 are described in full.")
+        return
+    for one in found:
+        out.print("\n".join(_lines(one, out.width)) + "\n")
+
+
+def _of_call(call: str) -> list[Implementation]:
+    """Those that a call, a part of one, or a name or alias means.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.models.errors import InputError, nearest
+    from attnsim.models.implementations.choose import IMPLEMENTATIONS
+
+    every = list(IMPLEMENTATIONS.values())
+    asked = call.strip().lower().removesuffix("()")
+    last = asked.split()[0].rpartition(".")[2] if asked else ""
+    for wanted in (asked, last):
+        found = [
+            one
+            for one in every
+            if wanted and any(wanted in text.lower() for text in (*one.calls, one.name, *one.aliases))
+        ]
+        if found:
+            return found
+    known = {text.split()[0].rstrip(",:").rpartition(".")[2] for one in every for text in one.calls}
+    raise InputError(
+        f"no implementation is launched by {call!r}; {nearest(last, sorted(known))}; leave --for out for all"
+    )
+
+
+def _able(found: list[Implementation], gpu: str | None, passes: str | None) -> list[Implementation]:
+    """Those that run on a GPU and have kernels for a pass.
+
+    Raises
+    ------
+    InputError
+        For what is not known, and when none is left.
+    """
+    from attnsim.models.errors import InputError, nearest, shown
+    from attnsim.models.hardware.files import load_gpu
+    from attnsim.models.implementations.choose import runs_on
+    from attnsim.models.question.workload import PASSES
+
+    if passes is not None and passes not in PASSES:
+        raise InputError(f"pass is {shown(passes)}; {nearest(passes, PASSES)}")
+    before = found
+    if gpu is not None:
+        machine = load_gpu(gpu)
+        found = [one for one in found if runs_on(one, machine)]
+    found = [one for one in found if passes is None or passes in one.passes]
+    if not found:
+        named = ", ".join(f"{one.name} ({span(one)}; {', '.join(one.passes)})" for one in before[:4])
+        raise InputError(f"none of them runs there; nearest: {named}")
+    return found
+
+
+def _lines(one: Implementation, width: int) -> list[str]:
+    """One implementation in full."""
+    told = {
+        "called by": "; ".join(one.calls) or "nobody: the fewest passes that can be made",
+        "code": one.source + (" (closed: the nearest public schedule is played)" if one.closed else ""),
+        "versions": ", ".join(one.versions),
+        "pages": f"{one.pages[0]} to {one.pages[1]:,} keys" if one.pages else "",
+        "runs": f"{one.runs} on {span(one)}, {', '.join(one.passes)}, {', '.join(one.dtypes)}",
+        "also called": ", ".join(one.aliases),
+    }
+    lines = [one.name]
+    for head, text in told.items():
+        if text:
+            lines += textwrap.wrap(
+                text, width, initial_indent=f"  {head:12}", subsequent_indent=" " * 14, break_on_hyphens=False
+            )
+    return lines
+
+
+def span(one: Implementation) -> str:
+    """The compute capabilities that an implementation runs on."""
+    low, high = one.compute_capability
+    if low == high:
+        return f"sm_{low}"
+    return f"sm_{low} on" if high >= 120 else f"sm_{low} to {high}"
+
+
+def _described(one: Implementation) -> dict[str, object]:
+    """The record without its functions."""
+    return {
+        "implementation": one.name,
+        "library": one.library,
+        "runs": one.runs,
+        "calls": list(one.calls),
+        "source": one.source,
+        "closed": one.closed,
+        "versions": list(one.versions),
+        "pages": list(one.pages) if one.pages else None,
+        "compute_capability": list(one.compute_capability),
+        "passes": list(one.passes),
+        "dtypes": list(one.dtypes),
+        "like": one.like or None,
+        "aliases": list(one.aliases),
+    }
