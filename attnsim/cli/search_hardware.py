@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attnsim.cli import show
 
 if TYPE_CHECKING:
-    from attnsim.studies.hardware_search import HardwareSearch, Machine
+    from attnsim.studies.hardware_search import Design, HardwareSearch
 
 SHOWN = 10
 """Machines printed at most."""
@@ -20,7 +20,7 @@ def rows_of(found: HardwareSearch) -> list[dict[str, Any]]:
     return [_row(number, one, id(one) in front) for number, one in enumerate(found.machines)]
 
 
-def _row(number: int, one: Machine, front: bool) -> dict[str, Any]:
+def _row(number: int, one: Design, front: bool) -> dict[str, Any]:
     answer, used = one.prediction, one.energy
     joules = used.joules if used else None
     watts = used.watts if used else None
@@ -111,7 +111,7 @@ def _short(text: str, key: str, value: float) -> str:
     return text if exact else FIELDS[key].show(float(f"{value:.4g}"))
 
 
-def _print_uncertainty(out: Any, found: HardwareSearch, best: Machine, rows: list[dict[str, Any]]) -> None:
+def _print_uncertainty(out: Any, found: HardwareSearch, best: Design, rows: list[dict[str, Any]]) -> None:
     from attnsim.models.hardware.sections import FIELDS
 
     first = best.objectives[0]

@@ -13,7 +13,7 @@ from attnsim.models.hardware.roofline import LEVELS
 from attnsim.models.writing import writing
 from attnsim.plots import roofline_axes
 from attnsim.plots.files import check_suffix, write_csv
-from attnsim.plots.roofline_data import COLUMNS, Entry, Machine, Predicted, entries, machines, rows
+from attnsim.plots.roofline_data import COLUMNS, Drawn, Entry, Predicted, entries, machines, rows
 from attnsim.plots.roofline_labels import short
 from attnsim.plots.styles import COLUMN_INCHES, Style, applied, find_style
 
@@ -99,7 +99,7 @@ def roofline_axes_of(
     return rows(drawn, shown)
 
 
-def _page(drawn: Sequence[Machine], shown: Sequence[Entry], style: Style) -> Figure:
+def _page(drawn: Sequence[Drawn], shown: Sequence[Entry], style: Style) -> Figure:
     lines = 7 + len(shown) + 2 * len(drawn)
     height = max(7.5, 0.235 * lines + 1.6)
     figure = _figure((15.5, height), style)
@@ -115,7 +115,7 @@ def _page(drawn: Sequence[Machine], shown: Sequence[Entry], style: Style) -> Fig
     return figure
 
 
-def _column(drawn: Sequence[Machine], shown: Sequence[Entry], style: Style) -> Figure:
+def _column(drawn: Sequence[Drawn], shown: Sequence[Entry], style: Style) -> Figure:
     """Axes above, the numbered points below; the caption is the paper's."""
     line = 0.105
     below = line * (len(shown) + len(drawn) + 2.2)
@@ -153,7 +153,7 @@ def _figure(size: tuple[float, float], style: Style) -> Figure:
     return figure
 
 
-def _table(axes: Axes, drawn: Sequence[Machine], shown: Sequence[Entry], height: float, style: Style) -> None:
+def _table(axes: Axes, drawn: Sequence[Drawn], shown: Sequence[Entry], height: float, style: Style) -> None:
     """The GPUs with their ceilings and ridges, then the numbered points."""
     axes.set_axis_off()
     line = 0.235 / (0.96 * height)
@@ -210,7 +210,7 @@ def _row(
     return y
 
 
-def caption_lines(drawn: Sequence[Machine], shown: Sequence[Entry]) -> list[str]:
+def caption_lines(drawn: Sequence[Drawn], shown: Sequence[Entry]) -> list[str]:
     """What a reader has to know: FLOP convention, clocks, caches, what solid, dashed, hollow and filled mean."""
     caches = sorted({str(getattr(entry.prediction, "cache", "")) for entry in shown} - {""})
     clocks = ", ".join(f"{m.label} {m.gpu.clock.tensor_hz / 1e6:.0f} MHz" for m in drawn)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnsim.models.hardware.roofline import LEVELS
-from attnsim.plots.roofline_data import Entry, Machine
+from attnsim.plots.roofline_data import Drawn, Entry
 from attnsim.plots.roofline_labels import Box, ceiling_labels, diagonal_labels, numbers, ridges, to_axes
 from attnsim.plots.styles import Style
 
@@ -21,7 +21,7 @@ MARKERS = {"hbm": "o", "l2": "s", "smem": "^"}
 DASHED = (0, (5, 3))
 
 
-def draw(axes: Axes, drawn: Sequence[Machine], shown: Sequence[Entry], style: Style) -> None:
+def draw(axes: Axes, drawn: Sequence[Drawn], shown: Sequence[Entry], style: Style) -> None:
     """Draw rooflines and numbered points.
 
     Predicted points are hollow, their 90 % range a bar at the HBM intensity; measured ones are filled. An arrow leads
@@ -38,7 +38,7 @@ def draw(axes: Axes, drawn: Sequence[Machine], shown: Sequence[Entry], style: St
     numbers(axes, shown, taken, style)
 
 
-def _scales(axes: Axes, drawn: Sequence[Machine], shown: Sequence[Entry]) -> None:
+def _scales(axes: Axes, drawn: Sequence[Drawn], shown: Sequence[Entry]) -> None:
     points = [point for entry in shown for point in entry.points.values()]
     ridges = [machine.roofline.ridge(level) for machine in drawn for level in LEVELS]
     tops = [c.flops_per_s for machine in drawn for c in machine.roofline.ceilings]
@@ -58,7 +58,7 @@ def _scales(axes: Axes, drawn: Sequence[Machine], shown: Sequence[Entry]) -> Non
         axes.spines[side].set_visible(False)
 
 
-def _lines(axes: Axes, machine: Machine, colour: str) -> None:
+def _lines(axes: Axes, machine: Drawn, colour: str) -> None:
     """Diagonals up to the tensor ceiling, ceilings from where shared memory reaches them."""
     left, right = axes.get_xlim()
     roofline = machine.roofline

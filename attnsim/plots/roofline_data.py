@@ -47,7 +47,7 @@ class Predicted(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Drawn:
     """A GPU of the picture with its roofline and the label under which it is shown."""
 
     gpu: Gpu
@@ -106,7 +106,7 @@ class Entry:
         return self.prediction.flops_useful / low, self.prediction.flops_useful / high
 
 
-def machines(gpus: Sequence[Gpu], predictions: Sequence[Predicted]) -> list[Machine]:
+def machines(gpus: Sequence[Gpu], predictions: Sequence[Predicted]) -> list[Drawn]:
     """Rooflines of the GPUs, for the number format and the FLOPs per exponential of the predictions on each.
 
     Raises
@@ -125,18 +125,18 @@ def machines(gpus: Sequence[Gpu], predictions: Sequence[Predicted]) -> list[Mach
         mine = [item for item in predictions if _same(item, gpu)]
         stars = "*" * sum(bool(other.changes) for other in gpus[: number + 1]) if gpu.changes else ""
         roofline = Roofline(gpu, _dtype(gpu, mine), _flops_per_exp(mine or predictions))
-        out.append(Machine(gpu, gpu.id + stars, roofline))
+        out.append(Drawn(gpu, gpu.id + stars, roofline))
     return out
 
 
 def entries(
-    drawn: Sequence[Machine], predictions: Sequence[Predicted], measured: Sequence[float | None] = ()
+    drawn: Sequence[Drawn], predictions: Sequence[Predicted], measured: Sequence[float | None] = ()
 ) -> list[Entry]:
     """Numbered predictions with their points at each memory level.
 
     Parameters
     ----------
-    drawn : sequence of Machine
+    drawn : sequence of Drawn
     predictions : sequence of Predicted
     measured : sequence of float or None
         Seconds that each took, where that is known; empty where nothing is.
@@ -182,7 +182,7 @@ def _is_base(one: Predicted, item: Predicted) -> bool:
     )
 
 
-def rows(drawn: Sequence[Machine], shown: Sequence[Entry]) -> list[dict[str, object]]:
+def rows(drawn: Sequence[Drawn], shown: Sequence[Entry]) -> list[dict[str, object]]:
     """The picture as a tidy table: one row per ceiling, diagonal, ridge and point."""
     out: list[dict[str, object]] = []
     for machine in drawn:

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnsim.models.hardware.roofline import LEVELS, Level
 from attnsim.models.hardware.units import UNITS
-from attnsim.plots.roofline_data import Entry, Machine, ceiling_name
+from attnsim.plots.roofline_data import Drawn, Entry, ceiling_name
 from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Box = tuple[float, float, float, float]
 """Left, bottom, right, top as fractions of the axes."""
 
 
-def ceiling_labels(axes: Axes, drawn: Sequence[Machine], style: Style) -> None:
+def ceiling_labels(axes: Axes, drawn: Sequence[Drawn], style: Style) -> None:
     """Ceilings are named at the right end, each rate once: above the line, the lower of two below."""
     _, right = axes.get_xlim()
     named: dict[tuple[str, float], str] = {}
@@ -49,7 +49,7 @@ def ceiling_labels(axes: Axes, drawn: Sequence[Machine], style: Style) -> None:
         )  # fmt: skip
 
 
-def diagonal_labels(axes: Axes, drawn: Sequence[Machine], taken: list[Box], style: Style) -> None:
+def diagonal_labels(axes: Axes, drawn: Sequence[Drawn], taken: list[Box], style: Style) -> None:
     """Each bandwidth once, along its line, where it hides no point and no other label."""
     left, right = axes.get_xlim()
     diagonals: dict[tuple[float, str], str] = {}
@@ -94,7 +94,7 @@ def _slope(axes: Axes, x: float, rate: float) -> float:
     return float(np.degrees(np.arctan2(y1 - y0, x1 - x0)))
 
 
-def ridges(axes: Axes, drawn: Sequence[Machine], style: Style) -> None:
+def ridges(axes: Axes, drawn: Sequence[Drawn], style: Style) -> None:
     """A dot where a diagonal meets the tensor ceiling, a thin line down, its intensity at the foot."""
     found: dict[tuple[float, float, Level], str] = {}
     for number, machine in enumerate(drawn):

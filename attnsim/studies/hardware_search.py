@@ -44,7 +44,7 @@ def _nothing(count: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Design:
     """One machine of a search.
 
     Parameters
@@ -75,7 +75,7 @@ class HardwareSearch:
     Parameters
     ----------
     objectives : tuple of str
-    machines : tuple of Machine
+    machines : tuple of Design
         All that were answered, in the order in which they were asked for.
     space : Space
     exhaustive : bool
@@ -83,20 +83,20 @@ class HardwareSearch:
     """
 
     objectives: tuple[str, ...]
-    machines: tuple[Machine, ...]
+    machines: tuple[Design, ...]
     space: Space
     exhaustive: bool
 
     @property
-    def feasible(self) -> tuple[Machine, ...]:
+    def feasible(self) -> tuple[Design, ...]:
         """Those within the limits, the best in the first objective first."""
         good = [one for one in self.machines if not one.broken]
         return tuple(sorted(good, key=lambda one: one.objectives))
 
     @property
-    def front(self) -> tuple[Machine, ...]:
+    def front(self) -> tuple[Design, ...]:
         """Feasible machines that none other beats in every objective."""
-        found: list[Machine] = []
+        found: list[Design] = []
         for one in self.feasible:  # ascending in the first objective: the last one has to fall
             if not found or one.objectives[-1] < found[-1].objectives[-1]:
                 found.append(one)
@@ -116,17 +116,17 @@ class _Asked:
     cache: str
     launch: str
     done: Callable[[int], object]
-    known: dict[tuple[int, ...], Machine] = field(default_factory=dict)
+    known: dict[tuple[int, ...], Design] = field(default_factory=dict)
     tiles: dict[object, tuple[TileRequest | None, ...]] = field(default_factory=dict)
 
-    def machine(self, index: tuple[int, ...]) -> Machine:
+    def machine(self, index: tuple[int, ...]) -> Design:
         """The machine at a place of the space, answered once."""
         if index not in self.known:
             self.known[index] = self._answered(index)
             self.done(1)
         return self.known[index]
 
-    def _answered(self, index: tuple[int, ...]) -> Machine:
+    def _answered(self, index: tuple[int, ...]) -> Design:
         figures = self.space.values(index)
         try:
             gpu = self.space.machine(index)
@@ -134,14 +134,14 @@ class _Asked:
             used = energy(prediction, gpu)
         except InputError as error:
             worst = tuple(math.inf for _ in self.objectives)
-            return Machine(figures, None, None, worst, (str(error),), tuple(_INFEASIBLE for _ in self.space.limits))
+            return Design(figures, None, None, worst, (str(error),), tuple(_INFEASIBLE for _ in self.space.limits))
         known = {"time": prediction.time_s, "energy": used.joules.typical, "power": used.watts.typical}
         values = {name: value for name, value in known.items() if value is not None}
         of = {**{limit.name: gpu.get(limit.name) for limit in self.space.limits if limit.name not in values}, **values}
         excess = tuple(limit.excess(of[limit.name]) for limit in self.space.limits)
         broken = tuple(limit.text for limit, far in zip(self.space.limits, excess, strict=True) if far)
         objectives = tuple(values[name] if name in values else gpu.get(name) for name in self.objectives)
-        return Machine(figures, prediction, used, objectives, broken, excess)
+        return Design(figures, prediction, used, objectives, broken, excess)
 
     def _predicted(self, gpu: Gpu) -> Prediction:
         """The fastest of the tiles that promise something.
@@ -266,7 +266,7 @@ def _evolve(asked: _Asked, weight: float, points: int, seed: int) -> None:
 
     ranges = asked.space.ranges
 
-    def at(place: Any) -> Machine:
+    def at(place: Any) -> Design:
         index = tuple(round(float(one)) for one in place)
         if index not in asked.known and len(asked.known) >= points:
             raise _Spent

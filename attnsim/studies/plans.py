@@ -92,10 +92,10 @@ def plan(asked: Question) -> Plan:
     InputError
         When the question cannot be answered: no such kernels, a tile that does not fit.
     """
-    machine = changed(asked.gpu, tuple(change for change in asked.changes if _decides(asked.gpu, change[0])))
+    gpu = changed(asked.gpu, tuple(change for change in asked.changes if _decides(asked.gpu, change[0])))
     mechanism = read_algorithm(asked.algorithm)
     small = _small(mechanism.question(asked.workload()), mechanism)
-    return _plan(mechanism, asked.implementation or None, asked.tile, small, machine)
+    return _plan(mechanism, asked.implementation or None, asked.tile, small, gpu)
 
 
 def _decides(gpu: Gpu, key: str) -> bool:
@@ -112,11 +112,11 @@ def _small(w: Workload, mechanism: Mechanism) -> Workload:
 
 
 @lru_cache(maxsize=4096)
-def _plan(mechanism: Mechanism, implementation: str | None, tile: str, small: Workload, machine: Gpu) -> Plan:
-    record = choose_implementation(mechanism, implementation, small, machine)
-    schedule = build(record, small, machine, tile)
+def _plan(mechanism: Mechanism, implementation: str | None, tile: str, small: Workload, gpu: Gpu) -> Plan:
+    record = choose_implementation(mechanism, implementation, small, gpu)
+    schedule = build(record, small, gpu, tile)
     main = max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
-    numbers = choose(record, machine).numbers
+    numbers = choose(record, gpu).numbers
     main_tile = schedule.tile.forward if isinstance(schedule.tile, FusedTiles) else None
     known = main_tile.rescale == "always" if main_tile else schedule.tile == UnfusedTile(FORMS["benchmark"])
     plain = small.latent is None and not small.dropout
@@ -134,14 +134,14 @@ def _plan(mechanism: Mechanism, implementation: str | None, tile: str, small: Wo
         mask=small.mask,
         element_bytes=small.element_bytes,
         kernels=len(schedule.kernels),
-        blocks_per_sm=occupancy(main, machine).blocks_per_sm,
+        blocks_per_sm=occupancy(main, gpu).blocks_per_sm,
         smem_per_flop=main.total("smem_bytes") / flops,
         lanes_per_exp=lanes / exps if main.total("exps") else 0.0,
         steps_per_flop=_steps(main) / flops,
     )
 
 
-def build(record: Implementation, w: Workload, machine: Gpu, tile: str) -> Schedule:
+def build(record: Implementation, w: Workload, gpu: Gpu, tile: str) -> Schedule:
     """The schedule on the shipped or a given tile.
 
     Raises
@@ -152,7 +152,7 @@ def build(record: Implementation, w: Workload, machine: Gpu, tile: str) -> Sched
     if tile == "retuned":
         raise InputError("tile retuned takes replays; write method: replay")
     conditions = read_conditions(tile=None if tile == "shipped" else tile)
-    return scheduled(record, w, machine, conditions)
+    return scheduled(record, w, gpu, conditions)
 
 
 def _steps(kernel: Kernel) -> int:

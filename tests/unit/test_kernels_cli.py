@@ -17,7 +17,7 @@ from attnsim.kernels.build.resources import ResourceRow
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.comparison import Count
 from attnsim.kernels.gpu import environment
-from attnsim.kernels.gpu.host import Machine
+from attnsim.kernels.gpu.host import Host
 from attnsim.kernels.outcome import Outcome
 
 RUN = ["kernels", "run", "flash", "--cpu", "--heads", "2", "--kv-heads", "1", "--seq", "70"]
@@ -160,8 +160,8 @@ def test_doctor_says_of_each_part_what_it_found(capsys: pytest.CaptureFixture[st
 def test_beside_a_gpu_what_is_absent_is_missing_and_has_its_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bare = Machine(cards=1, driver_cuda=0, gpus=(), trouble="no driver")
-    monkeypatch.setattr(Machine, "here", lambda: bare)
+    bare = Host(cards=1, driver_cuda=0, gpus=(), trouble="no driver")
+    monkeypatch.setattr(Host, "here", lambda: bare)
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setitem(sys.modules, "cupy", None)
     text, _ = answer(capsys, "doctor")
@@ -171,7 +171,7 @@ def test_beside_a_gpu_what_is_absent_is_missing_and_has_its_command(
 
 
 def test_forbidden_counters_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = Machine(cards=1, driver_cuda=13000, gpus=("one",), trouble="")
+    there = Host(cards=1, driver_cuda=13000, gpus=("one",), trouble="")
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(environment, "read", lambda path: "RmProfilingAdminOnly: 1\n")
     monkeypatch.setattr(environment, "tried", lambda command: (1, "==ERROR== ERR_NVGPUCTRPERM - no permission"))

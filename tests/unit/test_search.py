@@ -18,7 +18,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.own import flash as own_flash
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.studies.hardware_search import HardwareSearch, Machine, search_hardware
+from attnsim.studies.hardware_search import Design, HardwareSearch, search_hardware
 from attnsim.studies.hardware_space import Limit, Range, Space
 from attnsim.studies.search import measure_tiles, search_tiles
 from tests.unit.fake_bench import make_bench
@@ -198,7 +198,7 @@ def test_machines_that_cannot_answer_are_kept_with_the_reason() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
 def test_no_machine_of_a_front_is_beaten_and_all_others_are(objectives: list[tuple[int, int]]) -> None:
-    machines = tuple(Machine({}, None, None, tuple(map(float, one)), (), ()) for one in objectives)
+    machines = tuple(Design({}, None, None, tuple(map(float, one)), (), ()) for one in objectives)
     front = HardwareSearch(("time", "power"), machines, Space(H100, (), ()), True).front
     kept = {one.objectives for one in front}
     assert len(kept) == len(front)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from attnsim.kernels.build.variant import CUDA
 from attnsim.kernels.device import Device
-from attnsim.kernels.gpu.host import Machine, one_line, read, tried
+from attnsim.kernels.gpu.host import Host, one_line, read, tried
 from attnsim.models.errors import InputError
 from attnsim.models.question.workload import Workload
 
@@ -49,7 +49,7 @@ class Finding:
 
 def examine() -> Iterator[Finding]:
     """Every part, in the order in which one depends on another."""
-    machine = Machine.here()
+    machine = Host.here()
     yield _packages()
     yield _nvrtc()
     yield _sources()
@@ -58,7 +58,7 @@ def examine() -> Iterator[Finding]:
         yield part(machine)
 
 
-def _absent(machine: Machine, what: str, found: str, fix: str) -> Finding:
+def _absent(machine: Host, what: str, found: str, fix: str) -> Finding:
     """Something that is not here: missing beside a GPU, not needed without one."""
     if machine.cards:
         return Finding(what, "missing", found, fix)
@@ -109,7 +109,7 @@ def _interpreter() -> Finding:
         return Finding("interpreter", "missing", one_line(error), "pip install 'attnsim[cuda-cpu]'")
 
 
-def _gpu(machine: Machine) -> Finding:
+def _gpu(machine: Host) -> Finding:
     if machine.gpus:
         return Finding("GPU", "ok", "; ".join(machine.gpus))
     if machine.cards:
@@ -117,7 +117,7 @@ def _gpu(machine: Machine) -> Finding:
     return Finding("GPU", "not needed", "none attached; kernels run on the CPU, nothing can be timed")
 
 
-def _driver(machine: Machine) -> Finding:
+def _driver(machine: Host) -> Finding:
     if not machine.driver_cuda:
         container = Path("/.dockerenv").exists() or Path("/run/.containerenv").exists()
         fix = "start the container with --gpus all" if container else "sudo ubuntu-drivers install, then reboot"
@@ -135,7 +135,7 @@ def _driver(machine: Machine) -> Finding:
     return Finding("driver", "ok", f"{release}CUDA up to {version}")
 
 
-def _cupy(machine: Machine) -> Finding:
+def _cupy(machine: Host) -> Finding:
     try:
         import cupy
     except ImportError as error:
@@ -145,7 +145,7 @@ def _cupy(machine: Machine) -> Finding:
     return _absent(machine, "CuPy", f"{cupy.__version__} installed, but: {machine.trouble}", "mend the driver, above")
 
 
-def _launch(machine: Machine) -> Finding:
+def _launch(machine: Host) -> Finding:
     """Whether a kernel of ours compiles, loads and runs on the GPU."""
     if not machine.gpus:
         return _absent(machine, "launch", "not tried", "mend what is missing above")
@@ -159,7 +159,7 @@ def _launch(machine: Machine) -> Finding:
         )
 
 
-def _nvml(machine: Machine) -> Finding:
+def _nvml(machine: Host) -> Finding:
     try:
         import pynvml
     except ImportError:
@@ -173,7 +173,7 @@ def _nvml(machine: Machine) -> Finding:
     return Finding("NVML", "ok", told)
 
 
-def _profiler(machine: Machine) -> Finding:
+def _profiler(machine: Host) -> Finding:
     path = shutil.which("ncu")
     if path is None:
         return _absent(machine, "profiler", "ncu is not on PATH", "install Nsight Compute: apt install nsight-compute")
@@ -181,7 +181,7 @@ def _profiler(machine: Machine) -> Finding:
     return Finding("profiler", "ok", f"{path} {version[1] if version else ''}".rstrip())
 
 
-def _counters(machine: Machine) -> Finding:
+def _counters(machine: Host) -> Finding:
     """Whether the profiler may read the GPU's counters (NVIDIA, ERR_NVGPUCTRPERM)."""
     what = "counters"
     fix = (
@@ -205,7 +205,7 @@ def _counters(machine: Machine) -> Finding:
     return Finding(what, "ok", f"dram__bytes_read.sum was read ({told})")
 
 
-def _sanitizer(machine: Machine) -> Finding:
+def _sanitizer(machine: Host) -> Finding:
     what = "sanitizer"
     path = shutil.which("compute-sanitizer")
     if path is None:

@@ -17,7 +17,7 @@ TIMEOUT_S = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Host:
     """What there is of NVIDIA here.
 
     Parameters
@@ -38,7 +38,7 @@ class Machine:
     trouble: str
 
     @classmethod
-    def here(cls) -> Machine:
+    def here(cls) -> Host:
         """Look at this machine."""
         cards, driver = _count_cards(), _driver_cuda()
         try:
