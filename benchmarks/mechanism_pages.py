@@ -85,7 +85,7 @@ def _schedule(record: Mechanism) -> tuple[Gpu, Schedule] | None:
 def _example(record: Mechanism, gpu: Gpu, schedule: Schedule) -> Iterator[str]:
     form = cost_of(record.example, schedule)
     yield from ("## Cost of an example", "", f"{record.example}; {schedule.implementation} on {gpu.id}.", "")
-    yield from _table(("quantity", "closed form"), _quantities(form, schedule))
+    yield from _table(("quantity", "closed form"), _quantities(record, form, schedule))
     yield from ("Bytes asked of global memory:", "")
     yield from _table(
         ("kernel", "tensor", "", "bytes"),
@@ -98,11 +98,12 @@ def _example(record: Mechanism, gpu: Gpu, schedule: Schedule) -> Iterator[str]:
     )
 
 
-def _quantities(form: Cost, schedule: Schedule) -> list[tuple[str, str]]:
+def _quantities(record: Mechanism, form: Cost, schedule: Schedule) -> list[tuple[str, str]]:
+    useful = record.useful(record.example)
     return [
-        ("useful FLOPs (visible pairs)", f"{form.flops_useful:,}"),
+        ("useful FLOPs (visible pairs)", f"{useful.flops:,}"),
         ("executed FLOPs (whole tiles, recomputation)", f"{form.flops_executed:,}"),
-        ("dense FLOPs (all pairs)", f"{form.flops_dense:,}"),
+        ("dense FLOPs (all pairs)", f"{useful.dense:,}"),
         ("exponentials", f"{form.exponentials:,}"),
         ("HBM bytes with perfect reuse", f"{form.compulsory_bytes:,}"),
         ("HBM bytes without reuse", f"{form.no_reuse_bytes:,}"),

@@ -190,4 +190,6 @@ def ask(
     record = choose_implementation(asked, implementation, w, gpu)
     if implementation and (taken := match(implementation).taken):
         said += (taken,)
-    return Question(w, gpu, asked if asked.selectable else running(record)[0], record, conditions, said)
+    if not asked.selectable or record.number != asked.number:
+        asked = running(record)[0]
+    return Question(w, gpu, asked, record, conditions, said)

@@ -10,12 +10,9 @@ from attnsim.models.hardware.figure import fields_of
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import Sm
-from attnsim.models.implementations.frameworks.naive import FORMS
-from attnsim.models.implementations.frameworks.naive import peak_memory_bytes as naive_peak_bytes
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation, TileRequest
-from attnsim.models.implementations.own.naive import peak_memory_bytes as own_naive_peak_bytes
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Schedule
@@ -23,11 +20,7 @@ from attnsim.models.schedule.schedule import Schedule
 
 def peak_bytes(record: Implementation, w: Workload) -> int:
     """Least memory of a call, without building its schedule (partial results of split-KV left out)."""
-    if record.peak_bytes is not None:
-        return record.peak_bytes(w)
-    if record.unfused:
-        return naive_peak_bytes(w, FORMS[record.form]) if record.form else own_naive_peak_bytes(w)
-    return flash_peak_bytes(w)
+    return (record.peak_bytes or flash_peak_bytes)(w)
 
 
 def scheduled(record: Implementation, w: Workload, gpu: Gpu, conditions: Conditions) -> Schedule:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Question, ask, read_conditions, read_gpu
-from attnsim.models.closed_forms.cost import needed_work
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import LARGEST, Workload
@@ -115,12 +114,10 @@ def crossover(
     def costs_less(seq: int) -> bool:
         return useful_flops(faster, seq) <= useful_flops(slower, seq)
 
-    # By the convention of the implementation that is taken at the longest.
-    at_longest = {name: asked(name, longest) for name in (slower, faster)}
+    mechanisms = {name: asked(name, longest).mechanism for name in (slower, faster)}
 
     def useful_flops(name: str, seq: int) -> int:
-        one = at_longest[name]
-        return needed_work(one.record, one.mechanism.beside_others(at_length(question, seq)))[0].flops
+        return mechanisms[name].useful(mechanisms[name].beside_others(at_length(question, seq))).flops
 
     fitting = longest
     while fitting // 2 >= shortest and math.isinf(time_s(faster, fitting)):

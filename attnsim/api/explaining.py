@@ -168,7 +168,7 @@ def explain(
         ),
         tensors=_tensors(form, played),
         counts=_counts(form, run.schedule),
-        useful_flops=form.flops_useful,
+        useful_flops=asked.mechanism.useful(asked.w).flops,
         compulsory_bytes=form.compulsory_bytes,
         turn=turn(base, asked.gpu, asked.w, on),
         levers=levers(base, asked.gpu, asked.w, conditions.launch, on),

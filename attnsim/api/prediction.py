@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields, replace
 from attnsim.api.approximation import ApproximationError, approximation_errors
 from attnsim.api.playing import Played
 from attnsim.api.trust import Reason, Trust, assess
-from attnsim.models.closed_forms.cost import needed_work
 from attnsim.models.hardware.changes import Change
 from attnsim.models.question.workload import Workload
 
@@ -145,7 +144,7 @@ def prediction(run: Played) -> Prediction:
         trust = replace(trust, reasons=(Reason("memory", run.too_large), *trust.reasons))
     if mechanism.splits and schedule is not None and not schedule.splits.partial:
         notes = (*notes, f"{record.name} does not split the keys of this question")
-    needed, dense = needed_work(record, w)
+    useful = mechanism.useful(w)
     time = played.time_s if played else None
     main = played.main if played else None
     return Prediction(
@@ -165,9 +164,9 @@ def prediction(run: Played) -> Prediction:
         hbm_write_bytes=round(played.hbm_write_bytes) if played else None,
         l2_bytes=round(played.l2_bytes) if played else None,
         smem_bytes=played.smem_bytes if played else None,
-        flops_useful=needed.flops,
+        flops_useful=useful.flops,
         flops_executed=schedule.total("flops") if schedule else None,
-        flops_dense=dense,
+        flops_dense=useful.dense,
         exponentials=schedule.total("exps") if schedule else None,
         peak_memory_bytes=run.peak_bytes,
         fits=played is not None,

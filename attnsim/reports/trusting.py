@@ -16,6 +16,7 @@ from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implemen
 from attnsim.reports.answers import Answered
 from attnsim.studies.provenance import calibration_digests
 from attnsim.validation.checking.accuracy import kind_of
+from attnsim.validation.checking.claims import CLAIMING
 from attnsim.validation.checking.deviations import Deviation, deviations
 from attnsim.validation.measured.datasets import published_rows
 
@@ -107,6 +108,6 @@ def _applies(one: Deviation, found: Sequence[Use], kinds: set[str]) -> bool:
             here = {(IMPLEMENTATIONS[use.prediction.implementation].name, use.gpu.base_id) for use in found}
             return (check["implementation"], check["gpu"]) in here
         case "claim":
-            return "flash-attn.1" in runs
+            return CLAIMING in runs
         case _:
             return check["kind"] in {use.origin for use in found}

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import grimp
 
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.mechanisms import ALGORITHMS
+
 PACKAGE = Path(__file__).resolve().parents[2] / "attnsim"
 FILES = {str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
 
@@ -96,3 +99,51 @@ def imports_re(node: ast.AST) -> bool:
     if isinstance(node, ast.Import):
         return any(alias.name == "re" for alias in node.names)
     return isinstance(node, ast.ImportFrom) and node.module == "re"
+
+
+NAMED = {*ALGORITHMS, *IMPLEMENTATIONS, *(alias for one in IMPLEMENTATIONS.values() for alias in one.aliases)}
+NAMED -= {"global", "linear"}  # a memory space of PTX, and how the names of our own linear kernels' operations begin
+NAMES = ("name", "algorithm", "implementation", "mechanism", "runs", "family")
+
+
+def test_nothing_is_decided_by_the_name_of_a_mechanism_or_an_implementation() -> None:
+    """What differs between them is a field of their records; a name is looked up or shown."""
+    found = {f"{name}: {ast.unparse(node)}" for name, text in FILES.items() for node in by_name(ast.parse(text))}
+    assert found == set()
+
+
+def test_the_search_for_names_finds_them() -> None:
+    text = """
+one.algorithm == "flash"
+asked.name in ("naive", "sparse")
+name.startswith("flash-attn.")
+match record.name:
+    case "flash-attn.2" | "mla": pass
+record.name in found
+tensor == "flash"
+"""
+    assert len(list(by_name(ast.parse(text)))) == 4
+
+
+def by_name(tree: ast.AST) -> Iterator[ast.AST]:
+    """Comparisons of what is called a name with the names of mechanisms or implementations."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            if any(is_name(side) for side in sides) and any(NAMED & strings(side) for side in sides):
+                yield node
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and is_name(node.func.value):
+            begins = strings(node) if node.func.attr == "startswith" else set()
+            if any(known.startswith(one) for one in begins if len(one) > 1 for known in NAMED):
+                yield node
+        elif isinstance(node, ast.Match) and is_name(node.subject):
+            yield from (case.pattern for case in node.cases if NAMED & strings(case.pattern))
+
+
+def is_name(node: ast.AST) -> bool:
+    last = node.slice.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) else None
+    return str(last or ast.unparse(node).split(".")[-1]).endswith(NAMES)
+
+
+def strings(node: ast.AST) -> set[str]:
+    return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}

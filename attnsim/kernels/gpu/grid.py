@@ -21,6 +21,7 @@ from attnsim.kernels.catalog import Operation
 from attnsim.kernels.gpu.timing import Mode
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 
@@ -178,7 +179,7 @@ def _masks(one: Operation, length: int) -> list[Mask]:
 
 
 def _answerable(one: Operation, w: Workload, gpu: Gpu) -> bool:
-    linear, unfused = one.name.startswith("linear"), one.name.startswith("naive")
+    linear, unfused = one.name.startswith("linear"), find_implementation(one.implementation).unfused
     pairs = w.batch * w.heads_q * w.seq_q * w.seq_kv
     played = 4.0 * pairs * w.head_dim if unfused else useful_flops(w)  # unfused kernels compute what the mask hides
     seconds = 0.0 if linear else played / gpu.peak_tensor_flops_per_s(w.dtype)

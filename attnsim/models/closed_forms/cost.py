@@ -1,10 +1,8 @@
 """What an attention call costs in closed form: FLOPs, exponentials, bytes, memory, a bound on its time.
 
 The formulas take the shape, the tile and the grid; they never walk the tile stream of a schedule, so that
-stream, closed form and replay can be held against each other (the requested bytes must agree exactly). FLOP
-convention: useful = 2 B H (visible pairs)(d + dv) forward and 2.5 times that backward (Dao, arXiv 2307.08691,
-section 4.1); executed = whole tiles at the head_dim the kernel is compiled for, with recomputation; dense =
-useful as if unmasked. An implementation that is not softmax attention brings its own (`Implementation.needed`).
+stream, closed form and replay can be held against each other (the requested bytes must agree exactly). What of it is
+useful is in :mod:`attnsim.models.closed_forms.useful`.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from attnsim.models.closed_forms import eager, fused, gather, latent, linear, ow
 from attnsim.models.closed_forms import part as cost_parts
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.closed_forms.part import Part
-from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.frameworks.efficient import EfficientTile
 from attnsim.models.implementations.frameworks.gather_blocks import Gathering
 from attnsim.models.implementations.frameworks.linformer import LinformerTile
@@ -26,7 +23,6 @@ from attnsim.models.implementations.frameworks.naive import UnfusedTile
 from attnsim.models.implementations.frameworks.performer import PerformerTile
 from attnsim.models.implementations.fused.flash1 import Flash1Tile
 from attnsim.models.implementations.fused.tile import FusedTiles
-from attnsim.models.implementations.implementation import Implementation, Needed
 from attnsim.models.implementations.latent.tiles import DecompressedTile, LatentTile
 from attnsim.models.implementations.own.backward_tiles import OwnBackwardTile
 from attnsim.models.implementations.own.decode_tiles import DecodeTile
@@ -37,7 +33,7 @@ from attnsim.models.implementations.trtllm import PackedTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 
-__all__ = ["Cost", "CostTable", "ShapeTable", "cost_of", "costs", "useful_flops"]
+__all__ = ["Cost", "CostTable", "ShapeTable", "cost_of", "costs"]
 
 FORMS: Mapping[type, Callable[[Workload, Schedule, Any], list[Part]]] = {
     FusedTiles: fused.closed_form,
@@ -65,12 +61,10 @@ class Cost:
 
     Parameters
     ----------
-    flops_useful, flops_executed, flops_dense : int
-        See the module's FLOP convention.
+    flops_executed : int
+        Whole tiles at the head_dim the kernel is compiled for, with recomputation.
     exponentials : int
         As executed: whole tiles, and one per row and tile for the rescaling of O.
-    exponentials_needed : int
-        Those that no schedule does without.
     requested_bytes : mapping of (kernel, "load" or "store", tensor) to int
         Asked of global memory.
     compulsory_bytes : int
@@ -84,11 +78,8 @@ class Cost:
         Inputs, outputs and scratch alive together.
     """
 
-    flops_useful: int
     flops_executed: int
-    flops_dense: int
     exponentials: int
-    exponentials_needed: int
     requested_bytes: Mapping[tuple[str, str, str], int]
     compulsory_bytes: int
     no_reuse_bytes: int
@@ -98,45 +89,14 @@ class Cost:
 
 def cost_of(w: Workload, schedule: Schedule) -> Cost:
     """Closed form of a schedule of `w`: of it only tile, splits, and kernels' names and roles are used."""
-    parts = _parts(w, schedule)
+    parts = FORMS[type(schedule.tile)](w, schedule, schedule.tile)
     requested = cost_parts.requested(parts)
-    needed, dense = needed_work(find_implementation(schedule.implementation), w)
     return Cost(
-        flops_useful=needed.flops,
         flops_executed=sum(part.flops for part in parts),
-        flops_dense=dense,
         exponentials=sum(part.exponentials for part in parts),
-        exponentials_needed=needed.exponentials,
         requested_bytes=MappingProxyType(requested),
         compulsory_bytes=cost_parts.compulsory_bytes(parts),
         no_reuse_bytes=sum(requested.values()),
         smem_bytes=sum(part.smem_bytes for part in parts),
         peak_memory_bytes=schedule.peak_memory_bytes,
     )
-
-
-def needed_work(implementation: Implementation, w: Workload) -> tuple[Needed, int]:
-    """Useful work of a workload by the implementation's own convention, and its dense FLOPs.
-
-    Linear attention's do not depend on the mask.
-    """
-    if implementation.needed is not None:
-        needed = implementation.needed(w)
-        return needed, needed.flops
-    return Needed(useful_flops(w), _needed_exponentials(w)), useful_flops(w, dense=True)
-
-
-def useful_flops(w: Workload, dense: bool = False) -> int:
-    """2 B H pairs (d + dv) forward, 2.5 times that backward; `dense` counts masked pairs too."""
-    pairs = w.seq_q * w.seq_kv if dense else w.visible_pairs
-    forward = 2 * w.batch * w.heads_q * pairs * (w.head_dim + w.head_dim_v)
-    return sum({"fwd": 2, "bwd": 5}[direction] * forward // 2 for direction in w.directions)
-
-
-def _needed_exponentials(w: Workload) -> int:
-    """One per visible score, in the forward pass."""
-    return w.batch * w.heads_q * w.visible_pairs if "fwd" in w.directions else 0
-
-
-def _parts(w: Workload, schedule: Schedule) -> list[Part]:
-    return FORMS[type(schedule.tile)](w, schedule, schedule.tile)

@@ -264,7 +264,7 @@ RECORDS = (
     Implementation(
         "flash-attn.1", "flash-1", flash1, (75, 90), f"{FLASH_ATTENTION} v1.0.9 csrc/flash_attn", like="flash-attn.2",
         largest_head_dim=128, calls=("flash_attn.flash_attn_interface.flash_attn_unpadded_func",), versions=("1.0.9",),
-        aliases=("flash_attn_v1",), windows=False,
+        aliases=("flash_attn_v1",), windows=False, tunable=False,
     ),
     Implementation(
         "flash-attn.2", "flash-2", flash2, (80, 129), f"{FLASH_ATTENTION} v2.8.3 csrc/flash_attn",

@@ -60,21 +60,6 @@ def sizing(number: str, name: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
-    """What an algorithm cannot do without, whatever the schedule.
-
-    Parameters
-    ----------
-    flops : int
-        Useful FLOPs.
-    exponentials : int
-    """
-
-    flops: int
-    exponentials: int
-
-
-@dataclass(frozen=True, slots=True)
 class Implementation:
     """One code base's attention.
 
@@ -112,6 +97,10 @@ class Implementation:
         Of unfused attention, which passes it makes (:data:`attnsim.models.implementations.frameworks.naive.FORMS`); of
         Performer "fused" where a feature map's element-wise operations are one kernel; of latent attention
         "absorbed", "decompressed" or, without the products with W_UK and W_UV, "attention".
+    unfused : bool
+        Whether scores and probabilities go through HBM.
+    tunable : bool
+        Whether it has a tile that can be chosen.
     windows : bool
         Whether it has kernels for a sliding window.
     splits : bool
@@ -122,9 +111,6 @@ class Implementation:
         Whether it plays masks with patterns beside their band.
     sees_window : bool
         Whether a window that covers everything changes what it launches.
-    needed : callable, optional
-        Useful work of a workload, where it is not that of softmax attention
-        (:func:`attnsim.models.closed_forms.cost.useful_flops`).
     peak_bytes : callable, optional
         Least memory of a call without building its schedule, where what it runs does not tell.
     number : int
@@ -149,25 +135,16 @@ class Implementation:
     passes: tuple[str, ...] = PASSES
     largest_head_dim: int = 256
     form: str = ""
+    unfused: bool = False
+    tunable: bool = True
     windows: bool = True
     splits: bool = True
     needs: str = ""
     patterns: bool = False
     sees_window: bool = False
-    needed: Callable[[Workload], Needed] | None = None
     peak_bytes: Callable[[Workload], int] | None = None
     number: int = 0
     sized: Callable[[int], Implementation] | None = None
-
-    @property
-    def unfused(self) -> bool:
-        """Whether scores and probabilities go through HBM."""
-        return self.runs == "naive"
-
-    @property
-    def tunable(self) -> bool:
-        """Whether it has a tile that can be chosen."""
-        return self.runs in ("flash-2", "flash-3", "sparse")
 
     @property
     def library(self) -> str:

@@ -52,8 +52,11 @@ def playing(w: Workload) -> Mechanism:
 
 
 def running(record: Implementation) -> list[Mechanism]:
-    """The mechanisms to ask for that an implementation runs."""
-    return [item for item in ALGORITHMS.values() if item.run_by(record)]
+    """The mechanisms to ask for that an implementation runs, each with its number of features or projected keys."""
+    number = record.number
+    return [
+        item.sized(number) if number and item.sized else item for item in ALGORITHMS.values() if item.run_by(record)
+    ]
 
 
 def only_for(w: Workload) -> tuple[str, ...]:

@@ -35,6 +35,8 @@ def choose_implementation(mechanism: Mechanism, name: str | None, w: Workload, g
     """
     mechanism.check(w)
     _check_format(w, gpu)
+    if name and mechanism.number and "@" not in name:
+        name = f"{name}@{mechanism.number}"
     record = find_implementation(name) if name else default_implementation(mechanism, w, gpu)
     if not mechanism.run_by(record):
         runs = ", ".join(item.name for item in running(record))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from attnsim.models.arrays import Floats
+from attnsim.models.closed_forms import useful
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.question.workload import Workload
@@ -63,6 +64,7 @@ _LINEAR = Mechanism(
     implementations=("attnsim.linear",),
     example=_ENCODER,
     reference=_elu,
+    useful=useful.linear,
     exact=False,
 )
 
@@ -73,6 +75,7 @@ _CHUNKED = Mechanism(
     implementations=("attnsim.linear",),
     example=_PREFILL,
     reference=_elu_chunked,
+    useful=useful.linear,
     exact=False,
     selectable=False,
 )
@@ -84,6 +87,7 @@ _RECURRENT = Mechanism(
     implementations=("attnsim.linear",),
     example=_DECODE,
     reference=_elu_recurrent,
+    useful=useful.linear,
     exact=False,
     selectable=False,
 )
@@ -94,6 +98,7 @@ _EFFICIENT = Mechanism(
     implementations=("efficient-attention.eager",),
     example=_ENCODER,
     reference=_efficient,
+    useful=useful.efficient,
     exact=False,
 )
 
@@ -106,6 +111,8 @@ def _performer(features: int = 0) -> Mechanism:
         implementations=(f"performer-pytorch.fused{ending}", f"performer-pytorch.eager{ending}"),
         example=_ENCODER,
         reference=partial(_favor, features),
+        useful=partial(useful.performer, features),
+        number=features,
         exact=False,
         sized=_performer,
     )
@@ -119,6 +126,8 @@ def _linformer(keys: int = 0) -> Mechanism:
         implementations=(f"linformer.eager{ending}",),
         example=_ENCODER,
         reference=partial(_projected, keys),
+        useful=partial(useful.linformer, keys),
+        number=keys,
         exact=False,
         sized=_linformer,
     )

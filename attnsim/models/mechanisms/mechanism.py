@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from attnsim.models.arrays import Floats
+from attnsim.models.closed_forms.useful import Useful, softmax
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
@@ -21,6 +22,9 @@ Gradients = Callable[[Workload, Floats, Floats, Floats, Floats], tuple[Floats, F
 
 Refuses = Callable[[Workload], str]
 """(workload) to why it is no question for the mechanism, with what is allowed; "" where it is one."""
+
+Work = Callable[[Workload], Useful]
+"""(workload) to what cannot be done without, whoever computes it."""
 
 Group = Literal["sharing", "dense", "sparse", "linear"]
 
@@ -56,12 +60,16 @@ class Mechanism:
         Whether it shares the keys of few queries out over thread blocks.
     refuses : callable
         (workload) to why the mechanism cannot be asked it, what is allowed included; "" where it can.
+    useful : callable
+        (workload) to the work that cannot be done without, whoever computes it; by default that of softmax attention.
     exact : bool
         Whether it computes softmax attention over the pairs that its mask shows; if not, its error is reported too.
     selectable : bool
         Whether it is a schedule that `--algorithm` can ask for; sharing is a property of the question instead.
     gradients : callable, optional
         Its derivative, where backward kernels are played.
+    number : int
+        N of ``NAME@N``; 0: as many as the mechanism says.
     sized : callable, optional
         N to the record of ``NAME@N``, where there is a number to choose (random features, projected keys).
     """
@@ -78,9 +86,11 @@ class Mechanism:
     reads_latent: bool = False
     splits: bool = False
     refuses: Refuses = lambda w: ""
+    useful: Work = softmax
     exact: bool = True
     selectable: bool = True
     gradients: Gradients | None = None
+    number: int = 0
     sized: Callable[[int], Mechanism] | None = None
 
     @property

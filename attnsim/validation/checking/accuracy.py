@@ -65,25 +65,29 @@ def targets_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
     return [{"what": kind, "split": split} | _summary(errors) for (kind, split), errors in sorted(kinds.items())]
 
 
+_PAPERS = {
+    "flash-attn.2": ("FlashAttention-2", "papers' tables"),
+    "flash-attn.3": ("FlashAttention-3", "paper's table"),
+}
+"""What a user calls an implementation that its papers measured, and whose tables those are."""
+
+
 def kind_of(row: Row) -> str:
     """What a user would call the row, "" for rows that no line sums up."""
-    case, length = row.case, max(row.case.seq_q, row.case.seq_kv)
-    match row.record.name:
-        case "flash-attn.2" if case.source.startswith("fa"):
-            return f"FlashAttention-2, {row.gpu.architecture}, papers' tables"
-        case "flash-attn.3":
-            return "FlashAttention-3, hopper, paper's table"
-        case name if name in _SERVING:
-            call = "encoder" if not row.workload.mask.is_causal and case.passes == "fwd" and not case.window else ""
-            call = call or ("decode" if case.passes == "decode" else "prefill")
-            window = ", window" if case.window else ""
-            return f"{_SERVING[name]}, {case.gpu.split('-')[0].upper()}, {call}{window}" if length >= SHORTEST else ""
-        case "torch.baddbmm" | "torch.eager":
-            return f"unfused PyTorch, {row.gpu.architecture}, N >= 1024" if length >= 1024 else ""
-        case name if case.source.startswith("cudnn"):
-            return "cuDNN sweeps, A100 PCIe" + ("" if name.startswith("nvidia.cudnn") else f", {name}")
-        case name:
-            return f"{name}, {row.gpu.architecture}"
+    case, record, length = row.case, row.record, max(row.case.seq_q, row.case.seq_kv)
+    if record.name in _PAPERS and case.source.startswith("fa"):
+        title, tables = _PAPERS[record.name]
+        return f"{title}, {row.gpu.architecture}, {tables}"
+    if record.name in _SERVING:
+        call = "encoder" if not row.workload.mask.is_causal and case.passes == "fwd" and not case.window else ""
+        call = call or ("decode" if case.passes == "decode" else "prefill")
+        window = ", window" if case.window else ""
+        return f"{_SERVING[record.name]}, {case.gpu.split('-')[0].upper()}, {call}{window}" * (length >= SHORTEST)
+    if record.unfused:
+        return f"unfused PyTorch, {row.gpu.architecture}, N >= 1024" if length >= 1024 else ""
+    if case.source.startswith("cudnn"):
+        return "cuDNN sweeps, A100 PCIe" + ("" if record.closed else f", {record.name}")
+    return f"{record.name}, {row.gpu.architecture}"
 
 
 def _band(low: int, high: int) -> str:

@@ -24,7 +24,6 @@ from attnsim.models.implementations.implementation import (
     EVERY_GPU,
     FORMATS,
     Implementation,
-    Needed,
     TileRequest,
 )
 from attnsim.models.implementations.own.linear_tiles import is_causal
@@ -76,12 +75,6 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     return Schedule("efficient", NAME, kernels, EfficientTile(), peak_bytes(w), NOTES)
 
 
-def needed(w: Workload) -> Needed:
-    """The two products with the state, and an exponential for each element of Q and K."""
-    rows = w.batch * (w.heads_kv * w.seq_kv + w.heads_q * w.seq_q)
-    return Needed(flops=2 * rows * w.head_dim * w.head_dim_v, exponentials=rows * w.head_dim)
-
-
 def peak_bytes(w: Workload) -> int:
     """Arrays, both softmaxes and the state."""
     softmaxes = w.batch * (w.heads_q * w.seq_q + w.heads_kv * w.seq_kv) * w.head_dim
@@ -93,7 +86,7 @@ RECORDS = (
         NAME, "efficient", build, EVERY_GPU, "cmsflash/efficient-attention@23d44036",
         calls=("EfficientAttention of cmsflash/efficient-attention",),
         aliases=("efficient_pytorch",), like="torch.eager",
-        dtypes=FORMATS, extra=BROADCAST, passes=("fwd",), largest_head_dim=ANY_WIDTH, needed=needed,
-        peak_bytes=peak_bytes,
+        dtypes=FORMATS, extra=BROADCAST, passes=("fwd",), largest_head_dim=ANY_WIDTH,
+        tunable=False, peak_bytes=peak_bytes,
     ),
 )  # fmt: skip

@@ -27,7 +27,6 @@ from attnsim.models.implementations.implementation import (
     EVERY_GPU,
     FORMATS,
     Implementation,
-    Needed,
     TileRequest,
 )
 from attnsim.models.implementations.own.linear_tiles import is_causal
@@ -108,12 +107,6 @@ class Linformer:
         )
         return Schedule("linformer", self.name, kernels, LinformerTile(k), self.peak_bytes(w), NOTES)
 
-    def needed(self, w: Workload) -> Needed:
-        """2 B G Nk k (d + dv) for the projections, 2 B H Nq k (d + dv) for the attention; an exponential per score."""
-        k, width = self.count(w), w.head_dim + w.head_dim_v
-        rows = w.batch * (w.heads_kv * w.seq_kv + w.heads_q * w.seq_q)
-        return Needed(flops=2 * rows * k * width, exponentials=w.batch * w.heads_q * w.seq_q * k)
-
     def peak_bytes(self, w: Workload) -> int:
         """Arrays, E and F, the projected keys and values, S and P."""
         k, e = self.count(w), w.element_bytes
@@ -125,7 +118,7 @@ def _record(name: str, source: str, keys: int = 0) -> Implementation:
     made = Linformer(f"{name}@{keys}" if keys else name, keys)
     return Implementation(
         made.name, "linformer", made.build, EVERY_GPU, source, like="torch.eager", dtypes=FORMATS, extra=BROADCAST,
-        passes=("fwd",), largest_head_dim=ANY_WIDTH, needed=made.needed, peak_bytes=made.peak_bytes, number=keys,
+        passes=("fwd",), largest_head_dim=ANY_WIDTH, tunable=False, peak_bytes=made.peak_bytes, number=keys,
         sized=partial(_record, name, source),
         calls=("linformer.LinformerSelfAttention",), aliases=("linformer_pytorch",),
     )  # fmt: skip

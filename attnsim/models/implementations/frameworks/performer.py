@@ -34,7 +34,6 @@ from attnsim.models.implementations.implementation import (
     EVERY_GPU,
     FORMATS,
     Implementation,
-    Needed,
     TileRequest,
 )
 from attnsim.models.implementations.own.linear_tiles import is_causal
@@ -101,14 +100,6 @@ class Performer:
         kernels += _causal(whole, m, path, suffix) if causal else _full(whole, m, path, gpu)
         tile = PerformerTile(m, self.fused, causal)
         return Schedule("performer", self.name, tuple(kernels), tile, self.peak_bytes(w), NOTES)
-
-    def needed(self, w: Workload) -> Needed:
-        """The feature maps and the two products with the state; an exponential per feature of each row of Q and K.
-
-        The chunked form's products within a chunk are work executed, not useful.
-        """
-        rows, m = w.batch * (w.heads_q * w.seq_q + w.heads_kv * w.seq_kv), self.count(w)
-        return Needed(flops=2 * rows * m * (w.head_dim + w.head_dim_v), exponentials=rows * m)
 
     def peak_bytes(self, w: Workload) -> int:
         """Arrays and their padded copies, W, and the features: both, and K's twice, or states and chunks of weights."""
@@ -246,7 +237,7 @@ def _record(name: str, old: str, source: str, fused: bool, features: int = 0) ->
     made = Performer(f"{name}@{features}" if features else name, features, fused)
     return Implementation(
         made.name, "performer", made.build, EVERY_GPU, source, like="torch.eager", dtypes=FORMATS, extra=BROADCAST,
-        passes=("fwd",), largest_head_dim=ANY_WIDTH, form="fused" if fused else "", needed=made.needed,
+        passes=("fwd",), largest_head_dim=ANY_WIDTH, form="fused" if fused else "", tunable=False,
         peak_bytes=made.peak_bytes, number=features, sized=partial(_record, name, old, source, fused),
         calls=("performer_pytorch.FastAttention" + ", compiled" * fused,), aliases=(old,),
     )  # fmt: skip

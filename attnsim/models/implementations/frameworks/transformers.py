@@ -14,10 +14,8 @@ from attnsim.models.implementations.implementation import (
 )
 
 RECORDS = (
-    Implementation(
-        "transformers.eager", "naive", unfused("transformers.eager", "hf_eager"), EVERY_GPU,
-        "Hugging Face transformers eager_attention_forward", like="torch.baddbmm", dtypes=FORMATS,
-        largest_head_dim=ANY_WIDTH, form="hf_eager",
+    unfused(
+        "transformers.eager", "hf_eager", "Hugging Face transformers eager_attention_forward", like="torch.baddbmm",
         calls=("transformers: attn_implementation='eager', eager_attention_forward",), aliases=("hf_eager",),
     ),
     Implementation(
@@ -25,7 +23,6 @@ RECORDS = (
         "Hugging Face transformers modeling_longformer.py and modeling_big_bird.py, what they have in common",
         calls=("transformers.LongformerModel, transformers.BigBirdModel",),
         aliases=("gather", "hf_longformer", "hf_big_bird"), like="torch.eager", dtypes=FORMATS, extra=BROADCAST,
-        passes=FORWARD_ONLY,
-        largest_head_dim=ANY_WIDTH, patterns=True,
+        passes=FORWARD_ONLY, largest_head_dim=ANY_WIDTH, patterns=True,
     ),
 )  # fmt: skip

@@ -232,7 +232,7 @@ def _record(
     calls: tuple[str, ...] = (), versions: tuple[str, ...] = (), pages: tuple[int, int] | None = None, old: str = "",
 ) -> Implementation:  # fmt: skip
     return Implementation(
-        name, "mla", build, span, source, like=like, closed=closed, passes=FORWARD_ONLY, form=form,
+        name, "mla", build, span, source, like=like, closed=closed, passes=FORWARD_ONLY, form=form, tunable=False,
         peak_bytes=partial(peak_bytes, form=form), calls=calls, versions=versions, pages=pages, aliases=(old,),
     )  # fmt: skip
 

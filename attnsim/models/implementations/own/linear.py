@@ -19,7 +19,7 @@ import numpy as np
 from attnsim.models.arrays import Ints
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, Needed, TileRequest
+from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, TileRequest
 from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,
     CHUNK,
@@ -89,17 +89,6 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         scratch = tile.ranges * _state_bytes(w) + w.batch * w.heads_kv * w.head_dim * (2 * w.head_dim_v + 4)
     notes = (*NOTES, _state_note(w)) if w.passes == "decode" else NOTES
     return Schedule("linear", NAME, kernels, tile, peak_memory_bytes(w) + scratch, notes)
-
-
-def needed(w: Workload) -> Needed:
-    """The two products with the state: 2 B H N d dv each, H of the keys for the one, of the queries for the other.
-
-    The chunked form's products within a chunk are work executed, not useful. phi takes an exponential for each element
-    of Q and K (where it is negative; kernels do not branch). In decoding K is the new tokens'.
-    """
-    keys = w.seq_q if w.passes == "decode" else w.seq_kv
-    rows = w.batch * (w.heads_kv * keys + w.heads_q * w.seq_q)
-    return Needed(flops=2 * rows * w.head_dim * w.head_dim_v, exponentials=rows * w.head_dim)
 
 
 def peak_memory_bytes(w: Workload) -> int:
@@ -423,7 +412,7 @@ def _decode_kernel(w: Workload, gpu: Gpu) -> Kernel:
 
 RECORD = Implementation(
     NAME, "linear", build, (80, 129), "this package, kernels/cuda/linear_*.cu", like="flash-attn.2",
-    passes=FORWARD_ONLY, largest_head_dim=128, needed=needed, peak_bytes=peak_memory_bytes,
+    passes=FORWARD_ONLY, largest_head_dim=128, tunable=False, peak_bytes=peak_memory_bytes,
     calls=("attnsim.kernels.linear.linear_forward", "attnsim.kernels.linear.linear_decode"),
     aliases=("attnsim_linear",),
 )  # fmt: skip

@@ -288,7 +288,8 @@ RECORDS = tuple(
     Implementation(
         NAMES[passes], "naive", builder(passes), (80, 129),
         f"this package, kernels/cuda/naive_*.cu, scale and mask {where}", like="torch.eager", passes=FORWARD_ONLY,
-        calls=(f"attnsim.kernels.naive.{call}",), aliases=(old,),
+        calls=(f"attnsim.kernels.naive.{call}",), aliases=(old,), unfused=True, tunable=False,
+        peak_bytes=peak_memory_bytes,
     )
     for passes, where, call, old in (
         ("fused", "fused", "naive_forward", "attnsim_naive"),
