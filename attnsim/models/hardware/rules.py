@@ -44,8 +44,8 @@ class Rule:
     text: str
 
 
-def _measured(column: Callable[[Architecture], float | None]) -> Callable[[Known], float]:
-    return lambda known: measured(known.capability, column)
+def _measured(column: str) -> Callable[[Known], float]:
+    return lambda known: measured(known.capability, attrgetter(column))
 
 
 def _constant(value: float) -> Callable[[Known], float]:
@@ -56,8 +56,8 @@ def _same_as(key: str, factor: float = 1.0) -> Callable[[Known], float]:
     return lambda known: known.values[key] * factor
 
 
-def _of_row(column: Callable[[Architecture], float]) -> Callable[[Known], float]:
-    return lambda known: float(column(known.row))
+def _of_row(column: str, factor: int = 1) -> Callable[[Known], float]:
+    return lambda known: float(getattr(known.row, column) * factor)
 
 
 def _feature(name: str) -> Rule:
@@ -76,7 +76,7 @@ def _mma_sync_fraction(known: Known) -> float:
 
 
 def _l2_bandwidth(known: Known) -> float:
-    per_clk_sm = measured(known.capability, lambda row: row.l2_bytes_per_clk_sm)
+    per_clk_sm = _measured("l2_bytes_per_clk_sm")(known)
     return round(per_clk_sm * known.values["sm.count"] * known.values["clock.boost"], -9)
 
 
@@ -87,50 +87,28 @@ def _per_block(known: Known) -> float:
 # In the order they are applied: later rules read what earlier ones gave.
 RULES: tuple[Rule, ...] = (
     Rule(
-        "clock.boost",
-        _same_as("clock.tensor"),
-        "rule: the clock of the tensor peak where no boost clock is published",
+        "clock.boost", _same_as("clock.tensor"), "rule: the clock of the tensor peak where no boost clock is published"
     ),
-    Rule(
-        "clock.tensor",
-        _same_as("clock.boost"),
-        "rule: the boost clock where the datasheet's peak implies no other",
-    ),
+    Rule("clock.tensor", _same_as("clock.boost"), "rule: the boost clock where the datasheet's peak implies no other"),
     Rule("clock.base", _same_as("clock.boost", 0.8), "rule: 0.8 of the boost clock, H100 SXM's ratio"),
-    Rule(
-        "clock.sustained",
-        _same_as("clock.tensor"),
-        "rule: the clock of the tensor peak; lower it for a power limit",
-    ),
-    Rule("sm.max_threads", _of_row(lambda row: row.max_threads), _GUIDE),
+    Rule("clock.sustained", _same_as("clock.tensor"), "rule: the clock of the tensor peak; lower it for a power limit"),
+    Rule("sm.max_threads", _of_row("max_threads"), _GUIDE),
     Rule("sm.max_warps", _same_as("sm.max_threads", 1 / 32), _GUIDE),
-    Rule("sm.max_blocks", _of_row(lambda row: row.max_blocks), _GUIDE),
+    Rule("sm.max_blocks", _of_row("max_blocks"), _GUIDE),
     Rule("sm.max_threads_per_block", _constant(1024), _GUIDE),
     Rule("sm.registers", _constant(65536), _GUIDE),
     Rule("sm.max_registers_per_thread", _constant(255), _GUIDE),
-    Rule("sm.shared_memory", _of_row(lambda row: row.shared_memory_kib * 1024), _GUIDE),
-    Rule("sm.shared_memory_reserved", _of_row(lambda row: row.reserved_kib * 1024), _GUIDE),
-    Rule(
-        "sm.shared_memory_per_block",
-        _per_block,
-        "rule: the shared memory of an SM less the reserve of a block",
-    ),
+    Rule("sm.shared_memory", _of_row("shared_memory_kib", 1024), _GUIDE),
+    Rule("sm.shared_memory_reserved", _of_row("reserved_kib", 1024), _GUIDE),
+    Rule("sm.shared_memory_per_block", _per_block, "rule: the shared memory of an SM less the reserve of a block"),
     Rule(
         "sm.shared_memory_bandwidth",
-        _of_row(lambda row: row.shared_memory_bytes_per_clk),
+        _of_row("shared_memory_bytes_per_clk"),
         "rule: 32 banks of 4 bytes a clock; half on Turing",
     ),
-    Rule("sm.shared_memory_latency", _measured(lambda row: row.shared_memory_latency), _LATENCY),
-    Rule(
-        "sm.fp32_rate",
-        _of_row(lambda row: row.fp32_flops_per_clk),
-        "rule: 128 FP32 lanes since compute capability 8.6, 64 before",
-    ),
-    Rule(
-        "sm.exp_rate",
-        _constant(16),
-        "rule: 16 special-function lanes, as on every architecture from 7.0 to 10.0",
-    ),
+    Rule("sm.shared_memory_latency", _measured("shared_memory_latency"), _LATENCY),
+    Rule("sm.fp32_rate", _of_row("fp32_flops_per_clk"), "rule: 128 FP32 lanes since compute capability 8.6, 64 before"),
+    Rule("sm.exp_rate", _constant(16), "rule: 16 special-function lanes, as on every architecture from 7.0 to 10.0"),
     Rule("sm.warp_schedulers", _constant(4), "rule: four partitions, as on every architecture since Volta"),
     _format("bf16", 1, "rule: the fp16 rate from compute capability 8.0, none before"),
     _format("tf32", 0.5, "rule: half the fp16 rate from 8.0, none before"),
@@ -141,24 +119,20 @@ RULES: tuple[Rule, ...] = (
         "rule: 0.95 as on A100; 0.629 on Hopper; on data-centre Blackwell Hopper's mma.sync FLOP/clk per SM "
         "(Luo et al., arXiv 2402.13499)",
     ),
-    Rule("tensor.mma_latency", _measured(lambda row: row.mma_latency), _LATENCY),
+    Rule("tensor.mma_latency", _measured("mma_latency"), _LATENCY),
     Rule(
         "l2.bandwidth",
         _l2_bandwidth,
         "rule: bytes per clock and SM of the nearest architecture, times SMs and boost clock",
     ),
-    Rule("l2.latency", _measured(lambda row: row.l2_latency), _LATENCY),
-    Rule(
-        "l2.partitions",
-        _of_row(lambda row: row.l2_partitions),
-        "rule: two on the data-centre chips since A100, one elsewhere",
-    ),
+    Rule("l2.latency", _measured("l2_latency"), _LATENCY),
+    Rule("l2.partitions", _of_row("l2_partitions"), "rule: two on the data-centre chips since A100, one elsewhere"),
     Rule(
         "hbm.achievable_fraction",
         lambda known: 0.92 if known.memory in ("HBM3", "HBM3e") else 0.85,
         "rule: copy bandwidth 0.92 of the datasheet's with HBM3 and HBM3e, 0.85 with HBM2e and GDDR",
     ),
-    Rule("hbm.latency", _measured(lambda row: row.hbm_latency), _LATENCY),
+    Rule("hbm.latency", _measured("hbm_latency"), _LATENCY),
     Rule("launch.stream", _constant(2.5e-6), "rule: 2.5 us in a stream, as on A100 and GH200"),
     Rule("launch.graph", _constant(1.3e-6), "rule: 1.3 us in a graph, as on A100 and GH200"),
     *map(_feature, fields_of(Features)),

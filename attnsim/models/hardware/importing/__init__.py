@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -81,15 +80,19 @@ def import_hardware(path: Path, kind: str | None = None, like: Gpu | None = None
         kind = SUFFIXES.get(path.suffix.lower())
     if kind not in FORMATS:
         raise InputError(f"{path.name}: not a known format; give --format {', '.join(FORMATS)}")
+
+    def by(rule: Callable[..., Gpu]) -> Callable[..., Gpu]:
+        return rule if like is None else lambda *_: like
+
     if kind == "aiconfigurator":
-        found = import_aiconfigurator.read(path, _given(like) or _of_capability)
+        found = import_aiconfigurator.read(path, by(_of_capability))
         return _checked(path.name, kind, found)
     text = read_text(path)
     try:
         if kind == "llmcompass":
-            found = import_llmcompass.read(text, _given(like) or _of_rate)
+            found = import_llmcompass.read(text, by(_of_rate))
         else:
-            found = import_nvidia_smi.read(text, _given(like) or _of_name)
+            found = import_nvidia_smi.read(text, by(_of_name))
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
     return _checked(path.name, kind, found)
@@ -134,15 +137,6 @@ def _new(found: Found, stem: str) -> tuple[Gpu, tuple[str, ...]]:
         figures,
     )
     return gpu, lacking
-
-
-def _given(like: Gpu | None) -> Callable[..., Gpu] | None:
-    """A choice that always falls on the GPU that was given, if one was."""
-    return None if like is None else partial(_always, like)
-
-
-def _always(like: Gpu, *_: object) -> Gpu:
-    return like
 
 
 def _known() -> Iterable[Gpu]:
