@@ -110,10 +110,11 @@ def assess(
     bits. *Extrapolated*: everything else: a borrowed calibration or none, a hypothetical GPU, another
     architecture, tiles that were not shipped, shapes far from those measured.
 
-    The half-width of the interval, in log time, is a multiple of what the calibration was off on average where
-    a group was held out (a head_dim, if this question's was not measured; a band of lengths otherwise). It is
-    at least what numbers from elsewhere were off; the same for hypothetical GPUs, tiles that were not shipped
-    and passes that were never measured, and what windows were off for a window. All of these are measured, see
+    The half-width of the interval, in log time, is a multiple of the calibration's spread: the mean size of its
+    errors on held-out groups (of head_dims, if this question's was not measured; of bands of lengths otherwise).
+    Three lower limits hold beside it: the half-width of borrowed numbers for numbers from elsewhere; that of
+    another architecture for hypothetical GPUs, tiles that were not shipped and passes that were never measured;
+    and that of windows for a window. All of these half-widths are measured, see
     `attnsim.validation.checking.coverage`.
 
     Parameters
@@ -165,7 +166,7 @@ def _level(far: Sequence[object], near: Sequence[object]) -> Level:
 
 
 def _half_width(level: Level, w: Workload, chosen: Chosen, record: Implementation, *, unlike: bool) -> float:
-    """Half-width of the 90 % interval of log time; `unlike` for a GPU or a tile that nobody has."""
+    """Half-width of the 90 % interval of log time; `unlike`: no such GPU exists, or nobody ships the tile."""
     known, calibration = widths(), chosen.calibration
     if calibration is None:
         return known.at_least[PRIORS]

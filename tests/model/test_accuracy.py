@@ -92,7 +92,7 @@ def test_the_jobs_of_the_fits_are_read_strictly(tmp_path: Path) -> None:
     good = """
         sets: {some: [step_clks, block_clks]}
         jobs:
-        - {name: one, gpu: a100-sxm4-80gb, gpu_free: [l2_fraction], free: {pytorch: [some]}, sources: [fa2_fig4]}
+        - {name: one, gpu: a100-sxm4-80gb, gpu_free: [l2_fraction], free: {torch.baddbmm: [some]}, sources: [fa2_fig4]}
     """
     file = tmp_path / "jobs.yaml"
     for wrong, right, said in (
@@ -100,12 +100,12 @@ def test_the_jobs_of_the_fits_are_read_strictly(tmp_path: Path) -> None:
         ("sxm4-80gb", "sxm4-99gb", "a100-sxm4-99gb"),
         ("l2_fraction", "l2", "job one: number 'l2' is not known"),
         ("[some]", "[same]", "job one: number 'same' is not known"),
-        ("pytorch:", "pytorcj:", "pytorcj"),
+        ("torch.baddbmm:", "torch.badbmm:", "torch.badbmm"),
         ("sources:", "source:", "jobs.0.sources"),
     ):
         file.write_text(good.replace(wrong, right), encoding="utf-8")
         if not said:
-            assert read_jobs(file)[0].free == {"pytorch": ("step_clks", "block_clks")}
+            assert read_jobs(file)[0].free == {"torch.baddbmm": ("step_clks", "block_clks")}
             continue
         with pytest.raises(InputError, match=re.escape(said)) as caught:
             read_jobs(file)

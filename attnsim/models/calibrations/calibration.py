@@ -33,7 +33,7 @@ class ErrorSummary:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The shapes a calibration was checked on: closed ranges, and sets of what is not a range."""
+    """The shapes that a calibration was checked on: closed ranges of lengths and rows, sets of the rest."""
 
     gpus: tuple[str, ...]
     passes: tuple[str, ...]
@@ -54,10 +54,10 @@ class Calibration:
     ----------
     implementation, architecture : str
     gpu : str
-        GPU whose numbers the folds hold; rows of other GPUs take theirs from that GPU's own file.
+        GPU whose numbers the folds hold. A row of another GPU takes the numbers of that GPU's file.
     numbers : ImplementationNumbers
     fitted : tuple of str
-        Which of the numbers the data determined; the others are at their prior.
+        Numbers that were free in the fit; the others are at their prior or at where the fit began.
     held_out : ErrorSummary
     interval : (float, float)
         Factors on the predicted time between which 90 % of the held-out measurements lie.
@@ -148,7 +148,7 @@ def gpu_ranges() -> dict[str, dict[str, tuple[float, float]]]:
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Half-widths of 90 % intervals, as measured on predictions whose answer was known and not used.
+    """Half-widths of the 90 % intervals, measured on predictions whose measured time the fit did not see.
 
     Parameters
     ----------

@@ -25,9 +25,9 @@ class Chosen:
     own : bool
         Whether the calibration is the implementation's own on this architecture.
     gpu_source : str
-        Id of the GPU whose fitted numbers are used, "" for the GPU file's own figures.
+        Id of the GPU whose fitted numbers are used; "" where none fits and the GPU file's figures are used.
     reason : str
-        In words, for the person reading the trust; empty when `own`.
+        Why the calibration is not the implementation's own, in words; empty when `own`.
     """
 
     numbers: Numbers

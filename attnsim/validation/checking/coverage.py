@@ -1,17 +1,17 @@
-"""Whether nine true times in ten lie in the stated 90 % interval, and how wide the intervals are that reach it.
+"""Whether the 90 % intervals hold nine measured times in ten, and how wide they have to be for that.
 
-Every interval of `attnsim.api.trust` is a half-width of log time, and each half-width is the 90th percentile of
-what was seen on predictions whose answer was known and not used:
+An interval of `attnsim.api.trust` is a half-width of log time. Each half-width is the 90th percentile of the errors of
+predictions whose measured time was known and not used in the fit:
 
-- *Own calibration.* Held-out rows by the level of trust that a calibration without their group would have stated.
-  What is kept is a multiple of the calibration's own spread (mean size of its held-out log errors, by what was left
-  out), one for each level and for all calibrations.
+- *Own calibration.* Held-out rows, by the level of trust that a calibration without their group would have stated. The
+  half-width is a multiple of the calibration's own spread (the mean size of its held-out log errors in that split). The
+  multiple depends on the level alone and holds for all calibrations.
 - *Numbers from elsewhere.* Rows predicted with the implementation's numbers of another architecture, with those of the
-  implementation that it is `like`, or with the priors; and rows with a sliding window, which no calibration of
-  theirs saw.
+  implementation that it is `like`, or with the priors. Rows with a sliding window whose calibration saw no window
+  belong here too.
 
 `coverage` measures both with cross-fitting: a spread comes from the other groups of its split, a half-width from the
-other calibrations or other kernels, so that no row is judged by an interval that it helped to set.
+other calibrations or kernels. No row is judged by an interval that it helped to set.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from attnsim.validation.measured.groups import usable
 from attnsim.validation.measured.predicting import predict_all
 
 SHARE = 0.9
-"""Share of the true times that an interval is to hold."""
+"""Share of the measured times that an interval is meant to hold."""
 
 NOT_OWN = (ELSEWHERE, BORROWED, WINDOWS, PRIORS)
 
@@ -52,13 +52,13 @@ class Point:
     Parameters
     ----------
     kind : str
-        Level of trust with an own calibration, or where the numbers come from.
+        Level of trust where the calibration is the implementation's own, else where the numbers come from.
     cell : str
-        Calibration or kernel: what is left out together when widths are checked.
+        Calibration, or kernel and GPU. The points of a cell are judged by an interval set without them.
     log_error : float
         ``log(measured / predicted)``.
     spread : float
-        What the half-width is a multiple of; 1 for numbers from elsewhere.
+        The calibration's spread, of which the half-width is a multiple; 1 for numbers from elsewhere.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class Point:
 
 
 def own_points(found: Sequence[HeldOut] | None = None) -> list[Point]:
-    """Held-out rows of own calibrations, by the level that a calibration without their group would state."""
+    """Held-out rows of own calibrations, each with the level that a calibration without its group would state."""
     held = [one for one in (held_out_predictions() if found is None else found) if one.split != NEVER]
     held = [one for one in held if usable(one.row)]
     by_split: dict[tuple[tuple[str, str], str], dict[str, list[HeldOut]]] = {}
@@ -93,9 +93,10 @@ def _log(one: HeldOut) -> float:
 
 
 def elsewhere_points(sample: int = SERVING_SAMPLE) -> list[Point]:
-    """Rows predicted with numbers from another architecture, from another implementation, or with the priors.
+    """Rows predicted with numbers of another architecture, of another implementation, or with the priors.
 
-    Published rows with their own calibration hidden, and those of the large tables that never had one.
+    The rows are the published ones, their own calibration hidden, and a sample of the large tables' rows whose
+    implementation has no calibration on that GPU's architecture.
     """
     tasks = [task for row in published_rows() if usable(row) for task in _published_tasks(row)]
     for row in serving_rows(sample):
@@ -119,7 +120,7 @@ _Task = tuple[str, Row, Numbers]
 
 
 def _published_tasks(row: Row) -> Iterable[_Task]:
-    """A published row with the numbers of its kernel on the other architecture, of the next kernel, and of none."""
+    """A published row with its kernel's numbers of another architecture, with its stand-in's, and with the priors."""
     gpu = numbers_of(row.gpu)[0]
     everything = calibrations()
     name, architecture = row.record.name, row.gpu.architecture

@@ -38,9 +38,9 @@ class Deviation:
     check : mapping
         Which line of which table its size is.
     wanted, size : float
-        Mean error (of trust a ratio of widths) that is wanted, and that is known.
+        Mean error that is wanted, and the one written down; for trust the width of the intervals over the mean error.
     band : float
-        Share of the size by which it may move.
+        Share of the size by which the measured size may differ from it.
     cause : str
         As far as known, in at most 15 words.
     """

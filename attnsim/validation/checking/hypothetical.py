@@ -1,16 +1,17 @@
 """Real GPUs treated as if they did not exist: predicted from an older GPU's calibration, then looked up.
 
-`errors` answers "may I believe a prediction for hardware that is not built?". For a pair of GPUs everything that was
-fitted on the newer one, or on any GPU that is not `Pair.known`, is hidden (`choose` is told which GPUs exist); the
-kernels' numbers are the older calibration's. What stands in for the newer chip's own figures is one of two `Views`:
+`errors` answers "may I believe a prediction for hardware that is not built?". A pair of GPUs has an older one, which
+exists, and a newer one, which is taken not to. Nothing is used that was fitted on a GPU outside `Pair.known`: `choose`
+is told which GPUs exist. The kernels' numbers come from the older GPU's calibrations. The newer chip's figures are
+those of one of two views:
 
-- "datasheet": what a vendor announces (SMs, tensor and exponential rates, capacities, HBM bandwidth, clocks). Whatever
-  only a microbenchmark tells is the older chip's: latencies in clocks, L2 bytes per clock and SM, and the fractions of
-  bandwidth and tensor rate that are reached.
+- "datasheet": what a vendor announces (SMs, tensor and exponential rates, capacities, HBM bandwidth, clocks). Figures
+  that only a microbenchmark tells are the older chip's: latencies in clocks, L2 bytes per clock and SM, and the reached
+  fractions of bandwidth and tensor rate.
 - "gpu file": the committed file of the newer chip with its public microbenchmarks, none of which timed attention.
 
-Where both chips ran the same shape with the same software, the *step* from one to the other is judged too: predicted
-over measured speedup, in which what a kernel's model gets wrong on both chips cancels.
+Where both chips ran the same shape with the same software, `errors` also judges the *step*, the predicted over the
+measured speedup. An error that a kernel's model makes on both chips cancels in it.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def as_announced(newer: Gpu, older: Gpu) -> Gpu:
 
 
 def numbers_for(row: Row, gpu: Gpu, pair: Pair, view: View) -> tuple[Numbers, str]:
-    """The numbers to predict a row on the newer GPU with, none of which it or a later GPU had a part in."""
+    """The numbers to predict a row with, none of them fitted on a GPU that does not exist yet, and whose they are."""
     chosen = choose(row.record, gpu, pair.known)
     numbers = chosen.numbers
     if view == "datasheet":

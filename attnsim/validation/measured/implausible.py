@@ -1,8 +1,8 @@
-"""Rows of a large measured table that are not measurements of attention, by named rules.
+"""Named rules that reject rows of a large measured table which are not measurements of attention.
 
-A rule is a fact about the data with its source, not a residual: no prediction takes part in it. Rules marked as known
-name a fault of the collection; the others are physical bounds that hold for any table, and between them reject far less
-than one row in a hundred.
+A rule states a fact about the data and its source. No prediction takes part in a rule. A rule marked `known` names a
+fault of one collection. The other rules are physical bounds that hold for any table; together they reject far less than
+one row in a hundred.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ METRICS = {
     "l2_bytes": "lts__t_bytes.sum",
     "time_s": "gpu__time_duration.sum",
 }
-"""Quantities and the profiler's names for them (Nsight Compute, "Metrics Reference"); lts__t_bytes counts everything
-that passes the L2's tags, so also what its two halves pass to each other where it has two."""
+"""Quantities and the profiler's names for them (Nsight Compute, "Metrics Reference"). lts__t_bytes counts all bytes
+that pass the L2's tags; of an L2 in two partitions also those that one partition passes to the other."""
 
 OPTIONAL = ("time_s",)
 

@@ -1,4 +1,4 @@
-"""Where the L2 ends: the bandwidth of reading a working set again and again, against its size."""
+"""The capacity of an L2, from the bandwidth of reading working sets of many sizes again and again."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 
 LEAST_POINTS = 5
-"""A plateau, a fall and a floor have four numbers."""
+"""Fewest working sets to fit: the plateau, the fall and the floor have four parameters."""
 
 VISIBLE = by_hand(0.08, "rise of the time of a byte, as a share, below which no end of the L2 is told from noise")
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """What a sweep over working sets shows.
+    """The L2's bandwidth and capacity, as a sweep over working sets shows them.
 
     Parameters
     ----------
     bandwidth_bytes_per_s : float
-        While everything is in the L2.
+        Of working sets that the L2 holds whole.
     capacity_bytes : float or None
-        Working set of which half is still found in the L2; None where no end was seen.
+        Size of the working set of which half still hits in the L2; None where the sweep shows no fall of the bandwidth.
     begins_bytes : float or None
-        Working set at which the first bytes are missed.
+        Size of the working set at which the first reads miss; None likewise.
     """
 
     bandwidth_bytes_per_s: float

@@ -22,7 +22,7 @@ from attnsim.models.units import format_quantity
 from attnsim.validation.measuring.l2_knee import fit_knee
 
 MARGIN = 0.02
-"""How far above the vendor's figure a measurement may lie: clocks and timers are no better."""
+"""Share by which a measurement may exceed the vendor's figure: clocks and timers are no more exact."""
 
 STATED = ("datasheet", "derived")
 """Kinds of figures that a measurement cannot exceed: what the vendor states, and arithmetic on it."""
@@ -34,7 +34,7 @@ SHARED_BANKS_BYTES = 128.0
 """32 banks of 4 bytes a clock (CUDA C++ Programming Guide, "Shared Memory")."""
 
 SHARED_WITH_FITS = ("l2.bandwidth", "launch.stream", "launch.graph")
-"""Figures of which calibrations hold a fitted share or multiple; a prediction moves with them."""
+"""Figures that calibrations multiply by a fitted share: a prediction moves with the measured figure."""
 
 NOTEWORTHY = by_hand(0.1, "difference of a probed figure from the fits' from which on it is said")
 
@@ -294,7 +294,7 @@ def _l2(sweep: Sequence[Rate], probed: Probed) -> Iterator[Measured]:
 
 
 def _beside_the_fits(one: Measured, base: Gpu) -> Measured:
-    """Say so where a figure differs from the one that fitted shares were taken of."""
+    """The quantity, with a note where it differs from the figure that the fitted shares were taken of."""
     if one.key not in SHARED_WITH_FITS or abs(one.value / base.get(one.key) - 1) <= NOTEWORTHY:
         return one
     told = f"fits took their share of {one.shown(base.get(one.key))}, times move with this until fitted anew"
