@@ -17,8 +17,8 @@ from attnsim.models.calibrations.calibration import numbers_of, widths
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.frameworks.layer import Direction, Step, step_schedule, steps
 from attnsim.models.llm.files import load_model
-from attnsim.models.llm.layer import Direction, Step, step_schedule, steps
 from attnsim.models.llm.model import Model
 from attnsim.models.mechanisms import playing
 
@@ -50,11 +50,11 @@ def layer(
     cache: str = "cold",
     launch: str = "stream",
 ) -> LayerPrediction:
-    """Predict one attention layer: projections, rotary embedding and attention (:mod:`attnsim.models.llm.layer`).
+    """Predict one attention layer: projections, rotary embedding and attention.
 
-    Projections are cuBLAS-like GEMMs (:mod:`attnsim.models.implementations.frameworks.projection`) on the same
-    simulator. They have
-    no calibration: numbers are priors, those of :data:`GEMM_NUMBERS` and what was fitted of the GPU's HBM and launches.
+    The steps around the attention are those of :mod:`attnsim.models.implementations.frameworks.layer`. Projections are
+    cuBLAS-like GEMMs (:mod:`attnsim.models.implementations.frameworks.projection`) on the same simulator. They have no
+    calibration: numbers are priors, those of :data:`GEMM_NUMBERS` and what was fitted of the GPU's HBM and launches.
 
     Parameters
     ----------

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from attnsim.kernels.build.resources import ResourceRow
     from attnsim.kernels.catalog import Operation
+    from attnsim.kernels.resources import ResourceRow
     from attnsim.models.hardware.gpu import Gpu
 
 app = typer.Typer(help="List our CUDA kernels, compile them, or run one.", invoke_without_command=True)
@@ -91,8 +91,8 @@ def check(
 ) -> None:
     """Compile every kernel for every architecture and show what it takes."""
     from attnsim.kernels.build import compile_cache
-    from attnsim.kernels.build.resources import ARCHITECTURES, GOLDEN, inspect_all, jobs, to_csv
     from attnsim.kernels.catalog import OPERATIONS, find_operation
+    from attnsim.kernels.resources import ARCHITECTURES, GOLDEN, inspect_all, jobs, to_csv
     from attnsim.models.writing import write_whole
 
     chosen = [find_operation(name) for name in options.words(kernel, "--kernel")] if kernel else [*OPERATIONS.values()]
@@ -133,7 +133,7 @@ def check(
 
 
 def _with_blocks(row: ResourceRow, gpus: Sequence[Gpu]) -> dict[str, Any]:
-    from attnsim.kernels.build.resources import resident_blocks, runs_on
+    from attnsim.kernels.resources import resident_blocks, runs_on
 
     blocks = {gpu.id: resident_blocks(row, gpu) for gpu in gpus if runs_on(row, gpu)}
     return {**dataclasses.asdict(row), "blocks_per_sm": blocks}
@@ -141,7 +141,7 @@ def _with_blocks(row: ResourceRow, gpus: Sequence[Gpu]) -> dict[str, Any]:
 
 def _print_resources(rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> None:
     """One line for each kernel, and another for architectures on which it takes something else."""
-    from attnsim.kernels.build.resources import resident_blocks, runs_on
+    from attnsim.kernels.resources import resident_blocks, runs_on
 
     lines: dict[tuple[Any, ...], list[str]] = {}
     for row in rows:
@@ -175,7 +175,7 @@ def _print_resources(rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> None:
 
 def _print_notes(out: Console, rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> None:
     """Which GPUs are behind the architectures, and how to read the columns."""
-    from attnsim.kernels.build.resources import runs_on
+    from attnsim.kernels.resources import runs_on
 
     named: dict[str, list[str]] = {}
     for gpu in gpus:

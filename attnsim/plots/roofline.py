@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnsim.api.roofline import LEVELS
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.roofline import LEVELS
 from attnsim.models.writing import writing
 from attnsim.plots import roofline_axes
 from attnsim.plots.files import check_suffix, write_csv

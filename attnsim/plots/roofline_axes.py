@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnsim.models.hardware.roofline import LEVELS
+from attnsim.api.roofline import LEVELS
 from attnsim.plots.roofline_data import Drawn, Entry
 from attnsim.plots.roofline_labels import Box, ceiling_labels, diagonal_labels, numbers, ridges, to_axes
 from attnsim.plots.styles import Style

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from attnsim.api.roofline import LEVELS, Level, Point, Roofline
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import Change, told
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.roofline import LEVELS, Level, Point, Roofline
 from attnsim.models.question.workload import Workload
 
 COLUMNS = (

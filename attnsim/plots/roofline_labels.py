@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnsim.models.hardware.roofline import LEVELS, Level
+from attnsim.api.roofline import LEVELS, Level
 from attnsim.models.hardware.units import UNITS
 from attnsim.plots.roofline_data import Drawn, Entry, ceiling_name
 from attnsim.plots.styles import Style

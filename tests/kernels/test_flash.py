@@ -25,9 +25,9 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own.flash import TILES, build, choose_tile
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mask.row_tiles import row_tiles
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, visible
+from attnsim.models.schedule.row_tiles import row_tiles
 from attnsim.models.schedule.schedule import Schedule
 
 label = attrgetter("label")

@@ -7,7 +7,10 @@ import functools
 
 import pytest
 
-from attnsim.kernels.build.resources import (
+from attnsim.kernels.build.sources import source_hash
+from attnsim.kernels.build.variant import Variant
+from attnsim.kernels.catalog import OPERATIONS
+from attnsim.kernels.resources import (
     ARCHITECTURES,
     GOLDEN,
     ResourceRow,
@@ -17,9 +20,6 @@ from attnsim.kernels.build.resources import (
     runs_on,
     to_csv,
 )
-from attnsim.kernels.build.sources import source_hash
-from attnsim.kernels.build.variant import Variant
-from attnsim.kernels.catalog import OPERATIONS
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.implementations.own.resources import registers_of
 

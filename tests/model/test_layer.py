@@ -11,8 +11,8 @@ from attnsim.models.closed_forms.part import Part, requested
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.frameworks.layer import Step, step_schedule, steps
 from attnsim.models.implementations.frameworks.projection import Product, cut
-from attnsim.models.llm.layer import Step, step_schedule, steps
 from attnsim.models.mask.mask import Mask
 from attnsim.simulator.replay import Replay, replay
 

@@ -14,8 +14,8 @@ from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.fused.splits import fa3_combine
 from attnsim.models.implementations.serving import GROUP_CLKS
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mask.row_tiles import row_tiles
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.row_tiles import row_tiles
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.replay import replay
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from attnsim.cli import main
-from attnsim.kernels.build import resources
-from attnsim.kernels.build.resources import ResourceRow
+from attnsim.kernels import resources
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.comparison import Count
 from attnsim.kernels.gpu import environment
 from attnsim.kernels.gpu.host import Host
 from attnsim.kernels.outcome import Outcome
+from attnsim.kernels.resources import ResourceRow
 
 RUN = ["kernels", "run", "flash", "--cpu", "--heads", "2", "--kv-heads", "1", "--seq", "70"]
 

@@ -7,7 +7,7 @@ import pytest
 from attnsim import attention_share, layer, load_model
 from attnsim.cli import main
 from attnsim.models.errors import InputError
-from attnsim.models.llm.layer import Step, steps
+from attnsim.models.implementations.frameworks.layer import Step, steps
 from attnsim.models.llm.model import Model
 
 GPU = "h100-sxm5-80gb"

@@ -10,11 +10,11 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
+from attnsim.api.roofline import Level, Point, Roofline
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.roofline import Level, Point, Roofline
 from attnsim.models.question.workload import Workload
 from attnsim.plots.roofline import caption_lines, roofline_axes_of, roofline_figure
 from attnsim.plots.roofline_data import entries, machines
@@ -234,5 +234,5 @@ def test_gpus_and_predictions_must_match(tmp_path: Path, gpus: list[Gpu], words:
 
 
 def test_matplotlib_is_imported_only_to_draw() -> None:
-    code = "import sys, attnsim.plots.roofline, attnsim.models.hardware.roofline; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, attnsim.plots.roofline, attnsim.api.roofline; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -4,7 +4,7 @@ import pytest
 
 from attnsim import Workload, load_gpu, predict
 from attnsim.api.explaining import explain
-from attnsim.models.hardware.roofline import Roofline
+from attnsim.api.roofline import Roofline
 
 B200 = load_gpu("b200-sxm-180gb")
 PREFILL = Workload(batch=1, heads_q=32, seq_q=4096, head_dim=128, dtype="bf16")

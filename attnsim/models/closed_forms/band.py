@@ -2,7 +2,7 @@
 
 Everything here follows from the definition of :class:`attnsim.models.mask.mask.Mask` (query ``i`` sees keys from
 ``i + shift - left`` to ``i + shift + right``, ``shift = seq_kv - seq_q``) and takes arrays of workloads at
-once. It shares no code with :mod:`attnsim.models.mask.row_tiles`, which walks over the tiles, so that each
+once. It shares no code with :mod:`attnsim.models.schedule.row_tiles`, which walks over the tiles, so that each
 can check the other.
 """
 

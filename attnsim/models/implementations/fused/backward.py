@@ -10,10 +10,10 @@ import numpy as np
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.implementations.fused.tile import BackwardTile
-from attnsim.models.mask.row_tiles import classes, visible_queries
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.row_tiles import classes, visible_queries
 from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
 from attnsim.models.schedule.widths import padded
 

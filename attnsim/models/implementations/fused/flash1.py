@@ -12,10 +12,10 @@ import numpy as np
 
 from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.mask.row_tiles import visible_queries
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.row_tiles import visible_queries
 from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
 
 ROWS = 16

@@ -11,9 +11,9 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.loops import LOOPS, Operations
 from attnsim.models.implementations.fused.order import launch_order
 from attnsim.models.implementations.fused.tile import FlashTile
-from attnsim.models.mask.row_tiles import RowTiles, classes, row_tiles
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.row_tiles import RowTiles, classes, row_tiles
 from attnsim.models.schedule.schedule import Kernel, Segment, TensorUse, TileOp
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded

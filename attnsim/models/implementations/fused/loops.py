@@ -16,9 +16,9 @@ import numpy as np
 from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
 from attnsim.models.implementations.fused.tile import FlashTile
-from attnsim.models.mask.row_tiles import RowTiles
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest
+from attnsim.models.schedule.row_tiles import RowTiles
 from attnsim.models.schedule.schedule import Segment, TileOp
 from attnsim.models.schedule.widths import padded
 

@@ -9,8 +9,8 @@ import numpy as np
 from attnsim.models.arrays import Ints
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.latent.tiles import FIXED_OVERHEAD_BLOCKS, LatentTile, Share, flash_mla_parts
-from attnsim.models.mask.row_tiles import classes, row_tiles
 from attnsim.models.question.workload import Latent, Workload
+from attnsim.models.schedule.row_tiles import classes, row_tiles
 from attnsim.models.schedule.schedule import Launch
 
 FINAL, PARTIAL, NOTHING = range(3)

@@ -28,9 +28,9 @@ from attnsim.models.implementations.own.backward_tiles import (
     sums_bytes,
 )
 from attnsim.models.implementations.own.resources import kernel_label, registers_of
-from attnsim.models.mask.row_tiles import classes, visible_queries
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.row_tiles import classes, visible_queries
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
 
 

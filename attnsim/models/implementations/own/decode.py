@@ -26,9 +26,9 @@ from attnsim.models.implementations.own.decode_tiles import (
     tile_range,
 )
 from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
-from attnsim.models.mask.row_tiles import classes
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
 from attnsim.models.schedule.splits import Splits
 

@@ -16,9 +16,9 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.splits import MAX_SPLITS
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for
-from attnsim.models.mask.row_tiles import visible_keys
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT, check_shared_memory
+from attnsim.models.schedule.row_tiles import visible_keys
 
 NAME = "attnsim.decode"
 ROWS = 16

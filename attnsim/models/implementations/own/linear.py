@@ -45,9 +45,9 @@ from attnsim.models.implementations.own.linear_tiles import (
     state_ranges,
 )
 from attnsim.models.implementations.own.resources import registers_of
-from attnsim.models.mask.row_tiles import classes
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
 
 PHI_INSTRUCTIONS = 6

@@ -30,11 +30,11 @@ from attnsim.models.implementations.own.sparse_tiles import (
     heads_together,
     launch_order,
 )
-from attnsim.models.mask.row_tiles import classes
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.occupancy import occupancy
+from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
 
 ROW_TILES, LIST, MASKS = "row tiles", "block list", "bit masks"
