@@ -8,6 +8,7 @@ from itertools import product
 
 from attnsim.api.asking import Conditions
 from attnsim.api.building import check_paths, with_shipped_backward
+from attnsim.api.estimating import compute_time, step_waits
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -105,14 +106,9 @@ def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
     tensor = kernel.total("flops") * costs.tensor + operands * costs.smem_exposed
     fp32 = kernel.total("scores") * costs.softmax_instructions + kernel.total("fp32")
     vector = kernel.total("exps") * costs.exp + fp32 * costs.fp32
-    steps = sum(
-        int(n) * sum(op.kind == "delay" and op.tensor == "step" for op in segment.ops)
-        for n, segment in zip(kernel.executions, kernel.segments, strict=True)
-    )
-    compute = (max(tensor, vector) + costs.interference * min(tensor, vector)) / gpu.sm.count
-    waves = kernel.blocks / slots
-    ragged = -(-kernel.blocks // slots) / waves if not kernel.persistent and waves < 8 else 1.0
-    # A warpgroup's latency hides under what the others do meanwhile.
-    groups = slots / gpu.sm.count * kernel.warpgroups
-    hidden = max(compute, compute / groups + steps * costs.step / slots)
-    return max((hidden + kernel.blocks * costs.block / slots) * ragged, kernel.total("bytes") * costs.l2) / PS
+    compute = compute_time(
+        tensor, vector, interference=costs.interference, sms=gpu.sm.count,
+        groups=slots / gpu.sm.count * kernel.warpgroups, step=step_waits(kernel) * costs.step / slots,
+        block=kernel.blocks * costs.block / slots, waves=kernel.blocks / slots, even=kernel.persistent,
+    )  # fmt: skip
+    return max(float(compute), kernel.total("bytes") * costs.l2) / PS

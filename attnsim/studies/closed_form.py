@@ -1,6 +1,6 @@
 """Times of many points at once, in closed form.
 
-The estimate is the one that sorts tiles before they are replayed (``attnsim.api.retuning``), with whole columns in
+The estimate is the one that sorts tiles before they are replayed (:mod:`attnsim.api.estimating`), with whole columns in
 place of one schedule: the busiest of the tensor and the vector units, slowed by the other as the replay would, the
 latencies of inner steps as far as the other warpgroups of an SM do not hide them, those of blocks, whole waves, and no
 faster than the L2 or the HBM as a whole (the roofline of Williams, Waterman and Patterson, CACM 52(4), 2009, at fitted
@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.api.estimating import compute_time
 from attnsim.models.arrays import Floats
-from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.units import UNITS
 from attnsim.simulator.memory import KNEE
 from attnsim.simulator.replay import LAUNCH_BOUND
@@ -24,7 +24,6 @@ from attnsim.studies.plans import Plan
 
 BOUNDS = (*UNITS, "launch")
 """What may bound a point, as the replay names it."""
-RAGGED_WAVES = by_hand(8, "waves from which on a last wave that is not full no longer matters to an estimate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +117,16 @@ def estimate(
     smem_s = work.smem_bytes * clk / gpu["sm.shared_memory_bandwidth"]
     tensor = np.maximum(work.flops * flop + of.fitted("smem_exposed") * smem_s, smem_s)
     vector = exp_s + fp32_s
-    busy = (np.maximum(tensor, vector) + of.fitted("interference") * np.minimum(tensor, vector)) / sms
     slots = sms * of.plan("blocks_per_sm")
     waves = work.blocks / slots
     clk_of_slot = clk / slots
     step = work.steps * of.fitted("step_clks") * clk_of_slot
     block = work.blocks * of.fitted("block_clks") * clk_of_slot
     split, persistent = of.plan("split"), of.main("persistent")
-    whole = np.where(
-        (split > 0) | (persistent > 0) & (waves > 1) | (waves >= RAGGED_WAVES), 1.0, np.ceil(waves) / waves
-    )
-    # A warpgroup's latency hides under what the others do meanwhile.
-    compute = (np.maximum(busy, busy / of.plan("groups") + step) + block) * whole
+    compute = compute_time(
+        tensor, vector, interference=of.fitted("interference"), sms=sms, groups=of.plan("groups"), step=step,
+        block=block, waves=waves, even=(split > 0) | (persistent > 0) & (waves > 1),
+    )  # fmt: skip
     l2_s = 1 / (gpu["l2.bandwidth"] * of.gpu("l2_fraction"))
     share = of.gpu("hbm_fraction")  # 0 where nothing was fitted
     share = np.where(share > 0, share, gpu["hbm.achievable_fraction"])

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from attnsim.api.asking import read_algorithm, read_conditions
 from attnsim.api.building import scheduled
+from attnsim.api.estimating import step_waits
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.errors import InputError
@@ -137,7 +138,7 @@ def _plan(mechanism: Mechanism, implementation: str | None, tile: str, small: Wo
         blocks_per_sm=occupancy(main, gpu).blocks_per_sm,
         smem_per_flop=main.total("smem_bytes") / flops,
         lanes_per_exp=lanes / exps if main.total("exps") else 0.0,
-        steps_per_flop=_steps(main) / flops,
+        steps_per_flop=step_waits(main) / flops,
     )
 
 
@@ -153,10 +154,3 @@ def build(record: Implementation, w: Workload, gpu: Gpu, tile: str) -> Schedule:
         raise InputError("tile retuned takes replays; write method: replay")
     conditions = read_conditions(tile=None if tile == "shipped" else tile)
     return scheduled(record, w, gpu, conditions)
-
-
-def _steps(kernel: Kernel) -> int:
-    return sum(
-        int(n) * sum(op.kind == "delay" and op.tensor == "step" for op in segment.ops)
-        for n, segment in zip(kernel.executions, kernel.segments, strict=True)
-    )
