@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from attnsim.kernels.arrays import attention_workload, factor_of, int32, reaches, scale_log2
@@ -16,13 +17,10 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 
 
-def variants() -> tuple[Variant, ...]:
+def variants(compiled: Mapping[int, tuple[FlashTile, ...]] = own_flash.TILES) -> tuple[Variant, ...]:
     """Both formats of every tile."""
     return tuple(
-        variant(dtype, head_dim, tile)
-        for dtype in ELEMENT
-        for head_dim, tiles in own_flash.TILES.items()
-        for tile in tiles
+        variant(dtype, head_dim, tile) for dtype in ELEMENT for head_dim, tiles in compiled.items() for tile in tiles
     )
 
 

@@ -76,7 +76,7 @@ struct FlashWarp {
     // The softmax of S and O += P V with P = exp(scale S - scale highest), `scale_log2` being scale * log2(e) > 0. With
     // kMasked a row may have seen no key at all so far.
     template <bool kMasked, class VTile>
-    __device__ __forceinline__ void softmax_and_output(const VTile& v, float scale_log2, int lane) {
+    __device__ __forceinline__ void add_tile(const VTile& v, float scale_log2, int lane) {
         float shift[kFragments][2];
         raise_highest<kMasked>(scale_log2);
 #pragma unroll
@@ -135,6 +135,22 @@ struct FlashWarp {
                 const int row = 16 * m + lane / 4 + 8 * r;
                 if (lane % 4 == 0 && row < valid) target[row] = lse[m][r];
             }
+    }
+
+  protected:
+    // O += P V of the 16 keys of a slab, P as the A operand.
+    template <class VTile>
+    __device__ __forceinline__ void add_slab(const VTile& v, int slab, const uint32 (&p)[kFragments][4], int lane) {
+#pragma unroll
+        for (int n = 0; n < kHeadDim / 16; ++n) {
+            uint32 b[4];
+            v.fragment_b_columns(b, 16 * slab, 16 * n, lane);
+#pragma unroll
+            for (int m = 0; m < kFragments; ++m) {
+                Element::mma(o[m][2 * n], p[m], b[0], b[1]);
+                Element::mma(o[m][2 * n + 1], p[m], b[2], b[3]);
+            }
+        }
     }
 
   private:
@@ -210,16 +226,7 @@ struct FlashWarp {
             if (slab > 0) await_sums(shift);
             uint32 p[kFragments][4];
             probabilities(p, slab, shift, scale_log2);
-#pragma unroll
-            for (int n = 0; n < kHeadDim / 16; ++n) {
-                uint32 b[4];
-                v.fragment_b_columns(b, 16 * slab, 16 * n, lane);
-#pragma unroll
-                for (int m = 0; m < kFragments; ++m) {
-                    Element::mma(o[m][2 * n], p[m], b[0], b[1]);
-                    Element::mma(o[m][2 * n + 1], p[m], b[2], b[3]);
-                }
-            }
+            add_slab(v, slab, p, lane);
         }
     }
 

@@ -165,7 +165,7 @@ __device__ __forceinline__ void step(Warp& warp, const Block& block, int number)
         cp_async_commit();
     }
     if (kMasked) bit_mask(slot).hide(warp, row, lane);
-    warp.template softmax_and_output<kMasked>(v_tile(slot), block.scale_log2, lane);
+    warp.template add_tile<kMasked>(v_tile(slot), block.scale_log2, lane);
 }
 
 // Place of a block in the launch order, and its head: within sections of so many heads, heads change fastest.

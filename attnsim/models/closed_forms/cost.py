@@ -24,11 +24,7 @@ from attnsim.models.implementations.frameworks.performer import PerformerTile
 from attnsim.models.implementations.fused.flash1 import Flash1Tile
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.latent.tiles import DecompressedTile, LatentTile
-from attnsim.models.implementations.own.backward_tiles import OwnBackwardTile
-from attnsim.models.implementations.own.decode_tiles import DecodeTile
 from attnsim.models.implementations.own.linear_tiles import LinearTile
-from attnsim.models.implementations.own.naive import NaiveTile
-from attnsim.models.implementations.own.sparse_tiles import SparseTile
 from attnsim.models.implementations.trtllm import PackedTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
@@ -46,11 +42,8 @@ FORMS: Mapping[type, Callable[[Workload, Schedule, Any], list[Part]]] = {
     PerformerTile: performer.closed_form,
     LinformerTile: eager.linformer,
     EfficientTile: eager.efficient,
-    NaiveTile: own.naive,
-    OwnBackwardTile: own.backward,
-    DecodeTile: own.decode,
-    SparseTile: own.sparse,
     LinearTile: linear.closed_form,
+    **own.FORMS,
 }
 """The closed form of a schedule's kernels by the type of its tile."""
 

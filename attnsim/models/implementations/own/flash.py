@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from attnsim.models.errors import InputError
@@ -52,7 +53,12 @@ def constants(dtype: str, head_dim: int, tile: FlashTile) -> tuple[tuple[str, in
     )
 
 
-def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> FlashTile:
+def choose_tile(
+    w: Workload,
+    gpu: Gpu,
+    shape: TileRequest | None = None,
+    compiled: Mapping[int, tuple[FlashTile, ...]] = TILES,
+) -> FlashTile:
     """The first tile of which an SM holds enough warps, or else the first that fits, or the shape given.
 
     Along a diagonal tiles are no taller than two squares. The launch order is longest first where row tiles differ in
@@ -63,10 +69,10 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> Flas
     InputError
         When the kernel is not compiled for the width or the shape, or no tile fits.
     """
-    if w.head_dim not in TILES or w.head_dim_v != w.head_dim:
-        allowed = ", ".join(map(str, TILES))
+    if w.head_dim not in compiled or w.head_dim_v != w.head_dim:
+        allowed = ", ".join(map(str, compiled))
         raise InputError(f"{NAME} has head_dim {allowed} for K and V alike, not {w.head_dim}/{w.head_dim_v}")
-    tiles = asked_for(TILES[w.head_dim], shape, NAME, w.head_dim)
+    tiles = asked_for(compiled[w.head_dim], shape, NAME, w.head_dim)
     able = [tile for tile in tiles if shared_memory_bytes(w.head_dim, tile) <= gpu.sm.shared_memory_per_block_bytes]
     if not able:
         least = min(tiles, key=lambda tile: shared_memory_bytes(w.head_dim, tile))
