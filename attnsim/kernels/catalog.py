@@ -135,6 +135,13 @@ OPERATIONS: dict[str, Operation] = {
             "fused forward in FlashAttention-2's loop order",
         ),
         Operation(
+            "sigmoid",
+            "sigmoid",
+            "sigmoid_forward",
+            "attnsim.sigmoid",
+            "the same loop with a sigmoid of each score in place of the softmax",
+        ),
+        Operation(
             "sparse",
             "sparse",
             "sparse_forward",

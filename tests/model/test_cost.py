@@ -70,6 +70,7 @@ CASES = {
     "our unfused kernels": ("attnsim.naive", A100, "fwd", "any"),
     "our unfused kernels, scale and mask apart": ("attnsim.naive-passes", H100, "decode", "window"),
     "our flash": ("attnsim.flash", A100, "fwd", "any"),
+    "our sigmoid": ("attnsim.sigmoid", A100, "fwd", "any"),
     "our flash on Hopper, windows": ("attnsim.flash", H100, "fwd", "window"),
     "our flash with wgmma": ("attnsim.flash-hopper", H100, "fwd", "any"),
     "our flash with wgmma, windows": ("attnsim.flash-hopper", H100, "fwd", "window"),

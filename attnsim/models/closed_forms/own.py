@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from attnsim.models.closed_forms import fused
 from attnsim.models.closed_forms.band import Band, reaches
 from attnsim.models.closed_forms.part import Part, gemm, load, store, transfer
 from attnsim.models.implementations.own.backward_tiles import (
@@ -15,10 +20,13 @@ from attnsim.models.implementations.own.backward_tiles import (
 from attnsim.models.implementations.own.decode import COMBINE, COMBINE_WARPS, SPLIT
 from attnsim.models.implementations.own.decode_tiles import ROWS, DecodeTile
 from attnsim.models.implementations.own.naive import WARP_COLUMNS, NaiveTile, exponentiated, softmax_tile
+from attnsim.models.implementations.own.sigmoid import ENTRY as SIGMOID
+from attnsim.models.implementations.own.sigmoid import UNIT_OPERATIONS, SigmoidTile
 from attnsim.models.implementations.own.sparse import LIST, MASKS, ROW_TILES, busy_rows
 from attnsim.models.implementations.own.sparse_tiles import ENTRY, ROW_TILE_BYTES, VISIT_BYTES, SparseTile, counts_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.splits import Splits
 
 
 def naive(w: Workload, schedule: Schedule, tile: NaiveTile) -> list[Part]:
@@ -151,3 +159,19 @@ def sparse(w: Workload, schedule: Schedule, tile: SparseTile) -> list[Part]:
             smem_bytes=heads * visits * (2 * tile.warps * tile.keys + tile.rows) * d * e,
         )
     ]
+
+
+def sigmoid(w: Workload, schedule: Schedule, tile: SigmoidTile) -> list[Part]:
+    """The flash kernel without its log-sum-exp and its factors, with two special-function operations a score."""
+    part = fused.forward(w, tile.flash, Splits(), SIGMOID, lse=False)
+    return [replace(part, exponentials=UNIT_OPERATIONS * part.exponentials)]
+
+
+FORMS: dict[type, Callable[[Workload, Schedule, Any], list[Part]]] = {
+    NaiveTile: naive,
+    OwnBackwardTile: backward,
+    DecodeTile: decode,
+    SparseTile: sparse,
+    SigmoidTile: sigmoid,
+}
+"""By the type of a schedule's tile."""

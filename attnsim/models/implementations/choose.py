@@ -25,13 +25,13 @@ from attnsim.models.implementations import (
 from attnsim.models.implementations.frameworks import efficient, linformer, performer, pytorch, transformers
 from attnsim.models.implementations.implementation import Builder, Implementation, TileRequest, sizing
 from attnsim.models.implementations.latent import records as latent
-from attnsim.models.implementations.own import backward, decode, flash, hopper, linear, naive, sparse
+from attnsim.models.implementations.own import backward, decode, flash, hopper, linear, naive, sigmoid, sparse
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 
 OWN_KERNELS: tuple[Implementation, ...] = (
     *naive.RECORDS,
-    *(one.RECORD for one in (decode, sparse, flash, hopper, backward, linear)),
+    *(one.RECORD for one in (decode, sparse, flash, hopper, sigmoid, backward, linear)),
 )
 """The schedules of the CUDA kernels in :mod:`attnsim.kernels`."""
 

@@ -1,14 +1,16 @@
-"""What a dense call may ask for beside its schedule: passes of the unfused form, the backward pass, FP8.
+"""What a dense call may ask for beside its schedule: passes of the unfused form, the backward pass, FP8, a sigmoid.
 
-None is a schedule of its own: they are properties of the question (`dropout`, `passes`, `dtype`).
+The first three are properties of the question (`dropout`, `passes`, `dtype`); the last is a kernel of its own.
 """
 
 from __future__ import annotations
 
+from attnsim.models.arrays import Floats
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.dense import ANY_FLASH, FLASH, softmax_gradients, softmax_reference
 from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.question.workload import Workload
+from attnsim.models.references.softmax import sigmoid_attention
 
 
 def _no_backward(w: Workload) -> str:
@@ -55,5 +57,19 @@ _FP8 = Mechanism(
     selectable=False,
 )
 
-VARIANTS: tuple[Mechanism, ...] = (_PASSES, _BACKWARD, _FP8)
-"""Passes over the N x N matrix, gradients, eight bits."""
+
+def _sigmoid_reference(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
+    return sigmoid_attention(q, k, v, w.mask)
+
+
+_SIGMOID = Mechanism(
+    name="sigmoid",
+    group="dense",
+    implementations=("attnsim.sigmoid",),
+    example=Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.causal()),
+    reference=_sigmoid_reference,
+    exact=False,
+)
+
+VARIANTS: tuple[Mechanism, ...] = (_PASSES, _BACKWARD, _FP8, _SIGMOID)
+"""Passes over the N x N matrix, gradients, eight bits, another weight of a score."""

@@ -50,6 +50,34 @@ def attention(
     return p @ expanded(v64, q64), lse
 
 
+def sigmoid_attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    mask: Mask | None = None,
+    *,
+    scale: float | None = None,
+    bias: float | None = None,
+) -> Floats:
+    """O = sigmoid(scale Q K^T + bias) V over visible keys (Ramapuram et al., arXiv 2409.04431, equation 3).
+
+    Parameters
+    ----------
+    q, k, v, mask, scale
+        As for :func:`attention`.
+    bias : float, optional
+        Default ``-log(seq_kv)`` (section 3 there), with which the weights of a query add up to about one.
+
+    Returns
+    -------
+    o : ndarray ``[batch, heads_q, seq_q, head_dim_v]``
+    """
+    q64, k64, v64 = read_inputs(q, k, v)
+    s = _scores(q64, k64, mask or Mask(), scale) + (-np.log(k64.shape[2]) if bias is None else bias)
+    small = np.exp(-np.abs(s))
+    return np.where(s >= 0, 1.0, small) / (1.0 + small) @ expanded(v64, q64)
+
+
 def attention_backward(
     q: ArrayLike,
     k: ArrayLike,

@@ -1,0 +1,86 @@
+"""Sigmoid attention, forward, on any GPU since sm_80: the loop of flash attention without a softmax."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from attnsim.kernels import flash
+from attnsim.kernels.arrays import attention_workload, decode, factor_of
+from attnsim.kernels.build.variant import Variant
+from attnsim.kernels.device import Array, Device
+from attnsim.kernels.exercising import random_arrays
+from attnsim.kernels.outcome import Outcome
+from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.implementations.own import flash as own_flash
+from attnsim.models.implementations.own import sigmoid as own_sigmoid
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.models.references.softmax import sigmoid_attention
+
+
+def variants() -> tuple[Variant, ...]:
+    """Both formats of every tile."""
+    return tuple(map(variant_of, flash.variants(own_sigmoid.TILES)))
+
+
+def variant_of(one: Variant) -> Variant:
+    """The compilation with the tile of a flash kernel's."""
+    return replace(one, source="sigmoid.cu", entry=own_sigmoid.ENTRY)
+
+
+def sigmoid_forward(
+    device: Device,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    bias: float | None = None,
+    tile: tuple[int, int] | None = None,
+) -> Array:
+    """O = sigmoid(scale Q K^T + bias) V over visible keys (Ramapuram et al., arXiv 2409.04431, equation 3).
+
+    Parameters
+    ----------
+    device, q, k, v, mask, tile
+        As for :func:`attnsim.kernels.flash.flash_forward`.
+    scale : float, optional
+        Default ``1 / sqrt(head_dim)``.
+    bias : float, optional
+        Default ``-log(seq_kv)``, with which the weights of a query add up to about one.
+
+    Returns
+    -------
+    o : array ``[batch, heads_q, seq_q, head_dim]``
+
+    Raises
+    ------
+    InputError
+        When the inputs or the GPU do not fit the kernel.
+    """
+    w = attention_workload(q, k, v, mask, head_dims=tuple(own_sigmoid.TILES))
+    chosen = own_flash.choose_tile(w, device.gpu, tile and TileRequest(*tile), own_sigmoid.TILES)
+    factor = factor_of(w, scale)
+    added = -math.log(w.seq_kv) if bias is None else bias
+    o = device.empty(q.shape, str(q.dtype))
+    device.launch(
+        variant_of(flash.variant(w.dtype, w.head_dim, chosen)),
+        (-(-w.seq_q // chosen.rows) * w.batch * w.heads_q, 1, 1),
+        {
+            **{"Q": q, "K": k, "V": v, "O": o},
+            **flash.numbers(w, chosen, factor),
+            "bias_log2": np.float32(added * math.log2(math.e)),
+        },
+    )
+    return o
+
+
+def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
+    """Random inputs through the kernel and through the float64 reference."""
+    q, k, v = random_arrays(w, seed)
+    o = sigmoid_forward(device, *(device.upload(array) for array in (q, k, v)), mask=w.mask)
+    return Outcome({"O": decode(device.download(o))}, {"O": sigmoid_attention(decode(q), decode(k), decode(v), w.mask)})

@@ -1,0 +1,59 @@
+"""Schedule of ``kernels/cuda/sigmoid.cu``: the flash kernel's loop with a sigmoid in place of the softmax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.building import flash_schedule
+from attnsim.models.implementations.fused.edits import edited
+from attnsim.models.implementations.fused.forward import flash_forward
+from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, TileRequest
+from attnsim.models.implementations.own.flash import TILES as FLASH_TILES
+from attnsim.models.implementations.own.flash import choose_tile, constants
+from attnsim.models.implementations.own.resources import kernel_label, registers_of
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule, TileOp
+
+NAME = "attnsim.sigmoid"
+ENTRY = "sigmoid_forward"
+TILES = {**FLASH_TILES, 64: tuple(tile for tile in FLASH_TILES[64] if (tile.keys, tile.stages) != (128, 1))}
+"""The flash kernel's tiles but one, in which this kernel spills registers."""
+UNIT_OPERATIONS = 2
+"""Operations of the special-function unit a score: ``ex2`` and the reciprocal of 1 plus it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SigmoidTile:
+    """A tile of the flash kernel, whose loop this one has."""
+
+    flash: FlashTile
+
+    def __str__(self) -> str:
+        return str(self.flash)
+
+
+def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """The one kernel of a forward pass.
+
+    Raises
+    ------
+    InputError
+        See :func:`attnsim.models.implementations.own.flash.choose_tile`.
+    """
+    tile = replace(choose_tile(w, gpu, shape, TILES), rescale="seldom")
+    label = kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile))
+    tile = replace(tile, registers=registers_of(label, gpu, tile.threads))
+    kernel = edited(flash_forward(w, gpu, tile, ENTRY, lse=False), _weighed)
+    return flash_schedule(w, NAME, [kernel], SigmoidTile(tile))
+
+
+def _weighed(op: TileOp) -> TileOp:
+    return op._replace(exps=UNIT_OPERATIONS * op.scores) if op.kind == "vector" else op
+
+
+RECORD = Implementation(
+    NAME, "sigmoid", build, (80, 129), "this package, kernels/cuda/sigmoid.cu", like="flash-attn.2",
+    passes=FORWARD_ONLY, calls=("attnsim.kernels.sigmoid.sigmoid_forward",),
+)  # fmt: skip
