@@ -1,0 +1,334 @@
+"""Kernels of ``kernels/cuda/linear_*.cu`` as loop nests: states of ranges, their merging, outputs, chunks, tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from attnsim.models.arrays import Ints
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.own.linear_tiles import (
+    CAUSAL,
+    CHUNK,
+    DECODE,
+    KEYS,
+    OUTPUT,
+    REDUCE,
+    ROWS,
+    SCAN,
+    SLAB,
+    STATE,
+    WARPS,
+    Block,
+    block_of,
+    lengths,
+    merge_blocks,
+)
+from attnsim.models.implementations.own.resources import registers_of
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.row_tiles import classes
+from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
+
+PHI_INSTRUCTIONS = 6
+"""FP32-lane instructions per element of phi, its exponential apart: unpack, scale, add, compare, select, pack."""
+WEIGHT_INSTRUCTIONS = 4
+"""Per weight of a feature: times z, add to the sum, scale, pack."""
+FRAGMENT_BYTES = 512
+"""A 16 x 16 fragment of a 16-bit operand, as a warp reads it from shared memory."""
+DIAGONAL_BLOCKS = WARPS * (WARPS + 1) // 2
+"""Blocks of 16 x 16 in a chunk that are not above the diagonal."""
+
+Uses = Sequence[TensorUse]
+
+
+def _kernel(w: Workload, gpu: Gpu, block: Block, nest: Nest, launch: Launch, uses: Uses, step: str) -> Kernel:
+    segments, repeats = loop_nest(nest)
+    tensor = block.kernel in (STATE, OUTPUT, CAUSAL)
+    return Kernel(
+        name=block.kernel,
+        threads=block.threads,
+        registers_per_thread=registers_of(block.label(w.dtype), gpu, block.threads),
+        shared_memory_bytes=block.shared_memory_bytes,
+        segments=segments,
+        repeats=repeats,
+        launches=(launch,),
+        uses=tuple(uses),
+        path="mma_sync" if tensor else "simt",
+        buffers=block.buffers,
+        dtype=w.dtype if tensor else "fp32",
+        step=step,
+    )
+
+
+def _classes(length: int, tile: int, ranges: int, blocks: int) -> tuple[Ints, Ints, Ints, int]:
+    """Of the first `blocks` of `ranges` ranges: tiles, whether the last is shorter, and classes; and its length."""
+    tiles = -(-length // tile)
+    last = length - (tiles - 1) * tile
+    shorter = (np.arange(ranges) == ranges - 1) & (last < tile)
+    (steps, ragged), inverse = classes(lengths(tiles, ranges)[:blocks], shorter[:blocks])
+    return steps, ragged, inverse, last
+
+
+def _state_product(d: int) -> TileOp:
+    """S += phi(K)^T V for `KEYS` keys by warps in a 2 x 2 grid, and z by a column of ones, padded to eight."""
+    fragments = KEYS // 16 * WARPS * d // 16
+    return TileOp("mma", "S", flops=2 * KEYS * d * (d + 8), smem_bytes=fragments * FRAGMENT_BYTES)
+
+
+def _phi(elements: int, name: str) -> TileOp:
+    return TileOp("vector", name, exps=elements, fp32=PHI_INSTRUCTIONS * elements)
+
+
+def state_kernel(w: Workload, gpu: Gpu, ranges: int, blocks: int) -> Kernel:
+    """`blocks` of `ranges` ranges of each key head, fp32 partial states."""
+    block = block_of(STATE, w.head_dim)
+    d, row = w.head_dim, w.head_dim * w.element_bytes
+    stages = dict(block.shape)["STAGES"]
+    steps, ragged, inverse, last = _classes(w.seq_kv, KEYS, ranges, blocks)
+    filled = np.minimum(steps, stages - 1)
+    refills = steps - filled
+    ragged_fill, ragged_refill = ragged * (refills == 0), ragged * (refills > 0)
+
+    def copies(keys: int) -> tuple[TileOp, TileOp]:
+        return TileOp("load", "K", bytes=keys * row), TileOp("load", "V", bytes=keys * row)
+
+    def step(name: str, keys: int, ahead: tuple[TileOp, ...]) -> Segment:
+        arrive = (TileOp("wait", "K"), TileOp("wait", "V"), _phi(keys * d, "phi(K)"), TileOp("delay", "step"))
+        return Segment(name, (*arrive, *ahead, _state_product(d)))
+
+    nest: Nest = [
+        (Segment("prologue", (TileOp("delay", "block"),)), 1),
+        (Segment("fill", copies(KEYS)), filled - ragged_fill),
+        (Segment("fill (last keys)", copies(last)), ragged_fill),
+        (step("step", KEYS, copies(KEYS)), refills - ragged_refill),
+        (step("step, loads last keys", KEYS, copies(last)), ragged_refill),
+        (step("step, no load", KEYS, ()), filled - ragged),
+        (step("step (last keys)", last, ()), ragged),
+        (
+            Segment(
+                "epilogue",
+                (
+                    TileOp("delay", "block"),
+                    TileOp("store", "State partial", bytes=4 * d * d),
+                    TileOp("store", "Normalizer partial", bytes=4 * d),
+                ),
+            ),
+            1,
+        ),
+    ]
+    heads = w.batch * w.heads_kv
+    summed = min(w.seq_kv, int(lengths(-(-w.seq_kv // KEYS), ranges)[:blocks].sum()) * KEYS)
+    uses = (
+        TensorUse("K", summed * row, heads),
+        TensorUse("V", summed * row, heads),
+        TensorUse("State partial", 4 * d * d, heads * blocks, written=True),
+        TensorUse("Normalizer partial", 4 * d, heads * blocks, written=True),
+    )
+    return _kernel(w, gpu, block, nest, Launch(inverse, heads), uses, "key tile")
+
+
+def _merge_kernel(w: Workload, gpu: Gpu, name: str, ranges: int, stores: Sequence[TileOp], written: Uses) -> Kernel:
+    """Partial states of a head added up; a block has as many rows of S as its threads hold, and their z."""
+    block = block_of(name, w.head_dim)
+    d, heads = w.head_dim, w.batch * w.heads_kv
+    rows = 4 * block.threads // d
+    ops = (
+        TileOp("delay", "block"),
+        TileOp("load", "State partial", bytes=4 * rows * d * ranges),
+        TileOp("load", "Normalizer partial", bytes=4 * rows * ranges),
+        TileOp("wait", "State partial"),
+        TileOp("wait", "Normalizer partial"),
+        TileOp("vector", "S", fp32=rows * (d + 1) * ranges),
+        *stores,
+    )
+    uses = (
+        TensorUse("State partial", 4 * d * d * ranges, heads),
+        TensorUse("Normalizer partial", 4 * d * ranges, heads),
+        *written,
+    )
+    launch = Launch(np.zeros(1, np.int64), merge_blocks(w))
+    return _kernel(w, gpu, block, [(Segment("rows", ops), 1)], launch, uses, "rows")
+
+
+def reduce_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
+    """All ranges: S / z in 16 bits, and z."""
+    d, heads = w.head_dim, w.batch * w.heads_kv
+    rows = 4 * block_of(REDUCE, d).threads // d
+    stores = (TileOp("store", "State", bytes=2 * rows * d), TileOp("store", "Normalizer", bytes=4 * rows))
+    written = (
+        TensorUse("State", 2 * d * d, heads, written=True),
+        TensorUse("Normalizer", 4 * d, heads, written=True),
+    )
+    return _merge_kernel(w, gpu, REDUCE, ranges, stores, written)
+
+
+def scan_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
+    """Sums up to each range, in place; the first is one already."""
+    d, heads = w.head_dim, w.batch * w.heads_kv
+    rows = 4 * block_of(SCAN, d).threads // d
+    sizes = {"State partial": 4 * d * (ranges - 1), "Normalizer partial": 4 * (ranges - 1)}
+    stores = tuple(TileOp("store", name, bytes=rows * size) for name, size in sizes.items())
+    written = tuple(TensorUse(name, d * size, heads, written=True) for name, size in sizes.items())
+    return _merge_kernel(w, gpu, SCAN, ranges, stores, written)
+
+
+def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
+    """Ranges of row tiles; each warp multiplies slabs of its own with the state in shared memory."""
+    block = block_of(OUTPUT, w.head_dim)
+    d, row = w.head_dim, w.head_dim * w.element_bytes
+    stages = dict(block.shape)["STAGES"]
+    steps, ragged, inverse, last = _classes(w.seq_q, ROWS, ranges, ranges)
+    filled = np.minimum(steps, stages)
+    refills = steps - filled
+    ragged_fill, ragged_refill = ragged * (refills == 0), ragged * (refills > 0)
+
+    def load_q(rows: int) -> TileOp:
+        return TileOp("load", "Q", bytes=rows * row)
+
+    def step(name: str, rows: int, ahead: tuple[TileOp, ...]) -> Segment:
+        slabs = -(-rows // SLAB)
+        elements = slabs * SLAB * d
+        fragments = slabs * (d // 16) * (SLAB // 16 + d // 16)
+        instructions = (PHI_INSTRUCTIONS + WEIGHT_INSTRUCTIONS) * elements
+        return Segment(
+            name,
+            (
+                TileOp("wait", "Q"),
+                TileOp("delay", "step"),
+                TileOp("vector", "weights", exps=elements, fp32=instructions),
+                TileOp("mma", "O", flops=2 * elements * d, smem_bytes=fragments * FRAGMENT_BYTES),
+                TileOp("store", "O", bytes=rows * d * w.output_bytes),
+                *ahead,
+            ),
+        )
+
+    begin = (
+        TileOp("delay", "block"),
+        TileOp("load", "State", bytes=2 * d * d),
+        TileOp("load", "Normalizer", bytes=4 * d),
+    )
+    nest: Nest = [
+        (Segment("prologue", begin), 1),
+        (Segment("fill", (load_q(ROWS),)), filled - ragged_fill),
+        (Segment("fill (last rows)", (load_q(last),)), ragged_fill),
+        (Segment("wait S", (TileOp("wait", "State"), TileOp("wait", "Normalizer"))), 1),
+        (step("step", ROWS, (load_q(ROWS),)), refills - ragged_refill),
+        (step("step, loads last rows", ROWS, (load_q(last),)), ragged_refill),
+        (step("step, no load", ROWS, ()), filled - ragged),
+        (step("step (last rows)", last, ()), ragged),
+    ]
+    heads = w.batch * w.heads_q
+    uses = (
+        TensorUse("State", 2 * d * d, w.batch * w.heads_kv, w.group * ranges),
+        TensorUse("Normalizer", 4 * d, w.batch * w.heads_kv, w.group * ranges),
+        TensorUse("Q", w.seq_q * row, heads),
+        TensorUse("O", w.seq_q * d * w.output_bytes, heads, written=True),
+    )
+    return _kernel(w, gpu, block, nest, Launch(inverse, heads), uses, "row tile")
+
+
+def causal_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
+    """Ranges of chunks in order; all but the first of a head begin with the state before them."""
+    block = block_of(CAUSAL, w.head_dim)
+    d, row = w.head_dim, w.head_dim * w.element_bytes
+    chunks = -(-w.seq_q // CHUNK)
+    last = w.seq_q - (chunks - 1) * CHUNK
+    place = np.arange(ranges)
+    shorter = (place == ranges - 1) & (last < CHUNK)
+    (steps, ragged, later), inverse = classes(lengths(chunks, ranges), shorter, place > 0)
+
+    def copies(rows: int) -> tuple[TileOp, ...]:
+        return tuple(TileOp("load", tensor, bytes=rows * row) for tensor in "QKV")
+
+    def chunk(name: str, rows: int, following: int | None) -> Segment:
+        arrive = (*(TileOp("wait", tensor) for tensor in "QKV"), _phi(2 * rows * d, "phi(Q), phi(K)"))
+        out = TileOp("store", "O", bytes=rows * d * w.output_bytes)
+        if following is None:
+            return Segment(name, (*arrive, TileOp("delay", "step"), *_chunk_products(d), out))
+        load_q, *load_kv = copies(following)
+        averages = TileOp("vector", "S / z", fp32=2 * d * d)
+        update = (load_q, _state_product(d), TileOp("delay", "step"), *load_kv, averages)
+        return Segment(name, (*arrive, TileOp("delay", "step"), *_chunk_products(d), out, *update))
+
+    only_ragged = ragged * (steps == 1)
+    before = {"State partial": 4 * d * d, "Normalizer partial": 4 * d}
+    loads = tuple(TileOp("load", name, bytes=size) for name, size in before.items())
+    begin = (*loads, *(TileOp("wait", name) for name in before), TileOp("vector", "S / z", fp32=2 * d * d))
+    nest: Nest = [
+        (Segment("prologue", (TileOp("delay", "block"),)), 1),
+        (Segment("first chunk", copies(CHUNK)), 1 - only_ragged),
+        (Segment("first chunk (last rows)", copies(last)), only_ragged),
+        (Segment("state before", begin), later),
+        (chunk("chunk", CHUNK, CHUNK), steps - 1 - ragged + only_ragged),
+        (chunk("chunk, loads last rows", CHUNK, last), ragged - only_ragged),
+        (chunk("last chunk", CHUNK, None), 1 - ragged),
+        (chunk("last chunk (last rows)", last, None), ragged),
+    ]
+    heads, kv_heads = w.batch * w.heads_q, w.batch * w.heads_kv
+    earlier = (
+        TensorUse("State partial", 4 * d * d, kv_heads * (ranges - 1), w.group),
+        TensorUse("Normalizer partial", 4 * d, kv_heads * (ranges - 1), w.group),
+    )
+    uses = (
+        TensorUse("Q", w.seq_q * row, heads),
+        TensorUse("K", w.seq_q * row, kv_heads, w.group),
+        TensorUse("V", w.seq_q * row, kv_heads, w.group),
+        *(earlier if ranges > 1 else ()),
+        TensorUse("O", w.seq_q * d * w.output_bytes, heads, written=True),
+    )
+    return _kernel(w, gpu, block, nest, Launch(inverse, heads), uses, "chunk")
+
+
+def _chunk_products(d: int) -> tuple[TileOp, ...]:
+    """A = phi(Q) phi(K)^T up to the diagonal, the weights, and O = W (S / z) + P V."""
+    deep, scores = d // 16, DIAGONAL_BLOCKS * 16 * 16
+    weights = WEIGHT_INSTRUCTIONS * CHUNK * d + 3 * scores
+    output_fragments = WARPS * deep * (1 + deep) + DIAGONAL_BLOCKS * deep
+    return (
+        TileOp("mma", "A", flops=2 * scores * d, smem_bytes=deep * (WARPS + DIAGONAL_BLOCKS) * FRAGMENT_BYTES),
+        TileOp("vector", "weights", fp32=weights),
+        TileOp("mma", "O", flops=2 * (CHUNK * d + scores) * d, smem_bytes=output_fragments * FRAGMENT_BYTES),
+    )
+
+
+def decode_kernel(w: Workload, gpu: Gpu) -> Kernel:
+    """A block reads the state of a key head, steps through the new tokens for all its query heads, and writes it."""
+    block = block_of(DECODE, w.head_dim)
+    block.slots(gpu)  # refuses a GPU that is too small
+    d, row, heads = w.head_dim, w.head_dim * w.element_bytes, w.batch * w.heads_kv
+    sizes = {"State": 4 * d * d, "Normalizer": 4 * d}
+    load_kv = (TileOp("load", "K", bytes=row), TileOp("load", "V", bytes=row))
+    token = (
+        *load_kv,
+        TileOp("load", "Q", bytes=w.group * row),
+        *(TileOp("wait", tensor) for tensor in "KVQ"),
+        TileOp("delay", "step"),
+        _phi(d * (1 + w.group), "phi(K), phi(Q)"),
+        TileOp("mma", "S", flops=2 * d * d * (1 + w.group)),
+        TileOp("store", "O", bytes=w.group * d * w.output_bytes),
+    )
+    nest: Nest = [
+        (
+            Segment(
+                "read the state",
+                (TileOp("delay", "block"), *(TileOp("load", name, bytes=size) for name, size in sizes.items())),
+            ),
+            1,
+        ),
+        (Segment("wait", tuple(TileOp("wait", name) for name in sizes)), 1),
+        (Segment("token", token), w.seq_q),
+        (Segment("write the state", tuple(TileOp("store", name, bytes=size) for name, size in sizes.items())), 1),
+    ]
+    uses = (
+        TensorUse("State", sizes["State"], heads, in_place=True),
+        TensorUse("Normalizer", sizes["Normalizer"], heads, in_place=True),
+        TensorUse("K", w.seq_q * row, heads),
+        TensorUse("V", w.seq_q * row, heads),
+        TensorUse("Q", w.seq_q * row, w.batch * w.heads_q),
+        TensorUse("State", sizes["State"], heads, written=True),
+        TensorUse("Normalizer", sizes["Normalizer"], heads, written=True),
+        TensorUse("O", w.seq_q * d * w.output_bytes, w.batch * w.heads_q, written=True),
+    )
+    return _kernel(w, gpu, block, nest, Launch(np.zeros(1, np.int64), heads), uses, "token")
