@@ -95,6 +95,15 @@ def test_links_lead_somewhere(name: str) -> None:
             assert anchor in _anchors(there), f"{name}: {target}"
 
 
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_paths_that_are_named_exist(name: str) -> None:
+    root = documents()[0].parent
+    below = "attnsim|benchmarks|docs|examples|notebooks|tests|api|kernels|models|simulator|studies|validation"
+    for found in re.findall(rf"`((?:{below})/[\w./-]+)`", _prose(root / name)):
+        if "NAME" not in found and found != "attnsim/measured/GPU":  # the latter in the user's cache folder
+            assert (root / found).exists() or (root / "attnsim" / found).exists(), f"{name}: {found}"
+
+
 @pytest.mark.parametrize(("name", "limit"), [("README.md", 7_000), ("CONTRIBUTING.md", 6_000)])
 def test_the_front_door_is_short(name: str, limit: int) -> None:
     assert len(DOCUMENTS[name]) <= limit
