@@ -25,13 +25,13 @@ ROOMS = {
     "models/hardware": "where it runs",
     "models/mask": "which pairs count",
     "models/question": "what is asked",
-    "models/schedule": "how a kernel is written down",
     "models/references": "the same in float64",
-    "models/implementations": "whose code runs",
+    "models/schedule": "how a kernel is written down",
     "models/llm": "shapes of language models",
+    "models/implementations": "whose code runs",
     "models/closed_forms": "a second opinion, in formulas",
-    "models/mechanisms": "what is computed, and why",
     "models/calibrations": "fitted numbers",
+    "models/mechanisms": "what is computed, and why",
     "simulator": "how long a schedule takes",
     "kernels": "our CUDA, run and counted",
     "api": "from a question to an answer",
@@ -42,6 +42,9 @@ ROOMS = {
     "cli": "flags and tables",
 }
 """Every room and its question, in reading order: a room imports only rooms above its own line."""
+
+WORDS = ("attnsim.models.calibrations.numbers",)
+"""Modules that are no part of their room: what a fitted number means, which stands below the implementations."""
 
 Arrows = dict[str, set[str]]
 WIDE, HIGH, ACROSS, UP = 2.9, 0.78, 3.35, 1.5
@@ -63,6 +66,8 @@ def arrows() -> Arrows:
 
 
 def _room(module: str) -> str | None:
+    if module in WORDS:
+        return None
     parts = module.split(".")[1:]
     name = "/".join(parts[:2]) if parts[:1] == ["models"] else (parts or [""])[0]
     if name in ROOMS:

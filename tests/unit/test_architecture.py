@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benchmarks.architecture_picture import PAGE, ROOMS, floors, needed, stale
+from benchmarks.architecture_picture import PAGE, ROOMS, arrows, floors, needed, stale
 
 ROUTES = dict(re.findall(r"^### (.+?)\n(.*?)(?=^### |\Z)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
 ROOMS_BY_NAME = {room.rpartition("/")[2] for room in ROOMS}
@@ -12,6 +12,13 @@ ROOMS_BY_NAME = {room.rpartition("/")[2] for room in ROOMS}
 
 def test_the_picture_is_that_of_the_imports() -> None:
     assert not stale(), "make outputs"
+
+
+def test_no_folder_imports_against_the_reading_order() -> None:
+    order = list(ROOMS)
+    assert not [
+        (room, other) for room, found in arrows().items() for other in found if order.index(other) > order.index(room)
+    ]
 
 
 def test_only_arrows_that_a_longer_way_implies_are_left_out() -> None:
