@@ -11,18 +11,21 @@ from collections.abc import Sequence
 from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.frameworks.naive import (
-    ELEMENTWISE_THREADS,
-    ELEMENTWISE_WORK,
-    SOFTMAX_INSTRUCTIONS,
-)
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import BATCHED
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, STREAM_BYTES, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path
 
+Tensors = Sequence[tuple[str, int]]
+"""Tensors and their bytes."""
+
 NARROW = 1024
 """Most columns that PyTorch's softmax and reductions give to one warp a row (``PersistentSoftmax.cuh``)."""
+
+SOFTMAX_INSTRUCTIONS = by_hand(6, "FP32-lane instructions per element of a softmax pass")
+"""Convert, max, subtract-scale, sum, multiply, convert."""
+ELEMENTWISE_THREADS, ELEMENTWISE_WORK = 128, 4
+"""Threads of a block and elements of a thread in PyTorch's elementwise kernels (``CUDALoops.cuh``)."""
 
 UNEVEN = by_hand(4, "most by which an even number of blocks of an eager pass may lie below the real one")
 
@@ -68,10 +71,9 @@ def summed(name: str, reads: tuple[str, int], writes: tuple[str, int], elements:
 
 
 def elementwise(
-    name: str, reads: Sequence[tuple[str, int]], writes: tuple[str, int], elements: int, *,
-    broadcast: bool = False, exps: int = 0,
-) -> Kernel:  # fmt: skip
-    """An element-wise kernel over `elements`.
+    name: str, reads: Tensors, writes: tuple[str, int], elements: int, *, broadcast: bool = False, exps: int = 0
+) -> Kernel:
+    """An element-wise kernel over `elements`, in equal blocks where there are such.
 
     Parameters
     ----------
@@ -84,23 +86,51 @@ def elementwise(
         Whether an operand has fewer elements than the result, which are then found by integer divisions.
     exps : int
     """
-    wanted = -(-elements // (ELEMENTWISE_THREADS * ELEMENTWISE_WORK))
+    blocks = even_blocks(_elementwise_blocks(elements), elements, writes[1], *(size for _, size in reads))
+    int32 = BROADCAST_INSTRUCTIONS * broadcast
+    return one_pass(name, reads, [writes], elements, int32=int32, exps=exps, blocks=blocks)
+
+
+def _elementwise_blocks(elements: int) -> int:
+    return -(-elements // (ELEMENTWISE_THREADS * ELEMENTWISE_WORK))
+
+
+def one_pass(
+    name: str, reads: Tensors, writes: Tensors, elements: int, *, int32: int = 0, exps: int = 0, blocks: int = 0
+) -> Kernel:
+    """An element-wise kernel, in as many blocks as PyTorch launches unless told.
+
+    Parameters
+    ----------
+    name : str
+    reads, writes : sequence of (str, int)
+        Tensors and their bytes.
+    elements : int
+    int32 : int
+        Integer instructions per element.
+    exps : int
+    blocks : int
+    """
     return streaming(
         name,
-        [*(Access(tensor, size) for tensor, size in reads), Access(*writes, True)],
+        [*(Access(*item) for item in reads), *(Access(*item, True) for item in writes)],
         elements=elements,
         exps=exps,
-        int32_per_element=BROADCAST_INSTRUCTIONS * broadcast,
+        int32_per_element=int32,
         threads=ELEMENTWISE_THREADS,
-        blocks=even_blocks(wanted, elements, writes[1], *(size for _, size in reads)),
+        blocks=blocks or _elementwise_blocks(elements),
     )
 
 
 def over_rows(
-    name: str, reads: Sequence[tuple[str, int]], writes: tuple[str, int], rows: int, columns: int, *, exps: int = 0
+    name: str, reads: Tensors, writes: tuple[str, int], rows: int, columns: int, *, exps: int = 0, even: bool = True
 ) -> Kernel:
-    """A softmax, sum or maximum of each row: up to `NARROW` columns a warp per row, four to a block; else a block."""
+    """A softmax, sum or maximum of each row: up to `NARROW` columns a warp per row, four to a block; else a block.
+
+    With `even`, as many blocks as have equal shares.
+    """
     narrow = columns <= NARROW
+    fours = -(-rows // 4)
     return streaming(
         name,
         [*(Access(tensor, size) for tensor, size in reads), Access(*writes, True)],
@@ -108,7 +138,7 @@ def over_rows(
         exps=exps,
         fp32_per_element=SOFTMAX_INSTRUCTIONS,
         threads=128 if narrow else min(1024, -(-columns // 256) * 32),
-        blocks=even_blocks(-(-rows // 4), rows) if narrow else rows,
+        blocks=rows if not narrow else even_blocks(fours, rows) if even else fours,
     )
 
 

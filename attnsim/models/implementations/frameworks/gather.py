@@ -18,23 +18,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.frameworks.eager import gemm_path, one_pass, over_rows
 from attnsim.models.implementations.frameworks.gather_blocks import Gathering, choose_block, gathering
-from attnsim.models.implementations.frameworks.naive import (
-    ELEMENTWISE_THREADS,
-    ELEMENTWISE_WORK,
-    SOFTMAX_INSTRUCTIONS,
-)
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Path, Schedule, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Schedule, TensorUse
 
 NAME = "transformers.gather"
 INDEX = "block index"
-WARP_COLUMNS = 1024
-"""Longest row that PyTorch's softmax gives to a warp, four to a block; beyond, a block takes a row (SoftMax.cu)."""
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -79,8 +73,7 @@ class _Kernels:
         self.w, self.gpu, self.sizes = w, gpu, sizes
         self.heads, self.kv_heads = w.batch * w.heads_q, w.batch * w.heads_kv
         self.e = w.element_bytes
-        features = gpu.features
-        self.path: Path = "wgmma" if features.wgmma else "tcgen05" if features.tcgen05 else "mma_sync"
+        self.path = gemm_path(gpu)
 
     def in_order(self) -> Iterator[Kernel]:
         """Gathers, scores, mask, softmax, outputs, then the rows of the global tokens."""
@@ -158,28 +151,16 @@ class _Kernels:
 
     def _weights(self, tag: str, rows: int, columns: int) -> Iterator[Kernel]:
         """From scores to probabilities; the mask is one for all heads."""
-        narrow, every = columns <= WARP_COLUMNS, self.heads * rows
+        every = self.heads * rows
         elements = every * columns
         scores, mask = {f"S{tag}": elements}, f"mask{tag}"
         added = self._pass(mask, scores | {mask: elements}, scores, int32=BROADCAST_INSTRUCTIONS)
         shared = TensorUse(mask, rows * columns * self.e, 1, passes_per_block=self.heads)
         yield replace(added, uses=tuple(shared if use.tensor == mask else use for use in added.uses))
-        yield streaming(
-            f"softmax{tag}",
-            [Access(f"S{tag}", elements * self.e), Access(f"P{tag}", elements * self.e, True)],
-            elements=elements,
-            exps=elements,
-            fp32_per_element=SOFTMAX_INSTRUCTIONS,
-            threads=128 if narrow else min(1024, -(-columns // 256) * 32),
-            blocks=-(-every // 4) if narrow else every,
-        )
+        sides = [(f"S{tag}", elements * self.e)], (f"P{tag}", elements * self.e)
+        yield over_rows(f"softmax{tag}", *sides, every, columns, exps=elements, even=False)
 
     def _pass(self, name: str, reads: dict[str, int], writes: dict[str, int], rows: int = 0, int32: int = 0) -> Kernel:
         """An elementwise kernel; tensors with their numbers of elements, a block a row where `rows` are given."""
-        accesses = [Access(tensor, n * self.e) for tensor, n in reads.items()]
-        accesses += [Access(tensor, n * self.e, True) for tensor, n in writes.items()]
-        elements = max(writes.values())
-        blocks = rows or -(-elements // (ELEMENTWISE_THREADS * ELEMENTWISE_WORK))
-        return streaming(
-            name, accesses, elements=elements, int32_per_element=int32, threads=ELEMENTWISE_THREADS, blocks=blocks
-        )
+        read, written = ([(tensor, n * self.e) for tensor, n in side.items()] for side in (reads, writes))
+        return one_pass(name, read, written, max(writes.values()), int32=int32, blocks=rows)

@@ -18,18 +18,19 @@ from dataclasses import dataclass
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.frameworks.eager import one_pass, over_rows
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
-from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
+from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule
 
-SOFTMAX_INSTRUCTIONS = by_hand(6, "FP32-lane instructions per element of a softmax pass")
-"""Convert, max, subtract-scale, sum, multiply, convert."""
 DROPOUT_INSTRUCTIONS = by_hand(25, "integer instructions per element of a dropout pass: Philox")
 """A Philox-4x32-10 call of about 100 gives four numbers (Salmon et al., SC 2011;
 ``aten/src/ATen/native/cuda/Dropout.cu``)."""
-ELEMENTWISE_THREADS, ELEMENTWISE_WORK = 128, 4
-"""Threads of a block and elements of a thread in PyTorch's elementwise kernels (``CUDALoops.cuh``)."""
+
+
+Side = dict[str, int]
+"""Tensors of the size of the N x N matrix that a pass reads or writes, with their bytes an element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +93,6 @@ FORMS: dict[str, NaiveForm] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Bytes of the tensors of a workload."""
-
-    w: Workload
-    form: NaiveForm
-
-    @property
-    def heads(self) -> int:
-        return self.w.batch * self.w.heads_q
-
-    @property
-    def pairs(self) -> int:
-        return self.heads * self.w.seq_q * self.w.seq_kv
-
-    def nd(self, tensor: str) -> int:
-        """Bytes of Q, K, V, O or a gradient of one of them."""
-        w, name = self.w, tensor.removeprefix("d")
-        heads = w.heads_q if name in "QO" else w.heads_kv
-        seq = w.seq_q if name in "QO" else w.seq_kv
-        return w.batch * heads * seq * (w.head_dim if name in "QK" else w.head_dim_v) * w.element_bytes
-
-
 def naive(w: Workload, gpu: Gpu, implementation: str, form: NaiveForm, path: Path) -> Schedule:
     """The kernels of unfused attention.
 
@@ -128,194 +106,122 @@ def naive(w: Workload, gpu: Gpu, implementation: str, form: NaiveForm, path: Pat
     path : str
         Instruction path of the GEMMs.
     """
-    sizes = _Sizes(w, form)
-    kernels: list[Kernel] = []
-    if "fwd" in w.directions:
-        kernels += _forward(sizes, path)
+    sizes = _Sizes(w, form, path)
+    kernels = _forward(sizes) if "fwd" in w.directions else []
     if "bwd" in w.directions:
-        kernels += _backward(sizes, path)
-    return Schedule(
-        algorithm="naive",
-        implementation=implementation,
-        kernels=tuple(kernels),
-        tile=UnfusedTile(form),
-        peak_memory_bytes=peak_memory_bytes(w, form),
-        notes=_notes(w, form),
-    )
-
-
-def _notes(w: Workload, form: NaiveForm) -> tuple[str, ...]:
-    notes = ["works on all seq_q x seq_kv scores whatever the mask"]
+        kernels += _backward(sizes)
+    notes: tuple[str, ...] = ("works on all seq_q x seq_kv scores whatever the mask",)
     if w.dropout:
-        notes.append("dropout writes P again and a 1-byte mask")
-    return tuple(notes)
+        notes = (*notes, "dropout writes P again and a 1-byte mask")
+    return Schedule("naive", implementation, tuple(kernels), UnfusedTile(form), peak_memory_bytes(w, form), notes)
 
 
-def _gemm_dtype(w: Workload, form: NaiveForm) -> str:
-    return form.gemm_dtype or w.dtype
+class _Sizes:
+    """Element counts and sizes of a workload's tensors, and the kernels over all query heads."""
+
+    def __init__(self, w: Workload, form: NaiveForm, path: Path = "mma_sync") -> None:
+        self.w, self.form, self.path = w, form, path
+        self.heads = w.batch * w.heads_q
+        self.pairs = self.heads * w.seq_q * w.seq_kv
+        self.e = w.element_bytes
+        self.s, self.p = max(form.score_bytes, self.e), max(form.softmax_bytes, self.e)
+
+    def nd(self, tensor: str) -> int:
+        """Bytes of Q, K, V, O or a gradient of one of them."""
+        w, name = self.w, tensor.removeprefix("d")
+        heads = w.heads_q if name in "QO" else w.heads_kv
+        seq = w.seq_q if name in "QO" else w.seq_kv
+        return w.batch * heads * seq * (w.head_dim if name in "QK" else w.head_dim_v) * w.element_bytes
+
+    def product(self, name: str, shape: tuple[int, int, int], a: Operand, b: Operand, c: Operand) -> Kernel:
+        """A GEMM of every query head."""
+        dtype = self.form.gemm_dtype or self.w.dtype
+        return gemm(name, self.heads, shape, a, b, c, dtype=dtype, path=self.path)
+
+    def over_scores(self, name: str, reads: Side, writes: Side, int32: int = 0) -> Kernel:
+        """An element-wise pass over the N x N matrix; tensors with their bytes an element."""
+        return one_pass(name, self._matrices(reads), self._matrices(writes), self.pairs, int32=int32)
+
+    def softmax(self, name: str, reads: Side, writes: Side, exps: int) -> Kernel:
+        """A pass over its rows."""
+        (written,) = self._matrices(writes)
+        rows = self.heads * self.w.seq_q
+        return over_rows(name, self._matrices(reads), written, rows, self.w.seq_kv, exps=exps, even=False)
+
+    def _matrices(self, side: Side) -> list[tuple[str, int]]:
+        return [(tensor, self.pairs * size) for tensor, size in side.items()]
+
+    def copy(self, tensor: str, size: int) -> Kernel:
+        """Into the order of the GEMMs, or back."""
+        return one_pass(f"copy {tensor}", [(tensor, size)], [(f"{tensor}'", size)], size // self.e)
 
 
-def _forward(sizes: _Sizes, path: Path) -> list[Kernel]:
-    w, form, pairs = sizes.w, sizes.form, sizes.pairs
-    e, s, p = (
-        w.element_bytes,
-        max(form.score_bytes, w.element_bytes),
-        max(form.softmax_bytes, w.element_bytes),
-    )
-    dtype = _gemm_dtype(w, form)
-    kernels: list[Kernel] = []
-    if form.copies:
-        for t in "QKV":
-            kernels.append(
-                _pass(
-                    f"copy {t}",
-                    [Access(t, sizes.nd(t)), Access(f"{t}'", sizes.nd(t), True)],
-                    sizes.nd(t) // e,
-                )
-            )
-    q, k = ("Q'", "K'") if form.copies else ("Q", "K")
-    shape = (w.seq_q, w.seq_kv, w.head_dim)
-    kernels.append(
-        gemm(
-            "S = Q K^T",
-            sizes.heads,
-            shape,
-            Operand(q, e),
-            Operand(k, e, w.group),
-            Operand("S", s),
-            dtype=dtype,
-            path=path,
-        )
-    )
-    scores = [Access("S", pairs * s), Access("S", pairs * s, True)]
+def _forward(b: _Sizes) -> list[Kernel]:
+    w, form, e, s, p = b.w, b.form, b.e, b.s, b.p
+    q, k, v = (f"{x}'" if form.copies else x for x in "QKV")
+    kernels = [b.copy(x, b.nd(x)) for x in "QKV"] if form.copies else []
+    operands = Operand(q, e), Operand(k, e, w.group), Operand("S", s)
+    kernels.append(b.product("S = Q K^T", (w.seq_q, w.seq_kv, w.head_dim), *operands))
     if form.scale_pass:
-        kernels.append(_pass("scale", scores, pairs))
+        kernels.append(b.over_scores("scale", {"S": s}, {"S": s}))
     if form.masks(w):
-        mask = Access("mask", w.seq_q * w.seq_kv * s)
-        kernels.append(_pass("mask", [*scores, mask], pairs, BROADCAST_INSTRUCTIONS * (w.batch * w.heads_q > 1)))
-    kernels.append(_softmax("softmax", [Access("S", pairs * s), Access("P", pairs * p, True)], w, pairs))
+        sides = [("S", b.pairs * s), ("mask", w.seq_q * w.seq_kv * s)], [("S", b.pairs * s)]
+        kernels.append(one_pass("mask", *sides, b.pairs, int32=BROADCAST_INSTRUCTIONS * (b.heads > 1)))
+    kernels.append(b.softmax("softmax", {"S": s}, {"P": p}, b.pairs))
     if form.checks:
-        kernels.append(_pass("is -inf", [Access("S", pairs * s), Access("B", pairs, True)], pairs))
-        kernels.append(_pass("all", [Access("B", pairs), Access("R", sizes.heads * w.seq_q, True)], pairs))
-        kernels.append(_pass("where", [Access("P", pairs * p), Access("P", pairs * p, True)], pairs))
+        rows = ("R", b.heads * w.seq_q)
+        kernels.append(b.over_scores("is -inf", {"S": s}, {"B": 1}))
+        kernels.append(one_pass("all", [("B", b.pairs)], [rows], b.pairs))
+        kernels.append(b.over_scores("where", {"P": p}, {"P": p}))
     weights = "P"
     if form.cast_pass:
-        kernels.append(_pass("cast P", [Access("P", pairs * p), Access("P'", pairs * e, True)], pairs))
+        kernels.append(b.over_scores("cast P", {"P": p}, {"P'": e}))
         weights, p = ("P'", e) if form.gemm_dtype is None else ("P", p)
     if w.dropout:
-        kernels.append(
-            _pass(
-                "dropout",
-                [Access(weights, pairs * p), Access("Pd", pairs * p, True), Access("D", pairs, True)],
-                pairs,
-                DROPOUT_INSTRUCTIONS,
-            )
-        )
+        kernels.append(b.over_scores("dropout", {weights: p}, {"Pd": p, "D": 1}, DROPOUT_INSTRUCTIONS))
         weights = "Pd"
-    kernels.append(
-        gemm(
-            "O = P V", sizes.heads, (w.seq_q, w.head_dim_v, w.seq_kv),
-            Operand(weights, p), Operand("V'" if form.copies else "V", e, w.group), Operand("O", e),
-            dtype=dtype, path=path,
-        )
-    )  # fmt: skip
-    return kernels
+    operands = Operand(weights, p), Operand(v, e, w.group), Operand("O", e)
+    return [*kernels, b.product("O = P V", (w.seq_q, w.head_dim_v, w.seq_kv), *operands)]
 
 
-def _backward(sizes: _Sizes, path: Path) -> list[Kernel]:
+def _backward(b: _Sizes) -> list[Kernel]:
     """Autograd of :func:`_forward`: dP and dV, dropout, softmax, (mask: nothing), scale, dQ and dK."""
-    w, form, pairs, heads = sizes.w, sizes.form, sizes.pairs, sizes.heads
-    e, s, p = (
-        w.element_bytes,
-        max(form.score_bytes, w.element_bytes),
-        max(form.softmax_bytes, w.element_bytes),
-    )
-    dtype = _gemm_dtype(w, form)
+    w, form, e, s, p = b.w, b.form, b.e, b.s, b.p
     weights = "Pd" if w.dropout else "P'" if form.cast_pass else "P"
     small = e if form.cast_pass else p
     nq, nk, d, dv = w.seq_q, w.seq_kv, w.head_dim, w.head_dim_v
-
-    def product(name: str, shape: tuple[int, int, int], a: Operand, b: Operand, c: Operand) -> Kernel:
-        return gemm(name, heads, shape, a, b, c, dtype=dtype, path=path)
-
-    def copy(tensor: str, elements: int) -> Kernel:
-        sides = [Access(tensor, elements * e), Access(f"{tensor}'", elements * e, True)]
-        return _pass(f"copy {tensor}", sides, elements)
-
-    v = "V'" if form.copies else "V"
-    kernels = [] if not form.copies else [copy("dO", heads * nq * dv)]
+    q, k, v = (f"{x}'" if form.copies else x for x in "QKV")
+    kernels = [b.copy("dO", b.heads * nq * dv * e)] if form.copies else []
     kernels += [
-        product("dV = P^T dO", (nk, dv, nq), Operand(weights, small), Operand("dO", e), Operand("dV", e)),
-        product("dP = dO V^T", (nq, nk, dv), Operand("dO", e), Operand(v, e, w.group), Operand("dP", small)),
+        b.product("dV = P^T dO", (nk, dv, nq), Operand(weights, small), Operand("dO", e), Operand("dV", e)),
+        b.product("dP = dO V^T", (nq, nk, dv), Operand("dO", e), Operand(v, e, w.group), Operand("dP", small)),
     ]
     if w.dropout:
-        kernels.append(
-            _pass(
-                "dropout bwd",
-                [Access("dP", pairs * small), Access("D", pairs), Access("dP", pairs * small, True)],
-                pairs,
-            )
-        )
+        kernels.append(b.over_scores("dropout bwd", {"dP": small, "D": 1}, {"dP": small}))
+    grad = "dP"
     if form.cast_pass:
-        kernels.append(_pass("cast dP", [Access("dP", pairs * small), Access("dP'", pairs * p, True)], pairs))
-    grad = "dP'" if form.cast_pass else "dP"
+        grad = "dP'"
+        kernels.append(b.over_scores("cast dP", {"dP": small}, {grad: p}))
     # PyTorch multiplies grad and output in a pass of its own before the softmax backward (SoftMax.cu, `grad * output`)
-    product_of = [Access(grad, pairs * p), Access("P", pairs * p), Access("T", pairs * p, True)]
-    kernels.append(_pass("dP * P", product_of, pairs))
-    grad = "T"
-    kernels.append(
-        _softmax(
-            "softmax bwd",
-            [Access(grad, pairs * p), Access("P", pairs * p), Access("dS", pairs * s, True)],
-            w,
-            0,
-        )
-    )
+    kernels.append(b.over_scores("dP * P", {grad: p, "P": p}, {"T": p}))
+    kernels.append(b.softmax("softmax bwd", {"T": p, "P": p}, {"dS": s}, 0))
     if form.scale_pass:
-        kernels.append(_pass("scale bwd", [Access("dS", pairs * s), Access("dS", pairs * s, True)], pairs))
-    k, q = ("K'", "Q'") if form.copies else ("K", "Q")
+        kernels.append(b.over_scores("scale bwd", {"dS": s}, {"dS": s}))
     kernels += [
-        product("dQ = dS K", (nq, d, nk), Operand("dS", s), Operand(k, e, w.group), Operand("dQ", e)),
-        product("dK = dS^T Q", (nk, d, nq), Operand("dS", s), Operand(q, e), Operand("dK", e)),
+        b.product("dQ = dS K", (nq, d, nk), Operand("dS", s), Operand(k, e, w.group), Operand("dQ", e)),
+        b.product("dK = dS^T Q", (nk, d, nq), Operand("dS", s), Operand(q, e), Operand("dK", e)),
     ]
     if not form.scale_pass:  # the GEMM's alpha comes back as a multiplication of dQ and dK
         for t, seq in (("dQ", nq), ("dK", nk)):
-            size = heads * seq * d
-            kernels.append(_pass(f"alpha {t}", [Access(t, size * e), Access(t, size * e, True)], size))
+            size = b.heads * seq * d
+            kernels.append(one_pass(f"alpha {t}", [(t, size * e)], [(t, size * e)], size))
     if form.copies:
-        kernels += [copy("dQ", heads * nq * d), copy("dK", heads * nk * d), copy("dV", heads * nk * dv)]
+        kernels += [b.copy(t, b.heads * n * e) for t, n in (("dQ", nq * d), ("dK", nk * d), ("dV", nk * dv))]
     if w.group > 1:
         for t in ("dK", "dV"):
-            summed = [Access(t, sizes.nd(t) * w.group), Access(f"{t} sum", sizes.nd(t), True)]
-            kernels.append(_pass(f"sum {t}", summed, sizes.nd(t) * w.group // e))
+            size = b.nd(t)
+            kernels.append(one_pass(f"sum {t}", [(t, size * w.group)], [(f"{t} sum", size)], size * w.group // e))
     return kernels
-
-
-def _pass(name: str, accesses: list[Access], elements: int, int32: int = 0) -> Kernel:
-    """An elementwise kernel of PyTorch over `elements` elements."""
-    return streaming(
-        name,
-        accesses,
-        elements=elements,
-        int32_per_element=int32,
-        threads=ELEMENTWISE_THREADS,
-        blocks=-(-elements // (ELEMENTWISE_THREADS * ELEMENTWISE_WORK)),
-    )
-
-
-def _softmax(name: str, accesses: list[Access], w: Workload, exps: int) -> Kernel:
-    """PyTorch's softmax: up to 1,024 columns a warp per row, four to a block; beyond, a block per row."""
-    rows = w.batch * w.heads_q * w.seq_q
-    narrow = w.seq_kv <= 1024
-    return streaming(
-        name,
-        accesses,
-        elements=rows * w.seq_kv,
-        exps=exps,
-        fp32_per_element=SOFTMAX_INSTRUCTIONS,
-        threads=128 if narrow else min(1024, -(-w.seq_kv // 256) * 32),
-        blocks=-(-rows // 4) if narrow else rows,
-    )
 
 
 def peak_memory_bytes(w: Workload, form: NaiveForm) -> int:
