@@ -106,11 +106,11 @@ def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = Tr
     count = (_tile_visits if own else _band_visits)(w, t, splits.count, band)
     visits, kv_rows, q_rows, seen = count.tiles, count.kv_rows, count.q_rows, count.seen
     kv_heads = w.batch * w.heads_kv
-    d_pad, dv_pad = padded(d), padded(dv)
+    d_pad, dv_pad = t.compiled(w)
     rows = t.rows // t.warpgroups * t.warpgroups
     # Of each step: K and V once per reading warp or warpgroup, Q unless in registers, P where it passes
     # through.
-    reads = (t.warps if t.path == "mma_sync" else t.warpgroups) * t.keys * (d_pad + dv_pad) * e
+    reads = t.readers * t.keys * (d_pad + dv_pad) * e
     reads += 0 if t.q_in_registers else rows * d_pad * e
     reads += rows * t.keys * e if t.p_in_smem else 0
     factors = {"always": visits * rows, "first": 4 * rows * int(band.tiles - band.idle_tiles()), "seldom": 0}

@@ -7,7 +7,6 @@ from dataclasses import replace
 from attnsim.models.closed_forms.fused import forward
 from attnsim.models.closed_forms.part import Part, helper, transfer
 from attnsim.models.implementations import trtllm_tiles
-from attnsim.models.implementations.fused.edits import narrowed, widened
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.trtllm import MASKED, PREPARE, PREPROCESS, PackedTile, new_tokens, within_window
 from attnsim.models.question.workload import Workload
@@ -42,21 +41,8 @@ def _preprocessing(w: Workload) -> Part:
 
 
 def _attention(w: Workload, tile: FlashTile, splits: Splits, kernel: Kernel) -> Part:
-    """The attention kernel at the widths that it is compiled for, copying those that there are."""
-    seen = w
+    """The attention kernel, in a generation step without the keys before a window."""
     if w.passes == "decode":
-        seen = within_window(w, trtllm_tiles.XQA_TILE if kernel.path == "mma_sync" else tile.keys)
-        tile = replace(tile, path="wgmma")  # XQA's warps read a tile once, all of them together
-    if kernel.path == "tcgen05":
-        return forward(seen, tile, splits, kernel.name, lse=False)
-    part = forward(widened(seen), tile, splits, kernel.name, lse=False)
-    moved = tuple(
-        replace(
-            item,
-            requested_bytes=narrowed(item.tensor, item.requested_bytes, w),
-            unique_bytes=narrowed(item.tensor, item.unique_bytes, w),
-        )
-        for item in part.moved
-    )
-    part = replace(part, moved=moved)
+        w = within_window(w, trtllm_tiles.XQA_TILE if kernel.path == "mma_sync" else tile.keys)
+    part = forward(w, tile, splits, kernel.name, lse=False)
     return replace(part, flops=0, smem_bytes=0) if kernel.name == MASKED else part

@@ -19,7 +19,6 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import trtllm_tiles as tiles
 from attnsim.models.implementations.fused.building import flash_schedule, override
-from attnsim.models.implementations.fused.edits import compiled_width, edited, valid_bytes, widened
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.splits import cache_write, combine, store_cache
 from attnsim.models.implementations.fused.tile import FlashTile
@@ -88,8 +87,8 @@ def trtllm(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         kernels, tile, splits = _gen(w, gpu, shape)
         return _schedule(w, "tensorrt-llm.attention", [*before, *kernels], tile, splits)
     if w.passes == "fwd":
-        chosen = override(tiles.context_tile(w, gpu), shape, widened(w), gpu)
-        main = valid_bytes(flash_forward(widened(w), gpu, chosen, lse=False), w)
+        chosen = override(replace(tiles.context_tile(w, gpu), widths=tiles.compiled_widths(w)), shape, w, gpu)
+        main = flash_forward(w, gpu, chosen, lse=False)
         return _schedule(w, "tensorrt-llm.attention", [decoder_info(w), qkv_preprocessing(w), main], chosen)
     if tiles.runs_xqa(w, gpu):
         kernels, tile, splits = _xqa(w, gpu, shape)
@@ -140,22 +139,9 @@ def _merged(w: Workload, main: Kernel, tile: FlashTile, splits: Splits) -> Atten
 
 def _xqa(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
     """XQA: the heads of a group against keys that its warps share out."""
-    tile, splits = override(tiles.xqa_tile(w, gpu), shape, widened(w), gpu), Splits(tiles.xqa_splits(w, gpu))
-    seen = widened(within_window(w, tiles.XQA_TILE))
-    main = flash_forward(seen, gpu, tile, MAIN, splits, lse=False)
-    return _merged(w, edited(valid_bytes(main, w), _keys_read_once(tile, w)), tile, splits)
-
-
-def _keys_read_once(tile: FlashTile, w: Workload) -> Callable[[TileOp], TileOp]:
-    """Each warp of XQA multiplies keys of its own: all of them together read a tile once, not each the whole."""
-
-    def edit(op: TileOp) -> TileOp:
-        if op.kind != "mma":
-            return op
-        width = compiled_width(w.head_dim if op.tensor == "S" else w.head_dim_v)
-        return op._replace(smem_bytes=op.smem_bytes - (tile.warps - 1) * tile.keys * width * w.element_bytes)
-
-    return edit
+    tile, splits = override(tiles.xqa_tile(w, gpu), shape, w, gpu), Splits(tiles.xqa_splits(w, gpu))
+    main = flash_forward(within_window(w, tiles.XQA_TILE), gpu, tile, MAIN, splits, lse=False)
+    return _merged(w, main, tile, splits)
 
 
 def _masked(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
@@ -163,20 +149,23 @@ def _masked(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
     if shape is not None:
         raise InputError("masked multi-head attention has no tile to choose; leave --tile out")
     chosen = tiles.masked_tile(w, gpu)
-    tile = FlashTile(1, chosen.keys, warps=chosen.threads // 32, loop="staged", registers=64, path="simt")
+    tile = FlashTile(
+        1, chosen.keys, warps=chosen.threads // 32, loop="staged", registers=64, path="simt",
+        widths=tiles.compiled_widths(w),
+    )  # fmt: skip
     splits, seen = Splits(chosen.splits), within_window(w, chosen.keys)
-    main = flash_forward(widened(seen), gpu, tile, MASKED, splits, lse=False)
-    main = _with_latency(edited(valid_bytes(main, w), _on_fp32_lanes(compiled_width(w.head_dim))))
+    main = _on_fp32_lanes(flash_forward(seen, gpu, tile, MASKED, splits, lse=False), tiles.compiled_width(w.head_dim))
     logits = min(-(-seen.seq_kv // splits.count) * LOGIT_BYTES, gpu.sm.shared_memory_per_block_bytes)
     main = replace(main, shared_memory_bytes=logits, buffers=(("logits", logits),))
     return _merged(w, main, tile, splits)
 
 
-def _on_fp32_lanes(width: int) -> Callable[[TileOp], TileOp]:
+def _on_fp32_lanes(kernel: Kernel, width: int) -> Kernel:
     """Products as conversions to fp32 and multiply-adds, and the sum of Q K over the lanes that share a key.
 
     A lane has 8 elements of a key; a shuffle takes four times as long as an addition (CUDA C++ Programming Guide,
-    "Arithmetic Instructions": 32 a clock and SM).
+    "Arithmetic Instructions": 32 a clock and SM). A block has a latency beside its turns, the implementation's
+    `extra`: sums over all its threads, page look-ups.
     """
     over_lanes = SHUFFLE_AND_ADD * (width // 8).bit_length()
 
@@ -186,15 +175,10 @@ def _on_fp32_lanes(width: int) -> Callable[[TileOp], TileOp]:
         shared = op.flops // 2 * over_lanes // 8 if op.tensor == "S" else 0
         return op._replace(kind="vector", flops=0, smem_bytes=0, fp32=op.flops + shared)
 
-    return edit
-
-
-def _with_latency(kernel: Kernel) -> Kernel:
-    """A block's latency beside its turns, the implementation's `extra`: sums over all its threads, page look-ups."""
-    late = TileOp("delay", "extra", clks=1000)
+    late = (TileOp("delay", "extra", clks=1000),)
     segments = tuple(
-        replace(segment, ops=(late, *segment.ops)) if any(op.kind == "store" for op in segment.ops) else segment
-        for segment in kernel.segments
+        replace(one, ops=(*(late if any(op.kind == "store" for op in one.ops) else ()), *map(edit, one.ops)))
+        for one in kernel.segments
     )
     return replace(kernel, segments=segments)
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.edits import compiled_width
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.widths import padded
@@ -41,6 +40,16 @@ MMHA_UNROLL = 8
 """Keys that a group of threads reads in one turn."""
 GEN_KEYS = 256
 """Keys of one step of a trtllm-gen block, two tiles of 128."""
+
+
+def compiled_width(width: int) -> int:
+    """The head_dim that TensorRT-LLM's own kernels are compiled for: 32, 64, 128, and multiples of 64 beyond."""
+    return -(-width // 64) * 64 if width > 128 else max(32, 1 << (width - 1).bit_length())
+
+
+def compiled_widths(w: Workload) -> tuple[int, int]:
+    """Head dimensions of K and of V that those kernels compute with; copies are predicated to the valid columns."""
+    return compiled_width(w.head_dim), compiled_width(w.head_dim_v)
 
 
 def _width(w: Workload) -> int:
@@ -91,7 +100,10 @@ def xqa_tile(w: Workload, gpu: Gpu) -> FlashTile:
     kept = 64 if gpu.compute_capability_number in (80, 90) else 32  # KiB of K and as much of V
     keys = min(XQA_TILE, kept * 1024 // (2 * d * w.element_bytes) // 16 * 16)
     rows = -(-w.group * w.seq_q // 16) * 16
-    return FlashTile(rows, keys, warps=8, loop="staged", stages=2, registers=128, pack_gqa=True)
+    return FlashTile(
+        rows, keys, warps=8, loop="staged", stages=2, registers=128, pack_gqa=True, warps_share_keys=True,
+        widths=compiled_widths(w),
+    )  # fmt: skip
 
 
 def xqa_splits(w: Workload, gpu: Gpu) -> int:

@@ -10,7 +10,6 @@ from attnsim.models.implementations.fused.tile import FlashTile, with_tile
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
-from attnsim.models.schedule.widths import padded
 
 ROWS = (64, 128, 192, 256)
 KEYS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256)
@@ -26,7 +25,7 @@ def accumulators_that_fit(threads: int, gpu: Gpu) -> int:
 
 def fits(tile: FlashTile, w: Workload, gpu: Gpu) -> bool:
     """Whether a tile's buffers fit shared memory and its accumulators the registers."""
-    d, dv = padded(w.head_dim), padded(w.head_dim_v)
+    d, dv = tile.compiled(w)
     in_registers = tile.path == "tcgen05" or _accumulators(tile, dv) <= accumulators_that_fit(tile.warps * 32, gpu)
     small = tile.shared_memory_bytes(d, dv, w.element_bytes) <= gpu.sm.shared_memory_per_block_bytes
     return small and in_registers
@@ -57,7 +56,7 @@ def check_tile(tile: FlashTile, w: Workload, gpu: Gpu) -> None:
     """
     if fits(tile, w, gpu):
         return
-    d, dv = padded(w.head_dim), padded(w.head_dim_v)
+    d, dv = tile.compiled(w)
     needed = tile.shared_memory_bytes(d, dv, w.element_bytes)
     near = min(
         candidates(tile, w, gpu),

@@ -81,7 +81,7 @@ def flash_forward(
         TensorUse("V", seen * dv * e, w.batch * w.heads_kv, sharers),
         *_output_uses(w, splits, lse),
     )
-    d_pad, dv_pad = padded(d), padded(dv)
+    d_pad, dv_pad = tile.compiled(w)
     return Kernel(
         name=name,
         threads=tile.threads,

@@ -20,7 +20,6 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest
 from attnsim.models.schedule.row_tiles import RowTiles
 from attnsim.models.schedule.schedule import Segment, TileOp
-from attnsim.models.schedule.widths import padded
 
 MASK_INSTRUCTIONS = by_hand(2, "FP32-lane instructions per score of a masked tile: compare and select")
 POLYNOMIAL_INSTRUCTIONS = by_hand(6, "FP32-lane instructions of an exponential that is computed as a polynomial")
@@ -34,10 +33,8 @@ class Operations:
     def __init__(self, w: Workload, tile: FlashTile, shape: RowTiles, partial: bool, lse: bool) -> None:
         self.w, self.tile, self.shape, self.partial, self.lse = w, tile, shape, partial, lse
         self.rows = tile.rows // tile.warpgroups
-        self.d, self.dv = padded(w.head_dim), padded(w.head_dim_v)
-        # Every warp of an mma.sync kernel reads the whole K and V tile for its own rows; a wgmma reads it once for
-        # its warpgroup.
-        self.readers = tile.warps // tile.warpgroups if tile.path == "mma_sync" else 1
+        self.d, self.dv = tile.compiled(w)
+        self.readers = tile.readers // tile.warpgroups
 
     def load(self, tensor: str, keys: int) -> TileOp:
         """K or V of so many keys."""

@@ -46,6 +46,6 @@ def _by_sequence(w: Workload, tile: FlashTile, inverse: Ints, heads: int, splits
 
 def section_heads(w: Workload, tile: FlashTile, heads: int) -> int:
     """Heads of a section of longest-first order: so many that their K and V fit 32 MiB of L2, a power of two."""
-    one_head = w.seq_kv * (w.head_dim + w.head_dim_v) * w.element_bytes
+    one_head = w.seq_kv * sum(tile.widths or (w.head_dim, w.head_dim_v)) * w.element_bytes
     section = 1 if one_head > 32 << 20 else 1 << int(np.log2((32 << 20) / one_head))
     return min(section * (1 if tile.pack_gqa else w.group), heads)

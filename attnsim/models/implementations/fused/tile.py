@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Path
+from attnsim.models.schedule.widths import padded
 
 Loop = Literal["fa2", "fa3", "staged", "ring"]
 Order = Literal["ascending", "longest_first", "longest_first_by_sequence"]
@@ -55,6 +57,10 @@ class FlashTile:
         Of a window only the key tiles at its edges are masked, not all.
     from_first_key : bool
         The key tiles of a window begin at the first key that a row tile sees, not at a multiple of `keys`.
+    widths : (int, int), optional
+        Head dimensions of K and of V that it computes with; None: the next of FlashAttention's list.
+    warps_share_keys : bool
+        Each mma.sync warp multiplies keys of its own, so that all warps together read K and V once.
     by_row : bool
         The epilogue stores row by row, each through a pointer of its own, so that its latency follows the valid rows.
     """
@@ -79,6 +85,8 @@ class FlashTile:
     emulated: tuple[int, int] = (0, 1)
     edges_only: bool = False
     from_first_key: bool = False
+    widths: tuple[int, int] | None = None
+    warps_share_keys: bool = False
     by_row: bool = False
 
     def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
@@ -100,6 +108,16 @@ class FlashTile:
     def threads(self) -> int:
         """Threads of a block."""
         return self.warps * 32 + self.extra_threads
+
+    @property
+    def readers(self) -> int:
+        """Times that the block reads a tile of K or V from shared memory: once for each warp, or warpgroup of wgmma."""
+        each_warp = self.path == "mma_sync" and not self.warps_share_keys
+        return self.warps // self.warpgroups * self.warpgroups if each_warp else self.warpgroups
+
+    def compiled(self, w: Workload) -> tuple[int, int]:
+        """Head dimensions of K and of V that it computes `w` with."""
+        return self.widths or (padded(w.head_dim), padded(w.head_dim_v))
 
     def polynomials(self, scores: int) -> int:
         """Exponentials of `scores` that are polynomials."""
