@@ -7,7 +7,7 @@ import pytest
 from attnsim import Workload, attention_share, layer, load_model, predict
 from attnsim.api.layer import gemm_numbers
 from attnsim.models.closed_forms import projection as forms
-from attnsim.models.closed_forms.part import Part, requested
+from attnsim.models.closed_forms.form import Form, requested
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
@@ -29,7 +29,7 @@ def play(step: Step, gpu: Gpu, **how: str) -> Replay:
     return replay(step_schedule(step, gpu, "bf16"), gpu, gemm_numbers(gpu), **conditions)  # type: ignore[arg-type]
 
 
-def step_closed_form(step: Step, gpu: Gpu, dtype: str) -> list[Part]:
+def step_closed_form(step: Step, gpu: Gpu, dtype: str) -> list[Form]:
     products = [part for one in step.products for part in forms.product(one, cut(one, gpu, dtype), dtype)]
     return products + [forms.rotary(tensor, elements, dtype) for tensor, elements in step.turned]
 

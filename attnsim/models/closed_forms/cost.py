@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from attnsim.models.closed_forms import eager, fused, gather, latent, linear, own, performer, trtllm, unfused
-from attnsim.models.closed_forms import part as cost_parts
+from attnsim.models.closed_forms import eager, form, fused, gather, latent, linear, own, performer, trtllm, unfused
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
-from attnsim.models.closed_forms.part import Part
+from attnsim.models.closed_forms.form import Form
 from attnsim.models.implementations.frameworks.efficient import EfficientTile
 from attnsim.models.implementations.frameworks.gather_blocks import Gathering
 from attnsim.models.implementations.frameworks.linformer import LinformerTile
@@ -31,7 +30,7 @@ from attnsim.models.schedule.schedule import Schedule
 
 __all__ = ["Cost", "CostTable", "ShapeTable", "cost_of", "costs"]
 
-FORMS: Mapping[type, Callable[[Workload, Schedule, Any], list[Part]]] = {
+FORMS: Mapping[type, Callable[[Workload, Schedule, Any], list[Form]]] = {
     FusedTiles: fused.closed_form,
     Flash1Tile: fused.first_generation,
     PackedTile: trtllm.closed_form,
@@ -83,12 +82,12 @@ class Cost:
 def cost_of(w: Workload, schedule: Schedule) -> Cost:
     """Closed form of a schedule of `w`: of it only tile, splits, and kernels' names and roles are used."""
     parts = FORMS[type(schedule.tile)](w, schedule, schedule.tile)
-    requested = cost_parts.requested(parts)
+    requested = form.requested(parts)
     return Cost(
         flops_executed=sum(part.flops for part in parts),
         exponentials=sum(part.exponentials for part in parts),
         requested_bytes=MappingProxyType(requested),
-        compulsory_bytes=cost_parts.compulsory_bytes(parts),
+        compulsory_bytes=form.compulsory_bytes(parts),
         no_reuse_bytes=sum(requested.values()),
         smem_bytes=sum(part.smem_bytes for part in parts),
         peak_memory_bytes=schedule.peak_memory_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnsim.models.closed_forms.part import Part, gemm, load, store, transfer
+from attnsim.models.closed_forms.form import Form, gemm, load, store, transfer
 from attnsim.models.implementations.frameworks.efficient import EfficientTile
 from attnsim.models.implementations.frameworks.keys_gemm import Sizes, part_length, sum_name, tiles_of
 from attnsim.models.implementations.frameworks.linformer import LinformerTile
@@ -12,14 +12,14 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 
 
-def moved(name: str, reads: Sequence[tuple[str, int]], writes: tuple[str, int], exps: int = 0) -> Part:
+def moved(name: str, reads: Sequence[tuple[str, int]], writes: tuple[str, int], exps: int = 0) -> Form:
     """A pass: its operands once."""
     return transfer(name, reads, [writes], exps)
 
 
 def product(
     name: str, batch: int, shape: Sizes, tensors: tuple[str, str, str], element_bytes: int, *, b_shared_by: int = 1
-) -> Part:
+) -> Form:
     """A batched GEMM of one format, of which `b_shared_by` entries read one copy of B."""
     return gemm(name, batch, shape, tensors, (element_bytes,) * 3, b_shared_by=b_shared_by)
 
@@ -27,7 +27,7 @@ def product(
 def keys_gemm(
     schedule: Schedule, name: str, batch: int, shape: Sizes, tensors: tuple[str, str, str], e: int, *,
     a_shared_by: int = 1, b_shared_by: int = 1,
-) -> list[Part]:  # fmt: skip
+) -> list[Form]:  # fmt: skip
     """Closed form of a GEMM that sums over the keys: of the schedule only the grid is used, for the number of parts."""
     (m, n, k), (a, b, c) = shape, tensors
     blocks = next(kernel.blocks for kernel in schedule.kernels if kernel.name == name)
@@ -42,13 +42,13 @@ def keys_gemm(
         store(f"{c} partial" if parts > 1 else c, requested[2]),
     )
     flops, smem = (sum(getattr(piece, field) for piece in pieces) for field in ("flops", "smem_bytes"))
-    main = Part(name, moved, flops, smem_bytes=smem)
+    main = Form(name, moved, flops, smem_bytes=smem)
     if parts == 1:
         return [main]
-    return [main, Part(sum_name(c), (load(f"{c} partial", requested[2]), store(c, batch * m * n * e)))]
+    return [main, Form(sum_name(c), (load(f"{c} partial", requested[2]), store(c, batch * m * n * e)))]
 
 
-def efficient(w: Workload, schedule: Schedule, _: EfficientTile) -> list[Part]:
+def efficient(w: Workload, schedule: Schedule, _: EfficientTile) -> list[Form]:
     """What each kernel moves and multiplies; of the schedule only the grid of K'^T V is used."""
     e, d, dv, heads, kv_heads = w.element_bytes, w.head_dim, w.head_dim_v, w.batch * w.heads_q, w.batch * w.heads_kv
     queries, keys = heads * w.seq_q * d, kv_heads * w.seq_kv * d
@@ -60,7 +60,7 @@ def efficient(w: Workload, schedule: Schedule, _: EfficientTile) -> list[Part]:
     ]
 
 
-def linformer(w: Workload, schedule: Schedule, tile: LinformerTile) -> list[Part]:
+def linformer(w: Workload, schedule: Schedule, tile: LinformerTile) -> list[Form]:
     """What each kernel moves and multiplies; of the schedule only the grids of E K and F V are used."""
     k, e, heads, b, g = tile.keys, w.element_bytes, w.batch * w.heads_q, w.batch, w.group
     pairs = heads * w.seq_q * k

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnsim.models.closed_forms.band import Band, reaches
-from attnsim.models.closed_forms.part import Moved, Part, helper, load, store
+from attnsim.models.closed_forms.form import Form, Moved, around_fused, load, store
 from attnsim.models.implementations.fused.flash1 import Flash1Tile
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
 from attnsim.models.question.workload import Workload
@@ -19,12 +19,12 @@ FLASH1_ROWS = 16
 """Query rows of an inner step of FlashAttention-1."""
 
 
-def closed_form(w: Workload, schedule: Schedule, tiles: FusedTiles) -> list[Part]:
+def closed_form(w: Workload, schedule: Schedule, tiles: FusedTiles) -> list[Form]:
     """Each kernel of a fused schedule: of the kernels only roles and names are used."""
     return [_kernel(w, kernel, tiles, schedule.splits) for kernel in schedule.kernels]
 
 
-def _kernel(w: Workload, kernel: Kernel, tiles: FusedTiles, splits: Splits) -> Part:
+def _kernel(w: Workload, kernel: Kernel, tiles: FusedTiles, splits: Splits) -> Form:
     if tiles.forward and kernel.role == "attention":
         return forward(w, tiles.forward, splits, kernel.name)
     back = tiles.backward
@@ -37,13 +37,13 @@ def _kernel(w: Workload, kernel: Kernel, tiles: FusedTiles, splits: Splits) -> P
             return row_dots(w, accumulator=any(use.tensor == "dQ accum" for use in kernel.uses))
         case "convert_dQ":
             return convert_dq(w)
-    part = helper(kernel.name, w, splits.count)
+    part = around_fused(kernel.name, w, splits.count)
     if part is None:
         raise LookupError(f"no closed form of the kernel {kernel.name}; add it to attnsim.models.closed_forms.fused")
     return part
 
 
-def first_generation(w: Workload, schedule: Schedule, tile: Flash1Tile) -> list[Part]:
+def first_generation(w: Workload, schedule: Schedule, tile: Flash1Tile) -> list[Form]:
     """FlashAttention-1's kernels."""
     return [
         row_dots(w, accumulator=False)
@@ -92,7 +92,7 @@ def _tile_visits(w: Workload, t: FlashTile, splits: int, band: Band) -> _Visits:
     return _Visits(int(visits.sum()), int(visits.sum()) * t.keys - short, int(ranges @ rows), seen)
 
 
-def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = True) -> Part:
+def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = True) -> Form:
     """FlashAttention-2 and -3, sliding-window and split-KV forward (arXiv 2307.08691, algorithm 1).
 
     Per head, with ``v`` visits of key tiles: K and V ``v keys`` rows less the missing rows of the last tile;
@@ -115,7 +115,7 @@ def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = Tr
     reads += rows * t.keys * e if t.p_in_smem else 0
     factors = {"always": visits * rows, "first": 4 * rows * int(band.tiles - band.idle_tiles()), "seldom": 0}
     scores = visits * rows * t.keys
-    return Part(
+    return Form(
         name,
         (
             load("Q", heads * q_rows * d * e, heads * int(band.busy_rows()) * d * e),
@@ -138,7 +138,7 @@ def _outputs(w: Workload, splits: int, lse: bool) -> tuple[Moved, ...]:
     return (*out, store("LSE", rows * 4)) if lse else out
 
 
-def backward(w: Workload, t: BackwardTile, *, dq: bool = True) -> Part:
+def backward(w: Workload, t: BackwardTile, *, dq: bool = True) -> Form:
     """The main backward kernel (arXiv 2307.08691, algorithm 2): one block per key tile; dQ summed in fp32 if asked."""
     band = Band.of_keys(w.seq_q, w.seq_kv, *reaches(w.mask), t.keys)
     heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
@@ -154,7 +154,7 @@ def backward(w: Workload, t: BackwardTile, *, dq: bool = True) -> Part:
     products += reads(m, d_pad) * n if dq else 0
     widths = (d_pad, dv_pad, dv_pad, d_pad, *((d_pad,) if dq else ()))
     accumulated = store("dQ accum", heads * visits * m * d_pad * 4, heads * seen * d_pad * 4)
-    return Part(
+    return Form(
         "flash_bwd" if dq else "flash_bwd_dkdv",
         (
             load("K", heads * keys * d * e, kv * keys * d * e),
@@ -172,7 +172,7 @@ def backward(w: Workload, t: BackwardTile, *, dq: bool = True) -> Part:
     )
 
 
-def rows_outside(w: Workload, t: BackwardTile) -> Part:
+def rows_outside(w: Workload, t: BackwardTile) -> Form:
     """The pass for dQ, per head ``v`` visits of key tiles by row tiles: K and V once a visit, Q, dO and dQ once."""
     band = Band.of_queries(w.seq_q, w.seq_kv, *reaches(w.mask), t.rows)
     heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
@@ -183,7 +183,7 @@ def rows_outside(w: Workload, t: BackwardTile) -> Part:
     kv_rows = visits * n - int(band.reach_end(n)) * (-w.seq_kv % n)
     rows, seen = heads * int(band.busy_rows()), int(band.touched(n))
     reads = t.operands_read
-    return Part(
+    return Form(
         "flash_bwd_dq",
         (
             load("Q", rows * d * e),
@@ -204,25 +204,25 @@ def _outside_lse(w: Workload, rows: int) -> int:
     return 0 if "fwd" in w.directions else rows * 4
 
 
-def row_dots(w: Workload, accumulator: bool) -> Part:
+def row_dots(w: Workload, accumulator: bool) -> Form:
     """D = rowsum(dO * O), and FlashAttention-2's clearing of the dQ accumulator (rows padded to 128)."""
     heads = w.batch * w.heads_q
     out = heads * w.seq_q * w.head_dim_v * w.element_bytes
     moved = (load("O", out), load("dO", out), store("D", heads * w.seq_q * 4))
-    return Part("dot_do_o", (*moved, store("dQ accum", _accumulator(w))) if accumulator else moved)
+    return Form("dot_do_o", (*moved, store("dQ accum", _accumulator(w))) if accumulator else moved)
 
 
-def convert_dq(w: Workload) -> Part:
+def convert_dq(w: Workload) -> Form:
     """dQ from the fp32 accumulator."""
     dq = w.batch * w.heads_q * w.seq_q * w.head_dim * w.element_bytes
-    return Part("convert_dQ", (load("dQ accum", _accumulator(w)), store("dQ", dq)))
+    return Form("convert_dQ", (load("dQ accum", _accumulator(w)), store("dQ", dq)))
 
 
 def _accumulator(w: Workload) -> int:
     return w.batch * w.heads_q * -(-w.seq_q // 128) * 128 * padded(w.head_dim) * 4
 
 
-def flash1(w: Workload, keys: int, splits: int, *, is_backward: bool) -> Part:
+def flash1(w: Workload, keys: int, splits: int, *, is_backward: bool) -> Form:
     """FlashAttention-1 (arXiv 2205.14135, algorithm 1): keys outside, rows inside, partial O (or dQ) in fp32.
 
     A row step is visited once per block of keys it sees; every visit but its first reads the partial result,
@@ -259,7 +259,7 @@ def flash1(w: Workload, keys: int, splits: int, *, is_backward: bool) -> Part:
         moved.append(store("LSE", heads * seen * 4))
         products = d + dv
         smem = 4 * size * d * e + 8 * size * dv * 4
-    return Part(
+    return Form(
         "flash1_bwd" if is_backward else "flash1_fwd",
         tuple(moved),
         flops=heads * visits * 2 * size * keys * products,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from attnsim.models.closed_forms.part import Part, gemm, load, store
+from attnsim.models.closed_forms.form import Form, gemm, load, store
 from attnsim.models.implementations.frameworks.gather import INDEX
 from attnsim.models.implementations.frameworks.gather_blocks import Gathering
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 
 
-def closed_form(w: Workload, schedule: Schedule, sizes: Gathering) -> list[Part]:
+def closed_form(w: Workload, schedule: Schedule, sizes: Gathering) -> list[Form]:
     """Closed form of each kernel: of the schedule only the sizes of what is gathered are used.
 
     With ``n`` blocks of queries of a head, ``c`` blocks of ``b`` keys for each and ``g`` global keys, the gathers move
@@ -32,8 +32,8 @@ def closed_form(w: Workload, schedule: Schedule, sizes: Gathering) -> list[Part]
         parts.append(_product(w, "S global = Q K^T", heads, shape, ("Q", "K", scores)))
     if both:
         apart = load("S local", queries * width * e), load("S global", queries * tokens * e)
-        parts.append(Part("concatenate", (*apart, store("S", queries * (width + tokens) * e))))
-    parts += _weights(w, "", sizes.seq_q, width + tokens) if width or tokens else [Part("fill O", (store("O", o),))]
+        parts.append(Form("concatenate", (*apart, store("S", queries * (width + tokens) * e))))
+    parts += _weights(w, "", sizes.seq_q, width + tokens) if width or tokens else [Form("fill O", (store("O", o),))]
     if width:
         tensors, shape = ("P", "V gathered", "O"), (sizes.rows, w.head_dim_v, width)
         parts.append(_product(w, "O = P V", heads * sizes.row_blocks, shape, tensors))
@@ -41,11 +41,11 @@ def closed_form(w: Workload, schedule: Schedule, sizes: Gathering) -> list[Part]
         tensors, shape = ("P", "V", "O global" if both else "O"), (sizes.seq_q, w.head_dim_v, tokens)
         parts.append(_product(w, "O global = P V", heads, shape, tensors))
     if both:
-        parts.append(Part("add O", (load("O", o), load("O global", o), store("O", o))))
+        parts.append(Form("add O", (load("O", o), load("O global", o), store("O", o))))
     return parts + (_global_rows(w, sizes.global_rows) if sizes.global_rows else [])
 
 
-def _global_rows(w: Workload, rows: int) -> list[Part]:
+def _global_rows(w: Workload, rows: int) -> list[Form]:
     """The queries of global tokens against every key, then into their places in O."""
     heads, e = w.batch * w.heads_q, w.element_bytes
     out = heads * rows * w.head_dim_v * e
@@ -55,16 +55,16 @@ def _global_rows(w: Workload, rows: int) -> list[Part]:
         scores,
         *_weights(w, " rows", rows, w.seq_kv),
         values,
-        Part("put rows", (load("O rows", out), store("O", out))),
+        Form("put rows", (load("O rows", out), store("O", out))),
     ]
 
 
-def _gather(w: Workload, sizes: Gathering, tensor: str, width: int) -> Part:
+def _gather(w: Workload, sizes: Gathering, tensor: str, width: int) -> Form:
     kv_heads, e = w.batch * w.heads_kv, w.element_bytes
     copied = kv_heads * sizes.row_blocks * sizes.width * width * e
     index = load(INDEX, kv_heads * sizes.index_bytes, sizes.index_bytes)
     read = load(tensor, copied, kv_heads * sizes.touched_keys * width * e)
-    return Part(f"gather {tensor}", (index, read, store(f"{tensor} gathered", copied)))
+    return Form(f"gather {tensor}", (index, read, store(f"{tensor} gathered", copied)))
 
 
 def _product(
@@ -73,15 +73,15 @@ def _product(
     batch: int,
     shape: tuple[int, int, int],
     tensors: tuple[str, str, str],
-) -> Part:
+) -> Form:
     """A batched GEMM whose B the query heads of a group have in common."""
     e, rows = w.element_bytes, 64 if shape[0] <= 64 else 128
     return gemm(name, batch, shape, tensors, (e, e, e), rows=rows, b_shared_by=w.group)
 
 
-def _weights(w: Workload, tag: str, rows: int, columns: int) -> list[Part]:
+def _weights(w: Workload, tag: str, rows: int, columns: int) -> list[Form]:
     """The mask's addition and the softmax; the mask is one for all heads."""
     e, pairs = w.element_bytes, w.batch * w.heads_q * rows * columns
     added = load(f"S{tag}", pairs * e), load(f"mask{tag}", pairs * e, rows * columns * e), store(f"S{tag}", pairs * e)
     weighed = load(f"S{tag}", pairs * e), store(f"P{tag}", pairs * e)
-    return [Part(f"mask{tag}", added), Part(f"softmax{tag}", weighed, exponentials=pairs)]
+    return [Form(f"mask{tag}", added), Form(f"softmax{tag}", weighed, exponentials=pairs)]

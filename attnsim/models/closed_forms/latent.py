@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from attnsim.models.closed_forms import projection as projection_form
 from attnsim.models.closed_forms.band import Band, reaches
+from attnsim.models.closed_forms.form import Form, Moved, load, store, transfer
 from attnsim.models.closed_forms.fused import forward
-from attnsim.models.closed_forms.part import Moved, Part, load, store, transfer
 from attnsim.models.implementations.frameworks import projection
 from attnsim.models.implementations.latent.projections import copies, products
 from attnsim.models.implementations.latent.tiles import DecompressedTile, LatentTile, Share, flash_mla_parts
@@ -18,12 +18,12 @@ from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import Splits
 
 
-def closed_form(w: Workload, schedule: Schedule, tile: LatentTile | DecompressedTile) -> list[Part]:
+def closed_form(w: Workload, schedule: Schedule, tile: LatentTile | DecompressedTile) -> list[Form]:
     """Closed form of the kernels: of the schedule only names, roles, buffers, tile, splits and grids are used."""
     return [part for kernel in schedule.kernels for part in _parts(w, schedule, tile, kernel)]
 
 
-def _parts(w: Workload, schedule: Schedule, tile: LatentTile | DecompressedTile, kernel: Kernel) -> list[Part]:
+def _parts(w: Workload, schedule: Schedule, tile: LatentTile | DecompressedTile, kernel: Kernel) -> list[Form]:
     if kernel.role == "sum of parts":  # with its product
         return []
     if kernel.role == "attention":
@@ -37,7 +37,7 @@ def _parts(w: Workload, schedule: Schedule, tile: LatentTile | DecompressedTile,
     raise LookupError(f"no closed form of the kernel {kernel.name}; add it to attnsim.models.closed_forms.latent")
 
 
-def _product(w: Workload, kernel: Kernel) -> list[Part]:
+def _product(w: Workload, kernel: Kernel) -> list[Form]:
     """The GEMM on the tile that fills the kernel's buffers, k cut as its grid says."""
     product, buffers = products(w)[kernel.name], dict(kernel.buffers)
 
@@ -51,12 +51,12 @@ def _product(w: Workload, kernel: Kernel) -> list[Part]:
     return projection_form.product(product, projection.Cut(tile, splits), w.dtype)
 
 
-def _copy(w: Workload, name: str) -> Part:
+def _copy(w: Workload, name: str) -> Form:
     reads, writes = ([(a.tensor, a.bytes) for a in copies(w)[name] if a.written == out] for out in (False, True))
     return transfer(name, reads, writes)
 
 
-def _flash(w: Workload, tile: DecompressedTile) -> Part:
+def _flash(w: Workload, tile: DecompressedTile) -> Form:
     """The fused kernel on decompressed heads."""
     wide = replace(w, latent=None, head_dim_v=w.head_dim if tile.same_width else w.head_dim_v)
     part = forward(wide, tile.tile, Splits(), "flash_fwd")
@@ -64,7 +64,7 @@ def _flash(w: Workload, tile: DecompressedTile) -> Part:
     return replace(part, moved=moved)
 
 
-def _attention(w: Workload, schedule: Schedule, tile: LatentTile, kernel: Kernel) -> Part:
+def _attention(w: Workload, schedule: Schedule, tile: LatentTile, kernel: Kernel) -> Form:
     """Row tiles times the tiles of the cache that they see, each tile once as K and V, or V as a copy of its own."""
     latent, own = latent_of(w), absorbed(w)
     rows, keys, pair = tile.rows, tile.keys, tile.pair
@@ -92,7 +92,7 @@ def _attention(w: Workload, schedule: Schedule, tile: LatentTile, kernel: Kernel
     down = max(1, min(tile.warps, rows // 16)) if tile.path == "mma_sync" else 1
     across = tile.warps // down if tile.path == "mma_sync" else 1
     reads = down * keys * (latent.width + latent.rank) // pair + across * rows * (latent.width + keys)
-    return Part(
+    return Form(
         kernel.name,
         (
             load("Q latent", groups * q_rows * latent.rank * e, unique_q * latent.rank * e),
@@ -161,9 +161,9 @@ def _split_requests(w: Workload, splits: Splits, tile: LatentTile) -> tuple[int,
     return w.batch, w.batch * splits.count
 
 
-def _combine(w: Workload, requests: int, pieces: int) -> Part:
+def _combine(w: Workload, requests: int, pieces: int) -> Form:
     rows, rank = w.heads_q * w.seq_q, latent_of(w).rank
-    return Part(
+    return Form(
         "combine",
         (
             load("LSE partial", pieces * rows * 4),

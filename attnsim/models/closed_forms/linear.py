@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnsim.models.closed_forms.part import Part, load, store
+from attnsim.models.closed_forms.form import Form, load, store
 from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,
     CHUNK,
@@ -20,7 +20,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 
 
-def closed_form(w: Workload, schedule: Schedule, tile: LinearTile) -> list[Part]:
+def closed_form(w: Workload, schedule: Schedule, tile: LinearTile) -> list[Form]:
     """Closed form of the kernels: of the schedule only the ranges are used."""
     ranges = tile.ranges
     if w.passes == "decode":
@@ -32,13 +32,13 @@ def closed_form(w: Workload, schedule: Schedule, tile: LinearTile) -> list[Part]
     return [*before, _causal_part(w, ranges)]
 
 
-def _state_part(w: Workload, ranges: int, blocks: int) -> Part:
+def _state_part(w: Workload, ranges: int, blocks: int) -> Form:
     """Of ``t`` key tiles a head the first ``t blocks // ranges``, as even ranges have it."""
     d, heads = w.head_dim, w.batch * w.heads_kv
     tiles = -(-w.seq_kv // KEYS) * blocks // ranges
     keys = heads * min(w.seq_kv, tiles * KEYS)
     states = heads * blocks
-    return Part(
+    return Form(
         STATE,
         (
             load("K", keys * d * w.element_bytes),
@@ -52,21 +52,21 @@ def _state_part(w: Workload, ranges: int, blocks: int) -> Part:
     )
 
 
-def _merge_part(w: Workload, name: str, ranges: int) -> Part:
+def _merge_part(w: Workload, name: str, ranges: int) -> Form:
     d, heads = w.head_dim, w.batch * w.heads_kv
     loads = (load("State partial", heads * ranges * d * d * 4), load("Normalizer partial", heads * ranges * d * 4))
     if name == REDUCE:
-        return Part(name, (*loads, store("State", heads * d * d * 2), store("Normalizer", heads * d * 4)))
+        return Form(name, (*loads, store("State", heads * d * d * 2), store("Normalizer", heads * d * 4)))
     later = heads * (ranges - 1)
-    return Part(name, (*loads, store("State partial", later * d * d * 4), store("Normalizer partial", later * d * 4)))
+    return Form(name, (*loads, store("State partial", later * d * d * 4), store("Normalizer partial", later * d * 4)))
 
 
-def _output_part(w: Workload, ranges: int) -> Part:
+def _output_part(w: Workload, ranges: int) -> Form:
     d, heads = w.head_dim, w.batch * w.heads_q
     states = w.batch * w.heads_kv
     slabs = heads * -(-w.seq_q // SLAB)
     rows = heads * w.seq_q
-    return Part(
+    return Form(
         OUTPUT,
         (
             load("State", heads * ranges * d * d * 2, states * d * d * 2),
@@ -80,7 +80,7 @@ def _output_part(w: Workload, ranges: int) -> Part:
     )
 
 
-def _causal_part(w: Workload, ranges: int) -> Part:
+def _causal_part(w: Workload, ranges: int) -> Form:
     """``c`` chunks a head, all but the last of each range added to the state."""
     d, e, heads, kv_heads = w.head_dim, w.element_bytes, w.batch * w.heads_q, w.batch * w.heads_kv
     chunks, rows = heads * -(-w.seq_q // CHUNK), heads * w.seq_q
@@ -95,7 +95,7 @@ def _causal_part(w: Workload, ranges: int) -> Part:
     # Fragments: A = phi(Q) phi(K)^T reads Q once and K per block; O reads Q again, S / z for each warp, V per block.
     blocks = CHUNK // 16
     fragments = d // 16 * (2 * blocks + 2 * scores // 256 + blocks * d // 16)
-    return Part(
+    return Form(
         CAUSAL,
         (load("Q", rows * d * e), load("K", *kv), load("V", *kv), *state, store("O", rows * d * w.output_bytes)),
         flops=2 * d * (chunks * (2 * scores + CHUNK * d) + added * CHUNK * (d + 8)),
@@ -104,10 +104,10 @@ def _causal_part(w: Workload, ranges: int) -> Part:
     )
 
 
-def _decode_part(w: Workload) -> Part:
+def _decode_part(w: Workload) -> Form:
     d, e, heads = w.head_dim, w.element_bytes, w.batch * w.heads_kv
     tokens, queries = heads * w.seq_q, w.batch * w.heads_q * w.seq_q
-    return Part(
+    return Form(
         DECODE,
         (
             load("State", heads * d * d * 4),

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnsim.models.closed_forms import fused
 from attnsim.models.closed_forms.band import Band, reaches
-from attnsim.models.closed_forms.part import Part, gemm, load, store, transfer
+from attnsim.models.closed_forms.form import Form, gemm, load, store, transfer
 from attnsim.models.implementations.own.backward_tiles import (
     CONVERT,
     MAIN,
@@ -29,7 +29,7 @@ from attnsim.models.schedule.schedule import Schedule
 from attnsim.models.schedule.splits import Splits
 
 
-def naive(w: Workload, schedule: Schedule, tile: NaiveTile) -> list[Part]:
+def naive(w: Workload, schedule: Schedule, tile: NaiveTile) -> list[Form]:
     """Bytes, FLOPs and exponentials of each kernel, from the shape alone."""
     heads, rows = w.batch * w.heads_q, w.batch * w.heads_q * w.seq_q
     scores = 2 * rows * w.seq_kv
@@ -38,14 +38,14 @@ def naive(w: Workload, schedule: Schedule, tile: NaiveTile) -> list[Part]:
     if softmax.sweeps > 1:
         exps += softmax.threads * (1 + -(-w.seq_kv // (softmax.warps * WARP_COLUMNS)))
 
-    def product(name: str, shape: tuple[int, int, int], tensors: tuple[str, str, str]) -> Part:
+    def product(name: str, shape: tuple[int, int, int], tensors: tuple[str, str, str]) -> Form:
         return gemm(name, heads, shape, tensors, (2, 2, 2), b_shared_by=w.group)
 
     forms = {
         "naive_scores": product("naive_scores", (w.seq_q, w.seq_kv, w.head_dim), ("Q", "K", "S")),
         "naive_scale": transfer("naive_scale", [("S", scores)], [("S", scores)]),
         "naive_mask": transfer("naive_mask", [("S", scores)], [("S", scores)]),
-        "naive_softmax": Part(
+        "naive_softmax": Form(
             "naive_softmax",
             (load("S", softmax.sweeps * scores, scores), store("P", scores), store("LSE", 4 * rows)),
             exponentials=rows * exps,
@@ -55,7 +55,7 @@ def naive(w: Workload, schedule: Schedule, tile: NaiveTile) -> list[Part]:
     return [forms[kernel.name] for kernel in schedule.kernels]
 
 
-def backward(w: Workload, schedule: Schedule, tile: OwnBackwardTile) -> list[Part]:
+def backward(w: Workload, schedule: Schedule, tile: OwnBackwardTile) -> list[Form]:
     """Row dots, main kernel, conversion of dQ."""
     rows, width = w.batch * w.heads_q * w.seq_q, w.head_dim * w.element_bytes
     sums = sums_bytes(w, tile)
@@ -66,7 +66,7 @@ def backward(w: Workload, schedule: Schedule, tile: OwnBackwardTile) -> list[Par
     ]
 
 
-def _backward_main(w: Workload, tile: OwnBackwardTile) -> Part:
+def _backward_main(w: Workload, tile: OwnBackwardTile) -> Form:
     band = Band.of_keys(w.seq_q, w.seq_kv, *reaches(w.mask), tile.keys)
     heads, kv, width = w.batch * w.heads_q, w.batch * w.heads_kv, w.head_dim * w.element_bytes
     m, n, d = tile.rows, tile.keys, tile.head_dim
@@ -74,7 +74,7 @@ def _backward_main(w: Workload, tile: OwnBackwardTile) -> Part:
     rows = visits * m - heads * int(band.reach_end(m)) * (-w.seq_q % m)
     seen, keys = heads * int(band.touched(m)), kv * int(band.busy_rows())
     reads = 2 * operands_read(m, n) * d + 2 * operands_read(n, d) * m + operands_read(m, d) * n
-    return Part(
+    return Form(
         MAIN,
         (
             load("K", keys * width),
@@ -93,7 +93,7 @@ def _backward_main(w: Workload, tile: OwnBackwardTile) -> Part:
     )
 
 
-def decode(w: Workload, schedule: Schedule, tile: DecodeTile) -> list[Part]:
+def decode(w: Workload, schedule: Schedule, tile: DecodeTile) -> list[Form]:
     """Split and combine kernel.
 
     With ``v`` visits of key tiles by the row tiles of a key head, whatever the splits: K and V ``v keys`` rows less
@@ -110,7 +110,7 @@ def decode(w: Workload, schedule: Schedule, tile: DecodeTile) -> list[Part]:
     o, lse = (store("O partial", rows * splits * d * 4), store("LSE partial", rows * splits * 4))
     whole = (store("O", rows * d * w.output_bytes), store("LSE", rows * 4))
     parts = [
-        Part(
+        Form(
             SPLIT,
             (
                 load("Q", rows * splits * d * e, rows * d * e),
@@ -125,11 +125,11 @@ def decode(w: Workload, schedule: Schedule, tile: DecodeTile) -> list[Part]:
     ]
     if splits > 1:
         partial = load("O partial", rows * splits * d * 4), load("LSE partial", rows * splits * 4)
-        parts.append(Part(COMBINE, (*partial, *whole), exponentials=rows * (splits + COMBINE_WARPS)))
+        parts.append(Form(COMBINE, (*partial, *whole), exponentials=rows * (splits + COMBINE_WARPS)))
     return parts
 
 
-def sparse(w: Workload, schedule: Schedule, tile: SparseTile) -> list[Part]:
+def sparse(w: Workload, schedule: Schedule, tile: SparseTile) -> list[Form]:
     """The one kernel over a list of visible tiles.
 
     With ``v`` visits of a head's row tiles, ``p`` of them in part: K and V ``v keys`` rows less the missing rows of
@@ -142,7 +142,7 @@ def sparse(w: Workload, schedule: Schedule, tile: SparseTile) -> list[Part]:
     kv = heads * kv_rows * d * e, kv_heads * counts.touched_keys * d * e
     masks = heads * partial * tile.bit_mask_bytes, counts.patterns * tile.bit_mask_bytes
     return [
-        Part(
+        Form(
             ENTRY,
             (
                 load("Q", heads * busy_rows(w, counts) * d * e),

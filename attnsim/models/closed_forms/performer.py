@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from attnsim.models.closed_forms.eager import keys_gemm, moved, product
-from attnsim.models.closed_forms.part import Part
+from attnsim.models.closed_forms.form import Form
 from attnsim.models.implementations.frameworks.performer import CHUNK, PerformerTile, padded
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 
 
-def closed_form(w: Workload, schedule: Schedule, tile: PerformerTile) -> list[Part]:
+def closed_form(w: Workload, schedule: Schedule, tile: PerformerTile) -> list[Form]:
     """What each kernel moves and multiplies; of the schedule only the grid of K'^T V is used."""
     m, causal = tile.features, tile.chunked
     whole = padded(w) if causal else w
@@ -28,7 +28,7 @@ def closed_form(w: Workload, schedule: Schedule, tile: PerformerTile) -> list[Pa
     return parts + (_causal(whole, m, suffix) if causal else _full(whole, m, schedule))
 
 
-def _feature_map(x: str, w: Workload, m: int, fused: bool, suffix: str) -> list[Part]:
+def _feature_map(x: str, w: Workload, m: int, fused: bool, suffix: str) -> list[Form]:
     """Eager: 11 times over the features, counting the GEMM's write, and 5 over the array; fused: 3 and 2."""
     e, d = w.element_bytes, w.head_dim
     rows = w.batch * (w.heads_q * w.seq_q if x == "Q" else w.heads_kv * w.seq_kv)
@@ -54,7 +54,7 @@ def _feature_map(x: str, w: Workload, m: int, fused: bool, suffix: str) -> list[
     ]
 
 
-def _full(w: Workload, m: int, schedule: Schedule) -> list[Part]:
+def _full(w: Workload, m: int, schedule: Schedule) -> list[Form]:
     e, dv, heads, kv_heads = w.element_bytes, w.head_dim_v, w.batch * w.heads_q, w.batch * w.heads_kv
     rows = heads * w.seq_q
     sums, totals, out = ("z", kv_heads * m * e), ("D", rows * e), ("O", rows * dv * e)
@@ -67,7 +67,7 @@ def _full(w: Workload, m: int, schedule: Schedule) -> list[Part]:
     ]
 
 
-def _causal(w: Workload, m: int, suffix: str) -> list[Part]:
+def _causal(w: Workload, m: int, suffix: str) -> list[Form]:
     """Per chunk of c rows: a state of m dv and weights of c^2, each gone over a fixed number of times."""
     e, dv, c, g = w.element_bytes, w.head_dim_v, CHUNK, w.group
     chunks, kv_chunks = w.batch * w.heads_q * w.seq_q // c, w.batch * w.heads_kv * w.seq_q // c

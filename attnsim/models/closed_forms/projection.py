@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from attnsim.models.closed_forms.part import Part, load, store, transfer
+from attnsim.models.closed_forms.form import Form, load, store, transfer
 from attnsim.models.implementations.frameworks.projection import Cut, Product
 from attnsim.models.question.workload import DTYPE_BYTES
 
 
-def product(product: Product, chosen: Cut, dtype: str) -> list[Part]:
+def product(product: Product, chosen: Cut, dtype: str) -> list[Form]:
     """Traffic and FLOPs of a product from shape and cut: A once per column of tiles, B once per row."""
     e, wide = DTYPE_BYTES[dtype], max(2, DTYPE_BYTES[dtype])
     (m, n, k), (a, b, c), batch = product.shape, product.tensors, product.batch
@@ -15,7 +15,7 @@ def product(product: Product, chosen: Cut, dtype: str) -> list[Part]:
     down, across = -(-m // tile.m), -(-n // tile.n)
     steps = batch * down * across * splits * -(-k // (splits * tile.k))
     out = store(c, batch * m * n * wide) if splits == 1 else store(f"{c} partial", m * n * 4 * splits)
-    main = Part(
+    main = Form(
         product.name,
         (
             load(a, batch * m * k * e * across, batch * m * k * e),
@@ -28,10 +28,10 @@ def product(product: Product, chosen: Cut, dtype: str) -> list[Part]:
     if splits == 1:
         return [main]
     moved = (load(out.tensor, out.requested_bytes), store(c, m * n * wide))
-    return [main, Part(f"{product.name}, sum of parts", moved)]
+    return [main, Form(f"{product.name}, sum of parts", moved)]
 
 
-def rotary(tensor: str, elements: int, dtype: str) -> Part:
+def rotary(tensor: str, elements: int, dtype: str) -> Form:
     """Traffic of rotary embedding in place."""
     size = elements * max(2, DTYPE_BYTES[dtype])
     return transfer(f"rotary {tensor}", [(tensor, size)], [(tensor, size)])

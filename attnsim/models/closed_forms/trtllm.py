@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from attnsim.models.closed_forms.form import Form, around_fused, transfer
 from attnsim.models.closed_forms.fused import forward
-from attnsim.models.closed_forms.part import Part, helper, transfer
 from attnsim.models.implementations import trtllm_tiles
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.trtllm import MASKED, PREPARE, PREPROCESS, PackedTile, new_tokens, within_window
@@ -14,12 +14,12 @@ from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import Splits
 
 
-def closed_form(w: Workload, schedule: Schedule, packed: PackedTile) -> list[Part]:
+def closed_form(w: Workload, schedule: Schedule, packed: PackedTile) -> list[Form]:
     """Closed form of each kernel; of the schedule only names, tile and splits are used."""
     return [_part(w, kernel, packed.tile, schedule.splits) for kernel in schedule.kernels]
 
 
-def _part(w: Workload, kernel: Kernel, tile: FlashTile, splits: Splits) -> Part:
+def _part(w: Workload, kernel: Kernel, tile: FlashTile, splits: Splits) -> Form:
     if kernel.role == "attention":
         return _attention(w, tile, splits, kernel)
     match kernel.name:
@@ -27,12 +27,12 @@ def _part(w: Workload, kernel: Kernel, tile: FlashTile, splits: Splits) -> Part:
             return transfer(PREPARE, [("lengths", 8 * w.batch)], [("tokens", 8 * w.batch * w.seq_q)])
         case "qkv_preprocessing":
             return _preprocessing(w)
-    part = helper(kernel.name, w, splits.count)
+    part = around_fused(kernel.name, w, splits.count)
     assert part is not None, kernel.name
     return part
 
 
-def _preprocessing(w: Workload) -> Part:
+def _preprocessing(w: Workload) -> Form:
     e, tokens = w.element_bytes, new_tokens(w)
     q = w.batch * w.seq_q * w.heads_q * w.head_dim * e
     k, v = (tokens * w.heads_kv * width * e for width in (w.head_dim, w.head_dim_v))
@@ -40,7 +40,7 @@ def _preprocessing(w: Workload) -> Part:
     return transfer(PREPROCESS, [("QKV", q + k + v)], [("Q", q), (f"{new}K", k), (f"{new}V", v)])
 
 
-def _attention(w: Workload, tile: FlashTile, splits: Splits, kernel: Kernel) -> Part:
+def _attention(w: Workload, tile: FlashTile, splits: Splits, kernel: Kernel) -> Form:
     """The attention kernel, in a generation step without the keys before a window."""
     if w.passes == "decode":
         w = within_window(w, trtllm_tiles.XQA_TILE if kernel.path == "mma_sync" else tile.keys)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnsim.models.closed_forms.part import Part, gemm, transfer
+from attnsim.models.closed_forms.form import Form, gemm, transfer
 from attnsim.models.implementations.frameworks.naive import NaiveForm, UnfusedTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
@@ -23,13 +23,13 @@ class _Bytes:
         self.v = w.batch * w.heads_kv * w.seq_kv * w.head_dim_v * self.e
 
 
-def closed_form(w: Workload, schedule: Schedule, tile: UnfusedTile) -> list[Part]:
+def closed_form(w: Workload, schedule: Schedule, tile: UnfusedTile) -> list[Form]:
     """The kernels of each direction: of the schedule only its form is used."""
     parts = forward(w, tile.form) if "fwd" in w.directions else []
     return parts + (backward(w, tile.form) if "bwd" in w.directions else [])
 
 
-def forward(w: Workload, form: NaiveForm) -> list[Part]:
+def forward(w: Workload, form: NaiveForm) -> list[Form]:
     """Copies, S, the passes over S and P, O."""
     b = _Bytes(w, form)
     q, k = ("Q'", "K'") if form.copies else ("Q", "K")
@@ -62,7 +62,7 @@ def forward(w: Workload, form: NaiveForm) -> list[Part]:
     return parts
 
 
-def backward(w: Workload, form: NaiveForm) -> list[Part]:
+def backward(w: Workload, form: NaiveForm) -> list[Form]:
     """Gradients of :func:`forward`: four GEMMs and the softmax backward, P read from memory."""
     b = _Bytes(w, form)
     e = b.e
@@ -109,7 +109,7 @@ def backward(w: Workload, form: NaiveForm) -> list[Part]:
     return parts
 
 
-def _copy(tensor: str, size: int) -> Part:
+def _copy(tensor: str, size: int) -> Form:
     return transfer(f"copy {tensor}", [(tensor, size)], [(f"{tensor}'", size)])
 
 
@@ -121,6 +121,6 @@ def _product(
     element_bytes: tuple[int, int, int],
     *,
     shared: bool = False,
-) -> Part:
+) -> Form:
     """A batched GEMM over all query heads; `shared`: the query heads of a group read the same B."""
     return gemm(name, b.heads, shape, tensors, element_bytes, b_shared_by=b.w.group if shared else 1)

@@ -32,7 +32,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Form:
     """Closed form of one kernel: traffic, tensor FLOPs (whole tiles), exponentials, shared-memory bytes."""
 
     kernel: str
@@ -52,7 +52,7 @@ def store(tensor: str, requested: int, unique: int | None = None) -> Moved:
     return Moved("store", tensor, requested, requested if unique is None else unique)
 
 
-def requested(parts: Iterable[Part]) -> dict[tuple[str, str, str], int]:
+def requested(parts: Iterable[Form]) -> dict[tuple[str, str, str], int]:
     """Bytes by (kernel, "load" or "store", tensor), empty entries left out."""
     out: dict[tuple[str, str, str], int] = {}
     for part in parts:
@@ -63,7 +63,7 @@ def requested(parts: Iterable[Part]) -> dict[tuple[str, str, str], int]:
     return out
 
 
-def compulsory_bytes(parts: Iterable[Part]) -> int:
+def compulsory_bytes(parts: Iterable[Form]) -> int:
     """Each tensor once: read if it comes from outside the call, written if any kernel writes it."""
     known: set[str] = set()
     written: set[str] = set()
@@ -89,7 +89,7 @@ def gemm(
     rows: int = 128,
     a_shared_by: int = 1,
     b_shared_by: int = 1,
-) -> Part:
+) -> Form:
     """A batched GEMM on C tiles of 128 x 128 (x 64 where C is no wider): A is read once per column of tiles.
 
     Parameters
@@ -113,7 +113,7 @@ def gemm(
     # Four warps in a grid of two columns: each row of A is read twice from shared memory, each column of B
     # twice.
     operands = (2 * rows + 2 * width) * 32 * a
-    return Part(
+    return Form(
         name,
         (
             load(tensors[0], batch * m * k * across * a, batch * m * k * a // a_shared_by),
@@ -125,10 +125,10 @@ def gemm(
     )
 
 
-def combine(w: Workload, splits: int) -> Part:
+def combine(w: Workload, splits: int) -> Form:
     """Partial outputs of all splits in, O out."""
     rows = w.batch * w.heads_q * w.seq_q
-    return Part(
+    return Form(
         "combine",
         (
             load("LSE partial", rows * splits * 4),
@@ -139,11 +139,11 @@ def combine(w: Workload, splits: int) -> Part:
     )
 
 
-def fa3_combine(w: Workload, splits: int) -> Part:
+def fa3_combine(w: Workload, splits: int) -> Form:
     """The same with each block of columns reading the log-sum-exps again."""
     rows = w.batch * w.heads_q * w.seq_q
     columns = -(-w.head_dim_v // (64 if w.head_dim_v <= 64 else 128))
-    return Part(
+    return Form(
         "combine (staged)",
         (
             load("LSE partial", rows * splits * 4 * columns, rows * splits * 4),
@@ -154,12 +154,12 @@ def fa3_combine(w: Workload, splits: int) -> Part:
     )
 
 
-def transfer(name: str, reads: Iterable[tuple[str, int]], writes: Iterable[tuple[str, int]], exps: int = 0) -> Part:
+def transfer(name: str, reads: Iterable[tuple[str, int]], writes: Iterable[tuple[str, int]], exps: int = 0) -> Form:
     """A pass that reads and writes whole tensors once."""
-    return Part(name, (*(load(*item) for item in reads), *(store(*item) for item in writes)), exponentials=exps)
+    return Form(name, (*(load(*item) for item in reads), *(store(*item) for item in writes)), exponentials=exps)
 
 
-def helper(name: str, w: Workload, splits: int) -> Part | None:
+def around_fused(name: str, w: Workload, splits: int) -> Form | None:
     """A small kernel around a fused one, by its name; None when it is not one."""
     e, tokens = w.element_bytes, w.batch * min(w.seq_q, w.seq_kv)
     new = tokens * w.heads_kv * e
