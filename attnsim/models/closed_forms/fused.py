@@ -10,6 +10,7 @@ from attnsim.models.closed_forms.band import Band, reaches
 from attnsim.models.closed_forms.form import Form, Moved, around_fused, load, store
 from attnsim.models.implementations.fused.flash1 import Flash1Tile
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
+from attnsim.models.implementations.latent.tiles import LatentTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import Splits
@@ -54,7 +55,7 @@ def first_generation(w: Workload, schedule: Schedule, tile: Flash1Tile) -> list[
 
 
 @dataclass(frozen=True, slots=True)
-class _Visits:
+class KeyVisits:
     """What the row tiles of a head visit and read, summed over them."""
 
     tiles: int
@@ -63,7 +64,7 @@ class _Visits:
     seen: int
 
 
-def _band_visits(w: Workload, t: FlashTile, splits: int, band: Band) -> _Visits:
+def band_visits(w: Workload, t: FlashTile | LatentTile, splits: int, band: Band) -> KeyVisits:
     """Key tiles counted from key 0, ranges of equal numbers of them."""
     visits = sum(int(n) for n in band.visits(t.keys))
     kv_rows = visits * t.keys - int(band.reach_end(t.keys)) * (-w.seq_kv % t.keys)
@@ -71,10 +72,10 @@ def _band_visits(w: Workload, t: FlashTile, splits: int, band: Band) -> _Visits:
     share = -(-key_tiles // splits) * t.keys
     coarse, coarse_last = (int(n) for n in band.visits(share))
     q_rows = coarse * t.rows + coarse_last * int(band.last_rows) if splits > 1 else int(band.busy_rows())
-    return _Visits(visits, kv_rows, q_rows, int(band.touched(t.keys)))
+    return KeyVisits(visits, kv_rows, q_rows, int(band.touched(t.keys)))
 
 
-def _tile_visits(w: Workload, t: FlashTile, splits: int, band: Band) -> _Visits:
+def _tile_visits(w: Workload, t: FlashTile, splits: int, band: Band) -> KeyVisits:
     """The same where ranges or key tiles are each row tile's own: one entry a row tile."""
     pack = int(band.pack)
     rows = np.minimum(t.rows, w.seq_q * pack - np.arange(int(band.tiles)) * t.rows)
@@ -89,7 +90,7 @@ def _tile_visits(w: Workload, t: FlashTile, splits: int, band: Band) -> _Visits:
     ranges = -(-visits // np.maximum(1, -(-visits // splits)))
     low = int(begin[visits > 0].min()) if visits.any() else w.seq_kv
     seen = w.seq_kv - (low if own else low // t.keys * t.keys)
-    return _Visits(int(visits.sum()), int(visits.sum()) * t.keys - short, int(ranges @ rows), seen)
+    return KeyVisits(int(visits.sum()), int(visits.sum()) * t.keys - short, int(ranges @ rows), seen)
 
 
 def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = True) -> Form:
@@ -103,7 +104,7 @@ def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = Tr
     heads = w.batch * w.heads_q // pack
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
     own = (splits.of_seen and splits.partial) or (t.from_first_key and w.mask.is_windowed)
-    count = (_tile_visits if own else _band_visits)(w, t, splits.count, band)
+    count = (_tile_visits if own else band_visits)(w, t, splits.count, band)
     visits, kv_rows, q_rows, seen = count.tiles, count.kv_rows, count.q_rows, count.seen
     kv_heads = w.batch * w.heads_kv
     d_pad, dv_pad = t.compiled(w)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from attnsim.models.closed_forms import projection as projection_form
 from attnsim.models.closed_forms.band import Band, reaches
 from attnsim.models.closed_forms.form import Form, Moved, load, store, transfer
-from attnsim.models.closed_forms.fused import forward
+from attnsim.models.closed_forms.fused import band_visits, forward
 from attnsim.models.implementations.frameworks import projection
 from attnsim.models.implementations.latent.projections import copies, products
 from attnsim.models.implementations.latent.tiles import DecompressedTile, LatentTile, Share, flash_mla_parts
@@ -77,7 +77,8 @@ def _attention(w: Workload, schedule: Schedule, tile: LatentTile, kernel: Kernel
     if shares is None:
         splits = schedule.splits
         partial = any(item.name == "combine" for item in schedule.kernels)
-        visits, kv_rows, q_rows, seen = _even(w, rows, keys, pack, splits.count)
+        count = band_visits(w, tile, splits.count, _band(w, rows, pack))
+        visits, kv_rows, q_rows, seen = count.tiles, count.kv_rows, count.q_rows, count.seen
         out = _even_outputs(w, splits.count if partial else 0)
         idle = row_tiles * groups * max(0, splits.grid - splits.count)
         out = (*out, load("lengths", 8 * idle, 8 * w.batch if idle else 0))
@@ -112,19 +113,6 @@ def _band(w: Workload, rows: int, pack: int) -> Band:
 
 def _busy_rows(w: Workload, rows: int, pack: int) -> int:
     return int(_band(w, rows, pack).busy_rows())
-
-
-def _even(w: Workload, rows: int, keys: int, pack: int, splits: int) -> tuple[int, int, int, int]:
-    """Visits, rows of the cache and of Q that are read, and rows of the cache touched, with even ranges."""
-    band = _band(w, rows, pack)
-    regular, last = (int(n) for n in band.visits(keys))
-    visits = regular + last
-    kv_rows = visits * keys - int(band.reach_end(keys)) * (-w.seq_kv % keys)
-    key_tiles = -(-w.seq_kv // keys)
-    share = -(-key_tiles // splits) * keys
-    coarse, coarse_last = (int(n) for n in band.visits(share))
-    q_rows = coarse * rows + coarse_last * int(band.last_rows) if splits > 1 else int(band.busy_rows())
-    return visits, kv_rows, q_rows, int(band.touched(keys))
 
 
 def _even_outputs(w: Workload, partials: int) -> tuple[Moved, ...]:

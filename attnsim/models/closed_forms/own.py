@@ -161,13 +161,13 @@ def sparse(w: Workload, schedule: Schedule, tile: SparseTile) -> list[Form]:
     ]
 
 
-def sigmoid(w: Workload, schedule: Schedule, tile: SigmoidTile) -> list[Part]:
+def sigmoid(w: Workload, schedule: Schedule, tile: SigmoidTile) -> list[Form]:
     """The flash kernel without its log-sum-exp and its factors, with two special-function operations a score."""
     part = fused.forward(w, tile.flash, Splits(), SIGMOID, lse=False)
     return [replace(part, exponentials=UNIT_OPERATIONS * part.exponentials)]
 
 
-FORMS: dict[type, Callable[[Workload, Schedule, Any], list[Part]]] = {
+FORMS: dict[type, Callable[[Workload, Schedule, Any], list[Form]]] = {
     NaiveTile: naive,
     OwnBackwardTile: backward,
     DecodeTile: decode,

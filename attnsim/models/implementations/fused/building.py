@@ -14,7 +14,7 @@ from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, F
 from attnsim.models.implementations.implementation import Builder, TileRequest
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule, TileOp
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
@@ -85,3 +85,8 @@ def one_kernel_each_way(
         return flash_schedule(w, name, kernels, tiles)
 
     return build
+
+
+def edited(kernel: Kernel, edit: Callable[[TileOp], TileOp]) -> Kernel:
+    """The kernel with every operation passed through `edit`."""
+    return replace(kernel, segments=tuple(replace(one, ops=tuple(map(edit, one.ops))) for one in kernel.segments))

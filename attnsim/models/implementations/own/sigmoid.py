@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.building import flash_schedule
-from attnsim.models.implementations.fused.edits import edited
+from attnsim.models.implementations.fused.building import edited, flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, TileRequest
