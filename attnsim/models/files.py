@@ -1,13 +1,18 @@
-"""A YAML reader for files that people write: safe, small, shallow, no key twice, every fault in one line."""
+"""A YAML reader for files that people write: safe, small, shallow, no key twice, every fault in one line.
+
+`read_typed` also checks the content against a type: the tables of facts that lie beside the code are read with it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from attnsim.models.errors import InputError
+
+T = TypeVar("T")
 
 MAX_FILE_BYTES = 256 * 1024
 _MAX_DEPTH = 16  # a GPU file's figures have their fields at depth 3
@@ -72,6 +77,27 @@ def read_yaml(path: Path, what: str) -> object:
         raise InputError(f"{path.name}: {line}{' '.join(str(problem).split())}; correct the YAML") from None
     except ValueError as error:  # dates such as 2024-99-99
         raise InputError(f"{path.name}: {' '.join(str(error).split())}; correct the YAML") from None
+
+
+def read_typed(path: Path, what: str, kind: type[T]) -> T:
+    """The content of a YAML file as a value of a type: a dataclass, or tuples and mappings of them; no key is unknown.
+
+    Raises
+    ------
+    InputError
+        As `read_yaml`, and for the first value that the type does not allow, under its place in the file.
+    """
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    content = read_yaml(path, what)
+    try:
+        # pydantic takes settings for a container of dataclasses, not for a dataclass itself.
+        (found,) = TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid")).validate_python((content,))  # type: ignore[valid-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"][1:]))
+        raise InputError(f"{path.name}: {where}: {first['msg']}; its first lines explain the keys") from None
+    return found
 
 
 def _check_depth(text: str) -> None:

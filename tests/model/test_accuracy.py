@@ -163,7 +163,7 @@ def test_every_known_gap_has_its_size(held: list[HeldOut]) -> None:
 
 
 def test_a_gap_may_neither_grow_nor_close() -> None:
-    gap = Deviation("x", "x", {"table": "error"}, 0.05, 0.1, 0.2, "")
+    gap = Deviation("x", "x", {"table": "error"}, 0.05, 0.1, "", 0.2)
     assert "grown" in gap.verdict(0.121) and "closed" in gap.verdict(0.079) and not gap.verdict(0.11)
 
 

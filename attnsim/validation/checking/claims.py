@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.closed_forms.cost import cost_of
+from attnsim.models.files import read_typed
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
@@ -43,8 +44,9 @@ class Speedup:
     gpu : str
     low, high : float
         The stated range, both ends the same where it is one figure.
-    workload : Workload
-        Without mask and dropout.
+    passes : {"fwd", "fwd+bwd"}
+    batch, heads : int
+        Of head_dim 64 in fp16, without mask and dropout.
     lengths : tuple of int
         Sequence lengths that it is stated for.
     """
@@ -55,64 +57,13 @@ class Speedup:
     gpu: str
     low: float
     high: float
-    workload: Workload
+    passes: str
+    batch: int
+    heads: int
     lengths: tuple[int, ...]
 
 
-_BERT = Workload(8, 12, 512, 64, dtype="fp16", passes="fwd+bwd")
-SPEEDUPS = (
-    Speedup(
-        "2 to 4x from 128 to 4,096 tokens",
-        "appendix E.5; Dao-AILab/flash-attention v0.1 README",
-        "fwd+bwd, batch 8, 12 heads, head_dim 64",
-        GPT2_GPU,
-        2.0,
-        4.0,
-        _BERT,
-        (128, 256, 512, 1024, 2048, 4096),
-    ),
-    Speedup(
-        "2.5 to 4.5x",
-        "appendix E.5; Dao-AILab/flash-attention v0.1 README",
-        "fwd+bwd, batch 12, 12 heads, head_dim 64",
-        "rtx-3090",
-        2.5,
-        4.5,
-        replace(_BERT, batch=12),
-        (512, 1024, 2048),
-    ),
-    Speedup(
-        "2.5 to 4.5x forward",
-        "appendix E.5; Dao-AILab/flash-attention v0.1 README",
-        "fwd, batch 12, 12 heads, head_dim 64",
-        "t4",
-        2.5,
-        4.5,
-        replace(_BERT, batch=12, passes="fwd"),
-        (512, 1024),
-    ),
-    Speedup(
-        "5.7x, GPT-2 medium (41.7 over 7.3 ms)",
-        "figure 2",
-        "fwd+bwd, batch 64, 16 heads, head_dim 64; mask and dropout not stated",
-        GPT2_GPU,
-        5.7,
-        5.7,
-        GPT2,
-        (1024,),
-    ),
-    Speedup(
-        "up to 7.6x, GPT-2",
-        "figure 1, right",
-        "one kernel against five (matmul, mask, softmax, dropout, matmul): the forward pass; the shape is not stated, "
-        "GPT-2 medium's is taken",
-        GPT2_GPU,
-        7.6,
-        7.6,
-        replace(GPT2, passes="fwd"),
-        (1024,),
-    ),
-)
+SPEEDUPS = read_typed(Path(__file__).with_name("speedups.yaml"), "speedup", tuple[Speedup, ...])
 """What the first FlashAttention paper states, with the setting of each."""
 
 
@@ -129,11 +80,10 @@ def gpt2_medium() -> list[dict[str, Any]]:
         ``algorithm, implementation, mask, note, assumed, hbm_bytes, published_bytes, bytes_ratio, time_s,
         published_s, time_ratio``.
     """
-    gpu = load_gpu(GPT2_GPU)
     out = []
     for algorithm, name, note, assumed in GPT2_FORMS:
         for mask in (Mask.causal(), Mask.full()):
-            seen = _replayed(replace(GPT2, mask=mask, dropout=IMPLEMENTATIONS[name].unfused), gpu, name)
+            seen = _replayed(replace(GPT2, mask=mask, dropout=IMPLEMENTATIONS[name].unfused), GPT2_GPU, name)
             moved = seen.hbm_read_bytes + seen.hbm_write_bytes
             bytes_stated, time_stated = GPT2_PUBLISHED[algorithm]
             out.append(
@@ -168,20 +118,12 @@ def speedups() -> list[dict[str, Any]]:
     """
     out = []
     for item in SPEEDUPS:
-        gpu = load_gpu(item.gpu)
+        stated = {"claim": item.claim, "source": f"{PAPER}, {item.source}", "setting": item.setting, "gpu": item.gpu}
         for seq in item.lengths:
-            plain = replace(item.workload, seq_q=seq, seq_kv=seq)
-            row: dict[str, Any] = {
-                "claim": item.claim,
-                "source": f"{PAPER}, {item.source}",
-                "setting": item.setting,
-                "gpu": item.gpu,
-                "seq": seq,
-                "low": item.low,
-                "high": item.high,
-            }
+            plain = Workload(item.batch, item.heads, seq, 64, dtype="fp16", passes=item.passes)
+            row: dict[str, Any] = stated | {"seq": seq, "low": item.low, "high": item.high}
             for name, w in (("full", plain), ("causal", replace(plain, mask=Mask.causal(), dropout=True))):
-                row[name] = _replayed(w, gpu, "torch.eager").time_s / _replayed(w, gpu, "flash-attn.1").time_s
+                row[name] = _replayed(w, item.gpu, "torch.eager").time_s / _replayed(w, item.gpu, "flash-attn.1").time_s
                 row[f"{name}_error"] = _outside(row[name], item.low, item.high)
             out.append(row)
     return out
@@ -195,13 +137,17 @@ def counts() -> list[dict[str, Any]]:
     list of dict
         ``claim, source, stated, ours, error``.
     """
+    found = (*_unit_clocks(), *_score_bytes(), _backward_flops())
     return [
-        {**row, "error": row["ours"] / row["stated"] - 1}
-        for row in (*_unit_clocks(), *_score_bytes(), *_backward_flops())
+        dict(zip(("claim", "source", "stated", "ours"), row, strict=True), error=row[3] / row[2] - 1) for row in found
     ]
 
 
-def _unit_clocks() -> Iterator[dict[str, Any]]:
+_Count = tuple[str, str, float, float]
+"""Claim, source, stated figure and ours."""
+
+
+def _unit_clocks() -> Iterator[_Count]:
     """Tensor-core clocks over exponential-unit clocks of the forward: 4 d FLOPs and one exponential a score."""
     source = "FlashAttention-3, arXiv 2407.08608, section 3.1 (3.9 T exp/s beside 989 TFLOP/s); datasheets"
     for gpu_id, name, head_dim, stated in (
@@ -214,45 +160,30 @@ def _unit_clocks() -> Iterator[dict[str, Any]]:
         schedule = IMPLEMENTATIONS[name].build(Workload(1, 1, 4096, head_dim), gpu, None)
         tensor = schedule.total("flops") / gpu.tensor_flops_per_clk("bf16")
         exponentials = schedule.total("scores") / gpu.sm.exp_per_clk
-        yield {
-            "claim": f"{gpu_id}, head_dim {head_dim}: tensor over exponential clocks of a tile",
-            "source": source,
-            "stated": stated,
-            "ours": tensor / exponentials,
-        }
+        claim = f"{gpu_id}, head_dim {head_dim}: tensor over exponential clocks of a tile"
+        yield claim, source, stated, tensor / exponentials
 
 
-def _score_bytes() -> Iterator[dict[str, Any]]:
+def _score_bytes() -> Iterator[_Count]:
     gpu = load_gpu("a100-sxm4-80gb")
     for heads, stated in ((1, 256 << 20), (32, 8 << 30)):
         w = Workload(1, heads, 8192, 64, dtype="fp32")
         form = cost_of(w, IMPLEMENTATIONS["torch.baddbmm"].build(w, gpu, None))
-        yield {
-            "claim": f"S of {heads} head{'s' if heads > 1 else ''}, 8,192 tokens, fp32: bytes",
-            "source": "N^2 elements of 4 bytes a head",
-            "stated": float(stated),
-            "ours": float(form.requested_bytes["S = Q K^T", "store", "S"]),
-        }
+        claim = f"S of {heads} head{'s' if heads > 1 else ''}, 8,192 tokens, fp32: bytes"
+        written = form.requested_bytes["S = Q K^T", "store", "S"]
+        yield claim, "N^2 elements of 4 bytes a head", float(stated), float(written)
 
 
-def _backward_flops() -> Iterator[dict[str, Any]]:
-    gpu = load_gpu("a100-sxm4-80gb")
-    forward = Workload(1, 1, 4096, 128)
-    flops = [
-        IMPLEMENTATIONS["flash-attn.2"].build(w, gpu, None).total("flops")
-        for w in (forward, forward.with_passes("bwd"))
-    ]
-    yield {
-        "claim": "FLOPs of the backward over the forward, five GEMMs over two",
-        "source": "FlashAttention-2, arXiv 2307.08691, section 4.1",
-        "stated": 2.5,
-        "ours": flops[1] / flops[0],
-    }
+def _backward_flops() -> _Count:
+    w, record, gpu = Workload(1, 1, 4096, 128), IMPLEMENTATIONS["flash-attn.2"], load_gpu("a100-sxm4-80gb")
+    forward, backward = (record.build(w.with_passes(p), gpu, None).total("flops") for p in ("fwd", "bwd"))
+    claim = "FLOPs of the backward over the forward, five GEMMs over two"
+    return claim, "FlashAttention-2, arXiv 2307.08691, section 4.1", 2.5, backward / forward
 
 
 @lru_cache(maxsize=256)
-def _replayed(w: Workload, gpu: Gpu, implementation: str) -> Replay:
-    record = IMPLEMENTATIONS[implementation]
+def _replayed(w: Workload, gpu_id: str, implementation: str) -> Replay:
+    record, gpu = IMPLEMENTATIONS[implementation], load_gpu(gpu_id)
     return replay(record.build(w, gpu, None), gpu, choose(record, gpu).numbers)
 
 

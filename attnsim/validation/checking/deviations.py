@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.choose import choose
+from attnsim.models.files import read_typed, read_yaml
 from attnsim.validation.checking.accuracy import targets_table
 from attnsim.validation.checking.claims import speedups
 from attnsim.validation.checking.hypothetical import Outcome, errors
@@ -39,10 +41,10 @@ class Deviation:
         Which line of which table its size is.
     wanted, size : float
         Mean error that is wanted, and the one written down; for trust the width of the intervals over the mean error.
-    band : float
-        Share of the size by which the measured size may differ from it.
     cause : str
         As far as known, in at most 15 words.
+    band : float
+        Share of the size by which the measured size may differ from it.
     """
 
     id: str
@@ -50,8 +52,8 @@ class Deviation:
     check: Mapping[str, Any]
     wanted: float
     size: float
-    band: float
     cause: str
+    band: float = BAND
 
     @property
     def needs_datasets(self) -> bool:
@@ -70,10 +72,7 @@ class Deviation:
 @lru_cache(maxsize=1)
 def deviations() -> tuple[Deviation, ...]:
     """The list, in its order."""
-    import yaml
-
-    text = resources.files("attnsim.validation.checking").joinpath("deviations.yaml").read_text("utf-8")
-    return tuple(Deviation(**({"band": BAND} | entry)) for entry in yaml.safe_load(text))
+    return read_typed(Path(__file__).with_name("deviations.yaml"), "known gap", tuple[Deviation, ...])
 
 
 def sizes(held: Sequence[HeldOut], transfers: Sequence[Outcome]) -> dict[str, float]:
@@ -118,10 +117,8 @@ def sizes(held: Sequence[HeldOut], transfers: Sequence[Outcome]) -> dict[str, fl
 
 
 def _width_over_error(kind: str) -> float:
-    import yaml
-
     where = resources.files("attnsim.models").joinpath("calibrations", "trust.yaml")
-    data = yaml.safe_load(where.read_text("utf-8"))
+    data: Any = read_yaml(Path(str(where)), "trust")
     return float((data["at_least"] | data["times_spread"])[kind]["width_over_error"])
 
 

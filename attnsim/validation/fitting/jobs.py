@@ -8,11 +8,9 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, StrictStr, ValidationError
-
 from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS
 from attnsim.models.errors import InputError, nearest
-from attnsim.models.files import read_yaml
+from attnsim.models.files import read_typed
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.validation.measured.datasets import Row, published_rows
@@ -28,12 +26,12 @@ class Job:
     name : str
     gpu : str
         GPU whose numbers are fitted or used.
-    gpu_free : tuple of str
-        GPU numbers to fit; empty: those of an earlier job are used.
     free : mapping of str to tuple of str
         Numbers to fit, by implementation.
     sources : tuple of str
         Keys of the measurements.
+    gpu_free : tuple of str
+        GPU numbers to fit; empty: those of an earlier job are used.
     like : str
         GPU of an earlier job whose numbers are the start when this GPU has none.
     others : tuple of str
@@ -42,9 +40,9 @@ class Job:
 
     name: str
     gpu: str
-    gpu_free: tuple[str, ...]
     free: Mapping[str, tuple[str, ...]]
     sources: tuple[str, ...]
+    gpu_free: tuple[str, ...] = ()
     like: str = ""
     others: tuple[str, ...] = ()
 
@@ -61,23 +59,10 @@ class Job:
         )
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    name: StrictStr
-    gpu: StrictStr
-    gpu_free: list[StrictStr] = []
-    free: dict[StrictStr, list[StrictStr]]
-    sources: list[StrictStr]
-    like: StrictStr = ""
-    others: list[StrictStr] = []
-
-
-class _File(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    sets: dict[StrictStr, list[StrictStr]]
-    jobs: list[_Entry]
+@dataclass(frozen=True, slots=True)
+class _File:
+    sets: Mapping[str, tuple[str, ...]]
+    jobs: tuple[Job, ...]
 
 
 @lru_cache(maxsize=1)
@@ -94,14 +79,9 @@ def read_jobs(path: Path) -> tuple[Job, ...]:
     InputError
         One line on the first fault: an unknown key, GPU, implementation or number, or a name given twice.
     """
+    found = read_typed(path, "job", _File)
     try:
-        found = _File.model_validate(read_yaml(path, "job"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InputError(f"{path.name}: {where}: {first['msg']}; allowed keys stand at the top of the file") from None
-    try:
-        read = tuple(_job(entry, found.sets) for entry in found.jobs)
+        read = tuple(_checked(job, found.sets) for job in found.jobs)
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
     names = [job.name for job in read]
@@ -110,25 +90,23 @@ def read_jobs(path: Path) -> tuple[Job, ...]:
     return read
 
 
-def _job(entry: _Entry, sets: Mapping[str, list[str]]) -> Job:
-    for gpu in (entry.gpu, *entry.others, *([entry.like] if entry.like else [])):
+def _checked(job: Job, sets: Mapping[str, tuple[str, ...]]) -> Job:
+    """The job with each set of numbers in full and the implementations' own names."""
+    for gpu in filter(None, (job.gpu, *job.others, job.like)):
         load_gpu(gpu)
+    _refuse_unknown(job.gpu_free, GPU_NUMBERS, job.name)
     free = {}
-    for owner, names in entry.free.items():
-        expanded = [number for name in names for number in sets.get(name, [name])]
-        free[find_implementation(owner).name] = _known(expanded, IMPLEMENTATION_NUMBERS, entry.name)
-    return Job(
-        entry.name, entry.gpu, _known(entry.gpu_free, GPU_NUMBERS, entry.name), free, tuple(entry.sources), entry.like,
-        tuple(entry.others),
-    )  # fmt: skip
+    for owner, names in job.free.items():
+        expanded = tuple(number for name in names for number in sets.get(name, (name,)))
+        _refuse_unknown(expanded, IMPLEMENTATION_NUMBERS, job.name)
+        free[find_implementation(owner).name] = expanded
+    return replace(job, free=free)
 
 
-def _known(names: Iterable[str], allowed: Iterable[str], job: str) -> tuple[str, ...]:
-    known, names = list(allowed), tuple(names)
+def _refuse_unknown(names: Iterable[str], known: Iterable[str], job: str) -> None:
     for name in names:
         if name not in known:
             raise InputError(f"job {job}: number {name!r} is not known; {nearest(name, known)}")
-    return names
 
 
 def separate(every: Iterable[Job]) -> Iterable[Job]:
