@@ -22,7 +22,7 @@ from joblib import Parallel, delayed
 from attnsim.studies import load, run
 from attnsim.studies.answers import answer, replay
 from attnsim.studies.closed_answers import closed_forms
-from attnsim.studies.questions import Question, question
+from attnsim.studies.points import Point, point
 from attnsim.studies.study import Study
 from attnsim.studies.study_file import study_of
 from attnsim.studies.uncertainty import uncertainty
@@ -126,7 +126,7 @@ def replayed() -> tuple[float, float]:
     """
     study = study_of({**DIFFERENT, "points": 256})
     points = study.columns(0, len(study))
-    asked = [question(points, row) for row in range(points.count)]
+    asked = [point(points, row) for row in range(points.count)]
     for item in asked[:4]:
         replay(item, "warm", "stream")
     rates, used_rates = [], []
@@ -199,7 +199,7 @@ ACCURACY: dict[str, dict[str, Any]] = {
 }
 
 
-def time_of(asked: Question) -> float:
+def time_of(asked: Point) -> float:
     return float(replay(asked, "warm", "stream").get("predicted_s") or np.nan)  # type: ignore[arg-type]
 
 
@@ -210,7 +210,7 @@ def accuracy() -> dict[str, float]:
         study: Study = study_of({"gpu": GPUS, "combine": "sobol", "points": 256, "seed": 3, **content})
         points = study.columns(0, len(study))
         closed = closed_forms(points, "warm", "stream")
-        times = Parallel(n_jobs=CORES)(delayed(time_of)(question(points, int(row))) for row in closed.rows)
+        times = Parallel(n_jobs=CORES)(delayed(time_of)(point(points, int(row))) for row in closed.rows)
         errors = np.abs(np.log(closed.estimate.time_s / np.array(times)))
         certain = (uncertainty(closed) <= 1) & np.isfinite(errors)
         figures[f"{kind}: share that is certain"] = float(certain.mean())

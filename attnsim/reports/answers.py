@@ -16,7 +16,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms import find_mechanism
 from attnsim.reports.asking import Case, ReportStudy, cases
 from attnsim.simulator.trace import Trace
-from attnsim.studies.questions import Question
+from attnsim.studies.points import Point
 
 Told = Callable[[], None]
 """Says that one step is done."""
@@ -30,7 +30,7 @@ class Answer:
     ----------
     number : int
         From 1 within its case, as in the roofline; 0 where nothing was predicted.
-    question : Question
+    question : Point
     gpu : Gpu or None
         With its changes; None where they are impossible.
     prediction : Prediction or None
@@ -38,7 +38,7 @@ class Answer:
     """
 
     number: int
-    question: Question
+    question: Point
     gpu: Gpu | None
     prediction: Prediction | None
     error: str = ""
@@ -56,7 +56,7 @@ class Answer:
     @property
     def machine(self) -> str:
         """The GPU in words."""
-        return machine_name(self.gpu.id, self.gpu.changes) if self.gpu else f"{self.question.gpu.id}, changed"
+        return machine_name(self.gpu.id, self.gpu.changes) if self.gpu else f"{self.question.base.id}, changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +159,10 @@ def _answered(case: Case, asked: ReportStudy, told: Told) -> Answered:
     return Answered(case, tuple(answers), tuple(dict.fromkeys(same)), explanations, traces)
 
 
-def _predicted(one: Question, asked: ReportStudy, number: int) -> Answer:
+def _predicted(one: Point, asked: ReportStudy, number: int) -> Answer:
     gpu = None
     try:
-        gpu = one.machine()
+        gpu = one.gpu()
         found = predict(
             one.workload(), gpu, one.algorithm, implementation=one.implementation, **_conditions(one, asked)
         )
@@ -171,13 +171,8 @@ def _predicted(one: Question, asked: ReportStudy, number: int) -> Answer:
     return Answer(number, one, gpu, found)
 
 
-def _conditions(one: Question, asked: ReportStudy) -> dict[str, Any]:
-    return {
-        "tiles": "retuned" if one.tile == "retuned" else "shipped",
-        "tile": None if one.tile in ("shipped", "retuned") else one.tile,
-        "cache": asked.study.cache,
-        "launch": asked.study.launch,
-    }
+def _conditions(one: Point, asked: ReportStudy) -> dict[str, Any]:
+    return {**one.tiles(), "cache": asked.study.cache, "launch": asked.study.launch}
 
 
 def _without_gain(found: Answer, before: Sequence[Answer]) -> str | None:
@@ -201,7 +196,7 @@ def base_of(one: Answer, answers: Sequence[Answer]) -> Answer | None:
         other
         for other in answers
         if other.prediction is not None
-        and other.question.gpu == one.question.gpu
+        and other.question.base == one.question.base
         and not other.question.changes
         and other.question.algorithm == one.question.algorithm
         and other.question.implementation == one.question.implementation

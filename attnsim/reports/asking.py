@@ -10,7 +10,7 @@ from pathlib import Path
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.files import read_yaml
 from attnsim.models.question.workload import Workload
-from attnsim.studies.questions import Question, question
+from attnsim.studies.points import Point, point
 from attnsim.studies.study import Study
 from attnsim.studies.study_file import study_of
 
@@ -65,13 +65,13 @@ class Case:
     ----------
     label : str
     workload : Workload
-    questions : tuple of Question
+    questions : tuple of Point
         Unchanged GPUs before those made of them.
     """
 
     label: str
     workload: Workload
-    questions: tuple[Question, ...]
+    questions: tuple[Point, ...]
 
 
 def read_report_study(path: str | Path) -> ReportStudy:
@@ -154,10 +154,10 @@ def cases(asked: ReportStudy) -> tuple[Case, ...]:
     points = asked.study.columns(0, len(asked.study))
     tiles = next(axis.values for axis in asked.study.axes if axis.name == "tile")
     shapes = next((axis for axis in asked.study.axes if axis.kind == "shape"), None)
-    grouped: dict[Workload, list[Question]] = {}
+    grouped: dict[Workload, list[Point]] = {}
     labels: dict[Workload, str] = {}
     for row in range(points.count):
-        one = question(points, row)
+        one = point(points, row)
         w = one.workload()
         grouped.setdefault(w, []).append(one)
         if shapes is not None:
@@ -170,9 +170,9 @@ def cases(asked: ReportStudy) -> tuple[Case, ...]:
     )
 
 
-def _completed(found: Iterable[Question], retune: bool) -> list[Question]:
+def _completed(found: Iterable[Point], retune: bool) -> list[Point]:
     """The questions with their unchanged GPUs first, and with retuned tiles where they are wanted."""
-    every: list[Question] = []
+    every: list[Point] = []
     for one in map(_without_idle_changes, found):
         wanted = [replace(one, changes=()), one]
         if retune and one.changes:
@@ -180,16 +180,16 @@ def _completed(found: Iterable[Question], retune: bool) -> list[Question]:
         for other in wanted:
             if other not in every:
                 every.append(other)
-    order = {gpu.id: number for number, gpu in enumerate(dict.fromkeys(one.gpu for one in every))}
-    machines = list(dict.fromkeys((order[one.gpu.id], bool(one.changes), one.changes) for one in every))
-    place = {machine: number for number, machine in enumerate(sorted(machines, key=lambda item: item[:2]))}
-    return sorted(every, key=lambda one: place[order[one.gpu.id], bool(one.changes), one.changes])
+    order = {gpu.id: number for number, gpu in enumerate(dict.fromkeys(one.base for one in every))}
+    gpus = list(dict.fromkeys((order[one.base.id], bool(one.changes), one.changes) for one in every))
+    place = {gpu: number for number, gpu in enumerate(sorted(gpus, key=lambda item: item[:2]))}
+    return sorted(every, key=lambda one: place[order[one.base.id], bool(one.changes), one.changes])
 
 
-def _without_idle_changes(one: Question) -> Question:
+def _without_idle_changes(one: Point) -> Point:
     """The question about the unchanged GPU where its changes ("1x") change nothing."""
     try:
-        machine = one.machine()
+        gpu = one.gpu()
     except InputError:  # the answer will say why
         return one
-    return one if machine.changes else replace(one, changes=())
+    return one if gpu.changes else replace(one, changes=())

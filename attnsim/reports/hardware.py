@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.reports.answers import labels
-from attnsim.studies.figures import RATES
+from attnsim.studies.points import RATES
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,14 +15,16 @@ from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import changeable
 from attnsim.models.mask.mask import Mask
-from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent, Workload
+from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent
 
 LONGEST_LIST = 10_000
 MOST_STEPS = 1_000_000
 RANGE = "{from: 1024, to: 131072, steps: 8, scale: log}"
 
 COUNTS = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v")
-WORKLOAD_FIELDS = tuple(item.name for item in dataclasses.fields(Workload))
+WORKLOAD_FIELDS = (*COUNTS, "dtype", "passes", "mask", "dropout", "latent")
+COLUMNS = {name: "pass" if name == "passes" else name for name in WORKLOAD_FIELDS}
+"""Fields of a workload and their names in files and results; the order is that in which their axes vary."""
 
 _TIMES = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*[x×]\s*")
 
@@ -95,7 +96,7 @@ class Axis:
     @property
     def column(self) -> str:
         """Column of the results: `passes` is written ``pass``, as in case tables."""
-        return "pass" if self.name == "passes" else self.name
+        return COLUMNS.get(self.name, self.name)
 
 
 def change_axis(key: str, given: object) -> Axis:
@@ -145,8 +146,7 @@ def workload_axis(name: str, given: object) -> Axis:
     ------
     InputError
     """
-    column = "pass" if name == "passes" else name
-    where = f"workload.{column}"
+    where = f"workload.{COLUMNS[name]}"
     if name == "latent":
         return Axis(name, "workload", (field_value(where, name, given),))
     entry = _entry(where, given)

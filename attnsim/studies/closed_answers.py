@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnsim.api.asking import read_algorithm
 from attnsim.api.playing import too_large
 from attnsim.models.arrays import Floats, Ints
 from attnsim.models.errors import InputError
 from attnsim.studies.closed_form import Estimate, Work, estimate
-from attnsim.studies.figures import TILE_FREE, figures, out_of_range
 from attnsim.studies.plans import Plan, plan
-from attnsim.studies.questions import counts, question
+from attnsim.studies.points import TILE_FREE, counts, figures, out_of_range, point
 from attnsim.studies.study import Points
-from attnsim.studies.texts import Texts
 from attnsim.studies.work import MOST_FLOPS, fill, fill_row
 
 LENGTHS = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv")
 """Fields that do not decide the tile: points that differ in these and in rates share a plan."""
 _LARGEST_CODE = 1 << 40
+
+
+class Texts:
+    """A column of texts of which few differ, all empty at first: a code a point, and what the codes stand for.
+
+    Parameters
+    ----------
+    count : int
+    """
+
+    def __init__(self, count: int) -> None:
+        self.codes = np.zeros(count, dtype=np.int64)
+        self._code_of = {"": 0}
+
+    @property
+    def values(self) -> list[str]:
+        """The texts, by code."""
+        return list(self._code_of)
+
+    @property
+    def empty(self) -> NDArray[np.bool_]:
+        """Which points have none."""
+        return np.asarray(self.codes == 0)
+
+    def put(self, rows: Any, texts: Sequence[str], which: Any = 0) -> None:
+        """Give some points a text, all the same or each that of its number."""
+        codes = [self._code_of.setdefault(text, len(self._code_of)) for text in texts]
+        self.codes[rows] = np.array(codes, dtype=np.int64)[which]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +96,10 @@ def closed_forms(points: Points, cache: str, launch: str) -> Closed:
     gpu = figures(points)
     odd = out_of_range(points, gpu) | (sizes["heads_q"] % sizes["heads_kv"] != 0)
     for row in np.flatnonzero(odd):
-        error.put(row, _refusal(points, int(row)))
+        error.put(row, [_refusal(points, int(row))])
     plans, which = _plans(points, error)
     work = Work.empty(points.count)
-    _fill(points, work, error, sizes, plans, which, gpu, warm=cache == "warm")
+    _fill(points, work, error, sizes, plans, which, gpu, cache, launch)
     _refuse_large(work.peak_bytes, gpu["hbm.capacity"], error)
     good = error.empty
     rows = np.flatnonzero(good)
@@ -108,10 +136,10 @@ def _plans(points: Points, error: Texts) -> tuple[tuple[Plan, ...], Ints]:
     plan_of = np.full(len(first), -1, dtype=np.int64)
     for number, row in enumerate(rows[first]):
         try:
-            plans.append(plan(question(points, int(row))))
+            plans.append(plan(point(points, int(row))))
             plan_of[number] = len(plans) - 1
         except InputError as problem:
-            error.put(rows[group == number], str(problem))
+            error.put(rows[group == number], [str(problem)])
     which = np.full(points.count, -1, dtype=np.int64)
     which[rows] = plan_of[group]
     return tuple(plans), which
@@ -119,7 +147,7 @@ def _plans(points: Points, error: Texts) -> tuple[tuple[Plan, ...], Ints]:
 
 def _fill(
     points: Points, work: Work, error: Texts, sizes: dict[str, Ints], plans: tuple[Plan, ...], which: Ints,
-    gpu: dict[str, Floats], *, warm: bool,
+    gpu: dict[str, Floats], cache: str, launch: str,
 ) -> None:  # fmt: skip
     good = error.empty
     dense = np.prod([sizes[name].astype(np.float64) for name in ("batch", "heads_q", "seq_q", "seq_kv")], axis=0)
@@ -127,13 +155,12 @@ def _fill(
     known = np.array([*(item.vectorised for item in plans), False])[which] & good & small
     if known.any():
         same = groups(points, TILE_FREE)
-        fill(work, np.flatnonzero(known), same, sizes, plans, which, gpu, warm)
+        fill(work, np.flatnonzero(known), same, sizes, plans, which, gpu, cache == "warm")
     for row in np.flatnonzero(good & ~known):
-        asked = question(points, int(row))
         try:
-            fill_row(work, int(row), asked, plans[which[row]], asked.machine(), warm)
+            fill_row(work, int(row), point(points, int(row)).ask(cache, launch), plans[which[row]])
         except InputError as problem:
-            error.put(row, str(problem))
+            error.put(row, [str(problem)])
 
 
 def _refuse_large(peak: Floats, capacity: Floats, error: Texts) -> None:
@@ -142,15 +169,14 @@ def _refuse_large(peak: Floats, capacity: Floats, error: Texts) -> None:
     unit = 10.0 ** (np.floor(np.log10(peak[large])) - 2)
     rounded = np.round(peak[large] / unit) * unit
     pairs, which = np.unique(np.stack([rounded, capacity[large]]), axis=1, return_inverse=True)
-    codes = [error.code(too_large(*pair)) for pair in pairs.T.tolist()]
-    error.codes[large] = np.array(codes, dtype=np.int64)[which]
+    error.put(large, [too_large(*pair) for pair in pairs.T.tolist()], which)
 
 
 def _refusal(points: Points, row: int) -> str:
     """What is wrong with a point whose figures or heads are."""
-    asked = question(points, row)
+    asked = point(points, row)
     try:
-        asked.machine()
+        asked.gpu()
         asked.workload()
     except InputError as problem:
         return str(problem)

@@ -102,7 +102,7 @@ def estimate(
     ----------
     work : Work
     gpu : mapping of str to ndarray
-        Figures from :func:`attnsim.studies.figures.figures`.
+        Figures from :func:`attnsim.studies.points.figures`.
     plans : sequence of Plan
     which : ndarray of int
         Plan of each point.

@@ -26,8 +26,8 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
-from attnsim.studies.figures import RATES
 from attnsim.studies.hardware_space import Space, check_name
+from attnsim.studies.points import RATES
 
 POINTS = 200
 CORNER_TILES = 6

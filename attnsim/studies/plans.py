@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from attnsim.api.asking import read_algorithm, read_conditions
+from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions
 from attnsim.api.building import scheduled
 from attnsim.api.estimating import step_waits
 from attnsim.models.calibrations.choose import choose
@@ -22,12 +22,10 @@ from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import Mechanism
-from attnsim.models.mechanisms.choosing import choose_implementation
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
-from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.studies.figures import changed
-from attnsim.studies.questions import Question
+from attnsim.models.schedule.schedule import Kernel
+from attnsim.studies.points import Point, changed
 
 PREFILL_TOKENS, PREFILL_HEADS, DECODE_KEYS = 1024, 1 << 15, 8192
 """Sizes of the small schedule: tiles do not ask for them, but keys are split where heads are few and keys many, so
@@ -85,18 +83,18 @@ class Plan:
         return self.blocks_per_sm * self.main.warpgroups
 
 
-def plan(asked: Question) -> Plan:
-    """The plan of the group that a question belongs to.
+def plan(asked: Point) -> Plan:
+    """The plan of the group that a point belongs to.
 
     Raises
     ------
     InputError
-        When the question cannot be answered: no such kernels, a tile that does not fit.
+        When it cannot be answered: no such kernels, a tile that does not fit or that replays have to choose.
     """
-    gpu = changed(asked.gpu, tuple(change for change in asked.changes if _decides(asked.gpu, change[0])))
+    gpu = changed(asked.base, tuple(change for change in asked.changes if _decides(asked.base, change[0])))
     mechanism = read_algorithm(asked.algorithm)
     small = _small(mechanism.question(asked.workload()), mechanism)
-    return _plan(mechanism, asked.implementation or None, asked.tile, small, gpu)
+    return _plan(mechanism, asked.implementation, read_conditions(**asked.tiles()), small, gpu)
 
 
 def _decides(gpu: Gpu, key: str) -> bool:
@@ -113,9 +111,11 @@ def _small(w: Workload, mechanism: Mechanism) -> Workload:
 
 
 @lru_cache(maxsize=4096)
-def _plan(mechanism: Mechanism, implementation: str | None, tile: str, small: Workload, gpu: Gpu) -> Plan:
-    record = choose_implementation(mechanism, implementation, small, gpu)
-    schedule = build(record, small, gpu, tile)
+def _plan(mechanism: Mechanism, implementation: str | None, conditions: Conditions, small: Workload, gpu: Gpu) -> Plan:
+    record = ask(small, gpu, mechanism, implementation, conditions).record
+    if conditions.tiles == "retuned":
+        raise InputError("tile retuned takes replays; write method: replay")
+    schedule = scheduled(record, small, gpu, conditions)
     main = max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
     numbers = choose(record, gpu).numbers
     main_tile = schedule.tile.forward if isinstance(schedule.tile, FusedTiles) else None
@@ -140,17 +140,3 @@ def _plan(mechanism: Mechanism, implementation: str | None, tile: str, small: Wo
         lanes_per_exp=lanes / exps if main.total("exps") else 0.0,
         steps_per_flop=step_waits(main) / flops,
     )
-
-
-def build(record: Implementation, w: Workload, gpu: Gpu, tile: str) -> Schedule:
-    """The schedule on the shipped or a given tile.
-
-    Raises
-    ------
-    InputError
-        When the tile is to be retuned, which takes replays, or does not fit.
-    """
-    if tile == "retuned":
-        raise InputError("tile retuned takes replays; write method: replay")
-    conditions = read_conditions(tile=None if tile == "shipped" else tile)
-    return scheduled(record, w, gpu, conditions)

@@ -22,7 +22,7 @@ from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.question.workload import Workload
 from attnsim.studies.axes import Axis
 from attnsim.studies.closed_answers import closed_forms
-from attnsim.studies.figures import RATES, changed
+from attnsim.studies.points import RATES, changed
 from attnsim.studies.study import Column, Points
 
 STEP = 0.05

@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.api.asking import read_algorithm
-from attnsim.api.building import peak_bytes
+from attnsim.api.asking import Question
+from attnsim.api.building import peak_bytes, scheduled
 from attnsim.api.playing import too_large
 from attnsim.models.arrays import Floats, Ints
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.gpu import Gpu
 from attnsim.simulator.prepare import prepare
 from attnsim.studies.closed_form import Work, kept
-from attnsim.studies.plans import Plan, build
-from attnsim.studies.questions import Question
+from attnsim.studies.plans import Plan
 
 MOST_FLOPS = 2.0**59
 """Dense FLOPs beyond which 64-bit counts may overflow, see :func:`attnsim.models.closed_forms.columns.costs`."""
@@ -41,7 +39,7 @@ def fill(
     same : ndarray of int
         Equal for points that differ in nothing but rates, whose work is counted once.
     sizes : mapping of str to ndarray
-        From :func:`attnsim.studies.questions.counts`.
+        From :func:`attnsim.studies.points.counts`.
     plans, which : sequence of Plan, ndarray of int
         Plan of each point.
     gpu : mapping of str to ndarray
@@ -143,7 +141,7 @@ def _through_hbm(moves: Mapping[str, Floats], capacity: Floats, warm: bool) -> d
     }
 
 
-def fill_row(work: Work, row: int, asked: Question, item: Plan, machine: Gpu, warm: bool) -> None:
+def fill_row(work: Work, row: int, question: Question, item: Plan) -> None:
     """Fill in the work of one point from its schedule.
 
     Raises
@@ -151,12 +149,12 @@ def fill_row(work: Work, row: int, asked: Question, item: Plan, machine: Gpu, wa
     InputError
         When the schedule does not fit the GPU.
     """
-    w = read_algorithm(asked.algorithm).question(asked.workload())
+    w, gpu = question.w, question.gpu
     least = peak_bytes(item.record, w)
-    if least > machine.hbm.capacity_bytes:  # before a schedule is built that nobody can run
-        raise InputError(too_large(least, machine.hbm.capacity_bytes))
-    schedule = build(item.record, w, machine, asked.tile)
-    prepared = prepare(schedule, machine, item.numbers, "warm" if warm else "cold")
+    if least > gpu.hbm.capacity_bytes:  # before a schedule is built that nobody can run
+        raise InputError(too_large(least, gpu.hbm.capacity_bytes))
+    schedule = scheduled(item.record, w, gpu, question.conditions)
+    prepared = prepare(schedule, gpu, item.numbers, question.conditions.cache)
     moved = [use for one in prepared for use in one.rows]
     passes = [use for one in prepared if not one.kernel.total("flops") for use in one.rows]
     main = max(schedule.kernels, key=lambda kernel: kernel.total("flops"))

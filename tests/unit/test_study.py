@@ -16,8 +16,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.mask.mask import Mask
-from attnsim.studies.figures import RATES, changed, figures
-from attnsim.studies.questions import counts, question
+from attnsim.studies.points import RATES, changed, counts, figures, point
 from attnsim.studies.study_file import StudyEntry, WorkloadEntry, read_study, study_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "study.yaml"
@@ -39,8 +38,8 @@ def test_the_example_is_read() -> None:
     assert [axis.column for axis in found.varying] == [
         "gpu", "hbm.bandwidth", "sm.count", "tensor.bf16", "algorithm", "shape", "batch",
     ]  # fmt: skip
-    first = question(found.columns(0, 1), 0)
-    assert first.workload().mask.is_causal and first.machine() == load_gpu("h100-sxm5-80gb")
+    first = point(found.columns(0, 1), 0)
+    assert first.workload().mask.is_causal and first.gpu() == load_gpu("h100-sxm5-80gb")
 
 
 STEPS = {"from": "0.5x", "to": "2x", "steps": 9999}
@@ -119,7 +118,7 @@ def test_a_wrong_file_is_refused_before_anything_is_written(tmp_path: Path, caps
 
 def test_the_last_axis_varies_fastest() -> None:
     found = study_of(workload(seq_q=[512, 1024], head_dim=[64, 128]) | {"algorithm": ["flash", "naive"]})
-    asked = [question(found.columns(0, len(found)), row) for row in range(len(found))]
+    asked = [point(found.columns(0, len(found)), row) for row in range(len(found))]
     seen = [(item.algorithm, item.fields["seq_q"], item.fields["head_dim"]) for item in asked]
     assert seen == [(a, n, d) for a in ("flash", "naive") for n in (512, 1024) for d in (64, 128)]
 
@@ -127,12 +126,12 @@ def test_the_last_axis_varies_fastest() -> None:
 def test_a_model_is_a_shape() -> None:
     fields = {"batch": 1, "seq_q": 4096, "shape": ["llama-3-8b", "mistral-7b", "bert-base"]}
     found = study_of(study(workload=fields))
-    asked = [question(found.columns(0, 3), row).workload() for row in range(3)]
+    asked = [point(found.columns(0, 3), row).workload() for row in range(3)]
     assert [(w.heads_q, w.heads_kv, w.head_dim) for w in asked] == [(32, 8, 128), (32, 8, 128), (12, 12, 64)]
     assert [str(w.mask) for w in asked] == ["causal", "causal window 4096", "full"]
     fields = {"batch": 1, "seq_kv": 4096, "pass": "decode", "mask": "full", "shape": "llama-3-8b"}
     decode = study_of(study(workload=fields))
-    assert question(decode.columns(0, 1), 0).workload().mask == Mask.full()
+    assert point(decode.columns(0, 1), 0).workload().mask == Mask.full()
 
 
 def test_lists_go_side_by_side() -> None:
@@ -178,7 +177,7 @@ def test_queries_of_a_decode_call_may_be_left_out() -> None:
     fields = {"batch": 1, "heads_q": 8, "head_dim": 64, "seq_kv": [512, 1024], "pass": ["decode", "fwd"]}
     found = study_of(study(workload=fields))
     points = found.columns(0, 4)
-    asked = [question(points, row).workload() for row in range(4)]
+    asked = [point(points, row).workload() for row in range(4)]
     assert [(w.seq_q, w.seq_kv, w.passes) for w in asked] == [
         (1, 512, "decode"), (512, 512, "fwd"), (1, 1024, "decode"), (1024, 1024, "fwd"),
     ]  # fmt: skip
@@ -201,7 +200,7 @@ def test_columns_of_figures_are_those_of_single_gpus(keys: list[str], factors: l
     found = study_of(study(gpu=gpu.id, change=made))
     points = found.columns(0, 1)
     columns = figures(points)
-    single = changed(gpu, question(points, 0).changes)
+    single = changed(gpu, point(points, 0).changes)
     for key in RATES:
         assert columns[key][0] == pytest.approx(single.get(key), rel=1e-12), key
 
@@ -256,7 +255,7 @@ def test_a_mutated_file_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
         path.write_text(mutated(draw), encoding="utf-8")
         try:
             found = read_study(path)
-            question(found.columns(0, 1), 0)
+            point(found.columns(0, 1), 0)
         except InputError as error:
             refused += 1
             assert "\n" not in str(error) and len(str(error)) < 600
@@ -294,4 +293,4 @@ def test_any_values_are_read_or_refused(
     except InputError as error:
         assert "\n" not in str(error)
         return
-    question(found.columns(0, 1), 0)
+    point(found.columns(0, 1), 0)

@@ -28,7 +28,7 @@ from attnsim.studies.closed_answers import Closed, closed_forms
 from attnsim.studies.closed_form import Work
 from attnsim.studies.folder import Folder
 from attnsim.studies.plans import plan
-from attnsim.studies.questions import question
+from attnsim.studies.points import point
 from attnsim.studies.study import Study
 from attnsim.studies.study_file import study_of
 from attnsim.studies.uncertainty import uncertainty
@@ -87,9 +87,9 @@ def test_columns_count_what_a_schedule_does(
     found, points = closed(study, cache), study.columns(0, len(study))
     one = Work.empty(points.count)
     for row in range(points.count):
-        asked = question(points, row)
+        asked = point(points, row)
         assert plan(asked).vectorised
-        fill_row(one, row, asked, plan(asked), asked.machine(), warm=cache == "warm")
+        fill_row(one, row, asked.ask(cache, "stream"), plan(asked))
     for name in ("flops", "exps", "l2_bytes", "peak_bytes", "blocks"):
         if name != "blocks" or algorithm == "flash":
             assert getattr(found.work, name).tolist() == getattr(one, name).tolist(), name
@@ -113,8 +113,8 @@ def test_closed_forms_are_near_replays_where_they_are_certain() -> None:
     certain = np.flatnonzero(uncertainty(found) <= 1)[:12]
     ratios = []
     for row in certain:
-        asked = question(points, int(found.rows[row]))
-        replayed = predict(asked.workload(), asked.machine(), asked.algorithm, baseline=False).time_s
+        asked = point(points, int(found.rows[row]))
+        replayed = predict(asked.workload(), asked.gpu(), asked.algorithm, baseline=False).time_s
         assert replayed
         ratios.append(found.estimate.time_s[row] / replayed)
     errors = np.abs(np.log(ratios))
@@ -139,12 +139,12 @@ def test_a_replayed_point_is_the_prediction() -> None:
     frame = answered(study, 0).to_pandas()
     assert list(frame.columns[-len(ADDED_COLUMNS) :]) == list(ADDED_COLUMNS)
     for row in range(4):
-        asked = question(study.columns(0, 4), row)
+        asked = point(study.columns(0, 4), row)
         tile = None if asked.tile == "shipped" else asked.tile
-        said = predict(asked.workload(), asked.machine(), "flash", tile=tile, baseline=False)
+        said = predict(asked.workload(), asked.gpu(), "flash", tile=tile, baseline=False)
         assert frame.loc[row, "predicted_s"] == said.time_s
         assert (frame.loc[row, "predicted_low_s"], frame.loc[row, "bound"]) == (said.time_low_s, said.bound)
-        assert frame.loc[row, "hbm.bandwidth"] == asked.machine().hbm.bandwidth_bytes_per_s
+        assert frame.loc[row, "hbm.bandwidth"] == asked.gpu().hbm.bandwidth_bytes_per_s
     assert set(frame["method"]) == {"replay"}
 
 
@@ -192,8 +192,8 @@ def test_what_has_no_closed_form_of_columns_has_one_of_its_schedule(extra: dict[
     })  # fmt: skip
     frame = answered(study, 0).to_pandas()
     assert set(frame["error"]) == {""}
-    asked = [question(study.columns(0, 2), row) for row in range(2)]
-    replayed = [predict(q.workload(), q.machine(), q.algorithm, baseline=False).time_s for q in asked]
+    asked = [point(study.columns(0, 2), row) for row in range(2)]
+    replayed = [predict(q.workload(), q.gpu(), q.algorithm, baseline=False).time_s for q in asked]
     ratio = frame["predicted_s"] / replayed
     assert ratio.between(0.4, 1.6).all()
 

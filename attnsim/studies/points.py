@@ -1,0 +1,187 @@
+"""What the points of a study ask: one of them as a question, all of them as columns of figures and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.api.asking import Question, ask, read_conditions
+from attnsim.models.arrays import Floats, Ints
+from attnsim.models.hardware.gpu import Gpu, sustained_clock
+from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.question.workload import Workload
+from attnsim.studies.axes import COUNTS, Values
+from attnsim.studies.study import Column, Points
+
+RATES = tuple(key for key, field in FIELDS.items() if field.read == "rate")
+"""Figures that a closed form reads."""
+
+TILE_FREE = tuple(key for key, field in FIELDS.items() if field.read != "limit")
+"""Figures on which no tile depends. Points that differ in another one are grouped, and the tile is asked for once a
+group."""
+
+Changes = tuple[tuple[str, float, bool], ...]
+"""(key, value in SI units or factor, whether it is a factor) in the order of the study."""
+
+
+@lru_cache(maxsize=4096)
+def changed(gpu: Gpu, changes: Changes) -> Gpu:
+    """A GPU with these changes, one after the other.
+
+    Raises
+    ------
+    InputError
+        When a figure leaves its range or contradicts another.
+    """
+    for key, value, multiple in changes:
+        new = value * gpu.get(key) if multiple else value
+        gpu = gpu.replace(key, float(round(new)) if multiple and FIELDS[key].integer else new)
+    return gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What one point asks.
+
+    Parameters
+    ----------
+    base : Gpu
+        The GPU, unchanged.
+    changes : tuple
+        Figures changed, see `changed`.
+    algorithm : str
+    implementation : str or None
+    tile : str
+        "shipped", "retuned" or rows x keys.
+    fields : dict
+        Fields of the workload that the study gives.
+    """
+
+    base: Gpu
+    changes: Changes
+    algorithm: str
+    implementation: str | None
+    tile: str
+    fields: dict[str, Any]
+
+    def gpu(self) -> Gpu:
+        """The GPU with its changes.
+
+        Raises
+        ------
+        InputError
+        """
+        return changed(self.base, self.changes)
+
+    def workload(self) -> Workload:
+        """The workload; `seq_q` may be left out: one query a sequence of a decode call, else as many as keys.
+
+        Raises
+        ------
+        InputError
+        """
+        fields = self.fields
+        if not fields.get("seq_q"):
+            fields = {**fields, "seq_q": 1 if fields.get("passes") == "decode" else fields["seq_kv"]}
+        return Workload(**fields)
+
+    def tiles(self) -> dict[str, Any]:
+        """The tile as the arguments `tiles` and `tile` of :func:`attnsim.api.predict`."""
+        named = self.tile in ("shipped", "retuned")
+        return {"tiles": self.tile} if named else {"tile": self.tile}
+
+    def ask(self, cache: str, launch: str) -> Question:
+        """The question under these conditions.
+
+        Raises
+        ------
+        InputError
+        """
+        w, gpu, conditions = self.workload(), self.gpu(), read_conditions(**self.tiles(), cache=cache, launch=launch)
+        return ask(w, gpu, self.algorithm, self.implementation, conditions)
+
+
+def point(points: Points, row: int) -> Point:
+    """One point of several."""
+    found: dict[str, Any] = {}
+    changes = []
+    for column in points.columns.values():
+        value, axis = column.values[int(column.codes[row])], column.axis
+        if axis.kind == "change":
+            changes.append((axis.name, float(value), axis.multiple))
+        elif axis.kind == "shape":
+            found |= value
+        else:
+            found[axis.name] = int(value) if axis.name in COUNTS else value
+    base, algorithm, tile = (found.pop(name) for name in ("gpu", "algorithm", "tile"))
+    return Point(base, tuple(changes), algorithm, found.pop("implementation", None), tile, found)
+
+
+def field_values(points: Points, name: str, default: Any) -> tuple[Values, Ints]:
+    """Values of a field of the workload and the code of each point, whether an axis or the shapes give it."""
+    if name in points.columns:
+        return points.columns[name].values, points.columns[name].codes
+    shape = points.columns.get("shape")
+    if shape is not None and name in shape.values[0]:
+        return [fields[name] for fields in shape.values], shape.codes
+    return [default], np.zeros(points.count, dtype=np.int64)
+
+
+def counts(points: Points) -> dict[str, Ints]:
+    """The sizes of every point's workload, a column each, with what `Workload` fills in."""
+    found: dict[str, Ints] = {}
+    for name in COUNTS:
+        values, codes = field_values(points, name, 0)
+        found[name] = np.asarray(values, dtype=np.int64)[codes]
+    passes, codes = field_values(points, "passes", "fwd")
+    queries = np.where(np.array([one == "decode" for one in passes])[codes], 1, found["seq_kv"])
+    for name, other in (
+        ("seq_q", queries), ("heads_kv", found["heads_q"]), ("seq_kv", found["seq_q"]),
+        ("head_dim_v", found["head_dim"]),
+    ):  # fmt: skip
+        found[name] = np.where(found[name] == 0, other, found[name])
+    return found
+
+
+def figures(points: Points) -> dict[str, Floats]:
+    """The figures of `RATES`, and those that the study changes, at each point: `Gpu.replace` for whole arrays.
+
+    Parameters
+    ----------
+    points : Points
+
+    Returns
+    -------
+    dict of str to ndarray, shape [points]
+    """
+    gpus, changes = points.columns["gpu"], _changes(points)
+    keys = dict.fromkeys((*RATES, *changes))
+    found = {key: np.array([gpu.get(key) for gpu in gpus.values])[gpus.codes] for key in keys}
+    for key, column in changes.items():
+        values = column.array().astype(np.float64)
+        new = values * found[key] if column.axis.multiple else values
+        if FIELDS[key].integer:
+            new = np.round(new)
+        if key == "clock.tensor":
+            moved = new != found[key]
+            follows = np.round(sustained_clock(found["clock.sustained"], found[key], new))
+            found["clock.sustained"] = np.where(moved, follows, found["clock.sustained"])
+        found[key] = new
+    return found
+
+
+def out_of_range(points: Points, found: Mapping[str, Floats]) -> NDArray[np.bool_]:
+    """Points at which a changed figure leaves what is allowed, as a multiple of another may."""
+    wrong = np.zeros(points.count, dtype=bool)
+    for key in _changes(points).keys() & set(RATES):
+        wrong |= ~((FIELDS[key].low <= found[key]) & (found[key] <= FIELDS[key].high))
+    return wrong
+
+
+def _changes(points: Points) -> dict[str, Column]:
+    return {name: column for name, column in points.columns.items() if column.axis.kind == "change"}
