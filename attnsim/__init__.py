@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from attnsim.api import Prediction, compare, predict, predict_table
     from attnsim.api.breakeven import breakeven
     from attnsim.api.crossover import crossover
+    from attnsim.api.energy import energy
     from attnsim.api.explaining import Explanation, explain
     from attnsim.api.layer import attention_share, layer
     from attnsim.api.trust import Trust
     from attnsim.models.errors import InputError
-    from attnsim.models.hardware.energy import energy
     from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
     from attnsim.models.hardware.gpu import Gpu
     from attnsim.models.llm.files import builtin_model_ids, load_model
@@ -47,11 +47,11 @@ _HOMES = {
     "api": "Prediction compare predict predict_table",
     "api.breakeven": "breakeven",
     "api.crossover": "crossover",
+    "api.energy": "energy",
     "api.explaining": "Explanation explain",
     "api.layer": "attention_share layer",
     "api.trust": "Trust",
     "models.errors": "InputError",
-    "models.hardware.energy": "energy",
     "models.hardware.files": "builtin_gpu_ids load_gpu",
     "models.hardware.gpu": "Gpu",
     "models.llm.files": "builtin_model_ids load_model",

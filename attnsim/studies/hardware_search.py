@@ -17,11 +17,11 @@ from typing import Any
 
 from attnsim.api import predict
 from attnsim.api.asking import ask
+from attnsim.api.energy import Energy, energy
 from attnsim.api.prediction import Prediction
 from attnsim.api.retuning import fitting
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.energy import Energy, energy
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import attnsim
+from attnsim.api.energy import constants, energy, work
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.energy import constants, energy, work
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.question.workload import Workload
 

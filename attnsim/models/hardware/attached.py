@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.architectures import ARCHITECTURES, modelled
 from attnsim.models.hardware.figure import Figure
-from attnsim.models.hardware.file_figures import gpu_of_figures, with_rules
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.rules import gpu_of_figures, with_rules
 from attnsim.models.hardware.sections import FIELDS
 
 MEMORY_MARGIN = 0.10

@@ -16,10 +16,9 @@ from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.figure import Figure, show
-from attnsim.models.hardware.file_figures import gpu_of_figures, with_rules
 from attnsim.models.hardware.file_format import GpuFile, read_document
 from attnsim.models.hardware.gpu import Gpu, inconsistency
-from attnsim.models.hardware.rules import REQUIRED
+from attnsim.models.hardware.rules import REQUIRED, gpu_of_figures, with_rules
 from attnsim.models.hardware.sections import FIELDS, SECTIONS, field_of
 
 _FOLDER = Path(__file__).parent / "gpus"

@@ -18,14 +18,13 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.architectures import modelled
 from attnsim.models.hardware.attached import MEMORY_MARGIN
 from attnsim.models.hardware.figure import Figure
-from attnsim.models.hardware.file_figures import gpu_of_figures, with_rules
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu, inconsistency
 from attnsim.models.hardware.importing import aiconfigurator as import_aiconfigurator
 from attnsim.models.hardware.importing import llmcompass as import_llmcompass
 from attnsim.models.hardware.importing import nvidia_smi as import_nvidia_smi
 from attnsim.models.hardware.importing.sections import Found, read_text
-from attnsim.models.hardware.rules import REQUIRED
+from attnsim.models.hardware.rules import REQUIRED, gpu_of_figures, with_rules
 from attnsim.models.hardware.sections import FIELDS
 
 Format = Literal["llmcompass", "aiconfigurator", "nvidia-smi"]

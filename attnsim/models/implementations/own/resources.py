@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
@@ -14,6 +13,7 @@ from typing import Protocol, TypeVar
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.tables import read_csv
 
 FILE = "resources.csv"
 ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
@@ -31,7 +31,7 @@ def _table() -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     source = files("attnsim.models.implementations.own") / FILE
     if source.is_file():
-        for row in csv.DictReader(source.read_text(encoding="utf-8").splitlines()):
+        for row in read_csv(source):
             found.setdefault(row["kernel"], {})[row["arch"]] = int(row["registers"])
     return found
 

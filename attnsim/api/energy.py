@@ -10,63 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
 from types import MappingProxyType
-from typing import Protocol
+from typing import TypeVar
 
+from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.architectures import architecture_of
-from attnsim.models.hardware.changes import Change
-from attnsim.models.hardware.energy_constants import (
-    AT_28_NM,
-    FORMAT_FACTORS,
-    GDDR_BYTE,
-    HBM_BYTE,
-    PADDING,
-    STATIC,
-    VOLTAGE_EXPONENTS,
-    Constant,
-)
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import HBM
+from attnsim.models.tables import read_csv
 
 PICO = 1e-12
 
+FORMAT_FACTORS = {"fp16": 1.0, "bf16": 1.0, "fp8": 0.5, "tf32": 2.0}
+"""Energy of a FLOP over fp16's, assumed: every halving of the width doubles the rate of the same units."""
 
-class Asked(Protocol):
-    """What is read of its question."""
-
-    @property
-    def dtype(self) -> str: ...  # noqa: D102
-
-
-class Counted(Protocol):
-    """What is read of a prediction."""
-
-    @property
-    def workload(self) -> Asked: ...  # noqa: D102
-    @property
-    def gpu(self) -> str: ...  # noqa: D102
-    @property
-    def changes(self) -> tuple[Change, ...]: ...  # noqa: D102
-    @property
-    def time_s(self) -> float | None: ...  # noqa: D102
-    @property
-    def hbm_bytes(self) -> int | None: ...  # noqa: D102
-    @property
-    def l2_bytes(self) -> int | None: ...  # noqa: D102
-    @property
-    def smem_bytes(self) -> int | None: ...  # noqa: D102
-    @property
-    def flops_executed(self) -> int | None: ...  # noqa: D102
-    @property
-    def flops_useful(self) -> int: ...  # noqa: D102
-    @property
-    def exponentials(self) -> int | None: ...  # noqa: D102
-    @property
-    def units_s(self) -> Mapping[str, float]: ...  # noqa: D102
-    @property
-    def notes(self) -> tuple[str, ...]: ...  # noqa: D102
+_Ends = TypeVar("_Ends", bound="Interval")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +42,38 @@ class Interval:
     def over(self, divisor: float) -> Interval:
         """Every end divided."""
         return Interval(self.low / divisor, self.typical / divisor, self.high / divisor)
+
+    def times(self: _Ends, other: Interval) -> _Ends:
+        """Each end by that of the other."""
+        return replace(
+            self, low=self.low * other.low, typical=self.typical * other.typical, high=self.high * other.high
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Interval):
+    """One row of ``models/hardware/energy.csv``, which has the sources.
+
+    Parameters
+    ----------
+    unit : str
+        "pJ/FLOP", "pJ/instruction", "pJ/B", or "of TDP".
+    kind : {"derived", "assumed"}
+    source : str
+    """
+
+    unit: str
+    kind: str
+    source: str
+
+
+@cache
+def _table() -> dict[str, Constant]:
+    table = {}
+    for row in read_csv(resources.files("attnsim.models.hardware").joinpath("energy.csv")):
+        low, typical, high = (float(row[end]) for end in ("low", "typical", "high"))
+        table[row["name"]] = Constant(low, typical, high, row["unit"], row["kind"], row["source"])
+    return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +113,7 @@ class Energy:
         }
 
 
-def energy(prediction: Counted, gpu: Gpu | str) -> Energy:
+def energy(prediction: Prediction, gpu: Gpu | str) -> Energy:
     """Energy of a predicted call.
 
     ``E = static power x time + sum over units of work x energy per unit``. Errors of the constants are taken as
@@ -159,10 +153,10 @@ def energy(prediction: Counted, gpu: Gpu | str) -> Energy:
     base = _base(gpu)
     scale = voltage_factor(gpu, base)
     units = {
-        name: _product(found[name], amount * PICO, scale if name != HBM.name else (1.0, 1.0, 1.0))
+        name: _product(found[name] if name == HBM.name else found[name].times(scale), amount * PICO)
         for name, amount in work(prediction, gpu).items()
     }
-    units["static"] = _product(found["static"], _static_scale_w(gpu, base) * prediction.time_s, (1.0, 1.0, 1.0))
+    units["static"] = _product(found["static"], _static_scale_w(gpu, base) * prediction.time_s)
     joules = _sum(units.values())
     return Energy(
         joules=joules,
@@ -173,7 +167,7 @@ def energy(prediction: Counted, gpu: Gpu | str) -> Energy:
     )
 
 
-def work(prediction: Counted, gpu: Gpu) -> dict[str, float]:
+def work(prediction: Prediction, gpu: Gpu) -> dict[str, float]:
     """Work of each unit: FLOPs as if in fp16, FP32-lane instructions, exponentials, bytes.
 
     Instructions of the FP32 lanes are their busy seconds times their rate. Executed FLOPs beyond the useful ones are
@@ -212,9 +206,8 @@ def _static_scale_w(gpu: Gpu, base: Gpu) -> float:
     return base.power.tdp_w * (sms + memory) / 2
 
 
-def _product(constant: Constant, amount: float, scale: tuple[float, float, float]) -> Interval:
-    ends = (constant.low, constant.typical, constant.high)
-    return Interval(*(end * factor * amount for end, factor in zip(ends, scale, strict=True)))
+def _product(one: Interval, amount: float) -> Interval:
+    return Interval(one.low * amount, one.typical * amount, one.high * amount)
 
 
 def _sum(parts: Iterable[Interval]) -> Interval:
@@ -227,18 +220,19 @@ def _sum(parts: Iterable[Interval]) -> Interval:
 
 def constants(gpu: Gpu) -> dict[str, Constant]:
     """The constants of a GPU by unit: tensor (fp16), padding, fp32, exp, shared_memory, l2, hbm and static."""
-    row = architecture_of(gpu.compute_capability_number)
+    row, table = architecture_of(gpu.compute_capability_number), _table()
+    tensor, node = table[f"tensor on {row.name}"], table[f"node of {row.name}"]
     return {
-        "tensor": row.tensor_energy,
-        "padding": replace(row.tensor_energy.times(*PADDING), kind="assumed"),
-        **{name: constant.times(*row.node) for name, constant in AT_28_NM.items()},
-        HBM.name: HBM_BYTE if row.hbm else GDDR_BYTE,
-        "static": STATIC,
+        "tensor": tensor,
+        "padding": replace(tensor.times(table["padding"]), kind="assumed"),
+        **{name: table[name].times(node) for name in ("fp32", "exp", "shared_memory", "l2")},
+        HBM.name: table["hbm" if row.hbm else "gddr"],
+        "static": table["static"],
     }
 
 
-def voltage_factor(gpu: Gpu, base: Gpu) -> tuple[float, float, float]:
-    """Energy of an operation on the chip over that at the unchanged clock: low, typical, high."""
-    ratio = gpu.clock.sustained_hz / base.clock.sustained_hz
-    low, typical, high = (ratio**exponent for exponent in VOLTAGE_EXPONENTS)
-    return min(low, high), typical, max(low, high)
+def voltage_factor(gpu: Gpu, base: Gpu) -> Interval:
+    """Energy of an operation on the chip over that at the unchanged clock."""
+    ratio, exponent = gpu.clock.sustained_hz / base.clock.sustained_hz, _table()["voltage exponent"]
+    low, typical, high = (ratio**end for end in (exponent.low, exponent.typical, exponent.high))
+    return Interval(min(low, high), typical, max(low, high))
