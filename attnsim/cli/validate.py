@@ -201,28 +201,32 @@ def _text(name: str, value: object) -> object:
     return value
 
 
+_TITLES = {
+    "undetermined": "Fitted numbers that their rows leave open",
+    "dataset": "Rows of the serving tables",
+    "serving": "Serving tables (a sample), with the numbers that a question gets today",
+    "own": "Our own kernels, measured, with the numbers that a question gets today",
+    "hypothetical": "",
+    "trust": "90 % intervals: true times inside, and width",
+    "stated": "The same of the intervals as stated, on serving rows that did not set them",
+    "calibration": "Committed calibrations, mean errors on held-out rows",
+    "error": "Errors on rows the fit did not see",
+    "noise": "Noise of the data: one measured time over another, mean size of the log",
+}
+"""The tables in the order in which they are printed; those of hypothetical GPUs have a title each."""
+_COUNTED = ("undetermined", "dataset")
+_LEFT_OUT = {"serving": ("numbers",)}
+
+
 def _print(out: Console, report: Report, told: str, written: Sequence[Path]) -> None:
-    if report.undetermined:
-        show.print_rows(out, "Fitted numbers that their rows leave open", report.undetermined)
-    if report.datasets:
-        show.print_rows(out, "Rows of the serving tables", report.datasets)
-    if report.serving:
-        title = "Serving tables (a sample), with the numbers that a question gets today"
-        show.print_rows(out, title, [_shown(row, ("numbers",)) for row in report.serving])
-    if report.own:
-        title = "Our own kernels, measured, with the numbers that a question gets today"
-        show.print_rows(out, title, [_shown(row) for row in report.tables["own"]])
-    _print_hypothetical(out, report.hypothetical)
-    show.print_rows(out, "90 % intervals: true times inside, and width", [_shown(row) for row in report.trust])
-    if report.stated:
-        title = "The same of the intervals as stated, on serving rows that did not set them"
-        show.print_rows(out, title, [_shown(row) for row in report.stated])
-    title = "Committed calibrations, mean errors on held-out rows"
-    show.print_rows(out, title, [_shown(row) for row in report.differences])
-    show.print_rows(out, "Errors on rows the fit did not see", [_shown(row) for row in report.errors])
-    if report.noise:
-        title = "Noise of the data: one measured time over another, mean size of the log"
-        show.print_rows(out, title, [_shown(row) for row in report.noise])
+    for name, title in _TITLES.items():
+        rows = report.tables[name]
+        if name == "hypothetical":
+            _print_hypothetical(out, rows)
+        elif rows:
+            show.print_rows(
+                out, title, rows if name in _COUNTED else [_shown(row, _LEFT_OUT.get(name, ())) for row in rows]
+            )
     for line in (report.missing, told):
         if line:
             out.print(line, soft_wrap=True)

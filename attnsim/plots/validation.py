@@ -13,7 +13,7 @@ from attnsim.plots.document import Block, Document, Image, Paragraph, Picture, S
 from attnsim.plots.files import csv_text, write_csv
 from attnsim.plots.html_page import html_text
 from attnsim.plots.styles import COLOURS, SIZE
-from attnsim.validation.checking.validate import COLUMNS, Report
+from attnsim.validation.checking.validate import Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +66,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     points = report.points
     validation_figure(points).savefig(drawn, format="png", dpi=110)
     write_whole(picture, drawn.getvalue())
-    write_csv(table, COLUMNS, points)
+    write_csv(table, list(points[0]), points)
     write_whole(page, html_page(report, drawn.getvalue()))
     return [picture, table, page]
 
@@ -152,7 +152,7 @@ def html_page(report: Report, picture: bytes) -> str:
     )
     lead: list[Block] = [Paragraph(verdict), *([Paragraph(report.missing)] if report.missing else [])]
     shown = Picture("validation", TITLE, "Predicted over measured time, a panel an implementation.", (Image(picture),),
-                    csv_text(COLUMNS, report.points).encode(), widest=68)  # fmt: skip
+                    csv_text(list(report.points[0]), report.points).encode(), widest=68)  # fmt: skip
     sections = [Section("picture", "Predicted over measured time", (shown,))]
     sections += [
         Section(name.replace("_", "-"), TITLES[name], (_table(TITLES[name], report.tables[name]),))

@@ -20,7 +20,7 @@ from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_file import read_cases, write_table
 from attnsim.models.question.case_row import workload_of
 from attnsim.validation.checking import validate as validation
-from attnsim.validation.checking.validate import Report, predictions
+from attnsim.validation.checking.validate import Report, predictions, serving_table
 from attnsim.validation.measured.datasets import gpu_of
 from attnsim.validation.measured.measured_table import measured_frame, measured_rows
 from attnsim.validation.measured.own_runs import committed_tables, measure_here, rows_of
@@ -90,7 +90,7 @@ def test_validate_predicts_the_users_measurements(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def quick(sample: int, progress: Callable[[], None], own: Any) -> Report:
-        return Report((), (), tuple(predictions(own[:4])), [], [], [], [], [], [], [], [], [], [], "")
+        return Report([], {"own": serving_table(predictions(own[:4])), "calibration": []}, "")
 
     monkeypatch.setattr(validation, "validate", quick)
     assert main(["validate", "--measured", str(run), "--minutes", "0", "--json"]) == 0

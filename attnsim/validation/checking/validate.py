@@ -15,29 +15,13 @@ from attnsim.validation.checking import hypothetical
 from attnsim.validation.checking.accuracy import accuracy_table, targets_table
 from attnsim.validation.checking.coverage import coverage, elsewhere_points, own_points, serving_rows
 from attnsim.validation.checking.recording import differences, undetermined
-from attnsim.validation.fitting.held_out import HeldOut, held_out_predictions
+from attnsim.validation.fitting.held_out import held_out_predictions
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row
 from attnsim.validation.measured.predicting import error_summary, predict_all
 
 STEPS = 4
 """Times that `validate` says it has got on."""
-
-COLUMNS = (
-    "kind",
-    "source",
-    "implementation",
-    "gpu",
-    "pass",
-    "split",
-    "seq_q",
-    "seq_kv",
-    "head_dim",
-    "measured_s",
-    "predicted_s",
-    "ratio",
-)
-"""Columns of `Report.points`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,89 +40,38 @@ class Report:
 
     Parameters
     ----------
-    held : tuple of HeldOut
-        Published rows, each predicted without its group.
-    served : tuple of Served
-        A sample of the large tables; empty without that package.
-    own : tuple of Served
-        Our own kernels, measured here or before.
-    errors : list of dict
-        By what is predicted and what was left out of the fit.
-    by_length : list of dict
-        The same by source, implementation, GPU, pass and length.
-    serving : list of dict
-        By GPU, framework and pass, none of them fitted on unless `numbers` says so.
-    datasets : list of dict
-        Rows of the large tables by GPU: all, used, rejected by rule, and not covered.
-    differences : list of dict
-        Committed errors of the calibrations beside the recomputed ones.
-    trust : list of dict
-        Coverage and width of the intervals.
-    stated : list of dict
-        The same of the intervals as stated, on serving rows that did not set them.
-    hypothetical : list of dict
-        GPUs as if they did not exist.
-    undetermined : list of dict
-        Fitted numbers that their rows leave open.
-    noise : list of dict
-        Measured against measured: below this no error can be expected.
+    points : list of dict
+        Every prediction with its measurement: ``kind, source, implementation, gpu, pass, split, seq_q, seq_kv,
+        head_dim, measured_s, predicted_s, ratio``. "held out" are published rows, each predicted without its group;
+        "serving" a sample of the large tables, none without that package; "own" our own kernels.
+    tables : dict of str to list of dict
+        "error" by what is predicted and what was left out of the fit, "error_by_length" by source and length;
+        "serving" and "own" with today's numbers; "dataset", the large tables' rows used and rejected; "calibration",
+        committed errors beside recomputed ones; "trust", coverage and width of the intervals, and "stated", the same
+        as stated, on serving rows that did not set them; "hypothetical", GPUs as if they did not exist;
+        "undetermined" numbers that their rows leave open; "noise" of the data, below which no error can be expected.
     missing : str
         What could not be checked; "" when everything was.
     """
 
-    held: tuple[HeldOut, ...]
-    served: tuple[Served, ...]
-    own: tuple[Served, ...]
-    errors: list[dict[str, Any]]
-    by_length: list[dict[str, Any]]
-    serving: list[dict[str, Any]]
-    datasets: list[dict[str, Any]]
-    differences: list[dict[str, Any]]
-    trust: list[dict[str, Any]]
-    stated: list[dict[str, Any]]
-    hypothetical: list[dict[str, Any]]
-    undetermined: list[dict[str, Any]]
-    noise: list[dict[str, Any]]
+    points: list[dict[str, Any]]
+    tables: dict[str, list[dict[str, Any]]]
     missing: str
 
     @property
     def ok(self) -> bool:
         """Whether every committed calibration still gives its committed errors."""
-        return all(row["same"] for row in self.differences)
-
-    @property
-    def tables(self) -> dict[str, list[dict[str, Any]]]:
-        """The tables by name."""
-        return {
-            "error": self.errors,
-            "error_by_length": self.by_length,
-            "serving": self.serving,
-            "own": serving_table(self.own),
-            "dataset": self.datasets,
-            "calibration": self.differences,
-            "trust": self.trust,
-            "stated": self.stated,
-            "hypothetical": self.hypothetical,
-            "undetermined": self.undetermined,
-            "noise": self.noise,
-        }
-
-    @property
-    def points(self) -> list[dict[str, Any]]:
-        """Every prediction with its measurement, one a line; see `COLUMNS`."""
-        lines = [_point("held out", one.row, one.split, one.predicted_s) for one in self.held]
-        for kind, found in (("serving", self.served), ("own", self.own)):
-            lines += [_point(kind, one.row, one.numbers, one.predicted_s) for one in found]
-        return lines
+        return all(row["same"] for row in self.tables["calibration"])
 
 
-def _point(kind: str, row: Row, split: str, predicted_s: float) -> dict[str, Any]:
+def point(kind: str, row: Row, split: str, predicted_s: float) -> dict[str, Any]:
+    """A line of `Report.points`."""
     case = row.case
-    values = (
-        kind, case.source, row.record.name, case.gpu, case.passes, split, case.seq_q, case.seq_kv, case.head_dim,
-        row.measured_s, predicted_s, predicted_s / row.measured_s,
-    )  # fmt: skip
-    return dict(zip(COLUMNS, values, strict=True))
+    return {
+        "kind": kind, "source": case.source, "implementation": row.record.name, "gpu": case.gpu, "pass": case.passes,
+        "split": split, "seq_q": case.seq_q, "seq_kv": case.seq_kv, "head_dim": case.head_dim,
+        "measured_s": row.measured_s, "predicted_s": predicted_s, "ratio": predicted_s / row.measured_s,
+    }  # fmt: skip
 
 
 def validate(sample: int, progress: Callable[[], None] = lambda: None, own: Sequence[Row] = ()) -> Report:
@@ -155,28 +88,30 @@ def validate(sample: int, progress: Callable[[], None] = lambda: None, own: Sequ
     """
     held = held_out_predictions()
     progress()
-    served = serving_predictions(sample)
+    served = predictions(serving_rows(sample, SEED))
     progress()
     trust = coverage([*own_points(held), *elsewhere_points(sample)])
     progress()
     transfers = hypothetical.errors(hypothetical.outcomes(sample=sample))
     progress()
-    return Report(
-        held=tuple(held),
-        served=tuple(served),
-        own=tuple(predictions(own)),
-        errors=targets_table(held),
-        by_length=accuracy_table(held),
-        serving=serving_table(served),
-        datasets=datasets_table(),
-        differences=differences(held),
-        trust=trust,
-        stated=stated_table(served),
-        hypothetical=transfers,
-        undetermined=undetermined(),
-        noise=noise_table(),
-        missing=aiconfigurator.missing(),
-    )
+    mine = predictions(own)
+    points = [point("held out", one.row, one.split, one.predicted_s) for one in held]
+    for kind, found in (("serving", served), ("own", mine)):
+        points += [point(kind, one.row, one.numbers, one.predicted_s) for one in found]
+    tables = {
+        "error": targets_table(held),
+        "error_by_length": accuracy_table(held),
+        "serving": serving_table(served),
+        "own": serving_table(mine),
+        "dataset": datasets_table(),
+        "calibration": differences(held),
+        "trust": trust,
+        "stated": stated_table(served),
+        "hypothetical": transfers,
+        "undetermined": undetermined(),
+        "noise": noise_table(),
+    }
+    return Report(points, tables, aiconfigurator.missing())
 
 
 SEED = 1
@@ -202,11 +137,6 @@ def stated_table(served: Sequence[Served]) -> list[dict[str, Any]]:
                 }
             )
     return table
-
-
-def serving_predictions(sample: int) -> list[Served]:
-    """A sample of the large tables."""
-    return predictions(serving_rows(sample, SEED))
 
 
 def predictions(rows: Sequence[Row]) -> list[Served]:

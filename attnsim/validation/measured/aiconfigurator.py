@@ -31,7 +31,7 @@ from attnsim.models.errors import InputError, nearest
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.validation.measured.aiconfigurator_files import (
-    KINDS,
+    MODULE,
     PACKAGE,
     SYSTEMS,
     VERSION,
@@ -158,11 +158,14 @@ def rows(
     InputError
         When the package is not available, it has nothing of a filter's name, or no implementation is called so.
     """
-    wanted = _Wanted(folder, gpu, implementation, passes, kind, framework)
     parts = []
-    for file in wanted.files:
+    for file in _wanted(folder, {"gpu": gpu, "passes": passes, "kind": kind, "framework": framework}):
         frame, verdict, reason = _judged(file)
-        keep = (verdict == "") & (reason == "") & wanted.kernels(file, frame)
+        keep = (verdict == "") & (reason == "")
+        if implementation is not None:
+            name = find_implementation(implementation).name
+            kernels = [kernel for kernel in frame["kernel"].cat.categories if implementation_of(file, kernel) == name]
+            keep &= frame["kernel"].isin(kernels).to_numpy()
         if dtype is not None:
             keep &= (frame["dtype"] == dtype).to_numpy()
         if windowed is not None:
@@ -173,37 +176,17 @@ def rows(
     return tuple(row_of(case) for file, frame in parts for case in cases_of(file, frame, implementation_of))
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What the filters let through."""
-
-    folder: Path | None
-    gpu: str | None
-    implementation: str | None
-    passes: str | None
-    kind: str | None
-    framework: str | None
-
-    @property
-    def files(self) -> list[TableFile]:
-        known = [file for file in table_files(_folder(self.folder)) if file.gpu and file.kind in KINDS.values()]
-        for name in ("gpu", "passes", "kind", "framework"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            allowed = sorted({getattr(file, name) for file in known})
-            if value not in allowed:
-                raise InputError(f"{name} is {value!r}, which {PACKAGE} has no rows of; {nearest(value, allowed)}")
-            known = [file for file in known if getattr(file, name) == value]
-        return known
-
-    def kernels(self, file: TableFile, frame: pd.DataFrame) -> NDArray[np.bool_]:
-        """Rows whose kernel is the implementation's."""
-        if self.implementation is None:
-            return np.full(len(frame), True)
-        name = find_implementation(self.implementation).name
-        kernels = [kernel for kernel in frame["kernel"].cat.categories if implementation_of(file, kernel) == name]
-        return frame["kernel"].isin(kernels).to_numpy()
+def _wanted(folder: Path | None, filters: Mapping[str, str | None]) -> list[TableFile]:
+    """Files that the filters let through."""
+    known = [file for file in table_files(_folder(folder)) if file.gpu and file.kind != MODULE]
+    for name, value in filters.items():
+        if value is None:
+            continue
+        allowed = sorted({getattr(file, name) for file in known})
+        if value not in allowed:
+            raise InputError(f"{name} is {value!r}, which {PACKAGE} has no rows of; {nearest(value, allowed)}")
+        known = [file for file in known if getattr(file, name) == value]
+    return known
 
 
 def _folder(folder: Path | None) -> Path:
@@ -225,7 +208,7 @@ def _judged(file: TableFile) -> tuple[pd.DataFrame, NDArray[np.object_], NDArray
 def _tables(folder: Path) -> tuple[Table, ...]:
     found: list[Table] = []
     for file in table_files(folder):
-        if not file.gpu or file.kind not in KINDS.values():
+        if not file.gpu or file.kind == MODULE:
             found.append(_unread(file))
             continue
         frame, verdict, reason = _judged(file)
@@ -257,9 +240,7 @@ def _unread(file: TableFile) -> Table:
 
     number = int(pyarrow.parquet.read_metadata(file.path).num_rows)
     why = "MLA with its projections" if file.gpu else "no GPU file"
-    return Table(
-        file.name, file.gpu, file.framework, file.version, "", file.kind, "", number, 0, {}, {why: number}
-    )  # fmt: skip
+    return Table(file.name, file.gpu, file.framework, file.version, "", file.kind, "", number, 0, {}, {why: number})
 
 
 def _sampled(

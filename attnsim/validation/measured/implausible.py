@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnsim.models.by_hand import by_hand
+from attnsim.models.files import read_typed
 from attnsim.models.hardware.gpu import Gpu
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a row is rejected, and on whose word.
+    """Why rows are rejected, and on whose word; the function of the same name says which.
 
     Parameters
     ----------
@@ -97,15 +99,17 @@ class Rule:
         Where that is known from.
     known : bool
         Whether it names a known fault of a collection; otherwise it is a bound that any table keeps.
-    applies : callable
-        Measured to a flag per row.
     """
 
     name: str
     reason: str
     source: str
     known: bool
-    applies: Callable[[Measured], Flags]
+
+    @property
+    def applies(self) -> Callable[[Measured], Flags]:
+        """Which rows."""
+        return _FLAGS[self.name]
 
 
 def corrupt_collection(m: Measured) -> Flags:
@@ -162,60 +166,15 @@ def spike(m: Measured) -> Flags:
     return np.asarray((ordered["time_s"] > SPIKE * slower).reindex(m.frame.index))
 
 
-RULES = (
-    Rule(
-        "corrupt_collection",
-        "vLLM 0.19 on H200: 8,990 of 30,036 prefill rows are above the tensor peak, so none is trusted",
-        "this package's README of published measurements; absent from aiconfigurator-core 0.12.0",
-        True,
-        corrupt_collection,
-    ),
-    Rule(
-        "one_token_context",
-        "a prompt of one token is a decode step, and runs decode's kernels",
-        "this package's README of published measurements; the serving frameworks drop causality at one query",
-        True,
-        one_token_context,
-    ),
-    Rule(
-        "keys_only_cache",
-        "the collector allotted a cache for K alone, so V is read from the same bytes and half the traffic is missing",
-        "collector/trtllm/collect_attn.py before 1.3.0rc20 (CacheType.SELFKONLY); on A100 346 rows exceed the HBM "
-        "bandwidth, by up to 1.69 with grouped heads and 1.24 without below 512 keys, where the kernel changes; large "
-        "rows with grouped heads are 1.6 times as near to the bandwidth as on H100 and L40S, the others are level",
-        True,
-        keys_only_cache,
-    ),
-    Rule(
-        "ignored_fp8_cache",
-        "labelled fp8, ran bf16: the collector asserted bf16, and the times equal those of the bf16 rows",
-        "collector/trtllm/collect_mla.py before 1.1",
-        True,
-        ignored_fp8_cache,
-    ),
-    Rule("not_a_time", "not a positive time", "definition", False, not_a_time),
-    Rule(
-        "above_tensor_peak",
-        "faster than the tensor cores",
-        "bound; SGLang 0.5.10 on B200 had rows up to 11,500 TFLOP/s (README of published measurements)",
-        False,
-        above_tensor_peak,
-    ),
-    Rule(
-        "above_hbm_bandwidth",
-        "more bytes than the HBM bandwidth brings in the time",
-        "bound; TensorRT-LLM decode rows (README of published measurements)",
-        False,
-        above_hbm_bandwidth,
-    ),
-    Rule(
-        "spike",
-        f"over {SPIKE:g} times slower than both neighbours in length",
-        "repeats of a shape differ by 1 % on average, a few by 1.7 to 20 times (the same in versions collected twice)",
-        False,
-        spike,
-    ),
-)
+_FLAGS = {
+    flags.__name__: flags
+    for flags in (
+        corrupt_collection, one_token_context, keys_only_cache, ignored_fp8_cache,
+        not_a_time, above_tensor_peak, above_hbm_bandwidth, spike,
+    )
+}  # fmt: skip
+
+RULES = read_typed(Path(__file__).with_name("implausible.yaml"), "rule", tuple[Rule, ...])
 """In order: a row counts under the first that rejects it."""
 
 
