@@ -69,6 +69,7 @@ CASES = {
     "encoder of vLLM on Hopper": ("vllm.vit-flash-attn-3", H100, "fwd", "full"),
     "our unfused kernels": ("attnsim.naive", A100, "fwd", "any"),
     "our unfused kernels, scale and mask apart": ("attnsim.naive-passes", H100, "decode", "window"),
+    "FlashAttention-2 before its split": ("flash-attn.2-unsplit", A100, "fwd", "any"),
     "our flash": ("attnsim.flash", A100, "fwd", "any"),
     "our sigmoid": ("attnsim.sigmoid", A100, "fwd", "any"),
     "our flash on Hopper, windows": ("attnsim.flash", H100, "fwd", "window"),

@@ -118,6 +118,14 @@ def _flash2_forward(w: Workload, gpu: Gpu, shape: TileRequest | None) -> tuple[l
     return [flash_forward(w, gpu, tile)], tile, UNCUT
 
 
+def flash2_unsplit(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """FlashAttention-2 before 2.2, which brought split-KV kernels (README, "2.2: Optimize for inference")."""
+    tile = override(fa2_forward(w, gpu), shape, w, gpu) if "fwd" in w.directions else None
+    back = override_backward(fa2_backward(w, gpu), shape) if "bwd" in w.directions else None
+    kernels = [*([flash_forward(w, gpu, tile)] if tile else []), *(flash_backward(w, back) if back else [])]
+    return flash_schedule(w, "flash-attn.2-unsplit", kernels, FusedTiles(tile, back))
+
+
 def flash2(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str = "flash-attn.2") -> Schedule:
     """FlashAttention-2, forward and backward."""
     kernels: list[Kernel] = []
@@ -265,6 +273,12 @@ RECORDS = (
         "flash-attn.1", "flash-1", flash1, (75, 90), f"{FLASH_ATTENTION} v1.0.9 csrc/flash_attn", like="flash-attn.2",
         largest_head_dim=128, calls=("flash_attn.flash_attn_interface.flash_attn_unpadded_func",), versions=("1.0.9",),
         aliases=("flash_attn_v1",), windows=False, tunable=False,
+    ),
+    Implementation(
+        "flash-attn.2-unsplit", "flash-2", flash2_unsplit, (80, 90),
+        f"{FLASH_ATTENTION} v2.1.2 csrc/flash_attn, without split-KV and windows",
+        calls=("flash_attn.flash_attn_func",), versions=("2.0", "2.1"), like="flash-attn.2",
+        aliases=("flash_attn_v2.0*", "flash_attn_v2.1*"), windows=False, splits=False,
     ),
     Implementation(
         "flash-attn.2", "flash-2", flash2, (80, 129), f"{FLASH_ATTENTION} v2.8.3 csrc/flash_attn",
