@@ -9,8 +9,8 @@ import numpy as np
 from attnsim.kernels.cpu.elementwise import elementwise, pick
 from attnsim.kernels.cpu.floats import flush
 from attnsim.kernels.cpu.lanes import Mask, Values
-from attnsim.kernels.cpu.machine import Machine, Step, operation, unsupported, value_type
-from attnsim.kernels.cpu.ptx import Instruction, Pair
+from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported, value_type
+from attnsim.kernels.cpu.ptx import Instruction
 from attnsim.kernels.cpu.registers import DTYPES
 from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, halves
 
@@ -62,13 +62,12 @@ def compile_set_predicate(instruction: Instruction, machine: Machine) -> Step:
         return _set_pair(instruction, machine, kind)
     compare = _comparison(instruction, kind)
     a, b = machine.read(first, kind), machine.read(second, kind)
-    if not rest and not isinstance(target, Pair):
-        write = machine.write(target, "pred")
+    writes = [machine.write(t, "pred") for t in items(target)]
+    if not rest and len(writes) == 1:
+        (write,) = writes
         return lambda mask: write(compare(a(), b()), mask)
     combine = next((_COMBINE[m] for m in instruction.modifiers if m in _COMBINE), lambda p, _: p)
     third = machine.read(rest[0], "pred") if rest else lambda: np.ones(1, bool)
-    targets = (target.first, target.second) if isinstance(target, Pair) else (target,)
-    writes = [machine.write(t, "pred") for t in targets]
 
     def step(mask: Mask) -> None:
         holds, other = compare(a(), b()), third()
@@ -81,17 +80,17 @@ def compile_set_predicate(instruction: Instruction, machine: Machine) -> Step:
 def _set_pair(instruction: Instruction, machine: Machine, kind: str) -> Step:
     """``setp`` of packed pairs: one predicate for each half."""
     target, first, second = instruction.operands
-    if not isinstance(target, Pair):
-        raise unsupported(instruction)
     compare = _comparison(instruction, "f16")
     a, b = machine.read(first, kind), machine.read(second, kind)
-    low, high = machine.write(target.first, "pred"), machine.write(target.second, "pred")
+    writes = [machine.write(t, "pred") for t in items(target)]
+    if len(writes) != 2:
+        raise unsupported(instruction)
     bf16 = kind == "bf16x2"
 
     def step(mask: Mask) -> None:
         holds = compare(halves(a(), bf16), halves(b(), bf16))
-        low(np.ascontiguousarray(holds[:, 0]), mask)
-        high(np.ascontiguousarray(holds[:, 1]), mask)
+        for write, half in zip(writes, np.ascontiguousarray(holds.T), strict=True):
+            write(half, mask)
 
     return step
 

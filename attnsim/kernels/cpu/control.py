@@ -14,10 +14,7 @@ from attnsim.kernels.cpu.registers import Read
 
 
 def _guard(instruction: Instruction, machine: Machine) -> Read | None:
-    if instruction.guard is None:
-        return None
-    predicate = machine.read(instruction.guard, "pred")
-    return (lambda: ~predicate()) if instruction.negated else predicate
+    return machine.read(instruction.guard, "pred") if instruction.guard else None
 
 
 def _split(predicate: Read, mask: Mask) -> tuple[Mask, Mask]:

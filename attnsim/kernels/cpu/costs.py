@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from operator import sub
 
 import numpy as np
 
@@ -15,21 +15,8 @@ _FLOPS = {"add": 1, "sub": 1, "mul": 1, "fma": 2, "mad": 2}
 _FLOAT_TYPES = {"f16": 1, "bf16": 1, "f32": 1, "f64": 1, "f16x2": 2, "bf16x2": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Operations of one lane."""
-
-    flops: int = 0
-    tensor_flops: int = 0
-    exponentials: int = 0
-    shuffles: int = 0
-
-    def charge(self, counters: Counters, lanes: int) -> None:
-        """Count them for so many lanes."""
-        counters.flops += self.flops * lanes
-        counters.tensor_flops += self.tensor_flops * lanes
-        counters.exponentials += self.exponentials * lanes
-        counters.shuffles += self.shuffles * lanes
+Cost = tuple[int, int, int, int]
+"""FLOPs outside and inside the tensor cores, exponentials and shuffles of one lane."""
 
 
 def cost(instruction: Instruction) -> Cost:
@@ -38,17 +25,22 @@ def cost(instruction: Instruction) -> Cost:
     width = _FLOAT_TYPES.get(kind, 0)
     if instruction.name == "mma":
         shape = next(m for m in instruction.modifiers if m.startswith("m16n8k"))
-        return Cost(tensor_flops=2 * 16 * 8 * int(shape.removeprefix("m16n8k")) // WARP)
+        return 0, 2 * 16 * 8 * int(shape.removeprefix("m16n8k")) // WARP, 0, 0
     if instruction.name == "wgmma" and instruction.modifiers[0] == "mma_async":
         shape = next(m for m in instruction.modifiers if m.startswith("m64n"))
         columns, depth = shape.removeprefix("m64n").split("k")
-        return Cost(tensor_flops=2 * 64 * int(columns) * int(depth) // WARPGROUP)
-    if instruction.name == "shfl":
-        return Cost(shuffles=1)
-    return Cost(
-        flops=_FLOPS.get(instruction.name, 0) * width,
-        exponentials=width if instruction.name == "ex2" else 0,
-    )
+        return 0, 2 * 64 * int(columns) * int(depth) // WARPGROUP, 0, 0
+    exponentials = width if instruction.name == "ex2" else 0
+    return _FLOPS.get(instruction.name, 0) * width, 0, exponentials, int(instruction.name == "shfl")
+
+
+def charge(counters: Counters, each: Iterable[int], lanes: int) -> None:
+    """Count a cost for so many lanes."""
+    flops, tensor_flops, exponentials, shuffles = each
+    counters.flops += flops * lanes
+    counters.tensor_flops += tensor_flops * lanes
+    counters.exponentials += exponentials * lanes
+    counters.shuffles += shuffles * lanes
 
 
 class Costs:
@@ -58,23 +50,14 @@ class Costs:
     """
 
     def __init__(self, instructions: Sequence[Instruction]) -> None:
-        rows = [
-            (c.flops, c.tensor_flops, c.exponentials, c.shuffles) if not i.guard else (0, 0, 0, 0)
-            for i in instructions
-            for c in (cost(i),)
-        ]
-        sums = np.cumsum(np.array([(0, 0, 0, 0), *rows, (0, 0, 0, 0)]), axis=0)
+        nothing = (0, 0, 0, 0)
+        rows = [nothing if i.guard else cost(i) for i in instructions]
         self._end = len(instructions)
-        self._sums = [tuple(row) for row in sums.tolist()]
+        self._sums: list[list[int]] = np.cumsum([nothing, *rows, nothing], axis=0).tolist()
 
     def charge(self, counters: Counters, start: int, stop: int, mask: Mask) -> None:
         """Count instructions ``start`` to ``stop - 1``."""
         counters.instructions += (min(stop, self._end) - start) * mask.warp_count
         before, after = self._sums[start], self._sums[stop]
-        if before == after:
-            return
-        lanes = mask.count
-        counters.flops += (after[0] - before[0]) * lanes
-        counters.tensor_flops += (after[1] - before[1]) * lanes
-        counters.exponentials += (after[2] - before[2]) * lanes
-        counters.shuffles += (after[3] - before[3]) * lanes
+        if before != after:
+            charge(counters, map(sub, after, before), mask.count)

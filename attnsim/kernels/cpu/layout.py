@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from attnsim.kernels.cpu.ptx import Function, Immediate, Instruction, size_of
 from attnsim.kernels.cpu.registers import DTYPES
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Variables of one state space.
+def lay_out(function: Function, space: str) -> tuple[dict[str, int], int]:
+    """Addresses of a kernel's shared or local variables by name, and what they take in bytes.
 
-    Parameters
-    ----------
-    addresses : dict of str to int
-    size_bytes : int
-        All of them, without dynamic shared memory, which comes after.
+    They lie in order of declaration; dynamic shared memory comes last and takes nothing.
     """
-
-    addresses: dict[str, int]
-    size_bytes: int
-
-
-def lay_out(function: Function, space: str) -> Layout:
-    """Addresses of a kernel's shared or local variables, in order of declaration, dynamic shared memory last."""
     variables = sorted((v for v in function.variables if v.space == space), key=lambda v: v.size_bytes == 0)
     addresses, end = {}, 0
     for variable in variables:
         end = -(-end // variable.align) * variable.align
         addresses[variable.name] = end
         end += variable.size_bytes
-    return Layout(addresses, end)
+    return addresses, end
 
 
 def shared_granule(function: Function) -> int:

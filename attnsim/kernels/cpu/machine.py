@@ -58,12 +58,12 @@ class Machine:
     """
 
     def __init__(self, function: Function) -> None:
-        shared, local = lay_out(function, "shared"), lay_out(function, "local")
-        self.addresses = shared.addresses | local.addresses
+        (shared, shared_bytes), (local, local_bytes) = lay_out(function, "shared"), lay_out(function, "local")
+        self.addresses = shared | local
         self.registers = Registers()
         self.memory = GlobalMemory()
-        self.shared = SharedMemory(shared.size_bytes, shared_granule(function), meets_pairwise(function))
-        self.local = LocalMemory(local.size_bytes)
+        self.shared = SharedMemory(shared_bytes, shared_granule(function), meets_pairwise(function))
+        self.local = LocalMemory(local_bytes)
         self.counters = Counters()
         self.parameters: dict[str, bytes] = {}
         self.matrices: dict[tuple[str, ...], tuple[Mask, list[Values], Values]] = {}

@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import math
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
 from attnsim.kernels.cpu.ptx import (
@@ -16,10 +17,8 @@ from attnsim.kernels.cpu.ptx import (
     Function,
     Immediate,
     Instruction,
-    Module,
     Negated,
     Operand,
-    Pair,
     Parameter,
     Register,
     Symbol,
@@ -43,16 +42,15 @@ _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.ptr[^,]*
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _STATEMENT = re.compile(r"[^;]*;")
 _REGISTERS = re.compile(r"\.reg\s+(?:\.v\d\s+)?\.(\w+)\s+(.*)", re.S)
-_INSTRUCTION = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([A-Za-z][\w.:]*)\s*(.*)", re.S)
+_INSTRUCTION = re.compile(r"(?:@(!?\s*[\w$%]+)\s+)?([A-Za-z][\w.:]*)\s*(.*)", re.S)
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,{}\[\]]+")
 _NUMBER = re.compile(r"-?\s*(0[fFdD][0-9a-fA-F]+|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+\.?\d*(?:[eE][-+]?\d+)?U?)$")
 
 
 @functools.lru_cache(maxsize=64)
-def parse(ptx: str) -> Module:
-    """Parse a translation unit; the result is kept by its text."""
+def parse(ptx: str) -> Mapping[str, Function]:
+    """The entry points of a translation unit by name; the result is kept by its text."""
     text = _LINE_DIRECTIVE.sub("", _COMMENT.sub(" ", ptx))
-    functions: dict[str, Function] = {}
     outside, bodies = [], []
     position = 0
     for found in _ENTRY.finditer(text):
@@ -62,9 +60,7 @@ def parse(ptx: str) -> Module:
         position = end + 1
     outside.append(text[position:])
     variables = tuple(v for part in " ".join(outside).split(";") if (v := _variable(part)) is not None)
-    for name, parameters, body in bodies:
-        functions[name] = _Body(body).function(name, parameters, variables)
-    return Module(functions)
+    return {name: _Body(body).function(name, parameters, variables) for name, parameters, body in bodies}
 
 
 def _closing_brace(text: str, start: int) -> int:
@@ -109,14 +105,6 @@ def _parameter(text: str) -> Parameter:
     return Parameter(found[2], found[1], size_of(found[1]) * int(found[3] or 1))
 
 
-@dataclass(frozen=True, slots=True)
-class _Unresolved:
-    """An instruction before its labels are known, with the scopes that it stands in."""
-
-    instruction: Instruction
-    scopes: tuple[int, ...]
-
-
 class _Body:
     """A function's body while it is parsed; scopes ``{ }`` of inline assembly have their own registers and labels."""
 
@@ -128,16 +116,15 @@ class _Body:
         self._variables: list[Variable] = []
         self._symbols: set[str] = set()
         self._operands: dict[str, Operand] = {}
-        self._code: list[_Unresolved] = []
+        self._code: list[tuple[Instruction, tuple[int, ...]]] = []  # with the scopes that it stands in
         self._parse(text)
 
     def function(self, name: str, parameters: str, variables: tuple[Variable, ...]) -> Function:
         """The whole function; of the module's variables it keeps those that it names."""
-        instructions = tuple(self._resolved(item) for item in self._code)
         return Function(
             name,
             tuple(_parameter(p) for p in parameters.split(",") if p.strip()),
-            instructions,
+            tuple(self._resolved(instruction, scopes) for instruction, scopes in self._code),
             (*self._variables, *(v for v in variables if v.name in self._symbols)),
         )
 
@@ -166,7 +153,7 @@ class _Body:
 
     def _statement(self, text: str, label: str) -> None:
         if not text.startswith("."):
-            self._code.append(_Unresolved(self._instruction(text), tuple(self._scopes)))
+            self._code.append((self._instruction(text), tuple(self._scopes)))
         elif found := _REGISTERS.match(text):
             for name in found[2].split(","):
                 self._registers[self._scopes[-1], name.split("<")[0].strip()] = found[1]
@@ -179,14 +166,14 @@ class _Body:
         found = _INSTRUCTION.match(text)
         if found is None:
             raise InputError(f"not a PTX instruction: {text!r}")
-        guard = self._operand(found[2]) if found[2] else None
-        name, *modifiers = found[3].split(".")
+        guard = self._operand(found[1]) if found[1] else None
+        assert guard is None or isinstance(guard, Register | Negated)
+        name, *modifiers = found[2].split(".")
         return Instruction(
             name=name,
             modifiers=tuple(modifiers),
-            operands=tuple(self._operand(o.strip()) for o in _OPERAND.findall(found[4]) if o.strip()),
-            guard=guard if isinstance(guard, Register) else None,
-            negated=bool(found[1]),
+            operands=tuple(self._operand(o.strip()) for o in _OPERAND.findall(found[3]) if o.strip()),
+            guard=guard,
             targets=(),
             text=text,
         )
@@ -205,8 +192,7 @@ class _Body:
         if text.startswith("["):
             return self._address(text[1:-1])
         if "|" in text:
-            first, second = text.split("|")
-            return Pair(self._operand(first.strip()), self._operand(second.strip()))
+            return Vector(tuple(self._operand(item.strip()) for item in text.split("|")))
         if text.startswith("!"):
             predicate = self._operand(text[1:].strip())
             assert isinstance(predicate, Register)
@@ -238,17 +224,15 @@ class _Body:
         self._symbols.add(text)
         return Symbol(text)
 
-    def _resolved(self, item: _Unresolved) -> Instruction:
+    def _resolved(self, instruction: Instruction, scopes: tuple[int, ...]) -> Instruction:
         """The instruction with its branch targets."""
-        instruction = item.instruction
         if instruction.name not in ("bra", "brx"):
             return instruction
         last = instruction.operands[-1]
         if not isinstance(last, Symbol):
             raise UnsupportedInstruction(f"'{instruction.text}'")
         names = self._tables[last.name] if instruction.name == "brx" else (last.name,)
-        targets = tuple(self._label(name, item.scopes) for name in names)
-        return replace(instruction, targets=targets)
+        return replace(instruction, targets=tuple(self._label(name, scopes) for name in names))
 
     def _label(self, name: str, scopes: tuple[int, ...]) -> int:
         for scope in reversed(scopes):

@@ -6,8 +6,6 @@ one and joins it. For code without backward jumps into the middle of a loop that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from attnsim.kernels.cpu import (  # noqa: F401  (each registers the instructions that it knows)
@@ -28,7 +26,7 @@ from attnsim.kernels.cpu import (  # noqa: F401  (each registers the instruction
 )
 from attnsim.kernels.cpu.barriers import Barriers, Groups
 from attnsim.kernels.cpu.bulk_copies import BulkCopies
-from attnsim.kernels.cpu.costs import Costs, cost
+from attnsim.kernels.cpu.costs import Costs, charge, cost
 from attnsim.kernels.cpu.faults import Deadlock, Fault, UnsupportedInstruction
 from attnsim.kernels.cpu.flow import CONTROLS, Control
 from attnsim.kernels.cpu.lanes import Mask
@@ -41,19 +39,26 @@ STEPS_LIMIT = 5_000_000
 """Instructions of one batch after which a kernel is taken to be in an endless loop."""
 
 
-@dataclass(frozen=True, slots=True)
 class Program:
     """A compiled kernel.
 
     Parameters
     ----------
     function : Function
+
+    Raises
+    ------
+    UnsupportedInstruction
+        By name, for the first instruction that is not known.
+
+    Attributes
+    ----------
     machine : Machine
-    steps : tuple of Step
+    steps : list of Step
         One per instruction; those of control instructions do nothing.
-    controls : mapping of int to Control
+    controls : dict of int to Control
         The control instructions.
-    next_control : tuple of int
+    next_control : list of int
         For each instruction the nearest control instruction from there on.
     exits : frozenset of int
         The instructions that end a thread whatever its predicates.
@@ -61,57 +66,35 @@ class Program:
         Costs up to each instruction.
     """
 
-    function: Function
-    machine: Machine
-    steps: tuple[Step, ...]
-    controls: dict[int, Control]
-    next_control: tuple[int, ...]
-    exits: frozenset[int]
-    costs: Costs
+    def __init__(self, function: Function) -> None:
+        self.function, self.machine = function, Machine(function)
+        self.controls: dict[int, Control] = {}
+        watch, instructions = Watch(function, self.machine), function.instructions
+        self.steps = [*(self._step(position, watch) for position in range(len(instructions))), _nothing]
+        end = len(instructions)
+        self.controls[end] = control.fall_off
+        self.next_control = [end] * (end + 1)
+        for position in range(end - 1, -1, -1):
+            self.next_control[position] = position if position in self.controls else self.next_control[position + 1]
+        returns = (n for n, i in enumerate(instructions) if i.name in ("ret", "exit") and not i.guard)
+        self.exits = frozenset([end, *returns])
+        self.costs = Costs(instructions)
 
-    def run(self) -> None:
-        """Run the batch that the machine has been started with."""
-        Run(self).finish()
-
-
-def compile_program(function: Function) -> Program:
-    """Compile every instruction of a kernel.
-
-    Raises
-    ------
-    UnsupportedInstruction
-        By name, for the first one that is not known.
-    """
-    machine = Machine(function)
-    watch = Watch(function, machine)
-    steps: list[Step] = []
-    controls: dict[int, Control] = {}
-    for position, instruction in enumerate(function.instructions):
+    def _step(self, position: int, watch: Watch) -> Step:
+        """Compile one instruction; a control instruction is noted, and its step does nothing."""
+        instruction = self.function.instructions[position]
         try:
             compiler = CONTROLS.get(instruction.name)
-            if compiler and (found := compiler(instruction, machine)):
-                controls[position] = found
-                steps.append(_nothing)
-            elif instruction.name in OPERATIONS:
-                step = watch.over(instruction, OPERATIONS[instruction.name](instruction, machine))
-                steps.append(_guarded(step, instruction, machine) if instruction.guard else step)
-            else:
+            if compiler and (found := compiler(instruction, self.machine)):
+                self.controls[position] = found
+                return _nothing
+            if instruction.name not in OPERATIONS:
                 raise unsupported(instruction)
+            step = watch.over(instruction, OPERATIONS[instruction.name](instruction, self.machine))
+            return _guarded(step, instruction, self.machine) if instruction.guard else step
         except UnsupportedInstruction as fault:
-            fault.place = f"{function.name}, instruction {position} '{instruction.text}'"
+            fault.place = f"{self.function.name}, instruction {position} '{instruction.text}'"
             raise
-    end = len(steps)
-    controls[end] = control.fall_off
-    steps.append(_nothing)
-    nearest, next_control = end, [end] * (end + 1)
-    for position in range(end, -1, -1):
-        nearest = position if position in controls else nearest
-        next_control[position] = nearest
-    exits = frozenset(
-        [end, *(n for n, i in enumerate(function.instructions) if i.name in ("ret", "exit") and not i.guard)]
-    )
-    costs = Costs(function.instructions)
-    return Program(function, machine, tuple(steps), controls, tuple(next_control), exits, costs)
 
 
 def _nothing(mask: Mask) -> None:
@@ -121,13 +104,12 @@ def _nothing(mask: Mask) -> None:
 def _guarded(step: Step, instruction: Instruction, machine: Machine) -> Step:
     """A step under its predicate, which counts its own cost since it may not run in every lane."""
     assert instruction.guard is not None
-    predicate, negated, price = machine.read(instruction.guard, "pred"), instruction.negated, cost(instruction)
+    predicate, price = machine.read(instruction.guard, "pred"), cost(instruction)
 
     def guarded(mask: Mask) -> None:
-        holds = predicate()
-        active = mask.where(~holds if negated else holds)
+        active = mask.where(predicate())
         if active.count:
-            price.charge(machine.counters, active.count)
+            charge(machine.counters, price, active.count)
             step(active)
 
     return guarded

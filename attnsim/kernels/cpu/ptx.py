@@ -1,4 +1,4 @@
-"""What PTX consists of: modules, functions, instructions and their operands, as the parser gives them.
+"""What PTX consists of: functions, instructions and their operands, as the parser gives them.
 
 Names are those of PTX ISA 9.0, chapters 4 (Syntax), 5 (State Spaces, Types and Variables) and 6 (Instruction Operands).
 """
@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
-from attnsim.models.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +56,9 @@ class TensorAddress:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """``{a, b, ...}``."""
+    """``{a, b, ...}``, or two destinations ``p|q``."""
 
     items: tuple[Operand, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two destinations ``p|q``."""
-
-    first: Operand
-    second: Operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +68,7 @@ class Negated:
     predicate: Register
 
 
-Operand = Register | Immediate | Symbol | Address | TensorAddress | Vector | Pair | Negated
+Operand = Register | Immediate | Symbol | Address | TensorAddress | Vector | Negated
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +82,8 @@ class Instruction:
     modifiers : tuple of str
         Its other parts.
     operands : tuple of Operand
-    guard : Register or None
+    guard : Register, Negated or None
         Predicate in ``@p`` or ``@!p``.
-    negated : bool
-        Whether the guard is negated.
     targets : tuple of int
         Where a branch may go, as indices into the function's instructions.
     text : str
@@ -105,8 +93,7 @@ class Instruction:
     name: str
     modifiers: tuple[str, ...]
     operands: tuple[Operand, ...]
-    guard: Register | None
-    negated: bool
+    guard: Register | Negated | None
     targets: tuple[int, ...]
     text: str
 
@@ -139,24 +126,6 @@ class Function:
     parameters: tuple[Parameter, ...]
     instructions: tuple[Instruction, ...]
     variables: tuple[Variable, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Module:
-    """A translation unit."""
-
-    functions: Mapping[str, Function]
-
-    def function(self, entry: str) -> Function:
-        """The entry point of that name.
-
-        Raises
-        ------
-        InputError
-        """
-        if entry not in self.functions:
-            raise InputError(f"{entry}: no such entry point; the PTX has {', '.join(self.functions) or 'none'}")
-        return self.functions[entry]
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import Fault
 from attnsim.kernels.cpu.lanes import WARP, Dim3, Lanes, lanes_of, position
 from attnsim.kernels.cpu.parse import parse
-from attnsim.kernels.cpu.program import Program, compile_program
+from attnsim.kernels.cpu.program import Program, Run
 from attnsim.kernels.cpu.ptx import Function
 from attnsim.kernels.cpu.start import Arguments, preset
 from attnsim.models.errors import InputError
@@ -80,7 +80,7 @@ def run(
         machine.start(lanes_of(block3, min(per_batch, blocks - first)), shared_memory_bytes, checks, counters)
         preset(machine, program.function, arguments, grid3, first, shared_memory_bytes)
         try:
-            program.run()
+            Run(program).finish()
         except Fault as fault:
             fault.place = _place(fault, program.function, machine.lanes, grid3, first)
             raise
@@ -91,7 +91,10 @@ def run(
 
 @functools.lru_cache(maxsize=32)
 def _program(ptx: str, entry: str) -> Program:
-    return compile_program(parse(ptx).function(entry))
+    functions = parse(ptx)
+    if entry not in functions:
+        raise InputError(f"{entry}: no such entry point; the PTX has {', '.join(functions) or 'none'}")
+    return Program(functions[entry])
 
 
 def _three(sizes: tuple[int, ...] | int, what: str) -> Dim3:

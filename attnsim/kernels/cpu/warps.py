@@ -8,9 +8,9 @@ import numpy as np
 
 from attnsim.kernels.cpu.faults import InactiveLane
 from attnsim.kernels.cpu.lanes import WARP, Mask, Values
-from attnsim.kernels.cpu.machine import Machine, Step, operation, unsupported, value_type
-from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Pair
-from attnsim.kernels.cpu.registers import DTYPES, Read
+from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported, value_type
+from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Symbol
+from attnsim.kernels.cpu.registers import DTYPES, Read, Write
 
 _BIT = np.left_shift(np.uint32(1), np.arange(WARP, dtype=np.uint32))
 
@@ -63,6 +63,12 @@ def require_whole_warps(mask: Mask, name: str) -> None:
     )
 
 
+def _result_and_predicate(target: Operand, machine: Machine) -> tuple[Write, Write]:
+    """Closures that store both results of ``d|p``; without ``|p`` the second does nothing."""
+    result, predicate = (*items(target), Symbol("_"))[:2]
+    return machine.write(result, "b32"), machine.write(predicate, "pred")
+
+
 @operation("shfl")
 def compile_shuffle(instruction: Instruction, machine: Machine) -> Step:
     """``shfl.sync.mode.b32 d|p, a, b, c, members``, by the pseudocode of PTX ISA 9.0."""
@@ -70,9 +76,7 @@ def compile_shuffle(instruction: Instruction, machine: Machine) -> Step:
         raise unsupported(instruction)
     mode = instruction.modifiers[1]
     target, source, offset, clamp, members = instruction.operands
-    first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
-    write = machine.write(first, "b32")
-    write_valid = machine.write(second, "pred") if second is not None else None
+    write, write_valid = _result_and_predicate(target, machine)
     value, member_mask = machine.read(source, "b32"), machine.read(members, "u32")
     route = _route(mode, offset, clamp, machine)
 
@@ -86,8 +90,7 @@ def compile_shuffle(instruction: Instruction, machine: Machine) -> Step:
                 raise InactiveLane(f"shfl from lane {int(source_lane[lane]) % WARP}, which is not active", lane)
         values = value()
         write(values if values.shape[0] == 1 else values[source_lane], mask)
-        if write_valid:
-            write_valid(valid, mask)
+        write_valid(valid, mask)
 
     return step
 
@@ -156,9 +159,7 @@ def compile_match(instruction: Instruction, machine: Machine) -> Step:
     """``match.sync.any.type d, a, members`` and ``match.sync.all.type d|p, a, members``."""
     kind, every = instruction.modifiers[-1], "all" in instruction.modifiers
     target, source, members = instruction.operands
-    first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
-    write = machine.write(first, "b32")
-    write_all = machine.write(second, "pred") if second is not None else None
+    write, write_all = _result_and_predicate(target, machine)
     value, member_mask = machine.read(source, kind), machine.read(members, "u32")
 
     def step(mask: Mask) -> None:
@@ -170,8 +171,7 @@ def compile_match(instruction: Instruction, machine: Machine) -> Step:
         if every:
             same = result == np.repeat(ballots(mask.lanes), WARP)
             result = np.where(same, result, np.uint32(0))
-            if write_all:
-                write_all(same, mask)
+            write_all(same, mask)
         write(result, mask)
 
     return step
@@ -211,10 +211,8 @@ def compile_reduction(instruction: Instruction, machine: Machine) -> Step:
 def compile_election(instruction: Instruction, machine: Machine) -> Step:
     """``elect.sync d|p, members``: the lowest active lane leads."""
     target, members = instruction.operands
-    if not isinstance(target, Pair):
-        raise unsupported(instruction)
     member_mask = machine.read(members, "u32")
-    write, write_leader = machine.write(target.first, "b32"), machine.write(target.second, "pred")
+    write, write_leader = _result_and_predicate(target, machine)
 
     def step(mask: Mask) -> None:
         check_members(member_mask(), mask, machine, "elect")

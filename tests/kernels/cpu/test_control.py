@@ -11,7 +11,6 @@ import pytest
 from attnsim.kernels.cpu import program
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import Deadlock, OutOfBounds, UnsupportedInstruction
-from attnsim.kernels.cpu.parse import parse
 from attnsim.kernels.cpu.run import run
 from attnsim.models.errors import InputError
 
@@ -240,7 +239,7 @@ def test_too_many_threads(launch: Launch) -> None:
 
 def test_unknown_entry() -> None:
     with pytest.raises(InputError, match="flash: no such entry point; the PTX has none"):
-        parse(".version 9.0\n").function("flash")
+        run(".version 9.0\n", "flash", 1, 32, {})
 
 
 def test_names_in_scopes_of_inline_assembly_are_their_own(launch: Launch) -> None:
