@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -62,14 +63,10 @@ def _counts(name: str, ran: Sequence[Launched], planned: Sequence[Kernel]) -> It
     total = sum((one.counters for one in ran), Counters())
     blocks = sum(math.prod(one.grid) for one in ran)
     yield Count(name, "blocks", "", blocks, sum(kernel.blocks for kernel in planned))
-    wanted: dict[tuple[str, str], int] = {}
+    wanted: Counter[tuple[str, str]] = Counter()
     for kernel in planned:
-        for key, count in kernel.requested().items():
-            wanted[key] = wanted.get(key, 0) + count
-    got = {key[1:]: 0 for one in ran for key, _ in one.requested()}
-    for one in ran:
-        for (_, kind, tensor), count in one.requested():
-            got[kind, tensor] += count
+        wanted.update(kernel.requested())
+    got = total.requested()
     for kind, tensor in sorted({*got, *wanted}):
         key = kind, tensor
         yield Count(name, f"{kind} {tensor}", "B", got.get(key, 0), wanted.get(key, 0))

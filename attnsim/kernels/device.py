@@ -19,6 +19,9 @@ Array = Any
 
 Grid = tuple[int, int, int]
 
+POISON = 0xFF
+"""Every byte of fresh memory that is to be noticed where nobody wrote: a NaN in each floating-point format."""
+
 
 class Device(Protocol):
     """What an operation may ask of the machine that it runs on.

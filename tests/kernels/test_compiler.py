@@ -8,7 +8,7 @@ import pytest
 
 from attnsim.kernels.build import compile_cache, compiler, sources, variant
 from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.build.nvrtc import Binary, Nvrtc, find_nvrtc
+from attnsim.kernels.build.nvrtc import Compiled, Nvrtc, find_nvrtc
 from attnsim.kernels.build.variant import Variant
 from attnsim.models.errors import InputError
 
@@ -95,7 +95,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = find_nvrtc()
     compiled: list[str] = []
 
-    def compile_text(text: str, file: str, options: list[str]) -> Binary:
+    def compile_text(text: str, file: str, options: list[str]) -> Compiled:
         compiled.append(file)
         return real.compile(text, file, options)
 
@@ -143,8 +143,8 @@ def test_a_cache_that_cannot_be_written_is_done_without(folder: Path, monkeypatc
 
 
 def test_writers_of_one_entry_do_not_disturb_each_other(folder: Path) -> None:
-    binary = Binary("ptx" * 10_000, b"cubin" * 10_000, "log")
-    seen: list[Binary | None] = []
+    binary = Compiled("ptx" * 10_000, b"cubin" * 10_000, "log")
+    seen: list[Compiled | None] = []
 
     def work() -> None:
         for _ in range(20):
@@ -161,7 +161,7 @@ def test_writers_of_one_entry_do_not_disturb_each_other(folder: Path) -> None:
 
 
 def test_old_entries_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compile_cache.write("key", Binary("", b"", ""))
+    compile_cache.write("key", Compiled("", b"", ""))
     assert compile_cache.prune() == 0
     monkeypatch.setattr(compile_cache, "KEPT_DAYS", -1)
     assert compile_cache.prune() == 1 and compile_cache.read("key") is None

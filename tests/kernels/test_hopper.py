@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.kernels.arrays import decode, encode
-from attnsim.kernels.build.compiler import Compiled, compile_variant
-from attnsim.kernels.build.nvrtc import find_nvrtc
+from attnsim.kernels.build.compiler import compile_variant
+from attnsim.kernels.build.nvrtc import Compiled, find_nvrtc
 from attnsim.kernels.build.variant import CUDA, Variant
 from attnsim.kernels.cpu import faults
 from attnsim.kernels.cpu.bulk_copies import BulkCopies

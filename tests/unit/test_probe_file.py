@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ RATES = (
 
 
 def records_of(rates: tuple[Rate, ...] = RATES) -> list[dict[str, Any]]:
-    return [MACHINE, {"kind": "probe", "session": "s", "rates": [one.to_dict() for one in rates]}]
+    return [MACHINE, {"kind": "probe", "session": "s", "rates": [asdict(one) for one in rates]}]
 
 
 def changed(name: str, value: float, **more: Any) -> tuple[Rate, ...]:

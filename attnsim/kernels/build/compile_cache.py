@@ -15,7 +15,7 @@ import time
 import zlib
 from pathlib import Path
 
-from attnsim.kernels.build.nvrtc import Binary
+from attnsim.kernels.build.nvrtc import Compiled
 from attnsim.models.errors import InputError
 from attnsim.models.writing import write_whole
 
@@ -34,12 +34,12 @@ def _path(key: str) -> Path:
     return folder() / f"{key}.json.gz"
 
 
-def read(key: str) -> Binary | None:
+def read(key: str) -> Compiled | None:
     """The entry of a key, if there is a readable one."""
     path = _path(key)
     try:
         entry = json.loads(gzip.decompress(path.read_bytes()))
-        found = Binary(str(entry["ptx"]), base64.b64decode(entry["cubin"], validate=True), str(entry["log"]))
+        found = Compiled(str(entry["ptx"]), base64.b64decode(entry["cubin"], validate=True), str(entry["log"]))
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError):
         return None
     with contextlib.suppress(OSError):
@@ -47,9 +47,9 @@ def read(key: str) -> Binary | None:
     return found
 
 
-def write(key: str, binary: Binary) -> None:
+def write(key: str, found: Compiled) -> None:
     """Keep an entry; a folder that cannot be written is no reason to fail."""
-    entry = {"ptx": binary.ptx, "cubin": base64.b64encode(binary.cubin).decode(), "log": binary.log}
+    entry = {"ptx": found.ptx, "cubin": base64.b64encode(found.cubin).decode(), "log": found.log}
     path = _path(key)
     with contextlib.suppress(OSError, InputError):
         path.parent.mkdir(parents=True, exist_ok=True)

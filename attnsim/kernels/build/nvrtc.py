@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,29 @@ class CompileError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
+class Resources:
+    """What the assembler gave one kernel, from its own report.
+
+    Parameters
+    ----------
+    registers : int
+        Per thread.
+    spill_bytes : int
+        Registers stored to and loaded from local memory, per thread.
+    stack_bytes : int
+        Local memory per thread.
+    static_shared_bytes : int
+        Shared memory declared in the source.
+    """
+
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    static_shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
     """What came out of one compilation.
 
     Parameters
@@ -31,6 +54,29 @@ class Binary:
     cubin: bytes
     log: str
 
+    def resources(self, entry: str) -> Resources:
+        """The assembler's report on one entry point.
+
+        Raises
+        ------
+        InputError
+            When the log has no such entry.
+        """
+        report = re.search(rf"Compiling entry function '{re.escape(entry)}'(.*?)(?=Compiling entry|\Z)", self.log, re.S)
+        if report is None:
+            raise InputError(f"{entry}: no such kernel in the compiler's report; its entry points differ from the call")
+
+        def number(pattern: str) -> int:
+            found = re.search(pattern, report[1])
+            return int(found[1]) if found else 0
+
+        return Resources(
+            registers=number(r"Used (\d+) registers"),
+            spill_bytes=number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads"),
+            stack_bytes=number(r"(\d+) bytes stack frame"),
+            static_shared_bytes=number(r"(\d+) bytes smem"),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Nvrtc:
@@ -45,13 +91,13 @@ class Nvrtc:
     architectures : tuple of int
         Compute capabilities that it compiles for.
     compile : callable
-        (text, file name, options) to Binary; raises :class:`CompileError`.
+        (text, file name, options) to Compiled; raises :class:`CompileError`.
     """
 
     binding: str
     version: tuple[int, int]
     architectures: tuple[int, ...]
-    compile: Callable[[str, str, Sequence[str]], Binary]
+    compile: Callable[[str, str, Sequence[str]], Compiled]
 
 
 @functools.cache
@@ -85,14 +131,14 @@ def _from_cuda_bindings() -> Nvrtc:
         checked(getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
         return buffer
 
-    def compile_text(text: str, file: str, options: Sequence[str]) -> Binary:
+    def compile_text(text: str, file: str, options: Sequence[str]) -> Compiled:
         program = checked(nvrtc.nvrtcCreateProgram(text.encode(), file.encode(), 0, [], []))
         try:
             (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
             log = fetch(program, "ProgramLog").decode(errors="replace").rstrip("\0")
             if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
                 raise CompileError(log or status.name)
-            return Binary(fetch(program, "PTX").decode().rstrip("\0"), fetch(program, "CUBIN"), log)
+            return Compiled(fetch(program, "PTX").decode().rstrip("\0"), fetch(program, "CUBIN"), log)
         finally:
             nvrtc.nvrtcDestroyProgram(program)
 
@@ -104,7 +150,7 @@ def _from_cuda_bindings() -> Nvrtc:
 def _from_cupy() -> Nvrtc:
     from cupy_backends.cuda.libs import nvrtc
 
-    def compile_text(text: str, file: str, options: Sequence[str]) -> Binary:
+    def compile_text(text: str, file: str, options: Sequence[str]) -> Compiled:
         program = nvrtc.createProgram(text, file, (), ())
         try:
             try:
@@ -113,7 +159,7 @@ def _from_cupy() -> Nvrtc:
                 raise CompileError(nvrtc.getProgramLog(program) or str(error)) from None
             ptx = nvrtc.getPTX(program)
             cubin = b"" if any("=compute_" in option for option in options) else nvrtc.getCUBIN(program)
-            return Binary(ptx.decode().rstrip("\0"), cubin, nvrtc.getProgramLog(program))
+            return Compiled(ptx.decode().rstrip("\0"), cubin, nvrtc.getProgramLog(program))
         finally:
             nvrtc.destroyProgram(program)
 

@@ -13,7 +13,7 @@ from attnsim.kernels.cpu.memory import sectors
 from attnsim.kernels.cpu.ptx import Instruction
 from attnsim.kernels.cpu.registers import DTYPES
 from attnsim.kernels.cpu.sixteen_bit import halves, pack
-from attnsim.kernels.cpu.spaces import LOCAL_WINDOW, SHARED_WINDOW, space_name
+from attnsim.kernels.cpu.spaces import LOCAL_WINDOW, SHARED_WINDOW, WINDOWS, space_name
 
 Update = Callable[..., Values]
 """From old values and operands to new values."""
@@ -94,23 +94,16 @@ def _items(instruction: Instruction, machine: Machine) -> Callable[[Values, int,
     if space not in ("global", "shared", ""):
         raise unsupported(instruction)
 
-    def in_global(addresses: Values, size: int, mask: Mask) -> tuple[Values, Values]:
+    def find(addresses: Values, size: int, mask: Mask) -> tuple[Values, Values]:
+        window = int(addresses[0]) >> 32 << 32 if space == "" else WINDOWS[space]
+        if window == SHARED_WINDOW:
+            return machine.shared.atomic(addresses - (SHARED_WINDOW if space == "" else 0), size, mask)
         machine.counters.sectors_stored += sectors(addresses, mask)
-        found = list(machine.memory.parts(addresses, size, mask, "atomic"))
+        found = [] if window == LOCAL_WINDOW else list(machine.memory.parts(addresses, size, mask, "atomic"))
         if len(found) != 1:
             raise unsupported(instruction)
         tensor, _, rows = found[0]
         machine.counters.stores[tensor.name] += size * mask.count
         return tensor.rows(size), rows
-
-    def find(addresses: Values, size: int, mask: Mask) -> tuple[Values, Values]:
-        window = int(addresses[0]) >> 32
-        if space == "" and window == LOCAL_WINDOW >> 32:
-            raise unsupported(instruction)
-        if space == "shared":
-            return machine.shared.atomic(addresses.view(np.int64), size, mask)
-        if space == "" and window == SHARED_WINDOW >> 32:
-            return machine.shared.atomic((addresses - np.uint64(SHARED_WINDOW)).view(np.int64), size, mask)
-        return in_global(addresses, size, mask)
 
     return find

@@ -166,8 +166,7 @@ class Barriers:
     def _needed(self, state: _State) -> Indices:
         """Warps that each block's barrier takes."""
         live = self._machine.live.reshape(self._lanes.blocks, -1, WARP).any(axis=2)
-        needed: Indices = np.where(state.expected < 0, np.count_nonzero(live, axis=1), state.expected)
-        return needed
+        return np.where(state.expected < 0, np.count_nonzero(live, axis=1), state.expected)
 
     def _require_one_count(self, state: _State, arrived: Indices, expected: int, arrival: Arrival) -> None:
         """Warps that meet agree on how many they are, and no more of them come."""

@@ -1,4 +1,4 @@
-"""Bits of integers: logic, shifts, fields, permutations of bytes, counts."""
+"""Bits of integers: shifts, fields, permutations of bytes, counts."""
 
 from __future__ import annotations
 
@@ -9,21 +9,6 @@ from attnsim.kernels.cpu.lanes import Values
 from attnsim.kernels.cpu.machine import Machine, Step, operation, unsupported, value_type
 from attnsim.kernels.cpu.ptx import Instruction
 from attnsim.kernels.cpu.registers import DTYPES, UNSIGNED
-
-
-@operation("and", "or", "xor", "not", "cnot")
-def compile_logic(instruction: Instruction, machine: Machine) -> Step:
-    """Bitwise logic, of predicates too."""
-    kind = value_type(instruction)
-    functions: dict[str, Function] = {
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-        "not": np.invert,
-        "cnot": lambda a: (a == 0).astype(a.dtype),
-    }
-    function = functions[instruction.name]
-    return elementwise(instruction, machine, function, (kind,) * (len(instruction.operands) - 1), kind)
 
 
 @operation("shl", "shr")
@@ -76,6 +61,12 @@ def compile_three_input_logic(instruction: Instruction, machine: Machine) -> Ste
     return elementwise(instruction, machine, logic, ("b32",) * 4, "b32")
 
 
+def _ones(count: Values) -> Values:
+    """So many low bits of a uint64."""
+    some = (np.uint64(1) << np.minimum(count, 63).astype(np.uint64)) - np.uint64(1)
+    return np.where(count >= 64, ~np.uint64(0), some)
+
+
 @operation("bfe")
 def compile_bit_field_extract(instruction: Instruction, machine: Machine) -> Step:
     """``bfe d, a, position, length``, by PTX ISA 9.0, section bfe."""
@@ -88,10 +79,7 @@ def compile_bit_field_extract(instruction: Instruction, machine: Machine) -> Ste
         wide = a.astype(np.int64) if dtype.kind == "i" else a.view(UNSIGNED[dtype.itemsize]).astype(np.uint64)
         shifted = wide >> np.minimum(start, bits - 1 if dtype.kind == "i" else 63).astype(wide.dtype)
         if dtype.kind != "i":
-            kept = np.where(
-                count >= 64, ~np.uint64(0), (np.uint64(1) << np.minimum(count, 63).astype(np.uint64)) - np.uint64(1)
-            )
-            return np.where(start >= bits, np.uint64(0), shifted & kept).astype(dtype)
+            return np.where(start >= bits, np.uint64(0), shifted & _ones(count)).astype(dtype)
         drop = 64 - np.clip(count, 1, 64)
         return np.where(count == 0, 0, shifted << drop >> drop).astype(dtype)
 
@@ -106,10 +94,9 @@ def compile_bit_field_insert(instruction: Instruction, machine: Machine) -> Step
     bits = 8 * dtype.itemsize
 
     def insert(a: Values, b: Values, position: Values, length: Values) -> Values:
-        start, count = (position & np.uint32(255)).astype(np.uint64), (length & np.uint32(255)).astype(np.uint64)
-        ones = np.where(count >= 64, ~np.uint64(0), (np.uint64(1) << np.minimum(count, np.uint64(63))) - np.uint64(1))
+        start, count = (position & np.uint32(255)).astype(np.uint64), length & np.uint32(255)
         at = np.minimum(start, np.uint64(63))
-        field = np.where(start >= bits, np.uint64(0), ones << at)
+        field = np.where(start >= bits, np.uint64(0), _ones(count) << at)
         return ((b.astype(np.uint64) & ~field) | (a.astype(np.uint64) << at & field)).astype(dtype)
 
     return elementwise(instruction, machine, insert, (kind, kind, "u32", "u32"), kind)

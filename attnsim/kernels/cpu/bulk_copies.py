@@ -100,8 +100,7 @@ class BulkCopies:
 def _first_of(values: Indices) -> Indices:
     """For each value, where it stands first."""
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    found: Indices = first[inverse]
-    return found
+    return first[inverse]
 
 
 def compile_bulk_copy(instruction: Instruction, machine: Machine) -> Step:
@@ -118,7 +117,7 @@ def compile_bulk_copy(instruction: Instruction, machine: Machine) -> Step:
 
     def step(mask: Mask) -> None:
         corners = np.stack([mask.of(read()) for read in coordinates], axis=1).astype(np.int64)
-        chosen, targets, barriers = mask.of(maps()), to(mask).view(np.int64), barrier(mask).view(np.int64)
+        chosen, targets, barriers = mask.of(maps()), to(mask), barrier(mask)
         for address in np.unique(chosen).tolist():
             here = chosen == address
             copies.begin(address, corners[here], targets[here], barriers[here], mask.select(here))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnsim.kernels.cpu.elementwise import Function, elementwise
-from attnsim.kernels.cpu.floats import flush
+from attnsim.kernels.cpu.floats import flush, not_negative
 from attnsim.kernels.cpu.lanes import Values
 from attnsim.kernels.cpu.machine import Machine, Step, operation, unsupported
 from attnsim.kernels.cpu.ptx import Instruction
@@ -102,28 +102,23 @@ def _directed(a: Values, dtype: Dtype, instruction: Instruction) -> Values:
     if not {"rz", "rm", "rp"} & set(modifiers):
         return nearest
     exact, back = a.astype(np.longdouble), nearest.astype(np.longdouble)
-    limit = np.inf
     if "rz" in modifiers:
-        wrong = np.abs(back) > np.abs(exact)
-        return np.where(wrong, np.nextafter(nearest, dtype.type(0)), nearest)
-    if "rm" in modifiers:
+        limit, wrong = 0.0, np.abs(back) > np.abs(exact)
+    elif "rm" in modifiers:
         limit, wrong = -np.inf, back > exact
     else:
-        wrong = back < exact
+        limit, wrong = np.inf, back < exact
     return np.where(wrong, np.nextafter(nearest, dtype.type(limit)), nearest)
 
 
 def _to_float(target: str, instruction: Instruction) -> Function:
     """From float16, float32 or float64 to a float type."""
     modifiers = instruction.modifiers
-    if target == "bf16":
+    if target in ("bf16", "f16"):
         if {"rm", "rp"} & set(modifiers):
             raise unsupported(instruction)
-        convert: Function = lambda a: float_to_bf16(a, toward_zero="rz" in modifiers)  # noqa: E731
-    elif target == "f16":
-        if {"rm", "rp"} & set(modifiers):
-            raise unsupported(instruction)
-        convert = lambda a: float_to_half(a, toward_zero="rz" in modifiers)  # noqa: E731
+        narrow = float_to_bf16 if target == "bf16" else float_to_half
+        convert: Function = lambda a: narrow(a, toward_zero="rz" in modifiers)  # noqa: E731
     elif target == "tf32":
         convert = lambda a: _to_tf32(a, away="rna" in modifiers)  # noqa: E731
     elif name := next((m for m in modifiers if m in _TO_INTEGER), None):
@@ -141,7 +136,7 @@ def _bounded(convert: Function, modifiers: tuple[str, ...]) -> Function:
     if "sat" in modifiers:
         return lambda a: convert(np.fmin(np.fmax(a, a.dtype.type(0)), a.dtype.type(1)))
     if "relu" in modifiers:
-        return lambda a: convert(np.where(a < 0, a.dtype.type(0), a))
+        return lambda a: convert(not_negative(a))
     return convert
 
 

@@ -46,7 +46,7 @@ def _begin_copy(instruction: Instruction, machine: Machine) -> Step:
     valid = _valid_bytes(operands[3], width, machine) if len(operands) > 3 else None
 
     def step(mask: Mask) -> None:
-        begin = target(mask).view(np.int64)
+        begin = target(mask)
         if valid is None:
             rows = machine.memory.load(source(mask), width, mask)
         else:

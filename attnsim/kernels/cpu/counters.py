@@ -54,6 +54,11 @@ class Counters:
     barriers: int = 0
     instructions: int = 0
 
+    def requested(self) -> dict[tuple[str, str], int]:
+        """Bytes of global memory by ("load" or "store", tensor), where there are any."""
+        ways = (("load", self.loads), ("store", self.stores))
+        return {(way, tensor): count for way, by_tensor in ways for tensor, count in by_tensor.items() if count}
+
     def __add__(self, other: Counters) -> Counters:
         """Sum, field by field."""
         return Counters(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})

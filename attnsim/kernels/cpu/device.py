@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +15,12 @@ from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.run import run
 from attnsim.kernels.cpu.tensor_maps import SWIZZLE_BYTES, TensorMap
-from attnsim.kernels.device import Grid
+from attnsim.kernels.device import POISON, Grid
 from attnsim.kernels.limits import check_launch, check_supported
 from attnsim.models.hardware.gpu import Gpu
 
 PTX_ARCHITECTURES = (80, 86, 89, 90)
 """What kernels are compiled for here; a newer GPU is played by the newest of them."""
-
-POISON = 0xFF
-"""Every byte of fresh memory: a NaN in each floating-point format, so that an output nobody wrote is noticed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +37,6 @@ class Launched:
     variant: Variant
     grid: Grid
     counters: Counters
-
-    def requested(self) -> Iterator[tuple[tuple[str, str, str], int]]:
-        """Bytes of global memory by (kernel, "load" or "store", tensor), where there are any."""
-        for kind, by_tensor in (("load", self.counters.loads), ("store", self.counters.stores)):
-            for tensor, count in by_tensor.items():
-                if count:
-                    yield (self.variant.entry, kind, tensor), count
 
 
 class CpuDevice:
@@ -130,11 +121,10 @@ class CpuDevice:
 
     def requested(self) -> dict[tuple[str, str, str], int]:
         """Bytes requested of global memory by (kernel, "load" or "store", tensor), summed over the launches."""
-        out: dict[tuple[str, str, str], int] = {}
-        for launched in self.launches:
-            for key, count in launched.requested():
-                out[key] = out.get(key, 0) + count
-        return out
+        out: Counter[tuple[str, str, str]] = Counter()
+        for one in self.launches:
+            out.update({(one.variant.entry, *key): count for key, count in one.counters.requested().items()})
+        return dict(out)
 
     def _architecture(self) -> str:
         return str(max(arch for arch in PTX_ARCHITECTURES if arch <= self.gpu.compute_capability_number))

@@ -45,5 +45,4 @@ def elementwise(
 
 def pick(condition: Values, yes: Values, no: Values) -> Values:
     """`yes` where the condition holds, else `no`."""
-    chosen: Values = np.where(condition, yes, no)
-    return chosen
+    return np.where(condition, yes, no)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from attnsim.kernels.cpu.elementwise import Function, elementwise
@@ -29,20 +31,6 @@ def _fused_double(a: Values, b: Values, c: Values) -> Values:
     return (a.astype(np.longdouble) * b + c).astype(np.float64)
 
 
-def _maximum(*values: Values) -> Values:
-    result = values[0]
-    for other in values[1:]:
-        result = np.fmax(result, other)
-    return result
-
-
-def _minimum(*values: Values) -> Values:
-    result = values[0]
-    for other in values[1:]:
-        result = np.fmin(result, other)
-    return result
-
-
 def _spread_nan(function: Function) -> Function:
     """``.NaN``: the result is NaN when any operand is."""
     return lambda *values: np.where(
@@ -59,8 +47,8 @@ _FUNCTIONS: dict[str, Function] = {
     "fma": _fused,
     "mad": _fused,
     "div": np.divide,
-    "min": _minimum,
-    "max": _maximum,
+    "min": lambda *values: functools.reduce(np.fmin, values),
+    "max": lambda *values: functools.reduce(np.fmax, values),
     "neg": np.negative,
     "abs": np.abs,
     "sqrt": np.sqrt,
@@ -113,11 +101,11 @@ def _finished(function: Function, modifiers: tuple[str, ...], single: bool) -> F
         function = lambda *values: np.fmin(np.fmax(unbounded(*values), 0), 1)  # noqa: E731
     if "relu" in modifiers:
         signed = function
-        function = lambda *values: _not_negative(signed(*values))  # noqa: E731
+        function = lambda *values: not_negative(signed(*values))  # noqa: E731
     return function
 
 
-def _not_negative(values: Values) -> Values:
+def not_negative(values: Values) -> Values:
     """``.relu``: zero instead of less; NaN stays."""
     return np.where(values < 0, values.dtype.type(0), values)
 

@@ -15,7 +15,7 @@ import numpy as np
 from attnsim.kernels.cpu.lanes import WARP, Mask, Values
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported
 from attnsim.kernels.cpu.ptx import Instruction, Operand
-from attnsim.kernels.cpu.registers import row_type
+from attnsim.kernels.cpu.registers import DTYPES, row_type
 from attnsim.kernels.cpu.sixteen_bit import bf16_to_float
 from attnsim.kernels.cpu.spaces import space_name
 from attnsim.kernels.cpu.warps import require_whole_warps
@@ -36,12 +36,10 @@ def compile_load_matrix(instruction: Instruction, machine: Machine) -> Step:
     def step(mask: Mask) -> None:
         require_whole_warps(mask, "ldmatrix")
         rows = _row_lanes(count, mask, machine)
-        addresses = address(rows).view(np.int64)
-        matrices = machine.shared.load(addresses, 16, rows).view(np.uint16)
-        matrices = matrices.reshape(-1, len(writes), ROWS, ROWS)
+        matrices = machine.shared.load(address(rows), 16, rows).view(np.uint16).reshape(-1, count, ROWS, ROWS)
         if transposed:
             matrices = matrices.swapaxes(2, 3)
-        registers = np.ascontiguousarray(matrices.swapaxes(0, 1)).view(np.uint32).reshape(len(writes), -1)
+        registers = np.ascontiguousarray(matrices.swapaxes(0, 1)).view(np.uint32).reshape(count, -1)
         for write, values in zip(writes, registers, strict=True):
             write(_to_lanes(values, mask), mask)
 
@@ -59,12 +57,12 @@ def compile_store_matrix(instruction: Instruction, machine: Machine) -> Step:
     def step(mask: Mask) -> None:
         require_whole_warps(mask, "stmatrix")
         rows = _row_lanes(count, mask, machine)
-        matrices = np.stack([_by_warp(r(), mask) for r in reads], axis=1).view(np.uint16)
-        matrices = matrices.reshape(-1, len(reads), ROWS, ROWS)
+        registers = np.stack([_by_warp(read(), mask) for read in reads], axis=1)
+        matrices = registers.view(np.uint16).reshape(-1, count, ROWS, ROWS)
         if transposed:
             matrices = matrices.swapaxes(2, 3)
         values = np.ascontiguousarray(matrices).view(row_type(16)).reshape(-1)
-        machine.shared.store(address(rows).view(np.int64), values, 16, rows)
+        machine.shared.store(address(rows), values, 16, rows)
 
     return step
 
@@ -126,7 +124,7 @@ def compile_mma(instruction: Instruction, machine: Machine) -> Step:
         raise unsupported(instruction)
     d, a, b, c = (items(o) for o in instruction.operands)
     left, right = _matrices(a, 2, a_type, machine), _matrices(b, 1, b_type, machine)
-    accumulate = (_accumulate if c_type == "f32" else _accumulate_halves)(d, c, machine)
+    accumulate = _accumulate(d, c, c_type, machine)
 
     def step(mask: Mask) -> None:
         require_whole_warps(mask, "mma")
@@ -168,29 +166,23 @@ def _decode(bits: Values, kind: str) -> Values:
     return bf16_to_float(bits.view(np.uint16)) if kind == "bf16" else (bits & np.uint32(0xFFFF_E000)).view(np.float32)
 
 
-def _accumulate(d: tuple[Operand, ...], c: tuple[Operand, ...], machine: Machine) -> Callable[[Values, Mask], None]:
-    """A closure that adds products ``[active warps, 16, 8]`` to C and writes D: two registers for each eight rows."""
-    reads, writes = [machine.read(o, "f32") for o in c], [machine.write(o, "f32") for o in d]
-
-    def accumulate(products: Values, mask: Mask) -> None:
-        pairs = products.reshape(-1, 2, WARP, 2)
-        totals = [_by_warp(read(), mask) + pairs[:, i // 2, :, i % 2] for i, read in enumerate(reads)]
-        for write, total in zip(writes, totals, strict=True):
-            write(_to_lanes(total.reshape(-1), mask), mask)
-
-    return accumulate
-
-
-def _accumulate_halves(
-    d: tuple[Operand, ...], c: tuple[Operand, ...], machine: Machine
+def _accumulate(
+    d: tuple[Operand, ...], c: tuple[Operand, ...], kind: str, machine: Machine
 ) -> Callable[[Values, Mask], None]:
-    """The same for C and D in f16: one register of pairs for each eight rows."""
+    """A closure that adds products ``[active warps, 16, 8]`` to C and writes D.
+
+    For each eight rows they take two registers in f32, one register of pairs in f16.
+    """
     reads, writes = [machine.read(o, "b32") for o in c], [machine.write(o, "b32") for o in d]
+    dtype, wide = DTYPES[kind], kind == "f32"
 
     def accumulate(products: Values, mask: Mask) -> None:
-        halves = products.reshape(-1, 2, 2 * WARP)
-        totals = [_by_warp(read(), mask).view(np.float16) + halves[:, i] for i, read in enumerate(reads)]
+        if wide:
+            parts = products.reshape(-1, 2, WARP, 2).transpose(1, 3, 0, 2).reshape(len(reads), -1, WARP)
+        else:
+            parts = products.reshape(-1, 2, 2 * WARP).swapaxes(0, 1)
+        totals = [_by_warp(read(), mask).view(dtype) + part for read, part in zip(reads, parts, strict=True)]
         for write, total in zip(writes, totals, strict=True):
-            write(_to_lanes(total.astype(np.float16).view(np.uint32).reshape(-1), mask), mask)
+            write(_to_lanes(total.astype(dtype, copy=False).view(np.uint32).reshape(-1), mask), mask)
 
     return accumulate

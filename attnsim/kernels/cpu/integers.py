@@ -11,8 +11,36 @@ from attnsim.kernels.cpu.ptx import Instruction
 from attnsim.kernels.cpu.registers import DTYPES, Dtype
 
 
+def _divide(a: Values, b: Values) -> Values:
+    """Towards zero; by zero all ones, as NVIDIA's integer division returns."""
+    safe = np.where(b == 0, b.dtype.type(1), b)
+    quotient = a // safe
+    if a.dtype.kind == "i":
+        quotient = quotient + ((quotient * safe != a) & ((a < 0) != (safe < 0)))
+    return np.where(b == 0, ~b.dtype.type(0), quotient).astype(a.dtype)
+
+
+_FUNCTIONS: dict[str, Function] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "div": _divide,
+    "rem": lambda a, b: np.where(b == 0, a, np.fmod(a, np.where(b == 0, b.dtype.type(1), b))),
+    "min": np.minimum,
+    "max": np.maximum,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sad": lambda a, b, c: np.where(a < b, b - a, a - b) + c,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "not": np.invert,
+    "cnot": lambda a: (a == 0).astype(a.dtype),
+}
+
+
+@operation("and", "or", "xor", "not", "cnot")
 def compile_integer(instruction: Instruction, machine: Machine) -> Step:
-    """add, sub, mul, mad, div, rem, min, max, neg, abs, sad of integers."""
+    """Arithmetic of integers, and bitwise logic, of predicates too."""
     kind = value_type(instruction)
     dtype = DTYPES[kind]
     modifiers, name = instruction.modifiers, instruction.name
@@ -20,28 +48,13 @@ def compile_integer(instruction: Instruction, machine: Machine) -> Step:
         raise unsupported(instruction)
     if name in ("mul", "mad"):
         return _multiply(instruction, machine, kind)
-    functions: dict[str, Function] = {
-        "add": np.add,
-        "sub": np.subtract,
-        "div": _divide,
-        "rem": _remainder,
-        "min": np.minimum,
-        "max": np.maximum,
-        "neg": np.negative,
-        "abs": np.abs,
-        "sad": lambda a, b, c: np.where(a < b, b - a, a - b) + c,
-    }
-    if name not in functions:
-        raise unsupported(instruction)
-    function = functions[name]
+    function = _FUNCTIONS[name]
     if "sat" in modifiers:
-        return elementwise(instruction, machine, _saturated(function, dtype), (kind,) * 2, kind)
+        limits, exact = np.iinfo(dtype), _FUNCTIONS[name]
+        function = lambda a, b: np.clip(  # noqa: E731
+            exact(a.astype(np.int64), b.astype(np.int64)), limits.min, limits.max
+        ).astype(dtype)
     return elementwise(instruction, machine, function, (kind,) * (len(instruction.operands) - 1), kind)
-
-
-def _saturated(function: Function, dtype: Dtype) -> Function:
-    limits = np.iinfo(dtype)
-    return lambda a, b: np.clip(function(a.astype(np.int64), b.astype(np.int64)), limits.min, limits.max).astype(dtype)
 
 
 def _multiply(instruction: Instruction, machine: Machine, kind: str) -> Step:
@@ -79,21 +92,6 @@ def _high_64(a: Values, b: Values) -> Values:
     if a.dtype.kind == "i":
         high = high - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
     result: Values = high.view(a.dtype)
-    return result
-
-
-def _divide(a: Values, b: Values) -> Values:
-    """Towards zero; by zero all ones, as NVIDIA's integer division returns."""
-    safe = np.where(b == 0, b.dtype.type(1), b)
-    quotient = a // safe
-    if a.dtype.kind == "i":
-        quotient = quotient + ((quotient * safe != a) & ((a < 0) != (safe < 0)))
-    result: Values = np.where(b == 0, ~b.dtype.type(0), quotient).astype(a.dtype)
-    return result
-
-
-def _remainder(a: Values, b: Values) -> Values:
-    result: Values = np.where(b == 0, a, np.fmod(a, np.where(b == 0, b.dtype.type(1), b)))
     return result
 
 

@@ -62,10 +62,8 @@ class Lanes:
         return values if values.shape[0] == self.count else np.broadcast_to(values, (self.count,))
 
 
-@functools.lru_cache(maxsize=32)
-def lanes_of(block: Dim3, blocks: int) -> Lanes:
-    """The lanes of a batch, one object for equal batches."""
-    return Lanes(block, blocks)
+lanes_of = functools.lru_cache(maxsize=32)(Lanes)
+"""The lanes of a batch, one object for equal batches."""
 
 
 def position(index: Index, shape: Dim3) -> tuple[Index, Index, Index]:
@@ -124,8 +122,7 @@ class Mask:
     @cached_property
     def index(self) -> Indices:
         """Active lanes, ascending."""
-        lanes: Indices = np.flatnonzero(self.lanes)
-        return lanes
+        return np.flatnonzero(self.lanes)
 
     @cached_property
     def by_warp(self) -> Indices:
@@ -141,8 +138,7 @@ class Mask:
     @cached_property
     def warp_index(self) -> Indices:
         """Warps with an active lane, ascending."""
-        warps: Indices = np.flatnonzero(self.by_warp)
-        return warps
+        return np.flatnonzero(self.by_warp)
 
     @cached_property
     def whole_warps(self) -> bool:
@@ -152,8 +148,7 @@ class Mask:
     @cached_property
     def warpgroups(self) -> Indices:
         """Warpgroups of the batch with an active lane, ascending."""
-        groups: Indices = np.unique(self.warp_index // 4)
-        return groups
+        return np.unique(self.warp_index // 4)
 
     @cached_property
     def warpgroup_bits(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.kernels.cpu.counters import Counters
-from attnsim.kernels.cpu.faults import Misaligned, OutOfBounds
+from attnsim.kernels.cpu.faults import require_inside
 from attnsim.kernels.cpu.lanes import Lanes, Mask, Values
 from attnsim.kernels.cpu.registers import row_type
 
@@ -33,8 +33,7 @@ class LocalMemory:
 
     def load(self, addresses: Values, width: int, mask: Mask) -> Values:
         """Rows ``[active]`` of `width` bytes."""
-        values: Values = self._bytes.view(row_type(width))[self._rows(addresses, width, mask)]
-        return values
+        return self._bytes.view(row_type(width))[self._rows(addresses, width, mask)]
 
     def store(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
         """Write rows ``[active]`` of `width` bytes."""
@@ -44,14 +43,5 @@ class LocalMemory:
         self.counters.local_bytes += width * mask.count
         if mask.count == 0:
             return np.zeros(0, np.int64)
-        if int(addresses.min()) < 0 or int(addresses.max()) + width > self.bytes_per_thread:
-            bad = int(np.flatnonzero((addresses < 0) | (addresses + width > self.bytes_per_thread))[0])
-            raise OutOfBounds(
-                f"access of {width} bytes at local address {int(addresses[bad]):#x}, but the thread has "
-                f"{self.bytes_per_thread} bytes of local memory",
-                mask.lane(bad),
-            )
-        if int(np.bitwise_or.reduce(addresses)) & (width - 1):
-            bad = int(np.flatnonzero(addresses & (width - 1))[0])
-            raise Misaligned(f"access of {width} bytes at local address {int(addresses[bad]):#x}", mask.lane(bad))
+        require_inside(addresses, width, mask, "access", "thread", "local", self.bytes_per_thread)
         return (addresses + mask.of(self._start)) >> (width.bit_length() - 1)

@@ -103,13 +103,12 @@ class Machine:
         return self.registers.write(operand, DTYPES[ptx_type])
 
     def address(self, operand: Operand) -> Callable[[Mask], Values]:
-        """A closure that returns the active lanes' addresses, unsigned 64-bit ``[active]``."""
+        """A closure that returns the active lanes' addresses, int64 ``[active]``."""
         if not isinstance(operand, Address):
             raise UnsupportedInstruction(f"address {operand}")
-        base = self.read(operand.base, "u64")
-        if operand.offset == 0:
+        base, offset = self.read(operand.base, "s64"), np.int64(operand.offset)
+        if offset == 0:
             return lambda mask: mask.of(base())
-        offset = np.array([operand.offset], np.int64).view(np.uint64)
         return lambda mask: mask.of(base() + offset)
 
 
@@ -117,8 +116,7 @@ def operation(*names: str) -> Callable[[Compile], Compile]:
     """Register the compiler of instructions with these names."""
 
     def register(function: Compile) -> Compile:
-        for name in names:
-            OPERATIONS[name] = function
+        OPERATIONS.update(dict.fromkeys(names, function))
         return function
 
     return register

@@ -11,6 +11,7 @@ import numpy as np
 from attnsim.kernels.cpu.faults import Fault
 from attnsim.kernels.cpu.lanes import Indices, Values
 from attnsim.kernels.cpu.ordering import PIECE
+from attnsim.kernels.cpu.tensor_maps import swizzled
 
 DEPTH = 16
 """k of a wgmma on 16-bit elements."""
@@ -61,7 +62,7 @@ def piece_addresses(descriptors: Indices, rows: int, transposed: bool, lanes: In
         span = SPAN_BYTES[mode]
         steps = (leading[chosen, None, None], stride[chosen, None, None])
         offsets = _across_rows(rows, span, *steps) if transposed else _along_rows(rows, span, *steps)
-        found[chosen] = _permuted(start[chosen, None, None] + offsets, span)
+        found[chosen] = swizzled(start[chosen, None, None] + offsets, span)
     return found
 
 
@@ -84,9 +85,3 @@ def _across_rows(rows: int, span: int, leading: Values, stride: Values) -> Value
     if span == PIECE:
         leading, stride = stride, leading
     return k % 8 * span + k // 8 * stride + piece % per_span * PIECE + piece // per_span * leading
-
-
-def _permuted(addresses: Values, span: int) -> Values:
-    """Exclusive or of the bits from 4 up, as many as the span has pieces, with those from 7 up."""
-    found: Values = addresses ^ ((addresses >> 7 & (span // PIECE - 1)) << 4)
-    return found

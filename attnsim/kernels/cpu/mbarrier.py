@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.kernels.cpu.faults import Fault
-from attnsim.kernels.cpu.flow import Control, Flow, Go, control
-from attnsim.kernels.cpu.lanes import Mask, Values
+from attnsim.kernels.cpu.flow import Control, control, suspended
+from attnsim.kernels.cpu.lanes import Mask
 from attnsim.kernels.cpu.machine import Machine, Step, operation, unsupported
 from attnsim.kernels.cpu.phases import Mbarriers
 from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand
 from attnsim.kernels.cpu.registers import Read
 from attnsim.kernels.cpu.spaces import space_name
-from attnsim.kernels.cpu.stalls import Stall
 
 _NONE, _ONE = Immediate("0"), Immediate("1")
 
@@ -27,15 +26,15 @@ def compile_mbarrier(instruction: Instruction, machine: Machine) -> Step:
         return _arrive(instruction, machine)
     address = machine.address(operands[0])
     if kind == "inval":
-        return lambda mask: barriers.invalidate(address(mask).view(np.int64), mask)
+        return lambda mask: barriers.invalidate(address(mask), mask)
     value = machine.read(operands[1], "u32") if len(operands) > 1 else None
     if kind == "init" and value:
-        return lambda mask: barriers.init(address(mask).view(np.int64), mask.of(value()), mask)
+        return lambda mask: barriers.init(address(mask), mask.of(value()), mask)
     if kind == "expect_tx" and value:
         none = machine.read(_NONE, "u32")
 
         def announce(mask: Mask) -> None:
-            barriers.arrive(address(mask).view(np.int64), mask.of(none()), mask.of(value()), mask)
+            barriers.arrive(address(mask), mask.of(none()), mask.of(value()), mask)
 
         return announce
     raise unsupported(instruction)
@@ -55,7 +54,7 @@ def _arrive(instruction: Instruction, machine: Machine) -> Step:
     write = machine.registers.write_active(operands[0], np.dtype(np.uint64))
 
     def step(mask: Mask) -> None:
-        write(barriers.arrive(address(mask).view(np.int64), mask.of(counts()), mask.of(expected()), mask), mask)
+        write(barriers.arrive(address(mask), mask.of(counts()), mask.of(expected()), mask), mask)
 
     return step
 
@@ -74,26 +73,17 @@ def compile_wait(instruction: Instruction, machine: Machine) -> Control | None:
     asked: Read = machine.read(phase, "u32" if parity else "u64")
     yes = np.ones(1, bool)
 
-    def addresses(mask: Mask) -> Values:
-        return address(mask).view(np.int64)
-
     def ready(mask: Mask) -> Mask:
-        return barriers.over(addresses(mask), mask.of(asked()), parity, mask)
+        return barriers.over(address(mask), mask.of(asked()), parity, mask)
 
     def fault(mask: Mask) -> Fault:
-        return barriers.deadlock(int(addresses(mask)[0]), mask.lane(0))
+        return barriers.deadlock(int(address(mask)[0]), mask.lane(0))
 
-    def go_on(run: Flow, position: int, mask: Mask) -> Go:
-        over = ready(mask)
-        if over.count < mask.count:
-            run.stalls.add(position, Stall(mask.without(over), ready, fault))
-        if not over.count:
-            return None
-        barriers.learn(addresses(over), over)
-        write(yes, over)
-        return position + 1, over
+    def learn(mask: Mask) -> None:
+        barriers.learn(address(mask), mask)
+        write(yes, mask)
 
-    return go_on
+    return suspended(ready, fault, learn)
 
 
 def _require_own_memory(instruction: Instruction) -> None:

@@ -87,8 +87,7 @@ class GlobalMemory:
         for tensor, selection, rows in parts:
             self.counters.loads[tensor.name] += len(rows) * width
             if isinstance(selection, slice):
-                loaded: Values = tensor.rows(width)[rows]
-                return loaded
+                return tensor.rows(width)[rows]
         result = np.empty(len(addresses), row_type(width))
         for tensor, selection, rows in parts:
             result[selection] = tensor.rows(width)[rows]
@@ -99,7 +98,7 @@ class GlobalMemory:
         self.counters.sectors_loaded += sectors(addresses, mask)
         result = np.empty((len(addresses), length), np.uint8)
         for i in range(length):
-            for tensor, selection, rows in self.parts(addresses + np.uint64(i), 1, mask, "load"):
+            for tensor, selection, rows in self.parts(addresses + i, 1, mask, "load"):
                 self.counters.loads[tensor.name] += len(rows)
                 result[selection, i] = tensor.rows(1)[rows]
         return result
@@ -121,31 +120,31 @@ class GlobalMemory:
         if len(addresses) == 0:
             return
         if int(np.bitwise_or.reduce(addresses)) & (width - 1):
-            bad = int(np.flatnonzero(addresses & np.uint64(width - 1))[0])
+            bad = int(np.flatnonzero(addresses & (width - 1))[0])
             where = self._describe(int(addresses[bad]))
             raise Misaligned(f"{verb} of {width} bytes at {where} is not aligned to {width} bytes", mask.lane(bad))
-        shift = np.uint64(width.bit_length() - 1)
+        shift = width.bit_length() - 1
         low, high = int(addresses.min()), int(addresses.max())
         position = bisect_right(self._addresses, low) - 1
         tensor = self._tensors[max(position, 0)] if self._tensors else None
         if tensor and tensor.address <= low and high + width <= tensor.address + tensor.size_bytes:
             self._check_writeable(tensor, verb, mask.lane(0))
-            yield tensor, slice(None), (addresses - np.uint64(tensor.address)) >> shift
+            yield tensor, slice(None), (addresses - tensor.address) >> shift
             return
-        which = np.searchsorted(np.array(self._addresses, np.uint64), addresses, side="right") - 1
+        which = np.searchsorted(np.array(self._addresses, np.int64), addresses, side="right") - 1
         for position in np.unique(which).tolist():
             selected = np.flatnonzero(which == position)
             tensor = self._tensors[max(position, 0)] if self._tensors else None
             part = addresses[selected]
             outside = np.ones(len(part), bool)
             if tensor and position >= 0:
-                outside = part + np.uint64(width) > np.uint64(tensor.address + tensor.size_bytes)
+                outside = part + width > tensor.address + tensor.size_bytes
             if tensor is None or outside.any():
                 bad = int(selected[np.flatnonzero(outside)[0]])
                 where = self._describe(int(addresses[bad]))
                 raise OutOfBounds(f"{verb} of {width} bytes at {where}", mask.lane(bad))
             self._check_writeable(tensor, verb, mask.lane(int(selected[0])))
-            yield tensor, selected, (part - np.uint64(tensor.address)) >> shift
+            yield tensor, selected, (part - tensor.address) >> shift
 
     def _check_writeable(self, tensor: Tensor, verb: str, lane: int) -> None:
         if verb != "load" and not tensor.writeable:
@@ -154,7 +153,7 @@ class GlobalMemory:
     def _describe(self, address: int) -> str:
         """An address in words: its tensor, or the nearest one, and the offset."""
         if not self._tensors:
-            return f"{address:#x}, and the kernel has no arrays"
+            return f"{address % 2**64:#x}, and the kernel has no arrays"
         nearest = min(
             self._tensors,
             key=lambda t: max(t.address - address, address - t.address - t.size_bytes, 0),
@@ -167,16 +166,16 @@ class GlobalMemory:
             if offset >= 0:
                 side = f"{offset - nearest.size_bytes} bytes past the end of {nearest.name}"
             return f"{side}, which has {nearest.size_bytes} bytes"
-        return f"{address:#x}, near no array"
+        return f"{address % 2**64:#x}, near no array"
 
 
 def sectors(addresses: Values, mask: Mask) -> int:
     """32-byte sectors that each warp touches, summed; an aligned access of up to 16 bytes lies in one."""
-    touched = addresses // np.uint64(SECTOR)
+    touched = addresses // SECTOR
     if mask.full:
         ordered = np.sort(touched.reshape(-1, WARP), axis=1)
         return mask.warp_count + int(np.count_nonzero(ordered[:, 1:] != ordered[:, :-1]))
     if len(touched) == 0:
         return 0
-    ordered = np.sort(touched | (mask.index // WARP).astype(np.uint64) << np.uint64(48))
+    ordered = np.sort(touched | (mask.index // WARP) << 48)
     return 1 + int(np.count_nonzero(ordered[1:] != ordered[:-1]))

@@ -28,11 +28,10 @@ from attnsim.kernels.cpu.barriers import Barriers, Groups
 from attnsim.kernels.cpu.bulk_copies import BulkCopies
 from attnsim.kernels.cpu.costs import Costs, charge, cost
 from attnsim.kernels.cpu.faults import Deadlock, Fault, UnsupportedInstruction
-from attnsim.kernels.cpu.flow import CONTROLS, Control
+from attnsim.kernels.cpu.flow import CONTROLS, Control, Stalls
 from attnsim.kernels.cpu.lanes import Mask
 from attnsim.kernels.cpu.machine import OPERATIONS, Machine, Step, unsupported
 from attnsim.kernels.cpu.ptx import Function, Instruction
-from attnsim.kernels.cpu.stalls import Stalls
 from attnsim.kernels.cpu.tensor_cores import Watch
 
 STEPS_LIMIT = 5_000_000

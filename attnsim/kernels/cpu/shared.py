@@ -8,7 +8,7 @@ import numpy as np
 
 from attnsim.kernels.cpu.banks import ROW_BYTES, passes
 from attnsim.kernels.cpu.counters import Counters
-from attnsim.kernels.cpu.faults import Misaligned, OutOfBounds
+from attnsim.kernels.cpu.faults import OutOfBounds, require_inside
 from attnsim.kernels.cpu.hazards import Hazards
 from attnsim.kernels.cpu.lanes import Indices, Lanes, Mask, Values
 from attnsim.kernels.cpu.ordering import PIECE, Ordering
@@ -94,8 +94,7 @@ class SharedMemory:
         if self._hazards:
             self._hazards.read(rows, width, mask)
         self.counters.shared_bytes_loaded += width * mask.count
-        values: Values = self._bytes.view(row_type(width))[rows]
-        return values
+        return self._bytes.view(row_type(width))[rows]
 
     def store(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
         """Write rows ``[active]`` of `width` bytes."""
@@ -168,8 +167,7 @@ class SharedMemory:
                 "of shared memory",
                 int(lanes[first[0]]),
             )
-        found: Indices = (addresses + (blocks * self._stride).reshape(-1, *(1,) * (addresses.ndim - 1))) // PIECE
-        return found
+        return (addresses + (blocks * self._stride).reshape(-1, *(1,) * (addresses.ndim - 1))) // PIECE
 
     def by_piece(self) -> Values:
         """Shared memory of all blocks, ``[pieces, 8]`` words of 16 bits."""
@@ -196,19 +194,7 @@ class SharedMemory:
         """Rows of `width` bytes of the batch's shared memory that active lanes access, after checks and counts."""
         if mask.count == 0:
             return np.zeros(0, np.int64)
-        if int(np.bitwise_or.reduce(addresses)) & (width - 1):
-            bad = int(np.flatnonzero(addresses & (width - 1))[0])
-            raise Misaligned(
-                f"{verb} of {width} bytes at shared address {int(addresses[bad]):#x} is not aligned to {width} bytes",
-                mask.lane(bad),
-            )
-        if int(addresses.min()) < 0 or int(addresses.max()) + width > self.bytes_per_block:
-            bad = int(np.flatnonzero((addresses < 0) | (addresses + width > self.bytes_per_block))[0])
-            raise OutOfBounds(
-                f"{verb} of {width} bytes at shared address {int(addresses[bad]):#x}, but the block has "
-                f"{self.bytes_per_block} bytes of shared memory",
-                mask.lane(bad),
-            )
+        require_inside(addresses, width, mask, verb, "block", "shared", self.bytes_per_block)
         total, conflicts = passes(addresses, width, mask)
         self.counters.shared_wavefronts += total
         self.counters.bank_conflicts += conflicts

@@ -23,7 +23,7 @@ WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "global": 0, "const":
 
 
 class Space(Protocol):
-    """Memory that instructions load from and store to; addresses are unsigned 64-bit ``[active]``."""
+    """Memory that instructions load from and store to; addresses are int64 ``[active]``."""
 
     def load(self, addresses: Values, width: int, mask: Mask) -> Values:
         """Rows ``[active]`` of `width` bytes."""
@@ -34,28 +34,12 @@ class Space(Protocol):
         ...
 
 
-class _Window:
-    """Shared or local memory, whose own addresses are small signed integers."""
-
-    def __init__(self, memory: Space) -> None:
-        self._memory = memory
-
-    def load(self, addresses: Values, width: int, mask: Mask) -> Values:
-        return self._memory.load(addresses.view(np.int64), width, mask)
-
-    def store(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
-        self._memory.store(addresses.view(np.int64), values, width, mask)
-
-
 class _Generic:
     """Each lane in the space that its address names."""
 
     def __init__(self, machine: Machine) -> None:
-        self._spaces = (
-            (SHARED_WINDOW, _Window(machine.shared)),
-            (LOCAL_WINDOW, _Window(machine.local)),
-            (0, machine.memory),
-        )
+        self._windows: dict[int, Space] = {SHARED_WINDOW: machine.shared, LOCAL_WINDOW: machine.local}
+        self._elsewhere = machine.memory
 
     def load(self, addresses: Values, width: int, mask: Mask) -> Values:
         result = np.empty(len(addresses), row_type(width))
@@ -68,13 +52,15 @@ class _Generic:
             space.store(local, values[chosen], width, part)
 
     def _routes(self, addresses: Values, mask: Mask) -> Iterator[tuple[Space, Values, Values, Mask]]:
-        window = addresses >> np.uint64(32)
-        for base, space in self._spaces:
-            inside = window == np.uint64(base >> 32)
-            if base == 0:
-                inside = (window != np.uint64(SHARED_WINDOW >> 32)) & (window != np.uint64(LOCAL_WINDOW >> 32))
+        windows = addresses >> 32 << 32
+        rest = np.ones(len(addresses), bool)
+        for window, space in self._windows.items():
+            inside = windows == window
+            rest &= ~inside
             if inside.any():
-                yield space, inside, addresses[inside] - np.uint64(base), mask.select(inside)
+                yield space, inside, addresses[inside] - window, mask.select(inside)
+        if rest.any():
+            yield self._elsewhere, rest, addresses[rest], mask.select(rest)
 
 
 def space_name(instruction: Instruction) -> str:
@@ -94,9 +80,9 @@ def space_of(instruction: Instruction, machine: Machine) -> Space:
         case "global" | "const":
             return machine.memory
         case "shared":
-            return _Window(machine.shared)
+            return machine.shared
         case "local":
-            return _Window(machine.local)
+            return machine.local
         case "":
             return _Generic(machine)
     raise unsupported(instruction)

@@ -89,8 +89,7 @@ class TensorCores:
 
     def numbers(self, warpgroups: Indices) -> Indices:
         """The groups, from 1, that wgmma of these warpgroups now belong to."""
-        found: Indices = self._committed[warpgroups] + 1
-        return found
+        return self._committed[warpgroups] + 1
 
     def commit(self, mask: Mask) -> None:
         """``wgmma.commit_group``."""

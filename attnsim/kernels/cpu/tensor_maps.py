@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from attnsim.kernels.cpu.lanes import Indices, Values
 from attnsim.kernels.cpu.memory import SECTOR
+from attnsim.kernels.cpu.ordering import PIECE
 from attnsim.models.errors import InputError
 
 MAP_BYTES = 128
@@ -96,10 +97,10 @@ class TensorMap:
         return int((last // SECTOR - first // SECTOR + 1)[used].sum())
 
 
-def swizzled(addresses: Values) -> Values:
-    """Shared addresses after the 128-byte swizzle: bits 4 to 6 by exclusive or with bits 7 to 9.
+def swizzled(addresses: Values, span: int = SWIZZLE_BYTES) -> Values:
+    """Shared addresses after a swizzle of `span` bytes: of 128, bits 4 to 6 by exclusive or with bits 7 to 9.
 
     Source: PTX ISA 9.0, "Swizzling Modes"; the same permutation is ``Swizzle<3, 4, 3>`` in CUTLASS.
     """
-    found: Values = addresses ^ ((addresses >> 7 & 7) << 4)
+    found: Values = addresses ^ ((addresses >> 7 & (span // PIECE - 1)) << 4)
     return found

@@ -7,14 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from attnsim.kernels.cpu.faults import Fault, InactiveLane, NotUniform
-from attnsim.kernels.cpu.flow import Control, Flow, Go, control
+from attnsim.kernels.cpu.flow import Control, control, suspended
 from attnsim.kernels.cpu.lanes import WARPGROUP, Indices, Mask, Values
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported
 from attnsim.kernels.cpu.matrix_descriptors import DEPTH, piece_addresses
 from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Vector
 from attnsim.kernels.cpu.registers import Read
 from attnsim.kernels.cpu.sixteen_bit import bf16_to_float
-from attnsim.kernels.cpu.stalls import Stall
 from attnsim.kernels.cpu.tensor_cores import Fragment, TensorCores, from_registers, require_warpgroups
 
 Matrices = Callable[[Mask], Values]
@@ -54,24 +53,15 @@ def compile_wgmma_fence(instruction: Instruction, machine: Machine) -> Control |
     cores = machine.unit(TensorCores)
 
     def complete(mask: Mask) -> Mask:
+        if len(mask.lanes) % WARPGROUP or machine.lanes.lanes_per_block % WARPGROUP:
+            raise InactiveLane("wgmma needs blocks of whole warpgroups, 128 threads each", mask.lane(0))
         here = np.count_nonzero(mask.lanes.reshape(-1, WARPGROUP), axis=1) == WARPGROUP
         return mask.where(np.repeat(here, WARPGROUP))
 
     def fault(mask: Mask) -> Fault:
         return InactiveLane("the other warps of the warpgroup do not come to this wgmma.fence", mask.lane(0))
 
-    def go_on(run: Flow, position: int, mask: Mask) -> Go:
-        if len(mask.lanes) % WARPGROUP or machine.lanes.lanes_per_block % WARPGROUP:
-            raise InactiveLane("wgmma needs blocks of whole warpgroups, 128 threads each", mask.lane(0))
-        whole = complete(mask)
-        if whole.count < mask.count:
-            run.stalls.add(position, Stall(mask.without(whole), complete, fault))
-        if not whole.count:
-            return None
-        cores.fence(whole)
-        return position + 1, whole
-
-    return go_on
+    return suspended(complete, fault, cores.fence)
 
 
 def _multiply(instruction: Instruction, machine: Machine) -> Step:

@@ -5,7 +5,7 @@ Nothing is ever set: the card is measured as it is found.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 THROTTLE_REASONS = {
@@ -36,10 +36,6 @@ class Reading:
     power_w: float | None = None
     temperature_c: float | None = None
     throttled: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, ready for JSON."""
-        return asdict(self) | {"throttled": list(self.throttled)}
 
 
 class Clocks:

@@ -17,15 +17,12 @@ from numpy.typing import NDArray
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.build.nvrtc import find_nvrtc
 from attnsim.kernels.build.variant import Variant
-from attnsim.kernels.device import Array, Grid
+from attnsim.kernels.device import POISON, Array, Grid
 from attnsim.kernels.gpu.tensor_map import tensor_map
 from attnsim.kernels.limits import check_launch, check_supported
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.attached import Attached, gpu_of_attached
 from attnsim.models.hardware.gpu import Gpu
-
-POISON = 0xFF
-"""Every byte of fresh memory when poisoning is asked for: a NaN in each floating-point format."""
 
 OPT_IN_BYTES = 48 * 1024
 """Shared memory that a block gets without asking (CUDA Programming Guide, "Compute Capability 7.x: Shared Memory")."""

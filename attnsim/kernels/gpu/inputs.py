@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +14,8 @@ DRAWN = 1 << 20
 """Numbers drawn for an array; longer ones repeat them, which no kernel can notice."""
 
 
-class Random(Protocol):
-    """Makes arrays of random numbers."""
-
-    def __call__(self, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
-        """Normal numbers of a shape in fp16 or bf16."""
-        ...
+Random = Callable[[tuple[int, ...], str, int], Array]
+"""Makes normal numbers of a shape in fp16 or bf16; the seed tells arrays of one workload apart."""
 
 
 class RepeatedNormals:
@@ -34,7 +31,7 @@ class RepeatedNormals:
         self._device = device
         self._seed = seed
 
-    def __call__(self, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
+    def __call__(self, shape: tuple[int, ...], dtype: str, seed: int) -> Any:
         """Normal numbers of a shape; `seed` tells arrays of one workload apart."""
         count = int(np.prod(shape))
         drawn = np.random.default_rng((self._seed, seed)).standard_normal(min(count, DRAWN), dtype=np.float32)

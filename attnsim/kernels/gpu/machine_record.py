@@ -68,7 +68,7 @@ def machine_record(
         "numpy": np.__version__,
         "python": sys.version.split()[0],
         "clocks_missing": watch.clocks.missing,
-        "state": watch.clocks.read().to_dict(),
+        "state": dataclasses.asdict(watch.clocks.read()),
         "kernel_hashes": {variant.label: source_hash(variant) for one in operations for variant in one.variants()},
         "git_revision": _revision(),
         "date": date,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -66,7 +67,7 @@ def probe_points(bench: Bench, session: str) -> Iterator[Point]:
     """The microbenchmarks, as one point: they take seconds, and belong together."""
 
     def measure() -> dict[str, Any]:
-        return {"rates": [rate.to_dict() for rate in probe.measure(bench.device, bench.watch)]}
+        return {"rates": [asdict(rate) for rate in probe.measure(bench.device, bench.watch)]}
 
     yield Point("probe", measure, {"kind": "probe", "session": session})
 

@@ -34,9 +34,9 @@ def prepare(one: Operation, device: Device, w: Workload, random: Random) -> Call
     return ready(one, device, w, random)
 
 
-def inputs(w: Workload, random: Random) -> tuple[Any, Any, Any]:
-    """Q, K and V of a workload."""
-    kv = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
+def inputs(w: Workload, random: Random, keys: int | None = None) -> tuple[Any, Any, Any]:
+    """Q, K and V of a workload, or of so many of its keys."""
+    kv = (w.batch, w.heads_kv, w.seq_kv if keys is None else keys, w.head_dim)
     shapes = ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
     q, k, v = (random(shape, w.dtype, seed) for seed, shape in enumerate(shapes))
     return q, k, v
@@ -76,9 +76,7 @@ def _linear(one: Operation, device: Device, w: Workload, random: Random) -> Call
 
 def _linear_decode(one: Operation, device: Device, w: Workload, random: Random) -> Call:
     """The new tokens alone; the sums over those before are zeros, and grow with every call."""
-    kv = (w.batch, w.heads_kv, w.seq_q, w.head_dim)
-    shapes = ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
-    q, k, v = (random(shape, w.dtype, seed) for seed, shape in enumerate(shapes))
+    q, k, v = inputs(w, random, keys=w.seq_q)
     state = device.zeros((w.batch, w.heads_kv, w.head_dim, w.head_dim), "float32")
     normalizer = device.zeros((w.batch, w.heads_kv, w.head_dim), "float32")
     run = one.call()

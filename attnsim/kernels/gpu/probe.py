@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from attnsim.kernels.device import Array, Device
+from attnsim.kernels.device import Device
 from attnsim.kernels.gpu import probe_kernels
 from attnsim.kernels.gpu.timing import Mode, Timing, Watch
 
@@ -71,10 +71,6 @@ class Rate:
     sm_mhz: float | None = None
     working_set_bytes: int | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, ready for JSON."""
-        return asdict(self)
-
 
 def measure(device: Device, watch: Watch) -> Iterator[Rate]:
     """Every microbenchmark in turn, most valuable first.
@@ -86,36 +82,28 @@ def measure(device: Device, watch: Watch) -> Iterator[Rate]:
     """
     l2 = int(device.gpu.l2.capacity_bytes)
     large = device.zeros((max(8 * l2, STREAMED_BYTES),), "uint8")
-    yield from _streamed(device, watch, large)
+    yield _rate(watch, "hbm.read", large.nbytes, "B/s", partial(probe_kernels.read, device, large))
+    other = device.empty(large.shape, "uint8")
+    yield _rate(watch, "hbm.copy", 2 * large.nbytes, "B/s", partial(probe_kernels.copy, device, large, other))
+    del other  # given back before the next rate
     for entry, name, unit in SPUN:
         if entry != "probe_wgmma" or device.gpu.features.wgmma:
             work = probe_kernels.work_of(entry) * probe_kernels.blocks_of(device, entry)
-            yield _rate(watch, name, work, unit, _spinning(device, entry), "warm")
+            yield _rate(watch, name, work, unit, partial(probe_kernels.spin, device, entry), "warm")
     for share in L2_SHARES:
         part = large[: int(l2 * share) // 512 * 512]
         passes = max(2, REREAD_BYTES // part.nbytes)
-        call = _rereading(device, part, passes)
+        call = partial(probe_kernels.reread, device, part, passes)
         yield _rate(watch, "l2.reread", passes * part.nbytes, "B/s", call, "warm", working_set_bytes=part.nbytes)
-    yield from launches(device, watch)
+    # Time between two events around a kernel that does nothing: in a stream, and one of ten in a graph.
+    launches: tuple[tuple[str, Mode], ...] = (("stream", "warm"), ("graph", "graph"))
+    for name, mode in launches:
+        found = watch.time(partial(probe_kernels.null, device), mode, samples=200)
+        yield _of_timing(f"launch.{name}", found.median_s, "s", found)
     yield _latency(device, "l1", L1_BYTES, L1_STEPS)
     yield _latency(device, "l2", l2 // 8)
     # Read in between, `large` drives the links out of the L2; the first chase of each leaves nothing behind.
-    yield _latency(device, "hbm", 4 * l2, before=lambda: probe_kernels.read(device, large))
-
-
-def _streamed(device: Device, watch: Watch, large: Array) -> Iterator[Rate]:
-    """Device memory read, and copied to an array that is given back afterwards."""
-    other = device.empty(large.shape, "uint8")
-    yield _rate(watch, "hbm.read", large.nbytes, "B/s", lambda: probe_kernels.read(device, large))
-    yield _rate(watch, "hbm.copy", 2 * large.nbytes, "B/s", lambda: probe_kernels.copy(device, large, other))
-
-
-def launches(device: Device, watch: Watch) -> Iterator[Rate]:
-    """Time between two events around a kernel that does nothing: in a stream, and one of ten in a graph."""
-    modes: tuple[tuple[str, Mode], ...] = (("stream", "warm"), ("graph", "graph"))
-    for name, mode in modes:
-        found = watch.time(lambda: probe_kernels.null(device), mode, samples=200)
-        yield _of_timing(f"launch.{name}", found.median_s, "s", found)
+    yield _latency(device, "hbm", 4 * l2, before=partial(probe_kernels.read, device, large))
 
 
 def _rate(
@@ -142,14 +130,6 @@ def _of_timing(name: str, value: float, unit: str, found: Timing, working_set_by
         found.sm_mhz,
         working_set_bytes,
     )
-
-
-def _spinning(device: Device, entry: str) -> Callable[[], None]:
-    return lambda: probe_kernels.spin(device, entry)
-
-
-def _rereading(device: Device, part: Array, passes: int) -> Callable[[], None]:
-    return lambda: probe_kernels.reread(device, part, passes)
 
 
 def _latency(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -43,24 +44,25 @@ def wait(device: Device, seconds: float) -> None:
 
 
 def read(device: Device, source: Array) -> None:
-    """Read an array once, by a grid of as many blocks as fill the GPU."""
-    vectors = source.nbytes // VECTOR_BYTES
-    arguments = {"source": source, "sink": device.empty((1,), "uint32"), "count": np.int64(vectors)}
-    device.launch(variant("probe_read"), _grid(device, vectors), arguments)
+    """Read an array once."""
+    _stream(device, "probe_read", source, {"sink": device.empty((1,), "uint32")})
 
 
 def reread(device: Device, source: Array, passes: int) -> None:
     """Read an array `passes` times, around the L1."""
-    vectors = source.nbytes // VECTOR_BYTES
-    arguments = {"source": source, "sink": device.empty((1,), "uint32"), "count": np.int64(vectors)}
-    device.launch(variant("probe_reread"), _grid(device, vectors), arguments | {"passes": np.int32(passes)})
+    _stream(device, "probe_reread", source, {"sink": device.empty((1,), "uint32")}, {"passes": np.int32(passes)})
 
 
 def copy(device: Device, source: Array, target: Array) -> None:
     """Copy an array."""
+    _stream(device, "probe_copy", source, {"target": target})
+
+
+def _stream(device: Device, entry: str, source: Array, to: dict[str, Array], more: Mapping[str, Any] = {}) -> None:
+    """Go through an array by a grid of as many blocks as fill the GPU."""
     vectors = source.nbytes // VECTOR_BYTES
-    arguments = {"source": source, "target": target, "count": np.int64(vectors)}
-    device.launch(variant("probe_copy"), _grid(device, vectors), arguments)
+    blocks = max(1, min(device.gpu.sm.count * BLOCKS_PER_SM, -(-vectors // THREADS)))
+    device.launch(variant(entry), (blocks, 1, 1), {"source": source, **to, "count": np.int64(vectors), **more})
 
 
 def spin(device: Device, entry: str, rounds: int = ROUNDS, blocks: int | None = None) -> None:
@@ -102,7 +104,3 @@ def ring(count: int, stride: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.
     links = np.zeros(count, np.uint32)
     links[order] = np.roll(order, -1)
     return links
-
-
-def _grid(device: Device, vectors: int) -> tuple[int, int, int]:
-    return (max(1, min(device.gpu.sm.count * BLOCKS_PER_SM, -(-vectors // THREADS))), 1, 1)

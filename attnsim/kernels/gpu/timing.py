@@ -12,7 +12,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from attnsim.kernels.gpu import probe_kernels
@@ -105,7 +105,7 @@ class Timing:
             "throttled": self.throttled,
             "reasons": list(self.reasons),
             "sm_mhz": self.sm_mhz,
-            "bursts": [{"samples_s": [one.seconds for one in burst], **burst[0].state.to_dict()} for burst in groups],
+            "bursts": [{"samples_s": [one.seconds for one in burst], **asdict(burst[0].state)} for burst in groups],
         }
 
 
