@@ -20,7 +20,7 @@ REASON = "Longer than most because"
 
 READS_FOREIGN_TEXT = {
     "cli/options.py": "names of files",
-    "kernels/build/compiler.py": "reports of ptxas",
+    "kernels/build/nvrtc.py": "reports of ptxas",
     "kernels/build/sources.py": "#include lines of CUDA sources",
     "kernels/cpu/parse.py": "PTX",
     "kernels/cpu/ptx.py": "PTX",
