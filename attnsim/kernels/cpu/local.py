@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.kernels.cpu.counters import Counters
-from attnsim.kernels.cpu.faults import require_inside
+from attnsim.kernels.cpu.faults import Misaligned, OutOfBounds
 from attnsim.kernels.cpu.lanes import Lanes, Mask, Values
 from attnsim.kernels.cpu.registers import row_type
 
@@ -45,3 +45,22 @@ class LocalMemory:
             return np.zeros(0, np.int64)
         require_inside(addresses, width, mask, "access", "thread", "local", self.bytes_per_thread)
         return (addresses + mask.of(self._start)) >> (width.bit_length() - 1)
+
+
+def require_inside(
+    addresses: Values, width: int, mask: Mask, what: str, owner: str, space: str, size_bytes: int
+) -> None:
+    """Refuse accesses of `width` bytes that are not aligned, or not in the `size_bytes` that a block or thread has.
+
+    Raises
+    ------
+    Misaligned, OutOfBounds
+    """
+    if int(np.bitwise_or.reduce(addresses)) & (width - 1):
+        bad = int(np.flatnonzero(addresses & (width - 1))[0])
+        place = f"{what} of {width} bytes at {space} address {int(addresses[bad]):#x}"
+        raise Misaligned(f"{place} is not aligned to {width} bytes", mask.lane(bad))
+    if int(addresses.min()) < 0 or int(addresses.max()) + width > size_bytes:
+        bad = int(np.flatnonzero((addresses < 0) | (addresses + width > size_bytes))[0])
+        place = f"{what} of {width} bytes at {space} address {int(addresses[bad]):#x}"
+        raise OutOfBounds(f"{place}, but the {owner} has {size_bytes} bytes of {space} memory", mask.lane(bad))

@@ -8,9 +8,10 @@ import numpy as np
 
 from attnsim.kernels.cpu.banks import ROW_BYTES, passes
 from attnsim.kernels.cpu.counters import Counters
-from attnsim.kernels.cpu.faults import OutOfBounds, require_inside
+from attnsim.kernels.cpu.faults import OutOfBounds
 from attnsim.kernels.cpu.hazards import Hazards
 from attnsim.kernels.cpu.lanes import Indices, Lanes, Mask, Values
+from attnsim.kernels.cpu.local import require_inside
 from attnsim.kernels.cpu.ordering import PIECE, Ordering
 from attnsim.kernels.cpu.registers import row_type
 
