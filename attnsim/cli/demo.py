@@ -25,8 +25,8 @@ def demo(
 ) -> None:
     """Predict naive, flash and sliding-window for two models on three GPUs, and draw the roofline."""
     from attnsim.api import compare
-    from attnsim.cli.roofline import draw
     from attnsim.models.hardware.files import load_gpu
+    from attnsim.plots.roofline import roofline
 
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def demo(
     gpus: list[Gpu] = [a100, h100, doubled]
     everything = [item for _, predictions, _ in tables for item in predictions]
     shown = [item for item in everything if item.tiles == "retuned" or not any(item is other for other in retuned)]
-    written = draw(gpus, shown, out / "roofline.png")
+    written = roofline(shown, gpus).write(out / "roofline.png")
     if json:
         show.print_json(item.to_dict() for item in everything)
         return

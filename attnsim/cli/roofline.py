@@ -44,6 +44,7 @@ def roofline(
     """
     from attnsim.api import compare
     from attnsim.models.hardware.files import load_gpu
+    from attnsim.plots.roofline import roofline as picture
 
     check_picture(out)
     unchanged = [load_gpu(name) for name in options.words(gpu, "--gpu")]
@@ -51,7 +52,7 @@ def roofline(
         if changes:
             raise InputError("--measured is of GPUs that exist; leave --set out")
         found, times = _measured(measured, unchanged)
-        written = draw(unchanged, found, out, measured=times, style=style, width=width)
+        written = picture(found, unchanged, measured=times).write(out, style, width)
         _print_measured(found, times, written, json)
         return
     if flags.model is None:
@@ -61,7 +62,7 @@ def roofline(
     names = options.words([algorithm], "--algorithm")
     groups = [(machine, compare(question, machine, names)) for machine in machines]
     predictions = [item for _, found in groups for item in found]
-    written = draw(machines, predictions, out, style=style, width=width)
+    written = picture(predictions, machines).write(out, style, width)
     if json:
         show.print_json(item.to_dict() for item in predictions)
         return
@@ -130,25 +131,3 @@ def check_picture(out: Path) -> None:
 
     check_suffix(out)
     options.check_output(out)
-
-
-def draw(
-    gpus: Sequence[Gpu],
-    predictions: Sequence[Prediction],
-    out: Path,
-    *,
-    measured: Sequence[float | None] = (),
-    style: str = "light",
-    width: str = "page",
-) -> list[Path]:
-    """Draw the picture and return the files written: it, and its CSV where there is one.
-
-    Raises
-    ------
-    InputError
-        When they cannot be written.
-    """
-    from attnsim.plots.roofline import roofline_figure
-
-    picture = roofline_figure(gpus, predictions, out, measured=measured, style=style, width=width)
-    return [path for path in (picture, picture.with_suffix(".csv")) if path.exists()]

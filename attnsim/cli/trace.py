@@ -35,7 +35,7 @@ def trace(
     """Show which unit of an SM does what when."""
     from attnsim.models.hardware.files import load_gpu
     from attnsim.plots import perfetto
-    from attnsim.plots.timeline import timeline_figure
+    from attnsim.plots.timeline import timeline
 
     names = options.words([algorithm], "--algorithm")
     _check(out, picture, names)
@@ -50,7 +50,7 @@ def trace(
     if out is not None:
         written.append(perfetto.write_trace(found[0], out, about))
     if picture is not None:
-        written += timeline_figure(names, found, picture)
+        written += timeline(found, names).write(picture)
     kernels = [(name, one.schedule.implementation, kernel) for name, one in zip(names, found, strict=True)
                for kernel in one.kernels]  # fmt: skip
     if json:

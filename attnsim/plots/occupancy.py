@@ -30,7 +30,7 @@ LINEAR = 8.0
 
 
 def waves(predictions: Sequence[Prediction], over: Over | None = None) -> Picture:
-    """The picture of waves, of the empty part of the last one, and of the time per useful FLOP.
+    """Waves of thread blocks, the empty part of the last one, and the time per useful FLOP.
 
     Parameters
     ----------

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 from attnsim.api.roofline import LEVELS
+from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import told
+from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.writing import writing
 from attnsim.plots import roofline_axes
-from attnsim.plots.files import check_suffix, write_csv
 from attnsim.plots.roofline_data import COLUMNS, Drawn, Entry, Predicted, entries, machines, rows
 from attnsim.plots.roofline_labels import short
-from attnsim.plots.styles import COLUMN_INCHES, Style, applied, find_style
+from attnsim.plots.sheet import Panel, Picture, new_figure
+from attnsim.plots.styles import COLUMN_INCHES, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,91 +25,68 @@ if TYPE_CHECKING:
 TITLE = "Roofline: predicted attention"
 
 
-def roofline_figure(
-    gpus: Sequence[Gpu],
+def roofline(
     predictions: Sequence[Predicted],
-    out: Path,
+    gpus: Sequence[Gpu | str] | None = None,
     *,
     measured: Sequence[float | None] = (),
-    style: str = "light",
-    width: str = "page",
-) -> Path:
-    """Draw the rooflines of `gpus` with `predictions` on them, and write the picture and the CSV behind it.
+) -> Picture:
+    """Rooflines of GPUs, one colour each, with predictions on them, and a table that names the points.
 
     Parameters
     ----------
-    gpus : sequence of Gpu
-        One colour each.
-    predictions : sequence
-        Objects such as `attnsim.api.Prediction`, on those GPUs; one that does not fit is listed, not drawn.
-    out : Path
-        `.png`, `.svg`, `.pdf` or `.pgf`; the CSV has the same stem.
+    predictions : sequence of Prediction
+        On those GPUs; one that does not fit is listed, not drawn.
+    gpus : sequence of Gpu or str, optional
+        By default those of the predictions, which have to be built in and unchanged.
     measured : sequence of float or None
-        Seconds that each of the calls took; empty where none was measured.
-    style : {"light", "dark", "print", "latex"}
-    width : {"page", "column"}
-        Of a page, or of one column of a two-column paper.
-
-    Returns
-    -------
-    Path
-        `out`.
+        Seconds that each call took; empty where none was measured.
 
     Raises
     ------
     InputError
-        No GPU, a prediction for another GPU, an unknown suffix, style or width, or a path that cannot be written.
+        No GPU, or a prediction for another GPU.
+
+    Examples
+    --------
+    >>> import attnsim
+    >>> question = attnsim.Workload(batch=1, heads_q=16, seq_q=1024, head_dim=128)
+    >>> figure = attnsim.plot.roofline(attnsim.compare(question, "a100-sxm4-80gb"))
+    >>> figure.axes[0].get_ylabel()
+    'useful TFLOP/s'
     """
-    out = Path(out)
-    kind, look = check_suffix(out), find_style(style, width)
-    figure, table = roofline_page(gpus, predictions, measured, style, width)
-    with applied(look), writing(out) as file:
-        figure.savefig(file, format=kind, dpi=150 if width == "page" else 300)
-    write_csv(out.with_suffix(".csv"), COLUMNS, table)
-    return out
-
-
-def roofline_page(
-    gpus: Sequence[Gpu],
-    predictions: Sequence[Predicted],
-    measured: Sequence[float | None] = (),
-    style: str = "light",
-    width: str = "page",
-) -> tuple[Figure, list[dict[str, object]]]:
-    """The figure with its side table and caption, and the rows of the table behind it; arguments as above."""
-    look = find_style(style, width)
-    drawn = machines(gpus, predictions)
+    drawn = machines(_gpus(predictions, gpus), predictions)
     shown = entries(drawn, predictions, measured)
-    with applied(look):
-        figure = _page(drawn, shown, look) if width == "page" else _column(drawn, shown, look)
-    return figure, rows(drawn, shown)
+    panel = Panel(partial(roofline_axes.draw, drawn=drawn, shown=shown), 0)
+    return Picture(
+        TITLE,
+        " ".join(caption_lines(drawn, shown)),
+        (panel,),
+        COLUMNS,
+        tuple(rows(drawn, shown)),
+        page=lambda look, width: (_page if width == "page" else _column)(drawn, shown, look),
+    )
 
 
-def roofline_axes_of(
-    axes: Axes,
-    gpus: Sequence[Gpu],
-    predictions: Sequence[Predicted],
-    measured: Sequence[float | None] = (),
-    style: str = "light",
-    width: str = "page",
-) -> list[dict[str, object]]:
-    """Draw on axes of the caller's; returns the rows of the table behind it."""
-    drawn = machines(gpus, predictions)
-    shown = entries(drawn, predictions, measured)
-    roofline_axes.draw(axes, drawn, shown, find_style(style, width))
-    return rows(drawn, shown)
+def _gpus(predictions: Sequence[Predicted], gpus: Sequence[Gpu | str] | None) -> list[Gpu]:
+    if gpus is not None:
+        return [load_gpu(one) if isinstance(one, str) else one for one in gpus]
+    changed = next((one for one in predictions if one.changes), None)
+    if changed is not None:
+        raise InputError(f"a prediction is for {changed.gpu} with {changed.changes[0]}; give that GPU with gpus=[...]")
+    return [load_gpu(name) for name in dict.fromkeys(one.gpu for one in predictions)]
 
 
 def _page(drawn: Sequence[Drawn], shown: Sequence[Entry], style: Style) -> Figure:
     lines = 7 + len(shown) + 2 * len(drawn)
     height = max(7.5, 0.235 * lines + 1.6)
-    figure = _figure((15.5, height), style)
+    figure = new_figure(15.5, height, style)
     caption = caption_lines(drawn, shown)
     bottom = (0.72 + 0.155 * len(caption)) / height
     axes = figure.add_axes((0.05, bottom, 0.475, 1 - 0.48 / height - bottom))
     table = figure.add_axes((0.545, 0.02, 0.445, 0.96))
     axes.grid(True, which="major", color=style.grid, linewidth=0.7)
-    roofline_axes.draw(axes, drawn, shown, style)
+    roofline_axes.draw(axes, style, drawn=drawn, shown=shown)
     axes.set_title(TITLE, loc="left", fontsize=12, fontweight="bold")
     _table(table, drawn, shown, height, style)
     figure.text(0.05, 0.14 / height, "\n".join(caption), fontsize=style.size, va="bottom", color=style.faint)
@@ -120,10 +98,10 @@ def _column(drawn: Sequence[Drawn], shown: Sequence[Entry], style: Style) -> Fig
     line = 0.105
     below = line * (len(shown) + len(drawn) + 2.2)
     height = 2.9 + below
-    figure = _figure((COLUMN_INCHES, height), style)
+    figure = new_figure(COLUMN_INCHES, height, style)
     axes = figure.add_axes((0.14, (below + 0.36) / height, 0.83, (2.9 - 0.41) / height))
     axes.tick_params(labelsize=style.size, length=2)
-    roofline_axes.draw(axes, drawn, shown, style)
+    roofline_axes.draw(axes, style, drawn=drawn, shown=shown)
     axes.xaxis.labelpad = axes.yaxis.labelpad = 1.5
     axes.xaxis.label.set_fontsize(style.size + 0.5)
     axes.yaxis.label.set_fontsize(style.size + 0.5)
@@ -141,15 +119,6 @@ def _column(drawn: Sequence[Drawn], shown: Sequence[Entry], style: Style) -> Fig
         cells = _cells(entry)
         chosen = (cells[0], cells[1], cells[2], cells[3], cells[6], cells[7], entry.bound)
         y = _row(table, y, columns, chosen, style.colour(entry.machine), small, left=3) - step
-    return figure
-
-
-def _figure(size: tuple[float, float], style: Style) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, facecolor=style.page)
-    FigureCanvasAgg(figure)
     return figure
 
 

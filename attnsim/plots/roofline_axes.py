@@ -21,7 +21,7 @@ MARKERS = {"hbm": "o", "l2": "s", "smem": "^"}
 DASHED = (0, (5, 3))
 
 
-def draw(axes: Axes, drawn: Sequence[Drawn], shown: Sequence[Entry], style: Style) -> None:
+def draw(axes: Axes, style: Style, *, drawn: Sequence[Drawn], shown: Sequence[Entry]) -> None:
     """Draw rooflines and numbered points.
 
     Predicted points are hollow, their 90 % range a bar at the HBM intensity; measured ones are filled. An arrow leads

@@ -39,19 +39,27 @@ NEAR = 0.15
 
 
 def scaling(predictions: Sequence[Prediction], crossovers: Sequence[Crossover] = ()) -> Picture:
-    """The picture of times, and where a speedup is known of speedups, over the length.
+    """Time over the sequence length with 90 % ranges, and below it the speedup over unfused attention.
 
     Parameters
     ----------
     predictions : sequence of Prediction
         Of several lengths; one that does not fit the memory ends its line.
     crossovers : sequence of Crossover
-        To be marked, where the algorithm is drawn.
+        As `attnsim.api.crossover.crossover` gives them, to be marked.
 
     Raises
     ------
     InputError
         Without predictions, or for two of one algorithm, GPU and length.
+
+    Examples
+    --------
+    >>> import attnsim
+    >>> questions = [attnsim.Workload(1, 16, seq, 64) for seq in (1024, 2048)]
+    >>> found = [one for question in questions for one in attnsim.compare(question, "a100-sxm4-80gb")]
+    >>> len(attnsim.plot.scaling(found).axes)
+    2
     """
     lines = series_of(predictions)
     marked = sorted((one for one in crossovers if one.seq and one.time_s), key=lambda one: one.seq or 0)

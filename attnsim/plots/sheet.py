@@ -55,6 +55,8 @@ class Picture:
         The tidy table of what is drawn.
     left, right : tuple of str
         Texts beside the axes, whose margins hold the longest; left of them also the name of the axis.
+    page : callable, optional
+        Draws the whole figure in a style and width, where it is not the panels below one another.
     """
 
     title: str
@@ -64,6 +66,7 @@ class Picture:
     rows: tuple[Row, ...]
     left: tuple[str, ...] = ("0.001",)
     right: tuple[str, ...] = ()
+    page: Callable[[Style, str], Figure] | None = None
 
     def figure(self, style: str = "light", width: str = "page") -> Figure:
         """All panels with title and caption.
@@ -73,10 +76,10 @@ class Picture:
         InputError
             For an unknown style or width.
         """
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
         look = find_style(style, width)
+        if self.page is not None:
+            with applied(look):
+                return self.page(look, width)
         scale = look.size / SIZE
         wide = PAGE_INCHES if width == "page" else COLUMN_INCHES
         with applied(look):
@@ -89,8 +92,7 @@ class Picture:
             below = 0.08 + line * len(caption) + 0.46 * scale
             heights = [scale * panel.inches for panel in self.panels]
             tall = above + sum(heights) + GAP * scale * (len(heights) - 1) + below
-            figure = Figure(figsize=(wide, tall), dpi=DPI[width], facecolor=look.page)
-            FigureCanvasAgg(figure)
+            figure = new_figure(wide, tall, look, dpi=DPI[width])
             top = tall - above
             for panel, height in zip(self.panels, heights, strict=True):
                 axes = figure.add_axes(
@@ -136,10 +138,20 @@ class Picture:
         kind = check_suffix(out)
         figure = self.figure(style, width)
         with applied(find_style(style, width)), writing(out) as file:
-            figure.savefig(file, format=kind)
+            figure.savefig(file, format=kind, dpi=DPI[width])
         table = out.with_suffix(".csv")
         write_csv(table, self.columns, self.rows)
         return [out, table]
+
+
+def new_figure(wide: float, tall: float, look: Style, dpi: float = 100) -> Figure:
+    """An empty figure of a size in inches, which needs no screen."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(wide, tall), dpi=dpi, facecolor=look.page)
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def plain_axes(axes: Axes, look: Style, *, grid: str = "both") -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
 from attnsim.models.errors import InputError
-from attnsim.models.writing import writing
-from attnsim.plots.files import check_suffix, write_csv
+from attnsim.plots.sheet import Panel, Picture, new_figure
+from attnsim.plots.styles import Style
 from attnsim.simulator.trace import KernelTrace, Slice, Trace
 
 if TYPE_CHECKING:
@@ -26,56 +26,51 @@ TURNS = 5
 """Softmax steps of a warpgroup that the picture begins with."""
 
 
-def timeline_figure(names: Sequence[str], found: Sequence[Trace], out: Path) -> list[Path]:
-    """Draw one SM's first turns, one panel a trace, all on one scale, and write the slices beside the picture.
+def timeline(traces: Sequence[Trace], names: Sequence[str] | None = None) -> Picture:
+    """What one SM's units do in the first turns of each trace's longest kernel, a panel a trace, all on one scale.
 
     Parameters
     ----------
-    names : sequence of str
-        Titles of the panels.
-    found : sequence of Trace
-    out : Path
-        `.png`, `.svg` or `.pdf`; the CSV has the same stem.
-
-    Returns
-    -------
-    list of Path
-        Picture and table.
+    traces : sequence of Trace
+        As `attnsim.api.tracing.trace` gives them.
+    names : sequence of str, optional
+        Titles; by default the algorithms of the schedules.
 
     Raises
     ------
     InputError
-        Nothing to draw, an unknown suffix, or a path that cannot be written.
+        For names that are not as many as traces, and when there is nothing to draw.
+
+    Examples
+    --------
+    >>> import attnsim
+    >>> from attnsim.api.tracing import trace
+    >>> question = attnsim.Workload(batch=1, heads_q=16, seq_q=1024, head_dim=128)
+    >>> found = [trace(question, "a100-sxm4-80gb", name) for name in ("flash-1", "flash-2")]
+    >>> figure = attnsim.plot.timeline(found)
+    >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    ['store', 'softmax', 'tensor', 'copy']
     """
-    kind = check_suffix(out)
-    figure, rows = timeline_page(names, found)
-    with writing(out) as file:
-        figure.savefig(file, format=kind, dpi=150)
-    table = out.with_suffix(".csv")
-    write_csv(table, COLUMNS, rows)
-    return [out, table]
-
-
-def timeline_page(names: Sequence[str], found: Sequence[Trace]) -> tuple[Figure, list[dict[str, object]]]:
-    """The figure, and the rows of the table behind it; arguments as above."""
-    main, span = _longest_kernels(found)
-    rows: list[dict[str, object]] = [
+    titles = names if names is not None else [one.schedule.algorithm for one in traces]
+    if len(titles) != len(traces):
+        raise InputError(f"{len(titles)} names for {len(traces)} traces; give one for each, or none")
+    main, span = _longest_kernels(traces)
+    rows = tuple(
         {
             "panel": name, "implementation": one.schedule.implementation, "kernel": kernel.name, "unit": piece.unit,
             "tensor": piece.tensor, "start_us": round(piece.start_s * 1e6, 6), "end_us": round(piece.end_s * 1e6, 6),
             "bytes": piece.bytes,
         }
-        for name, one, kernel in zip(names, found, main, strict=True)
+        for name, one, kernel in zip(titles, traces, main, strict=True)
         for piece in _shown(kernel, span)
-    ]  # fmt: skip
-    return _draw(names, found, main, span), rows
-
-
-def timeline_axes_of(axes: Sequence[Axes], names: Sequence[str], found: Sequence[Trace]) -> None:
-    """Draw on axes of the caller's, one for each trace, all on one scale."""
-    main, span = _longest_kernels(found)
-    for one, name, trace, kernel in zip(axes, names, found, main, strict=True):
-        _panel(one, name, trace, kernel, span)
+    )  # fmt: skip
+    panels = tuple(
+        Panel(partial(_panel, name=name, one=one, kernel=kernel, span=span), 1.75)
+        for name, one, kernel in zip(titles, traces, main, strict=True)
+    )
+    shown = {piece.tensor.split(" ")[0]: 0 for kernel in main for piece in _shown(kernel, span)}
+    legend = {MEANINGS.get(tensor, "other"): COLOURS.get(tensor, OTHER) for tensor in shown}
+    return Picture("First turns of an SM", "", panels, COLUMNS, rows, page=partial(_page, panels=panels, legend=legend))
 
 
 def _longest_kernels(found: Sequence[Trace]) -> tuple[list[KernelTrace], float]:
@@ -123,36 +118,30 @@ def overlap(kernel: KernelTrace, span: float) -> tuple[float, float, float]:
     return busy[0] / whole, busy[1] / whole, busy[2] / whole
 
 
-def _draw(names: Sequence[str], found: Sequence[Trace], main: Sequence[KernelTrace], span: float) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    height = 1.1 + 1.75 * len(main)
-    figure = Figure(figsize=(10, height), facecolor="white")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(len(main), 1, sharex=True, squeeze=False)[:, 0]
-    used: dict[str, str] = {}
-    for axes, name, one, kernel in zip(panels, names, found, main, strict=True):
-        used |= _panel(axes, name, one, kernel, span)
-    panels[-1].set_xlabel("microseconds from the start of the kernel, first SM", fontsize=9)
-    handles = [panels[0].barh([0], [0], color=colour, label=tensor) for tensor, colour in used.items()]
+def _page(look: Style, width: str, *, panels: Sequence[Panel], legend: Mapping[str, str]) -> Figure:
+    if width != "page":
+        raise InputError(f"width {width!r} is too narrow for a timeline; allowed: page")
+    height = 1.1 + sum(panel.inches for panel in panels)
+    figure = new_figure(10, height, look)
+    every = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, panel in zip(every, panels, strict=True):
+        panel.draw(axes, look)
+    every[-1].set_xlabel("microseconds from the start of the kernel, first SM", fontsize=9)
+    handles = [every[0].barh([0], [0], color=colour, label=tensor) for tensor, colour in legend.items()]
     figure.subplots_adjust(left=0.075, right=0.985, top=1 - 0.42 / height, bottom=0.82 / height, hspace=0.5)
     figure.legend(handles=handles, loc="lower center", ncols=len(handles), frameon=False, fontsize=8.5)
     return figure
 
 
-def _panel(axes: Axes, name: str, one: Trace, kernel: KernelTrace, span: float) -> dict[str, str]:
-    used: dict[str, str] = {}
+def _panel(axes: Axes, look: Style, *, name: str, one: Trace, kernel: KernelTrace, span: float) -> None:
     for piece in _shown(kernel, span):
-        name_of = piece.tensor.split(" ")[0]
-        colour = COLOURS.get(name_of, OTHER)
-        used[MEANINGS.get(name_of, "other")] = colour
+        colour = COLOURS.get(piece.tensor.split(" ")[0], OTHER)
         lane = len(LANES) - 1 - LANES.index(piece.unit)
         end = min(piece.end_s, span)
         alpha = 0.55 if piece.unit == "copy" else 1.0  # copies of several tensors are in flight together
         axes.barh(
             [lane], [(end - piece.start_s) * 1e6], left=[piece.start_s * 1e6], height=0.74, color=colour, alpha=alpha,
-            edgecolor="white", linewidth=0.5,
+            edgecolor=look.page, linewidth=0.5,
         )  # fmt: skip
     tensor, softmax, both = overlap(kernel, span)
     hidden = (
@@ -161,11 +150,10 @@ def _panel(axes: Axes, name: str, one: Trace, kernel: KernelTrace, span: float) 
     blocks = f"{kernel.blocks_per_sm} block{'s' * (kernel.blocks_per_sm > 1)} an SM"
     axes.set_title(f"{name}: {one.schedule.implementation}, {one.schedule.tile_text}, {blocks}", fontsize=9, loc="left")
     text = f"tensor busy {100 * tensor:.0f} %, softmax {100 * softmax:.0f} %; {hidden}"
-    axes.set_title(text, fontsize=8.5, loc="right", color="#555555")
+    axes.set_title(text, fontsize=8.5, loc="right", color=look.faint)
     axes.set_yticks(range(len(LANES)), [*reversed(LANES)], fontsize=8.5)
     axes.set_xlim(0, span * 1e6)
     axes.set_ylim(-0.6, len(LANES) - 0.4)
     axes.tick_params(labelsize=8.5, length=2)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    return used

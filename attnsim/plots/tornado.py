@@ -38,13 +38,13 @@ class Answered(Protocol):
     def up(self) -> float | None: ...  # noqa: D102
 
 
-def tornado(found: Mapping[str, Sequence[Answered]], step: float, question: str = "") -> Picture:
-    """The picture of how the time answers to each figure, a panel for each algorithm.
+def tornado(elasticities: Mapping[str, Sequence[Answered]], step: float, question: str = "") -> Picture:
+    """Change of the time with one figure of the GPU higher or lower, the largest on top, a panel for each algorithm.
 
     Parameters
     ----------
-    found : mapping of str to sequence of Elasticity
-        By the name of the algorithm.
+    elasticities : mapping of str to sequence of Elasticity
+        By the name of the algorithm, as `attnsim.studies.sensitivity.elasticities` gives them.
     step : float
         With which the elasticities were asked for: each figure was divided and multiplied by ``1 + step``.
     question : str
@@ -57,7 +57,7 @@ def tornado(found: Mapping[str, Sequence[Answered]], step: float, question: str 
     """
     if step <= 0:
         raise InputError(f"step is {step:g}; allowed: above 0, as the elasticities were asked for, such as 0.05")
-    moved = {name: [one for one in each if _size(one, step) >= SMALL] for name, each in found.items()}
+    moved = {name: [one for one in each if _size(one, step) >= SMALL] for name, each in elasticities.items()}
     if not any(moved.values()):
         raise InputError("no figure of the GPU moves the time; give elasticities of at least one question")
     widest = max(abs(change) for each in moved.values() for one in each for change in changes(one, step) if change)
@@ -71,7 +71,7 @@ def tornado(found: Mapping[str, Sequence[Answered]], step: float, question: str 
         _caption(moved, step, question),
         tuple(panels),
         COLUMNS,
-        tuple(_row(name, one, step) for name, each in found.items() for one in each),
+        tuple(_row(name, one, step) for name, each in elasticities.items() for one in each),
         left=tuple(one.figure for each in moved.values() for one in each),
     )
 

@@ -31,7 +31,7 @@ Parts = dict[tuple[str, str], int]
 
 
 def traffic(explanations: Sequence[Explanation]) -> Picture:
-    """The picture of bytes by tensor, a panel for each level.
+    """Bytes by tensor: through HBM, asked of the L2, and in shared memory, a panel for each.
 
     Parameters
     ----------
@@ -42,6 +42,15 @@ def traffic(explanations: Sequence[Explanation]) -> Picture:
     ------
     InputError
         Without any.
+
+    Examples
+    --------
+    >>> import attnsim
+    >>> from attnsim.api.explaining import explain
+    >>> question = attnsim.Workload(batch=1, heads_q=16, seq_q=1024, head_dim=128)
+    >>> found = [explain(question, "a100-sxm4-80gb", name) for name in ("naive", "flash")]
+    >>> [one.get_title(loc="left") for one in attnsim.plot.traffic(found).axes]
+    ['from and to HBM, logarithmic', 'asked of the L2', 'read and written in shared memory']
     """
     if not explanations:
         raise InputError("no explanation to draw; give at least one, as attnsim.api.explaining.explain returns them")

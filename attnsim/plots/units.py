@@ -28,7 +28,7 @@ WIDEST = 5.0
 
 
 def units(predictions: Sequence[Prediction]) -> Picture:
-    """The picture of busy times, a frame as long as the call around its units.
+    """How long each unit is busy within each call, a frame as long as the call around them.
 
     Parameters
     ----------

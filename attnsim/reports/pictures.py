@@ -15,7 +15,7 @@ from attnsim.plots import roofline, timeline, units
 from attnsim.plots.document import Image
 from attnsim.plots.document import Picture as Shown
 from attnsim.plots.files import csv_text
-from attnsim.plots.roofline_data import COLUMNS, Entry, entries, machines, rows
+from attnsim.plots.roofline_data import Entry, entries, machines
 from attnsim.plots.sheet import DPI
 from attnsim.plots.styles import applied, find_style
 from attnsim.reports.answers import Answered
@@ -49,16 +49,14 @@ def _roofline(gpus: Sequence[Gpu], predictions: Sequence[Prediction], name: str,
     drawn = machines(gpus, predictions)
     shown = entries(drawn, predictions)
 
-    def draw(style: str, _: str) -> Figure:
-        return roofline.roofline_page(gpus, predictions, style=style, width="column")[0]
-
+    picture = roofline.roofline(predictions, gpus)
     points = " ".join(_point(one, drawn[one.machine].label) for one in shown if one.points)
     return Shown(
         name=name,
-        caption=f"{label}. {' '.join(roofline.caption_lines(drawn, shown))}",
+        caption=f"{label}. {picture.caption}",
         alt=f"Rooflines of {_listed([one.label for one in drawn])}, useful FLOP/s over FLOPs a byte. {points}",
-        images=_images(draw, narrow=False),
-        table=csv_text(COLUMNS, rows(drawn, shown)).encode(),
+        images=_images(lambda style, _: picture.figure(style, "column"), narrow=False),
+        table=csv_text(picture.columns, picture.rows).encode(),
         widest=34,
     )
 
@@ -114,7 +112,8 @@ def timeline_pictures(case: Answered, name: str) -> list[Shown]:
     if not named:
         return []
     titles, found = [title for title, _ in named], [one for _, one in named]
-    figure, table = timeline.timeline_page(titles, found)
+    picture = timeline.timeline(found, titles)
+    figure = picture.figure()
     span = 1e-6 * figure.axes[0].get_xlim()[1]
     told = []
     for title, one in named:
@@ -128,7 +127,7 @@ def timeline_pictures(case: Answered, name: str) -> list[Shown]:
         alt=f"Bars on the tracks {_listed(timeline.LANES)} over the first {time_text(span)}. Busy from the first "
         f"multiplication on: {' '.join(told)}",
         images=(Image(_png(figure, 150)),),
-        table=csv_text(timeline.COLUMNS, table).encode(),
+        table=csv_text(picture.columns, picture.rows).encode(),
         widest=68,
     )
     return [shown]

@@ -1,6 +1,7 @@
 """Scaling, units, traffic, waves, tornado: rows as predicted, all within the axes, labels clear of each other."""
 
 import csv
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -290,8 +291,17 @@ def test_the_facade_draws_timelines() -> None:
     assert panels[1].get_title(loc="left").startswith("two: flash-attn.2")
     with pytest.raises(InputError, match="1 names for 2 traces"):
         attnsim.plot.timeline(found, ["one"])
-    with pytest.raises(InputError, match="1 axes for 2 traces"):
-        attnsim.plot.timeline(found, ax=panels[0])
+    with pytest.raises(InputError, match="3 axes of 1 figures are given; allowed: 1 to 2"):
+        attnsim.plot.timeline(found, ax=Figure().subplots(3))
+    with pytest.raises(InputError, match="width 'column' is too narrow for a timeline"):
+        attnsim.plot.timeline(found, width="column")
+
+
+def test_the_facade_says_how_a_picture_looks() -> None:
+    for name in ("roofline", "timeline", "scaling", "units", "traffic", "waves", "tornado"):
+        draw = getattr(attnsim.plot, name)
+        assert list(inspect.signature(draw).parameters)[-3:] == ["ax", "style", "width"]
+        assert 'style : {"light", "dark", "print", "latex"}' in draw.__doc__ and draw.__name__ == name
 
 
 def test_what_cannot_be_drawn_is_refused_in_a_line(growing: list[Prediction]) -> None:

@@ -16,9 +16,9 @@ from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
-from attnsim.plots.roofline import caption_lines, roofline_axes_of, roofline_figure
+from attnsim.plots.roofline import roofline as picture_of
 from attnsim.plots.roofline_data import entries, machines
-from attnsim.plots.styles import STYLES, applied, find_style
+from attnsim.plots.styles import STYLES, find_style
 
 H100, A100 = load_gpu("h100-sxm5-80gb"), load_gpu("a100-sxm4-80gb")
 
@@ -113,14 +113,14 @@ def test_impossible_rooflines_are_refused(build: object, words: str) -> None:
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_a_picture_and_its_table_are_written_and_nothing_else(tmp_path: Path, suffix: str) -> None:
     out = tmp_path / f"roofline{suffix}"
-    assert roofline_figure([H100], ANSWERS, out) == out
+    assert picture_of(ANSWERS, [H100]).write(out) == [out, tmp_path / "roofline.csv"]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["roofline.csv", f"roofline{suffix}"])
     start = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix]
     assert out.read_bytes().startswith(start)
 
 
 def test_the_table_holds_what_is_drawn(tmp_path: Path) -> None:
-    roofline_figure([H100, A100], ANSWERS, tmp_path / "r.svg")
+    picture_of(ANSWERS, [H100, A100]).write(tmp_path / "r.svg")
     with (tmp_path / "r.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     kinds = [row["kind"] for row in rows]
@@ -139,7 +139,7 @@ def test_the_table_holds_what_is_drawn(tmp_path: Path) -> None:
 
 def test_a_call_that_does_not_fit_is_listed_not_drawn(tmp_path: Path) -> None:
     large = Answer("naive", time_s=None, hbm_read_bytes=None, hbm_write_bytes=None, l2_bytes=None)
-    roofline_figure([H100], [*ANSWERS, large], tmp_path / "r.png")
+    picture_of([*ANSWERS, large], [H100]).write(tmp_path / "r.png")
     rows = (tmp_path / "r.csv").read_text(encoding="utf-8").splitlines()
     assert sum("does not fit" in row for row in rows) == 1
 
@@ -167,10 +167,11 @@ def test_a_measured_call_is_filled_beside_its_prediction(tmp_path: Path) -> None
     (entry,) = entries(machines([H100], [answer]), [answer], [1.25e-3])
     assert entry.measured_flops_per_s == pytest.approx(480e12)
     assert entry.interval_flops_per_s == pytest.approx((500e12, 600e9 / 0.9e-3))
-    roofline_figure([H100], [answer], tmp_path / "r.svg", measured=[1.25e-3])
+    picture = picture_of([answer], [H100], measured=[1.25e-3])
+    picture.write(tmp_path / "r.svg")
     rows = list(csv.DictReader((tmp_path / "r.csv").read_text(encoding="utf-8").splitlines()))
     assert {row["measured_s"] for row in rows if row["kind"] == "point"} == {"0.00125"}
-    assert "Filled: measured" in "".join(caption_lines(machines([H100], [answer]), [entry]))
+    assert "Filled: measured" in picture.caption
     with pytest.raises(InputError, match="2 measured times for 1 predictions"):
         entries(machines([H100], [answer]), [answer], [1e-3, 1e-3])
 
@@ -179,17 +180,16 @@ def test_an_arrow_leads_from_the_unchanged_gpu_to_the_hypothetical_one() -> None
     changed = H100.replace("hbm.bandwidth", "6 TB/s")
     both = [Answer(), Answer("naive"), Answer(changes=changed.changes)]
     assert [entry.base for entry in entries(machines([H100, changed], both), both)] == [None, None, 1]
-    with applied(find_style("light")):
-        figure = Figure()
-        roofline_axes_of(figure.add_subplot(), [H100, changed], both)
-        assert sum(text.arrow_patch is not None and not text.get_text() for text in figure.axes[0].texts
-                   if isinstance(text, Annotation)) == 1  # fmt: skip
+    figure = Figure()
+    picture_of(both, [H100, changed]).on([figure.add_subplot()])
+    assert sum(text.arrow_patch is not None and not text.get_text() for text in figure.axes[0].texts
+               if isinstance(text, Annotation)) == 1  # fmt: skip
 
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("width", ["page", "column"])
 def test_every_style_and_width_is_drawn(style: str, width: str, tmp_path: Path) -> None:
-    roofline_figure([H100, A100], ANSWERS, tmp_path / "r.svg", style=style, width=width)
+    picture_of(ANSWERS, [H100, A100]).write(tmp_path / "r.svg", style, width)
     text = (tmp_path / "r.svg").read_text(encoding="utf-8")
     assert find_style(style).colour(0).lower() in text.lower()
     inches = float(text.split('width="')[1].split("pt")[0]) / 72
@@ -205,32 +205,32 @@ def test_unknown_styles_and_latex_that_is_not_there_are_refused(
         find_style("light", "wide")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(InputError, match="xelatex"):
-        roofline_figure([H100], ANSWERS, tmp_path / "r.pgf")
+        picture_of(ANSWERS, [H100]).write(tmp_path / "r.pgf")
 
 
 @pytest.mark.parametrize("name", ["r.jpg", "r", "r.txt"])
 def test_other_suffixes_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"allowed: \.png, \.svg, \.pdf"):
-        roofline_figure([H100], ANSWERS, tmp_path / name)
+        picture_of(ANSWERS, [H100]).write(tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
-        roofline_figure([H100], ANSWERS, tmp_path / "missing" / "r.png")
+        picture_of(ANSWERS, [H100]).write(tmp_path / "missing" / "r.png")
 
 
 def test_a_folder_in_the_way_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "r.png").mkdir()
     with pytest.raises(InputError, match="cannot be written"):
-        roofline_figure([H100], ANSWERS, tmp_path / "r.png")
+        picture_of(ANSWERS, [H100]).write(tmp_path / "r.png")
     assert [path.name for path in tmp_path.iterdir()] == ["r.png"]
 
 
 @pytest.mark.parametrize(("gpus", "words"), [([], "no GPU to draw"), ([A100], "not among the GPUs drawn")])
 def test_gpus_and_predictions_must_match(tmp_path: Path, gpus: list[Gpu], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        roofline_figure(gpus, ANSWERS, tmp_path / "r.png")
+        picture_of(ANSWERS, gpus).write(tmp_path / "r.png")
 
 
 def test_matplotlib_is_imported_only_to_draw() -> None:

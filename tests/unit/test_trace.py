@@ -18,7 +18,7 @@ from attnsim.cli import main
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.plots.perfetto import document, write_trace
-from attnsim.plots.timeline import overlap, timeline_figure
+from attnsim.plots.timeline import overlap, timeline
 from attnsim.simulator.trace import MOST_SLICES, UNITS, Trace
 
 SMALL = attnsim.Workload(batch=1, heads_q=8, seq_q=1000, head_dim=64, mask=attnsim.Mask.causal())
@@ -155,7 +155,7 @@ def test_flash_3_hides_softmax_that_flash_1_does_not() -> None:
 
 def test_the_picture_and_its_table(tmp_path: Path) -> None:
     names = ["flash-1", "flash-2"]
-    picture, table = timeline_figure(names, [trace(SMALL, GPU, name) for name in names], tmp_path / "first.svg")
+    picture, table = timeline([trace(SMALL, GPU, name) for name in names], names).write(tmp_path / "first.svg")
     text = picture.read_text(encoding="utf-8")
     assert "<svg" in text
     lines = table.read_text(encoding="utf-8").splitlines()
