@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache as cache_of_calls
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask, read_conditions, read_gpu
+from attnsim.api.crossover import bisected
 from attnsim.api.prediction import Prediction
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError, nearest, shown
@@ -23,19 +25,11 @@ STEPS = 100
 """Densities told apart, or as many as there are blocks in a row if those are fewer."""
 
 
-def _window(blocks: int, band: Mask) -> Mask:
-    return Mask.sliding_window(blocks * BLOCK, band.is_causal)
-
-
-def _random(blocks: int, band: Mask) -> Mask:
-    return Mask(parts=(Random(blocks, BLOCK),)) & band
-
-
-def _bigbird(blocks: int, band: Mask) -> Mask:
-    return Mask.bigbird(BLOCK, random_blocks=blocks) & band
-
-
-PATTERNS: dict[str, Callable[[int, Mask], Mask]] = {"random": _random, "window": _window, "bigbird": _bigbird}
+PATTERNS: dict[str, Callable[[int, Mask], Mask]] = {
+    "random": lambda blocks, band: Mask(parts=(Random(blocks, BLOCK),)) & band,
+    "window": lambda blocks, band: Mask.sliding_window(blocks * BLOCK, band.is_causal),
+    "bigbird": lambda blocks, band: Mask.bigbird(BLOCK, random_blocks=blocks) & band,
+}
 """Patterns that grow from one block of keys a row to all of them: how many blocks, and the band around them."""
 
 
@@ -138,64 +132,44 @@ def breakeven(
         question = replace(workload, seq_q=seq, seq_kv=seq)
         to_beat = answer(ask(question, where, "flash", dense))
         for conditions in ways:
-            rows.append(_Search(question, where, conditions, pattern, to_beat).row())
+            rows.append(_row(question, where, conditions, pattern, to_beat))
             done()
     return rows
 
 
-class _Search:
-    """One row: the most blocks for which sparse is not slower."""
+def _row(question: Workload, gpu: Gpu, conditions: Conditions, pattern: str, dense: Prediction) -> BreakEven:
+    """The most blocks a row for which sparse is not slower."""
+    band, most, target = question.mask, -(-question.seq_kv // BLOCK), _time(dense)
 
-    def __init__(self, question: Workload, gpu: Gpu, conditions: Conditions, pattern: str, dense: Prediction) -> None:
-        self.question, self.gpu, self.conditions, self.pattern, self.dense = question, gpu, conditions, pattern, dense
-        self.target = _time(dense)
-        self.most = -(-question.seq_kv // BLOCK)
-        self.answers: dict[int, Prediction] = {}
+    @cache_of_calls
+    def sparse(blocks: int) -> Prediction:
+        w = replace(question, mask=band if blocks == most else PATTERNS[pattern](blocks, band))
+        return answer(ask(w, gpu, "sparse", "fused", conditions))
 
-    def answer(self, blocks: int) -> Prediction:
-        """The sparse kernel with so many blocks a row."""
-        if blocks not in self.answers:
-            band = self.question.mask
-            w = replace(self.question, mask=band if blocks == self.most else PATTERNS[self.pattern](blocks, band))
-            self.answers[blocks] = answer(ask(w, self.gpu, "sparse", "fused", self.conditions))
-        return self.answers[blocks]
+    def pays(blocks: int) -> bool:
+        return _time(sparse(blocks)) <= target
 
-    def pays(self, blocks: int) -> bool:
-        """Whether that is not slower than dense."""
-        return _time(self.answer(blocks)) <= self.target
-
-    def row(self) -> BreakEven:
-        """Bisect, between one block a row and all of them."""
-        low, high = 1, self.most
-        if not self.pays(low):
-            return self._found(low, pays=False)
-        if self.pays(high):
-            return self._found(high, pays=True)
-        while high - low > max(1, self.most // STEPS):
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.pays(middle) else (low, middle)
-        return self._found(low, pays=True)
-
-    def _found(self, blocks: int, *, pays: bool) -> BreakEven:
-        found = self.answer(blocks)
-        counts = counts_of(found.workload, choose_tile(found.workload, self.gpu, self.conditions.tile))
-        density = found.workload.visible_pairs / self.question.visible_pairs if pays else 0.0
-        return BreakEven(
-            gpu=self.gpu.id,
-            seq=self.question.seq_q,
-            tile=found.tile,
-            tile_given=self.conditions.tile is not None,
-            pattern=self.pattern,
-            mask=str(found.workload.mask),
-            density=density,
-            tiles=int(counts.visits.sum()),
-            all_tiles=counts.tiles.row_tiles * counts.tiles.key_tiles,
-            sparse_s=_time(found),
-            dense_s=self.target,
-            sparse=found.implementation,
-            dense=self.dense.implementation,
-            trust="; ".join((_whose_numbers(found, self.gpu), _whose_numbers(self.dense, self.gpu))),
-        )
+    blocks, ever = 1, pays(1)
+    if ever:
+        blocks = most if pays(most) else bisected(pays, 1, most, max(1, most // STEPS))
+    found = sparse(blocks)
+    counts = counts_of(found.workload, choose_tile(found.workload, gpu, conditions.tile))
+    return BreakEven(
+        gpu=gpu.id,
+        seq=question.seq_q,
+        tile=found.tile,
+        tile_given=conditions.tile is not None,
+        pattern=pattern,
+        mask=str(found.workload.mask),
+        density=found.workload.visible_pairs / question.visible_pairs if ever else 0.0,
+        tiles=int(counts.visits.sum()),
+        all_tiles=counts.tiles.row_tiles * counts.tiles.key_tiles,
+        sparse_s=_time(found),
+        dense_s=target,
+        sparse=found.implementation,
+        dense=dense.implementation,
+        trust="; ".join((_whose_numbers(found, gpu), _whose_numbers(dense, gpu))),
+    )
 
 
 def _whose_numbers(found: Prediction, gpu: Gpu) -> str:

@@ -6,16 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache as cache_of_calls
-from typing import TYPE_CHECKING
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Question, ask, read_conditions, read_gpu
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import LARGEST, Workload
-
-if TYPE_CHECKING:
-    pass
 
 SHORTEST, LONGEST = 64, 1 << 20
 """Lengths between which a crossover is looked for where nothing else is said."""
@@ -147,8 +143,12 @@ def _first(holds: Callable[[int], bool], shortest: int, longest: int, step: int)
         high = max(low, high // 2)
     if high == low:
         return low * step
-    fails = max(low, high // 2)
-    while high - fails > 1:
-        middle = (fails + high) // 2
-        fails, high = (fails, middle) if holds(middle * step) else (middle, high)
-    return high * step
+    return step * bisected(lambda place: holds(place * step), high, max(low, high // 2))
+
+
+def bisected(holds: Callable[[int], bool], true: int, false: int, within: int = 1) -> int:
+    """A number for which `holds`, at most `within` from one for which it does not, between one of each kind."""
+    while abs(true - false) > within:
+        middle = (true + false) // 2
+        true, false = (middle, false) if holds(middle) else (true, middle)
+    return true

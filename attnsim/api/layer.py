@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions, read_gpu
@@ -190,29 +190,16 @@ def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions) -> LayerPart
 
 
 def _attention_part(answer: Prediction, direction: Direction) -> LayerPart:
-    return LayerPart(
-        name=ATTENTION if direction == "fwd" else f"{ATTENTION}, backward",
-        time_s=answer.time_s,
-        time_low_s=answer.time_low_s,
-        time_high_s=answer.time_high_s,
-        hbm_bytes=answer.hbm_bytes,
-        flops_useful=answer.flops_useful,
-        flops_executed=answer.flops_executed,
-        bound=answer.bound,
-        tile=answer.tile,
-    )
+    """The attention call as a part, which has the answer's figures."""
+    name = ATTENTION if direction == "fwd" else f"{ATTENTION}, backward"
+    return LayerPart(name, **{item.name: getattr(answer, item.name) for item in fields(LayerPart)[1:]})
 
 
 def _trust(parts: Sequence[LayerPart], answers: Sequence[Prediction]) -> Trust:
     """Extrapolated, as the projections are; the interval is the sum of the parts' intervals."""
     low, time, high = (total(getattr(part, name) for part in parts) for name in ("time_low_s", "time_s", "time_high_s"))
-    said = [
-        Reason(
-            "projections",
-            "projections: their GEMMs have no calibration, measured ones were within a factor of 1.4 in nine cases of "
-            "ten",
-        )
-    ]
+    measured = "their GEMMs have no calibration, measured ones were within a factor of 1.4 in nine cases of ten"
+    said = [Reason("projections", f"projections: {measured}")]
     for trust in (one.trust for one in answers):
         first, *rest = trust.reasons
         said += [Reason("attention", f"attention is {trust.level}: {first}"), *rest]

@@ -213,7 +213,7 @@ def _algorithm(case: Case, record: Implementation | None) -> str:
 
 
 def _assumed(case: Case, record: Implementation | None) -> list[str]:
-    said = [text for text in case.assumed if record is None or not text.startswith("algorithm ")]
+    said = [text for column, text in case.assumed.items() if record is None or column != "algorithm"]
     if case.launch is None:
         said.append("launch empty, taken as stream")
     return said

@@ -25,7 +25,7 @@ _T = TypeVar("_T", int, str)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of a case table with its defaults filled in; ``assumed`` says which."""
+    """One row of a case table with its defaults filled in; ``assumed`` says which, by column."""
 
     gpu: str
     implementation: str | None
@@ -49,7 +49,7 @@ class Case:
     options: Mapping[str, str] = field(hash=False)
     time_s: float | None
     source: str
-    assumed: tuple[str, ...]
+    assumed: Mapping[str, str] = field(hash=False)
 
 
 def parse_row(row: Mapping[str, object]) -> Case:
@@ -111,7 +111,7 @@ def parse_row(row: Mapping[str, object]) -> Case:
         options=cells.pairs("options"),
         time_s=cells.number("time_s", "seconds"),
         source=cells.text("source") or "",
-        assumed=tuple(cells.assumed),
+        assumed=cells.assumed,
     )
     if cells.problems:
         raise InputError("; ".join(cells.problems))
@@ -124,10 +124,10 @@ class _Cells:
     def __init__(self, row: Mapping[str, object]) -> None:
         self.row = row
         self.problems: list[str] = []
-        self.assumed: list[str] = []
+        self.assumed: dict[str, str] = {}
 
     def assume(self, column: str, value: _T) -> _T:
-        self.assumed.append(f"{column} empty, taken as {value}")
+        self.assumed[column] = f"{column} empty, taken as {value}"
         return value
 
     def text(self, column: str, needed: str = "") -> str | None:

@@ -15,18 +15,12 @@ from attnsim.validation.measured.datasets import Row
 from attnsim.validation.measured.groups import SHORTEST
 from attnsim.validation.measured.predicting import error_summary
 
-LENGTHS = ((0, 511), (512, 1023), (1024, 4095), (4096, 1 << 40))
+LONGEST = 1 << 40
+LENGTHS = ((0, 511), (512, 1023), (1024, 4095), (4096, LONGEST))
 """Length bands of the table, by the longer of seq_q and seq_kv."""
 
-_SERVING = {
-    "vllm.flash-attn-2": "vLLM",
-    "vllm.flash-attn-3": "vLLM",
-    "vllm.vit-flash-attn-3": "vLLM",
-    "sglang.fa3-sm80": "SGLang",
-    "sglang.fa3": "SGLang",
-    "sglang.vit-fa3": "SGLang",
-}
-"""Who calls the kernels whose errors are summed up by framework, GPU and call, from `SHORTEST` tokens up."""
+_SERVING = {"vllm": "vLLM", "sglang": "SGLang"}
+"""Libraries whose errors before Blackwell are summed up by framework, GPU and call, from `SHORTEST` tokens up."""
 
 
 def accuracy_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
@@ -51,7 +45,7 @@ def accuracy_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
         for low, high in LENGTHS:
             band = [error for length, error in errors if low <= length <= high]
             if band:
-                table.append(names | {"band": _band(low, high)} | _summary(band))
+                table.append(names | {"band": f"{low}+" if high == LONGEST else f"{low}-{high}"} | _summary(band))
         table.append(names | {"band": "all"} | _summary([error for _, error in errors]))
     return table
 
@@ -78,20 +72,16 @@ def kind_of(row: Row) -> str:
     if record.name in _PAPERS and case.source.startswith("fa"):
         title, tables = _PAPERS[record.name]
         return f"{title}, {row.gpu.architecture}, {tables}"
-    if record.name in _SERVING:
+    if record.library in _SERVING and row.gpu.architecture != "blackwell":
         call = "encoder" if not row.workload.mask.is_causal and case.passes == "fwd" and not case.window else ""
         call = call or ("decode" if case.passes == "decode" else "prefill")
         window = ", window" if case.window else ""
-        return f"{_SERVING[record.name]}, {case.gpu.split('-')[0].upper()}, {call}{window}" * (length >= SHORTEST)
+        return f"{_SERVING[record.library]}, {case.gpu.split('-')[0].upper()}, {call}{window}" * (length >= SHORTEST)
     if record.unfused:
         return f"unfused PyTorch, {row.gpu.architecture}, N >= 1024" if length >= 1024 else ""
     if case.source.startswith("cudnn"):
         return "cuDNN sweeps, A100 PCIe" + ("" if record.closed else f", {record.name}")
     return f"{record.name}, {row.gpu.architecture}"
-
-
-def _band(low: int, high: int) -> str:
-    return f"{low}+" if high >= 1 << 40 else f"{low}-{high}"
 
 
 def _summary(errors: Sequence[float]) -> dict[str, Any]:
@@ -111,33 +101,22 @@ def constants() -> list[dict[str, Any]]:
     out = []
     for gpu, (_, gpu_numbers) in gpu_calibrations().items():
         for name, value in asdict(gpu_numbers).items():
-            number = GPU_NUMBERS[name]
-            if value is not None and value != number.prior:
-                out.append(_constant(gpu, name, value, gpu_ranges()[gpu].get(name), number.unit, number.meaning))
+            if value is not None and value != GPU_NUMBERS[name].prior:
+                out.append(_constant(gpu, name, value, gpu_ranges()[gpu].get(name)))
     for (owner, architecture), calibration in calibrations().items():
         for name in calibration.fitted:
-            number = IMPLEMENTATION_NUMBERS[name]
-            meaning = IMPLEMENTATIONS[owner].extra if name == "extra" else number.meaning
-            value = getattr(calibration.numbers, name)
-            out.append(
-                _constant(
-                    f"{owner}, {architecture}",
-                    name,
-                    value,
-                    calibration.ranges.get(name),
-                    number.unit,
-                    meaning,
-                )
-            )
+            value, interval = getattr(calibration.numbers, name), calibration.ranges.get(name)
+            row = _constant(f"{owner}, {architecture}", name, value, interval)
+            out.append(row | ({"meaning": IMPLEMENTATIONS[owner].extra} if name == "extra" else {}))
+    unfitted = {"low": None, "high": None, "fitted": "by hand", "unit": ""}
     for one in chosen():
-        out.append(_constant(one.module, one.name, one.shown, None, "", one.meaning) | {"fitted": "by hand"})
+        out.append({"owner": one.module, "number": one.name, "value": one.shown} | unfitted | {"meaning": one.meaning})
     return out
 
 
-def _constant(
-    owner: str, name: str, value: object, interval: tuple[float, float] | None, unit: str, meaning: str
-) -> dict[str, Any]:
+def _constant(owner: str, name: str, value: float, interval: tuple[float, float] | None) -> dict[str, Any]:
+    number = GPU_NUMBERS.get(name) or IMPLEMENTATION_NUMBERS[name]
     low, high = interval or (None, None)
     known = "carried" if interval is None else "yes" if is_determined(name, *interval) else "open"
     row = {"owner": owner, "number": name, "value": value, "low": low, "high": high, "fitted": known}
-    return row | {"unit": unit, "meaning": meaning}
+    return row | {"unit": number.unit, "meaning": number.meaning}

@@ -251,5 +251,5 @@ def cases_of(file: TableFile, frame: pd.DataFrame, implementation: Callable[[Tab
             | ({"latent": FACTS.latent} if mla else {}),
             time_s=float(cell.time_s),
             source=f"{PACKAGE}-{VERSION}/{file.name}",
-            assumed=(),
+            assumed={},
         )

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from importlib import resources
+from pathlib import Path
 
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.errors import InputError
@@ -19,23 +19,8 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import replay
 
-TABLES = (
-    "flash_attention_1",
-    "flash_attention_2",
-    "flash_attention_3",
-    "cudnn_a100_pcie",
-    "vllm_a100_sxm4",
-    "sglang_a100_sxm4",
-    "vllm_h100_sxm5",
-    "sglang_h100_sxm5",
-    "vllm_l40s",
-    "trtllm_h100",
-    "trtllm_b200",
-    "trtllm_b200_vllm",
-    "flash_attention_4",
-    "flash_attention_4_sglang",
-)
-"""Published tables under ``measurements/published``; see its README for what each is."""
+PUBLISHED = Path(__file__).parents[1] / "measurements" / "published"
+"""Published tables, each under its sources in ``sources.csv``; see the README there for what each is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +71,15 @@ def row_of(case: Case) -> Row:
 
 @lru_cache(maxsize=1)
 def published_rows() -> tuple[Row, ...]:
-    """Every row of the published tables, in their order."""
-    return tuple(row_of(case) for table in TABLES for case in _cases(table))
+    """Every row of the published tables, in the order of their sources."""
+    tables = dict.fromkeys(name for source in _read("sources") for name in source["tables"].split(";"))
+    return tuple(row_of(_with_unsaid(parse_row(raw))) for table in tables for raw in _read(table))
 
 
-def _cases(table: str) -> Iterator[Case]:
-    where = resources.files("attnsim.validation").joinpath("measurements", "published", f"{table}.csv")
-    for raw in csv.DictReader(where.read_text("utf-8").splitlines()):
-        case = parse_row(raw)
-        # GPT-2 medium in figure 2 of the FlashAttention paper: with dropout and causal; see docs/design/unfused.md.
-        yield replace(case, causal=True, options={"dropout": "1"}) if case.source == "fa1_fig2" else case
+def _read(table: str) -> Iterator[dict[str, str]]:
+    return csv.DictReader((PUBLISHED / f"{table}.csv").read_text("utf-8").splitlines())
+
+
+def _with_unsaid(case: Case) -> Case:
+    # GPT-2 medium in figure 2 of the FlashAttention paper: with dropout and causal; see docs/design/unfused.md.
+    return replace(case, causal=True, options={"dropout": "1"}) if case.source == "fa1_fig2" else case
