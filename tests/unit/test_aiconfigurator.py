@@ -13,9 +13,15 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_row import Case
 from attnsim.models.question.workload import Latent
 from attnsim.validation.measured import aiconfigurator
-from attnsim.validation.measured.aiconfigurator_files import KINDS, MODULE, SYSTEMS, TableFile, read_shapes, table_files
+from attnsim.validation.measured.aiconfigurator_files import (
+    KINDS,
+    MODULE,
+    SYSTEMS,
+    TableFile,
+    read_shapes,
+    table_files,
+)
 from attnsim.validation.measured.aiconfigurator_files import cases_of as cases_in
-from attnsim.validation.measured.aiconfigurator_kernels import implementation_of
 from attnsim.validation.measured.datasets import Row, published_rows
 from attnsim.validation.measured.groups import groups
 from attnsim.validation.measured.implausible import RULES, SPIKE, Measured, rejected_by
@@ -58,7 +64,7 @@ def write(folder: Path, table: str, kind: str, rows: list[dict[str, Any]]) -> Ta
 
 def cases_of(folder: Path) -> list[Case]:
     files = [file for file in table_files(folder) if file.kind != MODULE]
-    return [case for file in files for case in cases_in(file, read_shapes(file), implementation_of)]
+    return [case for file in files for case in cases_in(file, read_shapes(file))]
 
 
 def verdicts(file: TableFile) -> list[str]:

@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +28,7 @@ import numpy as np
 from attnsim.models.calibrations.calibration import gpu_calibrations
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import GPU_NUMBERS, Numbers
+from attnsim.models.files import read_typed
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
@@ -58,30 +60,14 @@ class Pair:
     known: frozenset[str]
 
 
-_A100 = frozenset(("a100-sxm4-80gb", "a100-pcie-80gb", "a100-sxm4-40gb"))
-_HOPPER = _A100 | {"h100-sxm5-80gb", "h100-pcie-80gb"}
+@dataclass(frozen=True, slots=True)
+class _Questions:
+    pairs: tuple[Pair, ...]
+    same_in_clocks: tuple[str, ...]
 
-PAIRS = (
-    Pair("a100-sxm4-80gb", "h100-sxm5-80gb", _A100),
-    Pair("h100-sxm5-80gb", "h200-sxm-141gb", _HOPPER),
-    Pair("h100-sxm5-80gb", "b200-sxm-180gb", _HOPPER),
-    Pair("h100-sxm5-80gb", "gb200", _HOPPER),
-    Pair("a100-sxm4-80gb", "l40s", _HOPPER),
-    Pair("a100-sxm4-80gb", "rtx-pro-6000-server", _HOPPER),
-)
 
-_SAME_IN_CLOCKS = (
-    "sm.shared_memory_latency",
-    "sm.shared_memory_bandwidth",
-    "tensor.mma_latency",
-    "tensor.mma_sync_fraction",
-    "l2.latency",
-    "hbm.latency",
-    "hbm.achievable_fraction",
-    "launch.stream",
-    "launch.graph",
-)
-"""Figures that no datasheet states."""
+_ASKED = read_typed(Path(__file__).with_name("hypothetical.yaml"), "pair", _Questions)
+PAIRS = _ASKED.pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +104,7 @@ class Outcome:
 
 def as_announced(newer: Gpu, older: Gpu) -> Gpu:
     """The newer GPU as its datasheet describes it; what a datasheet leaves out is the older GPU's."""
-    values = {key: older.get(key) for key in _SAME_IN_CLOCKS}
+    values = {key: older.get(key) for key in _ASKED.same_in_clocks}
     per_clk_sm = older.l2.bandwidth_bytes_per_s / (older.sm.count * older.clock.boost_hz)
     values["l2.bandwidth"] = per_clk_sm * newer.sm.count * newer.clock.boost_hz
     values["clock.sustained"] = newer.clock.tensor_hz
@@ -179,7 +165,9 @@ def _rows(pair: Pair, sample: int) -> list[tuple[Row, Row | None]]:
     found = [(row, older.get(question(row))) for row in mine if _carries(row, pair)]
     if not aiconfigurator.available():
         return found
-    for name in sorted({table.implementation for table in _tables(pair.newer)}):
+    for name in sorted(
+        {table.implementation for table in aiconfigurator.tables() if table.gpu == pair.newer and table.kept}
+    ):
         if not runs_on(IMPLEMENTATIONS[name], load_gpu(pair.newer)):
             continue
         for passes in ("fwd", "decode"):
@@ -195,10 +183,6 @@ def _rows(pair: Pair, sample: int) -> list[tuple[Row, Row | None]]:
 def _carries(row: Row, pair: Pair) -> bool:
     found = choose(row.record, row.gpu, pair.known).calibration
     return found is not None and found.implementation == row.record.name
-
-
-def _tables(gpu: str) -> list[aiconfigurator.Table]:
-    return [table for table in aiconfigurator.tables() if table.gpu == gpu and table.kept]
 
 
 def _sampled(gpu: str, implementation: str, passes: str, windowed: bool, sample: int) -> list[Row]:
@@ -243,16 +227,10 @@ def errors(found: Sequence[Outcome] | None = None) -> list[dict[str, Any]]:
         passes = one.row.case.passes + (", window" if one.row.workload.mask.is_windowed else "")
         key = (one.pair.older, one.pair.newer, one.row.record.name, passes, one.numbers_from, one.view)
         cells.setdefault(key, []).append(one)
-    return [
-        dict(zip(("older", "newer", "implementation", "pass", "numbers", "view"), key, strict=True)) | _summary(some)
-        for key, some in sorted(
-            cells.items(), key=lambda cell: (_place(cell[0]), cell[0][2:5], VIEWS.index(cell[1][0].view))
-        )
-    ]
-
-
-def _place(key: tuple[str, ...]) -> int:
-    return next((place for place, pair in enumerate(PAIRS) if (pair.older, pair.newer) == key[:2]), len(PAIRS))
+    places = {(pair.older, pair.newer): place for place, pair in enumerate(PAIRS)}
+    names = ("older", "newer", "implementation", "pass", "numbers", "view")
+    cells_in_order = sorted(cells, key=lambda key: (places[key[0], key[1]], key[2:5], VIEWS.index(key[5])))
+    return [dict(zip(names, key, strict=True)) | _summary(cells[key]) for key in cells_in_order]
 
 
 def _summary(some: Sequence[Outcome]) -> dict[str, Any]:

@@ -29,19 +29,22 @@ import numpy as np
 
 from attnsim.models.errors import InputError, nearest
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation, runs_on
+from attnsim.models.mechanisms import MECHANISMS
 from attnsim.validation.measured.aiconfigurator_files import (
+    FACTS,
     MODULE,
     PACKAGE,
     SYSTEMS,
     VERSION,
     TableFile,
     cases_of,
+    implementation_of,
     installed_folder,
     read_shapes,
     table_files,
 )
-from attnsim.validation.measured.aiconfigurator_kernels import implementation_of, uncovered
 from attnsim.validation.measured.datasets import Row, row_of
 from attnsim.validation.measured.groups import even_sample, strata
 from attnsim.validation.measured.implausible import Measured, rejected_by
@@ -173,7 +176,7 @@ def rows(
         parts.append((file, frame[keep]))
     if sample is not None:
         parts = _sampled(parts, sample, seed)
-    return tuple(row_of(case) for file, frame in parts for case in cases_of(file, frame, implementation_of))
+    return tuple(row_of(case) for file, frame in parts for case in cases_of(file, frame))
 
 
 def _wanted(folder: Path | None, filters: Mapping[str, str | None]) -> list[TableFile]:
@@ -201,7 +204,30 @@ def _judged(file: TableFile) -> tuple[pd.DataFrame, NDArray[np.object_], NDArray
     """A file's rows, the rule that rejects each, and why each has no schedule ("" where none, where it has)."""
     frame, gpu = read_shapes(file), load_gpu(file.gpu)
     verdict = rejected_by(Measured(frame, gpu, file.framework, file.version, file.kind))
-    return frame, verdict, uncovered(file, frame, gpu)
+    return frame, verdict, _uncovered(file, frame, gpu)
+
+
+def _uncovered(file: TableFile, frame: pd.DataFrame, gpu: Gpu) -> NDArray[np.object_]:
+    """Why a row has no schedule here, by row; "" where it has one."""
+    reason = np.full(len(frame), "", dtype=object)
+    dtype, kernels = frame["dtype"].astype(str).to_numpy(), frame["kernel"].astype(str).to_numpy()
+    mixed = dtype != frame["kv_dtype"].astype(str).to_numpy()
+    chunked = (frame["window"] == FACTS.chunk).to_numpy() & (file.framework == "sglang")
+    for kernel in frame["kernel"].cat.categories:
+        rows, name = kernels == kernel, implementation_of(file, kernel)
+        if not name:
+            reason[rows] = "kernel without a schedule"
+            continue
+        record = IMPLEMENTATIONS[name]
+        if not runs_on(record, gpu):
+            reason[rows] = f"{name} has no schedule on {gpu.sm_arch}"
+            continue
+        if not MECHANISMS["mla"].run_by(record):  # whose widths here are those of the absorbed form
+            reason[rows & (frame["head_dim"] > record.largest_head_dim).to_numpy()] = "head_dim above the largest"
+        reason[rows & ~np.isin(dtype, record.dtypes)] = f"{name} has no fp8 schedule"
+        reason[rows & mixed] = "16-bit queries on an fp8 cache"
+        reason[rows & chunked] = "chunked attention"
+    return reason
 
 
 @lru_cache(maxsize=2)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnsim.models.files import read_typed
+from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_row import Case
 
 if TYPE_CHECKING:
@@ -204,6 +205,15 @@ def read_shapes(file: TableFile) -> pd.DataFrame:
     return frame
 
 
+def implementation_of(file: TableFile, kernel: str) -> str:
+    """Name of the implementation behind a kernel of a file, "" where there is none."""
+    latent = file.kind.startswith("mla")
+    if latent and kernel == "default" and file.gpu:
+        kernel = f"default {load_gpu(file.gpu).compute_capability_number // 10}.x"
+    group = "latent" if latent else "encoder" if file.kind == "encoder" else "serving"
+    return FACTS.kernels[group].get(file.framework, {}).get(kernel, "")
+
+
 def page_size(file: TableFile, kernel: str) -> int | None:
     """Keys in a page of the cache: 64, and 1 in SGLang 0.5.14 save for TensorRT-LLM's kernels; None without a cache."""
     if file.kind == "encoder":
@@ -211,16 +221,14 @@ def page_size(file: TableFile, kernel: str) -> int | None:
     return 1 if (file.framework, file.version) == ("sglang", "0.5.14") and not kernel.startswith("trtllm") else 64
 
 
-def cases_of(file: TableFile, frame: pd.DataFrame, implementation: Callable[[TableFile, str], str]) -> Iterator[Case]:
-    """Rows of a file as cases.
+def cases_of(file: TableFile, frame: pd.DataFrame) -> Iterator[Case]:
+    """Rows of a file as cases; a kernel that no implementation stands for is called by its own name.
 
     Parameters
     ----------
     file : TableFile
     frame : pandas.DataFrame
         Of `read_shapes`, or a part of it.
-    implementation : callable
-        (file, kernel) to the implementation's name, "" where there is none: the kernel's then stands for it.
     """
     mla = file.kind.startswith("mla")
     cell: Any  # pandas-stubs knows no types of columns
@@ -228,7 +236,7 @@ def cases_of(file: TableFile, frame: pd.DataFrame, implementation: Callable[[Tab
         kernel, dtype, kv_dtype = str(cell.kernel), str(cell.dtype), str(cell.kv_dtype)
         yield Case(
             gpu=file.gpu,
-            implementation=implementation(file, kernel) or kernel,
+            implementation=implementation_of(file, kernel) or kernel,
             algorithm="mla" if mla else "flash",
             passes=file.passes,
             dtype=dtype,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +13,7 @@ from attnsim.kernels.gpu.machine_record import attached_of
 from attnsim.kernels.gpu.probe import Rate
 from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
+from attnsim.models.files import read_typed
 from attnsim.models.hardware.architectures import modelled
 from attnsim.models.hardware.attached import gpu_of_attached
 from attnsim.models.hardware.figure import Figure
@@ -141,10 +143,8 @@ def probed_of(records: Iterable[Mapping[str, Any]]) -> Probed:
 
 def quantities(probed: Probed) -> list[Measured]:
     """Everything that was measured, per clock and SM where the GPU files have it so."""
-    base, found = probed.base, list[Measured]()
-    for rate in probed.rates:
-        if rate.name != "l2.reread":
-            found += _quantity(rate, base)
+    base = probed.base
+    found = [_quantity(rate, base) for rate in probed.rates if rate.name != "l2.reread"]
     sweep = [rate for rate in probed.rates if rate.name == "l2.reread" and rate.working_set_bytes]
     return [_beside_the_fits(one, base) for one in (*found, *(_l2(sweep, probed) if sweep else ()))]
 
@@ -235,39 +235,26 @@ def _figures(measured: Sequence[Measured], base: Gpu, source: str) -> Iterator[t
             yield figure(one.key, one.value, one)
 
 
-_PER_CLOCK = {
-    "tensor.mma_sync": ("tensor.mma_sync_fraction", "tensor.bf16"),
-    "tensor.wgmma": ("", "tensor.bf16"),
-    "exp": ("sm.exp_rate", "sm.exp_rate"),
-    "fp32.fma": ("sm.fp32_rate", "sm.fp32_rate"),
-    "shared_memory.read": ("sm.shared_memory_bandwidth", "sm.shared_memory_bandwidth"),
-}
-"""Rates that the files have per clock and SM: key that they give, key of the most that they can be."""
-
-_AS_MEASURED = {
-    "hbm.read": ("", "hbm.bandwidth"),
-    "hbm.copy": ("hbm.achievable_fraction", "hbm.bandwidth"),
-    "launch.stream": ("launch.stream", ""),
-    "launch.graph": ("launch.graph", ""),
-    "latency.l1": ("", ""),
-    "latency.l2": ("l2.latency", ""),
-    "latency.hbm": ("hbm.latency", ""),
-}
+@dataclass(frozen=True, slots=True)
+class _Known:
+    key: str = ""
+    most: str = ""
+    per_clock: bool = False
 
 
-def _quantity(rate: Rate, base: Gpu) -> list[Measured]:
-    if rate.name not in _PER_CLOCK:
-        key, limiting = _AS_MEASURED.get(rate.name, ("", ""))
-        limit, source = _limit(base, limiting)
-        return [_measured(rate, rate.value, rate.unit, key, limit, source)]
-    key, limiting = _PER_CLOCK[rate.name]
-    unit = FIELDS[limiting].unit
-    if rate.sm_mhz is None:
+_KNOWN = read_typed(Path(__file__).with_name("probe_quantities.yaml"), "quantity", dict[str, _Known])
+
+
+def _quantity(rate: Rate, base: Gpu) -> Measured:
+    known = _KNOWN.get(rate.name, _Known())
+    if known.per_clock and rate.sm_mhz is None:
         note = "no figure per clock: the SM clock could not be read, pip install nvidia-ml-py"
-        return [_measured(rate, rate.value, rate.unit, "", None, "", note)]
-    limit, source = _limit(base, limiting)
+        return _measured(rate, rate.value, rate.unit, "", None, "", note)
+    limit, source = _limit(base, known.most)
+    if not known.per_clock or rate.sm_mhz is None:
+        return _measured(rate, rate.value, rate.unit, known.key, limit, source)
     per_clock = rate.value / (base.sm.count * rate.sm_mhz * 1e6)
-    return [_measured(rate, per_clock, unit, key, limit, source, f"at {rate.sm_mhz:.0f} MHz")]
+    return _measured(rate, per_clock, FIELDS[known.most].unit, known.key, limit, source, f"at {rate.sm_mhz:.0f} MHz")
 
 
 def _l2(sweep: Sequence[Rate], probed: Probed) -> Iterator[Measured]:
