@@ -64,6 +64,14 @@ def _unit_table() -> dict[str, _Unit]:
 
 
 _UNITS = _unit_table()
+# Prefixes a person would use: GPU clocks are spoken of in MHz, 1410 MHz rather than 1.41 GHz.
+_WRITTEN = {
+    "B": ["B", "kB", "MB", "GB", "TB", "PB", "KiB", "MiB", "GiB", "TiB"],
+    "B/s": ["B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s", "EB/s"],
+    "Hz": ["Hz", "kHz", "MHz"],
+    "s": ["ps", "ns", "us", "ms", "s"],
+    "W": ["W"],
+}
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:[eE]([+-]?\d{1,4}))?\s*(.*?)\s*", re.DOTALL)
 
 
@@ -111,23 +119,9 @@ def format_quantity(value: float, unit: str) -> str:
 
     Reading the text back with `parse_quantity` gives the same value exactly.
     """
-    match unit:
-        case "1":
-            return _number(value)
-        case "B":
-            names = ["B", "kB", "MB", "GB", "TB", "PB", "KiB", "MiB", "GiB", "TiB"]
-        case "B/s":
-            names = ["B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s", "EB/s"]
-        case "Hz":
-            # GPU clocks are spoken of in MHz: 1410 MHz rather than 1.41 GHz.
-            names = ["Hz", "kHz", "MHz"]
-        case "s":
-            names = ["ps", "ns", "us", "ms", "s"]
-        case "W":
-            names = ["W"]
-        case _:
-            return f"{_number(value)} {unit}"
-    candidates = [(f"{_number(value / _factor(name))} {name}", name) for name in names]
+    if unit not in _WRITTEN:
+        return _number(value) if unit == "1" else f"{_number(value)} {unit}"
+    candidates = [(f"{_number(value / _factor(name))} {name}", name) for name in _WRITTEN[unit]]
     exact = [(text, name) for text, name in candidates if parse_quantity(text, unit) == value]
     sensible = [pair for pair in exact if 1 <= abs(value) / _factor(pair[1]) < 10_000] or exact
     if not sensible:

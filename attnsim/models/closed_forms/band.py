@@ -150,6 +150,12 @@ class Band:
         last = -(-self.other // step) - np.maximum(0, first_of_last + g) // step
         return ends - begins, np.asarray(last, dtype=np.int64)
 
+    def read(self, size: int) -> tuple[int, int, int]:
+        """Tiles (of `size`) visited by all tiles together, entries in them, and entries that any visits."""
+        visits = sum(int(count) for count in self.visits(size))
+        missing = int(self.reach_end(size)) * (-int(self.other) % size)
+        return visits, visits * size - missing, int(self.touched(size))
+
     def _before(self, bound: Ints, limit: Ints) -> Ints:
         """Tiles, of the first `limit`, whose last position is below `bound`."""
         return np.asarray(np.clip(np.maximum(bound, 0) * self.pack // self.rows, 0, limit), dtype=np.int64)

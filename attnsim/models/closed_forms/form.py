@@ -125,26 +125,11 @@ def gemm(
     )
 
 
-def combine(w: Workload, splits: int) -> Form:
-    """Partial outputs of all splits in, O out."""
+def combine(name: str, w: Workload, splits: int, columns: int = 1) -> Form:
+    """Partial outputs of all splits in, O out; each block of columns reads the log-sum-exps again."""
     rows = w.batch * w.heads_q * w.seq_q
     return Form(
-        "combine",
-        (
-            load("LSE partial", rows * splits * 4),
-            load("O partial", rows * splits * w.head_dim_v * 4),
-            store("O", rows * w.head_dim_v * w.output_bytes),
-        ),
-        exponentials=rows * splits,
-    )
-
-
-def fa3_combine(w: Workload, splits: int) -> Form:
-    """The same with each block of columns reading the log-sum-exps again."""
-    rows = w.batch * w.heads_q * w.seq_q
-    columns = -(-w.head_dim_v // (64 if w.head_dim_v <= 64 else 128))
-    return Form(
-        "combine (staged)",
+        name,
         (
             load("LSE partial", rows * splits * 4 * columns, rows * splits * 4),
             load("O partial", rows * splits * w.head_dim_v * 4),
@@ -166,9 +151,9 @@ def around_fused(name: str, w: Workload, splits: int) -> Form | None:
     widths = {x: w.head_dim_v if x in ("V", "O", "dV") else w.head_dim for x in ("Q", "K", "V", "O", "dK", "dV")}
     match name:
         case "combine":
-            return combine(w, splits)
+            return combine(name, w, splits)
         case "combine (staged)":
-            return fa3_combine(w, splits)
+            return combine(name, w, splits, -(-w.head_dim_v // (64 if w.head_dim_v <= 64 else 128)))
         case "cache_write":
             sizes = {x: new * widths[x] for x in "KV"}
             reads = [("slot mapping", 8 * tokens), *((f"new {x}", size) for x, size in sizes.items())]

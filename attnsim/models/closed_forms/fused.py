@@ -66,13 +66,12 @@ class KeyVisits:
 
 def band_visits(w: Workload, t: FlashTile | LatentTile, splits: int, band: Band) -> KeyVisits:
     """Key tiles counted from key 0, ranges of equal numbers of them."""
-    visits = sum(int(n) for n in band.visits(t.keys))
-    kv_rows = visits * t.keys - int(band.reach_end(t.keys)) * (-w.seq_kv % t.keys)
+    visits, kv_rows, seen = band.read(t.keys)
     key_tiles = -(-w.seq_kv // t.keys)
     share = -(-key_tiles // splits) * t.keys
     coarse, coarse_last = (int(n) for n in band.visits(share))
     q_rows = coarse * t.rows + coarse_last * int(band.last_rows) if splits > 1 else int(band.busy_rows())
-    return KeyVisits(visits, kv_rows, q_rows, int(band.touched(t.keys)))
+    return KeyVisits(visits, kv_rows, q_rows, seen)
 
 
 def _tile_visits(w: Workload, t: FlashTile, splits: int, band: Band) -> KeyVisits:
@@ -146,9 +145,8 @@ def backward(w: Workload, t: BackwardTile, *, dq: bool = True) -> Form:
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
     d_pad, dv_pad = padded(d), padded(dv)
     m, n = t.rows, t.keys
-    visits = sum(int(x) for x in band.visits(m))
-    q_rows = visits * m - int(band.reach_end(m)) * (-w.seq_q % m)
-    seen, keys = int(band.touched(m)), int(band.busy_rows())
+    visits, q_rows, seen = band.read(m)
+    keys = int(band.busy_rows())
     expanded = " expanded" if w.group > 1 else ""
     reads = t.operands_read
     products = reads(m, n) * (d_pad + dv_pad) + reads(n, dv_pad) * m + reads(n, d_pad) * m
@@ -180,9 +178,8 @@ def rows_outside(w: Workload, t: BackwardTile) -> Form:
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
     d_pad, dv_pad = padded(d), padded(dv)
     m, n = t.rows, t.keys
-    visits = sum(int(count) for count in band.visits(n))
-    kv_rows = visits * n - int(band.reach_end(n)) * (-w.seq_kv % n)
-    rows, seen = heads * int(band.busy_rows()), int(band.touched(n))
+    visits, kv_rows, seen = band.read(n)
+    rows = heads * int(band.busy_rows())
     reads = t.operands_read
     return Form(
         "flash_bwd_dq",
@@ -233,9 +230,7 @@ def flash1(w: Workload, keys: int, splits: int, *, is_backward: bool) -> Form:
     band = Band.of_keys(w.seq_q, w.seq_kv, *reaches(w.mask), keys)
     heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
     e, d, dv, size = w.element_bytes, w.head_dim, w.head_dim_v, FLASH1_ROWS
-    visits = sum(int(x) for x in band.visits(size))
-    visited = visits * size - int(band.reach_end(size)) * (-w.seq_q % size)
-    seen = int(band.touched(size))
+    visits, visited, seen = band.read(size)
     again = visited - seen
     width, partial, result = (d, "dQ tmp", "dQ") if is_backward else (dv, "O tmp", "O")
     passes = 1 if is_backward else splits

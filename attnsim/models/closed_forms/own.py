@@ -70,9 +70,8 @@ def _backward_main(w: Workload, tile: OwnBackwardTile) -> Form:
     band = Band.of_keys(w.seq_q, w.seq_kv, *reaches(w.mask), tile.keys)
     heads, kv, width = w.batch * w.heads_q, w.batch * w.heads_kv, w.head_dim * w.element_bytes
     m, n, d = tile.rows, tile.keys, tile.head_dim
-    visits = heads * sum(int(x) for x in band.visits(m))
-    rows = visits * m - heads * int(band.reach_end(m)) * (-w.seq_q % m)
-    seen, keys = heads * int(band.touched(m)), kv * int(band.busy_rows())
+    visits, rows, seen = (heads * count for count in band.read(m))
+    keys = kv * int(band.busy_rows())
     reads = 2 * operands_read(m, n) * d + 2 * operands_read(n, d) * m + operands_read(m, d) * n
     return Form(
         MAIN,
@@ -104,9 +103,8 @@ def decode(w: Workload, schedule: Schedule, tile: DecodeTile) -> list[Form]:
     kv_heads, rows = w.batch * w.heads_kv, w.batch * w.heads_q * w.seq_q
     blocks = kv_heads * int(band.tiles) * splits
     d, e = w.head_dim, w.element_bytes
-    visits = sum(int(n) for n in band.visits(keys))
-    kv_rows = visits * keys - int(band.reach_end(keys)) * (-w.seq_kv % keys)
-    kv = kv_heads * kv_rows * d * e, kv_heads * int(band.touched(keys)) * d * e
+    visits, kv_rows, seen = band.read(keys)
+    kv = kv_heads * kv_rows * d * e, kv_heads * seen * d * e
     o, lse = (store("O partial", rows * splits * d * 4), store("LSE partial", rows * splits * 4))
     whole = (store("O", rows * d * w.output_bytes), store("LSE", rows * 4))
     parts = [

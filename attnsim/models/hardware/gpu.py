@@ -99,17 +99,10 @@ class Gpu:
         InputError
             For any other dtype.
         """
-        match dtype:
-            case "fp16":
-                return self.tensor.fp16_flops_per_clk
-            case "bf16":
-                return self.tensor.bf16_flops_per_clk
-            case "fp8":
-                return self.tensor.fp8_flops_per_clk
-            case "tf32":
-                return self.tensor.tf32_flops_per_clk
-            case "fp32":
-                return self.sm.fp32_flops_per_clk
+        if dtype == "fp32":
+            return self.sm.fp32_flops_per_clk
+        if dtype in ("fp16", "bf16", "fp8", "tf32"):
+            return float(getattr(self.tensor, f"{dtype}_flops_per_clk"))
         raise InputError(f"dtype is {dtype!r}; allowed: fp16, bf16, fp8, tf32, fp32")
 
     def supports_dtype(self, dtype: str) -> bool:

@@ -6,13 +6,12 @@ A record says what is computed and who runs it; how it is run is built by the im
 
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.implementation import Implementation, sizing
-from attnsim.models.mechanisms.dense import DENSE
+from attnsim.models.mechanisms.dense import DENSE, VARIANTS
 from attnsim.models.mechanisms.latent import MLA
 from attnsim.models.mechanisms.linear import LINEAR
 from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.mechanisms.sharing import SHARING
 from attnsim.models.mechanisms.sparse import SPARSE
-from attnsim.models.mechanisms.variants import VARIANTS
 from attnsim.models.question.workload import Workload
 
 MECHANISMS: dict[str, Mechanism] = {item.name: item for item in (*DENSE, *VARIANTS, *SPARSE, *LINEAR, *SHARING, *MLA)}

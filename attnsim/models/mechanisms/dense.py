@@ -1,12 +1,19 @@
-"""Softmax attention over all pairs that a diagonal band shows: unfused, fused, split over the keys."""
+"""Attention over all pairs that a diagonal band shows: unfused, fused, split over the keys.
+
+`VARIANTS` are what a dense call may ask for beside its schedule: dropout, the backward pass and FP8, properties of the
+question; and a sigmoid, a kernel of its own.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from attnsim.models.arrays import Floats
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mechanisms.mechanism import Mechanism
+from attnsim.models.mechanisms.mechanism import Mechanism, Reference
 from attnsim.models.question.workload import Workload
-from attnsim.models.references.softmax import attention, attention_backward
+from attnsim.models.references.softmax import attention, attention_backward, sigmoid_attention
 from attnsim.models.references.tiled import flash1_reference, flash_reference, split_kv_reference
 
 ANY_FLASH = ("flash-1", "flash-2", "flash-3")
@@ -56,74 +63,67 @@ def _keys_split(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
     return split_kv_reference(q, k, v, w.mask, splits=4)[0]
 
 
-_NAIVE = Mechanism(
-    name="naive",
-    group="dense",
-    implementations=("torch.baddbmm", "ideal.unfused"),
-    example=_PREFILL,
-    reference=softmax_reference,
-    gradients=softmax_gradients,
-)
+def _no_backward(w: Workload) -> str:
+    return "" if "bwd" in w.directions else f"is about pass bwd, the question's is {w.passes}; allowed: bwd, fwd+bwd"
 
-_FUSED = Mechanism(
-    name="flash",
-    group="dense",
-    shown_by=ANY_FLASH,
-    implementations=FLASH,
-    example=_PREFILL,
-    reference=_queries_outside,
-    gradients=softmax_gradients,
-)
 
-_FLASH_1 = Mechanism(
-    name="flash-1",
-    group="dense",
-    implementations=("flash-attn.1",),
-    example=Workload(batch=1, heads_q=16, seq_q=4096, head_dim=64, dtype="fp16", mask=Mask.causal()),
-    reference=_keys_outside,
-    gradients=softmax_gradients,
-)
+def _no_fp8(w: Workload) -> str:
+    return "" if w.dtype == "fp8" else f"is about dtype fp8, the question's is {w.dtype}; ask with fp8"
 
-_FLASH_2 = Mechanism(
-    name="flash-2",
-    group="dense",
-    implementations=("flash-attn.2", "xformers.cutlass"),
-    example=_PREFILL,
-    reference=_queries_outside,
-    gradients=softmax_gradients,
-)
 
-_FLASH_3 = Mechanism(
-    name="flash-3",
-    group="dense",
-    implementations=("flash-attn.3", "flash-attn.4"),
-    example=_PREFILL,
-    reference=_queries_outside,
-    gradients=softmax_gradients,
-)
+def _sigmoid_reference(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
+    return sigmoid_attention(q, k, v, w.mask)
 
-_SLIDING = Mechanism(
-    name="sliding-window",
-    group="dense",
-    shown_by=ANY_FLASH,
-    implementations=FLASH,
-    example=_WINDOW,
-    reference=softmax_reference,
-    leaves_out=True,
-    refuses=_no_window,
-    gradients=softmax_gradients,
-)
 
-_SPLIT_KV = Mechanism(
-    name="split-kv",
-    group="dense",
-    shown_by=ANY_FLASH,
-    implementations=FLASH,
-    example=_DECODE,
-    reference=_keys_split,
-    splits=True,
-    refuses=_no_decode,
-)
+def _softmax(
+    name: str,
+    implementations: tuple[str, ...],
+    example: Workload,
+    reference: Reference = softmax_reference,
+    **more: Any,
+) -> Mechanism:
+    """A record of dense softmax attention, with gradients."""
+    return Mechanism(name, "dense", implementations, example, reference, **{"gradients": softmax_gradients, **more})
 
-DENSE: tuple[Mechanism, ...] = (_NAIVE, _FUSED, _FLASH_1, _FLASH_2, _FLASH_3, _SLIDING, _SPLIT_KV)
+
+DENSE: tuple[Mechanism, ...] = (
+    _softmax("naive", ("torch.baddbmm", "ideal.unfused"), _PREFILL),
+    _softmax("flash", FLASH, _PREFILL, _queries_outside, shown_by=ANY_FLASH),
+    _softmax("flash-1", ("flash-attn.1",), replace(_PREFILL, head_dim=64, head_dim_v=64, dtype="fp16"), _keys_outside),
+    _softmax("flash-2", ("flash-attn.2", "xformers.cutlass"), _PREFILL, _queries_outside),
+    _softmax("flash-3", ("flash-attn.3", "flash-attn.4"), _PREFILL, _queries_outside),
+    _softmax("sliding-window", FLASH, _WINDOW, shown_by=ANY_FLASH, leaves_out=True, refuses=_no_window),
+    _softmax(
+        "split-kv", FLASH, _DECODE, _keys_split, shown_by=ANY_FLASH, splits=True, refuses=_no_decode, gradients=None
+    ),
+)
 """Unfused; fused, by generation; windows; decoding."""
+
+VARIANTS: tuple[Mechanism, ...] = (
+    _softmax(
+        "unfused-passes",
+        ("transformers.eager", "torch.eager", "ideal.unfused"),
+        Workload(batch=1, heads_q=16, seq_q=1024, head_dim=64, mask=Mask.causal(), dropout=True),
+        shown_by=("naive",),
+        selectable=False,
+    ),
+    _softmax(
+        "backward",
+        (*FLASH, "triton.tutorial-bwd"),
+        replace(_PREFILL, passes="bwd"),
+        shown_by=ANY_FLASH,
+        refuses=_no_backward,
+        selectable=False,
+    ),
+    _softmax(
+        "fp8",
+        ("flash-attn.3",),
+        replace(_PREFILL, dtype="fp8", mask=Mask.full()),
+        shown_by=("flash-3",),
+        refuses=_no_fp8,
+        selectable=False,
+        gradients=None,
+    ),
+    Mechanism("sigmoid", "dense", ("attnsim.sigmoid",), _PREFILL, _sigmoid_reference, exact=False),
+)
+"""Passes over the N x N matrix, gradients, eight bits, another weight of a score."""

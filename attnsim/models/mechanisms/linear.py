@@ -20,6 +20,7 @@ from attnsim.models.references.linear import (
 from attnsim.models.references.linformer import linformer_attention, projected_count, random_projections
 from attnsim.models.references.performer import performer_attention
 
+_OWN = ("attnsim.linear",)
 _PREFILL = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=64, mask=Mask.causal())
 _ENCODER = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=64)
 _DECODE = Workload(batch=8, heads_q=32, heads_kv=8, seq_q=1, seq_kv=8192, head_dim=64, passes="decode")
@@ -58,80 +59,63 @@ def _projected(keys: int, w: Workload, q: Floats, k: Floats, v: Floats) -> Float
     return linformer_attention(q, k, v, e, f)
 
 
-_LINEAR = Mechanism(
-    name="linear",
-    group="linear",
-    implementations=("attnsim.linear",),
-    example=_ENCODER,
-    reference=_elu,
-    useful=useful.linear,
-    exact=False,
-)
-
-_CHUNKED = Mechanism(
-    name="linear-chunked",
-    group="linear",
-    shown_by=("linear",),
-    implementations=("attnsim.linear",),
-    example=_PREFILL,
-    reference=_elu_chunked,
-    useful=useful.linear,
-    exact=False,
-    selectable=False,
-)
-
-_RECURRENT = Mechanism(
-    name="linear-recurrent",
-    group="linear",
-    shown_by=("linear",),
-    implementations=("attnsim.linear",),
-    example=_DECODE,
-    reference=_elu_recurrent,
-    useful=useful.linear,
-    exact=False,
-    selectable=False,
-)
-
-_EFFICIENT = Mechanism(
-    name="efficient",
-    group="linear",
-    implementations=("efficient-attention.eager",),
-    example=_ENCODER,
-    reference=_efficient,
-    useful=useful.efficient,
-    exact=False,
-)
+_inexact = partial(Mechanism, group="linear", exact=False)
 
 
 def _performer(features: int = 0) -> Mechanism:
     ending = f"@{features}" if features else ""
-    return Mechanism(
+    return _inexact(
         name=f"performer{ending}",
-        group="linear",
         implementations=(f"performer-pytorch.fused{ending}", f"performer-pytorch.eager{ending}"),
         example=_ENCODER,
         reference=partial(_favor, features),
         useful=partial(useful.performer, features),
         number=features,
-        exact=False,
         sized=_performer,
     )
 
 
 def _linformer(keys: int = 0) -> Mechanism:
     ending = f"@{keys}" if keys else ""
-    return Mechanism(
+    return _inexact(
         name=f"linformer{ending}",
-        group="linear",
         implementations=(f"linformer.eager{ending}",),
         example=_ENCODER,
         reference=partial(_projected, keys),
         useful=partial(useful.linformer, keys),
         number=keys,
-        exact=False,
         sized=_linformer,
     )
 
 
-LINEAR: tuple[Mechanism, ...] = (_LINEAR, _CHUNKED, _RECURRENT, _EFFICIENT, _performer(), _linformer())
+LINEAR: tuple[Mechanism, ...] = (
+    _inexact("linear", implementations=_OWN, example=_ENCODER, reference=_elu, useful=useful.linear),
+    _inexact(
+        "linear-chunked",
+        implementations=_OWN,
+        example=_PREFILL,
+        reference=_elu_chunked,
+        useful=useful.linear,
+        shown_by=("linear",),
+        selectable=False,
+    ),
+    _inexact(
+        "linear-recurrent",
+        implementations=_OWN,
+        example=_DECODE,
+        reference=_elu_recurrent,
+        useful=useful.linear,
+        shown_by=("linear",),
+        selectable=False,
+    ),
+    _inexact(
+        "efficient",
+        implementations=("efficient-attention.eager",),
+        example=_ENCODER,
+        reference=_efficient,
+        useful=useful.efficient,
+    ),
+    _performer(),
+    _linformer(),
+)
 """Kernel feature maps in three forms, the split softmax, random features, projected keys."""

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
+from attnsim.models.references.softmax import expanded, read_inputs
 
 
 def phi(x: ArrayLike) -> Floats:
@@ -158,18 +159,8 @@ def linear_attention_recurrent(
 
 def _features(q: ArrayLike, k: ArrayLike, v: ArrayLike, maps: FeatureMaps) -> tuple[Floats, Floats, Floats]:
     """phi(Q), phi(K) and V, key/value heads repeated for the query heads that share them."""
-    q64, k64, v64 = (np.asarray(x, dtype=np.float64) for x in (q, k, v))
-    shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in zip("qkv", (q64, k64, v64), strict=True))
-    if any(x.ndim != 4 for x in (q64, k64, v64)):
-        raise InputError(f"{shapes}; each must be [batch, heads, seq, head_dim]")
-    fits = q64.shape[0] == k64.shape[0] and q64.shape[3] == k64.shape[3] and k64.shape[:3] == v64.shape[:3]
-    if not fits or q64.shape[1] % k64.shape[1]:
-        raise InputError(
-            f"{shapes}; batch and head_dim of q and k, and batch, heads and seq of k and v must agree, and the heads "
-            "of k must divide those of q"
-        )
-    group = q64.shape[1] // k64.shape[1]
-    return maps.query(q64), np.repeat(maps.key(k64), group, axis=1), np.repeat(v64, group, axis=1)
+    q64, k64, v64 = read_inputs(q, k, v)
+    return maps.query(q64), expanded(maps.key(k64), q64), expanded(v64, q64)
 
 
 def _check_causal(features: Floats, keys: Floats) -> None:
