@@ -112,22 +112,6 @@ OPERATIONS: dict[str, Operation] = {
     one.name: one
     for one in (
         Operation(
-            "naive",
-            "naive",
-            "naive_forward",
-            "attnsim.naive",
-            "unfused: scores, softmax and PV as kernels of their own, S and P in global memory",
-            slack=SCORES_IN_16_BITS,
-        ),
-        Operation(
-            "naive-passes",
-            "naive",
-            "naive_passes_forward",
-            "attnsim.naive-passes",
-            "the same with scaling and mask as passes of their own over S",
-            slack=SCORES_IN_16_BITS,
-        ),
-        Operation(
             "flash",
             "flash",
             "flash_forward",
@@ -135,11 +119,12 @@ OPERATIONS: dict[str, Operation] = {
             "fused forward in FlashAttention-2's loop order",
         ),
         Operation(
-            "sigmoid",
-            "sigmoid",
-            "sigmoid_forward",
-            "attnsim.sigmoid",
-            "the same loop with a sigmoid of each score in place of the softmax",
+            "decode",
+            "decode",
+            "decode_attention",
+            "attnsim.decode",
+            "split-KV decode: keys shared out over blocks, then combined",
+            passes="decode",
         ),
         Operation(
             "sparse",
@@ -154,12 +139,20 @@ OPERATIONS: dict[str, Operation] = {
             ),
         ),
         Operation(
-            "decode",
-            "decode",
-            "decode_attention",
-            "attnsim.decode",
-            "split-KV decode: keys shared out over blocks, then combined",
-            passes="decode",
+            "flash-backward",
+            "backward",
+            "flash_backward",
+            "attnsim.flash-backward",
+            "gradients of fused attention, probabilities recomputed",
+            passes="bwd",
+        ),
+        Operation(
+            "naive",
+            "naive",
+            "naive_forward",
+            "attnsim.naive",
+            "unfused: scores, softmax and PV as kernels of their own, S and P in global memory",
+            slack=SCORES_IN_16_BITS,
         ),
         Operation(
             "linear",
@@ -183,12 +176,12 @@ OPERATIONS: dict[str, Operation] = {
             rectangular=False,
         ),
         Operation(
-            "flash-backward",
-            "backward",
-            "flash_backward",
-            "attnsim.flash-backward",
-            "gradients of fused attention, probabilities recomputed",
-            passes="bwd",
+            "naive-passes",
+            "naive",
+            "naive_passes_forward",
+            "attnsim.naive-passes",
+            "the same with scaling and mask as passes of their own over S",
+            slack=SCORES_IN_16_BITS,
         ),
         Operation(
             "flash-hopper",
@@ -200,8 +193,16 @@ OPERATIONS: dict[str, Operation] = {
             example_gpu="h100-sxm5-80gb",
             experimental=True,
         ),
+        Operation(
+            "sigmoid",
+            "sigmoid",
+            "sigmoid_forward",
+            "attnsim.sigmoid",
+            "the same loop with a sigmoid of each score in place of the softmax",
+        ),
     )
 }
+"""By name, in the order in which their measurements on a GPU are worth having."""
 
 
 def find_operation(name: str) -> Operation:

@@ -16,19 +16,6 @@ from attnsim.kernels.limits import check_architecture
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 
-VALUABLE = (
-    "flash",
-    "decode",
-    "sparse",
-    "flash-backward",
-    "naive",
-    "linear",
-    "linear-decode",
-    "naive-passes",
-    "flash-hopper",
-)
-"""Operations in the order in which their measurements are worth having."""
-
 WARM_UP_SPINS = 100
 """Launches of 2 ms of tensor work: an idle GPU takes some tenths of a second to raise its clocks."""
 
@@ -89,8 +76,7 @@ def attached_bench(seed: int) -> Bench:
 
 def by_value(names: Sequence[str]) -> list[Operation]:
     """Operations of these names, the most valuable first; those that nobody has ranked come last."""
-    rank = {name: number for number, name in enumerate(VALUABLE)}
-    return [OPERATIONS[name] for name in sorted(names, key=lambda name: rank.get(name, len(rank)))]
+    return [one for name, one in OPERATIONS.items() if name in names]
 
 
 def runs_on(one: Operation, gpu: Gpu) -> str:
