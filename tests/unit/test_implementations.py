@@ -11,6 +11,7 @@ from attnsim.api.tables import predict_case
 from attnsim.cli import main
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, check_pages, find_implementation, match
+from attnsim.models.implementations.implementation import facts
 from attnsim.models.question.case_row import parse_row
 
 EARLIER = {
@@ -39,6 +40,10 @@ def test_a_name_is_a_library_and_a_kernel_and_no_other_record_has_it(name: str) 
     assert one.calls or one.library == "ideal", "which call launches it?"
     for known in (one.name, *one.aliases):
         assert known.endswith("*") or find_implementation(known) is one
+
+
+def test_the_file_of_records_has_those_that_are_built_and_no_others() -> None:
+    assert set(facts()) == set(IMPLEMENTATIONS)
 
 
 @pytest.mark.parametrize(("earlier", "name"), EARLIER.items())

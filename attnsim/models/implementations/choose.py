@@ -1,7 +1,7 @@
 """The implementations that can be imitated, found by name.
 
-A name stands for the code behind a column of measurements. Each file of this folder has the tiles, the builders and the
-records of one library or project; nothing here is fitted.
+A name stands for the code behind a column of measurements. Each file of this folder has the tiles and the builders of
+one library or project, ``records.toml`` what is known of each implementation; nothing here is fitted.
 """
 
 from __future__ import annotations

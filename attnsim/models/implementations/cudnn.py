@@ -21,7 +21,7 @@ from attnsim.models.implementations.fused.building import (
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import split_count
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
-from attnsim.models.implementations.implementation import SDPA, Builder, Implementation, TileRequest
+from attnsim.models.implementations.implementation import Builder, TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
@@ -88,15 +88,4 @@ def _cudnn(name: str) -> Builder:
     return build
 
 
-RECORDS = (
-    Implementation(
-        "nvidia.cudnn", "flash-2", _cudnn("nvidia.cudnn"), (80, 129), "NVIDIA cuDNN (closed)", like="flash-attn.2",
-        closed=True, calls=("cudnn.pygraph.sdpa", f"{SDPA}.CUDNN_ATTENTION"), versions=("9.1", "9.27"),
-        aliases=("cudnn", "cudnn_9*", "cudnn_8*", "torch.sdpa-cudnn"),
-    ),
-    Implementation(
-        "nvidia.cudnn-frontend", "flash-2", _cudnn("nvidia.cudnn-frontend"), (80, 89),
-        "NVIDIA cudnn-frontend, open sm_80 kernels", like="nvidia.cudnn", closed=True,
-        calls=("cudnn (frontend): its open sm_80 kernels",), aliases=("cudnn_oss_sm80",),
-    ),
-)  # fmt: skip
+RECORDS = tuple(record(name, _cudnn(name)) for name in ("nvidia.cudnn", "nvidia.cudnn-frontend"))

@@ -7,6 +7,7 @@ Facts of public source, nothing fitted. FlashAttention-2: ``csrc/flash_attn/src/
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.architectures import architecture_of
@@ -23,14 +24,13 @@ from attnsim.models.implementations.fused.flash1 import Flash1Tile, flash1_backw
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import fa3_combine, fa3_splits, split_count
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, Order
-from attnsim.models.implementations.implementation import SDPA, Implementation, TileRequest
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
-FLASH_ATTENTION = "Dao-AILab/flash-attention"
 KIB = 1024
 
 
@@ -269,31 +269,9 @@ def _multicast(w: Workload, tile: FlashTile, splits: Splits) -> bool:
 
 
 RECORDS = (
-    Implementation(
-        "flash-attn.1", "flash-1", flash1, (75, 90), f"{FLASH_ATTENTION} v1.0.9 csrc/flash_attn", like="flash-attn.2",
-        largest_head_dim=128, calls=("flash_attn.flash_attn_interface.flash_attn_unpadded_func",), versions=("1.0.9",),
-        aliases=("flash_attn_v1",), windows=False, tunable=False,
-    ),
-    Implementation(
-        "flash-attn.2-unsplit", "flash-2", flash2_unsplit, (80, 90),
-        f"{FLASH_ATTENTION} v2.1.2 csrc/flash_attn, without split-KV and windows",
-        calls=("flash_attn.flash_attn_func",), versions=("2.0", "2.1"), like="flash-attn.2",
-        aliases=("flash_attn_v2.0*", "flash_attn_v2.1*"), windows=False, splits=False,
-    ),
-    Implementation(
-        "flash-attn.2", "flash-2", flash2, (80, 129), f"{FLASH_ATTENTION} v2.8.3 csrc/flash_attn",
-        calls=("flash_attn.flash_attn_func", "flash_attn.flash_attn_with_kvcache", f"{SDPA}.FLASH_ATTENTION"),
-        versions=("2.8.3",), aliases=("flash_attn_v2", "flash_attn", "flash_attn_v2*", "torch.sdpa-flash"),
-    ),
-    Implementation(
-        "flash-attn.3", "flash-3", flash3, (90, 90), f"{FLASH_ATTENTION}@0251105a hopper/", like="flash-attn.2",
-        dtypes=("fp16", "bf16", "fp8"),
-        calls=("flash_attn_interface.flash_attn_func", "flash_attn_interface.flash_attn_with_kvcache"),
-        versions=("3.0",), aliases=("flash_attn_v3", "flash_attn_v3*", "fa3_no_*"), needs="wgmma",
-    ),
-    Implementation(
-        "flash-attn.4-sm80", "flash-2", lambda w, g, s: flash2(w, g, s, "flash-attn.4-sm80"), (80, 89),
-        f"{FLASH_ATTENTION} flash_attn/cute on Ampere, FA2's loop order", like="flash-attn.2",
-        calls=("flash_attn.cute.flash_attn_func on Ampere",), versions=("4.0",), aliases=("flash_attn_v4_cute",),
-    ),
-)  # fmt: skip
+    record("flash-attn.1", flash1),
+    record("flash-attn.2-unsplit", flash2_unsplit),
+    record("flash-attn.2", flash2),
+    record("flash-attn.3", flash3),
+    record("flash-attn.4-sm80", partial(flash2, name="flash-attn.4-sm80")),
+)

@@ -8,12 +8,11 @@ two tiles. Part of the exponentials are polynomials on the FMA pipes, and O is r
 from __future__ import annotations
 
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.flash_attention import FLASH_ATTENTION
 from attnsim.models.implementations.fused.building import flash_schedule, override
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import MAX_SPLITS, combine
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
-from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, TileRequest
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.models.schedule.splits import Splits
@@ -85,16 +84,4 @@ def _build(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, *, may_s
     return flash_schedule(w, name, kernels, FusedTiles(tile), splits)
 
 
-RECORDS = (
-    Implementation(
-        "flash-attn.4", "flash-3", flash4, (100, 109), f"{FLASH_ATTENTION} flash_attn/cute (FlashAttention-4)",
-        like="vllm.trtllm-gen", passes=FORWARD_ONLY, calls=("flash_attn.cute.flash_attn_func on Blackwell",),
-        versions=("4.0",), aliases=("flash_attn_v4",), needs="tcgen05", splits=False,
-    ),
-    Implementation(
-        "vllm.vit-flash-attn-4", "flash-3", vllm_flash4, (100, 109),
-        f"{FLASH_ATTENTION} flash_attn/cute (FlashAttention-4), vLLM 0.24 leaves the splits open", like="flash-attn.4",
-        passes=FORWARD_ONLY, calls=("vllm.vllm_flash_attn.flash_attn_varlen_func of an encoder, fa_version=4",),
-        versions=("0.24",), aliases=("vllm_vit_flash_attn_fa4",),
-    ),
-)  # fmt: skip
+RECORDS = (record("flash-attn.4", flash4), record("vllm.vit-flash-attn-4", vllm_flash4))

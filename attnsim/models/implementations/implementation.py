@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -32,16 +36,6 @@ class TileRequest:
 
 
 Builder = Callable[[Workload, Gpu, TileRequest | None], Schedule]
-
-FORMATS = ("fp32", "fp16", "bf16")
-FORWARD_ONLY = ("fwd", "decode")
-ANY_WIDTH = LARGEST["head_dim"]
-EVERY_GPU = (70, 129)
-ANY_PAGE = LARGEST["seq_kv"]
-SDPA = "torch.nn.functional.scaled_dot_product_attention with SDPBackend"
-BROADCAST = "integer instructions per element of a broadcast pass, over 50"
-CACHE_WRITE = "latency of a cache-write block, 1,000 clk"
-
 
 LARGEST_NUMBER = 1 << 14
 """Most random features or projected keys that can be asked for."""
@@ -150,3 +144,34 @@ class Implementation:
     def library(self) -> str:
         """Whose it is: what stands before the first point of its name."""
         return self.name.partition(".")[0]
+
+
+@functools.cache
+def facts() -> dict[str, dict[str, Any]]:
+    """Fields of each record by its name, as ``records.toml`` has them."""
+    content = tomllib.loads(Path(__file__).with_name("records.toml").read_text(encoding="utf-8"))
+    largest = {"largest_head_dim": LARGEST["head_dim"], "pages": LARGEST["seq_kv"]}
+
+    def field(key: str, value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(field(key, item) for item in value)
+        return largest[key] if value == "any" else value
+
+    return {name: {key: field(key, value) for key, value in given.items()} for name, given in content.items()}
+
+
+def record(
+    name: str, build: Builder, *, peak_bytes: Callable[[Workload], int] | None = None, number: int = 0,
+    sized: Callable[[int], Implementation] | None = None,
+) -> Implementation:  # fmt: skip
+    """The record of an implementation: its facts from ``records.toml``, and what Python does for it.
+
+    Parameters
+    ----------
+    name : str
+        ``library.kernel`` or, of a twin, ``library.kernel@N``.
+    build, peak_bytes, number, sized
+        As in :class:`Implementation`.
+    """
+    known = facts()[name.partition("@")[0]]
+    return Implementation(name, build=build, peak_bytes=peak_bytes, number=number, sized=sized, **known)

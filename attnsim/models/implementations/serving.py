@@ -32,14 +32,7 @@ from attnsim.models.implementations.fused.splits import (
     store_cache,
 )
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Order
-from attnsim.models.implementations.implementation import (
-    ANY_PAGE,
-    BROADCAST,
-    CACHE_WRITE,
-    FORWARD_ONLY,
-    Implementation,
-    TileRequest,
-)
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
@@ -229,44 +222,11 @@ def _empty_combine(w: Workload) -> Kernel:
     return replace(kernel, launched_early=True)
 
 
-VLLM_FORK = "vllm-project/flash-attention"
-SGLANG_FORK = "sgl-project/sgl-attn@203b9b3d"
-
 RECORDS = (
-    Implementation(
-        "vllm.flash-attn-2", "flash-2", vllm_fa2, (80, 129), f"{VLLM_FORK}@188be165", like="flash-attn.2",
-        extra=CACHE_WRITE, passes=FORWARD_ONLY, sees_window=True,
-        calls=("vllm.vllm_flash_attn.flash_attn_varlen_func with a page table, fa_version=2",),
-        versions=("0.14", "0.24"), pages=(16, ANY_PAGE), aliases=("vllm_flash_attn", "vllm_flash_attn_fa2"),
-    ),
-    Implementation(
-        "sglang.fa3-sm80", "flash-2", sglang_fa3_sm80, (80, 89), f"{SGLANG_FORK}, FA3 sm_80 path",
-        like="vllm.flash-attn-2", extra=CACHE_WRITE, passes=FORWARD_ONLY,
-        calls=("sgl_kernel.flash_attn.flash_attn_with_kvcache on Ampere and Ada",), versions=("0.5.10", "0.5.14"),
-        pages=(1, 64), aliases=("flash_attention",),
-    ),
-    Implementation(
-        "vllm.flash-attn-3", "flash-3", partial(serving_hopper, name="vllm.flash-attn-3", vllm=True), (90, 90),
-        f"{VLLM_FORK}@617264c1 hopper/", like="flash-attn.3", extra=CACHE_WRITE, dtypes=("fp16", "bf16", "fp8"),
-        passes=FORWARD_ONLY, calls=("vllm.vllm_flash_attn.flash_attn_varlen_func with a page table, fa_version=3",),
-        versions=("0.24",), pages=(16, 64), aliases=("vllm_flash_attn_fa3",),
-    ),
-    Implementation(
-        "sglang.fa3", "flash-3", partial(serving_hopper, name="sglang.fa3", vllm=False), (90, 90),
-        f"{SGLANG_FORK} hopper/", like="vllm.flash-attn-3", extra=BROADCAST, dtypes=("fp16", "bf16", "fp8"),
-        passes=FORWARD_ONLY, calls=("sgl_kernel.flash_attn.flash_attn_with_kvcache",), versions=("0.5.14",),
-        pages=(1, 64), aliases=("fa3",),
-    ),
-    Implementation(
-        "sglang.vit-fa3", "flash-3", partial(encoder_hopper, name="sglang.vit-fa3", split=False), (90, 90),
-        f"{SGLANG_FORK} hopper/, flash_attn_varlen_func of an encoder", like="flash-attn.3", passes=("fwd",),
-        calls=("sgl_kernel.flash_attn.flash_attn_varlen_func of an encoder",), versions=("0.5.14",),
-        aliases=("flash_attn_v3_varlen",),
-    ),
-    Implementation(
-        "vllm.vit-flash-attn-3", "flash-3", partial(encoder_hopper, name="vllm.vit-flash-attn-3", split=True), (90, 90),
-        f"{VLLM_FORK}@617264c1 hopper/, flash_attn_varlen_func of an encoder, num_splits 0", like="sglang.vit-fa3",
-        passes=("fwd",), calls=("vllm.vllm_flash_attn.flash_attn_varlen_func of an encoder, fa_version=3",),
-        versions=("0.24",), aliases=("vllm_vit_flash_attn_fa3",),
-    ),
-)  # fmt: skip
+    record("vllm.flash-attn-2", vllm_fa2),
+    record("sglang.fa3-sm80", sglang_fa3_sm80),
+    record("vllm.flash-attn-3", partial(serving_hopper, name="vllm.flash-attn-3", vllm=True)),
+    record("sglang.fa3", partial(serving_hopper, name="sglang.fa3", vllm=False)),
+    record("sglang.vit-fa3", partial(encoder_hopper, name="sglang.vit-fa3", split=False)),
+    record("vllm.vit-flash-attn-3", partial(encoder_hopper, name="vllm.vit-flash-attn-3", split=True)),
+)

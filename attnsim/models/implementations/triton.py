@@ -7,7 +7,7 @@ from attnsim.models.implementations.flash_attention import fa2_backward
 from attnsim.models.implementations.fused.building import flash_schedule, one_kernel_each_way, override_backward
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
 from attnsim.models.implementations.fused.two_pass import two_pass_backward
-from attnsim.models.implementations.implementation import Implementation, TileRequest
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Path, Schedule
 from attnsim.models.schedule.widths import padded
@@ -38,13 +38,6 @@ def two_pass(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 RECORDS = (
-    Implementation(
-        "triton.tutorial", "flash-2", one_kernel_each_way("triton.tutorial", choose_tile, fa2_backward), (75, 129),
-        SOURCE, like="flash-attn.2", calls=("attention of python/tutorials/06-fused-attention.py",),
-        aliases=("flash_attn_triton", "triton_fa2", "triton*"),
-    ),
-    Implementation(
-        "triton.tutorial-bwd", "flash-2", two_pass, (80, 129), f"{SOURCE}, _attn_bwd", like="flash-attn.2",
-        passes=("bwd",), calls=("_attn_bwd of python/tutorials/06-fused-attention.py",), aliases=("flash_two_pass",),
-    ),
-)  # fmt: skip
+    record("triton.tutorial", one_kernel_each_way("triton.tutorial", choose_tile, fa2_backward)),
+    record("triton.tutorial-bwd", two_pass),
+)

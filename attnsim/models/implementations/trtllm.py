@@ -22,7 +22,7 @@ from attnsim.models.implementations.fused.building import flash_schedule, overri
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.splits import cache_write, combine, store_cache
 from attnsim.models.implementations.fused.tile import FlashTile
-from attnsim.models.implementations.implementation import CACHE_WRITE, FORWARD_ONLY, Implementation, TileRequest
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
@@ -190,28 +190,8 @@ def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: FlashTile, sp
     )  # the workspace of partial results is allocated once
 
 
-_FLASHINFER = (
-    "flashinfer.prefill.trtllm_batch_context_with_kv_cache",
-    "flashinfer.decode.trtllm_batch_decode_with_kv_cache",
-)
-_GEN = "trtllm-gen through flashinfer-ai/flashinfer, called by"
-
 RECORDS = (
-    Implementation(
-        "tensorrt-llm.attention", "flash-2", trtllm, (80, 129),
-        "NVIDIA/TensorRT-LLM 1.3, fmha_v2, XQA, MMHA, trtllm-gen", like="vllm.flash-attn-2", closed=True,
-        extra="latency of a masked-attention block, 1,000 clk", passes=FORWARD_ONLY,
-        calls=("torch.ops.trtllm.attention (TrtllmAttention)",), versions=("1.3",), pages=(16, 128),
-        aliases=("trtllm", "torch_flow", "tensorrt_llm", "trtllm_*", "trtllm-*"),
-    ),
-    Implementation(
-        "vllm.trtllm-gen", "flash-3", vllm_trtllm, (100, 109), f"{_GEN} vLLM 0.24", like="tensorrt-llm.attention",
-        closed=True, extra=CACHE_WRITE, passes=FORWARD_ONLY, calls=_FLASHINFER, versions=("0.24",), pages=(16, 64),
-        aliases=("vllm_trtllm",),
-    ),
-    Implementation(
-        "sglang.trtllm-gen", "flash-3", sglang_trtllm, (100, 109), f"{_GEN} SGLang 0.5.14", like="vllm.trtllm-gen",
-        closed=True, extra=CACHE_WRITE, passes=FORWARD_ONLY, calls=_FLASHINFER, versions=("0.5.14",), pages=(16, 64),
-        aliases=("sglang_trtllm", "nvidia.trtllm-gen"),
-    ),
-)  # fmt: skip
+    record("tensorrt-llm.attention", trtllm),
+    record("vllm.trtllm-gen", vllm_trtllm),
+    record("sglang.trtllm-gen", sglang_trtllm),
+)

@@ -6,7 +6,7 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import fitting, one_kernel_each_way
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
-from attnsim.models.implementations.implementation import FORMATS, SDPA, Implementation
+from attnsim.models.implementations.implementation import record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.widths import padded
 
@@ -36,11 +36,4 @@ def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     return tile if d <= 128 and fits else BackwardTile(64, 64, warps=4, stages_q=1, registers=SMALL_BACKWARD_REGISTERS)
 
 
-RECORDS = (
-    Implementation(
-        "xformers.cutlass", "flash-2", one_kernel_each_way("xformers.cutlass", choose_tile, choose_backward), (70, 129),
-        "facebookresearch/xformers December 2024, csrc/attention/cuda/fmha", like="flash-attn.2", dtypes=FORMATS,
-        calls=("xformers.ops.memory_efficient_attention", f"{SDPA}.EFFICIENT_ATTENTION"), versions=("0.0.29",),
-        aliases=("xformers_cutlass", "xformers", "efficient_attention", "torch.sdpa-efficient"),
-    ),
-)  # fmt: skip
+RECORDS = (record("xformers.cutlass", one_kernel_each_way("xformers.cutlass", choose_tile, choose_backward)),)

@@ -18,14 +18,7 @@ from attnsim.models.implementations.frameworks.eager import (
     gemm_path,
     over_rows,
 )
-from attnsim.models.implementations.implementation import (
-    ANY_WIDTH,
-    BROADCAST,
-    EVERY_GPU,
-    FORMATS,
-    Implementation,
-    TileRequest,
-)
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import Operand, gemm
@@ -81,12 +74,4 @@ def peak_bytes(w: Workload) -> int:
     return arrays_bytes(w) + (softmaxes + w.batch * w.heads_kv * w.head_dim * w.head_dim_v) * w.element_bytes
 
 
-RECORDS = (
-    Implementation(
-        NAME, "efficient", build, EVERY_GPU, "cmsflash/efficient-attention@23d44036",
-        calls=("EfficientAttention of cmsflash/efficient-attention",),
-        aliases=("efficient_pytorch",), like="torch.eager",
-        dtypes=FORMATS, extra=BROADCAST, passes=("fwd",), largest_head_dim=ANY_WIDTH,
-        tunable=False, peak_bytes=peak_bytes,
-    ),
-)  # fmt: skip
+RECORDS = (record(NAME, build, peak_bytes=peak_bytes),)

@@ -21,14 +21,7 @@ from attnsim.models.implementations.frameworks.eager import (
     gemm_path,
     over_rows,
 )
-from attnsim.models.implementations.implementation import (
-    ANY_WIDTH,
-    BROADCAST,
-    EVERY_GPU,
-    FORMATS,
-    Implementation,
-    TileRequest,
-)
+from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.linformer import projected_count
@@ -114,14 +107,9 @@ class Linformer:
         return arrays_bytes(w) + (2 * k * w.seq_kv + projected + 2 * w.batch * w.heads_q * w.seq_q * k) * e
 
 
-def _record(name: str, source: str, keys: int = 0) -> Implementation:
+def _record(name: str, keys: int = 0) -> Implementation:
     made = Linformer(f"{name}@{keys}" if keys else name, keys)
-    return Implementation(
-        made.name, "linformer", made.build, EVERY_GPU, source, like="torch.eager", dtypes=FORMATS, extra=BROADCAST,
-        passes=("fwd",), largest_head_dim=ANY_WIDTH, tunable=False, peak_bytes=made.peak_bytes, number=keys,
-        sized=partial(_record, name, source),
-        calls=("linformer.LinformerSelfAttention",), aliases=("linformer_pytorch",),
-    )  # fmt: skip
+    return record(made.name, made.build, peak_bytes=made.peak_bytes, number=keys, sized=partial(_record, name))
 
 
-RECORDS = (_record("linformer.eager", "lucidrains/linformer@1533a130"),)
+RECORDS = (_record("linformer.eager"),)

@@ -28,14 +28,7 @@ from attnsim.models.implementations.frameworks.eager import (
     summed,
 )
 from attnsim.models.implementations.frameworks.keys_gemm import keys_gemm
-from attnsim.models.implementations.implementation import (
-    ANY_WIDTH,
-    BROADCAST,
-    EVERY_GPU,
-    FORMATS,
-    Implementation,
-    TileRequest,
-)
+from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.performer import feature_count
@@ -233,27 +226,9 @@ def _causal(w: Workload, m: int, path: Path, suffix: str) -> list[Kernel]:
     ]
 
 
-def _record(name: str, old: str, source: str, fused: bool, features: int = 0) -> Implementation:
-    made = Performer(f"{name}@{features}" if features else name, features, fused)
-    return Implementation(
-        made.name, "performer", made.build, EVERY_GPU, source, like="torch.eager", dtypes=FORMATS, extra=BROADCAST,
-        passes=("fwd",), largest_head_dim=ANY_WIDTH, form="fused" if fused else "", tunable=False,
-        peak_bytes=made.peak_bytes, number=features, sized=partial(_record, name, old, source, fused),
-        calls=("performer_pytorch.FastAttention" + ", compiled" * fused,), aliases=(old,),
-    )  # fmt: skip
+def _record(name: str, features: int = 0) -> Implementation:
+    made = Performer(f"{name}@{features}" if features else name, features, name.endswith(".fused"))
+    return record(made.name, made.build, peak_bytes=made.peak_bytes, number=features, sized=partial(_record, name))
 
 
-RECORDS = (
-    _record(
-        "performer-pytorch.eager",
-        "performer_pytorch",
-        "lucidrains/performer-pytorch@d86231b0; causal: fla, naive_chunk",
-        False,
-    ),
-    _record(
-        "performer-pytorch.fused",
-        "performer_fused",
-        "the same, each feature map's element-wise chain as one kernel",
-        True,
-    ),
-)
+RECORDS = (_record("performer-pytorch.eager"), _record("performer-pytorch.fused"))

@@ -19,7 +19,7 @@ from attnsim.models.implementations.flash_attention import fa2_forward, fa3_forw
 from attnsim.models.implementations.flash_attention_4 import plain_tile
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile
-from attnsim.models.implementations.implementation import FORWARD_ONLY, Builder, Implementation, TileRequest
+from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.implementations.latent import tiles as mla_tiles
 from attnsim.models.implementations.latent.mla import latent_attention
 from attnsim.models.implementations.latent.projections import copy, latent_combine, product, renamed
@@ -40,6 +40,7 @@ from attnsim.models.schedule.splits import Splits
 Attended = tuple[list[Kernel], LatentTile, Splits, int]
 """The kernels that attend the cache, their tile, how the keys are cut, and the partial results of a row."""
 Attention = Callable[[Workload, Gpu], Attended]
+Choose = Callable[[Workload, Gpu], FlashTile]
 
 COMBINE_IN_FLIGHT = by_hand(4, "partial results that a combining block of latent attention has asked for at a time")
 """FA3's kernel has so many stages; FlashMLA's, which asks for one ahead in a loop that the compiler
@@ -157,7 +158,7 @@ def _cutlass_attention(w: Workload, gpu: Gpu) -> Attended:
     return _even_attention(w, tile, mla_tiles.cutlass_splits(w, gpu, tile), _MERGE)
 
 
-def _absorbed(name: str, attention: Attention) -> Builder:
+def _absorbed(name: str, attention: Attention) -> Implementation:
     """Queries into the latent space, attention over the cache, outputs back."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -167,10 +168,10 @@ def _absorbed(name: str, attention: Attention) -> Builder:
         before, after = product(w, "absorb_q", gpu), product(w, "output_up", gpu)
         return Schedule("mla", name, (*before, *kernels, *after), tile, peak, splits=splits)
 
-    return build
+    return record(name, build, peak_bytes=partial(peak_bytes, form="absorbed"))
 
 
-def _decompressed(name: str, choose: Callable[[Workload, Gpu], FlashTile], *, same_width: bool = False) -> Builder:
+def _decompressed(name: str, choose: Choose, *, same_width: bool = False) -> Implementation:
     """K and V of every head from the latent, then fused attention; `same_width`: V has to be as wide as K."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -183,12 +184,10 @@ def _decompressed(name: str, choose: Callable[[Workload, Gpu], FlashTile], *, sa
         kernels = [*first, copy(w, "pad_v"), main, copy(w, "slice_o")] if same_width else [*first, main]
         return Schedule("mla", name, tuple(kernels), heads_tile, peak_bytes(w, "decompressed"))
 
-    return build
+    return record(name, build, peak_bytes=partial(peak_bytes, form="decompressed"))
 
 
-def _serving(
-    name: str, before: Sequence[str], decode: Attention, prefill: Callable[[Workload, Gpu], FlashTile] | None = None
-) -> Builder:
+def _serving(name: str, before: Sequence[str], decode: Attention, prefill: Choose | None = None) -> Implementation:
     """A framework's attention call: cache write, then attention over the cache or, given `prefill`, per head."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -204,7 +203,7 @@ def _serving(
         peak = peak_bytes(w, "attention", partials)
         return Schedule("mla", name, (*writes, *kernels), latent_tile, peak, (ATTENTION_ALONE,), splits)
 
-    return build
+    return record(name, build, peak_bytes=partial(peak_bytes, form="attention"))
 
 
 def _hopper_prefill(w: Workload, gpu: Gpu) -> FlashTile:
@@ -223,87 +222,16 @@ def _blackwell_prefill(w: Workload, gpu: Gpu) -> FlashTile:
     return replace(plain_tile(replace(w, head_dim=128, head_dim_v=128), gpu), stages=1)
 
 
-_VLLM = "vllm-project/vllm vllm/v1/attention/backends/mla/common.py"
-_TRT = "NVIDIA/TensorRT-LLM attentionOp.cpp, `mlaGeneration` and the context path"
-
-
-def _record(
-    name: str, form: str, build: Builder, span: tuple[int, int], source: str, like: str, *, closed: bool = False,
-    calls: tuple[str, ...] = (), versions: tuple[str, ...] = (), pages: tuple[int, int] | None = None, old: str = "",
-) -> Implementation:  # fmt: skip
-    return Implementation(
-        name, "mla", build, span, source, like=like, closed=closed, passes=FORWARD_ONLY, form=form, tunable=False,
-        peak_bytes=partial(peak_bytes, form=form), calls=calls, versions=versions, pages=pages, aliases=(old,),
-    )  # fmt: skip
-
-
 RECORDS: tuple[Implementation, ...] = (
-    _record(
-        "flashmla.dense", "absorbed", _absorbed("flashmla.dense", _flash_mla_attention), (90, 90),
-        f"deepseek-ai/FlashMLA@9241ae3e csrc/sm90/decode/dense, called as in {_VLLM}", "flash-attn.3",
-        calls=("flash_mla.flash_mla_with_kvcache",), pages=(64, 64), old="flash_mla",
-    ),
-    _record(
-        "cutlass.mla", "absorbed", _absorbed("cutlass.mla", _cutlass_attention), (100, 109),
-        f"NVIDIA/cutlass examples/77_blackwell_fmha, called as in {_VLLM}", "flash-attn.4",
-        calls=("vllm._custom_ops.sm100_cutlass_mla_decode",), pages=(16, 128), old="cutlass_mla",
-    ),
-    _record(
-        "sglang.triton-mla-absorbed", "absorbed", _absorbed("sglang.triton-mla-absorbed", _triton_attention), (80, 129),
-        "sgl-project/sglang python/sglang/srt/layers/attention/triton_ops", "triton.tutorial",
-        calls=("sglang.srt.layers.attention.triton_ops.decode_attention.decode_attention_fwd",), pages=(1, 64),
-        old="triton_mla",
-    ),
-    _record(
-        "vllm.mla-flash-attn-3", "decompressed", _decompressed("vllm.mla-flash-attn-3", fa3_forward), (90, 90),
-        f"{_VLLM}, FlashAttention-3", "flash-attn.3",
-        calls=("vllm.vllm_flash_attn.flash_attn_varlen_func in MLACommonImpl, fa_version=3",), versions=("0.24",),
-        old="decompressed_fa3",
-    ),
-    _record(
-        "vllm.mla-flash-attn-4", "decompressed", _decompressed("vllm.mla-flash-attn-4", _blackwell_prefill), (100, 109),
-        f"{_VLLM}, FlashAttention-4", "flash-attn.4",
-        calls=("vllm.vllm_flash_attn.flash_attn_varlen_func in MLACommonImpl, fa_version=4",), versions=("0.24",),
-        old="decompressed_fa4",
-    ),
-    _record(
-        "vllm.mla-flash-attn-2", "decompressed", _decompressed("vllm.mla-flash-attn-2", fa2_forward, same_width=True),
-        (80, 129), f"{_VLLM}, FlashAttention-2 with V padded", "flash-attn.2",
-        calls=("vllm.vllm_flash_attn.flash_attn_varlen_func in MLACommonImpl, fa_version=2",), versions=("0.24",),
-        old="decompressed_fa2",
-    ),
-    _record(
-        "sglang.fa3-mla", "attention", _serving("sglang.fa3-mla", ("cache_write",), _fa3_attention), (90, 90),
-        "sgl-project/sgl-attn@203b9b3d hopper/, head_dim 64 with V 512", "flash-attn.3",
-        calls=("sgl_kernel.flash_attn.flash_attn_with_kvcache with qv",), versions=("0.5.14",), pages=(1, 64),
-        old="sglang_fa3_mla",
-    ),
-    _record(
-        "sglang.triton-mla", "attention", _serving("sglang.triton-mla", ("cache_write",), _triton_attention), (80, 129),
-        "sgl-project/sglang python/sglang/srt/layers/attention/triton_ops", "triton.tutorial",
-        calls=("sglang.srt.layers.attention.triton_ops.decode_attention.decode_attention_fwd",),
-        versions=("0.5.10", "0.5.14",), pages=(1, 64), old="sglang_triton_mla",
-    ),
-    _record(
-        "tensorrt-llm.mla-hopper", "attention",
-        _serving("tensorrt-llm.mla-hopper", ("rope_append", "metadata"), _flash_mla_attention, _hopper_prefill),
-        (90, 90),
-        _TRT, "flash-attn.3", closed=True,
-        calls=("torch.ops.trtllm.attention (is_mla_enable)",), versions=("1.3",), pages=(16, 128), old="trtllm_mla",
-    ),
-    _record(
-        "tensorrt-llm.mla-fmha-v2", "attention",
-        _serving("tensorrt-llm.mla-fmha-v2", ("rope_append",), _fmha_v2_attention, _fmha_v2_prefill), (80, 129),
-        f"{_TRT}, FMHA v2", "vllm.flash-attn-2", closed=True,
-        calls=("torch.ops.trtllm.attention (is_mla_enable)",), versions=("1.3",), pages=(16, 128),
-        old="trtllm_fmha_mla",
-    ),
-    _record(
-        "tensorrt-llm.mla-trtllm-gen", "attention",
-        _serving("tensorrt-llm.mla-trtllm-gen", ("rope_append",), _trtllm_gen_attention, _blackwell_prefill),
-        (100, 109),
-        f"{_TRT}, trtllm-gen", "flash-attn.4", closed=True,
-        calls=("torch.ops.trtllm.attention (is_mla_enable)", "flashinfer.mla.trtllm_batch_decode_with_kv_cache_mla",),
-        versions=("1.3",), pages=(16, 128), old="trtllm_gen_mla",
-    ),
-)  # fmt: skip
+    _absorbed("flashmla.dense", _flash_mla_attention),
+    _absorbed("cutlass.mla", _cutlass_attention),
+    _absorbed("sglang.triton-mla-absorbed", _triton_attention),
+    _decompressed("vllm.mla-flash-attn-3", fa3_forward),
+    _decompressed("vllm.mla-flash-attn-4", _blackwell_prefill),
+    _decompressed("vllm.mla-flash-attn-2", fa2_forward, same_width=True),
+    _serving("sglang.fa3-mla", ["cache_write"], _fa3_attention),
+    _serving("sglang.triton-mla", ["cache_write"], _triton_attention),
+    _serving("tensorrt-llm.mla-hopper", ["rope_append", "metadata"], _flash_mla_attention, _hopper_prefill),
+    _serving("tensorrt-llm.mla-fmha-v2", ["rope_append"], _fmha_v2_attention, _fmha_v2_prefill),
+    _serving("tensorrt-llm.mla-trtllm-gen", ["rope_append"], _trtllm_gen_attention, _blackwell_prefill),
+)

@@ -14,7 +14,7 @@ import numpy as np
 from attnsim.models.arrays import Bools, Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import DS_INSTRUCTIONS
-from attnsim.models.implementations.implementation import Implementation, TileRequest
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.backward_tiles import (
     CONVERT,
     MAIN,
@@ -250,8 +250,4 @@ class _Steps:
         return Segment(f"epilogue{tag}", (TileOp("delay", "block"), *stores))
 
 
-RECORD = Implementation(
-    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/backward.cu", like="flash-attn.2",
-    passes=("bwd",),
-    calls=("attnsim.kernels.backward.flash_backward",), aliases=("attnsim_flash_backward",),
-)  # fmt: skip
+RECORD = record(NAME, build)

@@ -13,7 +13,7 @@ from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
-from attnsim.models.implementations.implementation import Implementation, TileRequest
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.decode_tiles import (
     NAME,
     ROWS,
@@ -265,8 +265,4 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
     )
 
 
-RECORD = Implementation(
-    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/decode.cu", like="flash-attn.2",
-    passes=("decode", "fwd"),
-    calls=("attnsim.kernels.decode.decode_attention",), aliases=("attnsim_decode",),
-)  # fmt: skip
+RECORD = record(NAME, build)

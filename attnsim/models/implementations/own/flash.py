@@ -10,7 +10,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Loop
-from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, TileRequest
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
@@ -110,8 +110,4 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     return flash_schedule(w, NAME, [flash_forward(w, gpu, tile, ENTRY)], FusedTiles(tile))
 
 
-RECORD = Implementation(
-    NAME, "flash-2", build, (80, 129), "this package, kernels/cuda/flash.cu", like="flash-attn.2",
-    passes=FORWARD_ONLY,
-    calls=("attnsim.kernels.flash.flash_forward",), aliases=("attnsim_flash",),
-)  # fmt: skip
+RECORD = record(NAME, build)

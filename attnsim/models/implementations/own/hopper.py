@@ -10,7 +10,7 @@ from attnsim.models.implementations.flash_attention import hopper_tile
 from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
-from attnsim.models.implementations.implementation import Implementation, TileRequest
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
@@ -80,8 +80,4 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     return flash_schedule(w, NAME, [kernel], FusedTiles(tile))
 
 
-RECORD = Implementation(
-    NAME, "flash-3", build, (90, 90), "this package, kernels/cuda/hopper.cu", like="flash-attn.3",
-    passes=("fwd",), largest_head_dim=128,
-    calls=("attnsim.kernels.hopper.flash_hopper",), aliases=("attnsim_flash_hopper",),
-)  # fmt: skip
+RECORD = record(NAME, build)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, TileRequest
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.linear_kernels import (
     causal_kernel,
     decode_kernel,
@@ -93,9 +93,4 @@ def _causal_kernels(w: Workload, gpu: Gpu, ranges: int) -> tuple[Kernel, ...]:
     return *before, causal_kernel(w, gpu, ranges)
 
 
-RECORD = Implementation(
-    NAME, "linear", build, (80, 129), "this package, kernels/cuda/linear_*.cu", like="flash-attn.2",
-    passes=FORWARD_ONLY, largest_head_dim=128, tunable=False, peak_bytes=peak_memory_bytes,
-    calls=("attnsim.kernels.linear.linear_forward", "attnsim.kernels.linear.linear_decode"),
-    aliases=("attnsim_linear",),
-)  # fmt: skip
+RECORD = record(NAME, build, peak_bytes=peak_memory_bytes)

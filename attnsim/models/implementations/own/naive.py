@@ -15,7 +15,7 @@ import numpy as np
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import FORWARD_ONLY, Builder, Implementation, TileRequest
+from attnsim.models.implementations.implementation import Builder, TileRequest, record
 from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
@@ -284,15 +284,4 @@ def builder(passes: str) -> Builder:
     return build
 
 
-RECORDS = tuple(
-    Implementation(
-        NAMES[passes], "naive", builder(passes), (80, 129),
-        f"this package, kernels/cuda/naive_*.cu, scale and mask {where}", like="torch.eager", passes=FORWARD_ONLY,
-        calls=(f"attnsim.kernels.naive.{call}",), aliases=(old,), unfused=True, tunable=False,
-        peak_bytes=peak_memory_bytes,
-    )
-    for passes, where, call, old in (
-        ("fused", "fused", "naive_forward", "attnsim_naive"),
-        ("separate", "as passes of their own", "naive_passes_forward", "attnsim_naive_passes"),
-    )
-)  # fmt: skip
+RECORDS = tuple(record(name, builder(passes), peak_bytes=peak_memory_bytes) for passes, name in NAMES.items())

@@ -8,7 +8,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import edited, flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile
-from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, TileRequest
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.flash import TILES as FLASH_TILES
 from attnsim.models.implementations.own.flash import choose_tile, constants
 from attnsim.models.implementations.own.resources import kernel_label, registers_of
@@ -52,7 +52,4 @@ def _weighed(op: TileOp) -> TileOp:
     return op._replace(exps=UNIT_OPERATIONS * op.scores) if op.kind == "vector" else op
 
 
-RECORD = Implementation(
-    NAME, "sigmoid", build, (80, 129), "this package, kernels/cuda/sigmoid.cu", like="flash-attn.2",
-    passes=FORWARD_ONLY, calls=("attnsim.kernels.sigmoid.sigmoid_forward",),
-)  # fmt: skip
+RECORD = record(NAME, build)

@@ -17,7 +17,7 @@ from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
-from attnsim.models.implementations.implementation import FORWARD_ONLY, Implementation, TileRequest
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import kernel_label, registers_of
 from attnsim.models.implementations.own.sparse_tiles import (
     ENTRY,
@@ -245,8 +245,4 @@ class _Operations:
         return Segment(f"epilogue{tag}", self._stores(rows))
 
 
-RECORD = Implementation(
-    NAME, "sparse", build, (80, 129), "this package, kernels/cuda/sparse.cu", like="flash-attn.2",
-    passes=FORWARD_ONLY, patterns=True, calls=("attnsim.kernels.sparse.sparse_forward",),
-    aliases=("attnsim_sparse", "fused"),
-)  # fmt: skip
+RECORD = record(NAME, build)
