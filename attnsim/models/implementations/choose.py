@@ -37,10 +37,12 @@ OWN_KERNELS: tuple[Implementation, ...] = (
 
 
 def _normalising(record: Implementation) -> Builder:
-    """The record's builder for masks that it plays, without limits that are never reached unless it asks for them."""
+    """The record's builder for masks and tiles that it plays, without limits that are never reached unless it asks."""
 
     def normalised(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         check_mask(record, w)
+        if shape is not None and not record.tunable:
+            raise InputError(f"{record.name} takes no tile of queries x keys; leave --tile out")
         if record.sees_window:
             return record.build(w, gpu, shape)
         return record.build(w.bounded(), gpu, shape)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import flash_backward
@@ -36,11 +35,7 @@ KIB = 1024
 
 def flash1(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """FlashAttention-1."""
-    if shape is not None:
-        raise InputError("flash-attn.1 has one tile per head_dim, 16 rows x 128 or 256 keys; leave --tile out")
-    kernels: list[Kernel] = []
-    if "fwd" in w.directions:
-        kernels.append(flash1_forward(w, gpu))
+    kernels = [flash1_forward(w, gpu)] if "fwd" in w.directions else []
     if "bwd" in w.directions:
         kernels += flash1_backward(w, gpu)
     return flash_schedule(w, "flash-attn.1", kernels, Flash1Tile(key_block(w, gpu)))
@@ -206,25 +201,10 @@ def fa3_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     """FA3's sm_90 backward kernel."""
     d = padded(max(w.head_dim, w.head_dim_v))
     narrow = w.mask.is_causal or w.mask.is_windowed
-    if d <= 64:
-        rows, keys, stages = 128, 128, 2
-    elif d <= 96:
-        rows, keys, stages = 64, 128, 2
-    elif d <= 128:
-        rows, keys, stages = (64 if narrow else 80), 128, 2
-    elif d <= 192:
-        rows, keys, stages = 64, 96, 2
-    else:
-        rows, keys, stages = 64, 80, 2
+    rows = 128 if d <= 64 else 80 if 96 < d <= 128 and not narrow else 64
+    keys = 128 if d <= 128 else 96 if d <= 192 else 80
     return BackwardTile(
-        rows,
-        keys,
-        warps=8,
-        stages_q=stages,
-        path="wgmma",
-        extra_threads=128,
-        registers=168,
-        v_in_registers=True,
+        rows, keys, warps=8, stages_q=2, path="wgmma", extra_threads=128, registers=168, v_in_registers=True
     )
 
 

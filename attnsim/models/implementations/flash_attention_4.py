@@ -7,6 +7,8 @@ two tiles. Part of the exponentials are polynomials on the FMA pipes, and O is r
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import flash_schedule, override
 from attnsim.models.implementations.fused.forward import flash_forward
@@ -25,15 +27,15 @@ FEW_KEY_TILES = 4
 """Key tiles up to which keys are not split (``interface.py``, `num_splits_heuristic`)."""
 
 
-def choose_tile(w: Workload) -> FlashTile:
+def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
     """256 rows x 128 keys, at head_dim above 128 one tile of rows."""
-    wide = padded(max(w.head_dim, w.head_dim_v)) > 128
-    return FlashTile(
-        128 if wide else 256, 128, warps=8, loop="staged", stages=1 if wide else 2, warpgroups=2, extra_threads=256,
-        registers=128, path="tcgen05", order="longest_first" if w.mask.is_causal or w.mask.is_windowed else "ascending",
-        persistent=True, max_blocks_per_sm=1, rescale="seldom", emulated=EMULATED,
-        edges_only=True,
-    )  # fmt: skip
+    stages = 1 if _is_wide(w) else 2
+    plain = replace(plain_tile(w, gpu), keys=128, loop="staged", stages=stages)
+    return replace(plain, rescale="seldom", emulated=EMULATED, edges_only=True)
+
+
+def _is_wide(w: Workload) -> bool:
+    return padded(max(w.head_dim, w.head_dim_v)) > 128
 
 
 def plain_tile(w: Workload, gpu: Gpu) -> FlashTile:
@@ -41,7 +43,7 @@ def plain_tile(w: Workload, gpu: Gpu) -> FlashTile:
 
     For kernels of which no more is known: as FA3 pipelines, every exponential on the exponential units.
     """
-    wide = padded(max(w.head_dim, w.head_dim_v)) > 128
+    wide = _is_wide(w)
     return FlashTile(
         128 if wide else 256,
         64 if wide else 128,
@@ -76,7 +78,7 @@ def vllm_flash4(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def _build(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, *, may_split: bool) -> Schedule:
-    tile = override(choose_tile(w), shape, w, gpu)
+    tile = override(choose_tile(w, gpu), shape, w, gpu)
     splits = Splits(split_count(w, gpu, tile) if may_split else 1)
     kernels = [flash_forward(w, gpu, tile, splits=splits)]
     if splits.partial:

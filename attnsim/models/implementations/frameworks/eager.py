@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 
 from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import BATCHED
@@ -36,18 +35,6 @@ GEMM_TEXT = f"GEMM {BATCHED}"
 def gemm_path(gpu: Gpu) -> Path:
     """The tensor-core instructions that cuBLAS has on a GPU."""
     return "wgmma" if gpu.features.wgmma else "tcgen05" if gpu.features.tcgen05 else "mma_sync"
-
-
-def check_no_tile(name: str, shape: object) -> None:
-    """Refuse a tile for GEMMs that choose their own.
-
-    Raises
-    ------
-    InputError
-        When one is given.
-    """
-    if shape is not None:
-        raise InputError(f"{name} takes no tile: its GEMMs are cuBLAS's; leave --tile out")
 
 
 def even_blocks(wanted: int, *sizes: int) -> int:

@@ -14,7 +14,6 @@ from attnsim.models.implementations.frameworks import keys_gemm
 from attnsim.models.implementations.frameworks.eager import (
     GEMM_TEXT,
     arrays_bytes,
-    check_no_tile,
     gemm_path,
     over_rows,
 )
@@ -46,7 +45,6 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     InputError
         When there is no such form.
     """
-    check_no_tile(NAME, shape)
     mask = w.mask.within(w.seq_q, w.seq_kv)
     if mask.is_windowed or is_causal(w) or w.dropout:
         raise InputError(

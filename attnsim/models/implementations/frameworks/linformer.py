@@ -16,7 +16,6 @@ from attnsim.models.implementations.frameworks import keys_gemm
 from attnsim.models.implementations.frameworks.eager import (
     GEMM_TEXT,
     arrays_bytes,
-    check_no_tile,
     elementwise,
     gemm_path,
     over_rows,
@@ -68,7 +67,6 @@ class Linformer:
         InputError
             When there is no such form.
         """
-        check_no_tile(self.name, shape)
         mask = w.mask.within(w.seq_q, w.seq_kv)
         if mask.is_windowed or is_causal(w) or w.dropout:
             raise InputError(

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.frameworks.eager import one_pass, over_rows
+from attnsim.models.implementations.frameworks.eager import gemm_path, one_pass, over_rows
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS
@@ -93,20 +94,20 @@ FORMS: dict[str, NaiveForm] = {
 }
 
 
-def naive(w: Workload, gpu: Gpu, implementation: str, form: NaiveForm, path: Path) -> Schedule:
+def naive(w: Workload, gpu: Gpu, shape: TileRequest | None, implementation: str, form: NaiveForm) -> Schedule:
     """The kernels of unfused attention.
 
     Parameters
     ----------
     w : Workload
     gpu : Gpu
-        Unused but for symmetry with the other builders.
+        Its tensor cores' instructions are those of the GEMMs.
+    shape : None
+        cuBLAS chooses the tiles.
     implementation : str
     form : NaiveForm
-    path : str
-        Instruction path of the GEMMs.
     """
-    sizes = _Sizes(w, form, path)
+    sizes = _Sizes(w, form, gemm_path(gpu))
     kernels = _forward(sizes) if "fwd" in w.directions else []
     if "bwd" in w.directions:
         kernels += _backward(sizes)

@@ -21,7 +21,6 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import (
     GEMM_TEXT,
     arrays_bytes,
-    check_no_tile,
     elementwise,
     gemm_path,
     over_rows,
@@ -83,7 +82,7 @@ class Performer:
         InputError
             When there is no such form.
         """
-        _check_takes(self.name, w, shape)
+        _check_takes(self.name, w)
         causal, path, m = is_causal(w), gemm_path(gpu), self.count(w)
         whole = padded(w) if causal else w
         suffix = " padded" if whole != w else ""
@@ -148,8 +147,7 @@ def padded(w: Workload) -> Workload:
     return replace(w, seq_q=seq, seq_kv=seq)
 
 
-def _check_takes(name: str, w: Workload, shape: TileRequest | None) -> None:
-    check_no_tile(name, shape)
+def _check_takes(name: str, w: Workload) -> None:
     mask = w.mask.within(w.seq_q, w.seq_kv)
     if mask.is_windowed or w.dropout or (is_causal(w) and not (mask.is_causal and w.seq_q == w.seq_kv)):
         raise InputError(

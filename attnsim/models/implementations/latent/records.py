@@ -82,11 +82,9 @@ def peak_bytes(w: Workload, form: str, partials: int = 0) -> int:
     return inside + (both_ends + weights if form == "absorbed" else w.kv_cache_bytes)
 
 
-def _plain(w: Workload, shape: TileRequest | None, name: str) -> Workload:
+def _plain(w: Workload, name: str) -> Workload:
     """The question without a mask that hides nothing, refused where no kernel of MLA plays it."""
     latent_of(w)
-    if shape is not None:
-        raise InputError(f"{name} has one tile for each number of heads; leave --tile out")
     if w.mask.is_windowed:
         raise InputError(f"{name} has no sliding window, the mask is {w.mask}; allowed: full or causal")
     return replace(w, mask=Mask()) if w.seq_q == 1 and w.mask.right == 0 else w
@@ -162,7 +160,7 @@ def _absorbed(name: str, attention: Attention) -> Implementation:
     """Queries into the latent space, attention over the cache, outputs back."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        plain = _plain(w, shape, name)
+        plain = _plain(w, name)
         kernels, tile, splits, partials = attention(plain, gpu)
         peak = peak_bytes(w, "absorbed", partials)
         before, after = product(w, "absorb_q", gpu), product(w, "output_up", gpu)
@@ -175,7 +173,7 @@ def _decompressed(name: str, choose: Choose, *, same_width: bool = False) -> Imp
     """K and V of every head from the latent, then fused attention; `same_width`: V has to be as wide as K."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        plain = _plain(w, shape, name)
+        plain = _plain(w, name)
         heads = replace(plain, latent=None, head_dim_v=w.head_dim if same_width else w.head_dim_v)
         tile = choose(heads, gpu)
         heads_tile = DecompressedTile(tile, same_width)
@@ -191,7 +189,7 @@ def _serving(name: str, before: Sequence[str], decode: Attention, prefill: Choos
     """A framework's attention call: cache write, then attention over the cache or, given `prefill`, per head."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        plain = _plain(w, shape, name)
+        plain = _plain(w, name)
         writes = [copy(w, kernel) for kernel in before if kernel != "metadata" or w.passes == "decode"]
         if prefill is not None and w.passes != "decode":
             heads = replace(plain, latent=None)

@@ -12,7 +12,6 @@ Nothing grows faster than the sequences, and in decoding nothing grows with them
 
 from __future__ import annotations
 
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.linear_kernels import (
@@ -46,8 +45,6 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     InputError
         When the kernels are not written for it, or do not fit.
     """
-    if shape is not None:
-        raise InputError(f"{NAME} has one tile per head_dim, and no tile of queries x keys; leave --tile out")
     check_takes(w)
     kernels: tuple[Kernel, ...]
     tile, scratch = LinearTile(w.head_dim), 0

@@ -10,12 +10,13 @@ S and P have 16 bits and rows of :func:`score_stride` elements. Two forms, by pa
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import Builder, TileRequest, record
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
@@ -268,20 +269,15 @@ def _two_sweeps(seq_kv: int, tile: SoftmaxTile) -> Nest:
     ]
 
 
+def _build(w: Workload, gpu: Gpu, shape: TileRequest | None, passes: str) -> Schedule:
+    return own_naive(w, gpu, passes)
+
+
 def exponentiated(columns: int) -> int:
     """Exponentials of a stretch of a row: whole pieces of eight."""
     return -(-columns // 8) * 8
 
 
-def builder(passes: str) -> Builder:
-    """:func:`own_naive` as a record's builder."""
-
-    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        if shape is not None:
-            raise InputError(f"{NAMES[passes]} takes no tile of queries x keys; leave --tile out")
-        return own_naive(w, gpu, passes)
-
-    return build
-
-
-RECORDS = tuple(record(name, builder(passes), peak_bytes=peak_memory_bytes) for passes, name in NAMES.items())
+RECORDS = tuple(
+    record(name, partial(_build, passes=passes), peak_bytes=peak_memory_bytes) for passes, name in NAMES.items()
+)
