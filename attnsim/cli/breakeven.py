@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import options, show
+from attnsim.cli.plot_flags import numbers_of
 from attnsim.cli.progress import steps
 from attnsim.cli.roofline import check_picture
-from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.api.breakeven import BreakEven
@@ -43,7 +43,7 @@ def breakeven(
     """Find the density below which block-sparse attention beats dense flash, by length, tile and GPU."""
     if plot is not None:
         check_picture(plot)
-    lengths = _lengths(seq)
+    lengths = numbers_of(seq, "--seq")
     tiles = options.words([tile], "--tile") if tile else [None]
     question = options.workload(
         batch=batch, heads=heads, kv_heads=kv_heads, seq=lengths[0], head_dim=head_dim, dtype=dtype, causal=causal
@@ -68,15 +68,6 @@ def breakeven(
     _print(rows, title)
     if plot is not None:
         print(f"written: {plot}, {plot.with_suffix('.csv')}")
-
-
-def _lengths(text: str) -> list[int]:
-    found = []
-    for word in options.words([text], "--seq"):
-        if not (word.isascii() and word.isdigit() and int(word) >= 1):
-            raise InputError(f"--seq: {word!r} given; allowed: whole numbers from 1, with commas")
-        found.append(int(word))
-    return found
 
 
 def _print(rows: list[BreakEven], title: str) -> None:

@@ -9,7 +9,6 @@ import typer
 
 from attnsim.cli import options, show
 from attnsim.cli.heading import caption, heading
-from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.api import Prediction
@@ -28,10 +27,7 @@ def demo(
     from attnsim.models.hardware.files import load_gpu
     from attnsim.plots.roofline import roofline
 
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {out} cannot be made a folder: {error.strerror or error}") from None
+    options.make_folder(out)
     a100, h100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
     doubled = options.changed(h100, HYPOTHETICAL)
     gpt2 = options.workload(batch=8, heads=16, seq=1024, head_dim=64, dtype="fp16", causal=True, window=256)

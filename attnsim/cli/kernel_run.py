@@ -51,8 +51,6 @@ def run(
     operation = find_operation(name)
     if dtype not in ("fp16", "bf16"):
         raise InputError(f"--dtype {dtype}: the kernels take fp16 and bf16")
-    if mask and (causal or window):
-        raise InputError("--mask holds the whole pattern; write causal and window in it and leave out the flags")
     question = options.workload(
         batch=batch,
         heads=heads,
@@ -63,12 +61,9 @@ def run(
         dtype=dtype,
         causal=causal,
         window=window,
+        mask=mask or None,
         passes=operation.passes,
     )
-    if mask:
-        from attnsim.models.mask.mask import Mask
-
-        question = dataclasses.replace(question, mask=Mask.parse(mask))
     where, outcome, counts = _on_cpu(operation, question, gpu, seed) if cpu else _on_gpu(operation, question, seed)
     faults = _faults(outcome, operation.tolerance(dtype), counts)
     if json:

@@ -52,7 +52,7 @@ def measure(
     with on_gpu.told():
         bench = attached_bench(int(time.time()) % (1 << 31) if seed is None else seed)
     operations, left_out = chosen(names, bench.device.gpu)
-    _make(out)
+    options.make_folder(out)
     records = Records(out / FILE_NAME)
     with on_gpu.told(), progress.budget("measuring", 60 * minutes) as told:
         finished = run(bench, records, operations, budget_s=60 * minutes, keep_going=keep_going, told=told)
@@ -63,13 +63,6 @@ def measure(
     _finish(records, finished, out, json)
     if finished.wrong:
         raise _failed(finished)
-
-
-def _make(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {out} cannot be made: {error.strerror or error}") from None
 
 
 def _failed(finished: Finished) -> typer.Exit:
@@ -90,7 +83,7 @@ def _finish(records: Records, finished: Finished | None, out: Path, json: bool) 
     everything = list(records.done.values())
     rows = measured_rows(everything)
     table = out / TABLE
-    _make(out)
+    options.make_folder(out)
     write_table(measured_frame(rows), table)
     machines, kernels = machines_of(everything), summary(everything)
     null = [record for record in everything if record.get("kind") == "null" and "error" not in record]

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.models.errors import InputError
+from attnsim.cli.options import mask_of
 
 if TYPE_CHECKING:
     from attnsim.models.llm.model import Model
-    from attnsim.models.mask.mask import Mask
 
 ModelName = Annotated[
     str | None,
@@ -68,22 +67,7 @@ def filled(
         "head_dim": width,
         "head_dim_v": head_dim_v or (width if model.head_dim_v == model.head_dim else model.head_dim_v),
         "rotary": width if model.rotary == model.head_dim else min(model.rotary, width),
-        "mask": _mask(model, causal, window, mask),
+        "mask": mask_of(mask, causal, window, model.mask),
     }
     over = f" with {', '.join(told)}" if told else ""
     return Filled(replace(model, **figures), f"{model.id}{over}")
-
-
-def _mask(model: Model, causal: bool, window: int | None, mask: str | None) -> Mask:
-    """The mask given; else the model's, with the flags' limits: a window in place of its own."""
-    from attnsim.models.mask.mask import Mask
-
-    if mask is not None:
-        if causal or window is not None:
-            raise InputError(
-                f"--mask {mask!r} says all of the mask; put causal and window into it, and leave the flags out"
-            )
-        return Mask.parse(mask)
-    if window is not None:
-        return Mask.sliding_window(window, causal or model.mask.is_causal)
-    return model.mask & Mask.causal() if causal else model.mask

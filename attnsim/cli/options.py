@@ -12,6 +12,7 @@ from attnsim.models.errors import InputError
 if TYPE_CHECKING:
     from attnsim.models.hardware.gpu import Gpu
     from attnsim.models.llm.model import Model
+    from attnsim.models.mask.mask import Mask
     from attnsim.models.question.workload import Workload
 
 ManyGpus = Annotated[
@@ -121,13 +122,6 @@ def workload(
     queries, keys = seq, seq_kv or seq
     if passes == "decode" and seq_kv is None:
         queries = 1
-    if mask is not None and (causal or window is not None):
-        raise InputError(
-            f"--mask {mask!r} says all of the mask; put causal and window into it, and leave the flags out"
-        )
-    visible = Mask.parse(mask) if mask is not None else Mask.causal() if causal else Mask.full()
-    if window is not None:
-        visible = visible & Mask.sliding_window(window, causal)
     return Workload(
         batch=batch,
         heads_q=heads,
@@ -138,9 +132,29 @@ def workload(
         head_dim_v=head_dim_v or head_dim,
         dtype=dtype,
         passes=passes,
-        mask=visible,
+        mask=mask_of(mask, causal, window, Mask.full()),
         latent=Latent.parse(latent) if latent is not None else None,
     )
+
+
+def mask_of(given: str | None, causal: bool, window: int | None, own: Mask) -> Mask:
+    """The mask given; else `own` with the flags' limits: a window in place of its own.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.models.mask.mask import Mask
+
+    if given is not None:
+        if causal or window is not None:
+            raise InputError(
+                f"--mask {given!r} says all of the mask; put causal and window into it, and leave the flags out"
+            )
+        return Mask.parse(given)
+    if window is not None:
+        return Mask.sliding_window(window, causal or own.is_causal)
+    return own & Mask.causal() if causal else own
 
 
 def lengths(text: str | None) -> list[int | None]:
@@ -211,6 +225,19 @@ def check_output(path: Path) -> None:
     folder = path.parent
     if not folder.is_dir():
         raise InputError(f"{path} cannot be written: {folder} is not a folder")
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder of ``--out`` where it is not there.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {path} cannot be made a folder: {error.strerror or error}") from None
 
 
 def new_gpu_file(path: Path, force: bool) -> str:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 
 @contextmanager
@@ -20,15 +24,22 @@ def busy(what: str) -> Iterator[None]:
 
 
 @contextmanager
+def _bar(what: str, total: float, *columns: str) -> Iterator[tuple[Progress, TaskID]]:
+    """A bar with further columns, by their names in `rich.progress` or as texts."""
+    from rich import progress
+    from rich.console import Console
+
+    err = Console(stderr=True)
+    shown = [getattr(progress, name)() if name.endswith("Column") else progress.TextColumn(name) for name in columns]
+    first = (progress.TextColumn(what), progress.BarColumn())
+    with progress.Progress(*first, *shown, console=err, transient=True, disable=not err.is_terminal) as bar:
+        yield bar, bar.add_task("", total=total, rate="")
+
+
+@contextmanager
 def steps(what: str, count: int) -> Iterator[Callable[[], None]]:
     """A bar of `count` steps; yields the function that says that one is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    err = Console(stderr=True)
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task(what, total=count)
+    with _bar(what, count, "MofNCompleteColumn", "TimeRemainingColumn") as (bar, task):
         yield lambda: bar.advance(task)
 
 
@@ -37,29 +48,15 @@ def budget(what: str, seconds: float) -> Iterator[Callable[[str], None]]:
     """A bar that fills as `seconds` pass; yields the function that shows what was done last."""
     import time
 
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(what), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    err, started = Console(stderr=True), time.monotonic()
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task("", total=seconds)
+    started = time.monotonic()
+    with _bar(what, seconds, "TimeRemainingColumn", "{task.description}") as (bar, task):
         yield lambda done: bar.update(task, completed=min(seconds, time.monotonic() - started), description=done)
 
 
 @contextmanager
 def rate(what: str, count: int) -> Iterator[Callable[[int], None]]:
     """A bar of `count` points with their rate and the time left; yields the function that counts more done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
-    )  # fmt: skip
-    err = Console(stderr=True)
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task(what, total=count, rate="")
+    with _bar(what, count, "MofNCompleteColumn", "{task.fields[rate]}", "TimeRemainingColumn") as (bar, task):
 
         def advance(points: int) -> None:
             bar.advance(task, points)

@@ -34,7 +34,7 @@ def report(
     documents = [document_of(found, drawn, path.name) for path in out]
     written = [file for path, document in zip(out, documents, strict=True) for file in write_document(document, path)]
     if json:
-        from attnsim.reports.parts import parts
+        from attnsim.reports.page import parts
 
         show.print_json([*parts(found), {"part": "files", "written": [str(path) for path in written]}])
         return

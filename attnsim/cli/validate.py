@@ -64,7 +64,7 @@ def validate(
         _io(counters, cases, json)
         return
     if out is not None:
-        _make_folder(out)
+        options.make_folder(out)
     from attnsim.validation.checking.validate import STEPS
     from attnsim.validation.checking.validate import validate as run
 
@@ -154,13 +154,6 @@ def _bytes(row: Mapping[str, Any]) -> Iterator[dict[str, object]]:
             "counted MB": f"{row[f'{quantity}_counted'] / 1e6:.4g}",
             "error": "" if error is None else f"{100 * error:+.1f} %",
         }
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {folder} cannot be made a folder: {error.strerror or error}") from None
 
 
 def _hypothetical(sample: int, json: bool) -> None:

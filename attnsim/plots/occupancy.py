@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.changes import told
 from attnsim.plots.roofline_labels import short
-from attnsim.plots.series import FLOPS, Over, Series, about, end_labels, length_text, place, series_of
+from attnsim.plots.series import FLOPS, Over, Series, about, end_labels, identity, length_text, place, series_of
 from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
 from attnsim.plots.styles import DASHES, Style
 
@@ -139,8 +138,7 @@ def _caption(predictions: Sequence[Prediction], lines: Sequence[Series], over: O
 
 def _row(label: str, one: Prediction) -> dict[str, object]:
     return {
-        "series": label, "algorithm": one.algorithm, "implementation": one.implementation, "gpu": one.gpu,
-        "changes": told(one.changes), "batch": one.workload.batch, "seq_q": one.workload.seq_q,
+        "series": label, **identity(one), "batch": one.workload.batch, "seq_q": one.workload.seq_q,
         "seq_kv": one.workload.seq_kv, "blocks_per_sm": one.blocks_per_sm, "waves": one.waves,
         "empty_share_of_last_wave": empty_share(one), "time_s": one.time_s, "flops_useful": one.flops_useful,
         "time_per_useful_flop_s": (one.time_s or 0.0) / one.flops_useful, "bound": one.bound,

@@ -7,13 +7,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from attnsim.api.prediction import Prediction
 from attnsim.api.roofline import LEVELS
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.plots import roofline_axes
-from attnsim.plots.roofline_data import COLUMNS, Drawn, Entry, Predicted, entries, machines, rows
+from attnsim.plots.roofline_data import COLUMNS, Drawn, Entry, entries, machines, rows
 from attnsim.plots.roofline_labels import short
 from attnsim.plots.sheet import Panel, Picture, new_figure
 from attnsim.plots.styles import COLUMN_INCHES, Style
@@ -26,7 +27,7 @@ TITLE = "Roofline: predicted attention"
 
 
 def roofline(
-    predictions: Sequence[Predicted],
+    predictions: Sequence[Prediction],
     gpus: Sequence[Gpu | str] | None = None,
     *,
     measured: Sequence[float | None] = (),
@@ -68,7 +69,7 @@ def roofline(
     )
 
 
-def _gpus(predictions: Sequence[Predicted], gpus: Sequence[Gpu | str] | None) -> list[Gpu]:
+def _gpus(predictions: Sequence[Prediction], gpus: Sequence[Gpu | str] | None) -> list[Gpu]:
     if gpus is not None:
         return [load_gpu(one) if isinstance(one, str) else one for one in gpus]
     changed = next((one for one in predictions if one.changes), None)
@@ -150,8 +151,7 @@ def _table(axes: Axes, drawn: Sequence[Drawn], shown: Sequence[Entry], height: f
 def _cells(entry: Entry) -> tuple[str, ...]:
     """Number, algorithm, implementation, intensity at each level, TFLOP/s and share of the roof."""
     item = entry.prediction
-    tiles = getattr(item, "tiles", "shipped")
-    name = item.algorithm if tiles == "shipped" else f"{item.algorithm}, {tiles}"
+    name = item.algorithm if item.tiles == "shipped" else f"{item.algorithm}, {item.tiles}"
     intensity = [short(entry.points[level].intensity) if level in entry.points else "–" for level in LEVELS]
     rate, roof = entry.flops_per_s, entry.roof_flops_per_s
     achieved = short(rate / 1e12) if rate else "–"
@@ -181,7 +181,7 @@ def _row(
 
 def caption_lines(drawn: Sequence[Drawn], shown: Sequence[Entry]) -> list[str]:
     """What a reader has to know: FLOP convention, clocks, caches, what solid, dashed, hollow and filled mean."""
-    caches = sorted({str(getattr(entry.prediction, "cache", "")) for entry in shown} - {""})
+    caches = sorted({entry.prediction.cache for entry in shown})
     clocks = ", ".join(f"{m.label} {m.gpu.clock.tensor_hz / 1e6:.0f} MHz" for m in drawn)
     per_exp = ", ".join(sorted({f"{machine.roofline.flops_per_exp:.4g}" for machine in drawn}))
     filled = " Filled: measured." if any(entry.measured_s for entry in shown) else ""

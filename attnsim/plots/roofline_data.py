@@ -4,46 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from attnsim.api.prediction import Prediction
 from attnsim.api.roofline import LEVELS, Level, Point, Roofline
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.changes import Change, told
+from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.question.workload import Workload
 
 COLUMNS = (
     "kind", "gpu", "changes", "name", "level", "intensity_flop_per_byte", "flops_per_s", "bytes_per_s",
     "achievable_flops_per_s", "achievable_bytes_per_s", "number", "algorithm", "implementation", "time_s",
     "time_low_s", "time_high_s", "measured_s", "roof_flops_per_s", "bound",
 )  # fmt: skip
-
-
-class Predicted(Protocol):
-    """What the picture needs of a prediction; `attnsim.api.Prediction` has it."""
-
-    @property
-    def algorithm(self) -> str: ...  # noqa: D102
-    @property
-    def implementation(self) -> str: ...  # noqa: D102
-    @property
-    def gpu(self) -> str: ...  # noqa: D102
-    @property
-    def changes(self) -> tuple[Change, ...]: ...  # noqa: D102
-    @property
-    def time_s(self) -> float | None: ...  # noqa: D102
-    @property
-    def flops_useful(self) -> int: ...  # noqa: D102
-    @property
-    def hbm_read_bytes(self) -> float | None: ...  # noqa: D102
-    @property
-    def hbm_write_bytes(self) -> float | None: ...  # noqa: D102
-    @property
-    def l2_bytes(self) -> float | None: ...  # noqa: D102
-    @property
-    def smem_bytes(self) -> float | None: ...  # noqa: D102
-    @property
-    def exponentials(self) -> float | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +35,7 @@ class Entry:
     ----------
     number : int
         From 1, in the order given.
-    prediction : Predicted
+    prediction : Prediction
     machine : int
         Index of its GPU.
     points : mapping of level to Point
@@ -79,7 +51,7 @@ class Entry:
     """
 
     number: int
-    prediction: Predicted
+    prediction: Prediction
     machine: int
     points: Mapping[Level, Point]
     roof_flops_per_s: float | None
@@ -100,13 +72,13 @@ class Entry:
     @property
     def interval_flops_per_s(self) -> tuple[float, float] | None:
         """Useful FLOP/s at the ends of the prediction's interval, the lower first."""
-        low, high = (getattr(self.prediction, name, None) for name in ("time_high_s", "time_low_s"))
-        if not low or not high:
+        one = self.prediction
+        if not one.time_low_s or not one.time_high_s:
             return None
-        return self.prediction.flops_useful / low, self.prediction.flops_useful / high
+        return one.flops_useful / one.time_high_s, one.flops_useful / one.time_low_s
 
 
-def machines(gpus: Sequence[Gpu], predictions: Sequence[Predicted]) -> list[Drawn]:
+def machines(gpus: Sequence[Gpu], predictions: Sequence[Prediction]) -> list[Drawn]:
     """Rooflines of the GPUs, for the number format and the FLOPs per exponential of the predictions on each.
 
     Raises
@@ -130,14 +102,14 @@ def machines(gpus: Sequence[Gpu], predictions: Sequence[Predicted]) -> list[Draw
 
 
 def entries(
-    drawn: Sequence[Drawn], predictions: Sequence[Predicted], measured: Sequence[float | None] = ()
+    drawn: Sequence[Drawn], predictions: Sequence[Prediction], measured: Sequence[float | None] = ()
 ) -> list[Entry]:
     """Numbered predictions with their points at each memory level.
 
     Parameters
     ----------
     drawn : sequence of Drawn
-    predictions : sequence of Predicted
+    predictions : sequence of Prediction
     measured : sequence of float or None
         Seconds that each took, where that is known; empty where nothing is.
 
@@ -168,18 +140,16 @@ def entries(
                 if traffic[level] > 0
             }
         roof, limit = drawn[index].roofline.roof({level: p.intensity for level, p in points.items()})
-        bound = str(getattr(item, "bound", None) or limit) if points else "does not fit"
+        bound = (item.bound or limit) if points else "does not fit"
         base = next((one.number for one in out if _is_base(one.prediction, item)), None)
         out.append(Entry(number, item, index, points, roof if points else None, bound, taken[number - 1], base))
     return out
 
 
-def _is_base(one: Predicted, item: Predicted) -> bool:
+def _is_base(one: Prediction, item: Prediction) -> bool:
     """Whether `one` is the same call on the GPU that `item`'s was made of."""
     same = (one.algorithm, one.implementation, one.gpu) == (item.algorithm, item.implementation, item.gpu)
-    return (
-        same and bool(item.changes) and not one.changes and getattr(one, "workload", 0) == getattr(item, "workload", 0)
-    )
+    return same and bool(item.changes) and not one.changes and one.workload == item.workload
 
 
 def rows(drawn: Sequence[Drawn], shown: Sequence[Entry]) -> list[dict[str, object]]:
@@ -208,8 +178,8 @@ def rows(drawn: Sequence[Drawn], shown: Sequence[Entry]) -> list[dict[str, objec
             "algorithm": item.algorithm,
             "implementation": item.implementation,
             "time_s": "" if item.time_s is None else item.time_s,
-            "time_low_s": getattr(item, "time_low_s", None) or "",
-            "time_high_s": getattr(item, "time_high_s", None) or "",
+            "time_low_s": item.time_low_s or "",
+            "time_high_s": item.time_high_s or "",
             "measured_s": entry.measured_s or "",
             "roof_flops_per_s": entry.roof_flops_per_s or "",
             "bound": entry.bound,
@@ -227,25 +197,23 @@ def ceiling_name(unit: str, dtype: str) -> str:
     return {"tensor": f"tensor {dtype}", "mma_sync": f"mma.sync {dtype}"}.get(unit, unit)
 
 
-def _same(item: Predicted, gpu: Gpu) -> bool:
+def _same(item: Prediction, gpu: Gpu) -> bool:
     return item.gpu == gpu.id and item.changes == gpu.changes
 
 
-def _dtype(gpu: Gpu, predictions: Sequence[Predicted]) -> str:
-    for item in predictions:
-        workload = getattr(item, "workload", None)
-        if isinstance(workload, Workload):
-            return workload.dtype
+def _dtype(gpu: Gpu, predictions: Sequence[Prediction]) -> str:
+    if predictions:
+        return predictions[0].workload.dtype
     return "bf16" if gpu.supports_dtype("bf16") else "fp16"
 
 
-def _flops_per_exp(predictions: Sequence[Predicted]) -> float:
-    """Useful FLOPs per exponential needed, or per one executed: of linear attention, and without a known workload."""
+def _flops_per_exp(predictions: Sequence[Prediction]) -> float:
+    """Useful FLOPs per exponential needed, or per one executed where an approximation needs none."""
     found = []
     for item in predictions:
-        workload = getattr(item, "workload", None)
-        if isinstance(workload, Workload) and not getattr(item, "approximation", ()):
-            needed = workload.batch * workload.heads_q * workload.visible_pairs * len(workload.directions)
+        w = item.workload
+        if not item.approximation:
+            needed = w.batch * w.heads_q * w.visible_pairs * len(w.directions)
             found.append(item.flops_useful / max(needed, 1))
         elif item.exponentials:
             found.append(item.flops_useful / item.exponentials)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.crossover import Crossover
 from attnsim.api.prediction import Prediction
-from attnsim.models.hardware.changes import told
 from attnsim.plots.roofline_labels import halo
 from attnsim.plots.series import (
     Series,
@@ -19,6 +18,7 @@ from attnsim.plots.series import (
     end_labels,
     engineering,
     error_text,
+    identity,
     length_text,
     place,
     series_of,
@@ -206,9 +206,8 @@ def _caption(predictions: Sequence[Prediction], lines: Sequence[Series], marked:
 
 def _row(label: str, one: Prediction) -> dict[str, object]:
     return {
-        "kind": "prediction", "series": label, "algorithm": one.algorithm, "implementation": one.implementation,
-        "gpu": one.gpu, "changes": told(one.changes), "batch": one.workload.batch, "seq_q": one.workload.seq_q,
-        "seq_kv": one.workload.seq_kv, "time_s": one.time_s, "time_low_s": one.time_low_s,
+        "kind": "prediction", "series": label, **identity(one), "batch": one.workload.batch,
+        "seq_q": one.workload.seq_q, "seq_kv": one.workload.seq_kv, "time_s": one.time_s, "time_low_s": one.time_low_s,
         "time_high_s": one.time_high_s, "speedup_vs_naive": one.speedup_vs_naive, "flops_useful": one.flops_useful,
         "peak_memory_bytes": one.peak_memory_bytes, "fits": one.fits, "trust": one.trust.level,
     }  # fmt: skip

@@ -109,6 +109,13 @@ def _machine_names(predictions: Sequence[Prediction]) -> dict[tuple[str, tuple[C
     return {key: key[0] + "*" * (changed.index(key) + 1 if key in changed else 0) for key in found}
 
 
+def identity(one: Prediction) -> dict[str, object]:
+    """The columns of a table that say what was predicted."""
+    return {
+        "algorithm": one.algorithm, "implementation": one.implementation, "gpu": one.gpu, "changes": told(one.changes)
+    }  # fmt: skip
+
+
 def place(one: Prediction, over: Over = "seq") -> int:
     """Length of the sequence, or the batch."""
     return one.workload.batch if over == "batch" else one.workload.seq_kv

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attnsim.api.explaining import Explanation, TensorBytes
+from attnsim.api.explaining import Explanation
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.changes import told
 from attnsim.plots.roofline_labels import halo
-from attnsim.plots.series import about, engineering, names_of
+from attnsim.plots.series import about, engineering, identity, names_of
 from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
 from attnsim.plots.styles import Style
 
@@ -79,13 +78,9 @@ def _parts(one: Explanation, level: str) -> Parts:
         return {("", "load"): one.prediction.smem_bytes or 0}
     found: Parts = {}
     for row in one.tensors:
-        key = (_tensor(row), row.direction)
+        key = (row.tensor.rstrip("'"), row.direction)
         found[key] = found.get(key, 0) + (row.hbm_bytes if level == "hbm" else row.l2_bytes)
     return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def _tensor(row: TensorBytes) -> str:
-    return row.tensor.rstrip("'")
 
 
 def _order(bars: Sequence[Parts]) -> list[str]:
@@ -171,10 +166,7 @@ def _caption(explanations: Sequence[Explanation], order: Sequence[str], logarith
 
 def _rows(name: str, one: Explanation) -> list[dict[str, object]]:
     item = one.prediction
-    here: dict[str, object] = {
-        "name": name, "algorithm": item.algorithm, "implementation": item.implementation, "gpu": item.gpu,
-        "changes": told(item.changes),
-    }  # fmt: skip
+    here = {"name": name, **identity(item)}
     found = [
         here | {"level": level, "kernel": row.kernel, "tensor": row.tensor, "direction": row.direction, "bytes": size}
         for row in one.tensors

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.units import UNITS
-from attnsim.plots.series import about, engineering, names_of
+from attnsim.plots.series import about, engineering, identity, names_of
 from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
 from attnsim.plots.styles import Style
 
@@ -143,12 +142,9 @@ def _caption(shown: Sequence[Prediction], missing: Sequence[str]) -> str:
 
 def _rows(label: str, one: Prediction) -> list[dict[str, object]]:
     whole = one.time_s or 0.0
-    here = {
-        "name": label, "algorithm": one.algorithm, "implementation": one.implementation, "gpu": one.gpu,
-        "changes": told(one.changes),
-    }  # fmt: skip
     parts = [("total", whole), *_parts(one), ("idle", one.units_s["idle"])]
     return [
-        here | {"part": part, "seconds": seconds, "share": seconds / whole, "bounds": part == one.bound}
+        {"name": label, **identity(one)}
+        | {"part": part, "seconds": seconds, "share": seconds / whole, "bounds": part == one.bound}
         for part, seconds in parts
     ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import attnsim
 from attnsim.api.explaining import Explanation
@@ -19,7 +21,7 @@ from attnsim.reports.answers import Answer, Answered, Report, base_of, labels, m
 from attnsim.reports.evidence import error_blocks, repeat_blocks
 from attnsim.reports.hardware import FigureLine, figure_lines
 from attnsim.reports.sentences import bound_sentences, short_answer
-from attnsim.reports.trusting import uses
+from attnsim.reports.trusting import applying, calibrations_used, files_used, residuals, uses
 
 Told = Callable[[], None]
 Blocks = list[Block | Section]
@@ -50,6 +52,34 @@ def draw(report: Report, told: Told = lambda: None) -> Drawn:
                 found[ident] += drawn_of(case, f"{name}-{place}")
         told()
     return found
+
+
+def parts(report: Report) -> list[dict[str, Any]]:
+    """The same as plain objects, one for each thing that a report says, its kind under "part"."""
+    asked, found = report.asked, uses(report.cases)
+    out: list[dict[str, Any]] = [
+        {"part": "question", "title": asked.title, "question": asked.question, "date": asked.date}
+    ]
+    differing, rest = figure_lines(report.machines)
+    for lines, differs in ((differing, True), (rest, False)):
+        out += [{"part": "figure", "differs": differs, **asdict(line)} for line in lines]
+    for case in report.cases:
+        label = {"case": case.case.label}
+        out += [{"part": "answer", **label, "text": text} for text in short_answer(case)]
+        for one in case.answers:
+            about = {"number": one.number, "tile": one.question.tile, "error": one.error}
+            predicted = one.prediction.to_dict() if one.prediction else {}
+            out.append({"part": "prediction", **label, **about, **predicted})
+        out += [
+            {"part": "bound", **label, "text": " ".join(bound_sentences(one)), **one.to_dict()}
+            for one in case.explanations
+        ]
+    for calibration in calibrations_used(found):
+        held = {"calibration": [calibration.implementation, calibration.architecture], "splits": residuals(calibration)}
+        out.append({"part": "errors", **held, **asdict(calibration.held_out)})
+    out += [{"part": "gap", **{**asdict(one), "check": dict(one.check)}} for one in applying(found)]
+    out.append({"part": "versions", "attnsim": attnsim.__version__, "study": asked.digest, **files_used(found)})
+    return out
 
 
 def document_of(report: Report, drawn: Drawn, out: str = "report.html") -> Document:
@@ -173,15 +203,6 @@ def _predictions(case: Answered) -> list[Block]:
     if [*failed, *case.same_tile, *notes]:
         blocks.append(Bullets((*failed, *case.same_tile, *notes)))
     return blocks
-
-
-def _failed(answers: Sequence[Answer]) -> list[str]:
-    """Questions without an answer, those for one reason together."""
-    found: dict[str, list[str]] = {}
-    for one in answers:
-        if one.error:
-            found.setdefault(one.error, []).append(f"{one.question.algorithm} on {one.machine}")
-    return [f"Not answered: {'; '.join(dict.fromkeys(asked))}. {why}" for why, asked in found.items()]
 
 
 def _line(one: Answer, found: Prediction, case: Answered, machine: str) -> tuple[str, ...]:

@@ -39,8 +39,7 @@ from attnsim.reports import answer, document_of, draw, pictures, read_report_stu
 from attnsim.reports.answers import Report, steps
 from attnsim.reports.asking import MOST_POINTS, MOST_WORKLOADS, cases
 from attnsim.reports.hardware import figure_lines
-from attnsim.reports.page import Drawn
-from attnsim.reports.parts import parts
+from attnsim.reports.page import Drawn, parts
 from attnsim.reports.sentences import short_answer
 from attnsim.reports.trusting import applying, files_used, uses
 from tests.unit import chromium

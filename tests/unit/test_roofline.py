@@ -3,16 +3,18 @@
 import csv
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
+import attnsim
+from attnsim.api import Prediction
 from attnsim.api.roofline import Level, Point, Roofline
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
@@ -23,24 +25,21 @@ from attnsim.plots.styles import STYLES, find_style
 H100, A100 = load_gpu("h100-sxm5-80gb"), load_gpu("a100-sxm4-80gb")
 
 
-@dataclass(frozen=True)
-class Answer:
-    algorithm: str = "flash"
-    implementation: str = "flash-attn.3"
-    gpu: str = "h100-sxm5-80gb"
-    changes: tuple[Change, ...] = ()
-    time_s: float | None = 1e-3
-    flops_useful: int = 600 * 10**9
-    hbm_read_bytes: float | None = 2e8
-    hbm_write_bytes: float | None = 1e8
-    l2_bytes: float | None = 3e9
-    smem_bytes: float | None = 9e9
-    time_low_s: float | None = None
-    time_high_s: float | None = None
-    exponentials: float | None = 600e9 / 512
+PREDICTED = attnsim.predict(attnsim.Workload(1, 8, 1024, 128), H100, "flash")
+ROUND: dict[str, Any] = {
+    "algorithm": "flash", "implementation": "flash-attn.3", "time_s": 1e-3, "flops_useful": 600 * 10**9,
+    "hbm_read_bytes": 2e8, "hbm_write_bytes": 1e8, "l2_bytes": 3e9, "smem_bytes": 9e9, "time_low_s": None,
+    "time_high_s": None, "bound": None,
+}  # fmt: skip
 
 
-ANSWERS = [Answer(), Answer("naive", "torch.baddbmm", time_s=8e-3, hbm_read_bytes=2e10, l2_bytes=3e10)]
+def answer(**fields: Any) -> Prediction:
+    """A prediction in round numbers."""
+    return replace(PREDICTED, **ROUND | fields)
+
+
+NAIVE = answer(algorithm="naive", implementation="torch.baddbmm", time_s=8e-3, hbm_read_bytes=2e10, l2_bytes=3e10)
+ANSWERS = [answer(), NAIVE]
 
 
 def test_ceilings_are_the_datasheets() -> None:
@@ -138,7 +137,7 @@ def test_the_table_holds_what_is_drawn(tmp_path: Path) -> None:
 
 
 def test_a_call_that_does_not_fit_is_listed_not_drawn(tmp_path: Path) -> None:
-    large = Answer("naive", time_s=None, hbm_read_bytes=None, hbm_write_bytes=None, l2_bytes=None)
+    large = answer(algorithm="naive", time_s=None, hbm_read_bytes=None, hbm_write_bytes=None, l2_bytes=None)
     picture_of([*ANSWERS, large], [H100]).write(tmp_path / "r.png")
     rows = (tmp_path / "r.csv").read_text(encoding="utf-8").splitlines()
     assert sum("does not fit" in row for row in rows) == 1
@@ -146,39 +145,35 @@ def test_a_call_that_does_not_fit_is_listed_not_drawn(tmp_path: Path) -> None:
 
 def test_hypothetical_gpus_are_told_apart_by_their_changes() -> None:
     changed = H100.replace("hbm.bandwidth", "6 TB/s")
-    drawn = machines([H100, changed], [Answer(), Answer(changes=changed.changes)])
+    drawn = machines([H100, changed], [answer(), answer(changes=changed.changes)])
     assert [machine.label for machine in drawn] == ["h100-sxm5-80gb", "h100-sxm5-80gb*"]
-    assert [entry.machine for entry in entries(drawn, [Answer(changes=changed.changes), Answer()])] == [1, 0]
+    assert [entry.machine for entry in entries(drawn, [answer(changes=changed.changes), answer()])] == [1, 0]
 
 
 def test_the_workload_sets_format_and_flops_per_exponential() -> None:
-    @dataclass(frozen=True)
-    class Asked(Answer):
-        workload: Workload | None = None
-
     useful = 4 * 8 * 1024**2 * 64
-    (machine,) = machines([H100], [Asked(flops_useful=useful, workload=Workload(1, 8, 1024, 64, dtype="fp16"))])
+    (machine,) = machines([H100], [answer(flops_useful=useful, workload=Workload(1, 8, 1024, 64, dtype="fp16"))])
     assert machine.roofline.dtype == "fp16"
     assert machine.roofline.flops_per_exp == 256
 
 
 def test_a_measured_call_is_filled_beside_its_prediction(tmp_path: Path) -> None:
-    answer = Answer(time_low_s=0.9e-3, time_high_s=1.2e-3)
-    (entry,) = entries(machines([H100], [answer]), [answer], [1.25e-3])
+    one = answer(time_low_s=0.9e-3, time_high_s=1.2e-3)
+    (entry,) = entries(machines([H100], [one]), [one], [1.25e-3])
     assert entry.measured_flops_per_s == pytest.approx(480e12)
     assert entry.interval_flops_per_s == pytest.approx((500e12, 600e9 / 0.9e-3))
-    picture = picture_of([answer], [H100], measured=[1.25e-3])
+    picture = picture_of([one], [H100], measured=[1.25e-3])
     picture.write(tmp_path / "r.svg")
     rows = list(csv.DictReader((tmp_path / "r.csv").read_text(encoding="utf-8").splitlines()))
     assert {row["measured_s"] for row in rows if row["kind"] == "point"} == {"0.00125"}
     assert "Filled: measured" in picture.caption
     with pytest.raises(InputError, match="2 measured times for 1 predictions"):
-        entries(machines([H100], [answer]), [answer], [1e-3, 1e-3])
+        entries(machines([H100], [one]), [one], [1e-3, 1e-3])
 
 
 def test_an_arrow_leads_from_the_unchanged_gpu_to_the_hypothetical_one() -> None:
     changed = H100.replace("hbm.bandwidth", "6 TB/s")
-    both = [Answer(), Answer("naive"), Answer(changes=changed.changes)]
+    both = [answer(), answer(algorithm="naive"), answer(changes=changed.changes)]
     assert [entry.base for entry in entries(machines([H100, changed], both), both)] == [None, None, 1]
     figure = Figure()
     picture_of(both, [H100, changed]).on([figure.add_subplot()])
