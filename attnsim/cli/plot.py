@@ -85,19 +85,20 @@ def tornado(
     step: Annotated[float, typer.Option(help="By how much each figure is raised and lowered, relative.")] = 0.1,
 ) -> None:
     """Which figure of the GPU moves the time by how much."""
+    from attnsim.api.asking import ask, read_conditions
     from attnsim.plots.series import about, names_of
     from attnsim.plots.tornado import tornado as picture
-    from attnsim.studies.sensitivity import Asked as Varied
     from attnsim.studies.sensitivity import elasticities
 
     answers = asked.answers([asked.question()])
     predictions = [one for _, one in answers]
     found = {}
     with progress.steps("varying figures", len(answers)) as done:
-        for (machine, one), name in zip(answers, names_of(predictions), strict=True):
-            varied = Varied(
-                one.workload, machine, one.algorithm, one.implementation, cache=asked.cache, launch=asked.launch
-            )
-            found[name] = elasticities(varied, step)
+        for (gpu, one), name in zip(answers, names_of(predictions), strict=True):
+            question = ask(
+                one.workload, gpu, one.algorithm, one.implementation,
+                read_conditions(cache=asked.cache, launch=asked.launch),
+            )  # fmt: skip
+            found[name] = elasticities(question, step)
             done()
     asked.finish(picture(found, step, about(predictions)))

@@ -34,17 +34,19 @@ def sensitivity(
     json: options.Json = False,
 ) -> None:
     """Show how the time answers to each figure of a GPU: d log time / d log figure."""
+    from attnsim.api.asking import ask, read_conditions
     from attnsim.models.hardware.files import load_gpu
-    from attnsim.studies.sensitivity import Asked, elasticities
+    from attnsim.studies.sensitivity import elasticities
     from attnsim.studies.sensitivity import sobol as indices
+    from attnsim.studies.sensitivity import time_s as replayed
 
-    question = flags.workload()
-    machine = options.changed(load_gpu(gpu), changes)
-    asked = Asked(question, machine, algorithm, implementation, tile, cache, launch)
+    w, changed = flags.workload(), options.changed(load_gpu(gpu), changes)
+    conditions = read_conditions(tile=None if tile == "shipped" else tile, cache=cache, launch=launch)
+    asked = ask(w, changed, algorithm, implementation, conditions)
     with progress.busy("varying figures"):
         found = elasticities(asked, step)
         shares = [] if sobol is None else indices(asked, sobol, seed, spread)
-        time_s = asked.time_s(machine)
+        time_s = replayed(asked)
     if json:
         show.print_json(
             {"kind": kind, **asdict(item)}
@@ -53,8 +55,8 @@ def sensitivity(
         )
         return
     out = show.console()
-    out.print(f"{question}\n")
-    out.print(f"{machine.described}, {algorithm}: {show.time_text(time_s)}\n", soft_wrap=True)
+    out.print(f"{w}\n")
+    out.print(f"{changed.described}, {algorithm}: {show.time_text(time_s)}\n", soft_wrap=True)
     _print(out, found, step)
     if shares:
         _print_indices(out, shares, sobol or 0, spread)

@@ -28,6 +28,7 @@ EXAMPLES = {
     "Hz": "1410 MHz",
     "s": "2.6 us",
     "W": "700 W",
+    "J": "20 mJ",
     "clk": "291 clk",
     "B/clk": "128 B/clk",
     "FLOP/clk": "2048 FLOP/clk",
@@ -52,7 +53,9 @@ def _unit_table() -> dict[str, _Unit]:
         table[f"{prefix}B/s"] = _Unit("B/s", 0, 2**power)
     for prefix, exponent in {"": 0, "m": -3, "u": -6, "µ": -6, "μ": -6, "n": -9, "p": -12}.items():
         table[f"{prefix}s"] = _Unit("s", exponent, 0)
-    table |= {"W": _Unit("W", 0, 0), "kW": _Unit("W", 3, 0), "mW": _Unit("W", -3, 0)}
+    for prefix, exponent in {"": 0, "k": 3, "m": -3, "u": -6}.items():
+        table[f"{prefix}W"] = _Unit("W", exponent, 0)
+        table[f"{prefix}J"] = _Unit("J", exponent, 0)
     for name in ("clk", "cycle", "cycles"):
         table[name] = _Unit("clk", 0, 0)
         table[f"B/{name}"] = _Unit("B/clk", 0, 0)
@@ -166,8 +169,8 @@ def _parse_with_pint(text: str, number: float, name: str, unit: str) -> float:
     import pint
 
     registry = _pint_registry()
-    wanted = {"1": "", "B": "byte", "B/s": "byte/second", "s": "second", "W": "watt", "Hz": "hertz"}.get(unit, unit)
-    wanted = wanted.replace("B/clk", "byte/clk")
+    names = {"1": "", "B": "byte", "B/s": "byte/second", "s": "second", "W": "watt", "J": "joule", "Hz": "hertz"}
+    wanted = names.get(unit, unit).replace("B/clk", "byte/clk")
     try:
         quantity = registry.Quantity(number, name)
         return float(quantity.to(wanted).magnitude)

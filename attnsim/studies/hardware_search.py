@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from attnsim.api import predict
-from attnsim.api.asking import ask
+from attnsim.api.answering import answer
+from attnsim.api.asking import Conditions, ask, read_conditions
 from attnsim.api.energy import Energy, energy
 from attnsim.api.prediction import Prediction
 from attnsim.api.retuning import fitting
@@ -26,7 +26,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
-from attnsim.studies.hardware_space import Space, check_name
+from attnsim.studies.hardware_space import Space, check_name, with_figures
 from attnsim.studies.points import RATES
 
 POINTS = 200
@@ -37,10 +37,6 @@ CORNER_RATES = 2
 MIXTURES = (1.0, 0.0, 0.5, 0.25, 0.75)
 """Weights of the first of two objectives (their logarithms are mixed), in the order in which they are looked for."""
 _INFEASIBLE = 1e6
-
-
-def _nothing(count: int) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +108,7 @@ class _Asked:
     algorithm: str
     implementation: str | None
     objectives: tuple[str, ...]
-    retune: bool
-    cache: str
-    launch: str
+    conditions: Conditions
     done: Callable[[int], object]
     known: dict[tuple[int, ...], Design] = field(default_factory=dict)
     tiles: dict[object, tuple[TileRequest | None, ...]] = field(default_factory=dict)
@@ -152,22 +146,16 @@ class _Asked:
             When none fits.
         """
         found: list[Prediction] = []
-        problem: InputError | None = None
-        for tile in self._promising(gpu) if self.retune else (None,):
+        problems: list[InputError] = []
+        for tile in self._promising(gpu):
+            conditions = replace(self.conditions, tile=tile, tiles="given" if tile else "shipped")
             try:
-                found.append(self._one(gpu, tile))
+                found.append(answer(ask(self.workload, gpu, self.algorithm, self.implementation, conditions)))
             except InputError as error:
-                problem = error
+                problems.append(error)
         if not found:
-            assert problem is not None
-            raise problem
+            raise problems[-1]
         return min(found, key=lambda one: math.inf if one.time_s is None else one.time_s)
-
-    def _one(self, gpu: Gpu, tile: TileRequest | None) -> Prediction:
-        return predict(
-            self.workload, gpu, self.algorithm, implementation=self.implementation,
-            tile=None if tile is None else (tile.rows, tile.keys), cache=self.cache, launch=self.launch, baseline=False,
-        )  # fmt: skip
 
     def _promising(self, gpu: Gpu) -> tuple[TileRequest | None, ...]:
         """The best tile of each corner of the machines whose blocks may hold as much; None stands for the shipped one.
@@ -175,6 +163,8 @@ class _Asked:
         Corners, because a tile that suits few SMs may starve many of them.
         """
         key = tuple(gpu.get(one.key) for one in self.space.ranges if one.key not in RATES)
+        if not key:
+            return (None,)
         if key not in self.tiles:
             best = dict.fromkeys(self._best_tile(corner) for corner in self._corners(gpu))
             self.tiles[key] = tuple(best) or (None,)
@@ -183,23 +173,17 @@ class _Asked:
     def _corners(self, gpu: Gpu) -> list[Gpu]:
         """The machine with its rates in the middle of their ranges, and at the ends of the first `CORNER_RATES`."""
         rates = [one for one in self.space.ranges if one.key in RATES][:CORNER_RATES]
-        found = []
         middle = tuple(one.values[len(one.values) // 2] for one in rates)
-        for ends in dict.fromkeys((middle, *product(*((one.values[0], one.values[-1]) for one in rates)))):
-            corner = gpu
-            for one, end in zip(rates, ends, strict=True):
-                corner = corner.replace(one.key, end)
-            found.append(corner)
-        return found
+        corners = dict.fromkeys((middle, *product(*((one.values[0], one.values[-1]) for one in rates))))
+        return [with_figures(gpu, {one.key: end for one, end in zip(rates, ends, strict=True)}) for ends in corners]
 
     def _best_tile(self, gpu: Gpu) -> TileRequest | None:
         question = ask(self.workload, gpu, self.algorithm, self.implementation)
-        record = question.record
-        if not record.tunable:
+        if not question.record.tunable:
             return None
-        numbers = choose(record, gpu).numbers
+        numbers = choose(question.record, gpu).numbers
         best: list[tuple[float, TileRequest]] = []
-        for one in fitting(record, question.w, gpu, numbers)[:CORNER_TILES]:
+        for one in fitting(question.record, question.w, gpu, numbers)[:CORNER_TILES]:
             with suppress(InputError):
                 best.append((replay(one.schedule, gpu, numbers).time_s, one.shape))
         return min(best)[1] if best else None
@@ -208,7 +192,7 @@ class _Asked:
 def search_hardware(
     w: Workload, space: Space, algorithm: str = "flash", *, implementation: str | None = None,
     objectives: Sequence[str] = ("time",), points: int = POINTS, seed: int = 0, cache: str = "warm",
-    launch: str = "stream", done: Callable[[int], object] = _nothing,
+    launch: str = "stream", done: Callable[[int], object] = lambda count: None,
 ) -> HardwareSearch:  # fmt: skip
     """Find the machines that answer a question best within limits.
 
@@ -239,8 +223,7 @@ def search_hardware(
         raise InputError(f"--minimise {', '.join(names)}: give one or two different ones, such as time,energy")
     if not 1 <= points <= 100_000:
         raise InputError(f"points is {points}; allowed: 1 to 100000")
-    held = any(one.key not in RATES for one in space.ranges)
-    asked = _Asked(w, space, algorithm, implementation, names, held, cache, launch, done)
+    asked = _Asked(w, space, algorithm, implementation, names, read_conditions(cache=cache, launch=launch), done)
     exhaustive = space.size <= points
     if exhaustive:
         for index in product(*(range(len(one.values)) for one in space.ranges)):

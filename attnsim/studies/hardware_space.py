@@ -17,8 +17,6 @@ RESULTS = {"time": "s", "energy": "J", "power": "W"}
 """What a search can limit and minimise beside a GPU's figures, and its unit."""
 FINE = 64
 """Steps of a range that names none and does not count something."""
-_JOULES = re.compile(r"\s*(\d+(?:\.\d*)?(?:e[+-]?\d{1,3})?|\.\d+)\s*(k|m|u|)J\s*")
-_JOULE_SCALES = {"k": 1e3, "": 1.0, "m": 1e-3, "u": 1e-6}
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}
 
 
@@ -110,7 +108,7 @@ class Limit:
         name, sign, given = match.groups()
         check_name(name, "--limit")
         try:
-            value = _result(given, RESULTS[name]) if name in RESULTS else FIELDS[name].parse(given)
+            value = parse_quantity(given, RESULTS[name]) if name in RESULTS else FIELDS[name].parse(given)
         except InputError as error:
             raise InputError(f"--limit {name} {error}") from None
         return cls(name, sign, value, f"{name} {sign} {given}")
@@ -120,15 +118,6 @@ class Limit:
         if _OPERATORS[self.sign](value, self.value):
             return 0.0
         return abs(value - self.value) / max(abs(self.value), 1e-30)
-
-
-def _result(given: str, unit: str) -> float:
-    if unit != "J":
-        return parse_quantity(given, unit)
-    match = _JOULES.fullmatch(given)
-    if match is None:
-        raise InputError(f"is {shown(given)}; write joules such as '5 J' or '20 mJ'")
-    return float(match[1]) * _JOULE_SCALES[match[2]]
 
 
 def check_name(name: str, flag: str) -> None:
@@ -198,10 +187,20 @@ class Space:
         InputError
             When figures contradict each other.
         """
-        gpu = self.gpu
-        for key, value in self.values(index).items():
-            gpu = gpu.replace(key, value)
-        return gpu
+        return with_figures(self.gpu, self.values(index))
+
+
+def with_figures(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
+    """The GPU with these figures changed, in this order.
+
+    Raises
+    ------
+    InputError
+        When figures contradict each other.
+    """
+    for key, value in values.items():
+        gpu = gpu.replace(key, value)
+    return gpu
 
 
 def _narrowed(one: Range, limits: Sequence[Limit]) -> Range:

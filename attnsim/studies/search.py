@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from attnsim.api.asking import ask, read_conditions
@@ -10,25 +11,19 @@ from attnsim.api.building import shipped
 from attnsim.api.retuning import REPLAYED_CANDIDATES, fitting, replayed
 from attnsim.kernels.gpu.bench import Bench
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
-from attnsim.models.implementations.implementation import Implementation, TileRequest
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own import flash as own_flash
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Schedule
-from attnsim.simulator.replay import Replay, replay
+from attnsim.simulator.replay import replay
 
 STAGES = (1, 2, 3, 4)
 """Buffers of K and V that are tried beside the implementation's own number."""
 SAMPLES = 30
 LIMIT_S = 0.4
 """Of a measured tile: samples, and GPU time after which no further burst is begun."""
-
-
-def _nothing() -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +96,10 @@ class TileSearch:
         return min(one.time_s for one in self.tiles if one.listed or one.shipped)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    schedule: Schedule
-    own_stages: bool
-    listed: bool
-    shipped: bool = False
-
-
 def search_tiles(
     w: Workload, gpu: Gpu, algorithm: str = "flash", *, implementation: str | None = None,
     stages: Sequence[int] = STAGES, cache: str = "warm", launch: str = "stream", mode: str = "fast",
-    done: Callable[[], object] = _nothing,
+    done: Callable[[], object] = lambda: None,
 ) -> TileSearch:  # fmt: skip
     """Replay every tile of an implementation that fits a GPU.
 
@@ -138,39 +125,29 @@ def search_tiles(
     if not record.tunable or "fwd" not in w.directions or "bwd" in w.directions:
         raise InputError(f"{record.name} has no forward tile to choose for pass {w.passes}; give fwd or decode")
     numbers = choose(record, gpu).numbers
-    entries = _entries(record, w, gpu, numbers, stages)
-    if not entries:
+    schedules, listed, own_tile = {}, set(), ""
+    for number, one in enumerate(fitting(record, w, gpu, numbers)):
+        schedules[one.schedule.tile_text] = one.schedule
+        if number < REPLAYED_CANDIDATES:
+            listed.add(one.schedule.tile_text)
+    with suppress(InputError):  # where it no longer fits a changed GPU
+        schedule = shipped(record, w, gpu)
+        own_tile = schedule.tile_text
+        schedules[own_tile] = schedule
+        listed.add(own_tile)
+    own_stages = set(schedules)
+    for one in fitting(record, w, gpu, numbers, stages) if stages else ():
+        schedules.setdefault(one.schedule.tile_text, one.schedule)
+    if not schedules:
         raise InputError(f"no tile of {record.name} fits {gpu.id}; take --algorithm naive")
     found = []
-    for one in entries:
-        found.append(_played(one, replayed(one.schedule, gpu, numbers, question.conditions)))
+    for text, schedule in schedules.items():
+        result = replayed(schedule, gpu, numbers, question.conditions)
+        main, own = result.main, text in own_stages
+        held = (main.blocks_per_sm, main.limited_by, main.waves, result.bound)
+        found.append(Tile(text, result.time_s, *held, own, text in listed, text == own_tile))
         done()
     return TileSearch(record.name, tuple(sorted(found, key=lambda one: one.time_s)))
-
-
-def _entries(record: Implementation, w: Workload, gpu: Gpu, numbers: Numbers, stages: Sequence[int]) -> list[_Entry]:
-    """The tiles to replay, each once: with the implementation's stages, the shipped one, and with other stages."""
-    own = fitting(record, w, gpu, numbers)
-    entries = {
-        one.schedule.tile_text: _Entry(one.schedule, True, number < REPLAYED_CANDIDATES)
-        for number, one in enumerate(own)
-    }
-    try:
-        schedule = shipped(record, w, gpu)
-        entries[schedule.tile_text] = _Entry(schedule, True, True, shipped=True)
-    except InputError:
-        pass  # it no longer fits a changed GPU
-    for other in fitting(record, w, gpu, numbers, stages) if stages else ():
-        entries.setdefault(other.schedule.tile_text, _Entry(other.schedule, False, False))
-    return list(entries.values())
-
-
-def _played(entry: _Entry, result: Replay) -> Tile:
-    main = result.main
-    return Tile(
-        entry.schedule.tile_text, result.time_s, main.blocks_per_sm, main.limited_by, main.waves, result.bound,
-        entry.own_stages, entry.listed, entry.shipped,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from attnsim.api import predict
+from attnsim.api.asking import Question
+from attnsim.api.playing import play
 from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
-from attnsim.models.question.workload import Workload
-from attnsim.studies.axes import Axis
+from attnsim.studies.axes import WORKLOAD_FIELDS, Axis
 from attnsim.studies.closed_answers import closed_forms
 from attnsim.studies.points import RATES, changed
 from attnsim.studies.study import Column, Points
@@ -87,53 +86,32 @@ class Index:
     total: float
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The question that is varied; fields as for `attnsim.api.predict`."""
+def time_s(question: Question) -> float:
+    """Replayed time.
 
-    workload: Workload
-    gpu: Gpu
-    algorithm: str = "flash"
-    implementation: str | None = None
-    tile: str = "shipped"
-    cache: str = "warm"
-    launch: str = "stream"
-
-    def time_s(self, gpu: Gpu) -> float:
-        """Replayed time on a GPU.
-
-        Raises
-        ------
-        InputError
-            When it cannot be answered, or does not fit the memory.
-        """
-        answer = predict(
-            self.workload,
-            gpu,
-            self.algorithm,
-            implementation=self.implementation,
-            tile=None if self.tile == "shipped" else self.tile,
-            cache=self.cache,
-            launch=self.launch,
-            baseline=False,
-        )
-        if answer.time_s is None:
-            raise InputError(answer.notes[0])
-        return answer.time_s
-
-    def figures(self) -> list[str]:
-        """The figures of `FIGURES` that this GPU and launch have."""
-        dtype = self.workload.dtype
-        names = [name.format(dtype=dtype, launch=self.launch) for name in FIGURES]
-        return [name for name in names if name in FIELDS and self.gpu.get(name) > 0]
+    Raises
+    ------
+    InputError
+        When the question cannot be answered, or does not fit the memory.
+    """
+    played = play(question)
+    if played.replay is None:
+        raise InputError(played.too_large)
+    return played.replay.time_s
 
 
-def elasticities(asked: Asked, step: float = STEP) -> list[Elasticity]:
+def _figures(question: Question) -> list[str]:
+    """The figures of `FIGURES` that this GPU and launch have."""
+    names = [name.format(dtype=question.w.dtype, launch=question.conditions.launch) for name in FIGURES]
+    return [name for name in names if name in FIELDS and question.gpu.get(name) > 0]
+
+
+def elasticities(question: Question, step: float = STEP) -> list[Elasticity]:
     """Elasticities of the replayed time, the largest first.
 
     Parameters
     ----------
-    asked : Asked
+    question : Question
     step : float
         Each figure is multiplied and divided by ``1 + step``, whole numbers to the nearest.
 
@@ -144,21 +122,21 @@ def elasticities(asked: Asked, step: float = STEP) -> list[Elasticity]:
     """
     if not 0.001 <= step <= 1:
         raise InputError(f"step is {step:g}; allowed: 0.001 to 1, such as {STEP}")
-    here = math.log(asked.time_s(asked.gpu))
+    here = math.log(time_s(question))
     found = []
-    for figure in asked.figures():
-        value = asked.gpu.get(figure)
+    for figure in _figures(question):
+        value = question.gpu.get(figure)
         sides = []
         for factor in (1 / (1 + step), 1 + step):
             new = value * factor
             if FIELDS[figure].integer:
                 new = float(max(1, round(new)))
             try:
-                moved = changed(asked.gpu, ((figure, new, False),))
+                moved = changed(question.gpu, ((figure, new, False),))
             except InputError:
                 continue  # an upper or lower end of what is allowed: the other side has to do
             if new != value:
-                sides.append((math.log(new / value), math.log(asked.time_s(moved)) - here))
+                sides.append((math.log(new / value), math.log(time_s(replace(question, gpu=moved))) - here))
         if not sides:
             continue
         (first, before), (last, after) = sides[0], sides[-1]
@@ -169,7 +147,7 @@ def elasticities(asked: Asked, step: float = STEP) -> list[Elasticity]:
     return sorted(found, key=lambda item: -abs(item.elasticity))
 
 
-def sobol(asked: Asked, samples: int, seed: int = 0, spread: float = SPREAD) -> list[Index]:
+def sobol(question: Question, samples: int, seed: int = 0, spread: float = SPREAD) -> list[Index]:
     """Sobol indices of log time, in closed form, each figure log-uniform between its value over and times `spread`.
 
     First-order and total indices by Saltelli et al. (Comput. Phys. Commun. 181(2), 2010), as in
@@ -177,7 +155,7 @@ def sobol(asked: Asked, samples: int, seed: int = 0, spread: float = SPREAD) -> 
 
     Parameters
     ----------
-    asked : Asked
+    question : Question
     samples : int
         A power of two.
     seed : int
@@ -194,25 +172,20 @@ def sobol(asked: Asked, samples: int, seed: int = 0, spread: float = SPREAD) -> 
         raise InputError(f"sobol is {samples}; allowed: powers of two from 2 to {1 << 22}, such as 1024")
     if not 1 < spread <= 1000:
         raise InputError(f"spread is {spread:g}; allowed: above 1 and up to 1000")
-    figures = [name for name in asked.figures() if name in RATES]
+    figures = [name for name in _figures(question) if name in RATES]
     width = math.log(spread)
 
     def log_times(parts: Floats) -> Floats:
-        return np.log(times(asked, figures, np.exp(parts)))
+        return np.log(times(question, figures, np.exp(parts)))
 
-    times(asked, figures, np.ones((len(figures), 1)))  # refuses the question before SciPy hides why
+    times(question, figures, np.ones((len(figures), 1)))  # refuses the question before SciPy hides why
     dists: list[Any] = [stats.uniform(loc=-width, scale=2 * width) for _ in figures]
-    result = stats.sobol_indices(
-        func=log_times,
-        n=samples,
-        dists=dists,
-        rng=np.random.default_rng(seed),
-    )
+    result = stats.sobol_indices(func=log_times, n=samples, dists=dists, rng=np.random.default_rng(seed))
     pairs = zip(figures, result.first_order, result.total_order, strict=True)
     return sorted((Index(name, float(one), float(every)) for name, one, every in pairs), key=lambda item: -item.total)
 
 
-def times(asked: Asked, figures: Sequence[str], factors: Floats) -> Floats:
+def times(question: Question, figures: Sequence[str], factors: Floats) -> Floats:
     """Closed-form times on GPUs whose figures are multiplied by factors of shape [figures, points].
 
     Raises
@@ -220,37 +193,20 @@ def times(asked: Asked, figures: Sequence[str], factors: Floats) -> Floats:
     InputError
         When a point has none.
     """
-    count = factors.shape[1]
-    still = np.zeros(count, dtype=np.int64)
-    w = asked.workload
-
-    def fixed(name: str, value: object, kind: object = "workload") -> Column:
-        return Column(Axis(name, kind, (value,)), (value,), still)  # type: ignore[arg-type]
-
-    columns = {"gpu": fixed("gpu", asked.gpu, "gpu")}
+    count, shape = factors.shape[1], question.conditions.tile
+    columns = {}
     for name, row in zip(figures, factors, strict=True):
-        low, high = FIELDS[name].low, FIELDS[name].high
-        values = np.clip(row * asked.gpu.get(name), low, high)
-        values = np.round(values) if FIELDS[name].integer else values
+        field = FIELDS[name]
+        values = np.clip(row * question.gpu.get(name), field.low, field.high)
+        values = np.round(values) if field.integer else values
         columns[name] = Column(Axis(name, "change", ()), values, np.arange(count, dtype=np.int64))
-    for name, value in (("algorithm", asked.algorithm), ("implementation", asked.implementation), ("tile", asked.tile)):
-        columns[name] = fixed(name, value, "choice")
-    for name in (
-        "batch",
-        "heads_q",
-        "heads_kv",
-        "seq_q",
-        "seq_kv",
-        "head_dim",
-        "head_dim_v",
-        "dtype",
-        "passes",
-        "mask",
-        "dropout",
-        "latent",
-    ):
-        columns[name] = fixed(name, getattr(w, name))
-    closed = closed_forms(Points(0, count, columns), asked.cache, asked.launch)
+    held = {
+        "gpu": question.gpu, "algorithm": question.mechanism.name, "implementation": question.record.name,
+        "tile": str(shape or "shipped"), **{name: getattr(question.w, name) for name in WORKLOAD_FIELDS},
+    }  # fmt: skip
+    still = np.zeros(count, dtype=np.int64)
+    columns |= {name: Column(Axis(name, "choice", (value,)), (value,), still) for name, value in held.items()}
+    closed = closed_forms(Points(0, count, columns), question.conditions.cache, question.conditions.launch)
     if len(closed.rows) < count:
         raise InputError(next(text for text in closed.error.values if text))
     return closed.estimate.time_s

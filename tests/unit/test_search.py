@@ -106,7 +106,7 @@ def test_a_range_without_a_step_is_cut_finely() -> None:
         (["sm.count=1:2"], ["powr<=700 W"], "nearest: power"),
         (["sm.count=1:2"], ["power<=700"], "no unit"),
         (["sm.count=1:2"], ["power<=700 J"], "not a value in W|unknown unit|700 J"),
-        (["sm.count=1:2"], ["energy<=5 W"], "write joules"),
+        (["sm.count=1:2"], ["energy<=5 W"], "is in W, not a value in J such as '20 mJ'"),
         (["sm.count=1:2"], ["time<=5 W"], "not a value in s|is in W"),
         (["sm.count=1:2"], ["hbm.bandwidth<=1TB/s"], "does not vary"),
         (["sm.count=10:20"], ["sm.count<=5"], "leaves no value"),

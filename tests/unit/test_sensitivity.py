@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnsim.api.asking import Conditions, Question, ask
 from attnsim.cli import main
 from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.studies import sensitivity
-from attnsim.studies.sensitivity import Asked, Elasticity, elasticities, sobol, times
+from attnsim.studies.sensitivity import Elasticity, elasticities, sobol, times
 
 DECODE = Workload(4, 32, 1, 128, seq_kv=1 << 17, passes="decode")
 """8.6 GB of keys and values for 128 heads, one block each on 132 SMs: HBM and nothing else."""
@@ -23,9 +25,13 @@ NEAR = 0.02
 picoseconds leave less than 1 %; scheduling anomalies reach 2 % (docs/design/what-if.md)."""
 
 
+def kernel_of(workload: Workload, gpu: Gpu) -> Question:
+    return ask(workload, gpu, "flash", conditions=Conditions(launch="kernel"))
+
+
 @cache
 def kernel_only(workload: Workload, gpu: str) -> tuple[Elasticity, ...]:
-    return tuple(elasticities(Asked(workload, load_gpu(gpu), launch="kernel")))
+    return tuple(elasticities(kernel_of(workload, load_gpu(gpu))))
 
 
 def of(workload: Workload, gpu: str) -> dict[str, float]:
@@ -49,7 +55,7 @@ def test_a_compute_bound_call_answers_to_clock_and_sms_and_not_to_memory(gpu: st
 
 
 def test_a_small_call_answers_to_launches() -> None:
-    found = elasticities(Asked(Workload(1, 4, 128, 64), load_gpu("a100-sxm4-80gb")))
+    found = elasticities(ask(Workload(1, 4, 128, 64), load_gpu("a100-sxm4-80gb"), "flash"))
     launch = next(item for item in found if item.figure == "launch.stream")
     assert 0.1 < launch.elasticity < 0.9
     assert not any(item.figure == "launch.graph" for item in found)
@@ -64,7 +70,7 @@ def test_a_kink_is_where_the_sides_differ() -> None:
 
 def test_a_figure_at_its_end_is_varied_to_one_side() -> None:
     whole = load_gpu("a100-sxm4-80gb").replace("tensor.mma_sync_fraction", 1.0)
-    found = {item.figure: item for item in elasticities(Asked(Workload(4, 16, 4096, 128), whole, launch="kernel"))}
+    found = {item.figure: item for item in elasticities(kernel_of(Workload(4, 16, 4096, 128), whole))}
     share = found["tensor.mma_sync_fraction"]
     assert share.up is None and share.down == share.elasticity
     assert share.elasticity == pytest.approx(found["tensor.bf16"].down or 0.0, abs=1e-9)
@@ -78,7 +84,7 @@ def test_elasticities_are_sorted_by_size() -> None:
 def test_closed_forms_of_scaled_gpus_answer_alike() -> None:
     """HBM decides this call in closed form too: half the bandwidth, twice the time."""
     factors = np.array([[0.5, 1.0, 2.0], [1.0, 1.0, 1.0]])
-    found = times(Asked(DECODE, load_gpu("h100-sxm5-80gb"), launch="kernel"), ["hbm.bandwidth", "sm.exp_rate"], factors)
+    found = times(kernel_of(DECODE, load_gpu("h100-sxm5-80gb")), ["hbm.bandwidth", "sm.exp_rate"], factors)
     assert found[0] / found[1] == pytest.approx(2, rel=0.01)
     assert found[1] / found[2] == pytest.approx(2, rel=0.2)
 
@@ -86,12 +92,12 @@ def test_closed_forms_of_scaled_gpus_answer_alike() -> None:
 def test_sobol_indices_of_a_product_are_its_squared_powers(monkeypatch: pytest.MonkeyPatch) -> None:
     """log (a^-1 b^-2) with equal ranges has variance shares of 1/5 and 4/5 and no interactions."""
 
-    def product(asked: Asked, figures: list[str], factors: Any) -> Any:
+    def product(question: Question, figures: list[str], factors: Any) -> Any:
         powers = {"hbm.bandwidth": -1.0, "sm.exp_rate": -2.0}
         return np.exp(sum(powers.get(name, 0.0) * np.log(row) for name, row in zip(figures, factors, strict=True)))
 
     monkeypatch.setattr(sensitivity, "times", product)
-    found = {item.figure: item for item in sobol(Asked(DECODE, load_gpu("h100-sxm5-80gb")), 256)}
+    found = {item.figure: item for item in sobol(ask(DECODE, load_gpu("h100-sxm5-80gb"), "flash"), 256)}
     assert found["sm.exp_rate"].first == pytest.approx(0.8, abs=0.03)
     assert found["hbm.bandwidth"].first == pytest.approx(0.2, abs=0.03)
     for item in found.values():
@@ -99,9 +105,9 @@ def test_sobol_indices_of_a_product_are_its_squared_powers(monkeypatch: pytest.M
 
 
 def test_bandwidth_has_most_of_the_variance_of_a_decode_call() -> None:
-    found = sobol(Asked(DECODE, load_gpu("h100-sxm5-80gb"), launch="kernel"), 256, spread=1.2)
+    found = sobol(kernel_of(DECODE, load_gpu("h100-sxm5-80gb")), 256, spread=1.2)
     assert found[0].figure == "hbm.bandwidth" and found[0].first > 0.8
-    assert found == sobol(Asked(DECODE, load_gpu("h100-sxm5-80gb"), launch="kernel"), 256, spread=1.2)
+    assert found == sobol(kernel_of(DECODE, load_gpu("h100-sxm5-80gb")), 256, spread=1.2)
 
 
 @pytest.mark.parametrize(
