@@ -28,8 +28,8 @@ def sweep(
     json: options.Json = False,
 ) -> None:
     """Predict every point of a study: closed forms, and replays where they are asked for or needed."""
-    from attnsim.studies.loading import SUFFIXES
-    from attnsim.studies.loading import export as write
+    from attnsim.studies.folder import SUFFIXES
+    from attnsim.studies.folder import export as write
     from attnsim.studies.running import run
     from attnsim.studies.study_file import read_study
 
@@ -59,7 +59,7 @@ def sweep(
 
 def _summary(study: Study, out: Path, found: int, seconds: float) -> dict[str, Any]:
     """Counts over the whole folder, read column by column."""
-    from attnsim.studies.loading import dataset
+    from attnsim.studies.folder import dataset
 
     counts: dict[str, dict[str, int]] = {"method": {}, "bound": {}, "error": {}}
     fastest: dict[str, Any] | None = None

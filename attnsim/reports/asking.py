@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.files import read_yaml
 from attnsim.models.question.workload import Workload
+from attnsim.studies.axes import read_at
 from attnsim.studies.points import Point, point
 from attnsim.studies.study import Study
 from attnsim.studies.study_file import study_of
@@ -88,11 +90,7 @@ def read_report_study(path: str | Path) -> ReportStudy:
         One line naming the file, the key, what was given and what is allowed.
     """
     path = Path(path)
-    content = read_yaml(path, "study")
-    try:
-        return _read(path, content)
-    except InputError as error:
-        raise InputError(f"{path.name}: {error}") from None
+    return read_at(f"{path.name}:", partial(_read, path), read_yaml(path, "study"))
 
 
 def _read(path: Path, content: object) -> ReportStudy:

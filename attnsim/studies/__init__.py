@@ -1,6 +1,6 @@
 """Many questions at once: sweeps over GPUs, workloads and tiles, and what a time is sensitive to."""
 
-from attnsim.studies.loading import dataset, export, load, to_xarray
+from attnsim.studies.folder import dataset, export, load, to_xarray
 from attnsim.studies.running import run
 from attnsim.studies.study import Study
 from attnsim.studies.study_file import read_study

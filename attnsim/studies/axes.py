@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.models.errors import InputError, nearest, shown
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.changes import TIMES
 from attnsim.models.hardware.sections import changeable
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent
@@ -26,8 +25,7 @@ WORKLOAD_FIELDS = (*COUNTS, "dtype", "passes", "mask", "dropout", "latent")
 COLUMNS = {name: "pass" if name == "passes" else name for name in WORKLOAD_FIELDS}
 """Fields of a workload and their names in files and results; the order is that in which their axes vary."""
 
-_TIMES = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*[x×]\s*")
-
+T = TypeVar("T")
 Values = Sequence[Any] | NDArray[np.float64] | NDArray[np.int64]
 
 
@@ -98,6 +96,11 @@ class Axis:
         """Column of the results: `passes` is written ``pass``, as in case tables."""
         return COLUMNS.get(self.name, self.name)
 
+    @property
+    def path(self) -> str:
+        """Key of the axis in the study file."""
+        return {"change": "change.", "workload": "workload.", "shape": "workload."}.get(self.kind, "") + self.column
+
 
 def change_axis(key: str, given: object) -> Axis:
     """The axis of a GPU's figure: ``[3.35 TB/s, 6 TB/s]``, ``[1x, 2x]`` or a range of either.
@@ -107,36 +110,28 @@ def change_axis(key: str, given: object) -> Axis:
     InputError
     """
     where = f"change.{key}"
-    try:
-        field = changeable(key)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+    field = read_at(f"{where}:", changeable, key)
 
     def read(value: object) -> tuple[float, bool]:
-        if isinstance(value, str) and (found := _TIMES.fullmatch(value)):
+        if isinstance(value, str) and (found := TIMES.fullmatch(value)):
             if field.unit == "bool" or not (factor := float(found[1])) > 0 or not math.isfinite(factor):
                 raise InputError(f"{where} is {shown(value)}; allowed: multiples above 0, or {field.allowed()}")
             return factor, True
-        try:
-            return field.parse(value), False
-        except InputError as error:
-            raise InputError(f"{where} {error}") from None
+        return read_at(where, field.parse, value), False
 
     entry = _entry(where, given)
-    listed = [entry["from"], entry["to"]] if isinstance(entry, dict) else entry
-    values = [read(value) for value in listed]
-    if len({multiple for _, multiple in values}) > 1:
+    numbers, multiples = zip(*map(read, _listed(entry)), strict=True)
+    multiple = multiples[0]
+    if len(set(multiples)) > 1:
         raise InputError(f"{where} mixes multiples with values; write all of them as 1x, 2x or all with their unit")
-    if key.startswith("tensor.") and any(value == 0 for value, _ in values):
+    if key.startswith("tensor.") and 0 in numbers:
         raise InputError(f"{where} is 0; allowed: rates above 0")
-    multiple = values[0][1]
-    numbers = [value for value, _ in values]
-    if isinstance(entry, dict):
-        if field.unit == "bool":
-            raise InputError(f"{where} is a range; write a list of true and false")
-        return _ranged(where, key, "change", numbers, entry, field.integer and not multiple, multiple)
-    _distinct(where, numbers, lambda value: f"{value:g}x" if multiple else field.show(value))
-    return Axis(key, "change", tuple(numbers), multiple=multiple)
+    axis = Axis(key, "change", numbers, multiple=multiple)
+    if isinstance(entry, list):
+        return _distinct(where, axis, lambda value: f"{value:g}x" if multiple else field.show(value))
+    if field.unit == "bool":
+        raise InputError(f"{where} is a range; write a list of true and false")
+    return _ranged(where, axis, entry, field.integer and not multiple)
 
 
 def workload_axis(name: str, given: object) -> Axis:
@@ -147,17 +142,11 @@ def workload_axis(name: str, given: object) -> Axis:
     InputError
     """
     where = f"workload.{COLUMNS[name]}"
-    if name == "latent":
-        return Axis(name, "workload", (field_value(where, name, given),))
-    entry = _entry(where, given)
-    if isinstance(entry, dict):
-        if name not in COUNTS:
-            raise InputError(f"{where} is a range; write a list of values")
-        numbers = [field_value(where, name, entry[end]) for end in ("from", "to")]
-        return _ranged(where, name, "workload", numbers, entry, integer=True)
-    values = [field_value(where, name, value) for value in entry]
-    _distinct(where, values, str)
-    return Axis(name, "workload", tuple(values))
+    entry = [given] if name == "latent" else _entry(where, given)
+    if isinstance(entry, dict) and name not in COUNTS:
+        raise InputError(f"{where} is a range; write a list of values")
+    axis = Axis(name, "workload", tuple(field_value(where, name, value) for value in _listed(entry)))
+    return _distinct(where, axis, str) if isinstance(entry, list) else _ranged(where, axis, entry, integer=True)
 
 
 def shape_axis(given: object) -> Axis:
@@ -175,12 +164,9 @@ def shape_axis(given: object) -> Axis:
         at = f"{where}.{label}"
         if not isinstance(label, str) or not isinstance(fields, Mapping) or not fields:
             raise InputError(f"{at} is {shown(fields)}; write fields: {{heads_q: 12, head_dim: 64}}")
-        known = {("passes" if key == "pass" else key): value for key, value in fields.items()}
-        for key in fields:
-            if key not in (*WORKLOAD_FIELDS, "pass") or key == "passes":
-                names = ["pass" if name == "passes" else name for name in WORKLOAD_FIELDS]
-                raise InputError(f"unknown key {shown(f'{at}.{key}')}; {nearest(str(key), names)}")
-        shapes.append({key: field_value(f"{at}.{key}", key, value) for key, value in known.items()})
+        check_keys(at, fields, tuple(COLUMNS.values()))
+        known = {name: fields[column] for name, column in COLUMNS.items() if column in fields}
+        shapes.append({name: field_value(f"{at}.{name}", name, value) for name, value in known.items()})
     if len({frozenset(shape) for shape in shapes}) > 1:
         raise InputError(
             f"{where}: {' and '.join(map(str, list(given)[:2]))} have other fields; give all shapes the same"
@@ -188,14 +174,30 @@ def shape_axis(given: object) -> Axis:
     return Axis("shape", "shape", tuple(shapes), labels=tuple(given))
 
 
-def named_axis(name: str, values: Sequence[str]) -> Axis:
-    """The axis of a choice between names that are already checked."""
-    return Axis(name, "choice", tuple(values))
+def read_at(where: str, read: Callable[[Any], T], given: Any) -> T:
+    """What `read` makes of a value; its complaint says where the value stands.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        return read(given)
+    except InputError as error:
+        raise InputError(f"{where} {error}") from None
 
 
-def gpu_axis(gpus: Sequence[Gpu]) -> Axis:
-    """The axis of base GPUs."""
-    return Axis("gpu", "gpu", tuple(gpus), labels=tuple(gpu.id for gpu in gpus))
+def check_keys(where: str, given: Iterable[object], allowed: Sequence[str]) -> None:
+    """Refuse a key that is none of those allowed.
+
+    Raises
+    ------
+    InputError
+        Naming the nearest.
+    """
+    for key in given:
+        if key not in allowed:
+            raise InputError(f"unknown key {shown(f'{where}.{key}')}; {nearest(str(key), allowed)}")
 
 
 def field_value(where: str, name: str, given: object) -> Any:
@@ -222,10 +224,7 @@ def field_value(where: str, name: str, given: object) -> Any:
     if name == "mask":
         if not isinstance(given, str):
             raise InputError(f"{where} is {shown(given)}; write full, causal, or patterns such as 'causal, window 512'")
-        try:
-            return Mask.parse(given)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
+        return read_at(f"{where}:", Mask.parse, given)
     allowed = tuple(DTYPE_BYTES) if name == "dtype" else PASSES
     if given not in allowed:
         raise InputError(f"{where} is {shown(given)}; allowed: {', '.join(allowed)}")
@@ -235,15 +234,10 @@ def field_value(where: str, name: str, given: object) -> Any:
 def _entry(where: str, given: object) -> list[Any] | dict[str, Any]:
     """A list of scalars, or a range with its four keys."""
     if isinstance(given, Mapping):
-        unknown = [key for key in given if key not in ("from", "to", "steps", "scale")]
-        if unknown:
-            raise InputError(
-                f"unknown key {shown(f'{where}.{unknown[0]}')}; "
-                f"{nearest(str(unknown[0]), ('from', 'to', 'steps', 'scale'))}"
-            )
-        missing = [key for key in ("from", "to") if key not in given]
-        if missing:
-            raise InputError(f"{where}.{missing[0]} is missing; write {RANGE}")
+        check_keys(where, given, ("from", "to", "steps", "scale"))
+        for key in ("from", "to"):
+            if key not in given:
+                raise InputError(f"{where}.{key} is missing; write {RANGE}")
         return {"steps": None, "scale": "linear", **given}
     listed = list(given) if isinstance(given, (list, tuple)) else [given]
     if not listed:
@@ -255,11 +249,13 @@ def _entry(where: str, given: object) -> list[Any] | dict[str, Any]:
     return listed
 
 
-def _ranged(
-    where: str, name: str, kind: Any, ends: Sequence[float], entry: Mapping[str, Any], integer: bool,
-    multiple: bool = False,
-) -> Axis:  # fmt: skip
-    start, stop = ends
+def _listed(entry: list[Any] | dict[str, Any]) -> list[Any]:
+    return entry if isinstance(entry, list) else [entry["from"], entry["to"]]
+
+
+def _ranged(where: str, ends: Axis, entry: Mapping[str, Any], integer: bool) -> Axis:
+    """An axis of two values with the steps between them."""
+    start, stop = ends.values
     scale, steps = entry["scale"], entry["steps"]
     if scale not in ("linear", "log"):
         raise InputError(f"{where}.scale is {shown(scale)}; allowed: linear, log")
@@ -268,22 +264,21 @@ def _ranged(
     if scale == "log" and min(start, stop) <= 0:
         raise InputError(f"{where} runs from {start:g} to {stop:g} on a log scale; allowed: ends above 0")
     span = Span(float(start), float(stop), scale, integer)
-    if steps is None:
-        return Axis(name, kind, tuple(span.at(np.array([0.0, 1.0])).tolist()), span, multiple, stepped=False)
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 2 <= steps <= MOST_STEPS:
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or not 2 <= steps <= MOST_STEPS):
         raise InputError(f"{where}.steps is {shown(steps)}; allowed: whole numbers from 2 to {MOST_STEPS}")
-    values = span.at(np.linspace(0.0, 1.0, steps))
+    values = span.at(np.linspace(0.0, 1.0, steps or 2))
     different = len(np.unique(values))
-    if different < steps:
+    if steps is not None and different < steps:
         raise InputError(
             f"{where}.steps is {steps}, but the range holds {different} different values; give at most so many"
         )
-    return Axis(name, kind, tuple(values.tolist()), span, multiple)
+    return replace(ends, values=tuple(values.tolist()), span=span, stepped=steps is not None)
 
 
-def _distinct(where: str, values: Sequence[Any], show: Any) -> None:
+def _distinct(where: str, axis: Axis, show: Callable[[Any], str]) -> Axis:
     seen = set()
-    for value in values:
+    for value in axis.values:
         if value in seen:
             raise InputError(f"{where} lists {show(value)} twice; keep one")
         seen.add(value)
+    return axis

@@ -96,7 +96,12 @@ def closed_forms(points: Points, cache: str, launch: str) -> Closed:
     gpu = figures(points)
     odd = out_of_range(points, gpu) | (sizes["heads_q"] % sizes["heads_kv"] != 0)
     for row in np.flatnonzero(odd):
-        error.put(row, [_refusal(points, int(row))])
+        asked = point(points, int(row))
+        try:
+            asked.gpu()
+            asked.workload()
+        except InputError as problem:
+            error.put(row, [str(problem)])
     plans, which = _plans(points, error)
     work = Work.empty(points.count)
     _fill(points, work, error, sizes, plans, which, gpu, cache, launch)
@@ -170,14 +175,3 @@ def _refuse_large(peak: Floats, capacity: Floats, error: Texts) -> None:
     rounded = np.round(peak[large] / unit) * unit
     pairs, which = np.unique(np.stack([rounded, capacity[large]]), axis=1, return_inverse=True)
     error.put(large, [too_large(*pair) for pair in pairs.T.tolist()], which)
-
-
-def _refusal(points: Points, row: int) -> str:
-    """What is wrong with a point whose figures or heads are."""
-    asked = point(points, row)
-    try:
-        asked.gpu()
-        asked.workload()
-    except InputError as problem:
-        return str(problem)
-    raise LookupError(f"point {points.first + row} was refused without a reason")

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,27 +110,32 @@ def estimate(
         Plan of each point.
     launch : {"stream", "graph", "kernel"}
     """
-    of = _Spread(plans, which)
-    clk = 1 / (gpu["clock.sustained"] * of.gpu("clock_fraction"))
+
+    def of(name: str) -> Floats:
+        """A number of the plans, one a point; 0 where nothing was fitted."""
+        return np.array([float(attrgetter(name)(item) or 0.0) for item in plans])[which]
+
+    fitted = "numbers.implementation."
+    clk = 1 / (gpu["clock.sustained"] * of("numbers.gpu.clock_fraction"))
     sms = gpu["sm.count"]
-    flop = clk / (_tensor_rate(plans, which, gpu) * of.fitted("tensor_efficiency"))
+    flop = clk / (_tensor_rate(plans, which, gpu) * of(fitted + "tensor_efficiency"))
     exp_s = work.exps * clk / gpu["sm.exp_rate"]
     fp32_s = work.lanes * clk / (gpu["sm.fp32_rate"] / 2)
     smem_s = work.smem_bytes * clk / gpu["sm.shared_memory_bandwidth"]
-    tensor = np.maximum(work.flops * flop + of.fitted("smem_exposed") * smem_s, smem_s)
+    tensor = np.maximum(work.flops * flop + of(fitted + "smem_exposed") * smem_s, smem_s)
     vector = exp_s + fp32_s
-    slots = sms * of.plan("blocks_per_sm")
+    slots = sms * of("blocks_per_sm")
     waves = work.blocks / slots
     clk_of_slot = clk / slots
-    step = work.steps * of.fitted("step_clks") * clk_of_slot
-    block = work.blocks * of.fitted("block_clks") * clk_of_slot
-    split, persistent = of.plan("split"), of.main("persistent")
+    step = work.steps * of(fitted + "step_clks") * clk_of_slot
+    block = work.blocks * of(fitted + "block_clks") * clk_of_slot
+    split, persistent = of("split"), of("main.persistent")
     compute = compute_time(
-        tensor, vector, interference=of.fitted("interference"), sms=sms, groups=of.plan("groups"), step=step,
+        tensor, vector, interference=of(fitted + "interference"), sms=sms, groups=of("groups"), step=step,
         block=block, waves=waves, even=(split > 0) | (persistent > 0) & (waves > 1),
     )  # fmt: skip
-    l2_s = 1 / (gpu["l2.bandwidth"] * of.gpu("l2_fraction"))
-    share = of.gpu("hbm_fraction")  # 0 where nothing was fitted
+    l2_s = 1 / (gpu["l2.bandwidth"] * of("numbers.gpu.l2_fraction"))
+    share = of("numbers.gpu.hbm_fraction")
     share = np.where(share > 0, share, gpu["hbm.achievable_fraction"])
     hbm_s = 1 / (gpu["hbm.bandwidth"] * share)
     hbm_bytes = work.hbm_read_bytes + work.hbm_write_bytes
@@ -137,7 +144,7 @@ def estimate(
     beside = np.maximum((work.l2_bytes - work.pass_l2_bytes) * l2_s, (hbm_bytes - work.pass_hbm_bytes) * hbm_s)
     launches = np.zeros_like(clk)
     if launch != "kernel":
-        launches = of.plan("kernels") * gpu[f"launch.{launch}"] * of.gpu("launch_scale") + of.fitted("call_s")
+        launches = of("kernels") * gpu[f"launch.{launch}"] * of("numbers.gpu.launch_scale") + of(fitted + "call_s")
     time = np.maximum(compute, beside) + passes + launches
     busy_s = {
         "tensor": work.flops * flop / sms, "exp": exp_s / sms, "fp32": fp32_s / sms, "shared_memory": smem_s / sms,
@@ -151,34 +158,14 @@ def estimate(
 
 def _tensor_rate(plans: Sequence[Plan], which: NDArray[np.int64], gpu: Mapping[str, Floats]) -> Floats:
     """FLOPs per SM and clock on each point's instruction path."""
+
+    def of(values: list[Any]) -> Any:
+        return np.array(values)[which]
+
     rate = np.empty(len(which))
     for dtype in {item.main.dtype for item in plans}:
-        here = np.array([item.main.dtype == dtype for item in plans])[which]
+        here = of([item.main.dtype == dtype for item in plans])
         rate[here] = gpu["sm.fp32_rate" if dtype == "fp32" else f"tensor.{dtype}"][here]
-    synchronous = np.array([item.main.path == "mma_sync" for item in plans])[which]
-    slowed = np.array([item.numbers.implementation.extra if item.main.slowed_by_extra else 1.0 for item in plans])[
-        which
-    ]
+    synchronous = of([item.main.path == "mma_sync" for item in plans])
+    slowed = of([item.numbers.implementation.extra if item.main.slowed_by_extra else 1.0 for item in plans])
     return np.asarray(np.where(synchronous, rate * gpu["tensor.mma_sync_fraction"], rate) / slowed)
-
-
-class _Spread:
-    """Numbers of the plans, one a point."""
-
-    def __init__(self, plans: Sequence[Plan], which: NDArray[np.int64]) -> None:
-        self.plans, self.which = plans, which
-
-    def plan(self, name: str) -> Floats:
-        return self._column([float(getattr(item, name)) for item in self.plans])
-
-    def main(self, name: str) -> Floats:
-        return self._column([float(getattr(item.main, name)) for item in self.plans])
-
-    def fitted(self, name: str) -> Floats:
-        return self._column([float(getattr(item.numbers.implementation, name)) for item in self.plans])
-
-    def gpu(self, name: str) -> Floats:
-        return self._column([float(getattr(item.numbers.gpu, name) or 0.0) for item in self.plans])
-
-    def _column(self, values: list[float]) -> Floats:
-        return np.array(values)[self.which]

@@ -20,7 +20,6 @@ from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.implementations.frameworks.naive import FORMS, UnfusedTile
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import Mechanism
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
@@ -51,8 +50,8 @@ class Plan:
         Whether its keys are shared out over blocks until the chip is full.
     vectorised : bool
         Whether :func:`attnsim.models.closed_forms.columns.costs` has its closed form.
-    mask : Mask
-    element_bytes : int
+    w : Workload
+        Of the small schedule: its mask and its number format are the group's.
     kernels : int
         Launches of a call.
     blocks_per_sm : int
@@ -69,8 +68,7 @@ class Plan:
     packed: bool
     split: bool
     vectorised: bool
-    mask: Mask
-    element_bytes: int
+    w: Workload
     kernels: int
     blocks_per_sm: int
     smem_per_flop: float
@@ -132,8 +130,7 @@ def _plan(mechanism: Mechanism, implementation: str | None, conditions: Conditio
         packed=main_tile is not None and main_tile.pack_gqa and small.group > 1,
         split=schedule.splits.partial,
         vectorised=known and plain and small.mask.is_band and small.directions == ("fwd",),
-        mask=small.mask,
-        element_bytes=small.element_bytes,
+        w=small,
         kernels=len(schedule.kernels),
         blocks_per_sm=occupancy(main, gpu).blocks_per_sm,
         smem_per_flop=main.total("smem_bytes") / flops,

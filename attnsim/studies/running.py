@@ -17,6 +17,8 @@ from attnsim.studies.study import Chunk, Study
 BACKENDS = ("local", "dask", "ray")
 CONNECT_S = 10.0
 """Seconds that a scheduler is waited for."""
+LOST_WORKER = ("TerminatedWorkerError", "BrokenProcessPool", "KilledWorker")
+"""Exceptions that say that a worker died: of loky and of Dask, whose classes need not be installed."""
 RESTARTS = 2
 """Times that a run goes on with new workers after one was killed, if chunks were finished meanwhile."""
 
@@ -68,13 +70,13 @@ def run(
     InputError
         When the folder is another's or cannot be written, or workers keep dying.
     """
-    jobs = _jobs(jobs)
-    _check(backend, scheduler)
+    jobs = len(os.sched_getaffinity(0)) if jobs is None else jobs
+    _check(jobs, backend, scheduler)
     folder = Folder(out)
     with folder.opened(study):
         found = folder.done()
         for number in sorted(found):
-            told(_points(study, number))
+            told(study.chunk(number).count)
         pending = [number for number in range(study.chunks()) if number not in found]
         for attempt in range(RESTARTS + 1):
             left = set(pending)
@@ -82,10 +84,10 @@ def run(
                 for number, table in _answered(study, pending, jobs, backend, scheduler):
                     folder.write(number, table)
                     left.remove(number)
-                    told(_points(study, number))
+                    told(table.num_rows)
                 break
             except Exception as error:
-                if not _is_lost_worker(error):
+                if type(error).__name__ not in LOST_WORKER:
                     raise
                 if attempt == RESTARTS or len(left) == len(pending):
                     raise InputError(
@@ -129,8 +131,9 @@ def _cluster(backend: str, scheduler: str) -> Iterator[None]:
             connect: Any = distributed.Client
             client = connect(scheduler, timeout=CONNECT_S, set_as_default=False)
         except (OSError, ValueError) as error:
+            reason = str(error).partition("\n")[0] or type(error).__name__
             raise InputError(
-                f"no Dask scheduler answers at {scheduler}: {_first_line(error)}; start one with `dask scheduler`"
+                f"no Dask scheduler answers at {scheduler}: {reason}; start one with `dask scheduler`"
             ) from None
         with client, parallel_config(backend="dask", client=client):
             yield
@@ -138,17 +141,18 @@ def _cluster(backend: str, scheduler: str) -> Iterator[None]:
         from importlib import import_module
 
         ray, register_ray = import_module("ray"), import_module("ray.util.joblib").register_ray
-
         ray.init(address=scheduler or "auto", ignore_reinit_error=True)
         register_ray()
         with parallel_config(backend="ray"):
             yield
 
 
-def _check(backend: str, scheduler: str) -> None:
+def _check(jobs: int, backend: str, scheduler: str) -> None:
     """Refuse a backend that is not there before anything is computed."""
     from importlib.util import find_spec
 
+    if jobs < 1:
+        raise InputError(f"jobs is {jobs}; allowed: whole numbers from 1")
     if find_spec("pyarrow") is None:
         raise InputError('results are Parquet, which needs pyarrow: pip install "attnsim[datasets]"')
     if backend not in BACKENDS:
@@ -161,25 +165,3 @@ def _check(backend: str, scheduler: str) -> None:
         raise InputError('backend dask needs dask[distributed]: pip install "attnsim[cluster]"')
     if backend == "ray" and find_spec("ray") is None:
         raise InputError("backend ray needs ray: pip install ray")
-
-
-def _jobs(jobs: int | None) -> int:
-    if jobs is None:
-        return len(os.sched_getaffinity(0))
-    if jobs < 1:
-        raise InputError(f"jobs is {jobs}; allowed: whole numbers from 1")
-    return jobs
-
-
-def _points(study: Study, number: int) -> int:
-    chunk = study.chunk(number)
-    return chunk.stop - chunk.first
-
-
-def _is_lost_worker(error: Exception) -> bool:
-    """Whether an exception says that a worker died: of loky and of Dask, whose classes need not be installed."""
-    return type(error).__name__ in ("TerminatedWorkerError", "BrokenProcessPool", "KilledWorker")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.models.arrays import Floats, Ints
 from attnsim.models.errors import InputError
 from attnsim.studies.axes import Axis, Values
 
 Combine = Literal["cartesian", "list", "sobol"]
 Method = Literal["closed-form", "replay", "auto"]
-Codes = NDArray[np.int64]
 
 MOST_POINTS = 10**9
 CLOSED_CHUNK, REPLAYED_CHUNK = 1 << 16, 1 << 7
@@ -31,7 +31,7 @@ class Column:
 
     axis: Axis
     values: Values
-    codes: Codes
+    codes: Ints
 
     def array(self) -> NDArray[Any]:
         """One number a point."""
@@ -72,6 +72,11 @@ class Chunk:
     first: int
     stop: int
     replays: int | None
+
+    @property
+    def count(self) -> int:
+        """Number of its points."""
+        return self.stop - self.first
 
 
 @dataclass(frozen=True)
@@ -134,18 +139,17 @@ class Study:
         self._check_lengths()
 
     def _check_fields(self) -> None:
-        shapes = [axis for axis in self.axes if axis.kind == "shape"]
-        inside = {name for axis in shapes for name in axis.values[0]}
+        inside = {name for axis in self.axes if axis.kind == "shape" for name in axis.values[0]}
         given = {axis.name for axis in self.axes if axis.kind == "workload"}
-        both = sorted(inside & given)
-        if both:
+        known = inside | given
+        if both := sorted(inside & given):
             raise InputError(f"workload.{both[0]} is given and is a field of workload.shape too; keep one")
         for name in NEEDED:
-            if name not in inside | given:
+            if name not in known:
                 raise InputError(f"workload.{name} is missing; give it, or put it into workload.shape")
-        if not {"seq_q", "seq_kv"} & (inside | given):
+        if not {"seq_q", "seq_kv"} & known:
             raise InputError("workload.seq_q is missing; give the number of queries (with pass decode, seq_kv)")
-        if self._takes("passes", "decode") and "seq_kv" not in inside | given:
+        if self._takes("passes", "decode") and "seq_kv" not in known:
             raise InputError("workload.seq_kv is missing; a decode call needs the keys in its cache")
         if self.method == "closed-form" and self._takes("tile", "retuned"):
             raise InputError("tile retuned takes replays, but method is closed-form; write method: auto or replay")
@@ -153,19 +157,15 @@ class Study:
     def _takes(self, name: str, value: str) -> bool:
         """Whether an axis, or a field of a shape, has a value."""
         own = [item for axis in self.axes if axis.name == name for item in axis.values]
-        return value in [
-            *own,
-            *(shape.get(name) for axis in self.axes if axis.kind == "shape" for shape in axis.values),
-        ]
+        return value in own or any(
+            shape.get(name) == value for axis in self.axes if axis.kind == "shape" for shape in axis.values
+        )
 
     def _check_lengths(self) -> None:
-        for axis in self.varying:
-            if self.combine == "sobol":
-                continue
-            if not axis.stepped:
-                raise InputError(f"{self.path(axis)} is a range without steps; give steps, or write combine: sobol")
+        if self.combine != "sobol" and (open_ended := [axis for axis in self.varying if not axis.stepped]):
+            raise InputError(f"{open_ended[0].path} is a range without steps; give steps, or write combine: sobol")
         if self.combine == "list":
-            lengths = {len(axis.values): self.path(axis) for axis in self.varying}
+            lengths = {len(axis.values): axis.path for axis in self.varying}
             if len(lengths) > 1:
                 (one, first), (two, second), *_ = lengths.items()
                 raise InputError(
@@ -181,12 +181,6 @@ class Study:
         """Axes of more than one value."""
         return tuple(axis for axis in self.axes if axis.varies)
 
-    @staticmethod
-    def path(axis: Axis) -> str:
-        """Key of an axis in the study file."""
-        prefix = {"change": "change.", "workload": "workload.", "shape": "workload."}.get(axis.kind, "")
-        return prefix + axis.column
-
     def __len__(self) -> int:
         """Number of points."""
         if self.sample is not None:
@@ -199,37 +193,31 @@ class Study:
     def columns(self, first: int, stop: int) -> Points:
         """The points from `first` to before `stop`, as columns; nothing of the others is made."""
         index = np.arange(first, stop, dtype=np.int64)
-        if self.sample is not None:
-            made = self._sampled(first, stop)
-        else:
-            made = {}
-            stride = 1
-            for axis in reversed(self.axes):
-                size = len(axis.values)
-                codes = index % size if self.combine == "list" else index // stride % size
-                made[axis.name] = Column(axis, axis.values, codes)
-                stride *= size
+        sampled = {} if self.sample is None else self._sampled(first, stop)
+        made, stride = {}, 1
+        for axis in reversed(self.axes):
+            values: Values = axis.values
+            if axis.name not in sampled:
+                codes = index % len(values) if self.combine == "list" else index // stride % len(values)
+                stride *= len(values)
+            elif axis.span is not None:
+                values, codes = axis.span.at(sampled[axis.name]), index - first
+            else:
+                codes = np.minimum((sampled[axis.name] * len(values)).astype(np.int64), len(values) - 1)
+            made[axis.name] = Column(axis, values, codes)
         return Points(first, stop - first, {axis.name: made[axis.name] for axis in self.axes})
 
-    def _sampled(self, first: int, stop: int) -> dict[str, Column]:
+    def _sampled(self, first: int, stop: int) -> dict[str, Floats]:
+        """Of each axis that varies, how far along it each point of the sample lies, 0 to 1."""
         from scipy.stats import qmc
 
-        varying = self.varying
-        still = np.zeros(stop - first, dtype=np.int64)
-        made = {axis.name: Column(axis, axis.values, still) for axis in self.axes}
-        if not varying:
-            return made
-        sequence = qmc.Sobol(len(varying), scramble=True, rng=np.random.default_rng(self.seed))
+        names = [axis.name for axis in self.varying]
+        if not names:
+            return {}
+        sequence = qmc.Sobol(len(names), scramble=True, rng=np.random.default_rng(self.seed))
         if first:
             sequence.fast_forward(first)
-        parts = sequence.random(stop - first)
-        for axis, part in zip(varying, parts.T, strict=True):
-            if axis.span is not None:
-                made[axis.name] = Column(axis, axis.span.at(part), np.arange(stop - first, dtype=np.int64))
-            else:
-                codes = np.minimum((part * len(axis.values)).astype(np.int64), len(axis.values) - 1)
-                made[axis.name] = Column(axis, axis.values, codes)
-        return made
+        return dict(zip(names, sequence.random(stop - first).T, strict=True))
 
     @property
     def chunk_points(self) -> int:
@@ -249,25 +237,9 @@ class Study:
         """One of the chunks, with the replays it may use: `replays` shared out by points."""
         size, every = self.chunk_points, len(self)
         first, stop = number * size, min(every, (number + 1) * size)
-        if self.replays is None:
-            return Chunk(number, first, stop, None)
-        return Chunk(number, first, stop, self.replays * stop // every - self.replays * first // every)
+        shared = None if self.replays is None else self.replays * stop // every - self.replays * first // every
+        return Chunk(number, first, stop, shared)
 
     def digest(self) -> str:
         """SHA-256 of everything that decides the points and how they are answered, the title left out."""
-        parts = [
-            repr(
-                (
-                    self.combine,
-                    self.sample,
-                    self.seed,
-                    self.method,
-                    self.replays,
-                    self.cache,
-                    self.launch,
-                    self.chunk_points,
-                )
-            )
-        ]
-        parts += [repr(axis) for axis in self.axes]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return hashlib.sha256(repr((replace(self, title=""), self.chunk_points)).encode()).hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,39 +14,17 @@ from attnsim.models.files import read_yaml
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.llm.files import load_model
-from attnsim.studies.axes import Axis, change_axis, gpu_axis, named_axis, shape_axis, workload_axis
+from attnsim.studies.axes import COLUMNS, Axis, T, change_axis, check_keys, read_at, shape_axis, workload_axis
 from attnsim.studies.study import Study
 
 MODEL_FIELDS = ("heads_q", "heads_kv", "head_dim", "head_dim_v", "mask", "latent")
 """What a model (:class:`attnsim.models.llm.model.Model`) says of a workload."""
 
-_STRICT = ConfigDict(extra="forbid", frozen=True)
-
-
-class WorkloadEntry(BaseModel):
-    """Fields of a `Workload`: a value, a list or a range (:mod:`attnsim.studies.axes`)."""
-
-    model_config = _STRICT
-
-    shape: Any = None
-    batch: Any = None
-    heads_q: Any = None
-    heads_kv: Any = None
-    seq_q: Any = None
-    seq_kv: Any = None
-    head_dim: Any = None
-    head_dim_v: Any = None
-    dtype: Any = None
-    passes: Any = Field(default=None, alias="pass")
-    mask: Any = None
-    dropout: Any = None
-    latent: Any = None
-
 
 class StudyEntry(BaseModel):
     """A study file as it is written."""
 
-    model_config = _STRICT
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: StrictStr = Field(default="", max_length=200)
     gpu: StrictStr | list[StrictStr]
@@ -54,7 +32,7 @@ class StudyEntry(BaseModel):
     algorithm: StrictStr | list[StrictStr] = "flash"
     implementation: StrictStr | list[StrictStr] | None = None
     tile: StrictStr | list[StrictStr] = "shipped"
-    workload: WorkloadEntry
+    workload: dict[StrictStr, Any]
     combine: Literal["cartesian", "list", "sobol"] = "cartesian"
     points: StrictInt | None = Field(default=None, ge=1, le=1 << 30)
     seed: StrictInt = Field(default=0, ge=0, le=(1 << 31) - 1)
@@ -86,11 +64,7 @@ def read_study(path: str | Path) -> Study:
         One line naming the file, the key, what was given and what is allowed.
     """
     path = Path(path)
-    content = read_yaml(path, "study")
-    try:
-        return study_of(content)
-    except InputError as error:
-        raise InputError(f"{path.name}: {error}") from None
+    return read_at(f"{path.name}:", study_of, read_yaml(path, "study"))
 
 
 def study_of(content: object) -> Study:
@@ -108,77 +82,56 @@ def study_of(content: object) -> Study:
         entry = StudyEntry.model_validate(content)
     except ValidationError as error:
         raise InputError(_reworded(error)) from None
-    return Study(
-        title=entry.title,
-        axes=tuple(_axes(entry)),
-        combine=entry.combine,
-        sample=entry.points,
-        seed=entry.seed,
-        method=entry.method,
-        replays=entry.replays,
-        cache=entry.cache,
-        launch=entry.launch,
-    )
+    kept = entry.model_dump(include={"title", "combine", "seed", "method", "replays", "cache", "launch"})
+    return Study(axes=tuple(_axes(entry)), sample=entry.points, **kept)
 
 
 def _axes(entry: StudyEntry) -> list[Axis]:
     """Every key as an axis, the one that varies slowest first; those of one value included."""
-    axes = [gpu_axis([_at("gpu", load_gpu, name) for name in _names("gpu", entry.gpu)])]
+    gpus = _read("gpu", entry.gpu, load_gpu)
+    axes = [Axis("gpu", "gpu", gpus, labels=tuple(gpu.id for gpu in gpus))]
     axes += [change_axis(key, values) for key, values in entry.change.items()]
-    algorithms = [_at("algorithm", read_algorithm, name).name for name in _names("algorithm", entry.algorithm)]
-    axes.append(named_axis("algorithm", algorithms))
-    if entry.implementation is not None:
-        names = _names("implementation", entry.implementation)
-        axes.append(
-            named_axis("implementation", [_at("implementation", find_implementation, name).name for name in names])
-        )
-    tiles = _names("tile", entry.tile)
-    for tile in tiles:
-        _at("tile", _check_tile, tile)
-    axes.append(named_axis("tile", tiles))
-    shape = entry.workload.shape
+    choices: tuple[tuple[str, str | list[str] | None, Callable[[str], str]], ...] = (
+        ("algorithm", entry.algorithm, lambda name: read_algorithm(name).name),
+        ("implementation", entry.implementation, lambda name: find_implementation(name).name),
+        ("tile", entry.tile, _checked_tile),
+    )
+    axes += [Axis(key, "choice", _read(key, given, read)) for key, given, read in choices if given is not None]
+    given = {key: value for key, value in entry.workload.items() if value is not None}
+    check_keys("workload", given, ("shape", *COLUMNS.values()))
+    shape = given.get("shape")
     if isinstance(shape, (str, list)):
-        axes.append(_models(shape, entry.workload))
+        axes.append(_models(shape, given))
     elif shape is not None:
         axes.append(shape_axis(shape))
-    for name in WorkloadEntry.model_fields:
-        values = getattr(entry.workload, name)
-        if name != "shape" and values is not None:
-            axes.append(workload_axis(name, values))
-    return axes
+    return axes + [workload_axis(name, given[column]) for name, column in COLUMNS.items() if column in given]
 
 
-def _models(given: str | list[Any], beside: WorkloadEntry) -> Axis:
+def _models(given: str | list[Any], beside: Mapping[str, Any]) -> Axis:
     """The shapes of models by id, without the fields that the study gives itself."""
-    names = [given] if isinstance(given, str) else given
-    if not all(isinstance(name, str) for name in names):
+    if not all(isinstance(name, str) for name in given):
         raise InputError(f"workload.shape is {shown(given)}; write ids of models, or names with fields")
-    models = [_at("workload.shape", load_model, name) for name in _names("workload.shape", names)]
-    fields = [name for name in MODEL_FIELDS if getattr(beside, name) is None]
+    models = _read("workload.shape", given, load_model)
+    fields = [name for name in MODEL_FIELDS if name not in beside]
     shapes = tuple({name: getattr(model, name) for name in fields} for model in models)
     return Axis("shape", "shape", shapes, labels=tuple(model.id for model in models))
 
 
-def _at(where: str, read: Any, name: str) -> Any:
-    try:
-        return read(name)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-
-
-def _check_tile(name: str) -> None:
+def _checked_tile(name: str) -> str:
     if name not in ("shipped", "retuned"):
-        read_conditions("shipped", name, "fast", "warm", "stream")
+        read_conditions(tile=name)
+    return name
 
 
-def _names(where: str, given: str | list[str]) -> list[str]:
+def _read(where: str, given: str | list[str], read: Callable[[str], T]) -> tuple[T, ...]:
+    """What one name or several stand for."""
     names = [given] if isinstance(given, str) else given
     if not names:
         raise InputError(f"{where} is an empty list; give one name or several")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"{where} names {shown(twice)} twice; keep one")
-    return list(names)
+    return tuple(read_at(f"{where}:", read, name) for name in names)
 
 
 def _reworded(error: ValidationError) -> str:
@@ -188,9 +141,7 @@ def _reworded(error: ValidationError) -> str:
     where, given = ".".join(parts), shown(first["input"])
     match first["type"]:
         case "extra_forbidden":
-            known = WorkloadEntry if len(parts) > 1 else StudyEntry
-            names = [item.alias or name for name, item in known.model_fields.items()]
-            text = f"unknown key {shown(where)}; {nearest(parts[-1], names)}"
+            text = f"unknown key {shown(where)}; {nearest(where, StudyEntry.model_fields)}"
         case "missing":
             text = f"{where} is missing; a study needs gpu and workload"
         case "literal_error":
@@ -201,7 +152,7 @@ def _reworded(error: ValidationError) -> str:
             text = f"{where} is {given}; allowed: at most {first['ctx']['le']}"
         case "string_too_long":
             text = f"{where} is too long; allowed: at most {first['ctx']['max_length']} letters"
-        case "model_type":
+        case "dict_type" if where == "workload":
             text = f"{where} is {given}; write fields such as {{batch: 1, heads_q: 32, seq_q: 4096, head_dim: 128}}"
         case _:
             text = f"{where or 'the file'} is {given}; {' '.join(first['msg'].split())}"

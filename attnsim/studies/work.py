@@ -64,8 +64,8 @@ def _counted(n: dict[str, Ints], plans: Sequence[Plan], which: Ints) -> tuple[di
         return np.array(values)[which]
 
     rows = of([item.rows for item in plans])
-    left = of([-1 if item.mask.left is None else item.mask.left for item in plans])
-    right = of([-1 if item.mask.right is None else item.mask.right for item in plans])
+    left = of([-1 if item.w.mask.left is None else item.w.mask.left for item in plans])
+    right = of([-1 if item.w.mask.right is None else item.w.mask.right for item in plans])
     # One query sees all keys whatever the causal side; where the heads of a group share a tile, they are its rows.
     single = (n["seq_q"] == 1) & of([item.packed for item in plans]) & (left < 0)
     table = ShapeTable(
@@ -76,7 +76,7 @@ def _counted(n: dict[str, Ints], plans: Sequence[Plan], which: Ints) -> tuple[di
         seq_kv=n["seq_kv"],
         head_dim=n["head_dim"],
         head_dim_v=n["head_dim_v"],
-        element_bytes=of([item.element_bytes for item in plans]),
+        element_bytes=of([item.w.element_bytes for item in plans]),
         left=left,
         right=np.where(n["seq_q"] == 1, -1, right),
         rows=rows,

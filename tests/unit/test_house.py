@@ -37,7 +37,6 @@ READS_FOREIGN_TEXT = {
     "models/units.py": "quantities that people give, '3.35 TB/s'",
     "plots/document.py": "characters that a page cannot hold, in any text",
     "plots/markdown_page.py": "characters that Markdown reads as its own, in any text",
-    "studies/axes.py": "ranges that people give, '2x'",
     "studies/hardware_space.py": "ranges and conditions that people give",
     "validation/measuring/counters.py": "reports of Nsight Compute",
 }

@@ -16,8 +16,9 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.mask.mask import Mask
+from attnsim.studies.axes import COLUMNS
 from attnsim.studies.points import RATES, changed, counts, figures, point
-from attnsim.studies.study_file import StudyEntry, WorkloadEntry, read_study, study_of
+from attnsim.studies.study_file import StudyEntry, read_study, study_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "study.yaml"
 WORKLOAD = {"batch": 1, "heads_q": 8, "seq_q": 1024, "head_dim": 64}
@@ -275,7 +276,7 @@ VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(PARTS, inner, max_size=4), max_leaves=6
 )
 KEYS = st.sampled_from(sorted(StudyEntry.model_fields))
-FIELD_NAMES = st.sampled_from(sorted({*WorkloadEntry.model_fields, "pass"} - {"passes"}))
+FIELD_NAMES = st.sampled_from(sorted({*COLUMNS.values(), "shape"}))
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.figure import Field, show
 
-_TIMES = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*[x×]\s*")
+TIMES = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*[x×]\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def new_value(field: Field, old: float, given: object) -> float:
     InputError
         Without the key, as `Field.parse`.
     """
-    match = _TIMES.fullmatch(given) if isinstance(given, str) else None
+    match = TIMES.fullmatch(given) if isinstance(given, str) else None
     if match is None:
         return field.parse(given)
     text = match[0]
