@@ -89,15 +89,13 @@ def plan(asked: Point) -> Plan:
     InputError
         When it cannot be answered: no such kernels, a tile that does not fit or that replays have to choose.
     """
-    gpu = changed(asked.base, tuple(change for change in asked.changes if _decides(asked.base, change[0])))
+    # A figure may decide which kernels run, and on what tile, as a limit or as a number format that the GPU lacks.
+    limits = {key for key, field in FIELDS.items() if field.read == "limit"}
+    lacking = {key for key, *_ in asked.changes if key.startswith("tensor.") and asked.base.get(key) == 0}
+    gpu = changed(asked.base, tuple(change for change in asked.changes if change[0] in limits | lacking))
     mechanism = read_algorithm(asked.algorithm)
     small = _small(mechanism.question(asked.workload()), mechanism)
     return _plan(mechanism, asked.implementation, read_conditions(**asked.tiles()), small, gpu)
-
-
-def _decides(gpu: Gpu, key: str) -> bool:
-    """Whether a figure may decide which kernels run and on what tile."""
-    return FIELDS[key].read == "limit" or (key.startswith("tensor.") and gpu.get(key) == 0)
 
 
 def _small(w: Workload, mechanism: Mechanism) -> Workload:

@@ -139,21 +139,16 @@ def _reworded(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     parts = [str(part) for part in first["loc"] if str(part) not in ("str", "list[str]")]
     where, given = ".".join(parts), shown(first["input"])
-    match first["type"]:
-        case "extra_forbidden":
-            text = f"unknown key {shown(where)}; {nearest(where, StudyEntry.model_fields)}"
-        case "missing":
-            text = f"{where} is missing; a study needs gpu and workload"
-        case "literal_error":
-            text = f"{where} is {given}; allowed: {first['ctx']['expected'].replace(' or ', ', ')}"
-        case "greater_than_equal":
-            text = f"{where} is {given}; allowed: {first['ctx']['ge']} or more"
-        case "less_than_equal":
-            text = f"{where} is {given}; allowed: at most {first['ctx']['le']}"
-        case "string_too_long":
-            text = f"{where} is too long; allowed: at most {first['ctx']['max_length']} letters"
-        case "dict_type" if where == "workload":
-            text = f"{where} is {given}; write fields such as {{batch: 1, heads_q: 32, seq_q: 4096, head_dim: 128}}"
-        case _:
-            text = f"{where or 'the file'} is {given}; {' '.join(first['msg'].split())}"
-    return text
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {shown(where)}; {nearest(where, StudyEntry.model_fields)}"
+    if first["type"] == "dict_type" and where == "workload":
+        return f"{where} is {given}; write fields such as {{batch: 1, heads_q: 32, seq_q: 4096, head_dim: 128}}"
+    limits = {key: str(value).replace(" or ", ", ") for key, value in first.get("ctx", {}).items()}
+    words = {
+        "missing": "is missing; a study needs gpu and workload",
+        "literal_error": "is {given}; allowed: {expected}",
+        "greater_than_equal": "is {given}; allowed: {ge} or more",
+        "less_than_equal": "is {given}; allowed: at most {le}",
+        "string_too_long": "is too long; allowed: at most {max_length} letters",
+    }.get(first["type"], "is {given}; {told}")
+    return f"{where or 'the file'} {words.format(given=given, told=' '.join(first['msg'].split()), **limits)}"
