@@ -36,14 +36,10 @@ def passes(addresses: Values, width: int, mask: Mask) -> tuple[int, int]:
         hits = np.left_shift(1, words & (groups - 1)).reshape(-1, phase_lanes)
         if (np.bitwise_or.reduce(hits, axis=1) == (1 << groups) - 1).all():
             return len(hits), 0
-    phases = mask.index // phase_lanes
-    return _distinct(words, phases, groups)
-
-
-def _distinct(words: Values, phases: Values, groups: int) -> tuple[int, int]:
-    """Passes when `words` of each phase fall on `groups` banks: the most different words on one bank."""
     if len(words) == 0:
         return 0, 0
+    # In each phase as many passes as different words fall on one bank.
+    phases = mask.index // phase_lanes
     first = phases[0]
     key = np.sort((phases - first) << 32 | words)
     key = key[np.concatenate(([True], key[1:] != key[:-1]))]

@@ -88,12 +88,7 @@ class Barriers:
         return any(state.waiting for state in self._states.values())
 
     def arrive(self, arrival: Arrival) -> Groups:
-        """Lanes come to a barrier; returned are those of any block that may go on.
-
-        Raises
-        ------
-        DivergentBarrier
-        """
+        """Lanes come to a barrier, or DivergentBarrier; returned are those of any block that may go on."""
         mask = arrival.mask
         self._require_whole_warps(mask)
         plain = arrival.waits and arrival.threads is None and arrival.votes is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from attnsim.kernels.cpu.barriers import Arrival, Finish, Groups
@@ -10,29 +12,31 @@ from attnsim.kernels.cpu.flow import Control, Flow, Go, control
 from attnsim.kernels.cpu.lanes import Indices, Mask
 from attnsim.kernels.cpu.machine import Machine, unsupported
 from attnsim.kernels.cpu.ptx import Instruction
-from attnsim.kernels.cpu.registers import Read
+
+Split = Callable[[Mask], tuple[Mask, Mask | None]]
+"""Lanes where an instruction's predicate holds or there is none, and the others if there are any."""
 
 
-def _guard(instruction: Instruction, machine: Machine) -> Read | None:
-    return machine.read(instruction.guard, "pred") if instruction.guard else None
+def _split(instruction: Instruction, machine: Machine) -> Split:
+    predicate = machine.read(instruction.guard, "pred") if instruction.guard else None
 
+    def split(mask: Mask) -> tuple[Mask, Mask | None]:
+        taken = mask.where(predicate()) if predicate else mask
+        if taken is mask:
+            return mask, None
+        return taken, mask.without(taken) if taken.count else mask
 
-def _split(predicate: Read, mask: Mask) -> tuple[Mask, Mask]:
-    """Lanes where a predicate holds, and where it does not."""
-    taken = mask.where(predicate())
-    return taken, mask.without(taken) if taken.count else mask
+    return split
 
 
 @control("bra")
 def _branch(instruction: Instruction, machine: Machine) -> Control:
     (target,) = instruction.targets
-    predicate = _guard(instruction, machine)
-    if predicate is None:
-        return lambda run, position, mask: (target, mask)
+    split = _split(instruction, machine)
 
     def go_on(run: Flow, position: int, mask: Mask) -> Go:
-        taken, rest = _split(predicate, mask)
-        if taken is mask:
+        taken, rest = split(mask)
+        if rest is None:
             return target, mask
         if not taken.count:
             return position + 1, mask
@@ -45,14 +49,14 @@ def _branch(instruction: Instruction, machine: Machine) -> Control:
 @control("brx")
 def _indexed_branch(instruction: Instruction, machine: Machine) -> Control:
     index, targets = machine.read(instruction.operands[0], "u32"), instruction.targets
-    predicate = _guard(instruction, machine)
+    split = _split(instruction, machine)
 
     def go_on(run: Flow, position: int, mask: Mask) -> Go:
-        if predicate is not None:
-            mask, rest = _split(predicate, mask)
-            run.join([(position + 1, rest)] if rest.count and rest is not mask else [])
+        taken, rest = split(mask)
+        if rest is not None:
+            run.join([(position + 1, rest)])
         chosen = index()
-        groups = [(target, mask.where(chosen == i)) for i, target in enumerate(targets)]
+        groups = [(target, taken.where(chosen == i)) for i, target in enumerate(targets)]
         run.join([(target, part) for target, part in groups if part.count])
         return None
 
@@ -61,15 +65,12 @@ def _indexed_branch(instruction: Instruction, machine: Machine) -> Control:
 
 @control("ret", "exit")
 def _exit(instruction: Instruction, machine: Machine) -> Control:
-    predicate = _guard(instruction, machine)
+    split = _split(instruction, machine)
 
     def go_on(run: Flow, position: int, mask: Mask) -> Go:
-        leaving, rest = _split(predicate, mask) if predicate else (mask, None)
+        leaving, rest = split(mask)
         run.exit(leaving)
-        if predicate and leaving is not mask:
-            assert rest is not None
-            return position + 1, rest
-        return None
+        return None if rest is None else (position + 1, rest)
 
     return go_on
 
@@ -127,10 +128,10 @@ def _vote(instruction: Instruction, machine: Machine) -> Finish:
 
 @control("trap")
 def _trap(instruction: Instruction, machine: Machine) -> Control:
-    predicate = _guard(instruction, machine)
+    split = _split(instruction, machine)
 
     def go_on(run: Flow, position: int, mask: Mask) -> Go:
-        stopped = _split(predicate, mask)[0] if predicate else mask
+        stopped, _ = split(mask)
         if stopped.count:
             raise Trapped("the kernel executed trap", int(stopped.index[0]))
         return position + 1, mask

@@ -107,7 +107,8 @@ class CpuDevice:
             What the kernel does wrong, and where.
         """
         check_launch(variant, grid, arguments, self.gpu)
-        ptx = compile_variant(variant, self._architecture() + variant.arch_suffix, cubin=False).ptx
+        nearest = max(arch for arch in PTX_ARCHITECTURES if arch <= self.gpu.compute_capability_number)
+        ptx = compile_variant(variant, f"{nearest}{variant.arch_suffix}", cubin=False).ptx
         counters = run(
             ptx,
             variant.entry,
@@ -125,9 +126,6 @@ class CpuDevice:
         for one in self.launches:
             out.update({(one.variant.entry, *key): count for key, count in one.counters.requested().items()})
         return dict(out)
-
-    def _architecture(self) -> str:
-        return str(max(arch for arch in PTX_ARCHITECTURES if arch <= self.gpu.compute_capability_number))
 
 
 def _load(name: str) -> Gpu:

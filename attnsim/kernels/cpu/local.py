@@ -50,12 +50,7 @@ class LocalMemory:
 def require_inside(
     addresses: Values, width: int, mask: Mask, what: str, owner: str, space: str, size_bytes: int
 ) -> None:
-    """Refuse accesses of `width` bytes that are not aligned, or not in the `size_bytes` that a block or thread has.
-
-    Raises
-    ------
-    Misaligned, OutOfBounds
-    """
+    """Refuse accesses that are Misaligned, or OutOfBounds: outside a block's or thread's `size_bytes`."""
     if int(np.bitwise_or.reduce(addresses)) & (width - 1):
         bad = int(np.flatnonzero(addresses & (width - 1))[0])
         place = f"{what} of {width} bytes at {space} address {int(addresses[bad]):#x}"

@@ -111,12 +111,7 @@ class GlobalMemory:
             tensor.rows(width)[rows] = values[selection]
 
     def parts(self, addresses: Values, width: int, mask: Mask, verb: str) -> Iterator[tuple[Tensor, Selection, Values]]:
-        """Tensors that an access touches: which active lanes, and their row numbers in units of `width` bytes.
-
-        Raises
-        ------
-        Misaligned, OutOfBounds
-        """
+        """Tensors that an access touches: active lanes, and their rows of `width` bytes; Misaligned or OutOfBounds."""
         if len(addresses) == 0:
             return
         if int(np.bitwise_or.reduce(addresses)) & (width - 1):

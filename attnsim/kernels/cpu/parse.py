@@ -80,16 +80,14 @@ def _variable(statement: str) -> Variable | None:
         return None
     dimensions = re.findall(r"\[\s*(\d*)\s*\]", found["dimensions"])
     item = size_of(found["type"])
-    content = b""
-    if found["content"]:
-        numbers = re.findall(r"-?\w+", found["content"])
-        content = b"".join(_bits(number, item) for number in numbers)
+    size = item * math.prod(int(d or 0) for d in dimensions)
+    content = b"".join(_bits(number, item) for number in re.findall(r"-?\w+", found["content"] or ""))
     return Variable(
         space=found["space"],
         name=found["name"],
         align=int(found["align"] or item),
-        size_bytes=item * math.prod(int(d or 0) for d in dimensions),
-        content=content,
+        size_bytes=size,
+        content=content.ljust(size, b"\0"),
     )
 
 

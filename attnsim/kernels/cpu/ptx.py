@@ -106,7 +106,7 @@ class Variable:
     name: str
     align: int
     size_bytes: int
-    content: bytes = b""
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True)

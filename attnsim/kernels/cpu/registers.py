@@ -17,12 +17,7 @@ Write = Callable[[Values, Mask], None]
 
 Dtype = np.dtype[Any]
 
-UNSIGNED: dict[int, Dtype] = {
-    1: np.dtype(np.uint8),
-    2: np.dtype(np.uint16),
-    4: np.dtype(np.uint32),
-    8: np.dtype(np.uint64),
-}
+UNSIGNED: dict[int, Dtype] = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 """Raw bits, by bytes."""
 
 
@@ -79,12 +74,7 @@ class Registers:
             self._values[self._slots[name]] = values
 
     def require_presets(self) -> None:
-        """Refuse a kernel that reads a special register or a symbol that nobody has preset.
-
-        Raises
-        ------
-        UnsupportedInstruction
-        """
+        """Refuse as unsupported a kernel that reads a special register or a symbol that nobody has preset."""
         for name in self._outside:
             slot = self._slots[name]
             if self._values[slot] is self._initial[slot]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from attnsim.kernels.cpu.bulk_copies import BulkCopies
 from attnsim.kernels.cpu.lanes import WARP, Dim3, Lanes, Values, position
 from attnsim.kernels.cpu.machine import Machine
-from attnsim.kernels.cpu.ptx import Function, Parameter, Variable
+from attnsim.kernels.cpu.ptx import Function, Parameter
 from attnsim.kernels.cpu.spaces import PARAMETER_WINDOW
 from attnsim.kernels.cpu.tensor_maps import MAP_BYTES, TensorMap
 from attnsim.models.errors import InputError
@@ -27,7 +27,8 @@ def preset(
     addresses = dict(machine.addresses)
     for variable in function.variables:
         if variable.space in ("global", "const"):
-            addresses[variable.name] = machine.memory.place(variable.name, _content(variable))
+            content = np.frombuffer(variable.content, np.uint8).copy()
+            addresses[variable.name] = machine.memory.place(variable.name, content)
     for name, address in addresses.items():
         machine.registers.preset(name, np.array([address], np.uint64))
     for name, values in _special_registers(machine.lanes, grid, first).items():
@@ -35,10 +36,6 @@ def preset(
     machine.registers.preset("%dynamic_smem_size", np.array([dynamic_bytes], np.uint32))
     machine.registers.preset("%total_smem_size", np.array([machine.shared.bytes_per_block], np.uint32))
     machine.registers.require_presets()
-
-
-def _content(variable: Variable) -> NDArray[np.uint8]:
-    return np.frombuffer(variable.content.ljust(variable.size_bytes, b"\0"), np.uint8).copy()
 
 
 def _parameters(machine: Machine, function: Function, arguments: Arguments) -> dict[str, bytes]:

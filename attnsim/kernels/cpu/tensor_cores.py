@@ -41,12 +41,7 @@ class Fragment:
         self.values: Values = np.zeros((0, 0, 0), np.float32)
 
     def lend(self, mask: Mask) -> None:
-        """Hand the registers of these warpgroups to the tensor cores.
-
-        Raises
-        ------
-        RegisterInFlight
-        """
+        """Hand the registers of these warpgroups to the tensor cores; RegisterInFlight where that is too early."""
         bits = mask.warpgroup_bits
         if self.touched & bits:
             raise RegisterInFlight("its registers were accessed, and no wgmma.fence came after", mask.lane(0))
@@ -137,12 +132,7 @@ def to_registers(values: Values) -> Values:
 
 
 def require_warpgroups(mask: Mask, name: str) -> None:
-    """Refuse a warpgroup with some of its threads elsewhere.
-
-    Raises
-    ------
-    InactiveLane
-    """
+    """Refuse a warpgroup with some of its threads elsewhere: InactiveLane."""
     active = mask.by_warp.reshape(-1, 4).sum(axis=1) if len(mask.by_warp) % 4 == 0 else mask.by_warp
     partial = (active > 0) & (active < WARPGROUP)
     if partial.any():

@@ -22,12 +22,7 @@ def ballots(lanes: Values) -> Values:
 
 
 def check_members(members: Values, mask: Mask, machine: Machine, name: str) -> None:
-    """Every executing lane is in its member mask, and every lane in the mask that has not exited executes.
-
-    Raises
-    ------
-    InactiveLane
-    """
+    """Raise InactiveLane for a lane outside its member mask, or a live lane in the mask that does not execute."""
     if mask.full and members.shape[0] == 1 and members[0] == 0xFFFF_FFFF:
         return
     per_lane = machine.lanes.spread(members)
@@ -48,12 +43,7 @@ def check_members(members: Values, mask: Mask, machine: Machine, name: str) -> N
 
 
 def require_whole_warps(mask: Mask, name: str) -> None:
-    """Refuse a warp with some of its lanes inactive.
-
-    Raises
-    ------
-    InactiveLane
-    """
+    """Refuse a warp with some of its lanes inactive: InactiveLane."""
     if mask.whole_warps:
         return
     warp = int(np.flatnonzero((mask.by_warp > 0) & (mask.by_warp < WARP))[0])

@@ -103,12 +103,7 @@ def _multiply(instruction: Instruction, machine: Machine) -> Step:
 
 
 def agreed(read: Read, mask: Mask, machine: Machine, what: str) -> Values:
-    """A value that all threads of a warpgroup must share, by active warpgroup.
-
-    Raises
-    ------
-    NotUniform
-    """
+    """A value that all threads of a warpgroup must share (else NotUniform), by active warpgroup."""
     values = machine.lanes.spread(read()).reshape(-1, WARPGROUP)[mask.warpgroups]
     differs = (values != values[:, :1]).any(axis=1)
     if differs.any():

@@ -68,7 +68,7 @@ class CudaDevice:
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """An array of unspecified content, or of poison."""
-        with self._current(), self._told(f"allocate {dtype} {list(shape)}"):
+        with self._told(f"allocate {dtype} {list(shape)}"):
             array = self._cupy.empty(shape, dtype)
             if self.poison and array.nbytes:
                 array.reshape(-1).view("uint8").fill(POISON)
@@ -76,23 +76,23 @@ class CudaDevice:
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
         """An array of zeros."""
-        with self._current(), self._told(f"allocate {dtype} {list(shape)}"):
+        with self._told(f"allocate {dtype} {list(shape)}"):
             return self._cupy.zeros(shape, dtype)
 
     def upload(self, array: Any) -> Array:
         """A NumPy array, on this device and contiguous."""
-        with self._current(), self._told("upload"):
+        with self._told("upload"):
             return self._cupy.array(array, order="C")
 
     def download(self, array: Array) -> NDArray[Any]:
         """An array of this device in NumPy, after everything launched before."""
-        with self._current(), self._told("download"):
+        with self._told("download"):
             found: NDArray[Any] = self._cupy.asnumpy(array)
             return found
 
     def tensor_map(self, array: Array, rows: int) -> NDArray[Any]:
         """The driver's descriptor of boxes of `rows` x 64 elements of one head."""
-        with self._current():
+        with self._told(f"describe boxes of {rows} rows"):
             return tensor_map(array, rows)
 
     def synchronize(self) -> None:
@@ -103,7 +103,7 @@ class CudaDevice:
         CudaError
             When something of it failed.
         """
-        with self._current(), self._told("synchronize"):
+        with self._told("synchronize"):
             self._cupy.cuda.get_current_stream().synchronize()
 
     def launch(self, variant: Variant, grid: Grid, arguments: Mapping[str, Array]) -> None:
@@ -119,12 +119,11 @@ class CudaDevice:
         check_launch(variant, grid, arguments, self.gpu)
         for name, value in arguments.items():
             self._check_argument(variant, name, value)
-        with self._current():
-            kernel = self.kernel(variant)
-            with self._told(f"launch {described(variant, grid)}"):
-                kernel(grid, (variant.threads, 1, 1), tuple(arguments.values()), shared_mem=variant.shared_memory_bytes)
-                if self.synchronous:
-                    self._cupy.cuda.get_current_stream().synchronize()
+        kernel = self.kernel(variant)
+        with self._told(f"launch {described(variant, grid)}"):
+            kernel(grid, (variant.threads, 1, 1), tuple(arguments.values()), shared_mem=variant.shared_memory_bytes)
+            if self.synchronous:
+                self._cupy.cuda.get_current_stream().synchronize()
 
     def kernel(self, variant: Variant) -> Any:
         """The loaded kernel, a ``cupy.RawKernel`` with its shared memory opted in to.
@@ -134,12 +133,8 @@ class CudaDevice:
         InputError
             When it does not compile, or needs more registers than a block of its size can have.
         """
-        if variant not in self._kernels:
-            with self._current():
-                self._kernels[variant] = self._loaded(variant)
-        return self._kernels[variant]
-
-    def _loaded(self, variant: Variant) -> Any:
+        if variant in self._kernels:
+            return self._kernels[variant]
         with self._told(f"load {variant.label}"):
             kernel = self._load(variant)
             most = int(kernel.max_threads_per_block)
@@ -150,7 +145,8 @@ class CudaDevice:
                 )
             if variant.shared_memory_bytes + int(kernel.shared_size_bytes) >= OPT_IN_BYTES:
                 kernel.max_dynamic_shared_size_bytes = variant.shared_memory_bytes
-            return kernel
+        self._kernels[variant] = kernel
+        return kernel
 
     def _load(self, variant: Variant) -> Any:
         """Compile for exactly this GPU and hand the file to the driver; CuPy reads it before this returns."""
@@ -181,16 +177,12 @@ class CudaDevice:
             raise InputError(f"{variant.label}: {name} is not contiguous; pass it through ascontiguousarray first")
 
     @contextmanager
-    def _current(self) -> Iterator[None]:
-        with self._cupy.cuda.Device(self._id):
-            yield
-
-    @contextmanager
     def _told(self, action: str) -> Iterator[None]:
-        """Errors of the driver as one line that says what was tried, and whether the process can go on."""
+        """Work on this device; errors of the driver as one line: what was tried, and whether the process can go on."""
         cuda = self._cupy.cuda
         try:
-            yield
+            with cuda.Device(self._id):
+                yield
         except cuda.memory.OutOfMemoryError as error:
             free, total = cuda.runtime.memGetInfo()
             raise InputError(

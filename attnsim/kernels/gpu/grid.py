@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnsim.kernels.catalog import Operation
 from attnsim.kernels.gpu.timing import Mode
@@ -130,7 +129,7 @@ def candidates(one: Operation, gpu: Gpu) -> list[GridPoint]:
             if _answerable(one, w, gpu):
                 found += [GridPoint(one, w, mode) for mode in CONDITIONS]
     usual = _usual(one)
-    return sorted(found, key=lambda point: _distance(point.place(), usual))
+    return sorted(found, key=lambda point: sum(abs(a - b) for a, b in zip(point.place(), usual, strict=True)))
 
 
 def ordered(operations: Iterable[Operation], gpu: Gpu) -> Iterator[GridPoint]:
@@ -158,16 +157,11 @@ def informative(points: Sequence[GridPoint]) -> Iterator[GridPoint]:
     unseen = np.ones(levels.shape, np.bool_)
     nearest = np.full(len(points), np.inf)
     while left.any():
-        number = _best(left, unseen @ weights, nearest)
+        number = int(np.lexsort((np.arange(len(points)), -nearest, -(unseen @ weights), ~left))[0])
         yield points[number]
         left[number] = False
         unseen &= levels != levels[number]
         nearest = np.minimum(nearest, np.abs(places - places[number]).sum(axis=1))
-
-
-def _best(left: NDArray[np.bool_], gain: NDArray[np.int64], nearest: NDArray[np.float64]) -> int:
-    usual = np.arange(len(left))
-    return int(np.lexsort((usual, -nearest, -gain, ~left))[0])
 
 
 def _masks(one: Operation, length: int) -> list[Mask]:
@@ -196,7 +190,3 @@ def _usual(one: Operation) -> list[float]:
     mask = Mask.causal() if one.causal and not decode else Mask()
     w = Workload(batch, heads_q, queries, 128, heads_q, keys, passes=one.passes, mask=mask)
     return GridPoint(one, w, "cold").place()
-
-
-def _distance(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(abs(a - b) for a, b in zip(one, other, strict=True))
