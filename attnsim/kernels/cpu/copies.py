@@ -27,12 +27,7 @@ def compile_copy(instruction: Instruction, machine: Machine) -> Step:
         pending = machine.read(count, "s64")
         return lambda mask: machine.shared.wait_copies(int(pending()[0]), mask)
     if "wait_all" in modifiers:
-
-        def wait(mask: Mask) -> None:
-            machine.shared.commit_copies(mask)
-            machine.shared.wait_copies(0, mask)
-
-        return wait
+        return lambda mask: machine.shared.wait_copies(-1, mask)
     return _begin_copy(instruction, machine)
 
 

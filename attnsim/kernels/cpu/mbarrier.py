@@ -9,7 +9,7 @@ from attnsim.kernels.cpu.flow import Control, control, suspended
 from attnsim.kernels.cpu.lanes import Mask
 from attnsim.kernels.cpu.machine import Machine, Step, operation, unsupported
 from attnsim.kernels.cpu.phases import Mbarriers
-from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand
+from attnsim.kernels.cpu.ptx import Immediate, Instruction, Symbol
 from attnsim.kernels.cpu.registers import Read
 from attnsim.kernels.cpu.spaces import space_name
 
@@ -21,37 +21,29 @@ def compile_mbarrier(instruction: Instruction, machine: Machine) -> Step:
     """``mbarrier.init``, ``inval``, ``arrive``, ``arrive.expect_tx`` and ``expect_tx`` in the block's own memory."""
     _require_own_memory(instruction)
     kind, operands = instruction.modifiers[0], instruction.operands
-    barriers = machine.unit(Mbarriers)
-    if kind == "arrive":
+    if kind in ("arrive", "expect_tx"):
         return _arrive(instruction, machine)
-    address = machine.address(operands[0])
+    barriers, address = machine.unit(Mbarriers), machine.address(operands[0])
     if kind == "inval":
         return lambda mask: barriers.invalidate(address(mask), mask)
-    value = machine.read(operands[1], "u32") if len(operands) > 1 else None
-    if kind == "init" and value:
-        return lambda mask: barriers.init(address(mask), mask.of(value()), mask)
-    if kind == "expect_tx" and value:
-        none = machine.read(_NONE, "u32")
-
-        def announce(mask: Mask) -> None:
-            barriers.arrive(address(mask), mask.of(none()), mask.of(value()), mask)
-
-        return announce
-    raise unsupported(instruction)
+    if kind != "init":
+        raise unsupported(instruction)
+    count = machine.read(operands[1], "u32")
+    return lambda mask: barriers.init(address(mask), mask.of(count()), mask)
 
 
 def _arrive(instruction: Instruction, machine: Machine) -> Step:
-    """``mbarrier.arrive state, [a] (, count)`` and ``mbarrier.arrive.expect_tx state, [a], bytes``."""
-    modifiers, operands = instruction.modifiers, instruction.operands
-    if "noComplete" in modifiers or "relaxed" in modifiers:
+    """``arrive state, [a] (, count)``, ``arrive.expect_tx state, [a], bytes`` and ``expect_tx [a], bytes``."""
+    modifiers, arrives = instruction.modifiers, instruction.modifiers[0] == "arrive"
+    if arrives and ("noComplete" in modifiers or "relaxed" in modifiers):
         raise unsupported(instruction)
-    barriers, address = machine.unit(Mbarriers), machine.address(operands[1])
-    count: Operand = operands[2] if len(operands) > 2 else _ONE
-    announced: Operand = _NONE
-    if "expect_tx" in modifiers:
-        count, announced = _ONE, operands[2]
+    state, place, *rest = instruction.operands if arrives else (Symbol("_"), *instruction.operands)
+    number = rest[0] if rest else _ONE
+    once = _ONE if arrives else _NONE
+    count, announced = (once, number) if "expect_tx" in modifiers else (number, _NONE)
+    barriers, address = machine.unit(Mbarriers), machine.address(place)
     counts, expected = machine.read(count, "u32"), machine.read(announced, "u32")
-    write = machine.registers.write_active(operands[0], np.dtype(np.uint64))
+    write = machine.registers.write_active(state, np.dtype(np.uint64))
 
     def step(mask: Mask) -> None:
         write(barriers.arrive(address(mask), mask.of(counts()), mask.of(expected()), mask), mask)

@@ -126,7 +126,7 @@ class SharedMemory:
         self._group = self._group + mask.lanes
 
     def wait_copies(self, pending: int, mask: Mask) -> None:
-        """Land each active thread's groups but the newest `pending` committed ones."""
+        """Land each active thread's groups but the newest `pending` committed ones; at -1 the open one too."""
         if not self._copies:
             return
         newest = np.where(mask.lanes, self._group - pending, 0)

@@ -88,10 +88,12 @@ class TensorCores:
 
     def commit(self, mask: Mask) -> None:
         """``wgmma.commit_group``."""
+        require_warpgroups(mask, "wgmma.commit_group")
         self._committed[mask.warpgroups] += 1
 
     def wait(self, pending: int, mask: Mask) -> None:
         """``wgmma.wait_group``: all but the `pending` newest committed groups are over, their registers given back."""
+        require_warpgroups(mask, "wgmma.wait_group")
         done = self._committed[mask.warpgroups] - pending
         ordering = self._machine.shared.ordering
         if ordering:

@@ -27,21 +27,10 @@ def compile_wgmma(instruction: Instruction, machine: Machine) -> Step:
     if kind == "mma_async":
         return _multiply(instruction, machine)
     if kind == "commit_group":
-
-        def commit(mask: Mask) -> None:
-            require_warpgroups(mask, "wgmma.commit_group")
-            cores.commit(mask)
-
-        return commit
+        return cores.commit
     if kind == "wait_group":
-        (count,) = instruction.operands
-        pending = machine.read(count, "s64")
-
-        def wait(mask: Mask) -> None:
-            require_warpgroups(mask, "wgmma.wait_group")
-            cores.wait(int(pending()[0]), mask)
-
-        return wait
+        pending = machine.read(instruction.operands[0], "s64")
+        return lambda mask: cores.wait(int(pending()[0]), mask)
     raise unsupported(instruction)
 
 

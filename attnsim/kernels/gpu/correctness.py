@@ -38,12 +38,17 @@ def case(one: Operation, seq: int, head_dim: int, dtype: str = "bf16", mask: Mas
 
 def masks_of(one: Operation, seq: int, dtype: str = "bf16") -> list[Mask]:
     """The kinds of mask that an operation plays; windows in bf16 alone, both formats share their code."""
-    if one.passes == "decode":
-        return [FULL]
     if one.masks:
         return [Mask.parse(text) for text in one.masks]
+    return bands_of(one, max(1, seq // 4) if dtype == "bf16" else None)
+
+
+def bands_of(one: Operation, window: int | None) -> list[Mask]:
+    """All keys, those not after the query, and a window of so many, as far as the operation plays them."""
+    if one.passes == "decode":
+        return [FULL]
     found = [FULL, *([Mask.causal()] if one.causal else [])]
-    return [*found, Mask.sliding_window(max(1, seq // 4))] if one.window and dtype == "bf16" else found
+    return [*found, Mask.sliding_window(window)] if one.window and window else found
 
 
 def cases(one: Operation, seq: int) -> Iterator[Workload]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnsim.kernels.catalog import Operation
+from attnsim.kernels.gpu.correctness import bands_of
 from attnsim.kernels.gpu.timing import Mode
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
@@ -114,7 +115,8 @@ def candidates(one: Operation, gpu: Gpu) -> list[GridPoint]:
     shapes = itertools.product(lengths, heads.values(), one.head_dims, GROUPS if one.gqa else (1,), ("bf16", "fp16"))
     found = []
     for length, (batch, heads_q), width, group, dtype in shapes:
-        for mask in _masks(one, length):
+        # Case tables hold windows, not patterns: the operations that play those are timed on bands too.
+        for mask in bands_of(one, min(1024, length // 4)):
             w = Workload(
                 batch=batch,
                 heads_q=heads_q,
@@ -162,14 +164,6 @@ def informative(points: Sequence[GridPoint]) -> Iterator[GridPoint]:
         left[number] = False
         unseen &= levels != levels[number]
         nearest = np.minimum(nearest, np.abs(places - places[number]).sum(axis=1))
-
-
-def _masks(one: Operation, length: int) -> list[Mask]:
-    if one.passes == "decode":
-        return [Mask()]
-    found = [Mask(), *([Mask.causal()] if one.causal else [])]
-    # Case tables hold windows, not patterns: the operations that play those are timed on bands too.
-    return [*found, Mask.sliding_window(min(1024, length // 4))] if one.window else found
 
 
 def _answerable(one: Operation, w: Workload, gpu: Gpu) -> bool:
