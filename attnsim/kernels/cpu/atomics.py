@@ -19,12 +19,6 @@ Update = Callable[..., Values]
 """From old values and operands to new values."""
 
 _NAMES = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
-_UFUNCS: dict[str, np.ufunc] = {
-    "add": np.add,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
 
 
 def _update(name: str, kind: str) -> Update | None:
@@ -34,7 +28,10 @@ def _update(name: str, kind: str) -> Update | None:
         return (lambda old, b: pack(halves(old, bf16) + halves(b, bf16), bf16)) if name == "add" else None
     floats = dtype.kind == "f"
     updates: dict[str, Update] = {
-        **_UFUNCS,
+        "add": np.add,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
         "min": np.fmin if floats else np.minimum,
         "max": np.fmax if floats else np.maximum,
         "exch": lambda old, b: np.broadcast_to(b, old.shape),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -72,15 +72,13 @@ class Barriers:
         self._machine = machine
         self._lanes = machine.lanes
         self._ordering = machine.shared.ordering
-        self._states: dict[int, _State] = defaultdict(
-            lambda: _State(self._none(), self._none(), self._none(), self._none(), self._clock())
-        )
+        self._states: dict[int, _State] = defaultdict(self._untouched)
 
-    def _none(self) -> Indices:
-        return np.zeros(self._lanes.blocks, np.int64)
-
-    def _clock(self) -> Clock:
-        return self._ordering.clock() if self._ordering else np.zeros((self._lanes.blocks, 0, 0), np.int32)
+    def _untouched(self) -> _State:
+        blocks, ordering = self._lanes.blocks, self._ordering
+        arrived, expected, yes, voted = np.zeros((4, blocks), np.int64)
+        told = ordering.clock() if ordering else np.zeros((blocks, 0, 0), np.int32)
+        return _State(arrived, expected, yes, voted, told)
 
     @property
     def waiting(self) -> bool:
@@ -146,7 +144,7 @@ class Barriers:
                 if arrival.finish:
                     arrival.finish(state.yes, state.voted, going)
             if staying.count:
-                kept.append(Arrival(arrival.barrier, arrival.threads, arrival.resume, staying, finish=arrival.finish))
+                kept.append(replace(arrival, mask=staying))
         state.waiting = kept
         for counts in (state.arrived, state.yes, state.voted, state.told):
             counts[complete] = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -56,14 +55,9 @@ def _conversion(target: str, source: str, instruction: Instruction) -> Function:
     dtype = DTYPES[target]
     if "sat" in instruction.modifiers:
         limits = np.iinfo(dtype)
-        return lambda a: np.clip(a, *_common_range(a.dtype, limits)).astype(dtype)
+        own = np.iinfo(DTYPES[source])
+        return lambda a: np.clip(a, max(own.min, limits.min), min(own.max, limits.max)).astype(dtype)
     return lambda a: a.astype(dtype)
-
-
-def _common_range(dtype: Dtype, limits: np.iinfo[Any]) -> tuple[int, int]:
-    """The part of a type's range that another type can hold."""
-    own = np.iinfo(dtype)
-    return max(own.min, limits.min), min(own.max, limits.max)
 
 
 def _to_integer(dtype: Dtype, instruction: Instruction) -> Function:

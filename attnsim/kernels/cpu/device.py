@@ -68,7 +68,11 @@ class CpuDevice:
     """
 
     def __init__(self, gpu: str | Gpu = "a100-sxm4-80gb", *, checks: bool = True) -> None:
-        self.gpu = gpu if isinstance(gpu, Gpu) else _load(gpu)
+        if not isinstance(gpu, Gpu):
+            from attnsim.models.hardware.files import load_gpu  # YAML and pydantic: not on a bare GPU machine
+
+            gpu = load_gpu(gpu)
+        self.gpu: Gpu = gpu
         check_supported(self.gpu)
         self.checks = checks
         self.launches: list[Launched] = []
@@ -126,9 +130,3 @@ class CpuDevice:
         for one in self.launches:
             out.update({(one.variant.entry, *key): count for key, count in one.counters.requested().items()})
         return dict(out)
-
-
-def _load(name: str) -> Gpu:
-    from attnsim.models.hardware.files import load_gpu  # YAML and pydantic: not on a bare GPU machine
-
-    return load_gpu(name)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 
 from attnsim.kernels.cpu.lanes import Mask, Values
+from attnsim.kernels.cpu.local import LocalMemory
 from attnsim.kernels.cpu.machine import Machine, unsupported
+from attnsim.kernels.cpu.memory import GlobalMemory
 from attnsim.kernels.cpu.ptx import Instruction
 from attnsim.kernels.cpu.registers import row_type
+from attnsim.kernels.cpu.shared import SharedMemory
 
 SHARED_WINDOW = 0x7F00_0000_0000
 LOCAL_WINDOW = 0x7E00_0000_0000
@@ -22,16 +24,8 @@ PARAMETER_WINDOW = 0x7D00_0000_0000
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "global": 0, "const": 0, "param": 0}
 
 
-class Space(Protocol):
-    """Memory that instructions load from and store to; addresses are int64 ``[active]``."""
-
-    def load(self, addresses: Values, width: int, mask: Mask) -> Values:
-        """Rows ``[active]`` of `width` bytes."""
-        ...
-
-    def store(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
-        """Write rows ``[active]`` of `width` bytes."""
-        ...
+Space = GlobalMemory | SharedMemory | LocalMemory
+"""Memory that instructions load from and store to; addresses are int64 ``[active]``."""
 
 
 class _Generic:
@@ -74,7 +68,7 @@ def space_name(instruction: Instruction) -> str:
     return ""
 
 
-def space_of(instruction: Instruction, machine: Machine) -> Space:
+def space_of(instruction: Instruction, machine: Machine) -> Space | _Generic:
     """The memory that an instruction works on."""
     match space_name(instruction):
         case "global" | "const":
