@@ -42,15 +42,10 @@ class Tensor:
         self.size_bytes = array.nbytes
         self.writeable = array.flags.writeable
         self._bytes: Bytes = array.reshape(-1).view(np.uint8)
-        self._views: dict[int, Values] = {}
 
     def rows(self, width: int) -> Values:
         """The array as rows of `width` bytes each."""
-        view = self._views.get(width)
-        if view is None:
-            whole = self.size_bytes // width * width
-            view = self._views[width] = self._bytes[:whole].view(row_type(width))
-        return view
+        return self._bytes[: self.size_bytes // width * width].view(row_type(width))
 
 
 class GlobalMemory:

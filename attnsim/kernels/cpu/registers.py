@@ -88,18 +88,12 @@ class Registers:
         if isinstance(operand, Negated):
             positive = self.read(operand.predicate, dtype)
             return lambda: ~positive()
-        if isinstance(operand, Symbol):
+        if not isinstance(operand, Symbol | Register):
+            raise UnsupportedInstruction(f"operand {operand}")
+        if isinstance(operand, Symbol) or operand.special:
             self._outside.add(operand.name)
-            return self._reader(self._slot(operand.name, 8), 8, dtype)
-        if isinstance(operand, Register):
-            size = size_of(operand.type)
-            if operand.special:
-                self._outside.add(operand.name)
-            return self._reader(self._slot(operand.name, size), size, dtype)
-        raise UnsupportedInstruction(f"operand {operand}")
-
-    def _reader(self, slot: int, size: int, dtype: Dtype) -> Read:
-        values = self._values
+        size = 8 if isinstance(operand, Symbol) else size_of(operand.type)
+        slot, values = self._slot(operand.name, size), self._values
         if size == dtype.itemsize:
 
             def read() -> Values:
@@ -119,24 +113,17 @@ class Registers:
             raise UnsupportedInstruction(f"destination {operand}")
         size = size_of(operand.type)
         slot, registers = self._slot(operand.name, size), self._values
-        if size == dtype.itemsize:
+        extended = size != dtype.itemsize
+        wide, bits = np.dtype(f"{'i' if dtype.kind == 'i' else 'u'}{size}"), UNSIGNED[dtype.itemsize]
 
-            def write(value: Values, mask: Mask) -> None:
-                if not mask.full:
-                    value = np.where(mask.lanes, value, registers[slot].view(value.dtype))
-                registers[slot] = value
-
-            return write
-        wide = np.dtype(f"{'i' if dtype.kind == 'i' else 'u'}{size}")
-        bits = UNSIGNED[dtype.itemsize]
-
-        def write_extended(value: Values, mask: Mask) -> None:
-            value = (value if value.dtype.kind in "iu" else value.view(bits)).astype(wide)
+        def write(value: Values, mask: Mask) -> None:
+            if extended:
+                value = (value if value.dtype.kind in "iu" else value.view(bits)).astype(wide)
             if not mask.full:
-                value = np.where(mask.lanes, value, registers[slot].view(wide))
+                value = np.where(mask.lanes, value, registers[slot].view(value.dtype))
             registers[slot] = value
 
-        return write_extended
+        return write
 
     def write_active(self, operand: Operand, dtype: Dtype) -> Write:
         """A closure that stores one value per *active* lane, as loads return them."""

@@ -6,8 +6,8 @@ import numpy as np
 
 from attnsim.kernels.cpu.lanes import Mask
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported, value_type
-from attnsim.kernels.cpu.ptx import Address, Immediate, Instruction, Register, Symbol, Vector, size_of
-from attnsim.kernels.cpu.registers import DTYPES, UNSIGNED, Dtype, row_type
+from attnsim.kernels.cpu.ptx import Address, Instruction, Symbol, Vector, size_of
+from attnsim.kernels.cpu.registers import DTYPES, UNSIGNED, row_type
 from attnsim.kernels.cpu.spaces import WINDOWS, space_name, space_of
 
 
@@ -73,7 +73,15 @@ def compile_move(instruction: Instruction, machine: Machine) -> Step:
     ptx_type = value_type(instruction)
     dtype = DTYPES[ptx_type]
     if isinstance(target, Vector):
-        return _unpack(target, source, dtype, machine)
+        part = UNSIGNED[dtype.itemsize // len(target.items)]
+        whole, writes = machine.registers.read(source, dtype), [machine.registers.write(t, part) for t in target.items]
+
+        def unpack(mask: Mask) -> None:
+            columns = np.ascontiguousarray(whole()).view(part).reshape(-1, len(writes))
+            for write, column in zip(writes, np.ascontiguousarray(columns.T), strict=True):
+                write(column, mask)
+
+        return unpack
     if isinstance(source, Vector):
         part = UNSIGNED[dtype.itemsize // len(source.items)]
         reads = [machine.registers.read(item, part) for item in source.items]
@@ -86,20 +94,6 @@ def compile_move(instruction: Instruction, machine: Machine) -> Step:
         return pack
     read, write = machine.read(source, ptx_type), machine.write(target, ptx_type)
     return lambda mask: write(read(), mask)
-
-
-def _unpack(target: Vector, source: object, dtype: Dtype, machine: Machine) -> Step:
-    assert isinstance(source, Register | Immediate)
-    part = UNSIGNED[dtype.itemsize // len(target.items)]
-    read = machine.registers.read(source, dtype)
-    writes = [machine.registers.write(item, part) for item in target.items]
-
-    def step(mask: Mask) -> None:
-        columns = np.ascontiguousarray(read()).view(part).reshape(-1, len(writes))
-        for i, write in enumerate(writes):
-            write(np.ascontiguousarray(columns[:, i]), mask)
-
-    return step
 
 
 @operation("cvta")
