@@ -1,7 +1,7 @@
 """The implementations that can be imitated, found by name.
 
 A name stands for the code behind a column of measurements. Each file of this folder has the tiles and the builders of
-one library or project, ``records.toml`` what is known of each implementation; nothing here is fitted.
+one library or project, the TOML file of its name beside it what is known of each implementation; nothing is fitted.
 """
 
 from __future__ import annotations

@@ -148,8 +148,13 @@ class Implementation:
 
 @functools.cache
 def facts() -> dict[str, dict[str, Any]]:
-    """Fields of each record by its name, as ``records.toml`` has them."""
-    content = tomllib.loads(Path(__file__).with_name("records.toml").read_text(encoding="utf-8"))
+    """What is known of each implementation, by name: of the fields of its record those that are not their default.
+
+    They stand in a file of the name of the library's: ``flash_attention.toml`` beside ``flash_attention.py``; "any" is
+    as large as a question can have it. TOML, which Python reads by itself: a GPU machine needs NumPy alone.
+    """
+    files = sorted(Path(__file__).parent.rglob("*.toml"))
+    content = {name: given for path in files for name, given in tomllib.loads(path.read_text("utf-8")).items()}
     largest = {"largest_head_dim": LARGEST["head_dim"], "pages": LARGEST["seq_kv"]}
 
     def field(key: str, value: Any) -> Any:
@@ -164,7 +169,7 @@ def record(
     name: str, build: Builder, *, peak_bytes: Callable[[Workload], int] | None = None, number: int = 0,
     sized: Callable[[int], Implementation] | None = None,
 ) -> Implementation:  # fmt: skip
-    """The record of an implementation: its facts from ``records.toml``, and what Python does for it.
+    """The record of an implementation: its facts from the TOML file of its library, and what Python does for it.
 
     Parameters
     ----------
