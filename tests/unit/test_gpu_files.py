@@ -105,10 +105,19 @@ def test_what_is_missing_comes_from_rules_and_is_marked_assumed(tmp_path: Path) 
     assert hbm3.hbm.achievable_fraction == 0.92
 
 
-@pytest.mark.parametrize("capability", ["7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0"])
+@pytest.mark.parametrize("capability", ["7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0"])
 def test_rules_cover_every_compute_capability(tmp_path: Path, capability: str) -> None:
     gpu = load_gpu(write(tmp_path, "mine.yaml", MINIMAL.replace('"9.0"', f'"{capability}"')))
     assert set(gpu.provenance) == set(FIELDS)
+
+
+def test_blackwell_ultra_has_twice_the_exponentials_and_the_rest_of_blackwell(tmp_path: Path) -> None:
+    older, newer = (
+        load_gpu(write(tmp_path, "mine.yaml", MINIMAL.replace('"9.0"', f'"{one}"'))) for one in ("10.0", "10.3")
+    )
+    assert (older.sm.exp_per_clk, newer.sm.exp_per_clk) == (16.0, 32.0)
+    assert newer.l2.latency_clk == older.l2.latency_clk == 293
+    assert newer.features == older.features
 
 
 def test_changed_gpu_of_ones_own_round_trips(tmp_path: Path) -> None:
