@@ -104,7 +104,7 @@ def _described(item: Mechanism) -> dict[str, object]:
 
 
 def _runs(record: Implementation, item: Mechanism) -> bool:
-    """Whether an implementation runs a mechanism: one of its family, or one of those it names."""
+    """Whether an implementation runs a mechanism: one that it runs, or one of those it names."""
     return item.run_by(record) if item.selectable else record.name in item.implementations
 
 

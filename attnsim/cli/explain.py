@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import options, show
+from attnsim.cli.heading import check_window
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
 
@@ -43,6 +44,8 @@ def explain(
     from attnsim.api.explaining import explain as explained
     from attnsim.models.hardware.files import load_gpu
 
+    if question is not None:
+        check_window(question, [algorithm], flags.window)
     machine = options.changed(load_gpu(gpu), changes)
     found = explained(
         question, machine, algorithm, implementation=implementation, tile=tile, mode=mode, cache=cache, launch=launch

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from attnsim.models.errors import InputError
+
 if TYPE_CHECKING:
     from attnsim.models.question.workload import Workload
 
@@ -24,6 +26,23 @@ def _players(question: Workload, shown: Collection[str]) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def check_window(question: Workload, names: Sequence[str], window: int | None) -> None:
+    """Refuse a window for mechanisms that play a pattern of their own in its place.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.models.mechanisms import MECHANISMS, only_for
+
+    patterned = [name for name in names if name in MECHANISMS and MECHANISMS[name].mask]
+    if window and patterned and question.mask.is_band and question.mask.is_windowed:
+        who = only_for(question)
+        raise InputError(
+            f"--window {window} is for {_listed(who)}, not for --algorithm {','.join(patterned)}; leave one of them out"
+        )
 
 
 def caption(question: Workload, based: bool, shown: Collection[str] = ()) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from attnsim.cli import options, show
-from attnsim.cli.heading import heading
+from attnsim.cli.heading import check_window, heading
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
@@ -40,6 +40,7 @@ def trace(
     names = options.words([algorithm], "--algorithm")
     _check(out, picture, names)
     question = flags.workload()
+    check_window(question, names, flags.window)
     machine = options.changed(load_gpu(gpu), changes)
     from attnsim.api.tracing import traces
 

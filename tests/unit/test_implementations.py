@@ -149,3 +149,9 @@ def test_the_command_finds_what_a_call_launches_and_whose_code_it_is(
 def test_the_command_refuses_in_one_line(capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], said: str) -> None:
     text = run(capsys, *flags, fails=True)
     assert said in text and text.count("\n") == 1
+
+
+def test_two_versions_of_one_row_are_refused() -> None:
+    with pytest.raises(InputError, match=r"'flash-attn\.2@2\.8' and version '2\.7' name two versions"):
+        match("flash-attn.2@2.8", "2.7")
+    assert match("flash-attn.2@2.8", "2.8").record.name == "flash-attn.2"

@@ -177,7 +177,7 @@ def test_a_gpu_without_a_file_is_made_of_what_its_driver_says() -> None:
     refuse_implausible(quantities(probed))
     gpu = gpu_of(probed)
     assert gpu.hbm.bandwidth_bytes_per_s == 7.0e12 and gpu.hbm.achievable_fraction == 1.0
-    assert gpu.compute_capability == "10.0" and gpu.provenance["hbm.bandwidth"].kind == "measured"
+    assert gpu.compute_capability == "10.3" and gpu.provenance["hbm.bandwidth"].kind == "measured"
 
 
 @pytest.mark.parametrize("capacity", [6e6, 50e6, 96e6])

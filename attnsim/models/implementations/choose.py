@@ -130,9 +130,11 @@ def match(name: str, version: str = "") -> Match:
     if record is not None and record.sized is not None and at:
         twin = record.sized(sizing(number, name))
         return Match(replace(twin, build=_normalising(twin)), _taken(twin, version))
-    version = number or version.strip()
     if at and not _NUMBER.search(number):
         raise InputError(f"{name!r} has {number!r} after the @; write a version such as 0.24")
+    if number and version.strip() not in ("", number):
+        raise InputError(f"implementation {name!r} and version {version!r} name two versions; leave one of them out")
+    version = number or version.strip()
     library = key.replace("_", "-")
     if library in _LIBRARIES and (record is None or version):
         record = _of_library(library, version, record)

@@ -3,7 +3,7 @@
 All of them keep, for each row, the highest score m, the sum l of exp(S - m) and the output O over the keys seen so far,
 and update the three with each further tile (online softmax: Milakov & Gimelshein, arXiv 1805.02867; Rabe & Staats,
 arXiv 2112.05682). The result does not depend on the order, nor on how the keys are shared out before the parts are
-combined; that is what makes every schedule of :mod:`attnsim.models.algorithms` compute the same attention.
+combined; that is what makes every schedule of :mod:`attnsim.models.implementations` compute the same attention.
 """
 
 from __future__ import annotations
