@@ -116,9 +116,7 @@ def picture(found: Mapping[str, set[str]], kind: str = "svg") -> bytes:
     rows, drawn = floors(found), needed(found)
     place = _places(rows, drawn)
     widest = max(abs(x) for x, _ in place.values()) + WIDE / 2 + 0.3
-    with mpl.rc_context(
-        rc={**mpl.rcParamsDefault, "svg.hashsalt": "attnsim", "svg.fonttype": "none", "font.family": "sans-serif"}
-    ):
+    with mpl.rc_context({"svg.hashsalt": "attnsim", "svg.fonttype": "none", "font.family": "sans-serif"}):
         figure = Figure(figsize=(2 * widest * 0.72, (len(rows) * UP + 0.1) * 0.72))
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(-widest, widest), ylim=(-0.75, (len(rows) - 1) * UP + 0.75))
