@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +42,30 @@ def _construct_map(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 _Loader.add_constructor("tag:yaml.org,2002:map", _construct_map)
 
 
+@functools.cache
+def shipped(folder: Path) -> dict[str, Path]:
+    """The YAML files of a folder of the package by their id, the name without its ending, sorted."""
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def read_bytes(path: Path, most: int, give: str, holds: str) -> bytes:
+    """The content of a file of at most so many bytes; messages say what to `give`, and what such a file `holds`.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read ({reason}); give {give}") from None
+    if len(raw) > most:
+        raise InputError(f"{path.name}: is larger than {most // 1024} KiB; {holds}")
+    return raw
+
+
 def read_yaml(path: Path, what: str) -> object:
     """The content of a YAML file.
 
@@ -55,13 +80,7 @@ def read_yaml(path: Path, what: str) -> object:
     InputError
         One line naming the file and, where there is one, the line at fault.
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a {what} file or a built-in id") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise InputError(f"{path.name}: is larger than {MAX_FILE_BYTES // 1024} KiB; a {what} file holds about 10 KiB")
+    raw = read_bytes(path, MAX_FILE_BYTES, f"a {what} file or a built-in id", f"a {what} file holds about 10 KiB")
     try:
         text = raw.decode("utf-8")
         _check_depth(text)

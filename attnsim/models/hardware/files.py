@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.files import shipped
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.figure import Figure, show
@@ -21,12 +22,7 @@ from attnsim.models.hardware.gpu import Gpu, inconsistency
 from attnsim.models.hardware.rules import REQUIRED, gpu_of_figures, with_rules
 from attnsim.models.hardware.sections import FIELDS, SECTIONS, field_of
 
-_FOLDER = Path(__file__).parent / "gpus"
-
-
-@functools.lru_cache(maxsize=1)
-def _builtin_paths() -> dict[str, Path]:
-    return {path.stem: path for path in sorted(_FOLDER.glob("*.yaml"))}
+_builtin_paths = functools.partial(shipped, Path(__file__).parent / "gpus")
 
 
 def builtin_gpu_ids() -> list[str]:

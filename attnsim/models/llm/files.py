@@ -11,14 +11,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
 from attnsim.models.errors import InputError, nearest, shown
-from attnsim.models.files import read_yaml
+from attnsim.models.files import read_yaml, shipped
 from attnsim.models.hardware.file_format import ID_PATTERN
 from attnsim.models.llm.huggingface import import_config
 from attnsim.models.llm.model import Model
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Latent
 
-_FOLDER = Path(__file__).parent / "presets"
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 
 Count = Annotated[StrictInt, Field(ge=1)]
@@ -55,9 +54,7 @@ class ModelFile(BaseModel):
     source: StrictStr = Field(min_length=1, max_length=2000)
 
 
-@functools.lru_cache(maxsize=1)
-def _builtin_paths() -> dict[str, Path]:
-    return {path.stem: path for path in sorted(_FOLDER.glob("*.yaml"))}
+_builtin_paths = functools.partial(shipped, Path(__file__).parent / "presets")
 
 
 def builtin_model_ids() -> list[str]:

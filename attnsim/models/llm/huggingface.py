@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.files import read_bytes
 from attnsim.models.llm.model import Model
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Latent
@@ -96,10 +97,6 @@ def _mistral(c: _Config) -> Model:
     return _decoder(c, window=c.whole("sliding_window", default=0))
 
 
-def _qwen2(c: _Config) -> Model:
-    return _qwen(c, qkv_bias=True)
-
-
 def _qwen(c: _Config, qkv_bias: bool | None = None) -> Model:
     """A window, where it is used, belongs to the layers from `max_window_layers` on."""
     if not c.flag("use_sliding_window") or c.content.get("sliding_window") is None:
@@ -113,16 +110,12 @@ def _qwen(c: _Config, qkv_bias: bool | None = None) -> Model:
 
 
 def _gpt2(c: _Config) -> Model:
-    hidden, heads = c.whole("n_embd", "hidden_size"), c.whole("n_head", "num_attention_heads")
-    return _own_widths(c, hidden, heads, c.whole("n_layer", "num_hidden_layers"), Mask.causal(), ("n_positions",))
+    names = ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"), ("n_layer", "num_hidden_layers")
+    return _learnt_positions(c, Mask.causal(), (*names, ("n_positions",)))
 
 
-def _bert(c: _Config) -> Model:
-    return _encoder(c, Mask.causal() if c.flag("is_decoder") else Mask.full())
-
-
-def _roberta(c: _Config) -> Model:
-    return _encoder(c, Mask.causal() if c.flag("is_decoder") else Mask.full(), padded=_PADDED_POSITIONS)
+def _bert(c: _Config, padded: int = 0) -> Model:
+    return _learnt_positions(c, Mask.causal() if c.flag("is_decoder") else Mask.full(), padded=padded)
 
 
 def _longformer(c: _Config) -> Model:
@@ -131,26 +124,24 @@ def _longformer(c: _Config) -> Model:
     if not found or any(size != found[0] for size in found):
         raise InputError(f"attention_window is {shown(windows)}; one window for all layers is read")
     window = _Config({"attention_window": found[0]}).whole("attention_window")
-    return _encoder(c, Mask.longformer(window, _GLOBAL_TOKENS), padded=_PADDED_POSITIONS)
+    return _learnt_positions(c, Mask.longformer(window, _GLOBAL_TOKENS), padded=_PADDED_POSITIONS)
 
 
 def _big_bird(c: _Config) -> Model:
     if c.word("attention_type") == "original_full":
-        return _encoder(c, Mask.full())
+        return _learnt_positions(c, Mask.full())
     block, random = c.whole("block_size", default=64), c.whole("num_random_blocks", default=3)
-    return _encoder(c, Mask.bigbird(block, 3, _BIGBIRD_BLOCKS, random))
+    return _learnt_positions(c, Mask.bigbird(block, 3, _BIGBIRD_BLOCKS, random))
 
 
-def _encoder(c: _Config, mask: Mask, padded: int = 0) -> Model:
-    hidden, heads = c.whole("hidden_size"), c.whole("num_attention_heads")
-    layers = c.whole("num_hidden_layers")
-    return _own_widths(c, hidden, heads, layers, mask, ("max_position_embeddings",), padded)
+_BERT_NAMES = ("hidden_size",), ("num_attention_heads",), ("num_hidden_layers",), ("max_position_embeddings",)
 
 
-def _own_widths(
-    c: _Config, hidden: int, heads: int, layers: int, mask: Mask, lengths: tuple[str, ...], padded: int = 0
+def _learnt_positions(
+    c: _Config, mask: Mask, names: tuple[tuple[str, ...], ...] = _BERT_NAMES, *, padded: int = 0
 ) -> Model:
-    """GPT-2's and BERT's kind: a key/value head each, positions learnt, a bias on every projection."""
+    """BERT's and GPT-2's kind: a key/value head each, positions learnt, a bias on every projection."""
+    hidden, heads, layers = (c.whole(*keys) for keys in names[:3])
     width = c.head_dim(hidden, heads)
     return _unnamed(
         layers=layers,
@@ -160,7 +151,7 @@ def _own_widths(
         head_dim=width,
         head_dim_v=width,
         mask=mask,
-        max_length=max(0, c.whole(*lengths, default=0) - padded),
+        max_length=max(0, c.whole(*names[3], default=0) - padded),
         qkv_bias=True,
         out_bias=True,
     )
@@ -211,14 +202,14 @@ FAMILIES: dict[str, Callable[[_Config], Model]] = {
     "llama": _decoder,
     "mistral": _mistral,
     "mixtral": _mistral,
-    "qwen2": _qwen2,
-    "qwen2_moe": _qwen2,
+    "qwen2": partial(_qwen, qkv_bias=True),
+    "qwen2_moe": partial(_qwen, qkv_bias=True),
     "qwen3": _qwen,
     "qwen3_moe": _qwen,
     "gemma": _decoder,
     "gpt2": _gpt2,
     "bert": _bert,
-    "roberta": _roberta,
+    "roberta": partial(_bert, padded=_PADDED_POSITIONS),
     "falcon": _falcon,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
@@ -240,11 +231,7 @@ def import_config(path: Path) -> Model:
     InputError
         One line: what is wrong with the file, or which family is not known.
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a Hugging Face config.json") from None
+    raw = read_bytes(path, MAX_FILE_BYTES, "a Hugging Face config.json", "a config.json holds some KiB")
     try:
         return _imported(raw, path.stem.lower())
     except InputError as error:
@@ -252,8 +239,6 @@ def import_config(path: Path) -> Model:
 
 
 def _imported(raw: bytes, stem: str) -> Model:
-    if len(raw) > MAX_FILE_BYTES:
-        raise InputError(f"is larger than {MAX_FILE_BYTES >> 10} KiB; a config.json holds some KiB")
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:  # broken JSON, another encoding, numbers of thousands of digits

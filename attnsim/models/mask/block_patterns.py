@@ -21,8 +21,30 @@ COMPARED_DRAWS = 32
 """Most random blocks of a row that are compared one by one; more are looked up in a table of all blocks."""
 
 
+Member = Callable[[Ints, Ints], Bools]
+"""(Row block, key block) to whether they are seen, for arrays."""
+
+
+class _WholeBlocks:
+    """A pattern that sees all of a block of positions x keys or nothing of it."""
+
+    __slots__ = ()
+    block: int
+
+    def _member_at(self, seq_kv: int) -> Member:
+        raise NotImplementedError
+
+    def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
+        """Whether the key's block is seen from the position's."""
+        return self._member_at(seq_kv)(positions // self.block, keys // self.block)
+
+    def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
+        """By the blocks that a tile cuts."""
+        return _look(self._member_at(tiles.seq_kv), self.block, row_tile, key_tile, tiles)
+
+
 @dataclass(frozen=True, slots=True)
-class BlockWindow:
+class BlockWindow(_WholeBlocks):
     """Blocks of keys at most `reach` before or after the position's own.
 
     BigBird's sliding window as its kernels block it (Zaheer et al., arXiv 2007.14062, appendix D).
@@ -36,28 +58,20 @@ class BlockWindow:
         if self.reach < 0:
             raise InputError(f"mask: block window reach is {self.reach}; allowed: 0 or more blocks to each side")
 
-    def _member(self, row_block: Ints, key_block: Ints) -> Bools:
-        return np.asarray(np.abs(key_block - row_block) <= self.reach)
-
-    def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
-        """Whether the blocks are near enough."""
-        return self._member(positions // self.block, keys // self.block)
+    def _member_at(self, seq_kv: int) -> Member:
+        return lambda row_block, key_block: np.asarray(np.abs(key_block - row_block) <= self.reach)
 
     def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
         """One interval a row tile."""
         first, last = (p // self.block for p in (tiles.first_position(row_tile), tiles.last_position(row_tile)))
         return row_tile, (first - self.reach) * self.block, (last + self.reach + 1) * self.block
 
-    def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
-        """By the blocks that a tile cuts."""
-        return _look(self._member, self.block, row_tile, key_tile, tiles)
-
     def __str__(self) -> str:
         return f"block window {self.reach}x{self.block}"
 
 
 @dataclass(frozen=True, slots=True)
-class Random:
+class Random(_WholeBlocks):
     """`count` different blocks of keys, of `block` tokens each, for every block of as many positions.
 
     BigBird's random attention (Zaheer et al., arXiv 2007.14062, section 2). The blocks are drawn from all key blocks
@@ -98,11 +112,7 @@ class Random:
         lowest, highest = (int(row_block.min()), int(row_block.max())) if row_block.size else (0, -1)
         return lowest, _draws(self, lowest, highest + 1, seq_kv)
 
-    def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
-        """Whether the key's block was drawn for the position's block."""
-        return self._member_at(seq_kv)(positions // self.block, keys // self.block)
-
-    def _member_at(self, seq_kv: int) -> Callable[[Ints, Ints], Bools]:
+    def _member_at(self, seq_kv: int) -> Member:
         def member(row_block: Ints, key_block: Ints) -> Bools:
             lowest, drawn = self._draws_around(row_block, seq_kv)
             if drawn.shape[1] > COMPARED_DRAWS:
@@ -124,10 +134,6 @@ class Random:
         drawn = drawn[row_block - lowest]
         start = drawn.reshape(-1) * self.block
         return np.repeat(row_tile[entry], drawn.shape[1]), start, start + self.block
-
-    def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
-        """By the blocks that a tile cuts."""
-        return _look(self._member_at(tiles.seq_kv), self.block, row_tile, key_tile, tiles)
 
     def __str__(self) -> str:
         return f"random {self.count}x{self.block} seed {self.seed}"
@@ -155,7 +161,7 @@ class _Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(_WholeBlocks):
     """A list of blocks: pairs (row block, key block) of `block` positions x `block` keys, in any order."""
 
     block: int
@@ -167,14 +173,14 @@ class Blocks:
             raise InputError("mask: blocks needs pairs ROW:KEY of block numbers from 0 on; write blocks 64 0:0 1:0 1:1")
         object.__setattr__(self, "pairs", tuple(sorted(set(self.pairs))))
 
-    def _member(self, row_block: Ints, key_block: Ints) -> Bools:
+    def _member_at(self, seq_kv: int) -> Member:
         row, key = (np.array(column, dtype=np.int64) for column in zip(*self.pairs, strict=True))
-        width = max(int(key.max()), int(key_block.max(initial=0))) + 1
-        return np.isin(row_block * width + key_block, row * width + key)
 
-    def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
-        """Whether the pair's block is in the list."""
-        return self._member(positions // self.block, keys // self.block)
+        def member(row_block: Ints, key_block: Ints) -> Bools:
+            width = max(int(key.max()), int(key_block.max(initial=0))) + 1
+            return np.isin(row_block * width + key_block, row * width + key)
+
+        return member
 
     def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
         """One interval for each listed block of each row block that a row tile cuts."""
@@ -184,10 +190,6 @@ class Blocks:
         which, number = expand(end - begin)
         start = key[begin[which] + number] * self.block
         return row_tile[entry[which]], start, start + self.block
-
-    def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
-        """By the blocks that a tile cuts."""
-        return _look(self._member, self.block, row_tile, key_tile, tiles)
 
     def __str__(self) -> str:
         return f"blocks {self.block} {' '.join(f'{row}:{key}' for row, key in self.pairs)}"
@@ -213,7 +215,7 @@ def _row_blocks(row_tile: Ints, block: int, tiles: Tiles) -> tuple[Ints, Ints]:
     return entry, begin[entry] + number
 
 
-def _look(member: Callable[[Ints, Ints], Bools], block: int, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
+def _look(member: Member, block: int, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
     """Looks of tiles in a pattern of whole blocks, where `member` says which (row block, key block) are seen.
 
     Tiles are alike when they lie alike against the blocks and the blocks that they cut are seen alike. Where they cut

@@ -7,10 +7,9 @@ A record says what is computed and who runs it; how it is run is built by the im
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.implementation import Implementation, sizing
 from attnsim.models.mechanisms.dense import DENSE, VARIANTS
-from attnsim.models.mechanisms.latent import MLA
 from attnsim.models.mechanisms.linear import LINEAR
 from attnsim.models.mechanisms.mechanism import Mechanism
-from attnsim.models.mechanisms.sharing import SHARING
+from attnsim.models.mechanisms.sharing import MLA, SHARING
 from attnsim.models.mechanisms.sparse import SPARSE
 from attnsim.models.question.workload import Workload
 

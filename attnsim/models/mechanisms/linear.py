@@ -34,20 +34,12 @@ def _elu(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
     return linear_attention_quadratic(q, k, v) if _hides(w) else linear_attention(q, k, v)
 
 
-def _elu_chunked(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
-    return linear_attention_chunked(q, k, v)
-
-
 def _elu_recurrent(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
     """The state of the tokens before the queries, then one step for each of them."""
     old = k.shape[-2] - q.shape[-2]
     before = phi(k[:, :, :old])
     state, normalizer = before.swapaxes(-1, -2) @ v[:, :, :old], before.sum(axis=-2)
     return linear_attention_recurrent(q, k[:, :, old:], v[:, :, old:], state, normalizer)[0]
-
-
-def _efficient(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
-    return efficient_attention(q, k, v)
 
 
 def _favor(features: int, w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
@@ -94,7 +86,7 @@ LINEAR: tuple[Mechanism, ...] = (
         "linear-chunked",
         implementations=_OWN,
         example=_PREFILL,
-        reference=_elu_chunked,
+        reference=lambda w, q, k, v: linear_attention_chunked(q, k, v),
         useful=useful.linear,
         shown_by=("linear",),
         selectable=False,
@@ -112,7 +104,7 @@ LINEAR: tuple[Mechanism, ...] = (
         "efficient",
         implementations=("efficient-attention.eager",),
         example=_ENCODER,
-        reference=_efficient,
+        reference=lambda w, q, k, v: efficient_attention(q, k, v),
         useful=useful.efficient,
     ),
     _performer(),

@@ -1,16 +1,17 @@
 """Who shares keys and values with whom, and which queries meet which keys: properties of the question.
 
 None is a schedule of its own: every dense schedule answers each of them (`heads_kv`, `seq_kv`, `mask`, `passes`), and
-the records say what the answer has to show. Multi-head latent attention, which has schedules of its own, is in
-:mod:`attnsim.models.mechanisms.latent`.
+the records say what the answer has to show. Multi-head latent attention (`MLA`), of one cached latent, has
+schedules of its own.
 """
 
 from __future__ import annotations
 
+from attnsim.models.implementations.latent.records import preferred
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.dense import ANY_FLASH, FLASH, softmax_gradients, softmax_reference
 from attnsim.models.mechanisms.mechanism import Mechanism
-from attnsim.models.question.workload import Workload
+from attnsim.models.question.workload import Latent, Workload
 
 _DENSE = ("naive", *ANY_FLASH)
 
@@ -47,4 +48,39 @@ SHARING: tuple[Mechanism, ...] = (
     _property("prefill", _prefill(8, seq_q=2048, seq_kv=8192)),
     _property("decode", _DECODE, ANY_FLASH),
     _property("layer", _prefill(8, seq_q=2048)),
+)
+
+
+def _no_latent(w: Workload) -> str:
+    return "needs a latent: --latent 512x64, or latent=Latent(512, 64)" if w.latent is None else ""
+
+
+MLA: tuple[Mechanism, ...] = (
+    Mechanism(
+        name="mla",
+        group="sharing",
+        implementations=(
+            "flashmla.dense",
+            "cutlass.mla",
+            "sglang.triton-mla-absorbed",
+            "vllm.mla-flash-attn-3",
+            "vllm.mla-flash-attn-4",
+            "vllm.mla-flash-attn-2",
+        ),
+        example=Workload(
+            batch=16,
+            heads_q=128,
+            seq_q=1,
+            seq_kv=8192,
+            head_dim=192,
+            head_dim_v=128,
+            passes="decode",
+            mask=Mask.causal(),
+            latent=Latent(512, 64),
+        ),
+        reference=softmax_reference,
+        ordered=preferred,
+        reads_latent=True,
+        refuses=_no_latent,
+    ),
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnsim.models.errors import InputError, shown
+from attnsim.models.files import read_bytes
 from attnsim.models.hardware.figure import Figure, Kind
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
@@ -137,14 +138,7 @@ def read_text(path: Path) -> str:
     ------
     InputError
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read ({reason}); give a hardware file") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise InputError(f"{path.name}: is larger than {MAX_FILE_BYTES // 1024} KiB; hardware files are small")
+    raw = read_bytes(path, MAX_FILE_BYTES, "a hardware file", "hardware files are small")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:

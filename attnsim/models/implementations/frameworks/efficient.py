@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks import keys_gemm
 from attnsim.models.implementations.frameworks.eager import (
@@ -18,7 +17,6 @@ from attnsim.models.implementations.frameworks.eager import (
     over_rows,
 )
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import Operand, gemm
 from attnsim.models.schedule.schedule import Schedule
@@ -45,12 +43,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     InputError
         When there is no such form.
     """
-    mask = w.mask.within(w.seq_q, w.seq_kv)
-    if mask.is_windowed or is_causal(w) or w.dropout:
-        raise InputError(
-            f"{NAME} takes a softmax over all keys before any query, so that none can be hidden: the mask is {w.mask}"
-            f"{', dropout' if w.dropout else ''}; allowed: no mask, no dropout; linear and performer have a causal form"
-        )
+    keys_gemm.check_nothing_hidden(w, f"{NAME} takes a softmax over all keys before any query")
     e, d, dv, path = w.element_bytes, w.head_dim, w.head_dim_v, gemm_path(gpu)
     heads, kv_heads = w.batch * w.heads_q, w.batch * w.heads_kv
     queries, keys = heads * w.seq_q * d, kv_heads * w.seq_kv * d

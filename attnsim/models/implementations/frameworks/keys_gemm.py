@@ -12,8 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import summed
+from attnsim.models.implementations.own.linear_tiles import is_causal
+from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
 from attnsim.models.schedule.schedule import Kernel, Launch, Path, TensorUse
 
@@ -22,6 +25,20 @@ Sizes = tuple[int, int, int]
 
 STEP = BATCHED.k
 STAGES = BATCHED.stages
+
+
+def check_nothing_hidden(w: Workload, told: str) -> None:
+    """Refuse a mask, or dropout, where all keys are summed before any query: `told` says how.
+
+    Raises
+    ------
+    InputError
+    """
+    if w.mask.within(w.seq_q, w.seq_kv).is_windowed or is_causal(w) or w.dropout:
+        raise InputError(
+            f"{told}, so that none can be hidden: the mask is {w.mask}{', dropout' if w.dropout else ''}; "
+            "allowed: no mask, no dropout; linear and performer have a causal form"
+        )
 
 
 def tiles_of(batch: int, shape: Sizes) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks import keys_gemm
 from attnsim.models.implementations.frameworks.eager import (
@@ -21,7 +20,6 @@ from attnsim.models.implementations.frameworks.eager import (
     over_rows,
 )
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
-from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.linformer import projected_count
 from attnsim.models.schedule.gemm import Operand, gemm
@@ -67,13 +65,7 @@ class Linformer:
         InputError
             When there is no such form.
         """
-        mask = w.mask.within(w.seq_q, w.seq_kv)
-        if mask.is_windowed or is_causal(w) or w.dropout:
-            raise InputError(
-                f"{self.name} mixes all keys before the softmax, so that none can be hidden: the mask is {w.mask}"
-                f"{', dropout' if w.dropout else ''}; allowed: no mask, no dropout; linear and performer have a "
-                "causal form"
-            )
+        keys_gemm.check_nothing_hidden(w, f"{self.name} mixes all keys before the softmax")
         k, path, e = self.count(w), gemm_path(gpu), w.element_bytes
         heads = w.batch * w.heads_q
         rows = heads * w.seq_q
