@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from attnsim.cli import options, progress, show
 
+if TYPE_CHECKING:
+    from attnsim.kernels.gpu.environment import Finding
+    from attnsim.models.schedule.schedule import Kernel
+    from attnsim.simulator.program import Program
+
 
 def doctor(json: options.Json = False) -> None:
-    """Say what of packages, compiler, interpreter, driver, GPU and profiler works here, and how to mend the rest."""
+    """Say what of packages, player, compiler, interpreter, driver, GPU and profiler works; how to mend the rest."""
     from attnsim.kernels.gpu.environment import examine
 
     with progress.busy("examining"):
-        findings = list(examine())
+        packages, *others = examine()
+        findings = [packages, player(), *others]
     if json:
         show.print_json(dataclasses.asdict(one) for one in findings)
         return
@@ -24,3 +34,50 @@ def doctor(json: options.Json = False) -> None:
         out.print(f"{one.what}: {one.fix}", soft_wrap=True)
     if not broken:
         out.print("nothing needs mending")
+
+
+SLOWER = "the same answers, some thirty times slower"
+
+
+def player() -> Finding:
+    """Who plays what SimPy would take long for; compiles the twin, unless that has been done, and holds it to SimPy."""
+    from attnsim.kernels.gpu.environment import Finding
+    from attnsim.kernels.gpu.host import one_line
+
+    if find_spec("numba") is None:
+        return Finding("player", "missing", f"SimPy: numba is not installed; {SLOWER}", "pip install numba")
+    began = time.perf_counter()
+    try:
+        from attnsim.simulator import compiled, twin
+    except ImportError as error:  # of a numba that does not know this Python or NumPy
+        return Finding("player", "missing", f"SimPy: {one_line(error)}; {SLOWER}", "pip install --upgrade numba")
+    from attnsim.simulator import players
+
+    work = example()
+    time_ps = twin.play(*work).time
+    took = time.perf_counter() - began
+    if time_ps != players.by_simpy(*work).time:
+        return Finding(
+            "player", "missing", "the compiled twin and SimPy do not agree", "report it; pip uninstall numba"
+        )
+    stats = compiled.advance.stats
+    told = f"compiled twin, numba {version('numba')}, agrees with SimPy; "
+    if stats.cache_path is None:
+        fix = "set NUMBA_CACHE_DIR to a folder that may be written, so that it is compiled once"
+        return Finding("player", "missing", f"{told}compiled in {took:.1f} s, and anew by every process", fix)
+    how = "loaded" if stats.cache_hits else "compiled just now, for the first time,"
+    return Finding("player", "ok", f"{told}{how} in {took:.1f} s")
+
+
+def example() -> tuple[Kernel, Program, int, int]:
+    """A kernel that SimPy plays in some milliseconds, on so many SMs, with so many residents."""
+    from attnsim.models.calibrations.choose import choose
+    from attnsim.models.hardware.files import load_gpu
+    from attnsim.models.implementations.choose import find_implementation
+    from attnsim.models.question.workload import Workload
+    from attnsim.simulator.prepare import prepare
+
+    gpu, record = load_gpu("a100-sxm4-80gb"), find_implementation("flash-attn.2")
+    schedule = record.build(Workload(1, 4, 512, 64), gpu, None)
+    item = prepare(schedule, gpu, choose(record, gpu).numbers, "warm")[0]
+    return item.kernel, item.compiled(1.0), gpu.sm.count, item.fit.blocks_per_sm

@@ -12,14 +12,16 @@ for data longer than it has to anyway. Where nobody else is due until then it se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
+import numpy as np
 import simpy
 
 from attnsim.simulator.clock import AllOf, Clock, Sleeper, Steps
+from attnsim.simulator.played import Played
 from attnsim.simulator.program import (
     DELAY,
     LOAD,
+    MARK,
     MMA,
     MMA_ASYNC,
     MMA_WAIT,
@@ -42,9 +44,9 @@ BLOCK = -1
 class Memory:
     """The levels that SMs share: when L2 and HBM will be free, and the bytes asked of them per tensor.
 
-    When one SM represents N, each transfer occupies L2 and HBM for all N. At t = 0 all N requests arrive together and
-    the simulated SM is served last; afterwards requests interleave and it sees the full bandwidth, as long as the level
-    keeps up.
+    Where each SM played stands for N, its transfers hold L2 and HBM for all N. At t = 0 all N requests arrive together
+    and the SM played is served last; afterwards requests interleave and it sees the full bandwidth, as long as the
+    level keeps up.
     """
 
     __slots__ = ("hbm_free", "l2_free", "loaded", "stored")
@@ -63,10 +65,11 @@ NOT_LOADED: list[int] = []
 class Block:
     """The shared state of a thread block's warpgroups: which loads have been issued and when they land."""
 
-    __slots__ = ("arrivals", "landing", "next", "prefetched", "steps", "wakeups")
+    __slots__ = ("arrivals", "landing", "next", "number", "prefetched", "spent", "steps", "wakeups")
 
-    def __init__(self, tensors: int, steps: Iterable[Step]) -> None:
-        self.steps = steps
+    def __init__(self, tensors: int, marks: int, number: int, steps: Iterable[Step]) -> None:
+        self.number, self.steps = number, steps
+        self.spent = [0] * marks
         self.prefetched: list[int] = []  # loads of each tensor issued before the block began, if any were
         self.landing: list[list[int]] = [NOT_LOADED] * tensors
         self.arrivals: dict[tuple[int, int], int] = {}
@@ -100,7 +103,7 @@ class Sm:
     """
 
     __slots__ = (
-        "clock", "ends", "memory", "note", "port_free", "program", "queue", "running", "tensor_free", "vector_free",
+        "clock", "ended", "memory", "note", "port_free", "program", "queue", "running", "tensor_free", "vector_free",
         "waited",
     )  # fmt: skip
 
@@ -109,12 +112,12 @@ class Sm:
         clock: Clock,
         memory: Memory,
         program: Program,
-        queue: Iterator[Iterable[Step]],
-        ends: list[int],
+        queue: Iterator[tuple[int, Iterable[Step]]],
+        ended: list[tuple[int, Block]],
         note: Note | None,
     ) -> None:
         self.clock, self.memory, self.program = clock, memory, program
-        self.queue, self.ends, self.note = queue, ends, note
+        self.queue, self.ended, self.note = queue, ended, note
         self.tensor_free = self.vector_free = self.port_free = self.waited = self.running = 0
 
     def begin_slot(self) -> None:
@@ -125,8 +128,8 @@ class Sm:
 
     def take(self) -> Block | None:
         """The next block of the queue."""
-        steps = next(self.queue, None)
-        return None if steps is None else Block(len(self.program.tensors), steps)
+        taken = next(self.queue, None)
+        return None if taken is None else Block(len(self.program.tensors), self.program.marks, *taken)
 
     def blocks(self) -> Iterator[Block]:
         """Blocks one after the other; who asks for the next has ended the last."""
@@ -134,7 +137,7 @@ class Sm:
         while block is not None:
             began = self.clock.now
             yield block
-            self.ends.append(self.clock.now)
+            self.ended.append((self.clock.now, block))
             if self.note is not None:
                 self.note(BLOCK, 0, began, self.clock.now, 0, 0)
             block = block.next or self.take()
@@ -184,7 +187,7 @@ def prefetch(sm: Sm, block: Block) -> None:
             block.landing[tensor] = [*block.landing[tensor], landed]
             if note is not None:
                 note(LOAD, tensor, now, landed, copy.size, copy.hbm)
-        elif kind != DELAY:
+        elif kind not in (DELAY, MARK):
             break
     block.prefetched = [len(landing) for landing in block.landing]
 
@@ -201,7 +204,7 @@ def warpgroup(sm: Sm, blocks: Iterable[Block]) -> Steps:
         issued: list[int] = []  # ends of its asynchronous MMAs
         landings = block.landing
         last_load = -1
-        at = now = clock.now  # its own time, and the clock's when it was last awake
+        since = at = now = clock.now  # its own time, and the clock's when it was last awake
         # A long branch slows down its test: CPython compares integers quickly only where the jump after it is short.
         for kind, tensor, one, two, copy in block.steps:
             if kind == WAIT:
@@ -231,6 +234,10 @@ def warpgroup(sm: Sm, blocks: Iterable[Block]) -> Steps:
             if kind == MMA_WAIT:
                 end = issued.pop(0)
                 at = end if end > at else at
+                continue
+            if kind == MARK:
+                block.spent[tensor] += at - since
+                since = at
                 continue
             if counted and kind == LOAD:
                 turn = frees[tensor]
@@ -293,29 +300,6 @@ def warpgroup(sm: Sm, blocks: Iterable[Block]) -> Steps:
             yield at
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """What a replay of blocks on some SMs showed.
-
-    Parameters
-    ----------
-    time : int
-        Picoseconds from the first block's start until the last byte was stored.
-    ends : tuple of int
-        When each block ended.
-    waited : int
-        Picoseconds that warpgroups waited for data, summed over SMs.
-    loaded, stored : tuple of int
-        Bytes by tensor.
-    """
-
-    time: int
-    ends: tuple[int, ...]
-    waited: int
-    loaded: tuple[int, ...]
-    stored: tuple[int, ...]
-
-
 def play(
     program: Program,
     sms: int,
@@ -330,14 +314,18 @@ def play(
     """
     clock = Clock()
     memory = Memory(len(program.tensors))
-    ends: list[int] = []
-    machines = [Sm(clock, memory, program, queue, ends, noted(number)) for number in range(sms)]
+    ended: list[tuple[int, Block]] = []
+    numbered = enumerate(queue)
+    machines = [Sm(clock, memory, program, numbered, ended, noted(number)) for number in range(sms)]
     for _ in range(slots_per_sm):
         for sm in machines:
             sm.begin_slot()
     clock.run()
-    if next(queue, None) is not None or any(sm.running for sm in machines):
+    if next(numbered, None) is not None or any(sm.running for sm in machines):
         raise RuntimeError("a thread block waits for a load that its loop nest never starts")
     drained = max(memory.l2_free, memory.hbm_free, *(sm.port_free for sm in machines))
     waited = sum(sm.waited for sm in machines)
-    return Played(max(clock.now, drained), tuple(ends), waited, tuple(memory.loaded), tuple(memory.stored))
+    ends, order = np.array([end for end, _ in ended]), np.array([block.number for _, block in ended])
+    spent = np.zeros((len(ended), program.marks), np.int64)
+    spent[order] = [block.spent for _, block in ended]
+    return Played(max(clock.now, drained), ends, order, waited, tuple(memory.loaded), tuple(memory.stored), spent)

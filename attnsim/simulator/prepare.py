@@ -37,7 +37,7 @@ class Prepared:
     costs: UnitCosts
 
     def compiled(self, sharers: float, alone: Program | None = None) -> Program:
-        """The program of an SM with which `sharers` SMs share L2 and HBM (:func:`compile_kernel`)."""
+        """The program of an SM whose transfers hold L2 and HBM for `sharers` SMs (:func:`compile_kernel`)."""
         misses = {(row.written, row.tensor): row.hbm_bytes / row.l2_bytes for row in self.rows}
         return compile_kernel(self.kernel, self.costs, misses, sharers, alone)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
+import numpy as np
+
+from attnsim.models.arrays import Bools, Floats
 from attnsim.models.schedule.schedule import Kernel, TileOp
 from attnsim.simulator.unit_costs import UnitCosts
 
-LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH = range(9)
+LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH, MARK = range(10)
 
 
 @dataclass(slots=True, unsafe_hash=True)  # frozen, it would take twice as long to make
@@ -21,7 +25,7 @@ class Copy:
     port : int
         On the SM's own port to the L2.
     l2, hbm : int
-        For which L2 and HBM are held, for all SMs that the one played stands for.
+        For which L2 and HBM are held, for the SM itself and for those that are not played.
     own_l2, own_hbm : int
         The part of it that is the SM's own.
     latency : int
@@ -46,9 +50,6 @@ Step = tuple[int, int, int, int, Copy]
 :func:`compile_op`."""
 
 
-SHORT_BLOCK = 32
-"""Executions of a segment up to which the steps of a block are written out."""
-
 Runs = Sequence[tuple[int, int]]
 """(segment, repeats) of one thread block, in program order."""
 
@@ -65,21 +66,83 @@ class Program:
         Names behind the tensor numbers.
     warpgroups : int
         Warpgroups that run every block side by side.
+    marks : int
+        Kinds of `MARK` among the steps; each notes the time that its warpgroup has spent since the last.
     """
 
     segments: tuple[tuple[Step, ...], ...]
     tensors: tuple[str, ...]
     warpgroups: int
+    marks: int = 0
+
+    def delayed(self, factor: float) -> Program:
+        """The same with latencies of loads so many times as long."""
+
+        def later(step: Step) -> Step:
+            return (
+                step if step[4] is NO_COPY else (*step[:4], replace(step[4], latency=round(step[4].latency * factor)))
+            )
+
+        return replace(self, segments=tuple(tuple(map(later, steps)) for steps in self.segments))
+
+    def in_halves(self) -> Program:
+        """Each segment twice, for the first turns of its loop and the second; the time of every turn is noted."""
+        segments = tuple(
+            (*steps, (MARK, 2 * number + half, 0, 0, NO_COPY))
+            for number, steps in enumerate(self.segments)
+            for half in (0, 1)
+        )
+        return replace(self, segments=segments, marks=len(segments))
+
+    def work(self) -> Floats:
+        """Picoseconds that a warpgroup with an SM to itself needs for each segment, shape [segments]."""
+        held = np.zeros((len(self.segments), PREFETCH + 1))
+        for row, steps in zip(held, self.segments, strict=True):
+            for kind, _, one, _, copy in steps:
+                row[kind] += one + copy.port
+        tensor_and_vector = held[:, [MMA, MMA_ASYNC, VECTOR]].sum(axis=1)
+        work: Floats = np.maximum(tensor_and_vector, held[:, [LOAD, STORE]].sum(axis=1)) + held[:, DELAY]
+        return work
+
+    def unit_times(self) -> Floats:
+        """Picoseconds for which each segment holds an SM's tensor cores and its vector lanes, shape [segments, 2]."""
+        rows = []
+        for steps in self.segments:
+            tensor = vector = 0
+            for kind, _, one, two, _ in steps:
+                if kind in (MMA, MMA_ASYNC):
+                    tensor, vector = tensor + one, vector + two
+                elif kind == VECTOR:
+                    tensor, vector = tensor + two, vector + one
+            rows.append((tensor, vector))
+        return np.array(rows, float)
+
+    def memory_times(self) -> Floats:
+        """Picoseconds for which the transfers of each segment hold the L2 and HBM, shape [segments, 2]."""
+        return np.array(
+            [[sum(copy.l2 for *_, copy in steps), sum(copy.hbm for *_, copy in steps)] for steps in self.segments],
+            float,
+        )
+
+    def balanced(self) -> Bools:
+        """Which segments start as many loads of each tensor as they wait for, so that they may be run less often."""
+        return np.array([_net_loads(steps) == 0 for steps in self.segments])
 
     def block(self, runs: Runs) -> Iterable[Step]:
         """The steps of a thread block, in program order, to be gone through as often as wanted."""
-        walk = _Walk(self.segments, runs)
-        return tuple(walk) if sum(n for _, n in runs) <= SHORT_BLOCK else walk
+        return _Walk(self.segments, runs)
+
+
+def _net_loads(steps: Iterable[Step]) -> int:
+    """Loads that are not waited for, and waits without a load, of all tensors."""
+    net = Counter(tensor for kind, tensor, *_ in steps if kind == LOAD)
+    net.subtract(tensor for kind, tensor, *_ in steps if kind == WAIT)
+    return sum(map(abs, net.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """The steps of a long thread block, never written out."""
+    """The steps of a thread block, never written out."""
 
     segments: tuple[tuple[Step, ...], ...]
     runs: Runs
@@ -104,8 +167,7 @@ def compile_kernel(
     misses : mapping of (bool, str) to float
         Share of each tensor's requested bytes that HBM has to serve, by (whether written, tensor).
     sharers : float
-        SMs that share L2 and HBM but are not played: 1 when every SM is played, the number of active SMs when one
-        stands for all.
+        SMs of the chip for each that is played, for which its transfers hold L2 and HBM: 1 when every SM is played.
     alone : Program, optional
         The program for an SM that shares with nobody, if it is known: only copies differ from it.
     """

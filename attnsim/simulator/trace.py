@@ -1,7 +1,8 @@
 """What each unit of an SM did when: the operations of a replay as slices of time.
 
-A small grid is played whole, on every SM. Of a large one a sample is: one SM stands for all, as in the fast mode, and
-gets the blocks that the first SM would get, in their order. The kernels themselves stand at the times of the replay.
+SimPy plays it. A small grid is played whole, on every SM. Of a large one a sample is: one SM, whose transfers hold L2
+and HBM for all SMs, gets the blocks that the first SM would get, in their order. The kernels themselves stand at the
+times of the replay, which says what a whole grid takes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.engine import BLOCK, Note, play
-from attnsim.simulator.grid import launch_order
+from attnsim.simulator.players import executions, launch_order
 from attnsim.simulator.prepare import Cache, Prepared, prepare
 from attnsim.simulator.program import LOAD, STORE, VECTOR
 from attnsim.simulator.replay import LaunchMode, Replay, replay
@@ -134,7 +135,7 @@ def _kernel_trace(item: Prepared, chip: int, shown: int, start_s: float, time_s:
     active, resident = min(chip, kernel.blocks), min(item.fit.blocks_per_sm, -(-kernel.blocks // chip))
     left_out = ""
     queue = launch_order(kernel)
-    if int(kernel.executions.sum()) * kernel.warpgroups <= PLAYED_WHOLE:
+    if executions(kernel) <= PLAYED_WHOLE:
         sharers, played, shown = 1.0, active, min(shown, active)
         if shown < active:
             left_out = f"{shown} of {active} SMs"

@@ -1,4 +1,4 @@
-"""What may be imported when a file is loaded: no GPU library, and for kernels little besides NumPy."""
+"""What may be imported when a file is loaded: no GPU library, numba by one file, for kernels little besides NumPy."""
 
 import ast
 import subprocess
@@ -61,6 +61,38 @@ def f():
 def test_no_gpu_library_at_module_level(path: Path) -> None:
     roots = {name.partition(".")[0] for name in imports_of(path)}
     assert not roots & {"cupy", "cupyx", "cuda", "pynvml", "torch"}
+
+
+def test_only_the_compiled_player_imports_numba() -> None:
+    users = {path for path in FILES for name in imported_anywhere(path) if name.partition(".")[0] == "numba"}
+    assert users == {PACKAGE / "simulator" / "compiled.py"}
+
+
+def imported_anywhere(path: Path) -> Iterator[str]:
+    """Names imported by a file, those in its functions too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["--help", "predict --gpu a100-sxm4-80gb --heads 16 --seq 1024 --head-dim 64"],
+    ids=["help", "predict"],
+)
+def test_a_small_question_does_not_wait_for_numba(arguments: str) -> None:
+    """FlashAttention-2 over 1,024 tokens is less than SimPy plays before the twin is loaded."""
+    script = (
+        "import sys; from attnsim.cli import main\n"
+        f"sys.argv = ['attnsim', *{arguments.split()}]\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "sys.exit('numba was imported' if 'numba' in sys.modules else None)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
 
 
 def test_kernels_import_numpy_the_standard_library_and_models() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import types
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnsim.cli import main
+from attnsim.cli import doctor, main
 from attnsim.kernels import resources
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.comparison import Count
@@ -19,6 +20,7 @@ from attnsim.kernels.gpu import environment
 from attnsim.kernels.gpu.host import Host
 from attnsim.kernels.outcome import Outcome
 from attnsim.kernels.resources import ResourceRow
+from attnsim.simulator import compiled, players, twin
 
 RUN = ["kernels", "run", "flash", "--cpu", "--heads", "2", "--kv-heads", "1", "--seq", "70"]
 
@@ -148,8 +150,8 @@ def test_write_replaces_the_table_whole(
 
 def test_doctor_says_of_each_part_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
     findings = {one["what"]: one for one in json.loads(answer(capsys, "doctor", "--json")[0])}
-    assert {"packages", "NVRTC", "CUDA sources", "interpreter", "GPU", "driver", "CuPy"} < findings.keys()
-    for name in ("packages", "NVRTC", "CUDA sources", "interpreter"):
+    assert {"packages", "player", "NVRTC", "CUDA sources", "interpreter", "GPU", "driver", "CuPy"} < findings.keys()
+    for name in ("packages", "player", "NVRTC", "CUDA sources", "interpreter"):
         assert findings[name]["status"] == "ok", findings[name]
     assert all(one["fix"] for one in findings.values() if one["status"] == "missing")
     text, err = answer(capsys, "doctor")
@@ -168,6 +170,28 @@ def test_beside_a_gpu_what_is_absent_is_missing_and_has_its_command(
     assert "CuPy: pip install 'attnsim[gpu]'" in text and "profiler: install Nsight Compute" in text
     old = environment._driver(replace(bare, driver_cuda=12040))
     assert old.status == "missing" and "12.4" in old.found and "cupy-cuda12x" in old.fix
+
+
+def test_doctor_says_who_plays_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = doctor.player()
+    assert there.status == "ok" and "compiled twin, numba " in there.found and "agrees with SimPy" in there.found
+    one = types.SimpleNamespace(stats=types.SimpleNamespace(cache_path=None))
+    with monkeypatch.context() as changed:  # nowhere to keep code
+        changed.setattr(compiled, "advance", one)
+        anew = doctor.player()
+    assert anew.status == "missing" and "anew by every process" in anew.found and "NUMBA_CACHE_DIR" in anew.fix
+    with monkeypatch.context() as changed:
+        changed.setattr(twin, "play", lambda *work: replace(players.by_simpy(*work), time=1))
+        wrong = doctor.player()
+    assert wrong.status == "missing" and "do not agree" in wrong.found
+    monkeypatch.delattr("attnsim.simulator.twin")
+    monkeypatch.setitem(sys.modules, "attnsim.simulator.twin", None)
+    old = doctor.player()
+    assert old.status == "missing" and old.found.startswith("SimPy: ") and "--upgrade numba" in old.fix
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    absent = doctor.player()
+    assert absent.found == "SimPy: numba is not installed; the same answers, some thirty times slower"
+    assert absent.fix == "pip install numba"
 
 
 def test_forbidden_counters_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,409 @@
+"""The engine compiled: the same things happen in the same order as in :mod:`attnsim.simulator.engine`, on flat arrays.
+
+A warpgroup is one row of integers and one leaf of a *winner tree*, every node of which holds the earlier of the two
+below it, so that what is due next stands at the root. Leaves are ordered as SimPy orders its heap: by time, then
+urgency, then the number of the put. What else SimPy puts into its heap (a warpgroup's end, the end of all of a block,
+the wake-up of those who wait for a load) takes the leaf of the warpgroup or the slot that it is about, which has
+nothing else due then.
+
+Nothing is defined here. `engine.py` says what a replay is, and `tests/unit/test_twin.py` holds this file to it.
+Arrays are made, and answers read, by :mod:`attnsim.simulator.twin`. Longer than most because what is compiled as one
+piece, and the numbers that it reads, stand in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from attnsim.models.arrays import Ints
+
+# All numbers that compiled code reads stand in this file: numba compiles it anew when the file changes, and looks at no
+# other. Kinds of operation are those of :mod:`attnsim.simulator.program`, to which a test holds them.
+LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH, MARK, END_OF_BLOCK = range(11)
+# Columns of an operation.
+KIND, TENSOR, ONE, TWO, PORT, L2, OWN_L2, HBM, OWN_HBM, LATENCY, SIZE = range(11)
+# Columns of a warpgroup: where it is in its block, its own time, its asynchronous MMAs, what it waits for. Then, of
+# each tensor, the loads that it has waited for and those whose buffer it has freed, and last the ends of those MMAs.
+STEP, END, LEFT, RUN, AT, SINCE, LAST_LOAD, ASLEEP, MMA_HEAD, MMA_TAIL = range(10)
+FOR_TENSOR, FOR_TURN, FOR_ORDER, GROUP = range(10, 14)
+# Columns of a block: its class (-1: none), its number in launch order, whether loads were issued before it began. Then,
+# of each tensor, the loads issued, and those of them that were issued before it began.
+CLASS, NUMBER, FETCHED, BLOCK = range(4)
+# Columns of a leaf: what happens when it is due, and of which slot it is.
+EVENT, SLOT = range(2)
+RESUME, BEGIN, ENDED, ALL_ENDED, WAKE, NOTHING = range(6)
+# Columns of the play as a whole; then bytes loaded of each tensor, and stored.
+NOW, PUTS, WAITS, TAKEN, DONE, LAUNCH, REPEAT, PLACE, WAITED, L2_FREE, HBM_FREE, WHOLE = range(12)
+
+NEVER = np.int64(1) << np.int64(62)
+NORMAL = np.int64(1) << np.int64(61)
+LEAVES = np.int64(22)
+LEAF = (np.int64(1) << LEAVES) - np.int64(1)
+
+
+class Flat(NamedTuple):
+    """A kernel's program and blocks."""
+
+    ops: Ints  # [operations, 11], of all segments
+    segments: Ints  # [segments + 1]: where each begins
+    runs: Ints  # [runs, 2]: (segment, repeats) of every class
+    classes: Ints  # [classes + 1]: where the runs of each begin
+    order: Ints  # classes in launch order, of all launches
+    launches: Ints  # [launches + 1]: where each begins
+    times: Ints  # [launches]
+
+
+class State(NamedTuple):
+    """All that changes while a kernel is played; for columns see above."""
+
+    due: Ints  # [nodes, 2]: time and key of the earlier of the two nodes below
+    leaves: Ints  # [leaves, 2]
+    groups: Ints  # [warpgroups, columns]
+    blocks: Ints  # [2 x slots, columns]: the block that runs, and the one after it
+    landing: Ints  # [2 x slots, tensors, ring]
+    slots: Ints  # [slots, 3]: its SM, which of its two blocks runs, warpgroups that have not ended (-1: no block left)
+    units: Ints  # [SMs, 3]: when tensor cores, vector lanes and port will be free
+    whole: Ints
+
+
+class Record(NamedTuple):
+    """What is noted of every block."""
+
+    ends: Ints  # [blocks], in order of end
+    order: Ints  # [blocks]: their numbers
+    spent: Ints  # [blocks, marks]
+
+
+@cache
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile a function when it is first called, and keep the code for other processes where that can be done."""
+    try:
+        return njit(cache=True)(function)
+    except RuntimeError:  # neither this folder nor the user's own may be written
+        return njit(function)
+
+
+@compiled
+def put(due, leaf, time, urgency, puts):
+    """Make a leaf due; whether it is the next."""
+    node = leaf + len(due) // 2
+    key = urgency | (puts << LEAVES) | leaf
+    mine = key
+    due[node, 0] = time
+    due[node, 1] = key
+    while node > 1:
+        other = node ^ 1
+        that = due[other, 0]
+        if that < time or (that == time and due[other, 1] < key):
+            time, key = that, due[other, 1]
+        node >>= 1
+        due[node, 0] = time
+        due[node, 1] = key
+    return key == mine
+
+
+@compiled
+def transfer(now, ops, step, units, sm, whole, moved):
+    """Book a transfer; when the last of its bytes has arrived."""
+    whole[WHOLE + moved] += ops[step, SIZE]
+    through = max(units[sm, 2], now) + ops[step, PORT]
+    units[sm, 2] = through
+    if ops[step, L2]:
+        begin = max(whole[L2_FREE], now)
+        whole[L2_FREE] = begin + ops[step, L2]
+        through = max(through, begin + (ops[step, OWN_L2] if now else ops[step, L2]))
+    if ops[step, HBM]:
+        begin = max(whole[HBM_FREE], now)
+        whole[HBM_FREE] = begin + ops[step, HBM]
+        through = max(through, begin + (ops[step, OWN_HBM] if now else ops[step, HBM]))
+    return through + ops[step, LATENCY]
+
+
+@compiled
+def take(flat, whole, blocks, row):
+    """Make a row the next block of the queue, unless it is one; whether there is one."""
+    if blocks[row, CLASS] >= 0:
+        return True
+    blocks[row, :] = 0
+    blocks[row, CLASS] = -1
+    launch = whole[LAUNCH]
+    if launch == len(flat.times):
+        return False
+    blocks[row, CLASS] = flat.order[whole[PLACE]]
+    blocks[row, NUMBER] = whole[TAKEN]
+    whole[TAKEN] += 1
+    whole[PLACE] += 1
+    if whole[PLACE] == flat.launches[launch + 1]:
+        whole[REPEAT] += 1
+        if whole[REPEAT] == flat.times[launch]:
+            whole[LAUNCH] += 1
+            whole[REPEAT] = 0
+        else:
+            whole[PLACE] = flat.launches[launch]
+    return True
+
+
+@compiled
+def end_block(now, record, blocks, row, slots, slot, whole):
+    """Note the end of the block of a row; the row of the block after it."""
+    record.ends[whole[DONE]] = now
+    record.order[whole[DONE]] = blocks[row, NUMBER]
+    whole[DONE] += 1
+    blocks[row, CLASS] = -1
+    slots[slot, 1] ^= 1
+    return row ^ 1
+
+
+@compiled
+def start(now, flat, groups, own, block_class):
+    """Put a warpgroup before the first run of its block."""
+    groups[own, :] = 0
+    groups[own, RUN] = flat.classes[block_class] - 1
+    groups[own, AT] = groups[own, SINCE] = now
+    groups[own, LAST_LOAD] = groups[own, FOR_TENSOR] = -1
+
+
+@compiled
+def fetch(now, flat, blocks, landing, row, units, sm, whole):
+    """Issue the loads that a block begins with, before it begins."""
+    tensors, ring = landing.shape[1], landing.shape[2] - 1
+    blocks[row, FETCHED] = 1
+    for run in range(flat.classes[blocks[row, CLASS]], flat.classes[blocks[row, CLASS] + 1]):
+        segment = flat.runs[run, 0]
+        for _ in range(flat.runs[run, 1]):
+            for step in range(flat.segments[segment], flat.segments[segment + 1]):
+                kind, tensor = flat.ops[step, KIND], flat.ops[step, TENSOR]
+                if kind == LOAD:
+                    turn = blocks[row, BLOCK + tensor]
+                    landing[row, tensor, turn & ring] = transfer(now, flat.ops, step, units, sm, whole, tensor)
+                    blocks[row, BLOCK + tensor] = turn + 1
+                    blocks[row, BLOCK + tensors + tensor] += 1
+                elif kind != DELAY and kind != MARK:
+                    return
+
+
+@compiled
+def fewest(groups, first, members, column):
+    """How often the buffer of a column's tensor has been freed by all warpgroups of a block."""
+    turn = groups[first, column]
+    for group in range(first + 1, first + members):
+        turn = min(turn, groups[group, column])
+    return turn
+
+
+@compiled
+def longest_waiting(groups, first, members, tensor, turn):
+    """The warpgroup of a block that has waited longest for a tensor's load; -1 if none waits."""
+    found = -1
+    for group in range(first, first + members):
+        if groups[group, FOR_TENSOR] == tensor and groups[group, FOR_TURN] == turn:
+            if found < 0 or groups[group, FOR_ORDER] < groups[found, FOR_ORDER]:
+                found = group
+    return found
+
+
+@compiled
+def advance(flat, state, record, members, most):
+    """Let warpgroups wake up so many times, or until nothing is due; whether nothing is."""
+    due, leaves, groups, blocks, landing, slots, units, whole = state
+    ops, tensors = flat.ops, landing.shape[1]
+    freed, mmas = GROUP + tensors, GROUP + 2 * tensors
+    ring, depth = landing.shape[2] - 1, groups.shape[1] - mmas - 1
+    several = members > 1
+    puts = whole[PUTS]
+    waking_tensor, waking_turn, waking_first = np.int64(-1), np.int64(0), np.int64(0)
+    while most > 0 or waking_tensor >= 0:
+        most -= 1
+        own = np.int64(-1)
+        if waking_tensor >= 0:  # one event wakes several, in the order in which they began to wait
+            own = np.int64(longest_waiting(groups, waking_first, members, waking_tensor, waking_turn))
+            if own < 0:
+                waking_tensor = np.int64(-1)
+        woken, now = own >= 0, whole[NOW]
+        if not woken:
+            now = due[1, 0]
+            if now == NEVER:
+                whole[PUTS] = puts
+                return True
+            whole[NOW] = now
+            own = due[1, 1] & LEAF
+        slot = leaves[own, SLOT]
+        first = slot * members
+        row = 2 * slot + slots[slot, 1]
+        if not woken and leaves[own, EVENT] != RESUME:
+            what = leaves[own, EVENT]
+            put(due, own, NEVER, NORMAL, puts)
+            if what == WAKE:
+                leaves[own, EVENT] = RESUME
+                waking_tensor, waking_turn, waking_first = groups[own, FOR_TENSOR], groups[own, FOR_TURN], first
+                waiting = 0
+                for group in range(first, first + members):
+                    waiting += groups[group, FOR_TENSOR] == waking_tensor and groups[group, FOR_TURN] == waking_turn
+                if waiting > 1:  # none of them may set the clock before all have gone on
+                    puts += 1
+                    leaves[len(leaves) - 1, EVENT] = NOTHING
+                    put(due, len(leaves) - 1, now, NORMAL, puts)
+                continue
+            if what == NOTHING:
+                continue
+            if what == ENDED:
+                slots[slot, 2] -= 1
+                if slots[slot, 2] == 0:
+                    puts += 1
+                    leaf = len(groups) + slot
+                    leaves[leaf, EVENT] = ALL_ENDED
+                    put(due, leaf, now, NORMAL, puts)
+                continue
+            if what == ALL_ENDED:
+                row = end_block(now, record, blocks, row, slots, slot, whole)
+            if not take(flat, whole, blocks, row):
+                slots[slot, 2] = -1
+                continue
+            if several:
+                slots[slot, 2] = members
+                for group in range(first, first + members):
+                    start(now, flat, groups, group, blocks[row, CLASS])  # before any runs: others look at its columns
+                    puts += 1
+                    leaves[group, EVENT] = RESUME
+                    put(due, group, now, 0, puts)
+                continue
+            start(now, flat, groups, own, blocks[row, CLASS])
+            leaves[own, EVENT] = RESUME
+        sm = slots[slot, 0]
+        step, end, at = groups[own, STEP], groups[own, END], groups[own, AT]
+        if woken:
+            landed = max(landing[row, waking_tensor, waking_turn & ring], now)
+            whole[WAITED] += landed - at
+            at = landed
+            groups[own, FOR_TENSOR] = -1
+            groups[own, GROUP + waking_tensor] += 1
+            step += 1
+        while True:
+            if step < end:
+                kind, tensor = ops[step, KIND], ops[step, TENSOR]
+            elif groups[own, LEFT] > 0:
+                groups[own, LEFT] -= 1
+                step = flat.segments[flat.runs[groups[own, RUN], 0]]
+                continue
+            elif groups[own, RUN] + 1 < flat.classes[blocks[row, CLASS] + 1]:
+                groups[own, RUN] += 1
+                segment = flat.runs[groups[own, RUN], 0]
+                groups[own, LEFT] = flat.runs[groups[own, RUN], 1] - 1
+                step, end = flat.segments[segment], flat.segments[segment + 1]
+                continue
+            else:
+                kind, tensor = END_OF_BLOCK, 0
+            turn, landed, known = np.int64(0), np.int64(0), True
+            if kind == WAIT:
+                turn = groups[own, GROUP + tensor]
+                known = turn < blocks[row, BLOCK + tensor]
+                landed = landing[row, tensor, turn & ring]
+                if known and landed <= at:
+                    groups[own, GROUP + tensor] = turn + 1
+                    step += 1
+                    continue
+            elif kind == DELAY:
+                at += ops[step, ONE]
+                step += 1
+                continue
+            elif kind == MMA_WAIT:
+                at = max(at, groups[own, mmas + (groups[own, MMA_HEAD] & depth)])
+                groups[own, MMA_HEAD] += 1
+                step += 1
+                continue
+            elif kind == MARK:
+                record.spent[blocks[row, NUMBER], tensor] += at - groups[own, SINCE]
+                groups[own, SINCE] = at
+                step += 1
+                continue
+            elif kind == LOAD and blocks[row, FETCHED]:
+                if groups[own, freed + tensor] < blocks[row, BLOCK + tensors + tensor]:
+                    groups[own, freed + tensor] += 1
+                    step += 1
+                    continue
+            if at > now:
+                puts += 1
+                if not put(due, own, at, NORMAL, puts):
+                    break
+                now = at
+                whole[NOW] = now
+            if kind == MMA or kind == MMA_ASYNC:
+                units[sm, 0] = max(units[sm, 0], now) + ops[step, ONE]
+                units[sm, 1] = max(units[sm, 1], now) + ops[step, TWO]
+                if kind == MMA:
+                    at = units[sm, 0]
+                else:
+                    groups[own, mmas + (groups[own, MMA_TAIL] & depth)] = units[sm, 0]
+                    groups[own, MMA_TAIL] += 1
+            elif kind == VECTOR:
+                units[sm, 1] = max(units[sm, 1], now) + ops[step, ONE]
+                units[sm, 0] = max(units[sm, 0], now) + ops[step, TWO]
+                at = units[sm, 1]
+            elif kind == WAIT:
+                if not known:
+                    groups[own, FOR_TENSOR] = tensor
+                    groups[own, FOR_TURN] = turn
+                    groups[own, FOR_ORDER] = whole[WAITS]
+                    whole[WAITS] += 1
+                    put(due, own, NEVER, NORMAL, puts)
+                    break
+                groups[own, GROUP + tensor] = turn + 1
+                whole[WAITED] += landed - at
+                at = landed
+            elif kind == LOAD:
+                if not groups[own, ASLEEP]:
+                    turn = groups[own, freed + tensor] + 1
+                    groups[own, freed + tensor] = turn
+                    if several and fewest(groups, first, members, freed + tensor) < turn:
+                        step += 1
+                        continue
+                    if now == groups[own, LAST_LOAD]:  # copies of one instant take turns with those of other SMs
+                        puts += 1
+                        groups[own, ASLEEP] = 1
+                        if not put(due, own, now, NORMAL, puts):
+                            break
+                groups[own, ASLEEP] = 0
+                groups[own, LAST_LOAD] = now
+                turn = blocks[row, BLOCK + tensor]
+                landing[row, tensor, turn & ring] = transfer(now, ops, step, units, sm, whole, tensor)
+                blocks[row, BLOCK + tensor] = turn + 1
+                if several:
+                    waiting = longest_waiting(groups, first, members, tensor, turn)
+                    if waiting >= 0:
+                        puts += 1
+                        leaves[waiting, EVENT] = WAKE
+                        put(due, waiting, now, NORMAL, puts)
+            elif kind == STORE:
+                turn = groups[own, freed + tensor] + 1
+                groups[own, freed + tensor] = turn
+                if not several or fewest(groups, first, members, freed + tensor) >= turn:
+                    transfer(now, ops, step, units, sm, whole, tensors + tensor)
+            elif kind == PREFETCH:
+                other = row ^ 1
+                if blocks[other, CLASS] < 0 and take(flat, whole, blocks, other):
+                    fetch(now, flat, blocks, landing, other, units, sm, whole)
+            elif several:
+                puts += 1
+                leaves[own, EVENT] = ENDED
+                put(due, own, now, NORMAL, puts)
+                break
+            else:
+                row = end_block(now, record, blocks, row, slots, slot, whole)
+                if not take(flat, whole, blocks, row):
+                    put(due, own, NEVER, NORMAL, puts)
+                    slots[slot, 2] = -1
+                    break
+                start(now, flat, groups, own, blocks[row, CLASS])
+                step, end, at = groups[own, STEP], groups[own, END], now
+                continue
+            step += 1
+        groups[own, STEP] = step
+        groups[own, END] = end
+        groups[own, AT] = at
+    whole[PUTS] = puts
+    return False

@@ -1,0 +1,36 @@
+"""What a play shows, by whichever player."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnsim.models.arrays import Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """What a replay of blocks on some SMs showed.
+
+    Parameters
+    ----------
+    time : int
+        Picoseconds from the first block's start until the last byte was stored.
+    ends : ndarray of int, shape [blocks]
+        When each block ended, one after the other.
+    order : ndarray of int, shape [blocks]
+        Their numbers in launch order.
+    waited : int
+        Picoseconds that warpgroups waited for data, summed over SMs.
+    loaded, stored : tuple of int
+        Bytes by tensor.
+    spent : ndarray of int, shape [blocks, marks]
+        Picoseconds that the warpgroups of each block, in launch order, spent before each kind of mark.
+    """
+
+    time: int
+    ends: Ints
+    order: Ints
+    waited: int
+    loaded: tuple[int, ...]
+    stored: tuple[int, ...]
+    spent: Ints

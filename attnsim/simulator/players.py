@@ -1,0 +1,86 @@
+"""Who plays a kernel: SimPy, which defines the replay, or its compiled twin, 20 to 40 times as fast.
+
+Both give the same integers, so who plays is a matter of time alone. To load the twin takes half a second, and to
+compile it, once on a machine, some five; a process that asks one question is done before that. Traces and timelines are
+SimPy's: only it notes what every unit does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from types import ModuleType
+from typing import TypeVar
+
+from attnsim.models.by_hand import by_hand
+from attnsim.models.schedule.schedule import Kernel
+from attnsim.simulator import engine
+from attnsim.simulator.played import Played
+from attnsim.simulator.program import Program
+
+PLAYED_BY_SIMPY = by_hand(
+    50_000, "segment executions that a process has SimPy play, in about 0.3 s, before it loads the compiled twin"
+)
+
+F = TypeVar("F")
+
+Told = Callable[[int], None]
+"""Called now and then with the number of blocks that have ended."""
+
+TELLING = by_hand(256, "blocks that SimPy begins between two calls of who watches a play")
+
+_left = PLAYED_BY_SIMPY
+
+
+def play(kernel: Kernel, program: Program, sms: int, slots_per_sm: int, told: Told | None = None) -> Played:
+    """Play every block of `kernel` on `sms` SMs with `slots_per_sm` resident blocks each."""
+    global _left  # noqa: PLW0603 (of this process)
+    _left -= executions(kernel)
+    if _left < 0 and (compiled := twin()) is not None:
+        played: Played = compiled.play(kernel, program, sms, slots_per_sm, told)
+        return played
+    return by_simpy(kernel, program, sms, slots_per_sm, told)
+
+
+def by_simpy(kernel: Kernel, program: Program, sms: int, slots_per_sm: int, told: Told | None = None) -> Played:
+    """The same by SimPy."""
+    blocks = [program.block(kernel.runs(block_class)) for block_class in range(len(kernel.repeats))]
+    order, slots = launch_order(kernel), sms * slots_per_sm
+    taken = order if told is None else _telling(order, lambda number: told(max(0, number - slots)))
+    return engine.play(program, sms, slots_per_sm, (blocks[block_class] for block_class in taken))
+
+
+def _telling(classes: Iterator[int], told: Told) -> Iterator[int]:
+    """Pass classes of blocks on, and tell now and then how many have been."""
+    for number, block_class in enumerate(classes):
+        if number % TELLING == 0:
+            told(number)
+        yield block_class
+
+
+def launch_order(kernel: Kernel) -> Iterator[int]:
+    """Block classes in launch order, one by one."""
+    for launch in kernel.launches:
+        for _ in range(launch.times):
+            yield from launch.classes.tolist()
+
+
+def executions(kernel: Kernel) -> int:
+    """How often warpgroups run a segment, over the whole grid: what a play costs."""
+    return int(kernel.executions.sum()) * kernel.warpgroups
+
+
+@cache
+def twin() -> ModuleType | None:
+    """The compiled twin; None where there is no numba, or one that does not know this NumPy."""
+    try:
+        from attnsim.simulator import twin
+    except ImportError:
+        return None
+    return twin
+
+
+def faster(plain: F) -> F:
+    """`plain` compiled where this process plays by the twin, else as it is."""
+    found: F = compiled.compiled(plain) if _left < 0 and (compiled := twin()) is not None else plain
+    return found
