@@ -1,103 +1,66 @@
-"""List scheduling: thread blocks go in launch order, each to the slot that is free first; and the tail of the grid."""
+"""List scheduling: thread blocks go in launch order, each to the place that is free first."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heapreplace
 
 import numpy as np
 
 from attnsim.models.arrays import Floats
 from attnsim.models.by_hand import by_hand
+from attnsim.models.schedule.schedule import Launch
+from attnsim.simulator.players import faster
 
-TOGETHER = by_hand(0.02, "blocks that end within this share of the longest remaining time are one event of the tail")
-
-
-def list_scheduling(free: Floats, durations: Floats) -> tuple[float, Floats]:
-    """Hand blocks out in order, each to the slot that is free first; of slots free at one time, to the lowest.
-
-    All blocks that begin before the first of them ends are handed out in one step.
-
-    Parameters
-    ----------
-    free : ndarray, shape [slots]
-        When slots are free.
-    durations : ndarray, shape [blocks]
-        At least one.
-
-    Returns
-    -------
-    float, ndarray of shape [slots]
-        When the last block begins, and how long after that each slot is free.
-    """
-    free, begin = free.copy(), 0.0
-    while len(durations):
-        first = free.argsort(kind="stable")[: len(durations)]
-        begins = free[first]
-        ends = begins + durations[: len(first)]
-        late = begins[1:] >= np.minimum.accumulate(ends)[:-1]
-        count = int(late.argmax()) + 1 if late.any() else len(first)
-        free[first[:count]] = ends[:count]
-        begin, durations = float(begins[count - 1]), durations[count:]
-    return begin, free - begin
+ONE_BY_ONE = by_hand(
+    20_000, "blocks of a grid that are handed out one by one; those between are work that places share"
+)
 
 
-def shared_out(remaining: Floats, work: float) -> tuple[float, Floats]:
-    """Treat the blocks of a long launch that list scheduling left over as work that slots share evenly.
-
-    A slot whose block outlasts that work takes no part in it. The others end as far apart as they did before.
+def makespan(launches: Sequence[Launch], durations: Floats, places: int) -> float:
+    """When the last block of some launches ends.
 
     Parameters
     ----------
-    remaining : ndarray, shape [slots]
-        Time until each slot is free.
-    work : float
-        Summed time of the blocks left over.
-
-    Returns
-    -------
-    float, ndarray of shape [slots]
-        When the last block begins, and how long after that each slot is free.
+    launches : sequence of Launch
+    durations : ndarray, shape [classes]
+        Of a block of each class.
+    places : int
+        Blocks that run at the same time.
     """
-    slots, last = len(remaining), remaining.argsort(kind="stable")[::-1]
-    times = work / np.arange(slots, 0, -1)  # if none, one, ... of the slots have no part
-    outlasting = int((remaining[last[:-1]] > times[1:]).sum())
-    after = remaining.copy()
-    after[last[:outlasting]] -= times[outlasting]
-    return float(times[outlasting]), after
-
-
-def drain(remaining: Floats, running: int, alone: Floats, memory: float) -> float:
-    """Time until the last block ends once no more are waiting.
-
-    A block that is left alone on its SM runs faster, and where memory is the limit every block runs faster as fewer
-    blocks ask for it: a block takes ``max(alone[k], running * memory)`` with k blocks on its SM and `running` on the
-    chip. While memory delays every block, all of them advance at one pace. Once it delays none, each SM is on its own.
-    In between, blocks are followed from the end of one to the end of the next.
-
-    Parameters
-    ----------
-    remaining : ndarray, shape [resident, SMs]
-        Time that each block would still need if `running` blocks kept running; 0 where a slot is empty.
-    running : int
-    alone : ndarray, shape [resident + 1]
-        Time of a block by the number of blocks on its SM; never falls.
-    memory : float
-        Time that the transfers of one block hold the chip's L2 or HBM.
-    """
-    left, elapsed = remaining, 0.0
-    planned = max(alone[-1], running * memory)
-    while running := int((alive := left > 0).sum()):
-        if running * memory <= alone[1]:
-            spans = np.diff(np.sort(left, axis=0), axis=0, prepend=0.0)  # while all run, all but one, ...
-            return elapsed + float((alone[:0:-1] @ spans).max() / planned)
-        if running * memory >= alone[-1]:
-            leave = np.sort(left[alive])[: max(1, running - int(alone[-1] / memory))]
-            spans = np.diff(leave, prepend=0.0)
-            elapsed += float(spans @ np.arange(running, running - len(leave), -1)) * memory / planned
-            left = np.maximum(left - leave[-1], 0.0)
+    blocks = sum(len(launch.classes) * launch.times for launch in launches)
+    if len(durations) == 1:
+        return -(-blocks // places) * float(durations[0])
+    free, one_by_one = np.zeros(places), faster(hand_out)
+    for launch in launches:
+        size = len(launch.classes) * launch.times
+        some = ONE_BY_ONE * size // blocks // 2  # of its beginning, and of its end
+        if size <= max(4 * places, 2 * some):
+            one_by_one(free, durations[np.tile(launch.classes, launch.times)])
             continue
-        pace = np.maximum(alone[alive.sum(axis=0)], running * memory) / planned
-        ends = left * pace
-        live = ends[alive]
-        step = float(live[live <= live.min() + TOGETHER * live.max()].max())
-        elapsed += step
-        left = np.where(ends <= step, 0.0, np.maximum(left - step / pace, 0.0))
-    return elapsed
+        order = np.tile(launch.classes, min(launch.times, -(-some // len(launch.classes))))
+        first, final = durations[order[:some]], durations[order[-some:]]
+        left = launch.times * float(durations[launch.classes].sum()) - float(first.sum() + final.sum())
+        one_by_one(free, first)
+        _share(free, left, left / (size - 2 * some))
+        one_by_one(free, final)
+    return float(free.max())
+
+
+def _share(free: Floats, work: float, usual: float) -> None:
+    """Let places share work who are free before it is done; each keeps its phase within the usual block."""
+    order = free.argsort(kind="stable")
+    times = free[order]
+    needed = times[1:] * np.arange(1, len(times)) - times[:-1].cumsum()  # to bring all before a place up to it
+    count = int((needed < work).sum()) + 1
+    phase = times[:count] % usual
+    free[order[:count]] = (times[:count].sum() + work) / count + phase - phase.mean()
+
+
+def hand_out(free: Floats, durations: Floats) -> None:
+    """Hand blocks out one by one; `free` is when each place is free, before and after."""
+    heap = list(free)
+    heapify(heap)
+    for duration in durations:
+        heapreplace(heap, heap[0] + duration)
+    free[:] = np.array(heap)

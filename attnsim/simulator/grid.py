@@ -1,49 +1,34 @@
-"""From one SM to the whole grid: how long all thread blocks of a kernel take.
+"""How long all thread blocks of a kernel take: played whole up to a budget, beyond it by a smaller grid of its shape.
 
-*Exact* plays every block on every SM. *Fast* plays a few blocks of each class on one SM, whose L2 and HBM bandwidth are
-its share of the chip's (:mod:`attnsim.simulator.one_sm`), finds how long a round of blocks takes on a full chip
-(:mod:`attnsim.simulator.rounds`), and hands the block classes out over all SMs (:mod:`attnsim.simulator.dispatch`).
-Both use the same engine and the same compiled program.
+The small grid has fewer SMs, and where that is still too much to play, fewer waves of blocks and shorter loops. A
+transfer on it holds L2 and HBM for all the SMs that are not there. What a turn of each segment takes there it takes on
+the whole grid, and list scheduling of both grids says how much longer the whole takes (docs/design/replay.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import sqrt
+from statistics import mean
 
 import numpy as np
 
-from attnsim.models.arrays import Floats, Ints
+from attnsim.models.arrays import Bools, Floats, Ints
 from attnsim.models.by_hand import by_hand
 from attnsim.models.schedule.schedule import Kernel, Launch
-from attnsim.simulator.dispatch import drain, list_scheduling, shared_out
-from attnsim.simulator.engine import play
-from attnsim.simulator.one_sm import OneSm
+from attnsim.simulator.dispatch import makespan
+from attnsim.simulator.players import Told, executions, play
 from attnsim.simulator.program import Program
-from attnsim.simulator.rounds import DOMINANT, Rounds
 
-DISPATCHED_WAVES = by_hand(24, "most waves of blocks that are handed out by explicit list scheduling")
-DISPATCHED_BLOCKS = by_hand(6000, "most blocks that are handed out by explicit list scheduling")
-"""Blocks beyond these limits are treated as work that all slots share evenly."""
-PLAYED_IN_FULL = by_hand(
-    4500, "most segment executions by warpgroups of a grid of unequal blocks that is simulated exactly"
-)
-"""The tail, which is hard to extend, decides the time of such a grid."""
-EQUAL_PLAYED_IN_FULL = by_hand(
-    500, "most segment executions by warpgroups of a grid of equal blocks that is simulated exactly"
-)
-WHOLE_PART = by_hand(0.2, "share of the call's time from which on a kernel may be simulated exactly up to these limits")
-"""A kernel that takes a smaller share of the call has a proportionally smaller limit."""
-PLAYED_SHARE = by_hand(400, "most segment executions in one SM's share of a uniform grid that is simulated exactly")
-"""The result stands for every SM."""
-SHARE_SMS = by_hand(
-    4, "most SMs that are simulated side by side in place of one SM's share, so that they may fall out of step"
-)
-"""Their executions together stay below `PLAYED_SHARE`."""
-SHARE_ROUNDS = by_hand(1, "rounds of blocks without loops that are simulated before those that take equally long")
-SHORTER = by_hand(
-    0.02, "part of a block's work by which the mean may be shorter, on any unit, for one class to stand for all"
-)
+BUDGET = by_hand(20_000, "segment executions by warpgroups that a call may play in the default mode")
+SMS_BESIDE_MEMORY = by_hand(12, "least SMs of a smaller grid, times the share of the time in which the memory is busy")
+FOR_TURNS = by_hand(2 / 3, "power of the executions left to a place that its turns of loops get; the rest are waves")
+JITTER = by_hand((1.0, 1.001, 0.999, 1.002), "latencies, relative, of plays of a grid that may be sensitive to them")
+SENSITIVE = by_hand(0.005, "difference of the first two of these plays from which on all are played")
+
+Compiled = Callable[[float], Program]
+"""The program of an SM whose transfers hold L2 and HBM for so many SMs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,172 +44,207 @@ class GridTime:
         Resident blocks while the grid is full.
     waves : float
         Blocks over slots.
-    requested : mapping
-        Bytes requested by ("load" or "store", tensor): counted while playing, or summed over the stream when extended.
+    loaded, stored : tuple of int
+        Bytes by tensor, counted while playing; empty where a smaller grid was played.
+    spread : float
+        Half the range of the plays whose mean the time is, relative to it; 0 where latencies hardly move it.
     """
 
     time_ps: float
     waited_ps: float
     blocks_per_sm: int
     waves: float
-    requested: Mapping[tuple[str, str], int]
+    loaded: tuple[int, ...] = ()
+    stored: tuple[int, ...] = ()
+    spread: float = 0.0
 
 
-def launch_order(kernel: Kernel) -> Iterator[int]:
-    """Block classes in launch order, one by one."""
-    for launch in kernel.launches:
-        for _ in range(launch.times):
-            yield from launch.classes.tolist()
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """SMs, and the blocks that share each."""
+
+    sms: int
+    resident: int
+
+    @property
+    def places(self) -> int:
+        """Blocks that run at the same time."""
+        return self.sms * self.resident
 
 
-def play_exact(kernel: Kernel, program: Program, sms: int, slots_per_sm: int) -> GridTime:
-    """Play every block of the grid."""
-    blocks = [program.block(kernel.runs(block_class)) for block_class in range(len(kernel.repeats))]
-    active = min(sms, kernel.blocks)
-    resident = min(slots_per_sm, -(-kernel.blocks // sms))
-    played = play(program, active, resident, (blocks[c] for c in launch_order(kernel)))
-    return GridTime(
-        float(played.time),
-        played.waited / (active * resident * program.warpgroups),
-        resident,
-        kernel.blocks / (sms * slots_per_sm),
-        {
-            (kind, tensor): size
-            for kind, sizes in (("load", played.loaded), ("store", played.stored))
-            for tensor, size in zip(program.tensors, sizes, strict=True)
-            if size
-        },
-    )
-
-
-class FastGrid:
-    """The fast mode for one kernel.
+def grid_time(
+    kernel: Kernel, compiled: Compiled, sms: int, slots_per_sm: int, budget: float = np.inf, told: Told | None = None
+) -> GridTime:
+    """Time of the whole grid.
 
     Parameters
     ----------
     kernel : Kernel
     compiled : callable
-        The program of an SM with which so many SMs share L2 and HBM.
     sms, slots_per_sm : int
+        Of the GPU; blocks that fit an SM.
+    budget : float
+        Segment executions by warpgroups that may be played; without an end, every block is played, once.
+    told : callable, optional
+        Called now and then with the number of blocks that have ended.
     """
+    chip = Chip(min(sms, kernel.blocks), min(slots_per_sm, -(-kernel.blocks // sms)))
+    waves = kernel.blocks / (sms * slots_per_sm)
+    if executions(kernel) > budget:
+        time, waited = _extended(kernel, compiled, chip, budget)
+        return GridTime(time, waited, chip.resident, waves)
+    program = compiled(1.0)
+    plays = [play(kernel, program, chip.sms, chip.resident, told)]
+    # Unequal blocks that share an SM fall into step or out of it, now and then for a difference of a few picoseconds.
+    if chip.resident > 1 and len(kernel.repeats) > 1 and budget < np.inf:
+        for latency in JITTER[1:]:
+            plays.append(play(kernel, program.delayed(latency), chip.sms, chip.resident))
+            if abs(plays[1].time / plays[0].time - 1) < SENSITIVE:
+                plays = plays[:1]
+                break
+    times = [float(one.time) for one in plays]
+    waited = mean(one.waited for one in plays) / (chip.places * kernel.warpgroups)
+    spread = (max(times) - min(times)) / 2 / mean(times)
+    return GridTime(mean(times), waited, chip.resident, waves, plays[0].loaded, plays[0].stored, spread)
 
-    def __init__(self, kernel: Kernel, compiled: Callable[[float], Program], sms: int, slots_per_sm: int) -> None:
-        self.kernel = kernel
-        self.sms, self.slots = sms, slots_per_sm
-        self.one_sm = OneSm(kernel, compiled)
-        self.rounds = Rounds(self.one_sm, sms, slots_per_sm)
 
-    def time(self, part: float = 1.0) -> GridTime:
-        """Time of the whole grid of a kernel that takes this share of the call's time."""
-        kernel, slots = self.kernel, self.sms * self.slots
-        blocks, counts = kernel.blocks, kernel.class_counts
-        whole = PLAYED_IN_FULL if len(counts) > 1 else EQUAL_PLAYED_IN_FULL
-        if int(kernel.executions.sum()) * kernel.warpgroups <= whole * min(1.0, part / WHOLE_PART):
-            return play_exact(kernel, self.one_sm.compiled(1.0), self.sms, self.slots)
-        resident = min(self.slots, -(-blocks // self.sms))
-        total, waited = self._of_one_class()._extended(blocks, resident)
-        total = max(total, float(self.one_sm.memory_times @ counts))  # never faster than the memory as a whole
-        return GridTime(total, waited, resident, blocks / slots, kernel.requested())
+def _extended(kernel: Kernel, compiled: Compiled, chip: Chip, budget: float) -> tuple[float, float]:
+    """Time of a grid from a smaller one, and how long its warpgroups waited for data."""
+    program = compiled(1.0)
+    small, few, outlasting = _smaller(kernel, program, chip, budget)
+    halved = compiled(chip.sms / few.sms).in_halves()
+    played = play(replace(small, repeats=_halves(small.repeats)), halved, few.sms, few.resident)
+    launched = np.concatenate([np.tile(launch.classes, launch.times) for launch in small.launches])
+    spent = played.spent.reshape(len(launched), -1, 2) / kernel.warpgroups
+    whole, fewer = _durations((kernel, small), program, spent, launched, few.places, outlasting)
+    last = float(played.ends[-1])
+    beside = last - makespan(small.launches, fewer, few.places)  # what list scheduling does not see
+    if small.blocks == round(kernel.blocks * few.sms / chip.sms):  # of all waves: it is of the length of a block
+        beside *= whole[launched].mean() / fewer[launched].mean()
+    memory = float((kernel.executions @ program.memory_times()).max())
+    time = max(makespan(kernel.launches, whole, chip.places) + beside + played.time - last, memory)
+    return float(time), float(time * played.waited / (few.places * kernel.warpgroups) / last)
 
-    def _of_one_class(self) -> FastGrid:
-        """The grid with every block of the most frequent class, if that class stands for all; else this one."""
-        kernel, counts, one_sm = self.kernel, self.kernel.class_counts, self.one_sm
-        if len(counts) == 1:
-            return self
-        usual = int(np.argmax(counts))
-        work = kernel.turns @ (one_sm.work * [1, 1, 1, 1, self.sms, self.sms])
-        tolerated = SHORTER * work[usual].max()
-        longest, mean = work.max(axis=0), counts @ work / kernel.blocks
-        if (longest > work[usual] + tolerated).any() or (mean < work[usual] - tolerated).any():
-            return self
-        launches = (Launch(np.zeros(1, np.int64), kernel.blocks),)
-        one = replace(kernel, repeats=kernel.repeats[usual : usual + 1], launches=launches)
-        grid = FastGrid(one, one_sm.compiled, self.sms, self.slots)
-        grid.one_sm.work = one_sm.work
-        return grid
 
-    def _extended(self, blocks: int, resident: int) -> tuple[float, float]:
-        """Time of the grid, and time that a warpgroup waited, from replays of a few blocks."""
-        counts = self.kernel.class_counts
-        if len(counts) == 1 and (shared := self._share(blocks, resident)) is not None:
-            return shared
-        first, following = self.rounds.times(blocks, resident)
-        longest = int(np.argmax(following))
-        if counts[longest] >= DOMINANT * blocks or len(first) == 1:
-            total = self._uniform(blocks, longest, first[longest], following[longest], resident)
-        else:
-            total = self._mixed(first, following, resident)
-        shares = following / following.max() @ counts
-        waited = self.one_sm.waited(longest, resident, self.rounds.sharers(blocks, resident))
-        return total, waited * float(shares) / (self.sms * resident)
+def _smaller(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tuple[Kernel, Chip, Ints]:
+    """A grid of the same shape of about so many executions, the SMs that it is for, and classes that outlast it."""
+    size, blocks = executions(kernel), kernel.blocks
+    enough = int(chip.sms * budget / size)
+    if enough < SMS_BESIDE_MEMORY:  # where the memory is hardly busy SMs are on their own, and few show what all do
+        least = max(1, round(SMS_BESIDE_MEMORY * _memory_share(kernel, program, chip)))
+        enough = max(min(least, chip.sms), enough)
+    few = Chip(enough, chip.resident)
+    count = thin = max(1, round(blocks * few.sms / chip.sms))
+    part = shorter = 1.0
+    if size * few.sms / chip.sms > budget:
+        # Loops stay longer than the launch, since residents fall into step over many turns; whole waves are left out.
+        room, waves = budget / (few.places * kernel.warpgroups), blocks / chip.places
+        turns = size / kernel.warpgroups / blocks
+        kept = min(turns, max(room**FOR_TURNS, room / waves))
+        shorter = kept / turns
+        count -= few.places * max(0, (thin - max(few.places, round(thin * room / kept / waves))) // few.places)
+        part = count / thin
+    repeats, outlasting = kernel.repeats, np.zeros(len(kernel.repeats), bool)
+    if part < 1:  # blocks that outlast the small grid (rows that see every key) are all kept, and shortened as it is
+        work = kernel.turns @ program.work()
+        outlasting = work > part * (kernel.class_counts @ work) / chip.places
+    if shorter < 1 or part < 1:
+        repeats = _shortened(repeats, program.balanced(), shorter * np.where(outlasting, part, 1.0))
+    small = replace(kernel, launches=_fewer(kernel, thin, count, outlasting), repeats=repeats)
+    return small, few, np.flatnonzero(outlasting)
 
-    def _share(self, blocks: int, resident: int) -> tuple[float, float] | None:
-        """The same for blocks of one class, from a replay of one SM's share of them; None where that is too long.
 
-        Blocks without loops are played for a few rounds, while SMs are in step; later rounds follow from their work.
-        """
-        repeats, warpgroups = self.kernel.repeats[0].reshape(-1), self.kernel.warpgroups
-        share, later, sms = -(-blocks // self.sms), 0, 1
-        if int(repeats.max()) == 1 and not self.one_sm.beyond.any():
-            later = max(0, share // resident - SHARE_ROUNDS)
-        elif (work := int(repeats.sum()) * warpgroups * share) > PLAYED_SHARE:
-            return None
-        else:
-            sms = min(SHARE_SMS, blocks // share, PLAYED_SHARE // work)
-        played = self.one_sm.play_blocks(repeats, resident, share - later * resident, blocks / share, sms)
-        time, waited = float(played.time), played.waited / sms
-        if later:
-            more_time, more_waited = self.rounds.without_loops(resident)
-            time, waited = time + later * more_time, waited + later * more_waited
-        return time, waited / (resident * warpgroups)
+def _memory_share(kernel: Kernel, program: Program, chip: Chip) -> float:
+    """How long transfers hold the L2 or HBM, over how long the busiest unit is held, these among them."""
+    memory = float((kernel.executions @ program.memory_times()).max())
+    units = float((kernel.executions @ program.unit_times()).max()) * kernel.warpgroups / chip.sms
+    return memory / max(memory, units, 1.0)
 
-    def _uniform(self, blocks: int, block_class: int, first: float, following: float, resident: int) -> float:
-        """Time of blocks of one class: whole waves, then a last wave that may leave slots empty."""
-        if blocks <= self.sms * self.slots:
-            return float(first)
-        waves, rest = divmod(blocks, self.sms * self.slots)
-        total = first + (waves - 1) * following
-        if rest:
-            remaining = -(-rest // self.sms)
-            sharers = self.rounds.sharers(rest, remaining)
-            total += self.one_sm.settled_first_round(block_class, remaining, sharers) - (first - following)
-        return float(total)
 
-    def _mixed(self, first: Floats, following: Floats, resident: int) -> float:
-        """Time of blocks of several classes: list scheduling in launch order, then the tail as SMs fall idle."""
-        slots, longest = self.sms * resident, int(np.argmax(first))
-        lead = float((first - following) @ self.kernel.class_counts) / self.kernel.blocks
-        order, left_over = self._dispatched(following, slots)
-        remaining = np.zeros(slots)
-        empty = 0.0
-        if len(order) > slots:
-            # Residents of an SM take turns on its units, so the first of them ends a little before the last.
-            ends = self.one_sm.play_rounds(self.one_sm.clipped[longest], resident, 1, float(self.sms)).ends
-            free = np.repeat(np.array(ends, dtype=np.float64) - ends[-1], self.sms)
-            empty, remaining = list_scheduling(free, following[order])
-        else:
-            remaining[: len(order)] = following[order]
-        if left_over:
-            more, remaining = shared_out(remaining, left_over)
-            empty += more
-        tail = self._drain(remaining.reshape(resident, self.sms), min(len(order), slots), longest)
-        return empty + tail + lead
+def _fewer(kernel: Kernel, thin: int, count: int, always: Bools) -> tuple[Launch, ...]:
+    """`count` blocks, evenly spaced in launch order; where some classes are always kept, of them as of `thin`."""
+    if len(kernel.repeats) == 1:
+        return (Launch(np.zeros(1, np.int64), count),)
+    among = thin if always.any() else count
+    places, classes, begin = _spaced(among, kernel.blocks), [], 0
+    for launch in kernel.launches:
+        size = len(launch.classes) * launch.times
+        low, high = np.searchsorted(places, (begin, begin + size))
+        classes.append(launch.classes[(places[low:high] - begin) % len(launch.classes)])
+        begin += size
+    found = np.concatenate(classes)
+    chosen = always[found]
+    chosen[_spaced(count, among)] = True
+    return (Launch(found[chosen]),)
 
-    def _dispatched(self, durations: Floats, slots: int) -> tuple[Ints, float]:
-        """Classes of the blocks that are handed out one by one, and the summed time of the blocks left over."""
-        order: list[Ints] = []
-        left_over, room = 0.0, min(DISPATCHED_BLOCKS, DISPATCHED_WAVES * slots)
-        for launch in self.kernel.launches:
-            times = max(1, min(launch.times, room // len(launch.classes)))
-            order.append(np.tile(launch.classes, times))
-            room -= times * len(launch.classes)
-            left_over += (launch.times - times) * float(durations[launch.classes].sum())
-        return np.concatenate(order), left_over
 
-    def _drain(self, remaining: Floats, running: int, longest: int) -> float:
-        """Time until the last block ends; how much faster blocks run alone on an SM is played for the longest class."""
-        resident = len(remaining)
-        played = sorted({1, -(-resident // 2), resident})
-        times = [self.one_sm.first_round(longest, k, 1.0) for k in played]
-        alone = np.interp(range(resident + 1), [0, *played], [0.0, *times])
-        return drain(remaining, running, alone, float(self.one_sm.memory_times[longest]))
+def _spaced(count: int, among: int) -> Ints:
+    """A place in each of `count` equal parts of a launch, never in step with what repeats in it."""
+    golden = (sqrt(5) - 1) / 2
+    number = np.arange(count)
+    if count == among:
+        return number
+    return np.minimum(((number + number * golden % 1.0) * (among / count)).astype(np.int64), among - 1)
+
+
+def _shortened(repeats: Ints, loops: Bools, part: Floats) -> Ints:
+    """Repeats with loops cut to a part of their turns, given per class; the outer loop first, to no less than four."""
+    outer = repeats.shape[1]
+    turns = min(outer, max(4, round(outer * float(part.max()))))
+    part = np.minimum(part * outer / turns, 1.0)[:, None, None]
+    repeats = repeats[:, np.linspace(0, outer - 1, turns).round().astype(int)]
+    cut = np.minimum(repeats, np.maximum(2, np.round(repeats * part))).astype(np.int64)
+    return np.where(loops & (repeats > 2), cut, repeats)
+
+
+def _halves(repeats: Ints) -> Ints:
+    """Each loop as its first half and its second, shape [classes, outer, 2 x segments]."""
+    return np.stack([repeats - repeats // 2, repeats // 2], axis=-1).reshape(*repeats.shape[:2], -1)
+
+
+def _durations(
+    kernels: tuple[Kernel, Kernel], program: Program, spent: Floats, launched: Ints, places: int, outlasting: Ints
+) -> tuple[Floats, Floats]:
+    """Time of a block of each class of the whole kernel and of the small one, from what blocks of the small one spent.
+
+    A run of a loop takes its turns of the second half, and what the first ones take beyond that.
+
+    Parameters
+    ----------
+    kernels : pair of Kernel
+    program : Program
+    spent : ndarray, shape [blocks, segments, 2]
+        Of the small kernel, by half of a loop.
+    launched : ndarray, shape [blocks]
+        Their classes.
+    places : int
+        Blocks of the small kernel that run at the same time; the first and the last so many are not usual.
+    outlasting : ndarray
+        Classes that take the same part of the time in both, whatever their halves say.
+    """
+    _, small = kernels
+    turns = _halves(small.repeats).sum(axis=1).reshape(len(small.repeats), -1, 2)
+    begun = (small.repeats > 0).sum(axis=1)  # runs of each segment
+
+    def of(blocks: slice) -> tuple[Floats, Ints, Ints]:
+        counts = np.bincount(launched[blocks], minlength=len(turns))
+        return spent[blocks].sum(axis=0), np.tensordot(counts, turns, 1), counts @ begun
+
+    time, count, runs = of(slice(places, max(places, len(launched) - places)))
+    unseen = ~count.any(axis=1)
+    if unseen.any():
+        for usual, every in zip((time, count, runs), of(slice(None)), strict=True):
+            usual[unseen] = every[unseen]
+    total, turned = time.sum(axis=1), count.sum(axis=1)
+    mean_turn = total / np.maximum(turned, 1)
+    if not turned.all():  # a segment that no block has run takes as long beside the others as its work says
+        work = program.work()
+        mean_turn = np.where(turned > 0, mean_turn, work * total.sum() / max(1.0, float(turned @ work)))
+    loop = count[:, 1] >= np.maximum(2 * runs, 1)
+    turn = np.where(loop, time[:, 1] / np.maximum(count[:, 1], 1), mean_turn)
+    first = np.where(loop, (total - turn * turned) / np.maximum(runs, 1), 0.0)
+    whole, fewer = (np.maximum(one.turns @ turn + (one.repeats > 0).sum(axis=1) @ first, 1.0) for one in kernels)
+    for c in set(outlasting.tolist()) & set(launched.tolist()):
+        fewer[c] = spent[launched == c].sum() / (launched == c).sum()
+        whole[c] = fewer[c] * (kernels[0].turns[c] @ mean_turn) / (small.turns[c] @ mean_turn)
+    return whole, fewer

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache as remembered
 from functools import partial
 from typing import Literal
 
@@ -13,15 +13,20 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import FP32, HBM, L2, ON_SM
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.simulator.grid import FastGrid, GridTime, play_exact
+from attnsim.simulator.grid import BUDGET, GridTime, grid_time
 from attnsim.simulator.memory import Traffic
 from attnsim.simulator.prepare import Cache, Prepared, prepare
+from attnsim.simulator.program import Program
 from attnsim.simulator.unit_costs import PS
 
 Mode = Literal["fast", "exact"]
 LaunchMode = Literal["stream", "graph", "kernel"]
 
+Told = Callable[[str, int, int], None]
+"""Called now and then while a kernel is played: its name, its blocks that have ended, all its blocks."""
+
 LAUNCH_BOUND = by_hand(0.5, "share of a call from which on launches are said to bound it")
+LEAST_BUDGET = by_hand(500, "segment executions that a kernel of many may play at least")
 UNIT_BOUND = by_hand(0.35, "share of a call that the busiest unit has to be busy to be said to bound it, not latency")
 
 
@@ -46,7 +51,9 @@ class KernelReplay:
         Seconds that warpgroups waited for data, averaged.
     traffic : tuple of Traffic
     requested : mapping
-        Bytes requested by ("load" or "store", tensor), as played.
+        Bytes requested by ("load" or "store", tensor), as played where the grid was played whole.
+    spread : float
+        Relative half-width of the time where it is the mean of jittered plays; 0 where it is not sensitive to timing.
     """
 
     name: str
@@ -60,6 +67,7 @@ class KernelReplay:
     exposed_s: float
     traffic: tuple[Traffic, ...]
     requested: Mapping[tuple[str, str], int]
+    spread: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,11 @@ class Replay:
         """Seconds that warpgroups waited for data."""
         return sum(kernel.exposed_s for kernel in self.kernels)
 
+    @property
+    def spread(self) -> float:
+        """Relative half-width of the call's time by the sensitivity of its kernels to timing, all off the same way."""
+        return sum(kernel.spread * kernel.time_s for kernel in self.kernels) / self.time_s if self.time_s else 0.0
+
     def units_s(self) -> dict[str, float]:
         """Busy seconds by unit, and `idle`: the time in which not even the busiest unit had work."""
         units = {unit: sum(kernel.units_s[unit] for kernel in self.kernels) for unit in self.kernels[0].units_s}
@@ -105,8 +118,8 @@ class Replay:
 
 
 def replay(
-    schedule: Schedule, gpu: Gpu, numbers: Numbers, *, mode: Mode = "fast", cache: Cache = "warm",
-    launch: LaunchMode = "stream",
+    schedule: Schedule, gpu: Gpu, numbers: Numbers, *, mode: Mode = "fast", budget: int = BUDGET, cache: Cache = "warm",
+    launch: LaunchMode = "stream", told: Told | None = None,
 ) -> Replay:  # fmt: skip
     """Replay `schedule` on `gpu`.
 
@@ -117,11 +130,16 @@ def replay(
     numbers : Numbers
         Fitted numbers of the implementation and the GPU.
     mode : {"fast", "exact"}
-        Extend a few played blocks, or play every block on every SM.
+        Play grids whole up to a budget and smaller ones beyond it, or play every block on every SM.
+    budget : int
+        Segment executions by warpgroups that the fast mode plays of a call; a kernel has the share of it that its
+        busiest unit has of the call's time, and no less than `LEAST_BUDGET`.
     cache : {"cold", "warm"}
         Whether the L2 is flushed before the call or holds what the same call left there.
     launch : {"stream", "graph", "kernel"}
         Kernels launched into a stream, from a CUDA graph, or timed alone without launch.
+    told : callable, optional
+        Called while a kernel takes long, see `Told`.
 
     Raises
     ------
@@ -135,9 +153,10 @@ def replay(
     units = [_units(item, gpu.sm.count) for item in prepared]
     busiest = [max(one.values()) for one in units]
     whole = sum(busiest) or 1.0
+    budgets = [math.inf if mode == "exact" else max(LEAST_BUDGET, budget * busy / whole) for busy in busiest]
     kernels = tuple(
-        _replay_kernel(item, units_s, busy / whole, gpu.sm.count, mode, overhead, grids)
-        for item, units_s, busy in zip(prepared, units, busiest, strict=True)
+        _replay_kernel(item, units_s, most, gpu.sm.count, overhead, grids, told)
+        for item, units_s, most in zip(prepared, units, budgets, strict=True)
     )
     call = 0.0 if launch == "kernel" else numbers.implementation.call_s
     moved = [row for item in prepared for row in item.rows]
@@ -155,24 +174,21 @@ def replay(
 def _replay_kernel(
     item: Prepared,
     units_s: Mapping[str, float],
-    part: float,
+    budget: float,
     sms: int,
-    mode: Mode,
     launch_s: float,
     grids: dict[object, GridTime],
+    told: Told | None,
 ) -> KernelReplay:
-    """Play a kernel that makes up so large a part of the call; `grids` remembers kernels that cost the same."""
+    """Play a kernel within its part of the budget; `grids` remembers kernels that cost the same."""
     kernel, slots = item.kernel, item.fit.blocks_per_sm
     program = item.compiled(1.0)
-    if mode == "exact":
-        grid = play_exact(kernel, program, sms, slots)
-    else:
-        launches = tuple((launch.classes.tobytes(), launch.times) for launch in kernel.launches)
-        same = (program.segments, program.warpgroups, kernel.repeats.tobytes(), launches, slots)
-        if (known := grids.get(same)) is None:
-            compiled = remembered(partial(item.compiled, alone=program))
-            known = grids[same] = FastGrid(kernel, compiled, sms, slots).time(part)
-        grid = known  # copies of a kernel, and passes over one matrix, take the same time
+    launches = tuple((launch.classes.tobytes(), launch.times) for launch in kernel.launches)
+    same = (program.segments, program.warpgroups, kernel.repeats.tobytes(), launches, slots)
+    if (grid := grids.get(same)) is None:  # copies of a kernel, and passes over one matrix, take the same time
+        compiled = partial(item.compiled, alone=program)
+        ended = None if told is None else lambda blocks: told(kernel.name, blocks, kernel.blocks)
+        grid = grids[same] = grid_time(kernel, compiled, sms, slots, budget, ended)
     return KernelReplay(
         name=kernel.name,
         time_s=grid.time_ps / PS,
@@ -184,8 +200,15 @@ def _replay_kernel(
         units_s=units_s,
         exposed_s=grid.waited_ps / PS,
         traffic=item.rows,
-        requested=grid.requested if mode == "exact" else kernel.requested(),
+        requested=_requested(grid, program) or kernel.requested(),
+        spread=grid.spread,
     )
+
+
+def _requested(grid: GridTime, program: Program) -> dict[tuple[str, str], int]:
+    moved = {("load", tensor): size for tensor, size in zip(program.tensors, grid.loaded, strict=False)}
+    moved |= {("store", tensor): size for tensor, size in zip(program.tensors, grid.stored, strict=False)}
+    return {key: size for key, size in moved.items() if size}
 
 
 def _units(item: Prepared, sms: int) -> dict[str, float]:

@@ -18,6 +18,7 @@ QUESTIONS: tuple[tuple[str, Workload, str, dict[str, Any]], ...] = (
     ("a100-sxm4-80gb", Workload(batch=2, heads_q=16, seq_q=2048, head_dim=64, dtype="fp16"), "flash", {}),
     ("a100-sxm4-80gb", Workload(batch=1, heads_q=16, seq_q=1024, head_dim=64, dtype="fp32"), "naive", {}),
     ("a100-sxm4-80gb", Workload(batch=8, heads_q=32, seq_q=1, head_dim=128, seq_kv=2048, passes="decode"), "naive", {}),
+    ("a100-sxm4-80gb", Workload(1, 16, 300, 64, dtype="fp16", mask=Mask.causal()), "naive", {}),
     ("a100-sxm4-80gb", PREFILL, "flash", {"tiles": "retuned"}),
     ("a100-sxm4-80gb", SPARSE, "sparse", {"tiles": "retuned"}),
     ("h100-sxm5-80gb", Workload(1, 16, 1024, 192, head_dim_v=128, latent=Latent(512, 64)), "mla", {}),

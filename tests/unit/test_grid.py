@@ -1,6 +1,7 @@
-"""What the fast mode plays whole, and what it takes as known."""
+"""What the default mode plays of a grid, and what it says of the whole one."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,27 +16,135 @@ from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.mechanisms.choosing import default_implementation
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Schedule
-from attnsim.simulator import engine, grid, one_sm, rounds
-from attnsim.simulator.replay import Replay, replay
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.simulator import grid, players
+from attnsim.simulator.played import Played
+from attnsim.simulator.players import executions
+from attnsim.simulator.replay import LEAST_BUDGET, Mode, replay
 
-A100 = load_gpu("a100-sxm4-80gb")
+A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
+CAUSAL, WINDOW = Mask.causal(), Mask.sliding_window(512)
+PIPELINES = {"triton.tutorial": H100, "flash-attn.3": H100, "attnsim.sparse": H100, "flash-attn.1": A100}
+NAMES = (*PIPELINES, "flash-attn.2", "torch.baddbmm")
 
 
-def test_a_small_kernel_of_a_call_is_played_whole_up_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    w = Workload(batch=1, heads_q=8, seq_q=384, head_dim=64, mask=Mask.causal())
-    schedule = find_implementation("torch.baddbmm").build(w, A100, None)
-    whole = replay(schedule, A100, Numbers())
-    monkeypatch.setattr(grid, "WHOLE_PART", 1e9)  # so that no kernel is worth being played whole
-    extended = replay(schedule, A100, Numbers())
-    assert extended.time_s != whole.time_s
-    assert extended.time_s == pytest.approx(whole.time_s, rel=0.1)
-    exact = replay(schedule, A100, Numbers(), mode="exact")
-    assert whole.time_s == pytest.approx(exact.time_s, rel=0.03)
+def schedule(name: str, seq: int, mask: Mask | None = None) -> Schedule:
+    w = Workload(4, 16, seq, 64, mask=mask or (WINDOW if name == "attnsim.sparse" else CAUSAL))
+    return find_implementation(name).build(w, PIPELINES.get(name, A100), None)
+
+
+def answer(name: str, seq: int, budget: int = grid.BUDGET, mode: Mode = "fast") -> float:
+    """Seconds of a call."""
+    return replay(schedule(name, seq), PIPELINES.get(name, A100), Numbers(), mode=mode, budget=budget).time_s
+
+
+@pytest.fixture
+def times() -> list[int]:
+    """What every play that is asked for takes."""
+    return []
+
+
+@pytest.fixture
+def asked(times: list[int], monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
+    """The kernels of every play that is asked for."""
+    kernels: list[Kernel] = []
+
+    def noting(kernel: Kernel, *of: Any) -> Played:
+        kernels.append(kernel)
+        played = players.play(kernel, *of)
+        times.append(played.time)
+        return played
+
+    monkeypatch.setattr(grid, "play", noting)
+    return kernels
+
+
+def test_a_grid_within_the_budget_is_played_whole(asked: list[Kernel]) -> None:
+    s = schedule("flash-attn.2", 1024, mask=Mask.full())
+    whole, exact = (replay(s, A100, Numbers(), mode=mode) for mode in ("fast", "exact"))
+    assert asked == list(s.kernels) * 2
+    assert (whole.time_s, whole.exposed_s) == (exact.time_s, exact.exposed_s)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("budget", [5000, grid.BUDGET])
+def test_of_a_larger_one_no_more_is_played_than_the_budget(name: str, budget: int, asked: list[Kernel]) -> None:
+    """But for rounding, and the little that every kernel may play."""
+    s = schedule(name, 8192)
+    replay(s, PIPELINES.get(name, A100), Numbers(), budget=budget)
+    assert sum(kernel.blocks for kernel in asked) < sum(kernel.blocks for kernel in s.kernels)
+    assert sum(map(executions, asked)) < 1.1 * budget + LEAST_BUDGET * len(s.kernels)
+
+
+def test_exact_mode_plays_every_block_once(asked: list[Kernel]) -> None:
+    s = schedule("triton.tutorial", 4096)
+    replay(s, H100, Numbers(), mode="exact", budget=1)
+    assert asked == list(s.kernels)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("budget", [5000, grid.BUDGET])
+def test_classes_keep_their_share(name: str, budget: int, asked: list[Kernel]) -> None:
+    """The share of the classes before each is within 5 % of all blocks, the work of the mean block within 3 %."""
+    s = schedule(name, 8192)
+    replay(s, PIPELINES[name], Numbers(), budget=budget)
+    whole, small = (kernel.class_counts / kernel.blocks for kernel in (s.kernels[0], asked[0]))
+    turns = s.kernels[0].turns.sum(axis=1)
+    assert len(whole) > 1 and asked[0].blocks < s.kernels[0].blocks
+    assert abs((small - whole).cumsum()).max() < 0.05
+    assert small @ turns == pytest.approx(whole @ turns, rel=0.03)
+
+
+@pytest.mark.parametrize("budget", [1, 50, 500])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_what_fills_a_pipeline_is_never_shortened(name: str, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little is played, every wait has its load (else nothing would end), and the time is of the same size."""
+    monkeypatch.setattr("attnsim.simulator.replay.LEAST_BUDGET", 1)
+    assert answer(name, 8192, budget) == pytest.approx(answer(name, 8192, mode="exact"), rel=0.3)
+
+
+def test_a_larger_budget_comes_nearer_to_exact() -> None:
+    exact = np.array([answer(name, 2048, mode="exact") for name in NAMES])
+    off = [np.abs([answer(name, 2048, budget) for name in NAMES] / exact - 1).mean() for budget in (500, 5000, 20_000)]
+    assert off[0] > 2 * off[1] > 2 * off[2], off
+    assert answer("torch.baddbmm", 512, 10**9) == answer("torch.baddbmm", 512, mode="exact")
+
+
+def test_rows_of_global_tokens_are_kept(asked: list[Kernel]) -> None:
+    """Of every SM that is played, however few of the other rows are; they outlast those."""
+    s = schedule("attnsim.sparse", 32768, mask=Mask.parse("window 257, global 1"))
+    fast, exact = (replay(s, H100, Numbers(), mode=mode, budget=5000).time_s for mode in ("fast", "exact"))
+    small, whole = asked
+    length = whole.turns.sum(axis=1)
+    (row,) = np.flatnonzero(length > 10 * np.median(length))
+    assert small.class_counts[row] / whole.class_counts[row] > 5 * small.blocks / whole.blocks
+    assert fast == pytest.approx(exact, rel=0.03)
+
+
+@pytest.mark.parametrize("name", [*PIPELINES, "torch.baddbmm"])
+def test_the_same_question_has_one_answer_whoever_plays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(players, "_left", 0)
+    by_twin = [answer(name, 4096, 5000) for _ in range(2)]
+    monkeypatch.setattr(players, "twin", lambda: None)
+    assert [answer(name, 4096, 5000), *by_twin] == by_twin[:1] * 3
+
+
+def test_a_grid_sensitive_to_latencies_takes_the_mean_of_its_plays(asked: list[Kernel], times: list[int]) -> None:
+    """Unequal blocks that share an SM are played again with other latencies, and where that matters four times."""
+    for name, seq, mask, plays in (("triton.tutorial", 4096, CAUSAL, 4), ("attnsim.sparse", 2048, None, 2)):
+        times.clear()
+        kernel = replay(schedule(name, seq, mask=mask), H100, Numbers(), budget=10**9).main
+        assert len(times) == plays and times[0] != times[1]
+        counted = times if plays == 4 else times[:1]
+        assert kernel.time_s * 1e12 == pytest.approx(np.mean(counted), rel=1e-12)
+        assert kernel.spread == pytest.approx((max(counted) - min(counted)) / 2 / np.mean(counted), rel=1e-12)
+    times.clear()
+    even = replay(schedule("flash-attn.2", 4096, mask=Mask.full()), A100, Numbers(), budget=10**9).main
+    assert [even.time_s * 1e12] == pytest.approx(times, rel=1e-12) and even.spread == 0 and even.blocks_per_sm > 1
 
 
 def test_flash_1_s_backward_does_not_grow_with_the_square_of_the_length() -> None:
-    w = Workload(batch=1, heads_q=16, seq_q=1 << 20, head_dim=128, mask=Mask.causal(), passes="bwd")
+    w = Workload(batch=1, heads_q=16, seq_q=1 << 20, head_dim=128, mask=CAUSAL, passes="bwd")
     kernel = find_implementation("flash-attn.1").build(w, A100, None).kernels[-1]
     assert kernel.repeats.nbytes < 1 << 20
     turns = w.seq_kv // 128
@@ -43,91 +152,13 @@ def test_flash_1_s_backward_does_not_grow_with_the_square_of_the_length() -> Non
 
 
 def test_whether_a_tile_fits_is_known_of_each_size_of_shared_memory() -> None:
-    h100, flash = load_gpu("h100-sxm5-80gb"), MECHANISMS["flash"]
-    w = Workload(batch=1, heads_q=8, seq_q=1024, head_dim=128)
-    faster = h100.replace("hbm.bandwidth", "6 TB/s")
-    smaller = h100.replace("sm.shared_memory", "64 KiB")
-    names = [default_implementation(flash, w, gpu).name for gpu in (h100, faster, smaller, h100)]
+    flash, w = MECHANISMS["flash"], Workload(batch=1, heads_q=8, seq_q=1024, head_dim=128)
+    faster = H100.replace("hbm.bandwidth", "6 TB/s")
+    smaller = H100.replace("sm.shared_memory", "64 KiB")
+    names = [default_implementation(flash, w, gpu).name for gpu in (H100, faster, smaller, H100)]
     assert names[0] == names[1] == names[3] == "flash-attn.3"
     assert names[2] != names[0]
     assert default_implementation(flash, replace(w, seq_q=2048, seq_kv=2048), smaller).name == names[2]
-
-
-def played(schedule: Schedule, monkeypatch: pytest.MonkeyPatch, **changed: object) -> tuple[Replay, int]:
-    """What the default mode says, and how many plays it asks for, with some of its constants changed."""
-    plays = 0
-
-    def counted(*arguments: object) -> object:
-        nonlocal plays
-        plays += 1
-        return play(*arguments)  # type: ignore[arg-type]
-
-    play = engine.play
-    with monkeypatch.context() as patch:
-        for module in (grid, one_sm, rounds):
-            patch.setattr(module, "play", counted)
-        for name, value in changed.items():
-            patch.setattr(grid, name, value)
-        return replay(schedule, A100, Numbers()), plays
-
-
-def of_one_kernel(name: str, kernel: int, w: Workload) -> Schedule:
-    schedule = find_implementation(name).build(w, A100, None)
-    return replace(schedule, kernels=(schedule.kernels[kernel],))
-
-
-def test_blocks_that_hardly_differ_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    w = Workload(batch=16, heads_q=16, seq_q=8191, head_dim=128)
-    schedule = of_one_kernel("flash-attn.2", 0, w)
-    assert len(schedule.kernels[0].class_counts) == 2  # the last rows of a head are one fewer
-    one, plays = played(schedule, monkeypatch)
-    every, more_plays = played(schedule, monkeypatch, SHORTER=-1.0)
-    assert plays < more_plays
-    assert one.time_s == pytest.approx(every.time_s, rel=0.03)
-    assert one.kernels[0].requested == every.kernels[0].requested == schedule.kernels[0].requested()
-
-
-def test_a_short_share_is_played_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule = of_one_kernel("flash-attn.2", 0, Workload(batch=4, heads_q=16, seq_q=1024, head_dim=128))
-    exact = replay(schedule, A100, Numbers(), mode="exact")
-    share, plays = played(schedule, monkeypatch)
-    assert plays == 1
-    assert share.time_s == pytest.approx(exact.time_s, rel=0.03)
-    extended, more_plays = played(schedule, monkeypatch, PLAYED_SHARE=0)
-    assert more_plays > 1 and extended.time_s != share.time_s
-
-
-@pytest.mark.parametrize("seq", [1000, 1500, 2048])
-def test_copies_and_masks_take_what_they_take_in_exact_mode(seq: int) -> None:
-    w = Workload(batch=2, heads_q=16, seq_q=seq, head_dim=64, mask=Mask.causal())
-    schedule = find_implementation("torch.baddbmm").build(w, A100, None)
-    passes = tuple(kernel for kernel in schedule.kernels if not kernel.total("flops"))
-    assert {kernel.name for kernel in passes} >= {"copy K", "mask", "softmax"}
-    for kernel in passes:
-        alone = replace(schedule, kernels=(kernel,))
-        fast, exact = (replay(alone, A100, Numbers(), mode=mode) for mode in ("fast", "exact"))
-        assert fast.time_s == pytest.approx(exact.time_s, rel=0.03), kernel.name
-
-
-@pytest.mark.parametrize("seq", [1000, 2048])
-def test_copies_and_masks_wait_as_long_as_in_exact_mode(seq: int) -> None:
-    w = Workload(batch=2, heads_q=16, seq_q=seq, head_dim=64, mask=Mask.causal())
-    schedule = find_implementation("torch.baddbmm").build(w, A100, None)
-    for kernel in schedule.kernels:
-        if not kernel.total("flops"):
-            alone = replace(schedule, kernels=(kernel,))
-            fast, exact = (replay(alone, A100, Numbers(), mode=mode) for mode in ("fast", "exact"))
-            assert fast.exposed_s == pytest.approx(exact.exposed_s, abs=0.1 * exact.time_s), kernel.name
-
-
-def test_a_block_that_outlasts_those_handed_out_is_not_waited_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    w = Workload(batch=2, heads_q=12, seq_q=16384, head_dim=64, mask=Mask.parse("window 257, global 16"))
-    schedule = find_implementation("attnsim.sparse").build(w, A100, None)
-    kernel = schedule.kernels[0]
-    assert kernel.turns.sum(axis=1).max() > 10 * np.median(kernel.turns.sum(axis=1))  # the rows that see every key
-    all_of_them, _ = played(schedule, monkeypatch, DISPATCHED_WAVES=1000, DISPATCHED_BLOCKS=1_000_000)
-    few, _ = played(schedule, monkeypatch, DISPATCHED_WAVES=3)
-    assert few.time_s == pytest.approx(all_of_them.time_s, rel=0.03)
 
 
 @settings(max_examples=60, deadline=None)
@@ -142,14 +173,3 @@ def test_bytes_that_do_not_divide_are_spread_over_blocks(read: int, mask: int, b
             sum(op.bytes for op in segment.ops if (op.kind, op.tensor) == (kind, tensor)) for segment in kernel.segments
         ]
         assert max(sizes) - min(sizes) <= 1
-
-
-@pytest.mark.parametrize("name", ["triton.tutorial", "flash-attn.3", "attnsim.sparse", "flash-attn.1"])
-def test_what_fills_a_pipeline_is_never_shortened(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few turns are played, every wait has its load, and the answer hardly moves."""
-    gpu = load_gpu("h100-sxm5-80gb")
-    mask = Mask.sliding_window(512) if name == "attnsim.sparse" else Mask.causal()
-    schedule = find_implementation(name).build(Workload(4, 16, 8192, 64, mask=mask), gpu, None)
-    usual = replay(schedule, gpu, Numbers())
-    monkeypatch.setattr(one_sm, "PLAYED_TURNS", 1)
-    assert replay(schedule, gpu, Numbers()).time_s == pytest.approx(usual.time_s, rel=0.1)
