@@ -14,6 +14,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.mechanisms import MECHANISMS, Mechanism, running
 from attnsim.models.question.workload import Workload
+from attnsim.simulator.replay import Told
 
 
 def predict(
@@ -27,6 +28,8 @@ def predict(
     mode: str = "fast",
     cache: str = "warm",
     launch: str = "stream",
+    budget: int | None = None,
+    told: Told | None = None,
     baseline: bool = True,
     assumed: Iterable[str] = (),
 ) -> Prediction:
@@ -48,11 +51,17 @@ def predict(
     tile : str or (int, int), optional
         Query rows x keys of the forward kernel, "128x64", in place of the implementation's.
     mode : {"fast", "exact"}
-        Extend a few played thread blocks, or play every one on every SM.
+        Play grids whole up to a budget and smaller ones of their shape beyond it, or every thread block on every SM.
     cache : {"warm", "cold"}
         Whether the L2 holds what the same call left there.
     launch : {"stream", "graph", "kernel"}
         Launched into a stream, from a CUDA graph, or kernels alone without launch.
+    budget : int, optional
+        Segment executions of a call up to which the fast mode plays its grids whole; of longer calls it plays as many,
+        of smaller grids. A larger one takes longer and is nearer to the exact mode, which has no limit. By default
+        `attnsim.simulator.grid.BUDGET`.
+    told : callable, optional
+        Called now and then while a kernel takes long: with its name, its blocks that have ended, and all its blocks.
     baseline : bool
         Whether to predict naive attention too, for `speedup_vs_naive`.
     assumed : iterable of str
@@ -70,12 +79,14 @@ def predict(
     >>> predict(question, "h100-sxm5-80gb").implementation
     'flash-attn.3'
     """
-    question = ask(workload, gpu, algorithm, implementation, read_conditions(tiles, tile, mode, cache, launch), assumed)
+    conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told)
+    question = ask(workload, gpu, algorithm, implementation, conditions, assumed)
     return with_speedup(answer(question), question) if baseline else answer(question)
 
 
+@lru_cache(maxsize=64)
 def answer(question: Question) -> Prediction:
-    """A question's prediction, without its speedup over naive attention."""
+    """A question's prediction, without its speedup over naive attention; a table and its speedups ask the same."""
     return prediction(play(question))
 
 
@@ -90,6 +101,8 @@ def compare(
     mode: str = "fast",
     cache: str = "warm",
     launch: str = "stream",
+    budget: int | None = None,
+    told: Told | None = None,
 ) -> list[Prediction]:
     """Predict several algorithms for the same question, in the order given.
 
@@ -99,7 +112,7 @@ def compare(
 
     Parameters
     ----------
-    workload, gpu, tiles, tile, mode, cache, launch
+    workload, gpu, tiles, tile, mode, cache, launch, budget, told
         As for `predict`.
     algorithms : sequence of str
     implementation : str or sequence of str, optional
@@ -108,7 +121,7 @@ def compare(
     ------
     InputError
     """
-    gpu, conditions = read_gpu(gpu), read_conditions(tiles, tile, mode, cache, launch)
+    gpu, conditions = read_gpu(gpu), read_conditions(tiles, tile, mode, cache, launch, budget, told)
     if not isinstance(workload, Workload):
         raise InputError(f"workload is {shown(workload)}; give an attnsim.Workload")
     chosen = [read_algorithm(name) for name in ([algorithms] if isinstance(algorithms, str) else algorithms)]
@@ -143,7 +156,7 @@ def with_speedup(found: Prediction, question: Question) -> Prediction:
     itself = question.record is find_implementation(naive.implementations[0]) and plain == question.w
     if itself and conditions.mode == "fast":
         return replace(found, speedup_vs_naive=1.0)
-    time_s = _naive_time_s(plain, question.gpu, Conditions(cache=conditions.cache, launch=conditions.launch))
+    time_s = _naive_time_s(plain, question.gpu, replace(conditions, tiles="shipped", tile=None, mode="fast"))
     return replace(found, speedup_vs_naive=None if time_s is None else time_s / found.time_s)
 
 

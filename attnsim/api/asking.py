@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from attnsim.models.errors import InputError, nearest, shown
@@ -14,8 +14,12 @@ from attnsim.models.implementations.implementation import Implementation, TileRe
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism, running
 from attnsim.models.mechanisms.choosing import choose_implementation
 from attnsim.models.question.workload import Workload
+from attnsim.simulator.grid import BUDGET
 from attnsim.simulator.prepare import Cache
-from attnsim.simulator.replay import LaunchMode, Mode
+from attnsim.simulator.replay import LaunchMode, Mode, Told
+
+BUDGETS = (1_000, 10**12)
+"""The least and the most of a budget: less plays too little of a grid to say anything, more would take days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class Conditions:
     tiles : {"shipped", "retuned", "given"}
     tile : TileRequest or None
         Query rows x keys, for "given".
-    mode, cache, launch : str
+    mode, cache, launch, budget, told
         As for `attnsim.simulator.replay.replay`.
     """
 
@@ -36,6 +40,13 @@ class Conditions:
     mode: Mode = "fast"
     cache: Cache = "warm"
     launch: LaunchMode = "stream"
+    budget: int = BUDGET
+    told: Told | None = field(default=None, compare=False)
+
+    @property
+    def limit(self) -> int | None:
+        """The budget where there is one: None in exact mode."""
+        return None if self.mode == "exact" else self.budget
 
 
 def read_conditions(
@@ -44,8 +55,10 @@ def read_conditions(
     mode: str = "fast",
     cache: str = "warm",
     launch: str = "stream",
+    budget: int | None = None,
+    told: Told | None = None,
 ) -> Conditions:
-    """Check and collect the conditions.
+    """Check and collect the conditions; without a budget it is the usual one.
 
     Raises
     ------
@@ -69,7 +82,22 @@ def read_conditions(
         cast(Mode, mode),
         cast(Cache, cache),
         cast(LaunchMode, launch),
+        _budget(budget, mode),
+        told,
     )
+
+
+def _budget(budget: int | None, mode: str) -> int:
+    if budget is None:
+        return BUDGET
+    least, most = BUDGETS
+    if isinstance(budget, bool) or not isinstance(budget, int) or not least <= budget <= most:
+        raise InputError(
+            f"budget is {shown(budget)}; allowed: whole numbers from {least:,} to {most:,}, or mode exact without one"
+        )
+    if mode == "exact":
+        raise InputError(f"budget is {budget} and mode is exact, which has no limit; leave one of them out")
+    return budget
 
 
 def _shape(tile: str | tuple[int, int] | None) -> TileRequest | None:

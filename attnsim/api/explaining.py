@@ -15,7 +15,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import block_limits
 from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.simulator.replay import KernelReplay, Replay
+from attnsim.simulator.replay import KernelReplay, Replay, Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,8 @@ def explain(
     mode: str = "fast",
     cache: str = "warm",
     launch: str = "stream",
+    budget: int | None = None,
+    told: Told | None = None,
 ) -> Explanation:
     """Explain how a mechanism runs a workload on a GPU.
 
@@ -135,7 +137,7 @@ def explain(
     ----------
     workload : Workload or None
         The question; None takes the mechanism's own example.
-    gpu, implementation, tiles, tile, mode, cache, launch
+    gpu, implementation, tiles, tile, mode, cache, launch, budget, told
         As for `predict`.
     mechanism : str
         One of `attnsim.models.mechanisms.MECHANISMS` that has kernels.
@@ -146,7 +148,7 @@ def explain(
         Bad input, or a call that does not fit the GPU's memory.
     """
     what = read_mechanism(mechanism)
-    conditions = read_conditions(tiles, tile, mode, cache, launch)
+    conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told)
     run = play(ask(what.example if workload is None else workload, gpu, what, implementation, conditions))
     asked = run.question
     if run.schedule is None or run.replay is None:

@@ -11,7 +11,7 @@ from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions,
 from attnsim.api.layer_prediction import ATTENTION, LayerPart, LayerPrediction, total
 from attnsim.api.prediction import Prediction
 from attnsim.api.retuning import replayed
-from attnsim.api.trust import ELSEWHERE, Reason, Trust
+from attnsim.api.trust import ELSEWHERE, Reason, Trust, widened
 from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.calibration import numbers_of, widths
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
@@ -21,6 +21,7 @@ from attnsim.models.implementations.frameworks.layer import Direction, Step, ste
 from attnsim.models.llm.files import load_model
 from attnsim.models.llm.model import Model
 from attnsim.models.mechanisms import playing
+from attnsim.simulator.replay import Told
 
 GEMM_NUMBERS = by_hand(
     {"tensor_efficiency": 0.95, "l2_fraction": 1.0},
@@ -49,6 +50,8 @@ def layer(
     mode: str = "fast",
     cache: str = "cold",
     launch: str = "stream",
+    budget: int | None = None,
+    told: Told | None = None,
 ) -> LayerPrediction:
     """Predict one attention layer: projections, rotary embedding and attention.
 
@@ -71,7 +74,7 @@ def layer(
         Of the attention; default: what plays the model's latent (mla) or mask (sliding-window, sparse), else flash.
     implementation : str, optional
         Of the attention.
-    mode, launch : str
+    mode, launch, budget, told
         As for :func:`attnsim.predict`.
     cache : {"cold", "warm"}
         Cold by default: between two runs of a layer the other layers' weights have passed through the L2.
@@ -87,7 +90,8 @@ def layer(
     ['QKV projection', 'rotary', 'attention', 'O projection']
     """
     chosen = _model(model)
-    gpu, conditions = read_gpu(gpu), read_conditions(mode=mode, cache=cache, launch=launch)
+    gpu = read_gpu(gpu)
+    conditions = read_conditions(mode=mode, cache=cache, launch=launch, budget=budget, told=told)
     w = chosen.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=pass_, dtype=dtype)
     parts: list[LayerPart] = []
     answers: list[Prediction] = []
@@ -108,6 +112,7 @@ def layer(
         parts=tuple(parts),
         attention=tuple(answers),
         mode=mode,
+        budget=conditions.limit,
         cache=cache,
         launch=launch,
         trust=_trust(parts, answers),
@@ -176,6 +181,7 @@ def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions) -> LayerPart
     schedule = step_schedule(step, gpu, dtype)
     played = replayed(schedule, gpu, gemm_numbers(gpu), conditions)
     half = max(GEMM_HALF_WIDTH, widths().at_least[ELSEWHERE]) if gpu.changes else GEMM_HALF_WIDTH
+    half = widened(half, played.spread)
     return LayerPart(
         name=step.name,
         time_s=played.time_s,

@@ -57,6 +57,8 @@ class LayerPrediction:
         The attention call, forward and backward apart where both are asked for.
     mode, cache, launch : str
         Conditions of the replay.
+    budget : int or None
+        As of `Prediction`.
     trust : Trust
         In the sum, its interval that of parts which are all off in the same direction.
     """
@@ -67,6 +69,7 @@ class LayerPrediction:
     parts: tuple[LayerPart, ...]
     attention: tuple[Prediction, ...]
     mode: str
+    budget: int | None
     cache: str
     launch: str
     trust: Trust
@@ -117,6 +120,7 @@ class LayerPrediction:
             "hbm_bytes": self.hbm_bytes,
             "flops_useful": self.flops_useful,
             "mode": self.mode,
+            "budget": self.budget,
             "cache": self.cache,
             "launch": self.launch,
             "trust": self.trust.to_dict(),

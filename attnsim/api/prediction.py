@@ -31,8 +31,13 @@ class Prediction:
     tiles : {"shipped", "retuned", "given"}
     mode, cache, launch : str
         Conditions of the replay.
+    budget : int or None
+        Segment executions up to which its grids were played whole; None in exact mode, which has no limit.
     time_s, time_low_s, time_high_s : float or None
         Time of the call with its launches, and the interval in which it is expected nine times in ten.
+    spread : float or None
+        Relative half-width of the time, in that interval, by its sensitivity to timing: 0 but where it is the mean of
+        jittered plays.
     hbm_read_bytes, hbm_write_bytes, l2_bytes, smem_bytes : int or None
         Traffic of the whole call at each level.
     flops_useful, flops_dense : int
@@ -74,11 +79,13 @@ class Prediction:
     changes: tuple[Change, ...]
     tiles: str
     mode: str
+    budget: int | None
     cache: str
     launch: str
     time_s: float | None
     time_low_s: float | None
     time_high_s: float | None
+    spread: float | None
     hbm_read_bytes: int | None
     hbm_write_bytes: int | None
     l2_bytes: int | None
@@ -138,7 +145,8 @@ def prediction(run: Played) -> Prediction:
     asked, schedule, played = run.question, run.schedule, run.replay
     w, gpu, mechanism, record, conditions = asked.w, asked.gpu, asked.mechanism, asked.record, asked.conditions
     tiles = conditions.tiles if record.tunable else "shipped"
-    trust = assess(w, gpu, run.chosen, record, tiles=tiles, assumed=asked.assumed)
+    spread = played.spread if played else None
+    trust = assess(w, gpu, run.chosen, record, tiles=tiles, assumed=asked.assumed, spread=spread or 0.0)
     notes = schedule.notes if schedule else (run.too_large,)
     if schedule is None:
         trust = replace(trust, reasons=(Reason("memory", run.too_large), *trust.reasons))
@@ -155,11 +163,13 @@ def prediction(run: Played) -> Prediction:
         changes=gpu.changes,
         tiles=tiles,
         mode=conditions.mode,
+        budget=conditions.limit,
         cache=conditions.cache,
         launch=conditions.launch,
         time_s=time,
         time_low_s=None if time is None else time * trust.low,
         time_high_s=None if time is None else time * trust.high,
+        spread=spread,
         hbm_read_bytes=round(played.hbm_read_bytes) if played else None,
         hbm_write_bytes=round(played.hbm_write_bytes) if played else None,
         l2_bytes=round(played.l2_bytes) if played else None,

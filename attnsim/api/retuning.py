@@ -27,7 +27,10 @@ REPLAYED_CANDIDATES = 12
 
 def replayed(schedule: Schedule, gpu: Gpu, numbers: Numbers, conditions: Conditions) -> Replay:
     """The replay of a schedule under the conditions."""
-    return replay(schedule, gpu, numbers, mode=conditions.mode, cache=conditions.cache, launch=conditions.launch)
+    return replay(
+        schedule, gpu, numbers, mode=conditions.mode, budget=conditions.budget, cache=conditions.cache,
+        launch=conditions.launch, told=conditions.told,
+    )  # fmt: skip
 
 
 def retuned(

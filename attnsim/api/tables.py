@@ -48,12 +48,16 @@ _T = TypeVar("_T")
 Answer = dict[str, object]
 """One row's `ADDED_COLUMNS`; a column left out is empty."""
 
+_How = tuple[str, str, int | None]
+"""Tiles, mode and budget, which are the same for all rows."""
+
 
 def predict_table(
     frame: pd.DataFrame,
     *,
     tiles: str = "shipped",
     mode: str = "fast",
+    budget: int | None = None,
     processes: int = 2,
     progress: bool = True,
 ) -> pd.DataFrame:
@@ -70,6 +74,8 @@ def predict_table(
         As read by `attnsim.models.question.case_file.read_table`.
     tiles : {"shipped", "retuned"}
     mode : {"fast", "exact"}
+    budget : int, optional
+        As for `attnsim.predict`.
     processes : int
         Worker processes, above `IN_ONE_PROCESS` questions.
     progress : bool
@@ -84,13 +90,13 @@ def predict_table(
     Raises
     ------
     InputError
-        For `tiles` or `mode`; never for a row.
+        For `tiles`, `mode` or `budget`; never for a row.
     """
     import pandas as pd
 
-    read_conditions(tiles, mode=mode)
+    read_conditions(tiles, mode=mode, budget=budget)
     answers, questions, question_of_row = _read(frame)
-    for question, found in zip(questions, _answers(questions, tiles, mode, processes, progress), strict=True):
+    for question, found in zip(questions, _answers(questions, (tiles, mode, budget), processes, progress), strict=True):
         for row in question_of_row[question]:
             answers[row] = found
     result = frame.copy()
@@ -115,19 +121,19 @@ def _read(frame: pd.DataFrame) -> tuple[list[Answer], list[Case], dict[Case, lis
     return answers, list(rows_of), rows_of
 
 
-def _answers(cases: Sequence[Case], tiles: str, mode: str, processes: int, progress: bool) -> Iterator[Answer]:
+def _answers(cases: Sequence[Case], how: _How, processes: int, progress: bool) -> Iterator[Answer]:
     if len(cases) <= IN_ONE_PROCESS or processes < 2 or (os.cpu_count() or 1) < 2:
-        yield from _shown((predict_case(case, tiles, mode) for case in cases), len(cases), progress)
+        yield from _shown((predict_case(case, *how) for case in cases), len(cases), progress)
         return
     from joblib import Parallel, delayed
 
     chunks = [cases[first : first + _CHUNK] for first in range(0, len(cases), _CHUNK)]
-    work = Parallel(n_jobs=processes, return_as="generator")(delayed(_chunk)(chunk, tiles, mode) for chunk in chunks)
+    work = Parallel(n_jobs=processes, return_as="generator")(delayed(_chunk)(chunk, how) for chunk in chunks)
     yield from _shown((found for part in work for found in part), len(cases), progress)
 
 
-def _chunk(cases: Sequence[Case], tiles: str, mode: str) -> list[Answer]:
-    return [predict_case(case, tiles, mode) for case in cases]
+def _chunk(cases: Sequence[Case], how: _How) -> list[Answer]:
+    return [predict_case(case, *how) for case in cases]
 
 
 def _shown(answers: Iterable[_T], total: int, progress: bool) -> Iterator[_T]:
@@ -141,19 +147,19 @@ def _shown(answers: Iterable[_T], total: int, progress: bool) -> Iterator[_T]:
     yield from track(answers, "predicting", total, console=Console(stderr=True), transient=True)
 
 
-def predict_case(case: Case, tiles: str = "shipped", mode: str = "fast") -> Answer:
+def predict_case(case: Case, tiles: str = "shipped", mode: str = "fast", budget: int | None = None) -> Answer:
     """The added columns of one row; never raises."""
     try:
-        return _predict_case(case, tiles, mode)
+        return _predict_case(case, tiles, mode, budget)
     except Exception as error:
         return {"error": one_line(error)}
 
 
-def _predict_case(case: Case, tiles: str, mode: str) -> Answer:
+def _predict_case(case: Case, tiles: str, mode: str, budget: int | None) -> Answer:
     version = case.version or ""
     named = match(case.implementation, version) if case.implementation else None
     record = named.record if named else None
-    conditions = read_conditions(tiles, None, mode, case.cache, case.launch or "stream")
+    conditions = read_conditions(tiles, None, mode, case.cache, case.launch or "stream", budget)
     question = ask(
         _workload(case),
         _gpu(case),

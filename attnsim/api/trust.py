@@ -16,7 +16,7 @@ from attnsim.models.question.workload import Workload
 
 Kind = Literal[
     "hypothetical", "borrowed", "tile", "shape", "measured", "closed source", "assumed", "memory", "projections",
-    "attention",
+    "attention", "timing",
 ]  # fmt: skip
 Level = Literal["validated", "interpolated", "extrapolated"]
 LEVELS: tuple[Level, ...] = ("validated", "interpolated", "extrapolated")
@@ -40,8 +40,8 @@ class Reason:
     ----------
     kind : str
         "hypothetical" GPU, "borrowed" numbers, "tile" that was not shipped, "shape" beside the measured ones,
-        "measured" errors, "closed source", "assumed" by the question, "memory" too small, and of an attention layer
-        its "projections" and its "attention".
+        "measured" errors, "closed source", "timing" that the time is sensitive to, "assumed" by the question, "memory"
+        too small, and of an attention layer its "projections" and its "attention".
     text : str
     """
 
@@ -98,6 +98,7 @@ def assess(
     *,
     tiles: str = "shipped",
     assumed: Iterable[str] = (),
+    spread: float = 0.0,
 ) -> Trust:
     """Trust in the time of `record` for `w` on `gpu`, predicted with the `chosen` numbers.
 
@@ -115,7 +116,8 @@ def assess(
     Three lower limits hold beside it: the half-width of borrowed numbers for numbers from elsewhere; that of
     another architecture for hypothetical GPUs, tiles that were not shipped and passes that were never measured;
     and that of windows for a window. All of these half-widths are measured, see
-    `attnsim.validation.checking.coverage`.
+    `attnsim.validation.checking.coverage`. A time that is the mean of jittered plays is off by their spread too,
+    whatever the calibration is off by: the half-width is the root of the sum of both squares.
 
     Parameters
     ----------
@@ -127,6 +129,8 @@ def assess(
     tiles : {"shipped", "retuned", "given"}
     assumed : iterable of str
         What the question left open and how it was filled in.
+    spread : float
+        Relative half-width of the time by its sensitivity to timing, `attnsim.simulator.replay.Replay.spread`.
     """
     far: list[Reason] = []
     if gpu.changes:
@@ -141,7 +145,7 @@ def assess(
         near += [Reason("shape", text) for text in outside.near]
         far += [Reason("shape", text) for text in outside.far]
     level = _level(far, near)
-    half = _half_width(level, w, chosen, record, unlike=bool(gpu.changes) or tiles != "shipped")
+    half = widened(_half_width(level, w, chosen, record, unlike=bool(gpu.changes) or tiles != "shipped"), spread)
     said = [*far, *near]
     if level == "validated" and chosen.calibration is not None:
         summary = chosen.calibration.held_out
@@ -150,9 +154,17 @@ def assess(
     if record.closed:
         text = f"{record.name} is closed source: tiles are those of the nearest public kernel"
         said.append(Reason("closed source", text))
+    if spread:
+        text = f"sensitive to timing: {100 * spread:.1f} % either way as resident blocks fall into step or not"
+        said.append(Reason("timing", f"{text}; the time is the mean of jittered plays"))
     said += [Reason("assumed", text) for text in assumed]
     error = chosen.calibration.held_out.mean if level == "validated" and chosen.calibration else None
     return Trust(level, math.exp(-half), math.exp(half), error, tuple(said))
+
+
+def widened(half: float, spread: float) -> float:
+    """Half-width of an interval of log time with that of the time's own spread, a relative one, independent of it."""
+    return math.hypot(half, math.log1p(spread))
 
 
 def level_of(w: Workload, gpu: Gpu, calibration: Calibration) -> Level:

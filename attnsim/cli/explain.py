@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import options, show
+from attnsim.cli import options, progress, show
 from attnsim.cli.heading import check_window
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
@@ -30,6 +30,7 @@ def explain(
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     tile: options.Tile = None,
     mode: options.Mode = "fast",
+    budget: options.Budget = None,
     cache: options.Cache = "warm",
     launch: options.Launch = "stream",
     json: options.Json = False,
@@ -47,9 +48,11 @@ def explain(
     if question is not None:
         check_window(question, [algorithm], flags.window)
     machine = options.changed(load_gpu(gpu), changes)
-    found = explained(
-        question, machine, algorithm, implementation=implementation, tile=tile, mode=mode, cache=cache, launch=launch
-    )
+    with progress.plays() as told:
+        found = explained(
+            question, machine, algorithm, implementation=implementation, tile=tile, mode=mode, budget=budget,
+            cache=cache, launch=launch, told=told,
+        )  # fmt: skip
     if json:
         show.print_json([found.to_dict()])
         return

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import TYPE_CHECKING
 
-from attnsim.cli import options, show
+from attnsim.cli import options, progress, show
 from attnsim.cli.heading import heading
 from attnsim.models.errors import InputError
 
@@ -31,6 +32,7 @@ def predict_layers(
     algorithm: str,
     implementation: str,
     mode: str,
+    budget: int | None,
     cache: str,
     launch: str,
     json: bool,
@@ -52,15 +54,15 @@ def predict_layers(
             raise InputError(f"--{name} does not go with --layer, whose tiles are the shipped ones; leave it out")
     machines = [options.changed(load_gpu(name), changes) for name in options.words(gpu, "--gpu")]
     answers = []
-    for machine in machines:
-        for length in lengths:
+    with progress.plays() as told:
+        for machine, length in product(machines, lengths):
             if length is None:
                 raise InputError("--seq is missing; give --seq N, or several lengths with commas")
             answers.append(
                 layer(
                     filled.model, machine, batch=flags.batch, seq=length, seq_kv=flags.seq_kv, pass_=flags.passes,
                     dtype=flags.dtype, algorithm=algorithm or None, implementation=implementation or None, mode=mode,
-                    cache=cache if _is_given(context, "cache") else "cold", launch=launch,
+                    budget=budget, cache=cache if _is_given(context, "cache") else "cold", launch=launch, told=told,
                 )
             )  # fmt: skip
     if json:

@@ -50,6 +50,7 @@ def _count(help_text: str) -> Any:
     return typer.Option(parser=_whole, metavar="N", help=help_text)
 
 
+Budget = Annotated[int | None, _count("Segment executions of a call that fast mode plays.")]
 Batch = Annotated[int, _count("Sequences.")]
 Heads = Annotated[int | None, _count("Query heads.")]
 KvHeads = Annotated[int | None, _count("Key/value heads; default: as --heads.")]

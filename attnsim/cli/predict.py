@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import options, show
+from attnsim.cli import options, progress, show
 from attnsim.cli.heading import caption, heading
 from attnsim.cli.layer import predict_layers
 from attnsim.cli.question_flags import QuestionFlags, asking
@@ -41,6 +41,7 @@ def predict(
     ] = None,
     tile: options.Tile = None,
     mode: options.Mode = "fast",
+    budget: options.Budget = None,
     cache: options.Cache = "warm",
     launch: options.Launch = "stream",
     cases: Annotated[Path | None, typer.Option(metavar="FILE", help="Case table, CSV or Parquet.")] = None,
@@ -50,7 +51,7 @@ def predict(
     """Predict attention on a GPU: time, bytes, what bounds it, and how far to trust it."""
     if cases is not None:
         _check_alone(context)
-        _predict_cases(cases, out, tiles or "shipped", mode, json)
+        _predict_cases(cases, out, tiles or "shipped", mode, budget, json)
         return
     if out is not None:
         raise InputError(f"--out {out} goes with --cases; for one question use --json and redirect it")
@@ -60,7 +61,7 @@ def predict(
     if layer:
         predict_layers(
             context, flags, gpu=gpu, changes=changes, lengths=lengths, algorithm=algorithm,
-            implementation=implementation, mode=mode, cache=cache, launch=launch, json=json,
+            implementation=implementation, mode=mode, budget=budget, cache=cache, launch=launch, json=json,
         )  # fmt: skip
         return
     if len(lengths) > 1:
@@ -79,15 +80,16 @@ def predict(
         raise InputError(f"{told} is for {who}, not for --algorithm {','.join(names)}; add {only[0]}")
     if tile is not None and tiles is not None:
         raise InputError(f"--tile {tile} and --tiles {tiles} exclude each other; leave one out")
-    asked = _Asked(names, imitated, tile, mode, cache, launch)
+    asked = _Asked(names, imitated, tile, {"mode": mode, "budget": budget, "cache": cache, "launch": launch})
     from attnsim.models.hardware.files import load_gpu
 
     machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
     hypothetical = [options.changed(machine, changes) for machine in machines]
     ways = [tiles] if tiles else ["shipped", "retuned"] if changes and tile is None else ["shipped"]
     groups: list[_Group] = []
-    for base, machine in zip(machines, hypothetical, strict=True):
-        groups += asked.groups(question, base, machine, ways)
+    with progress.plays() as asked.conditions["told"]:
+        for base, machine in zip(machines, hypothetical, strict=True):
+            groups += asked.groups(question, base, machine, ways)
     if json:
         for group in groups:
             if group.refusal:
@@ -117,9 +119,7 @@ class _Asked:
     names: list[str]
     implementations: list[str]
     tile: str | None
-    mode: str
-    cache: str
-    launch: str
+    conditions: dict[str, Any]
 
     def groups(self, question: Workload, base: Gpu, machine: Gpu, ways: list[str]) -> list[_Group]:
         """Tables for one GPU: as it is, and changed in each of the `ways` to choose tiles."""
@@ -148,9 +148,7 @@ class _Asked:
             implementation=self.implementations,
             tiles=way,
             tile=self.tile,
-            mode=self.mode,
-            cache=self.cache,
-            launch=self.launch,
+            **self.conditions,
         )
 
 
@@ -180,7 +178,7 @@ def _run_by(implementations: list[str]) -> tuple[str, ...]:
     return tuple(running(find_implementation(name))[0].name for name in implementations)
 
 
-_WITH_CASES = {"cases", "out", "tiles", "mode", "json"}
+_WITH_CASES = {"cases", "out", "tiles", "mode", "budget", "json"}
 
 
 def _check_alone(context: typer.Context) -> None:
@@ -192,7 +190,7 @@ def _check_alone(context: typer.Context) -> None:
             )
 
 
-def _predict_cases(cases: Path, out: Path | None, tiles: str, mode: str, json: bool) -> None:
+def _predict_cases(cases: Path, out: Path | None, tiles: str, mode: str, budget: int | None, json: bool) -> None:
     from attnsim.models.question.case_file import read_table, write_table
 
     if out is not None:
@@ -202,7 +200,7 @@ def _predict_cases(cases: Path, out: Path | None, tiles: str, mode: str, json: b
     frame = read_table(cases)
     from attnsim.api import predict_table
 
-    result = predict_table(frame, tiles=tiles, mode=mode)
+    result = predict_table(frame, tiles=tiles, mode=mode, budget=budget)
     if out is not None:
         write_table(result, out)
         failed = int((result["error"] != "").sum())

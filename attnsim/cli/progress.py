@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,6 +41,24 @@ def steps(what: str, count: int) -> Iterator[Callable[[], None]]:
     """A bar of `count` steps; yields the function that says that one is done."""
     with _bar(what, count, "MofNCompleteColumn", "TimeRemainingColumn") as (bar, task):
         yield lambda: bar.advance(task)
+
+
+@contextmanager
+def plays() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar of the thread blocks of a kernel once it takes long; yields who is told: (kernel, blocks ended, blocks)."""
+    with ExitStack() as until_done:
+        begun: list[tuple[Progress, TaskID]] = []
+
+        def told(kernel: str, ended: int, blocks: int) -> None:
+            if not begun:
+                columns = ("{task.description}", "MofNCompleteColumn", "TimeRemainingColumn")
+                begun.append(until_done.enter_context(_bar("playing", blocks, *columns)))
+            bar, task = begun[0]
+            if ended < bar.tasks[0].completed or bar.tasks[0].description != kernel:
+                bar.reset(task, total=blocks, description=kernel)
+            bar.update(task, completed=ended)
+
+        yield told
 
 
 @contextmanager

@@ -103,6 +103,7 @@ def bound_sentences(found: Explanation) -> list[str]:
     lines = [
         f"Warpgroups wait for data {number(waits, 2)} % of the time on average; launches take {number(launches, 2)} %."
     ]
+    lines += [f"{text[0].upper()}{text[1:]}." for text in (r.text for r in one.trust.reasons if r.kind == "timing")]
     if turn is None:
         what = {
             "launch": "Launches take more than half of the time: fewer kernels, or a CUDA graph, before a faster GPU.",

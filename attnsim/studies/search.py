@@ -99,6 +99,7 @@ class TileSearch:
 def search_tiles(
     w: Workload, gpu: Gpu, algorithm: str = "flash", *, implementation: str | None = None,
     stages: Sequence[int] = STAGES, cache: str = "warm", launch: str = "stream", mode: str = "fast",
+    budget: int | None = None,
     done: Callable[[], object] = lambda: None,
 ) -> TileSearch:  # fmt: skip
     """Replay every tile of an implementation that fits a GPU.
@@ -108,7 +109,7 @@ def search_tiles(
     w : Workload
         A forward pass or a decode call.
     gpu : Gpu
-    algorithm, implementation, cache, launch, mode
+    algorithm, implementation, cache, launch, mode, budget
         As for `attnsim.predict`.
     stages : sequence of int
         Numbers of buffers tried where the implementation's loop can have another.
@@ -120,7 +121,8 @@ def search_tiles(
     InputError
         When the implementation has no tile to choose, or none fits.
     """
-    question = ask(w, gpu, algorithm, implementation, read_conditions(mode=mode, cache=cache, launch=launch))
+    conditions = read_conditions(mode=mode, cache=cache, launch=launch, budget=budget)
+    question = ask(w, gpu, algorithm, implementation, conditions)
     w, record = question.w, question.record
     if not record.tunable or "fwd" not in w.directions or "bwd" in w.directions:
         raise InputError(f"{record.name} has no forward tile to choose for pass {w.passes}; give fwd or decode")
@@ -142,7 +144,7 @@ def search_tiles(
         raise InputError(f"no tile of {record.name} fits {gpu.id}; take --algorithm naive")
     found = []
     for text, schedule in schedules.items():
-        result = replayed(schedule, gpu, numbers, question.conditions)
+        result = replayed(schedule, gpu, numbers, conditions)
         main, own = result.main, text in own_stages
         held = (main.blocks_per_sm, main.limited_by, main.waves, result.bound)
         found.append(Tile(text, result.time_s, *held, own, text in listed, text == own_tile))

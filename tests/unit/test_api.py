@@ -4,7 +4,9 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -13,13 +15,21 @@ import pytest
 import attnsim
 from attnsim import InputError, Mask, Prediction, Workload, compare, load_gpu, predict, predict_table
 from attnsim.api import ALGORITHMS
+from attnsim.api.answering import answer
+from attnsim.api.explaining import explain
+from attnsim.api.layer import layer
 from attnsim.api.tables import ADDED_COLUMNS
 from attnsim.api.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS, Reason, Trust, assess
+from attnsim.cli import main
 from attnsim.models.calibrations.calibration import Calibration, Domain, ErrorSummary, widths
 from attnsim.models.calibrations.choose import Chosen
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
+from attnsim.simulator import players
+from attnsim.simulator.grid import BUDGET, GridTime, grid_time
+from attnsim.simulator.replay import replay
+from attnsim.studies.search import search_tiles
 
 H100, A100 = "h100-sxm5-80gb", "a100-sxm4-80gb"
 CAUSAL = Workload(batch=2, heads_q=16, seq_q=2048, head_dim=128, heads_kv=4, mask=Mask.causal())
@@ -31,11 +41,13 @@ JSON_FIELDS = {
     "changes",
     "tiles",
     "mode",
+    "budget",
     "cache",
     "launch",
     "time_s",
     "time_low_s",
     "time_high_s",
+    "spread",
     "hbm_read_bytes",
     "hbm_write_bytes",
     "l2_bytes",
@@ -215,6 +227,55 @@ def test_exact_mode_is_near_fast_mode() -> None:
     assert time_of(exact) == pytest.approx(time_of(fast), rel=0.03)
 
 
+def test_a_budget_is_the_user_s_and_exact_mode_is_its_end() -> None:
+    w = replace(CAUSAL, seq_q=5120, seq_kv=5120, batch=2)
+    usual, exact, layers = predict(w, A100), predict(w, A100, mode="exact"), []
+    for budget in (BUDGET, 10**12):
+        found = predict(w, A100, budget=budget)
+        assert (found.mode, found.budget) == ("fast", budget)
+        assert time_of(found) == time_of(usual if budget == BUDGET else exact)
+        assert explain(w, A100, budget=budget).prediction.time_s == found.time_s
+        assert [one.time_s for one in compare(w, A100, ["flash"], budget=budget)] == [found.time_s]
+        tiles = search_tiles(w, load_gpu(A100), stages=(), budget=budget).tiles
+        assert [one.time_s for one in tiles if one.shipped] == [found.time_s]
+        layers.append(layer("llama-3-8b", A100, seq=2048, budget=budget))
+    assert time_of(usual) != time_of(exact)
+    assert (usual.budget, exact.budget) == (BUDGET, None)
+    assert layers[1].time_s == layer("llama-3-8b", A100, seq=2048, mode="exact").time_s != layers[0].time_s
+    assert [one.to_dict()["budget"] for one in layers] == [BUDGET, 10**12]
+    rows = table({"seq_q": "16384"})
+    whole = predict_table(rows, mode="exact")["predicted_s"][0]
+    assert predict_table(rows)["predicted_s"][0] != predict_table(rows, budget=10**12)["predicted_s"][0] == whole
+
+
+@pytest.mark.parametrize("budget", [True, 15e3, "15000", 999, 10**12 + 1])
+def test_a_budget_that_is_none_is_refused(budget: int) -> None:
+    with pytest.raises(InputError, match=r"^budget is .*; allowed: whole numbers from 1,000 to 1,000,000,000,000"):
+        predict(CAUSAL, A100, budget=budget)
+
+
+def test_a_budget_and_exact_mode_exclude_each_other() -> None:
+    calls: list[Callable[..., object]] = [predict, compare, explain]
+    calls = [*(partial(call, CAUSAL, A100) for call in calls), partial(predict_table, table({}))]
+    for call in calls:
+        with pytest.raises(InputError, match="budget is 20000 and mode is exact, which has no limit; leave one of"):
+            call(mode="exact", budget=20_000)
+
+
+@pytest.mark.parametrize("player", ["SimPy", "twin"])
+def test_a_long_play_tells_how_far_it_is(player: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(players, "_left", 10**9 if player == "SimPy" else 0)
+    monkeypatch.setattr("attnsim.simulator.twin.AT_ONCE", 2_000)
+    answer.cache_clear()
+    told: list[tuple[str, int, int]] = []
+    w = replace(CAUSAL, seq_q=4096, seq_kv=4096, batch=2)
+    found = predict(w, A100, mode="exact", baseline=False, told=lambda *so_far: told.append(so_far))
+    assert found == predict(w, A100, mode="exact", baseline=False)
+    ended = [blocks for _, blocks, _ in told]
+    assert {(name, blocks) for name, _, blocks in told} == {(found.kernels[0][0], 1024)}
+    assert len(told) > 2 and ended == sorted(ended) and 0 < ended[-1] <= 1024
+
+
 DOMAIN = Domain(
     gpus=(A100,),
     passes=("fwd", "bwd"),
@@ -317,6 +378,66 @@ def test_a_borrowed_calibration_or_none_is_extrapolated() -> None:
         widths().at_least[BORROWED]
     )
     assert trust(CAUSAL, tiles="retuned").level == "extrapolated"
+
+
+def jittered(monkeypatch: pytest.MonkeyPatch, spread: float) -> None:
+    """Let every grid be one whose time has this spread."""
+
+    def one(*arguments: object) -> GridTime:
+        return replace(grid_time(*arguments), spread=spread)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("attnsim.simulator.replay.grid_time", one)
+    answer.cache_clear()
+
+
+def test_a_spread_widens_the_interval_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, layers = predict(CAUSAL, A100, "naive"), layer("llama-3-8b", A100, seq=1024)
+    assert usual.spread == 0.0 and not [one for one in usual.trust.reasons if one.kind == "timing"]
+    jittered(monkeypatch, 0.03)
+    found = predict(CAUSAL, A100, "naive")
+    assert found.time_s == usual.time_s and found.trust.level == usual.trust.level
+    kernels = sum(time for _, time in found.kernels)
+    spread = found.spread or 0.0
+    assert spread == pytest.approx(0.03 * kernels / time_of(found)) and 0 < spread < 0.03
+    half = math.hypot(math.log(usual.trust.high), math.log1p(spread))
+    assert math.log(found.trust.high) == pytest.approx(half) == -math.log(found.trust.low)
+    assert (found.time_low_s, found.time_high_s) == pytest.approx(
+        (time_of(found) * math.exp(-half), time_of(found) * math.exp(half))
+    )
+    (said,) = [one.text for one in found.trust.reasons if one.kind == "timing"]
+    assert f"{100 * spread:.1f} % either way" in said and "mean of jittered plays" in said
+    assert found.to_dict()["spread"] == found.spread
+    wider = layer("llama-3-8b", A100, seq=1024)
+    for before, after in zip(layers.parts, wider.parts, strict=True):
+        assert (after.time_high_s or 0.0) > (before.time_high_s or 1.0)
+    assert said.split(":")[0] in wider.trust.reason
+
+
+def test_the_spread_of_a_call_is_that_of_its_kernels_by_their_time() -> None:
+    w = replace(CAUSAL, seq_q=1024, seq_kv=1024)
+    found = replay(find_implementation("torch.baddbmm").build(w, load_gpu(A100), None), load_gpu(A100), Numbers())
+    first, *others = found.kernels
+    assert found.spread == 0.0
+    assert replace(found, kernels=(replace(first, spread=0.04), *others)).spread == pytest.approx(
+        0.04 * first.time_s / found.time_s
+    )
+    alone = replace(found, kernels=(replace(first, spread=0.04),), time_s=first.time_s)
+    assert alone.spread == pytest.approx(0.04)
+
+
+def test_explain_says_that_a_time_is_sensitive(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["explain", "flash-2", "--gpu", A100, "--heads", "16", "--seq", "2048", "--head-dim", "128"]
+    assert main(command) == 0
+    assert "timing" not in capsys.readouterr().out
+    jittered(monkeypatch, 0.021)
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (start,) = [number for number, line in enumerate(lines) if line.startswith("Sensitive to timing: ")]
+    assert "2.0 % either way" in lines[start] and "mean of jittered plays." in " ".join(lines[start : start + 2])
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["prediction"]["spread"] == pytest.approx(0.0205, abs=5e-4)
 
 
 def table(*rows: dict[str, str]) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnsim.cli import main
+from attnsim.simulator.grid import BUDGET
 
 QUESTION = ["--gpu", "h100-sxm5-80gb", "--heads", "8", "--seq", "2048", "--head-dim", "128", "--causal"]
 
@@ -81,6 +82,34 @@ def test_json_is_a_list_of_objects_and_nothing_else(capsys: pytest.CaptureFixtur
     for command in (["gpus"], ["gpus", "show", "l4"], ["algorithms"]):
         found = json.loads(run(capsys, *command, "--json"))
         assert isinstance(found, list) and all(isinstance(item, dict) for item in found)
+
+
+def test_a_budget_plays_more(capsys: pytest.CaptureFixture[str]) -> None:
+    long = [*QUESTION, "--seq", "8192", "--algorithm", "flash", "--json"]
+    usual, more, exact = (
+        json.loads(run(capsys, "predict", *long, *how))[0] for how in ([], ["--budget", "1000000"], ["--mode", "exact"])
+    )
+    assert [one["budget"] for one in (usual, more, exact)] == [BUDGET, 1_000_000, None]
+    assert usual["time_s"] != more["time_s"] == exact["time_s"]
+    explained = json.loads(run(capsys, "explain", "flash", *QUESTION, "--seq", "8192", "--budget", "1000000", "--json"))
+    assert explained[0]["prediction"]["time_s"] == more["time_s"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_play_shows_a_bar_on_a_terminal_alone(
+    terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnsim.simulator.players._left", 0)
+    monkeypatch.setattr("attnsim.simulator.twin.AT_ONCE", 10_000)
+    for command in (["predict", "--algorithm", "flash"], ["explain", "flash"]):
+        asked = [*command, *QUESTION, "--gpu", "a100-sxm4-80gb", "--seq", "4096", "--mode", "exact", "--json"]
+        with monkeypatch.context() as patch:
+            if terminal:
+                patch.setenv("FORCE_COLOR", "1")
+            assert main(asked) == 0
+        captured = capsys.readouterr()
+        assert json.loads(captured.out)
+        assert ("flash_fwd" in captured.err and "/256" in captured.err) if terminal else captured.err == ""
 
 
 def test_decode_has_one_query_a_sequence(capsys: pytest.CaptureFixture[str]) -> None:
