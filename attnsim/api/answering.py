@@ -57,9 +57,9 @@ def predict(
     launch : {"stream", "graph", "kernel"}
         Launched into a stream, from a CUDA graph, or kernels alone without launch.
     budget : int, optional
-        Segment executions of a call up to which the fast mode plays its grids whole; of longer calls it plays as many,
-        of smaller grids. A larger one takes longer and is nearer to the exact mode, which has no limit. By default
-        `attnsim.simulator.grid.BUDGET`.
+        Segment executions that the fast mode plays of a call. Each kernel has its share: within it a grid is played
+        whole, beyond it a smaller grid is. A larger one takes longer and is nearer to the exact mode, which has no
+        limit. By default `attnsim.simulator.grid.BUDGET`.
     told : callable, optional
         Called now and then while a kernel takes long: with its name, its blocks that have ended, and all its blocks.
     baseline : bool

@@ -32,7 +32,7 @@ class Prediction:
     mode, cache, launch : str
         Conditions of the replay.
     budget : int or None
-        Segment executions up to which its grids were played whole; None in exact mode, which has no limit.
+        Segment executions that the call might play, shared by its kernels; None in exact mode, which has no limit.
     time_s, time_low_s, time_high_s : float or None
         Time of the call with its launches, and the interval in which it is expected nine times in ten.
     spread : float or None

@@ -49,7 +49,7 @@ def player() -> Finding:
     began = time.perf_counter()
     try:
         from attnsim.simulator import compiled, twin
-    except ImportError as error:  # of a numba that does not know this Python or NumPy
+    except (ImportError, OSError) as error:  # a numba that does not know this Python or NumPy, or cannot load LLVM
         return Finding("player", "missing", f"SimPy: {one_line(error)}; {SLOWER}", "pip install --upgrade numba")
     from attnsim.simulator import players
 

@@ -53,7 +53,7 @@ def by_simpy(kernel: Kernel, program: Program, sms: int, slots_per_sm: int, told
 def _telling(classes: Iterator[int], told: Told) -> Iterator[int]:
     """Pass classes of blocks on, and tell now and then how many have been."""
     for number, block_class in enumerate(classes):
-        if number % TELLING == 0:
+        if number and number % TELLING == 0:
             told(number)
         yield block_class
 
@@ -72,10 +72,10 @@ def executions(kernel: Kernel) -> int:
 
 @cache
 def twin() -> ModuleType | None:
-    """The compiled twin; None where there is no numba, or one that does not know this NumPy."""
+    """The compiled twin; None where there is no numba, or one that does not know this NumPy or cannot load LLVM."""
     try:
         from attnsim.simulator import twin
-    except ImportError:
+    except (ImportError, OSError):
         return None
     return twin
 

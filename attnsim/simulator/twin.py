@@ -51,7 +51,7 @@ AT_ONCE = 1 << 22
 def play(
     kernel: Kernel, program: Program, sms: int, slots_per_sm: int, told: Callable[[int], None] | None = None
 ) -> Played:
-    """Replay the blocks of `kernel`; parameters and answer are those of :func:`attnsim.simulator.engine.play`.
+    """Replay the blocks of `kernel`; parameters and answer are those of :func:`attnsim.simulator.players.by_simpy`.
 
     `told` is called now and then with the number of blocks that have ended.
     """
