@@ -80,7 +80,7 @@ class Record(NamedTuple):
 
 
 @cache
-def compiled(function: Callable[..., Any]) -> Any:
+def jit(function: Callable[..., Any]) -> Any:
     """Compile a function when it is first called, and keep the code for other processes where that can be done."""
     try:
         return njit(cache=True)(function)
@@ -88,7 +88,7 @@ def compiled(function: Callable[..., Any]) -> Any:
         return njit(function)
 
 
-@compiled
+@jit
 def put(due, leaf, time, urgency, puts):
     """Make a leaf due; whether it is the next."""
     node = leaf + len(due) // 2
@@ -107,7 +107,7 @@ def put(due, leaf, time, urgency, puts):
     return key == mine
 
 
-@compiled
+@jit
 def transfer(now, ops, step, units, sm, whole, moved):
     """Book a transfer; when the last of its bytes has arrived."""
     whole[WHOLE + moved] += ops[step, SIZE]
@@ -124,7 +124,7 @@ def transfer(now, ops, step, units, sm, whole, moved):
     return through + ops[step, LATENCY]
 
 
-@compiled
+@jit
 def take(flat, whole, blocks, row):
     """Make a row the next block of the queue, unless it is one; whether there is one."""
     if blocks[row, CLASS] >= 0:
@@ -148,7 +148,7 @@ def take(flat, whole, blocks, row):
     return True
 
 
-@compiled
+@jit
 def end_block(now, record, blocks, row, slots, slot, whole):
     """Note the end of the block of a row; the row of the block after it."""
     record.ends[whole[DONE]] = now
@@ -159,7 +159,7 @@ def end_block(now, record, blocks, row, slots, slot, whole):
     return row ^ 1
 
 
-@compiled
+@jit
 def start(now, flat, groups, own, block_class):
     """Put a warpgroup before the first run of its block."""
     groups[own, :] = 0
@@ -168,7 +168,7 @@ def start(now, flat, groups, own, block_class):
     groups[own, LAST_LOAD] = groups[own, FOR_TENSOR] = -1
 
 
-@compiled
+@jit
 def fetch(now, flat, blocks, landing, row, units, sm, whole):
     """Issue the loads that a block begins with, before it begins."""
     tensors, ring = landing.shape[1], landing.shape[2] - 1
@@ -187,7 +187,7 @@ def fetch(now, flat, blocks, landing, row, units, sm, whole):
                     return
 
 
-@compiled
+@jit
 def fewest(groups, first, members, column):
     """How often the buffer of a column's tensor has been freed by all warpgroups of a block."""
     turn = groups[first, column]
@@ -196,7 +196,7 @@ def fewest(groups, first, members, column):
     return turn
 
 
-@compiled
+@jit
 def longest_waiting(groups, first, members, tensor, turn):
     """The warpgroup of a block that has waited longest for a tensor's load; -1 if none waits."""
     found = -1
@@ -207,7 +207,7 @@ def longest_waiting(groups, first, members, tensor, turn):
     return found
 
 
-@compiled
+@jit
 def advance(flat, state, record, members, most):
     """Let warpgroups wake up so many times, or until nothing is due; whether nothing is."""
     due, leaves, groups, blocks, landing, slots, units, whole = state

@@ -111,7 +111,8 @@ def grid_time(
 def _extended(kernel: Kernel, compiled: Compiled, chip: Chip, budget: float) -> tuple[float, float]:
     """Time of a grid from a smaller one, and how long its warpgroups waited for data."""
     program = compiled(1.0)
-    small, few, outlasting = _smaller(kernel, program, chip, budget)
+    memory = float((kernel.executions @ program.memory_times()).max())
+    small, few, outlasting = _smaller(kernel, program, chip, budget, memory)
     halved = compiled(chip.sms / few.sms).in_halves()
     played = play(replace(small, repeats=_halves(small.repeats)), halved, few.sms, few.resident)
     launched = np.concatenate([np.tile(launch.classes, launch.times) for launch in small.launches])
@@ -121,17 +122,20 @@ def _extended(kernel: Kernel, compiled: Compiled, chip: Chip, budget: float) -> 
     beside = last - makespan(small.launches, fewer, few.places)  # what list scheduling does not see
     if small.blocks == round(kernel.blocks * few.sms / chip.sms):  # of all waves: it is of the length of a block
         beside *= whole[launched].mean() / fewer[launched].mean()
-    memory = float((kernel.executions @ program.memory_times()).max())
     time = max(makespan(kernel.launches, whole, chip.places) + beside + played.time - last, memory)
     return float(time), float(time * played.waited / (few.places * kernel.warpgroups) / last)
 
 
-def _smaller(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tuple[Kernel, Chip, Ints]:
-    """A grid of the same shape of about so many executions, the SMs that it is for, and classes that outlast it."""
+def _smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory: float) -> tuple[Kernel, Chip, Ints]:
+    """A grid of the same shape of about so many executions, the SMs that it is for, and classes that outlast it.
+
+    `memory` is for how long all transfers hold the L2 or HBM, in picoseconds.
+    """
     size, blocks = executions(kernel), kernel.blocks
     enough = int(chip.sms * budget / size)
     if enough < SMS_BESIDE_MEMORY:  # where the memory is hardly busy SMs are on their own, and few show what all do
-        least = max(1, round(SMS_BESIDE_MEMORY * _memory_share(kernel, program, chip)))
+        units = float((kernel.executions @ program.unit_times()).max()) * kernel.warpgroups / chip.sms
+        least = max(1, round(SMS_BESIDE_MEMORY * (memory / max(memory, units, 1.0))))
         enough = max(min(least, chip.sms), enough)
     few = Chip(enough, chip.resident)
     count = thin = max(1, round(blocks * few.sms / chip.sms))
@@ -152,13 +156,6 @@ def _smaller(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tup
         repeats = _shortened(repeats, program.balanced(), shorter * np.where(outlasting, part, 1.0))
     small = replace(kernel, launches=_fewer(kernel, thin, count, outlasting), repeats=repeats)
     return small, few, np.flatnonzero(outlasting)
-
-
-def _memory_share(kernel: Kernel, program: Program, chip: Chip) -> float:
-    """How long transfers hold the L2 or HBM, over how long the busiest unit is held, these among them."""
-    memory = float((kernel.executions @ program.memory_times()).max())
-    units = float((kernel.executions @ program.unit_times()).max()) * kernel.warpgroups / chip.sms
-    return memory / max(memory, units, 1.0)
 
 
 def _fewer(kernel: Kernel, thin: int, count: int, always: Bools) -> tuple[Launch, ...]:

@@ -36,8 +36,8 @@ def play(kernel: Kernel, program: Program, sms: int, slots_per_sm: int, told: To
     """Play every block of `kernel` on `sms` SMs with `slots_per_sm` resident blocks each."""
     global _left  # noqa: PLW0603 (of this process)
     _left -= executions(kernel)
-    if _left < 0 and (compiled := twin()) is not None:
-        played: Played = compiled.play(kernel, program, sms, slots_per_sm, told)
+    if _left < 0 and (player := twin()) is not None:
+        played: Played = player.play(kernel, program, sms, slots_per_sm, told)
         return played
     return by_simpy(kernel, program, sms, slots_per_sm, told)
 
@@ -82,5 +82,5 @@ def twin() -> ModuleType | None:
 
 def faster(plain: F) -> F:
     """`plain` compiled where this process plays by the twin, else as it is."""
-    found: F = compiled.compiled(plain) if _left < 0 and (compiled := twin()) is not None else plain
+    found: F = player.jit(plain) if _left < 0 and (player := twin()) is not None else plain
     return found

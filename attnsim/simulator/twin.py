@@ -34,7 +34,7 @@ from attnsim.simulator.compiled import (
     Record,
     State,
     advance,
-    compiled,  # noqa: F401 (used by players.faster)
+    jit,  # noqa: F401 (used by players.faster)
 )
 from attnsim.simulator.played import Played
 from attnsim.simulator.program import LOAD, MARK, MMA_ASYNC, MMA_WAIT, WAIT, Program

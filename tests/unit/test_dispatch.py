@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attnsim.models.schedule.schedule import Launch
 from attnsim.simulator import dispatch
-from attnsim.simulator.compiled import compiled
+from attnsim.simulator.compiled import jit
 from attnsim.simulator.dispatch import hand_out, makespan
 
 LAUNCHES = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=9), st.integers(1, 5)), min_size=1)
@@ -68,5 +68,5 @@ def test_the_middle_of_a_long_launch_is_shared_by_those_free_before_it_is_done(
 def test_compiled_code_hands_out_the_same(free: list[float], durations: list[float]) -> None:
     plain, fast = np.array(free), np.array(free)
     hand_out(plain, np.array(durations))
-    compiled(hand_out)(fast, np.array(durations))
+    jit(hand_out)(fast, np.array(durations))
     assert plain.tolist() == fast.tolist()

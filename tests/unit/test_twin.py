@@ -256,7 +256,7 @@ def test_compiled_code_reads_the_kinds_of_operation_of_a_program() -> None:
 def test_where_code_cannot_be_kept_it_is_compiled_anew() -> None:
     scope: dict[str, Any] = {}
     exec("def twice(x): return 2 * x", scope)  # of no file, so numba has no folder for it
-    assert compiled.compiled(scope["twice"])(3) == 6
+    assert compiled.jit(scope["twice"])(3) == 6
 
 
 def test_who_plays_does_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:

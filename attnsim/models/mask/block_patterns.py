@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,14 +26,15 @@ Member = Callable[[Ints, Ints], Bools]
 """(Row block, key block) to whether they are seen, for arrays."""
 
 
-class _WholeBlocks:
+class _WholeBlocks(ABC):
     """A pattern that sees all of a block of positions x keys or nothing of it."""
 
     __slots__ = ()
     block: int
 
+    @abstractmethod
     def _member_at(self, seq_kv: int) -> Member:
-        raise NotImplementedError
+        """Which pairs of blocks are seen among so many keys."""
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
         """Whether the key's block is seen from the position's."""
