@@ -16,11 +16,16 @@ class InputError(ValueError):
 def nearest(given: str, names: Iterable[str]) -> str:
     """Words naming the closest of `names`: "nearest: hbm.bandwidth, l2.bandwidth"."""
     known = list(names)
-    # Also compare with the part after the dot: 'bandwidth' alone, or 'clock', should find its relatives.
+    # Also compare by parts: 'bandwidth' alone, 'clock', 'a100' or 'gb300-nvl72' should find their relatives.
     close = difflib.get_close_matches(given, known, n=3, cutoff=0.6)
-    related = [name for name in known if given and (given in name.split(".") or name.startswith(f"{given}."))]
+    parts = _parts(given)
+    related = [name for name in known if given and (parts <= _parts(name) or _parts(name) <= parts)]
     picks = list(dict.fromkeys([*related, *close]))[:4] or difflib.get_close_matches(given, known, n=3, cutoff=0.0)
     return f"nearest: {', '.join(picks)}"
+
+
+def _parts(name: str) -> set[str]:
+    return set(name.replace("-", ".").split("."))
 
 
 def shown(given: object) -> str:

@@ -97,10 +97,11 @@ def test_what_is_missing_comes_from_rules_and_is_marked_assumed(tmp_path: Path) 
     assert (gpu.launch.stream_s, gpu.launch.graph_s) == (2.5e-6, 1.3e-6)
     assert gpu.hbm.latency_clk == 700
     assert gpu.tensor.fp8_flops_per_clk == 8192
-    assert gpu.clock.sustained_hz == gpu.clock.tensor_hz == 1.8e9
+    assert gpu.clock.full_hz == gpu.clock.free_hz == gpu.clock.tensor_hz == 1.8e9
     for key, figure in gpu.provenance.items():
-        assert figure.kind == "assumed"
-        assert figure.source == "test" or figure.source.startswith("rule: "), key
+        assert figure.kind == ("datasheet" if figure.source.startswith("CUDA Programming Guide") else "assumed"), key
+        assert figure.source == "test" or figure.kind == "datasheet" or figure.source.startswith("rule: "), key
+    assert gpu.provenance["sm.max_threads"].kind == "datasheet"
     hbm3 = load_gpu(write(tmp_path, "hbm3.yaml", MINIMAL + "memory: HBM3\n"))
     assert hbm3.hbm.achievable_fraction == 0.92
 
@@ -118,6 +119,23 @@ def test_blackwell_ultra_has_twice_the_exponentials_and_the_rest_of_blackwell(tm
     assert (older.sm.exp_per_clk, newer.sm.exp_per_clk) == (16.0, 32.0)
     assert newer.l2.latency_clk == older.l2.latency_clk == 293
     assert newer.features == older.features
+
+
+def test_h20_has_a_quarter_of_hopper_s_tensor_rate_and_mma_sync_reaches_it(h100: Gpu) -> None:
+    h20 = load_gpu("h20")
+    assert 4 * h20.tensor.fp16_flops_per_clk == h100.tensor.fp16_flops_per_clk
+    assert (h20.tensor.mma_sync_fraction, h100.tensor.mma_sync_fraction) == (0.95, 0.629)
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("h20-sxm", "h20"), ("a6000", "rtx-a6000"), ("5090", "rtx-5090"), ("3080", "rtx-3080"), ("l40s-48gb", "l40s"),
+        ("b300", "b300-sxm"), ("gb300-nvl72", "gb300"), ("A800-SXM", "a800"), ("h800", "h800-sxm"),
+    ],
+)  # fmt: skip
+def test_other_names_of_a_gpu_lead_to_it(written: str, found: str) -> None:
+    assert found in refused(load_gpu, written).partition("nearest: ")[2].partition(";")[0].split(", ")
 
 
 def test_changed_gpu_of_ones_own_round_trips(tmp_path: Path) -> None:

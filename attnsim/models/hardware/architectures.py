@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
+from attnsim.models.hardware.figure import Kind
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.tables import read_csv
 
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """A figure that a GPU's file may leave out: its value, or what it is over another figure, and the rule in words."""
+    """A figure that a GPU's file may leave out: its value, or what it is over another figure, its kind and its rule."""
 
     key: str
     over: str
     value: float
+    kind: Kind
     rule: str
 
 
@@ -40,6 +43,10 @@ class Architecture:
     mma_sync_flops_per_clk : float or None
         What ``mma.sync`` reaches; None where that is 0.95 of the tensor rate.
     l2_bytes_per_clk_sm : float
+    power_over_counted : float
+        Power of the work over what its counts and ``energy.csv`` give.
+    slowed_from_s, slowed_to_s : float
+        Length of a call from which on the power limit slows it, and from which on it does so wholly.
     figures : tuple of Assumed
         In the order in which they are filled in.
     """
@@ -52,6 +59,9 @@ class Architecture:
     fp16_flops_per_clk: float
     mma_sync_flops_per_clk: float | None
     l2_bytes_per_clk_sm: float
+    power_over_counted: float
+    slowed_from_s: float
+    slowed_to_s: float
     figures: tuple[Assumed, ...]
 
 
@@ -64,9 +74,10 @@ def _read() -> dict[int, Architecture]:
     def assumed(key: str, columns: tuple[str, ...]) -> Assumed:
         cell = next(rows[key][column] for column in columns if rows[key][column])
         name, _, over = key.partition(" / ")
+        kind = cast(Kind, rows[key]["kind"])
         if cell == "none":
-            return Assumed(name, over, 0.0, "rule: none on this architecture")
-        return Assumed(name, over, float(cell) if over else FIELDS[name].parse(cell), rows[key]["source"])
+            return Assumed(name, over, 0.0, kind, "rule: none on this architecture")
+        return Assumed(name, over, float(cell) if over else FIELDS[name].parse(cell), kind, rows[key]["source"])
 
     def architecture(column: str) -> Architecture:
         mma_sync = rows["mma_sync_flops_per_clk"][column]
@@ -79,6 +90,9 @@ def _read() -> dict[int, Architecture]:
             fp16_flops_per_clk=float(rows["fp16_flops_per_clk"][column]),
             mma_sync_flops_per_clk=float(mma_sync) if mma_sync else None,
             l2_bytes_per_clk_sm=float(rows["l2_bytes_per_clk_sm"][column]),
+            power_over_counted=float(rows["power_over_counted"][column]),
+            slowed_from_s=float(rows["slowed_from_s"][column]),
+            slowed_to_s=float(rows["slowed_to_s"][column]),
             figures=tuple(assumed(key, (column, *items("nearest", column))) for key in rows if "." in key),
         )
 
