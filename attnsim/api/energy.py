@@ -1,79 +1,19 @@
-"""Energy of a predicted call: work counted by the replay times picojoules per unit of work, and static power.
-
-The constants are of three sorts, and each says which: *derived* from published board measurements, scaled from another
-process node, or assumed. None is fitted to attention. Their intervals are wide because the literature is: energies per
-byte and per instruction are published for few chips, tensor energies only as whole-board power at full rate.
-"""
+"""Energy of a predicted call: work counted by the replay times picojoules per unit of work, and static power."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
-from importlib import resources
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
 
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.architectures import architecture_of
-from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.energy import PICO, Interval, constants, unchanged, voltage_factor
+from attnsim.models.hardware.energy import work as counted
+from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import HBM
-from attnsim.models.tables import read_csv
-
-PICO = 1e-12
-
-FORMAT_FACTORS = {"fp16": 1.0, "bf16": 1.0, "fp8": 0.5, "tf32": 2.0}
-"""Energy of a FLOP over fp16's, assumed: every halving of the width doubles the rate of the same units."""
-
-_Ends = TypeVar("_Ends", bound="Interval")
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A value and how far off it may be; all three in one unit."""
-
-    low: float
-    typical: float
-    high: float
-
-    def over(self, divisor: float) -> Interval:
-        """Every end divided."""
-        return Interval(self.low / divisor, self.typical / divisor, self.high / divisor)
-
-    def times(self: _Ends, other: Interval) -> _Ends:
-        """Each end by that of the other."""
-        return replace(
-            self, low=self.low * other.low, typical=self.typical * other.typical, high=self.high * other.high
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Constant(Interval):
-    """One row of ``models/hardware/energy.csv``, which has the sources.
-
-    Parameters
-    ----------
-    unit : str
-        "pJ/FLOP", "pJ/instruction", "pJ/B", or "of TDP".
-    kind : {"derived", "assumed"}
-    source : str
-    """
-
-    unit: str
-    kind: str
-    source: str
-
-
-@cache
-def _table() -> dict[str, Constant]:
-    table = {}
-    for row in read_csv(resources.files("attnsim.models.hardware").joinpath("energy.csv")):
-        low, typical, high = (float(row[end]) for end in ("low", "typical", "high"))
-        table[row["name"]] = Constant(low, typical, high, row["unit"], row["kind"], row["source"])
-    return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +56,9 @@ class Energy:
 def energy(prediction: Prediction, gpu: Gpu | str) -> Energy:
     """Energy of a predicted call.
 
-    ``E = static power x time + sum over units of work x energy per unit``. Errors of the constants are taken as
-    independent, so that the intervals of the units add in quadrature; the error of the time is left out (it enters by
-    the static share alone).
+    ``E = static power x time + sum over units of work x energy per unit``, at the clock of the prediction. Errors of
+    the constants are taken as independent, so that the intervals of the units add in quadrature; the error of the time
+    is left out (it enters by the static share alone).
 
     Parameters
     ----------
@@ -147,11 +87,11 @@ def energy(prediction: Prediction, gpu: Gpu | str) -> Energy:
             f"the prediction is for {'; '.join((prediction.gpu, *map(str, prediction.changes)))}, the GPU is "
             f"{gpu.described}; give the GPU that was predicted"
         )
-    if prediction.time_s is None:
+    if prediction.time_s is None or prediction.clock_hz is None:
         raise InputError(prediction.notes[0])
-    found = constants(gpu)
-    base = _base(gpu)
-    scale = voltage_factor(gpu, base)
+    found = constants(gpu.compute_capability_number)
+    base = unchanged(gpu)
+    scale = voltage_factor(prediction.clock_hz, base)
     units = {
         name: _product(found[name] if name == HBM.name else found[name].times(scale), amount * PICO)
         for name, amount in work(prediction, gpu).items()
@@ -168,32 +108,21 @@ def energy(prediction: Prediction, gpu: Gpu | str) -> Energy:
 
 
 def work(prediction: Prediction, gpu: Gpu) -> dict[str, float]:
-    """Work of each unit: FLOPs as if in fp16, FP32-lane instructions, exponentials, bytes.
+    """Work of each unit, as `attnsim.models.hardware.energy.work` names it.
 
-    Instructions of the FP32 lanes are their busy seconds times their rate. Executed FLOPs beyond the useful ones are
-    padding: rows of zeros, masked pairs.
+    Instructions of the FP32 lanes are their busy seconds times their rate.
     """
-    flops = float(prediction.flops_executed or 0)
-    useful = min(flops, float(prediction.flops_useful))
-    rate = gpu.sm.count * gpu.clock.sustained_hz * gpu.sm.fp32_flops_per_clk / 2
-    lanes = prediction.units_s.get("fp32", 0.0) * rate
-    if prediction.workload.dtype == "fp32":
-        flops, useful, lanes = 0.0, 0.0, lanes + flops / 2
-    factor = FORMAT_FACTORS.get(prediction.workload.dtype, 1.0)
-    return {
-        "tensor": useful * factor,
-        "padding": (flops - useful) * factor,
-        "fp32": lanes,
-        "exp": float(prediction.exponentials or 0),
-        "shared_memory": float(prediction.smem_bytes or 0),
-        "l2": float(prediction.l2_bytes or 0),
-        "hbm": float(prediction.hbm_bytes or 0),
-    }
-
-
-def _base(gpu: Gpu) -> Gpu:
-    """The unchanged GPU, whose design power and clock the constants belong to."""
-    return load_gpu(gpu.base_id) if gpu.base_id in builtin_gpu_ids() else gpu
+    rate = gpu.sm.count * (prediction.clock_hz or 0.0) * gpu.sm.fp32_flops_per_clk / 2
+    return counted(
+        prediction.workload.dtype,
+        flops=float(prediction.flops_executed or 0),
+        useful=float(prediction.flops_useful),
+        lanes=prediction.units_s.get("fp32", 0.0) * rate,
+        exps=float(prediction.exponentials or 0),
+        smem_bytes=float(prediction.smem_bytes or 0),
+        l2_bytes=float(prediction.l2_bytes or 0),
+        hbm_bytes=float(prediction.hbm_bytes or 0),
+    )
 
 
 def _static_scale_w(gpu: Gpu, base: Gpu) -> float:
@@ -216,23 +145,3 @@ def _sum(parts: Iterable[Interval]) -> Interval:
     down = math.hypot(*(one.typical - one.low for one in items))
     up = math.hypot(*(one.high - one.typical for one in items))
     return Interval(typical - down, typical, typical + up)
-
-
-def constants(gpu: Gpu) -> dict[str, Constant]:
-    """The constants of a GPU by unit: tensor (fp16), padding, fp32, exp, shared_memory, l2, hbm and static."""
-    row, table = architecture_of(gpu.compute_capability_number), _table()
-    tensor, node = table[f"tensor on {row.name}"], table[f"node of {row.name}"]
-    return {
-        "tensor": tensor,
-        "padding": replace(tensor.times(table["padding"]), kind="assumed"),
-        **{name: table[name].times(node) for name in ("fp32", "exp", "shared_memory", "l2")},
-        HBM.name: table["hbm" if row.hbm else "gddr"],
-        "static": table["static"],
-    }
-
-
-def voltage_factor(gpu: Gpu, base: Gpu) -> Interval:
-    """Energy of an operation on the chip over that at the unchanged clock."""
-    ratio, exponent = gpu.clock.sustained_hz / base.clock.sustained_hz, _table()["voltage exponent"]
-    low, typical, high = (ratio**end for end in (exponent.low, exponent.typical, exponent.high))
-    return Interval(min(low, high), typical, max(low, high))

@@ -108,6 +108,49 @@ def put(due, leaf, time, urgency, puts):
 
 
 @jit
+def outstanding(flat, tensors):
+    """Most loads of each tensor that a block has issued and not waited for; last, asynchronous MMAs likewise."""
+    segments = len(flat.segments) - 1
+    turn, peak = np.zeros((segments, tensors + 1), np.int64), np.zeros((segments, tensors + 1), np.int64)
+    for segment in range(segments):
+        for step in range(flat.segments[segment], flat.segments[segment + 1]):
+            kind = flat.ops[step, KIND]
+            column = flat.ops[step, TENSOR] if kind == LOAD or kind == WAIT else tensors
+            turn[segment, column] += kind == LOAD or kind == MMA_ASYNC
+            turn[segment, column] -= kind == WAIT or kind == MMA_WAIT
+            peak[segment, column] = max(peak[segment, column], turn[segment, column])
+    most = np.ones(tensors + 1, np.int64)
+    for column in range(tensors + 1):
+        for block_class in range(len(flat.classes) - 1):
+            level = 0
+            for run in range(flat.classes[block_class], flat.classes[block_class + 1]):
+                segment, turns = flat.runs[run, 0], flat.runs[run, 1]
+                change = turn[segment, column]
+                most[column] = max(most[column], level + peak[segment, column] + max(change, 0) * (turns - 1))
+                level += change * turns
+    return most
+
+
+@jit
+def begin(state, members):
+    """Let every slot take its first block at once."""
+    due, leaves, groups, slots, several = state.due, state.leaves, state.groups, state.slots, members > 1
+    count = len(slots) - 1
+    leaves[:, SLOT] = count
+    for slot in range(count):
+        slots[slot, 0] = slot % len(state.units)
+        leaves[slot * members : (slot + 1) * members, SLOT] = slot
+        leaf = len(groups) + slot if several else slot
+        leaves[leaf, EVENT] = BEGIN
+        leaves[leaf, SLOT] = slot
+        due[len(due) // 2 + leaf, 0] = 0
+        due[len(due) // 2 + leaf, 1] = slot << LEAVES | leaf
+    for node in range(len(due) // 2 - 1, 0, -1):
+        due[node] = due[2 * node + (due[2 * node + 1, 0] < due[2 * node, 0])]
+    state.whole[PUTS] = count
+
+
+@jit
 def transfer(now, ops, step, units, sm, whole, moved):
     """Book a transfer; when the last of its bytes has arrived."""
     whole[WHOLE + moved] += ops[step, SIZE]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heapify, heapreplace
 
 import numpy as np
@@ -15,6 +15,7 @@ from attnsim.simulator.players import faster
 ONE_BY_ONE = by_hand(
     20_000, "blocks of a grid that are handed out one by one; those between are work that places share"
 )
+QUEUES = by_hand(8, "different times of blocks up to which compiled code keeps a queue for each, and no heap")
 
 
 def makespan(launches: Sequence[Launch], durations: Floats, places: int) -> float:
@@ -31,7 +32,7 @@ def makespan(launches: Sequence[Launch], durations: Floats, places: int) -> floa
     blocks = sum(len(launch.classes) * launch.times for launch in launches)
     if len(durations) == 1:
         return -(-blocks // places) * float(durations[0])
-    free, one_by_one = np.zeros(places), faster(hand_out)
+    free, one_by_one = np.zeros(places), _hand_out(durations)
     for launch in launches:
         size = len(launch.classes) * launch.times
         some = ONE_BY_ONE * size // blocks // 2  # of its beginning, and of its end
@@ -64,3 +65,37 @@ def hand_out(free: Floats, durations: Floats) -> None:
     for duration in durations:
         heapreplace(heap, heap[0] + duration)
     free[:] = np.array(heap)
+
+
+def in_queues(free: Floats, durations: Floats, kinds: Floats) -> None:
+    """The same where durations are of few kinds: blocks of one end in the order in which they begin."""
+    queues, places = len(kinds), len(free)
+    ends = np.empty((queues + 1, places + len(durations) + 1))  # the last queue is of those that are free before
+    first, last = np.zeros(queues + 1, np.int64), np.zeros(queues + 1, np.int64)
+    ends[:, 0] = ends[queues, places] = np.inf
+    ends[queues, :places] = np.sort(free)
+    last[queues] = places
+    for duration in durations:
+        earliest = kind = 0
+        for queue in range(1, queues + 1):
+            if ends[queue, first[queue]] < ends[earliest, first[earliest]]:
+                earliest = queue
+        while kinds[kind] != duration:
+            kind += 1
+        ends[kind, last[kind]] = ends[earliest, first[earliest]] + duration
+        first[earliest] += 1
+        last[kind] += 1
+        ends[kind, last[kind]] = np.inf
+    at = 0
+    for queue in range(queues + 1):
+        left = ends[queue, first[queue] : last[queue]]
+        free[at : at + len(left)] = left
+        at += len(left)
+
+
+def _hand_out(durations: Floats) -> Callable[[Floats, Floats], None]:
+    """The quicker of the two."""
+    queued, kinds = faster(in_queues), np.unique(durations)
+    if queued is in_queues or len(kinds) > QUEUES:
+        return faster(hand_out)
+    return lambda free, handed: queued(free, handed, kinds)

@@ -159,23 +159,23 @@ class Sm:
 
 def transfer(now: int, sm: Sm, memory: Memory, moved: list[int], tensor: int, copy: Copy) -> int:
     """Book a transfer on the SM's port, the L2 and the HBM, and its bytes; return when the last of them has arrived."""
-    moved[tensor] += copy.size
+    port, l2, own_l2, hbm, own_hbm, latency, size = copy
+    moved[tensor] += size
     free = sm.port_free
-    sm.port_free = through = (free if free > now else now) + copy.port
-    l2, hbm = copy.l2, copy.hbm
+    sm.port_free = through = (free if free > now else now) + port
     if l2:
         free = memory.l2_free
         begin = free if free > now else now
         memory.l2_free = begin + l2
-        end = begin + (copy.own_l2 if now else l2)
+        end = begin + (own_l2 if now else l2)
         through = end if end > through else through
     if hbm:
         free = memory.hbm_free
         begin = free if free > now else now
         memory.hbm_free = begin + hbm
-        end = begin + (copy.own_hbm if now else hbm)
+        end = begin + (own_hbm if now else hbm)
         through = end if end > through else through
-    return through + copy.latency
+    return through + latency
 
 
 def prefetch(sm: Sm, block: Block) -> None:

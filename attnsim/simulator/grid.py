@@ -113,10 +113,9 @@ def _extended(kernel: Kernel, compiled: Compiled, chip: Chip, budget: float) -> 
     program = compiled(1.0)
     memory = float((kernel.executions @ program.memory_times()).max())
     small, few, outlasting = _smaller(kernel, program, chip, budget, memory)
-    halved = compiled(chip.sms / few.sms).in_halves()
-    played = play(replace(small, repeats=_halves(small.repeats)), halved, few.sms, few.resident)
+    played = play(small, compiled(chip.sms / few.sms).in_halves(), few.sms, few.resident)
     launched = np.concatenate([np.tile(launch.classes, launch.times) for launch in small.launches])
-    spent = played.spent.reshape(len(launched), -1, 2) / kernel.warpgroups
+    spent = played.spent / kernel.warpgroups
     whole, fewer = _durations((kernel, small), program, spent, launched, few.places, outlasting)
     last = float(played.ends[-1])
     beside = last - makespan(small.launches, fewer, few.places)  # what list scheduling does not see
@@ -129,6 +128,7 @@ def _extended(kernel: Kernel, compiled: Compiled, chip: Chip, budget: float) -> 
 def _smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory: float) -> tuple[Kernel, Chip, Ints]:
     """A grid of the same shape of about so many executions, the SMs that it is for, and classes that outlast it.
 
+    Each of its loops is in halves, the first turns and the second: its repeats are [classes, outer, 2 x segments].
     `memory` is for how long all transfers hold the L2 or HBM, in picoseconds.
     """
     size, blocks = executions(kernel), kernel.blocks
@@ -154,7 +154,8 @@ def _smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory
         outlasting = work > part * (kernel.class_counts @ work) / chip.places
     if shorter < 1 or part < 1:
         repeats = _shortened(repeats, program.balanced(), shorter * np.where(outlasting, part, 1.0))
-    small = replace(kernel, launches=_fewer(kernel, thin, count, outlasting), repeats=repeats)
+    halves = np.stack([repeats - repeats // 2, repeats // 2], axis=-1).reshape(*repeats.shape[:2], -1)
+    small = replace(kernel, launches=_fewer(kernel, thin, count, outlasting), repeats=halves)
     return small, few, np.flatnonzero(outlasting)
 
 
@@ -189,14 +190,10 @@ def _shortened(repeats: Ints, loops: Bools, part: Floats) -> Ints:
     outer = repeats.shape[1]
     turns = min(outer, max(4, round(outer * float(part.max()))))
     part = np.minimum(part * outer / turns, 1.0)[:, None, None]
-    repeats = repeats[:, np.linspace(0, outer - 1, turns).round().astype(int)]
+    if turns < outer:
+        repeats = repeats[:, np.linspace(0, outer - 1, turns).round().astype(int)]
     cut = np.minimum(repeats, np.maximum(2, np.round(repeats * part))).astype(np.int64)
     return np.where(loops & (repeats > 2), cut, repeats)
-
-
-def _halves(repeats: Ints) -> Ints:
-    """Each loop as its first half and its second, shape [classes, outer, 2 x segments]."""
-    return np.stack([repeats - repeats // 2, repeats // 2], axis=-1).reshape(*repeats.shape[:2], -1)
 
 
 def _durations(
@@ -209,8 +206,9 @@ def _durations(
     Parameters
     ----------
     kernels : pair of Kernel
+        The small one with its loops in halves.
     program : Program
-    spent : ndarray, shape [blocks, segments, 2]
+    spent : ndarray, shape [blocks, 2 x segments]
         Of the small kernel, by half of a loop.
     launched : ndarray, shape [blocks]
         Their classes.
@@ -219,13 +217,14 @@ def _durations(
     outlasting : ndarray
         Classes that take the same part of the time in both, whatever their halves say.
     """
-    _, small = kernels
-    turns = _halves(small.repeats).sum(axis=1).reshape(len(small.repeats), -1, 2)
-    begun = (small.repeats > 0).sum(axis=1)  # runs of each segment
+    kernel, small = kernels
+    turns = small.turns.reshape(len(small.repeats), -1, 2).sum(axis=2)
+    begun = (small.repeats[:, :, ::2] > 0).sum(axis=1)  # runs of each segment
 
     def of(blocks: slice) -> tuple[Floats, Ints, Ints]:
         counts = np.bincount(launched[blocks], minlength=len(turns))
-        return spent[blocks].sum(axis=0), np.tensordot(counts, turns, 1), counts @ begun
+        time = np.einsum("bs->s", spent[blocks])  # as a sum over this axis, in less time
+        return time.reshape(-1, 2), (counts @ small.turns).reshape(-1, 2), counts @ begun
 
     time, count, runs = of(slice(places, max(places, len(launched) - places)))
     unseen = ~count.any(axis=1)
@@ -240,8 +239,9 @@ def _durations(
     loop = count[:, 1] >= np.maximum(2 * runs, 1)
     turn = np.where(loop, time[:, 1] / np.maximum(count[:, 1], 1), mean_turn)
     first = np.where(loop, (total - turn * turned) / np.maximum(runs, 1), 0.0)
-    whole, fewer = (np.maximum(one.turns @ turn + (one.repeats > 0).sum(axis=1) @ first, 1.0) for one in kernels)
-    for c in set(outlasting.tolist()) & set(launched.tolist()):
+    whole = np.maximum(kernel.turns @ turn + (kernel.repeats > 0).sum(axis=1) @ first, 1.0)
+    fewer = np.maximum(turns @ turn + begun @ first, 1.0)
+    for c in np.intersect1d(outlasting, launched) if len(outlasting) else ():
         fewer[c] = spent[launched == c].sum() / (launched == c).sum()
-        whole[c] = fewer[c] * (kernels[0].turns[c] @ mean_turn) / (small.turns[c] @ mean_turn)
+        whole[c] = fewer[c] * (kernel.turns[c] @ mean_turn) / (turns[c] @ mean_turn)
     return whole, fewer

@@ -77,7 +77,9 @@ def traffic(
             if use.written:
                 hbm = min(use.unique_bytes, asked) * (1 - found) + max(0, asked - use.unique_bytes) * lost
             else:
-                if use.tensor in touched:
+                if use.just_written:
+                    first = 0.0
+                elif use.tensor in touched:
                     first = 1 - kept(passed - touched[use.tensor] + own, capacity)
                 elif use.tensor in written_here and not use.in_place:
                     first = lost

@@ -35,7 +35,8 @@ _left = PLAYED_BY_SIMPY
 def play(kernel: Kernel, program: Program, sms: int, slots_per_sm: int, told: Told | None = None) -> Played:
     """Play every block of `kernel` on `sms` SMs with `slots_per_sm` resident blocks each."""
     global _left  # noqa: PLW0603 (of this process)
-    _left -= executions(kernel)
+    if _left >= 0:
+        _left -= executions(kernel)
     if _left < 0 and (player := twin()) is not None:
         played: Played = player.play(kernel, program, sms, slots_per_sm, told)
         return played

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
+from typing import NamedTuple
 
 import numpy as np
 
 from attnsim.models.arrays import Bools, Floats
-from attnsim.models.schedule.schedule import Kernel, TileOp
+from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.schedule import Kernel
 from attnsim.simulator.unit_costs import UnitCosts
 
 LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH, MARK = range(10)
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would take twice as long to make
-class Copy:
+class Copy(NamedTuple):
     """A load or store: picoseconds at each level, and bytes.
 
     Parameters
@@ -79,9 +79,7 @@ class Program:
         """The same with latencies of loads so many times as long."""
 
         def later(step: Step) -> Step:
-            return (
-                step if step[4] is NO_COPY else (*step[:4], replace(step[4], latency=round(step[4].latency * factor)))
-            )
+            return (*step[:4], step[4]._replace(latency=round(step[4].latency * factor)))
 
         return replace(self, segments=tuple(tuple(map(later, steps)) for steps in self.segments))
 
@@ -120,24 +118,21 @@ class Program:
     def memory_times(self) -> Floats:
         """Picoseconds for which the transfers of each segment hold the L2 and HBM, shape [segments, 2]."""
         return np.array(
-            [[sum(copy.l2 for *_, copy in steps), sum(copy.hbm for *_, copy in steps)] for steps in self.segments],
+            [[sum([step[4].l2 for step in steps]), sum([step[4].hbm for step in steps])] for steps in self.segments],
             float,
         )
 
     def balanced(self) -> Bools:
         """Which segments start as many loads of each tensor as they wait for, so that they may be run less often."""
-        return np.array([_net_loads(steps) == 0 for steps in self.segments])
+
+        def tensors(steps: tuple[Step, ...], kind: int) -> list[int]:
+            return sorted([step[1] for step in steps if step[0] == kind])
+
+        return np.array([tensors(steps, LOAD) == tensors(steps, WAIT) for steps in self.segments])
 
     def block(self, runs: Runs) -> Iterable[Step]:
         """The steps of a thread block, in program order, to be gone through as often as wanted."""
         return _Walk(self.segments, runs)
-
-
-def _net_loads(steps: Iterable[Step]) -> int:
-    """Loads that are not waited for, and waits without a load, of all tensors."""
-    net = Counter(tensor for kind, tensor, *_ in steps if kind == LOAD)
-    net.subtract(tensor for kind, tensor, *_ in steps if kind == WAIT)
-    return sum(map(abs, net.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +171,7 @@ def compile_kernel(
 
     def compiled(op: TileOp, tensor: int) -> Step:
         miss = misses.get((op.kind == "store", op.tensor), 1.0)
-        return compile_op(op, costs, miss, sharers, tensor, kernel.multicast)
+        return compile_op(op, costs, miss, sharers, tensor, kernel.multicast, kernel.in_flight_bytes)
 
     if alone is not None:
         segments = tuple(
@@ -192,10 +187,13 @@ def compile_kernel(
     return Program(segments, names, kernel.warpgroups)
 
 
-def compile_op(op: TileOp, costs: UnitCosts, miss: float, sharers: float, tensor: int, multicast: int) -> Step:
+def compile_op(
+    op: TileOp, costs: UnitCosts, miss: float, sharers: float, tensor: int, multicast: int = 1, in_flight: int = 0
+) -> Step:
     """One operation as (kind, tensor, costs).
 
-    A load or store costs its SM's port, the shared L2 and the shared HBM, and a load has a latency. An MMA holds the
+    A load or store costs its SM's port, the shared L2 and the shared HBM, and a load has a latency: once, or as often
+    as it has to wait before all its bytes have been in flight (Little's law). An MMA holds the
     tensor unit for its FLOPs and for the exposed part of its operand reads; no operation is shorter than its bytes
     take on the slowest pipe. Meanwhile the vector units advance at ``1 - interference`` of their speed, and the other
     way round.
@@ -204,6 +202,9 @@ def compile_op(op: TileOp, costs: UnitCosts, miss: float, sharers: float, tensor
         case "load" | "store":
             loads = op.kind == "load"
             l2 = round(op.bytes * costs.l2 * sharers / (multicast if loads else 1))
+            latency = costs.l2_latency + miss * (costs.hbm_latency - costs.l2_latency)
+            if in_flight:
+                latency = max(1.0, op.bytes / in_flight) * (costs.l2_latency + latency)
             hbm = round(op.bytes * miss * costs.hbm * sharers)
             copy = Copy(
                 port=round(op.bytes * costs.port_byte),
@@ -211,7 +212,7 @@ def compile_op(op: TileOp, costs: UnitCosts, miss: float, sharers: float, tensor
                 own_l2=int(l2 / sharers),
                 hbm=hbm,
                 own_hbm=int(hbm / sharers),
-                latency=round(costs.l2_latency + miss * (costs.hbm_latency - costs.l2_latency)) if loads else 0,
+                latency=round(latency) if loads else 0,
                 size=op.bytes,
             )
             return (LOAD if loads else STORE, tensor, 0, 0, copy)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.numbers import Numbers
+from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import FP32, HBM, L2, ON_SM
-from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.simulator.clock_law import MOST_PLAYS, ClockBy, clock_law, clock_share, limit_felt, spent_j
 from attnsim.simulator.grid import BUDGET, GridTime, grid_time
 from attnsim.simulator.memory import Traffic
 from attnsim.simulator.prepare import Cache, Prepared, prepare
@@ -20,14 +23,19 @@ from attnsim.simulator.program import Program
 from attnsim.simulator.unit_costs import PS
 
 Mode = Literal["fast", "exact"]
-LaunchMode = Literal["stream", "graph", "kernel"]
+LaunchMode = Literal["stream", "host", "graph", "kernel"]
 
 Told = Callable[[str, int, int], None]
 """Called now and then while a kernel is played: its name, its blocks that have ended, all its blocks."""
 
 LAUNCH_BOUND = by_hand(0.5, "share of a call from which on launches are said to bound it")
 LEAST_BUDGET = by_hand(500, "segment executions that a kernel of many may play at least")
+REMEMBERED = by_hand(8, "plays of a kernel that are remembered while it is there, for those who vary fitted numbers")
+SAME_CLOCK = by_hand(0.005, "relative difference of clocks below which a call is not played again")
 UNIT_BOUND = by_hand(0.35, "share of a call that the busiest unit has to be busy to be said to bound it, not latency")
+
+_played: WeakKeyDictionary[Kernel, dict[object, GridTime]] = WeakKeyDictionary()
+"""The last plays of each kernel, by what it cost: many a fitted number moves no play, or not that of every kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +80,21 @@ class KernelReplay:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What the replay of a schedule shows; times in seconds, bytes over the whole call."""
+    """What the replay of a schedule shows; times in seconds, bytes over the whole call, the SM clock it ran at.
+
+    `call_s` is the fixed time of a call, with it `host_wait_s`, in which the GPU waits for the CPU's launches.
+    """
 
     time_s: float
     call_s: float
+    host_wait_s: float
     kernels: tuple[KernelReplay, ...]
     hbm_read_bytes: float
     hbm_write_bytes: float
     l2_bytes: int
     smem_bytes: int
+    clock_hz: float
+    clock_by: ClockBy
 
     @property
     def main(self) -> KernelReplay:
@@ -119,9 +133,9 @@ class Replay:
 
 def replay(
     schedule: Schedule, gpu: Gpu, numbers: Numbers, *, mode: Mode = "fast", budget: int = BUDGET, cache: Cache = "warm",
-    launch: LaunchMode = "stream", told: Told | None = None,
+    launch: LaunchMode = "stream", within_s: float = 0.0, told: Told | None = None,
 ) -> Replay:  # fmt: skip
-    """Replay `schedule` on `gpu`.
+    """Replay `schedule` on `gpu`, at the clock that is held or that power allows (`attnsim.simulator.clock_law`).
 
     Parameters
     ----------
@@ -136,8 +150,11 @@ def replay(
         busiest unit has of the call's time, and no less than `LEAST_BUDGET`.
     cache : {"cold", "warm"}
         Whether the L2 is flushed before the call or holds what the same call left there.
-    launch : {"stream", "graph", "kernel"}
-        Kernels launched into a stream, from a CUDA graph, or timed alone without launch.
+    launch : {"stream", "host", "graph", "kernel"}
+        Kernels launched into a stream, into one from Python and no faster than it does (in any stream where each
+        operation is a call of its own), from a CUDA graph, or timed alone.
+    within_s : float
+        Time of what the call is a part of, such as a layer: power is felt over the longer of the two.
     told : callable, optional
         Called while a kernel takes long, see `Told`.
 
@@ -146,7 +163,38 @@ def replay(
     InputError
         When a block does not fit an SM.
     """
-    overhead = {"stream": gpu.launch.stream_s, "graph": gpu.launch.graph_s, "kernel": 0.0}[launch]
+    play = partial(
+        _play, schedule, numbers=numbers, mode=mode, budget=budget, cache=cache, launch=launch, told=told
+    )  # fmt: skip
+    found = play(gpu)
+    long_s = max(found.time_s, within_s)
+    if gpu.clock.held_hz or long_s <= architecture_of(gpu.compute_capability_number).slowed_from_s:
+        return found
+    law, full_hz = clock_law(gpu), gpu.clock.full_hz
+    spent = [
+        spent_j(law, gpu, kernel, schedule.useful_share, seen.units_s[FP32.name], seen.traffic)
+        for kernel, seen in zip(schedule.kernels, found.kernels, strict=True)
+    ]
+    power_w = gpu.power.limit_w - law.static_w
+    felt = float(limit_felt(long_s, law.from_s, law.to_s))
+    chip_j, memory_j = (sum(parts) for parts in zip(*spent, strict=True))
+    for _ in range(MOST_PLAYS - 1):
+        as_clocks_s = found.time_s * found.clock_hz / full_hz
+        clock_hz = full_hz * float(clock_share(as_clocks_s, chip_j, memory_j, power_w)) ** felt
+        if clock_hz > found.clock_hz * (1 - SAME_CLOCK):
+            break
+        found = replace(play(gpu.at_clock(clock_hz)), clock_by="power")
+    return found
+
+
+def _play(
+    schedule: Schedule, gpu: Gpu, *, numbers: Numbers, mode: Mode, budget: int, cache: Cache, launch: LaunchMode,
+    told: Told | None,
+) -> Replay:  # fmt: skip
+    """Replay at the full clock of `gpu`."""
+    overhead = {"stream": gpu.launch.stream_s, "host": gpu.launch.stream_s, "graph": gpu.launch.graph_s, "kernel": 0.0}[
+        launch
+    ]
     overhead *= numbers.gpu.launch_scale
     grids: dict[object, GridTime] = {}
     prepared = prepare(schedule, gpu, numbers, cache)
@@ -159,15 +207,22 @@ def replay(
         for item, units_s, most in zip(prepared, units, budgets, strict=True)
     )
     call = 0.0 if launch == "kernel" else numbers.implementation.call_s
+    on_gpu = call + sum(kernel.time_s + kernel.launch_s for kernel in kernels)
+    from_python = launch == "host" or (launch == "stream" and schedule.is_eager)
+    waited = max(0.0, schedule.host_s - on_gpu) if from_python else 0.0
+    call += waited
     moved = [row for item in prepared for row in item.rows]
     return Replay(
-        time_s=call + sum(kernel.time_s + kernel.launch_s for kernel in kernels),
+        time_s=on_gpu + waited,
+        host_wait_s=waited,
         call_s=call,
         kernels=kernels,
         hbm_read_bytes=sum(row.hbm_bytes for row in moved if not row.written),
         hbm_write_bytes=sum(row.hbm_bytes for row in moved if row.written),
         l2_bytes=sum(row.l2_bytes for row in moved),
         smem_bytes=schedule.total("smem_bytes"),
+        clock_hz=gpu.clock.full_hz,
+        clock_by="given" if gpu.clock.held_hz else "boost",
     )
 
 
@@ -185,10 +240,15 @@ def _replay_kernel(
     program = item.compiled(1.0)
     launches = tuple((launch.classes.tobytes(), launch.times) for launch in kernel.launches)
     same = (program.segments, program.warpgroups, kernel.repeats.tobytes(), launches, slots)
-    if (grid := grids.get(same)) is None:  # copies of a kernel, and passes over one matrix, take the same time
+    known, costs = _played.setdefault(kernel, {}), (*same[::4], sms, budget, item.costs.l2, item.costs.hbm, item.rows)
+    grid = grids.get(same) or known.pop(costs, None)
+    if grid is None:  # copies of a kernel, and passes over one matrix, take the same time
         compiled = partial(item.compiled, alone=program)
         ended = None if told is None else lambda blocks: told(kernel.name, blocks, kernel.blocks)
-        grid = grids[same] = grid_time(kernel, compiled, sms, slots, budget, ended)
+        grid = grid_time(kernel, compiled, sms, slots, budget, ended)
+    grids[same] = known[costs] = grid
+    if len(known) > REMEMBERED:
+        del known[next(iter(known))]
     return KernelReplay(
         name=kernel.name,
         time_s=grid.time_ps / PS,

@@ -123,7 +123,8 @@ def trace(
     """
     whole = replay(schedule, gpu, numbers, cache=cache, launch=launch)
     kernels, now = [], whole.call_s
-    for item, done in zip(prepare(schedule, gpu, numbers, cache), whole.kernels, strict=True):
+    played = gpu.at_clock(whole.clock_hz)
+    for item, done in zip(prepare(schedule, played, numbers, cache), whole.kernels, strict=True):
         now += done.launch_s
         kernels.append(_kernel_trace(item, gpu.sm.count, sms, now, done.time_s))
         now += done.time_s

@@ -28,7 +28,7 @@ class UnitCosts:
     Parameters
     ----------
     clk : float
-        One SM clock.
+        One SM clock, longer by the speed of a slower build.
     tensor, exp, fp32, int32 : float
         One tensor FLOP on the kernel's path, one exponential, one FP32-lane and one integer instruction, each on one
         SM with the unit to itself. Named as the units are.
@@ -69,10 +69,12 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
     """Costs of `kernel`'s operations on `gpu` with the fitted `numbers`.
 
     The tensor rate of warp-level ``mma.sync`` is `Tensor.mma_sync_fraction` of the peak; a kernel without tensor
-    cores multiplies on the FP32 lanes.
+    cores multiplies on the FP32 lanes. With tcgen05 one thread issues an MMA and no operand passes through registers
+    (PTX ISA, "TensorCore 5th Generation"): it takes as long as its FLOPs or its reads, and stalls no other warp.
     """
     fitted = numbers.implementation
-    clk = PS / (gpu.clock.sustained_hz * numbers.gpu.clock_fraction)
+    clk = PS / gpu.clock.full_hz
+    work = clk / numbers.speed  # a clock of SM work: a slower build takes longer, memory answers as before
     rate = gpu.tensor_flops_per_clk(kernel.dtype)
     if kernel.path == "mma_sync":
         rate *= gpu.tensor.mma_sync_fraction
@@ -80,21 +82,21 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
         rate /= fitted.extra
     hbm_fraction = numbers.gpu.hbm_fraction or gpu.hbm.achievable_fraction
     return UnitCosts(
-        clk=clk,
-        tensor=clk / (rate * fitted.tensor_efficiency),
-        pipes={one.amount: clk / rate for one in PIPES if (rate := gpu.get(one.figure))},
-        exp=clk / gpu.sm.exp_per_clk,
-        fp32=clk / (gpu.sm.fp32_flops_per_clk / 2),
-        int32=fitted.extra * clk / INT32_PER_CLK,
+        clk=work,
+        tensor=work / (rate * fitted.tensor_efficiency),
+        pipes={one.amount: work / rate for one in PIPES if (rate := gpu.get(one.figure))},
+        exp=work / gpu.sm.exp_per_clk,
+        fp32=work / (gpu.sm.fp32_flops_per_clk / 2),
+        int32=fitted.extra * work / INT32_PER_CLK,
         l2=PS / (gpu.l2.bandwidth_bytes_per_s * numbers.gpu.l2_fraction),
         hbm=PS / (gpu.hbm.bandwidth_bytes_per_s * hbm_fraction),
         port_byte=clk / SM_PORT_BYTES_PER_CLK,
         l2_latency=gpu.l2.latency_clk * clk,
         hbm_latency=gpu.hbm.latency_clk * clk,
-        smem_exposed=fitted.smem_exposed,
+        smem_exposed=fitted.smem_exposed if kernel.exposes_operand_reads else 0.0,
         softmax_instructions=fitted.softmax_instructions,
-        interference=fitted.interference,
-        step=fitted.step_clks * clk,
-        block=fitted.block_clks * clk,
+        interference=fitted.interference if kernel.interferes else 0.0,
+        step=fitted.step_clks * work,
+        block=fitted.block_clks * work,
         extra=fitted.extra,
     )

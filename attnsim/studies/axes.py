@@ -14,6 +14,7 @@ from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.changes import TIMES
 from attnsim.models.hardware.sections import changeable
 from attnsim.models.mask.mask import Mask
+from attnsim.models.question.operations import Operations
 from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent
 
 LONGEST_LIST = 10_000
@@ -21,7 +22,7 @@ MOST_STEPS = 1_000_000
 RANGE = "{from: 1024, to: 131072, steps: 8, scale: log}"
 
 COUNTS = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v")
-WORKLOAD_FIELDS = (*COUNTS, "dtype", "passes", "mask", "dropout", "latent")
+WORKLOAD_FIELDS = (*COUNTS, "dtype", "passes", "mask", "dropout", "latent", "operations")
 COLUMNS = {name: "pass" if name == "passes" else name for name in WORKLOAD_FIELDS}
 """Fields of a workload and their names in files and results; the order is that in which their axes vary."""
 
@@ -225,6 +226,10 @@ def field_value(where: str, name: str, given: object) -> Any:
         if not isinstance(given, str):
             raise InputError(f"{where} is {shown(given)}; write full, causal, or patterns such as 'causal, window 512'")
         return read_at(f"{where}:", Mask.parse, given)
+    if name == "operations":
+        if not isinstance(given, str):
+            raise InputError(f"{where} is {shown(given)}; write operations such as 'scale, softmax, dropout 0.1'")
+        return read_at(f"{where}:", Operations.parse, given)
     allowed = tuple(DTYPE_BYTES) if name == "dtype" else PASSES
     if given not in allowed:
         raise InputError(f"{where} is {shown(given)}; allowed: {', '.join(allowed)}")

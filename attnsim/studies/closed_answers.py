@@ -89,7 +89,7 @@ def closed_forms(points: Points, cache: str, launch: str) -> Closed:
     ----------
     points : Points
     cache : {"warm", "cold"}
-    launch : {"stream", "graph", "kernel"}
+    launch : {"stream", "host", "graph", "kernel"}
     """
     error = Texts(points.count)
     sizes = counts(points)

@@ -20,9 +20,13 @@ from numpy.typing import NDArray
 from attnsim.api.estimating import compute_time
 from attnsim.models.arrays import Floats
 from attnsim.models.hardware.units import UNITS
+from attnsim.simulator.clock_law import MOST_PLAYS, clock_share, limit_felt
 from attnsim.simulator.memory import KNEE
 from attnsim.simulator.replay import LAUNCH_BOUND
 from attnsim.studies.plans import Plan
+
+ON_CHIP = ("flops", "useful", "lanes", "exps", "smem_bytes", "l2_bytes")
+"""Columns of work whose energy follows the clock."""
 
 BOUNDS = (*UNITS, "launch")
 """What may bound a point, as the replay names it."""
@@ -34,8 +38,9 @@ class Work:
 
     Parameters
     ----------
-    flops, smem_bytes, exps, lanes : ndarray
-        Tensor FLOPs as executed, operand bytes from shared memory, exponentials, FP32-lane instructions.
+    flops, useful, smem_bytes, exps, lanes : ndarray
+        Tensor FLOPs as executed, those of them on data, operand bytes from shared memory, exponentials, FP32-lane
+        instructions.
     steps, blocks : ndarray
         Waits for an inner step, and thread blocks, of the kernel with most FLOPs.
     l2_bytes, hbm_read_bytes, hbm_write_bytes, peak_bytes : ndarray
@@ -44,6 +49,7 @@ class Work:
     """
 
     flops: Floats
+    useful: Floats
     smem_bytes: Floats
     exps: Floats
     lanes: Floats
@@ -108,7 +114,7 @@ def estimate(
     plans : sequence of Plan
     which : ndarray of int
         Plan of each point.
-    launch : {"stream", "graph", "kernel"}
+    launch : {"stream", "host", "graph", "kernel"}
     """
 
     def of(name: str) -> Floats:
@@ -116,13 +122,15 @@ def estimate(
         return np.array([float(attrgetter(name)(item) or 0.0) for item in plans])[which]
 
     fitted = "numbers.implementation."
-    clk = 1 / (gpu["clock.sustained"] * of("numbers.gpu.clock_fraction"))
+    full_hz = np.where(gpu["clock.sustained"] > 0, gpu["clock.sustained"], gpu["clock.free"])
+    clk = 1 / full_hz
     sms = gpu["sm.count"]
     flop = clk / (_tensor_rate(plans, which, gpu) * of(fitted + "tensor_efficiency"))
     exp_s = work.exps * clk / gpu["sm.exp_rate"]
     fp32_s = work.lanes * clk / (gpu["sm.fp32_rate"] / 2)
     smem_s = work.smem_bytes * clk / gpu["sm.shared_memory_bandwidth"]
-    tensor = np.maximum(work.flops * flop + of(fitted + "smem_exposed") * smem_s, smem_s)
+    exposed = of(fitted + "smem_exposed") * of("main.exposes_operand_reads")
+    tensor = np.maximum(work.flops * flop + exposed * smem_s, smem_s)
     vector = exp_s + fp32_s
     slots = sms * of("blocks_per_sm")
     waves = work.blocks / slots
@@ -131,8 +139,8 @@ def estimate(
     block = work.blocks * of(fitted + "block_clks") * clk_of_slot
     split, persistent = of("split"), of("main.persistent")
     compute = compute_time(
-        tensor, vector, interference=of(fitted + "interference"), sms=sms, groups=of("groups"), step=step,
-        block=block, waves=waves, even=(split > 0) | (persistent > 0) & (waves > 1),
+        tensor, vector, interference=of(fitted + "interference") * of("main.interferes"), sms=sms, groups=of("groups"),
+        step=step, block=block, waves=waves, even=(split > 0) | (persistent > 0) & (waves > 1),
     )  # fmt: skip
     l2_s = 1 / (gpu["l2.bandwidth"] * of("numbers.gpu.l2_fraction"))
     share = of("numbers.gpu.hbm_fraction")
@@ -144,8 +152,22 @@ def estimate(
     beside = np.maximum((work.l2_bytes - work.pass_l2_bytes) * l2_s, (hbm_bytes - work.pass_hbm_bytes) * hbm_s)
     launches = np.zeros_like(clk)
     if launch != "kernel":
-        launches = of("kernels") * gpu[f"launch.{launch}"] * of("numbers.gpu.launch_scale") + of(fitted + "call_s")
+        launches = of("kernels") * gpu["launch.graph" if launch == "graph" else "launch.stream"] * of(
+            "numbers.gpu.launch_scale"
+        ) + of(fitted + "call_s")
     time = np.maximum(compute, beside) + passes + launches
+    chip_j = sum(of(f"joules.{name}") * getattr(work, name) for name in ON_CHIP) * full_hz / of("law.tensor_hz")
+    memory_j, power_w = of("joules.hbm_bytes") * hbm_bytes, gpu["power.limit"] - of("law.static_w")
+    felt = np.where(gpu["clock.sustained"] > 0, 0.0, limit_felt(time, of("law.from_s"), of("law.to_s")))
+    slow = np.ones_like(clk)
+    for _ in range(MOST_PLAYS - 1):  # as the replay finds its clock
+        slow = np.minimum(slow, clock_share(time * slow, chip_j, memory_j, power_w) ** felt)
+        time = np.maximum(compute / slow, beside) + passes + launches
+    flop, exp_s, fp32_s, smem_s, compute = (one / slow for one in (flop, exp_s, fp32_s, smem_s, compute))
+    if launch in ("stream", "host"):
+        from_python = of("is_eager") if launch == "stream" else 1.0
+        waited = np.maximum(of("host_s") * from_python - time, 0)
+        launches, time = launches + waited, time + waited
     busy_s = {
         "tensor": work.flops * flop / sms, "exp": exp_s / sms, "fp32": fp32_s / sms, "shared_memory": smem_s / sms,
         "l2": l2, "hbm": hbm, "launch": launches,

@@ -20,7 +20,7 @@ from attnsim.api.asking import Conditions, ask, read_conditions
 from attnsim.api.energy import Energy, energy
 from attnsim.api.prediction import Prediction
 from attnsim.api.retuning import fitting
-from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.choose import built, choose
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
@@ -181,7 +181,7 @@ class _Asked:
         question = ask(self.workload, gpu, self.algorithm, self.implementation)
         if not question.record.tunable:
             return None
-        numbers = choose(question.record, gpu).numbers
+        numbers = built(choose(question.record, gpu), question.record, question.w, gpu).numbers
         best: list[tuple[float, TileRequest]] = []
         for one in fitting(question.record, question.w, gpu, numbers)[:CORNER_TILES]:
             with suppress(InputError):

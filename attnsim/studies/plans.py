@@ -6,29 +6,44 @@ read from one small schedule of the implementation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions
 from attnsim.api.building import scheduled
 from attnsim.api.estimating import step_waits
-from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.choose import built, choose
 from attnsim.models.calibrations.numbers import Numbers
+from attnsim.models.closed_forms.columns import UNFUSED
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
-from attnsim.models.implementations.frameworks.naive import FORMS, UnfusedTile
+from attnsim.models.implementations.frameworks.naive import UnfusedTile
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mechanisms import Mechanism
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel
+from attnsim.simulator.clock_law import ClockLaw, clock_law, joules
 from attnsim.studies.points import Point, changed
 
 PREFILL_TOKENS, PREFILL_HEADS, DECODE_KEYS = 1024, 1 << 15, 8192
 """Sizes of the small schedule: tiles do not ask for them, but keys are split where heads are few and keys many, so
 that a prefill call gets many heads and a decode call few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joules:
+    """Energy of one FLOP, what it takes more on data, of one FP32-lane instruction, exponential and byte."""
+
+    flops: float
+    useful: float
+    lanes: float
+    exps: float
+    smem_bytes: float
+    l2_bytes: float
+    hbm_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +55,10 @@ class Plan:
     record : Implementation
     numbers : Numbers
         Fitted numbers of the implementation and the GPU.
+    law : ClockLaw
+        What the clock of long calls follows from.
+    joules : Joules
+        Energy of a unit of each kind of work.
     main : Kernel
         Of the small schedule, the one with most FLOPs.
     rows, keys : int
@@ -54,6 +73,10 @@ class Plan:
         Of the small schedule: its mask and its number format are the group's.
     kernels : int
         Launches of a call.
+    host_s : float
+        What they take the host from Python.
+    is_eager : bool
+        Whether Python calls each operation.
     blocks_per_sm : int
     smem_per_flop, lanes_per_exp, steps_per_flop : float
         Of the main kernel: bytes of operands from shared memory, FP32-lane instructions of the softmax, and waits for
@@ -62,6 +85,8 @@ class Plan:
 
     record: Implementation
     numbers: Numbers
+    law: ClockLaw
+    joules: Joules
     main: Kernel
     rows: int
     keys: int
@@ -70,6 +95,8 @@ class Plan:
     vectorised: bool
     w: Workload
     kernels: int
+    host_s: float
+    is_eager: bool
     blocks_per_sm: int
     smem_per_flop: float
     lanes_per_exp: float
@@ -79,6 +106,15 @@ class Plan:
     def groups(self) -> int:
         """Warpgroups on an SM."""
         return self.blocks_per_sm * self.main.warpgroups
+
+
+@lru_cache(maxsize=64)
+def _joules(capability: int, dtype: str) -> Joules:
+    names = [item.name for item in fields(Joules)]
+    none = dict.fromkeys(names, 0.0)
+    found = {name: sum(joules(capability, dtype, **none | {name: 1.0})) for name in names}
+    on_data = sum(joules(capability, dtype, **none | {"flops": 1.0, "useful": 1.0}))
+    return Joules(**found | {"useful": on_data - found["flops"]})
 
 
 def plan(asked: Point) -> Plan:
@@ -113,15 +149,17 @@ def _plan(mechanism: Mechanism, implementation: str | None, conditions: Conditio
         raise InputError("tile retuned takes replays; write method: replay")
     schedule = scheduled(record, small, gpu, conditions)
     main = max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
-    numbers = choose(record, gpu).numbers
+    numbers = built(choose(record, gpu), record, small, gpu).numbers
     main_tile = schedule.tile.forward if isinstance(schedule.tile, FusedTiles) else None
-    known = main_tile.rescale == "always" if main_tile else schedule.tile == UnfusedTile(FORMS["benchmark"])
-    plain = small.latent is None and not small.dropout
+    known = main_tile.rescale == "always" if main_tile else schedule.tile == UnfusedTile(UNFUSED)
+    plain = small.latent is None and not small.dropout and small.operations is None
     flops, exps = max(1, main.total("flops")), max(1, main.total("exps"))
     lanes = main.total("scores") * numbers.implementation.softmax_instructions + main.total("fp32")
     return Plan(
         record=record,
         numbers=numbers,
+        law=clock_law(gpu),
+        joules=_joules(gpu.compute_capability_number, main.dtype),
         main=main,
         rows=main_tile.rows if main_tile else 0,
         keys=main_tile.keys if main_tile else 0,
@@ -130,6 +168,8 @@ def _plan(mechanism: Mechanism, implementation: str | None, conditions: Conditio
         vectorised=known and plain and small.mask.is_band and small.directions == ("fwd",),
         w=small,
         kernels=len(schedule.kernels),
+        host_s=schedule.host_s,
+        is_eager=schedule.is_eager,
         blocks_per_sm=occupancy(main, gpu).blocks_per_sm,
         smem_per_flop=main.total("smem_bytes") / flops,
         lanes_per_exp=lanes / exps if main.total("exps") else 0.0,

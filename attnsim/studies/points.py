@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from attnsim.api.asking import Question, ask, read_conditions
 from attnsim.models.arrays import Floats, Ints
-from attnsim.models.hardware.gpu import Gpu, sustained_clock
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import IN_PROPORTION, LIMITS, SLOWEST_HZ, Gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.question.workload import Workload
 from attnsim.studies.axes import COUNTS, Values
@@ -39,6 +40,8 @@ def changed(gpu: Gpu, changes: Changes) -> Gpu:
         When a figure leaves its range or contradicts another.
     """
     for key, value, multiple in changes:
+        if multiple and not gpu.get(key):
+            raise InputError(f"{key} is {value:g}x, but the present value is 0; give a value: {FIELDS[key].allowed()}")
         new = value * gpu.get(key) if multiple else value
         gpu = gpu.replace(key, float(round(new)) if multiple and FIELDS[key].integer else new)
     return gpu
@@ -167,19 +170,22 @@ def figures(points: Points) -> dict[str, Floats]:
         new = values * found[key] if column.axis.multiple else values
         if FIELDS[key].integer:
             new = np.round(new)
-        if key == "clock.tensor":
-            moved = new != found[key]
-            follows = np.round(sustained_clock(found["clock.sustained"], found[key], new))
-            found["clock.sustained"] = np.where(moved, follows, found["clock.sustained"])
+        for other in IN_PROPORTION.get(key, ()):
+            found[other] = np.where(new != found[key], np.round(found[other] * new / found[key]), found[other])
         found[key] = new
     return found
 
 
 def out_of_range(points: Points, found: Mapping[str, Floats]) -> NDArray[np.bool_]:
     """Points at which a changed figure leaves what is allowed, as a multiple of another may."""
-    wrong = np.zeros(points.count, dtype=bool)
-    for key in _changes(points).keys() & set(RATES):
+    wrong, changes = np.zeros(points.count, dtype=bool), _changes(points)
+    for key in changes.keys() & set(RATES):
         wrong |= ~((FIELDS[key].low <= found[key]) & (found[key] <= FIELDS[key].high))
+        wrong |= changes[key].axis.multiple & (found[key] == 0)
+    share = found["power.limit"] / found["power.tdp"]
+    wrong |= ~((LIMITS[0] <= share) & (share <= LIMITS[1]))
+    if "clock.sustained" in changes:
+        wrong |= (found["clock.sustained"] > 0) & (found["clock.sustained"] < SLOWEST_HZ)
     return wrong
 
 

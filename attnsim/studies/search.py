@@ -10,7 +10,7 @@ from attnsim.api.asking import ask, read_conditions
 from attnsim.api.building import shipped
 from attnsim.api.retuning import REPLAYED_CANDIDATES, fitting, replayed
 from attnsim.kernels.gpu.bench import Bench
-from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.choose import built, choose
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
@@ -126,7 +126,7 @@ def search_tiles(
     w, record = question.w, question.record
     if not record.tunable or "fwd" not in w.directions or "bwd" in w.directions:
         raise InputError(f"{record.name} has no forward tile to choose for pass {w.passes}; give fwd or decode")
-    numbers = choose(record, gpu).numbers
+    numbers = built(choose(record, gpu), record, w, gpu).numbers
     schedules, listed, own_tile = {}, set(), ""
     for number, one in enumerate(fitting(record, w, gpu, numbers)):
         schedules[one.schedule.tile_text] = one.schedule

@@ -33,12 +33,14 @@ SPREAD = 2.0
 """Factor by which Sobol indices vary each figure, up and down."""
 
 FIGURES = (
-    "sm.count", "clock.sustained", "tensor.{dtype}", "tensor.mma_sync_fraction", "sm.exp_rate", "sm.fp32_rate",
-    "sm.shared_memory_bandwidth", "l2.bandwidth", "l2.capacity", "l2.latency", "hbm.bandwidth", "hbm.latency",
+    "sm.count", "clock.sustained", "clock.free", "power.limit", "tensor.{dtype}", "tensor.mma_sync_fraction",
+    "sm.exp_rate", "sm.fp32_rate", "sm.shared_memory_bandwidth", "l2.bandwidth", "l2.capacity", "l2.latency",
+    "hbm.bandwidth", "hbm.latency",
     "launch.{launch}",
 )  # fmt: skip
 """Figures that a replay on shipped tiles depends on. Left out: what a block may hold (shared memory, registers,
-threads), which moves nothing until a tile no longer fits, and `clock.tensor`, which the sustained clock follows."""
+threads), which moves nothing until a tile no longer fits, and `clock.tensor`, which the other clocks
+follow."""
 
 
 @dataclass(frozen=True, slots=True)

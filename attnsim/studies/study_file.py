@@ -12,7 +12,7 @@ from attnsim.api.asking import read_algorithm, read_conditions
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.files import read_yaml
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.choose import settled_name
 from attnsim.models.llm.files import load_model
 from attnsim.studies.axes import COLUMNS, Axis, T, change_axis, check_keys, read_at, shape_axis, workload_axis
 from attnsim.studies.study import Study
@@ -39,7 +39,7 @@ class StudyEntry(BaseModel):
     method: Literal["closed-form", "replay", "auto"] = "auto"
     replays: StrictInt | None = Field(default=None, ge=0)
     cache: Literal["warm", "cold"] = "warm"
-    launch: Literal["stream", "graph", "kernel"] = "stream"
+    launch: Literal["stream", "host", "graph", "kernel"] = "stream"
     # Of `attnsim report`, which reads the same file; a sweep does not need them.
     question: StrictStr = ""
     date: Any = None
@@ -93,7 +93,7 @@ def _axes(entry: StudyEntry) -> list[Axis]:
     axes += [change_axis(key, values) for key, values in entry.change.items()]
     choices: tuple[tuple[str, str | list[str] | None, Callable[[str], str]], ...] = (
         ("algorithm", entry.algorithm, lambda name: read_algorithm(name).name),
-        ("implementation", entry.implementation, lambda name: find_implementation(name).name),
+        ("implementation", entry.implementation, settled_name),
         ("tile", entry.tile, _checked_tile),
     )
     axes += [Axis(key, "choice", _read(key, given, read)) for key, given, read in choices if given is not None]

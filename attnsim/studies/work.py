@@ -89,6 +89,7 @@ def _counted(n: dict[str, Ints], plans: Sequence[Plan], which: Ints) -> tuple[di
     tiles = np.where(unfused, gemm_tiles, -(-table.seq_q // np.maximum(rows, 1)))
     counted = {
         "flops": flops,
+        "useful": np.where(unfused, flops, np.minimum(flops, found.flops_useful)),
         "exps": exps,
         "smem_bytes": flops * of([item.smem_per_flop for item in plans]),
         "lanes": np.where(unfused, 0.0, exps * of([item.lanes_per_exp for item in plans])),
@@ -160,6 +161,7 @@ def fill_row(work: Work, row: int, question: Question, item: Plan) -> None:
     main = max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
     columns = {
         "flops": schedule.total("flops"),
+        "useful": schedule.total("flops") * schedule.useful_share,
         "exps": schedule.total("exps"),
         "smem_bytes": schedule.total("smem_bytes"),
         "lanes": schedule.total("scores") * item.numbers.implementation.softmax_instructions + schedule.total("fp32"),

@@ -11,7 +11,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TileOp
+from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.simulator.engine import play
 from attnsim.simulator.grid import grid_time
 from attnsim.simulator.played import Played
@@ -84,6 +85,12 @@ def test_a_load_takes_its_port_then_its_latency(miss: float, landing: int) -> No
 def test_two_loads_in_flight_share_the_latency() -> None:
     assert played(kernel(LOAD, LOAD, WAIT, WAIT)).time == 600 + 1000
     assert played(kernel(LOAD, WAIT, repeats=2)).time == 2 * (300 + 1000)
+
+
+def test_a_load_through_registers_waits_again_for_each_part_in_flight() -> None:
+    few = replace(kernel(LOAD, WAIT), in_flight_bytes=25)  # four times a look-up in the L2 and HBM's latency
+    assert played(few, misses=MISSES).time == 300 + 4 * (1000 + 5000)
+    assert played(replace(few, in_flight_bytes=200)).time == 300 + 1000 + 1000
 
 
 def test_work_between_load_and_wait_hides_the_latency() -> None:

@@ -27,7 +27,7 @@ _builtin_paths = functools.partial(shipped, Path(__file__).parent / "gpus")
 
 def builtin_gpu_ids() -> list[str]:
     """Ids of the GPUs that come with attnsim, sorted."""
-    return list(_builtin_paths())
+    return sorted(_builtin_paths())
 
 
 def load_gpu(name_or_path: str) -> Gpu:

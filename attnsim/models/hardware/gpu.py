@@ -27,6 +27,17 @@ from attnsim.models.hardware.sections import (
 
 _LANES = 32  # threads of a warp
 
+IN_PROPORTION = {
+    "clock.tensor": ("clock.free", "clock.sustained"),
+    "clock.boost": ("clock.free",),
+    "power.tdp": ("power.limit",),
+}
+"""Figures that keep their ratio to another when that one is changed."""
+
+SLOWEST_HZ = 1e6
+LIMITS = (0.25, 3.0)
+"""Least and largest power limit over the design power: cards are set to no less than a quarter of it."""
+
 
 def _no_provenance() -> Mapping[str, Figure]:
     return MappingProxyType({})
@@ -166,6 +177,10 @@ class Gpu:
             raise InputError(f"{key} is {asked.show(new)}: {problem}")
         return changed
 
+    def at_clock(self, clock_hz: float) -> Gpu:
+        """The GPU held at a clock, as a condition of a call: not recorded as a change."""
+        return dataclasses.replace(self, clock=dataclasses.replace(self.clock, held_hz=clock_hz))
+
     def with_change(self, key: str, new: float, keep: Collection[str] = ()) -> Gpu:
         """The GPU with a figure set to an allowed value and, but for those to keep, what follows it; recorded.
 
@@ -213,6 +228,17 @@ def inconsistency(gpu: Gpu) -> str:
         return f"sm.max_threads, {sm.max_threads}, is not {_LANES} times sm.max_warps, {sm.max_warps}"
     if not any((gpu.tensor.fp16_flops_per_clk, gpu.tensor.bf16_flops_per_clk, gpu.tensor.fp8_flops_per_clk)):
         return "no tensor rate is left; give tensor.fp16, tensor.bf16 or tensor.fp8"
+    return _impossible_clock(gpu)
+
+
+def _impossible_clock(gpu: Gpu) -> str:
+    show = FIELDS["power.limit"].show
+    if 0 < gpu.clock.held_hz < SLOWEST_HZ:
+        return f"a clock is at least {FIELDS['clock.sustained'].show(SLOWEST_HZ)}; give one, such as '1.7 GHz'"
+    least, most = (round(times * gpu.power.tdp_w) for times in LIMITS)
+    if not least <= gpu.power.limit_w <= most:
+        what = f"{LIMITS[0]:g} to {LIMITS[1]:g} times the design power"
+        return f"allowed: {show(least)} to {show(most)}, {what}; give a value in this range"
     return ""
 
 
@@ -227,31 +253,20 @@ def followers(gpu: Gpu, key: str, new: float) -> dict[str, float]:
     match key:
         case "sm.shared_memory":
             # A block may use all of it but the reserve, as on every GPU since Volta. Rises and falls alike.
-            other, value = "sm.shared_memory_per_block", new - gpu.sm.shared_memory_reserved_bytes
-        case "clock.tensor":
-            sustained = sustained_clock(gpu.clock.sustained_hz, gpu.clock.tensor_hz, new)
-            other, value = "clock.sustained", float(round(sustained))
+            found = {"sm.shared_memory_per_block": new - gpu.sm.shared_memory_reserved_bytes}
         case "sm.max_threads":
             if new % _LANES:
                 below = int(new // _LANES) * _LANES
                 raise InputError(f"{key} is {int(new)}; allowed: multiples of {_LANES}, such as {below}")
-            other, value = "sm.max_warps", new / _LANES
+            found = {"sm.max_warps": new / _LANES}
         case "sm.max_warps":
-            other, value = "sm.max_threads", new * _LANES
+            found = {"sm.max_threads": new * _LANES}
         case _:
-            return {}
-    if value == gpu.get(other):
-        return {}
-    try:
-        FIELDS[other].check(value, FIELDS[other].show(value))
-    except InputError as error:
-        raise InputError(f"{other}, which follows, {error}") from None
-    return {other: value}
-
-
-def sustained_clock(sustained: Any, old: Any, new: Any) -> Any:
-    """The sustained clock, at which the replay runs, once the tensor clock has changed: they keep their ratio.
-
-    All three are numbers, or arrays of hypothetical GPUs.
-    """
-    return sustained * (new / old)
+            found = {one: float(round(gpu.get(one) * new / gpu.get(key))) for one in IN_PROPORTION.get(key, ())}
+    found = {other: value for other, value in found.items() if value != gpu.get(other)}
+    for other, value in found.items():
+        try:
+            FIELDS[other].check(value, FIELDS[other].show(value))
+        except InputError as error:
+            raise InputError(f"{other}, which follows, {error}") from None
+    return found

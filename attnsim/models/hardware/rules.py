@@ -1,7 +1,8 @@
 """A GPU from its figures by key: for files, imported descriptions and an attached GPU.
 
-Figures nobody could be cited for follow by rule, are marked "assumed" and have the rule as their source. Rules by
-compute capability are rows of ``architectures.csv``; those that compute are here.
+Figures nobody could be cited for follow by rule, are marked "assumed" and have the rule as their source; limits that
+the CUDA Programming Guide states for all GPUs of a compute capability are "datasheet". Rules by compute capability are
+rows of ``architectures.csv``; those that compute are here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.architectures import Architecture, architecture_of
 from attnsim.models.hardware.changes import Change
-from attnsim.models.hardware.figure import Figure, fields_of
+from attnsim.models.hardware.figure import Figure, Kind, fields_of
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS, SECTIONS
 
@@ -72,17 +73,17 @@ def with_rules(capability: int, memory: str, figures: Mapping[str, Figure]) -> d
     row, found = architecture_of(capability), dict(figures)
     values = {key: figure.value for key, figure in figures.items()}
 
-    def add(key: str, value: float, rule: str) -> None:
+    def add(key: str, value: float, rule: str, kind: Kind = "assumed") -> None:
         field = FIELDS[key]
         try:
             field.check(value, field.show(value))
         except InputError as error:
             raise InputError(f"{key} is not given and by {rule} {error}") from None
-        values[key], found[key] = value, Figure(value, field.unit, "assumed", rule)
+        values[key], found[key] = value, Figure(value, field.unit, kind, rule)
 
     for one in row.figures:
         if one.key not in found:
-            add(one.key, one.value * values[one.over] if one.over else one.value, one.rule)
+            add(one.key, one.value * values[one.over] if one.over else one.value, one.rule, one.kind)
     for key, (rule, text) in COMPUTED.items():
         if key not in found:
             add(key, float(rule(row, memory, values)), text)

@@ -91,14 +91,22 @@ class Hbm:
 class Clock:
     """SM clocks in Hz.
 
-    `tensor_hz` is the clock at which the datasheet's tensor peak holds (1830 MHz on H100 SXM, which boosts to
-    1980 MHz); `sustained_hz` the one the replay runs at: lower it to model a power limit.
+    `boost_hz` and `base_hz` are the datasheet's, `tensor_hz` is the clock at which its tensor peak holds (1830 MHz on
+    H100 SXM, which boosts to 1980 MHz). `free_hz` is what a call runs at that neither power nor a lock slows: boost,
+    and above it on GeForce cards. `held_hz` is a clock that every call is to run at, whatever it draws; 0.0 where none
+    is given, so that the replay finds the clock (`attnsim.simulator.clock_law`).
     """
 
-    base_hz: float = figure("base", "Hz", 1e6, 1e12, "nobody", instead="clock.sustained is the one that is played")
-    boost_hz: float = figure("boost", "Hz", 1e6, 1e12, "nobody", instead="clock.sustained is the one that is played")
+    base_hz: float = figure("base", "Hz", 1e6, 1e12, "nobody", instead="clock.free is the one of short calls")
+    boost_hz: float = figure("boost", "Hz", 1e6, 1e12)
     tensor_hz: float = figure("tensor", "Hz", 1e6, 1e12)
-    sustained_hz: float = figure("sustained", "Hz", 1e6, 1e12)
+    free_hz: float = figure("free", "Hz", 1e6, 1e12)
+    held_hz: float = figure("sustained", "Hz", 0, 1e12)
+
+    @property
+    def full_hz(self) -> float:
+        """The clock that power does not slow: the given one, else the free one."""
+        return self.held_hz or self.free_hz
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +119,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Thermal design power in watts."""
+    """Watts: the thermal design power, and the limit that the card keeps its power under, by default the same."""
 
-    tdp_w: float = figure(
-        "tdp",
-        "W",
-        1,
-        1e6,
-        "nobody",
-        instead="energy takes the unchanged GPU's; clock.sustained models a power limit",
-    )
+    tdp_w: float = figure("tdp", "W", 1, 1e6)
+    limit_w: float = figure("limit", "W", 1, 1e6)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ class Unit:
     figure : str
         Key of the figure that its rate comes from; ``{dtype}`` stands for the number format.
     amount : str
-        The amount of a tile operation that occupies it, a field of :class:`attnsim.models.schedule.schedule.TileOp`; ""
-        where the memory model counts its bytes.
+        The amount of a tile operation that occupies it, a field of
+        :class:`attnsim.models.schedule.operation.TileOp`; "" where the memory model counts its bytes.
     moves : bool
         Whether it moves bytes; the others compute. Pictures colour by it.
     level : str

@@ -115,7 +115,8 @@ def _same(found: Found) -> tuple[Gpu, tuple[str, ...]]:
     """The known GPU, with what is set otherwise on this one."""
     gpu = found.like
     for key, figure in found.figures.items():
-        gpu = gpu.with_change(key, figure.value)
+        # The highest clock that can be set; GeForce cards do not run at it.
+        gpu = gpu.with_change(key, figure.value, keep=("clock.free",))
     return replace(gpu, name=found.name, provenance=MappingProxyType({**gpu.provenance, **found.figures})), ()
 
 

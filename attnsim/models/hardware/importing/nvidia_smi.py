@@ -89,7 +89,7 @@ def read(text: str, liken: Callable[[Card], Gpu]) -> Found:
 def _different(card: ElementTree.Element, like: Gpu) -> dict[str, Figure]:
     """Clocks and power limit that are not those of the known GPU."""
     found = {}
-    for key, paths, unit in (("clock.boost", _SM_CLOCKS, "Hz"), ("power.tdp", _POWER_LIMITS, "W")):
+    for key, paths, unit in (("clock.boost", _SM_CLOCKS, "Hz"), ("power.limit", _POWER_LIMITS, "W")):
         value = _quantity(card, paths, unit)
         if value is not None and abs(value / like.get(key) - 1) > _DIFFERENCE:
             found[key] = figure(key, value, "measured", f"{_SOURCE}, {paths[0]}")

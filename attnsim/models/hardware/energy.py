@@ -1,0 +1,147 @@
+"""Energy of work on a GPU: picojoules per unit of work, and static power.
+
+The constants are of three sorts, and each says which: *derived* from published board measurements, scaled from another
+process node, or assumed. None is fitted to attention's energy. Their intervals are wide because the literature is:
+energies per byte and per instruction are published for few chips, tensor energies only as whole-board power at full
+rate. What a GPU draws over what they count (`Architecture.power_over_counted`) is fitted to how far long calls slow
+down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib import resources
+from typing import TypeVar
+
+from attnsim.models.hardware.architectures import architecture_of
+from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.units import HBM
+from attnsim.models.tables import read_csv
+
+PICO = 1e-12
+
+FORMAT_FACTORS = {"fp16": 1.0, "bf16": 1.0, "fp8": 0.5, "tf32": 2.0}
+"""Energy of a FLOP over fp16's, assumed: every halving of the width doubles the rate of the same units."""
+
+_Ends = TypeVar("_Ends", bound="Interval")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value and how far off it may be; all three in one unit."""
+
+    low: float
+    typical: float
+    high: float
+
+    def over(self, divisor: float) -> Interval:
+        """Every end divided."""
+        return Interval(self.low / divisor, self.typical / divisor, self.high / divisor)
+
+    def times(self: _Ends, other: Interval) -> _Ends:
+        """Each end by that of the other."""
+        return replace(
+            self, low=self.low * other.low, typical=self.typical * other.typical, high=self.high * other.high
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Interval):
+    """One row of ``models/hardware/energy.csv``, which has the sources.
+
+    Parameters
+    ----------
+    unit : str
+        "pJ/FLOP", "pJ/instruction", "pJ/B", or "of TDP".
+    kind : {"derived", "assumed"}
+    source : str
+    """
+
+    unit: str
+    kind: str
+    source: str
+
+
+@cache
+def _table() -> dict[str, Constant]:
+    table = {}
+    for row in read_csv(resources.files("attnsim.models.hardware").joinpath("energy.csv")):
+        low, typical, high = (float(row[end]) for end in ("low", "typical", "high"))
+        table[row["name"]] = Constant(low, typical, high, row["unit"], row["kind"], row["source"])
+    return table
+
+
+def work(
+    dtype: str,
+    *,
+    flops: float,
+    useful: float,
+    lanes: float,
+    exps: float,
+    smem_bytes: float,
+    l2_bytes: float,
+    hbm_bytes: float,
+) -> dict[str, float]:
+    """Work of each unit that energy is counted for.
+
+    Parameters
+    ----------
+    dtype : str
+        Format of the matrices; in fp32 they are multiplied on the FP32 lanes.
+    flops, useful, exps : float
+        Executed matrix FLOPs, those of them on data, and exponentials.
+    lanes : float
+        FP32-lane instructions.
+    smem_bytes, l2_bytes, hbm_bytes : float
+
+    Returns
+    -------
+    dict of str to float
+        FLOPs on data as if in fp16, and the others, which are padding: rows of zeros, masked pairs; instructions of the
+        FP32 lanes, exponentials, bytes.
+    """
+    if dtype == "fp32":
+        flops, useful, lanes = 0.0, 0.0, lanes + flops / 2
+    factor = FORMAT_FACTORS.get(dtype, 1.0)
+    return {
+        "tensor": min(flops, useful) * factor,
+        "padding": max(0.0, flops - useful) * factor,
+        "fp32": lanes,
+        "exp": exps,
+        "shared_memory": smem_bytes,
+        "l2": l2_bytes,
+        HBM.name: hbm_bytes,
+    }
+
+
+@lru_cache(maxsize=64)
+def constants(capability: int) -> dict[str, Constant]:
+    """The constants of a compute capability (90 is 9.0) by unit: those of `work` (tensor in fp16), and static.
+
+    All but static are per unit of work at the clock of the datasheet's tensor peak, times
+    `Architecture.power_over_counted`.
+    """
+    row, table = architecture_of(capability), _table()
+    tensor, node = table[f"tensor on {row.name}"], table[f"node of {row.name}"]
+    counted = {
+        "tensor": tensor,
+        "padding": replace(tensor.times(table["padding"]), kind="assumed"),
+        **{name: table[name].times(node) for name in ("fp32", "exp", "shared_memory", "l2")},
+        HBM.name: table["hbm" if row.hbm else "gddr"],
+    }
+    drawn = Interval(*[row.power_over_counted] * 3)
+    return {name: one.times(drawn) for name, one in counted.items()} | {"static": table["static"]}
+
+
+def unchanged(gpu: Gpu) -> Gpu:
+    """The GPU without its changes, whose design power and clock the constants belong to."""
+    return load_gpu(gpu.base_id) if gpu.base_id in builtin_gpu_ids() else gpu
+
+
+def voltage_factor(clock_hz: float, base: Gpu) -> Interval:
+    """Energy of an operation on the chip at a clock over that at the clock of the datasheet's tensor peak."""
+    ratio, exponent = clock_hz / base.clock.tensor_hz, _table()["voltage exponent"]
+    low, typical, high = (ratio**end for end in (exponent.low, exponent.typical, exponent.high))
+    return Interval(min(low, high), typical, max(low, high))

@@ -1,0 +1,138 @@
+"""The clock of a call: boost while it is short, what power allows once it is long, a given one whatever it draws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import attnsim
+from attnsim.api.prediction import Prediction
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.question.case_row import parse_row
+from attnsim.models.question.workload import Workload
+from attnsim.simulator.clock_law import clock_share, limit_felt
+from attnsim.simulator.replay import Replay, replay
+from attnsim.validation.measured.datasets import row_of
+
+H100, A100, L40S = (attnsim.load_gpu(name) for name in ("h100-sxm5-80gb", "a100-sxm4-80gb", "l40s"))
+LONG = Workload(batch=8, heads_q=32, seq_q=16384, head_dim=128, dtype="fp16")
+SHORT = replace(LONG, batch=1, seq_q=2048, seq_kv=2048)
+NEAR = 0.02
+"""Relative, of power at the clock that was found, and of times that scheduling anomalies move."""
+
+
+def predicted(w: Workload, gpu: Gpu) -> Prediction:
+    return attnsim.predict(w, gpu, baseline=False)
+
+
+def test_a_short_call_runs_at_boost_and_a_long_one_at_what_the_limit_allows() -> None:
+    short, long = predicted(SHORT, H100), predicted(LONG, H100)
+    assert (short.clock_hz, short.clock_by) == (H100.clock.boost_hz, "boost")
+    assert long.clock_by == "power" and long.clock_hz is not None and long.clock_hz < 0.9 * H100.clock.boost_hz
+    assert attnsim.energy(long, H100).watts.typical == pytest.approx(700, rel=NEAR)
+    assert attnsim.energy(short, H100).watts.typical > 700  # for less time than the card takes to act
+    assert long.to_dict()["clock_hz"] == long.clock_hz and long.to_dict()["clock_by"] == "power"
+
+
+def test_an_a100_of_400_w_is_not_slowed() -> None:
+    assert predicted(LONG, A100).clock_by == "boost"
+
+
+def test_a_power_limit_changes_times_and_is_met() -> None:
+    times = []
+    for limit in ("700 W", "500 W", "350 W"):
+        gpu = H100.replace("power.limit", limit)
+        found = predicted(LONG, gpu)
+        times.append(found.time_s or 0.0)
+        assert attnsim.energy(found, gpu).watts.typical == pytest.approx(gpu.power.limit_w, rel=NEAR)
+    # The clock is the root of what the limit leaves beside the static 154 W.
+    assert times[2] / times[0] == pytest.approx(((700 - 154) / (350 - 154)) ** 0.5, rel=NEAR)
+    assert times[0] < times[1] < times[2]
+    assert predicted(SHORT, H100.replace("power.limit", "350 W")).time_s == predicted(SHORT, H100).time_s
+
+
+def test_memory_bound_decode_takes_its_time_whatever_the_clock() -> None:
+    decode = Workload(batch=256, heads_q=32, heads_kv=8, seq_q=1, seq_kv=16384, head_dim=128, passes="decode")
+    found, held = predicted(decode, H100), predicted(decode, H100.replace("clock.sustained", H100.clock.boost_hz))
+    assert found.bound == "hbm" and (found.time_s or 0) > 3e-3
+    assert found.time_s == pytest.approx(held.time_s, rel=0.01)
+
+
+@pytest.mark.parametrize("clock", ["1.4 GHz", "1.98 GHz", "2.2 GHz"])
+def test_a_given_clock_is_held_whatever_it_draws(clock: str) -> None:
+    gpu = H100.replace("clock.sustained", clock)
+    found = predicted(LONG, gpu)
+    assert found.clock_by == "given" and found.clock_hz == gpu.get("clock.sustained")
+
+
+def test_the_clock_of_a_measured_row_is_held() -> None:
+    raw = {
+        "gpu": "h100-sxm5-80gb", "implementation": "flash_attn_v3", "algorithm": "flash", "pass": "fwd",
+        "dtype": "fp16", "batch": "8", "heads_q": "32", "seq_q": "16384", "head_dim": "128", "time_s": "0.05",
+    }  # fmt: skip
+    free, held = (row_of(parse_row(raw | {"clock_mhz": clock})) for clock in ("", "1830"))
+    numbers = choose(free.record, H100).numbers
+    given = replay(free.schedule, H100.replace("clock.sustained", "1830 MHz"), numbers)
+    assert held.predict_s(numbers) == pytest.approx(given.time_s) and given.clock_by == "given"
+    assert free.predict_s(numbers) > 1.05 * held.predict_s(numbers)  # power allows less than 1830 MHz
+    assert attnsim.predict(free.workload, H100, implementation="flash_attn_v3").time_s == free.predict_s(numbers)
+
+
+def test_geforce_cards_run_above_their_datasheet() -> None:
+    for name in ("rtx-3090", "rtx-4090", "rtx-5090"):
+        gpu = attnsim.load_gpu(name)
+        assert gpu.clock.free_hz == pytest.approx(1.1 * gpu.clock.boost_hz, rel=0.003)
+        assert gpu.provenance["clock.free"].kind == "assumed"
+    assert predicted(SHORT, attnsim.load_gpu("rtx-4090")).clock_hz == 2.77e9
+
+
+@pytest.mark.parametrize("value", ["100 W", "3 kW"])
+def test_a_limit_that_no_card_has_is_refused(value: str) -> None:
+    with pytest.raises(InputError, match=r"power\.limit is .*: allowed: 175 W to 2100 W, 0.25 to 3 times the design"):
+        H100.replace("power.limit", value)
+
+
+@pytest.mark.parametrize("name", ["flash-attn.3", "torch.baddbmm"])
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("power.limit", ["400 W", "500 W", "600 W", "700 W", "900 W", "2 kW"]),
+        ("clock.free", ["1.2 GHz", "1.6 GHz", "1.8 GHz", "1.98 GHz", "2.5 GHz"]),
+        ("hbm.bandwidth", ["1 TB/s", "2 TB/s", "3 TB/s", "5 TB/s"]),
+        ("tensor.fp16", ["2000 FLOP/clk", "3000 FLOP/clk", "4096 FLOP/clk", "8192 FLOP/clk"]),
+    ],
+)
+def test_more_power_or_a_faster_unit_never_makes_a_long_call_slower(name: str, key: str, values: list[str]) -> None:
+    record = find_implementation(name)
+    schedule = record.build(replace(LONG, batch=2), H100, None)
+    numbers = choose(record, H100).numbers
+
+    def on(value: str) -> Replay:
+        return replay(schedule, H100.replace(key, value), numbers)
+
+    times = [on(value).time_s for value in values]
+    assert all(later <= earlier * (1 + NEAR) for earlier, later in pairwise(times)), times
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    time_s=st.floats(1e-3, 1.0), chip_w=st.floats(1, 3000), memory_w=st.floats(0, 500), power_w=st.floats(10, 1000),
+    more=st.floats(1.0, 3.0),
+)  # fmt: skip
+def test_the_share_solves_the_law(time_s: float, chip_w: float, memory_w: float, power_w: float, more: float) -> None:
+    chip_j, memory_j = chip_w * time_s, memory_w * time_s
+    share = float(clock_share(time_s, chip_j, memory_j, power_w))
+    drawn = (chip_j * share + memory_j) * share / time_s
+    assert drawn == pytest.approx(power_w) if share < 1 else drawn <= power_w * (1 + 1e-9)
+    assert float(clock_share(time_s, chip_j, memory_j, power_w * more)) >= share
+    # A call that is slower at the full clock stays so at the clocks that power allows.
+    felt, later = (float(limit_felt(one, 1e-3, 1e-2)) for one in (time_s, time_s * more))
+    slower = float(clock_share(time_s * more, chip_j, memory_j, power_w))
+    assert time_s / share**felt <= time_s * more / slower**later * (1 + 1e-9)
