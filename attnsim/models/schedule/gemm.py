@@ -9,7 +9,8 @@ import numpy as np
 from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
 from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.schedule import Kernel, Launch, Path, Segment, TensorUse, TileOp
+from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, Path, TensorUse
 
 
 @dataclass(frozen=True, slots=True)

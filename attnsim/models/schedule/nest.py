@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnsim.models.arrays import Ints
-from attnsim.models.schedule.schedule import Segment
+from attnsim.models.schedule.operation import Segment
 
 Nest = list[tuple[Segment, ArrayLike]]
 """Segments and their counts: one number for all block classes, ``[classes]``, or ``[classes, turns]`` where the outer
@@ -24,7 +24,10 @@ def loop_nest(nest: Sequence[tuple[Segment, ArrayLike]]) -> tuple[tuple[Segment,
     -------
     (tuple of Segment, ndarray of int, shape [classes, turns, segments])
     """
-    counts = np.stack(np.broadcast_arrays(*(np.asarray(count, dtype=np.int64) for _, count in nest)), axis=-1)
+    each = [np.asarray(count) for _, count in nest]
+    counts = np.empty((*np.broadcast(*each).shape, len(nest)), dtype=np.int64)
+    for number, count in enumerate(each):
+        counts[..., number] = count
     classes, turns = (*counts.shape[:-1], 1, 1)[:2]
     used = np.any(counts.reshape(-1, len(nest)), axis=0).tolist()
     repeats = counts[..., used].reshape(classes, turns, -1)

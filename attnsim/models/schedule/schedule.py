@@ -11,85 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.models.schedule.operation import AMOUNTS, Segment, amounts, describe
 from attnsim.models.schedule.splits import UNCUT, Splits
 
-Kind = Literal["load", "wait", "store", "mma", "mma_async", "mma_wait", "vector", "delay", "prefetch"]
 Path = Literal["mma_sync", "wgmma", "tcgen05", "simt"]
 Role = Literal["attention", "sum of parts", ""]
 """What a kernel is to its schedule, where somebody has to know: the forward pass of attention; the sum of the partial
 results of a GEMM whose k is cut."""
-
-
-class TileOp(NamedTuple):
-    """One operation on a tile, with what it asks of each unit of the SM.
-
-    Parameters
-    ----------
-    kind : str
-        ``load`` starts an asynchronous copy from global memory and ``wait`` blocks until the oldest such copy of the
-        same tensor has landed; ``store`` writes global memory and goes on; ``mma`` multiplies and waits,
-        ``mma_async`` issues and ``mma_wait`` waits for the oldest one issued; ``vector`` is work on registers
-        (softmax, rescaling, masks); ``delay`` is a fixed latency; ``prefetch`` lets a persistent block start the
-        leading loads of its next tile.
-    tensor : str
-        The tensor moved or waited for; the output's name for an MMA.
-    bytes : int
-        Requested from or sent to global memory.
-    flops : int
-        Tensor-core FLOPs executed, padding included.
-    smem_bytes : int
-        Shared-memory traffic of the operands.
-    tmem_bytes : int
-        Between tensor memory and registers.
-    scores : int
-        Elements of S or P that pass through the softmax.
-    exps : int
-        Exponentials.
-    fp32 : int
-        FP32-lane instructions apart from the per-score ones.
-    int32 : int
-        Integer instructions, scaled by the implementation's `extra` number.
-    clks : int
-        Latency of a ``delay``.
-    share : float
-        Part of the latency that a ``delay`` names: an epilogue stores valid rows only.
-    """
-
-    kind: Kind
-    tensor: str = ""
-    bytes: int = 0
-    flops: int = 0
-    smem_bytes: int = 0
-    tmem_bytes: int = 0
-    scores: int = 0
-    exps: int = 0
-    fp32: int = 0
-    int32: int = 0
-    clks: int = 0
-    share: float = 1.0
-
-
-AMOUNTS = tuple(name for name in TileOp._fields if name not in ("kind", "tensor", "share"))
-"""Fields of an operation that can be summed."""
-_amounts = attrgetter(*AMOUNTS)
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A stretch of the loop nest that is always run as a whole.
-
-    Copies from and to global memory are issued once per block, by the last warpgroup to arrive; every other
-    operation is run by each warpgroup on its own rows.
-    """
-
-    name: str
-    ops: tuple[TileOp, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +46,8 @@ class TensorUse:
     in_place : bool
         Of a tensor that the kernel both reads and writes: whether it reads what was there before, rather than what it
         has written itself.
+    just_written : bool
+        Of a tensor that the kernel reads back: whether it does so right after it was written, and finds it in the L2.
     """
 
     tensor: str
@@ -122,6 +57,7 @@ class TensorUse:
     passes_per_block: float = 1.0
     written: bool = False
     in_place: bool = False
+    just_written: bool = False
 
     @property
     def unique_bytes(self) -> int:
@@ -173,6 +109,9 @@ class Kernel:
         GEMMs the forward's efficiency does not describe).
     multicast : int
         Blocks of a cluster that share one read of K and V from the L2.
+    in_flight_bytes : int
+        Most bytes of one tensor that a block has in flight, where its threads look up an address in the L2, load into
+        registers and go on when that has arrived; 0: all that it has asked for, as copies to shared memory are.
     step : str
         What one turn of the inner loop is called.
     role : str
@@ -196,6 +135,7 @@ class Kernel:
     buffers: tuple[tuple[str, int], ...] = ()
     dtype: str = "bf16"
     multicast: int = 1
+    in_flight_bytes: int = 0
     slowed_by_extra: bool = False
     step: str = "step"
     role: Role = ""
@@ -213,6 +153,16 @@ class Kernel:
     def blocks(self) -> int:
         """Number of thread blocks (or, persistent, of work tiles)."""
         return sum(len(launch.classes) * launch.times for launch in self.launches)
+
+    @property
+    def exposes_operand_reads(self) -> bool:
+        """Whether warps read operands for the tensor unit; wgmma's and tcgen05's unit reads shared memory itself."""
+        return self.path not in ("wgmma", "tcgen05")
+
+    @property
+    def interferes(self) -> bool:
+        """Whether its MMAs and softmax hold each other up; tcgen05's unit works beside the registers."""
+        return self.path != "tcgen05"
 
     @cached_property
     def turns(self) -> NDArray[np.int64]:
@@ -234,7 +184,7 @@ class Kernel:
         for n, segment in zip(self.executions.tolist(), self.segments, strict=True):
             for op in segment.ops:
                 times = n if op.bytes else n * self.warpgroups
-                for index, amount in enumerate(_amounts(op)):
+                for index, amount in enumerate(amounts(op)):
                     if amount:
                         sums[index] += times * amount
         return dict(zip(AMOUNTS, sums, strict=True))
@@ -275,6 +225,12 @@ class Schedule:
     notes : tuple of str
         Assumptions a reader has to know.
     splits : Splits
+    host_s : float
+        Time of the CPU to launch the kernels from Python; such calls back to back take no less.
+    is_eager : bool
+        Whether Python calls each operation, in any stream.
+    useful_flops : int or None
+        Matrix FLOPs on data, the others being on rows of zeros and masked pairs; None where all that are executed are.
     """
 
     algorithm: str
@@ -284,6 +240,9 @@ class Schedule:
     peak_memory_bytes: int
     notes: tuple[str, ...] = ()
     splits: Splits = UNCUT
+    host_s: float = 0.0
+    is_eager: bool = False
+    useful_flops: int | None = None
 
     @property
     def tile_text(self) -> str:
@@ -293,6 +252,12 @@ class Schedule:
     def total(self, quantity: str) -> int:
         """Sum of one of the `AMOUNTS` over all kernels."""
         return sum(kernel.total(quantity) for kernel in self.kernels)
+
+    @property
+    def useful_share(self) -> float:
+        """Share of the executed matrix FLOPs that are on data, at most 1."""
+        flops = self.total("flops")
+        return 1.0 if self.useful_flops is None or flops <= self.useful_flops else self.useful_flops / flops
 
     def requested(self) -> dict[tuple[str, str, str], int]:
         """Bytes requested of global memory by (kernel, "load" or "store", tensor)."""
@@ -323,13 +288,3 @@ def _loop_nest(kernel: Kernel) -> Iterator[str]:
         yield f"{indent}{segment.name}:" if n == 1 else f"{indent}for {segment.name} in range({n}):"
         for op in segment.ops:
             yield f"{indent}  {describe(op)}"
-
-
-def describe(op: TileOp) -> str:
-    """One line for a reader: the kind, the tensor and the amounts that are not zero."""
-    amounts = [
-        f"{name} {amount:,}"
-        for name, amount in op._asdict().items()
-        if name not in ("kind", "tensor") and amount != TileOp._field_defaults[name]
-    ]
-    return " ".join(part for part in (op.kind, op.tensor, *amounts) if part)

@@ -1,0 +1,86 @@
+"""One operation on a tile, with what it asks of each unit of an SM, and the stretches that a block runs as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Literal, NamedTuple
+
+Kind = Literal["load", "wait", "store", "mma", "mma_async", "mma_wait", "vector", "delay", "prefetch"]
+
+
+class TileOp(NamedTuple):
+    """One operation on a tile, with what it asks of each unit of the SM.
+
+    Parameters
+    ----------
+    kind : str
+        ``load`` starts an asynchronous copy from global memory and ``wait`` blocks until the oldest such copy of the
+        same tensor has landed; ``store`` writes global memory and goes on; ``mma`` multiplies and waits,
+        ``mma_async`` issues and ``mma_wait`` waits for the oldest one issued; ``vector`` is work on registers
+        (softmax, rescaling, masks); ``delay`` is a fixed latency; ``prefetch`` lets a persistent block start the
+        leading loads of its next tile.
+    tensor : str
+        The tensor moved or waited for; the output's name for an MMA.
+    bytes : int
+        Requested from or sent to global memory.
+    flops : int
+        Tensor-core FLOPs executed, padding included.
+    smem_bytes : int
+        Shared-memory traffic of the operands.
+    tmem_bytes : int
+        Between tensor memory and registers.
+    scores : int
+        Elements of S or P that pass through the softmax.
+    exps : int
+        Exponentials.
+    fp32 : int
+        FP32-lane instructions apart from the per-score ones.
+    int32 : int
+        Integer instructions, scaled by the implementation's `extra` number.
+    clks : int
+        Latency of a ``delay``.
+    share : float
+        Part of the latency that a ``delay`` names: an epilogue stores valid rows only.
+    """
+
+    kind: Kind
+    tensor: str = ""
+    bytes: int = 0
+    flops: int = 0
+    smem_bytes: int = 0
+    tmem_bytes: int = 0
+    scores: int = 0
+    exps: int = 0
+    fp32: int = 0
+    int32: int = 0
+    clks: int = 0
+    share: float = 1.0
+
+
+AMOUNTS = tuple(name for name in TileOp._fields if name not in ("kind", "tensor", "share"))
+"""Fields of an operation that can be summed."""
+amounts = attrgetter(*AMOUNTS)
+"""The amounts of an operation, in that order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of the loop nest that is always run as a whole.
+
+    Copies from and to global memory are issued once per block, by the last warpgroup to arrive; every other
+    operation is run by each warpgroup on its own rows.
+    """
+
+    name: str
+    ops: tuple[TileOp, ...]
+
+
+def describe(op: TileOp) -> str:
+    """One line for a reader: the kind, the tensor and the amounts that are not zero."""
+    told = [
+        f"{name} {amount:,}"
+        for name, amount in op._asdict().items()
+        if name not in ("kind", "tensor") and amount != TileOp._field_defaults[name]
+    ]
+    return " ".join(part for part in (op.kind, op.tensor, *told) if part)
