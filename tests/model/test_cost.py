@@ -45,9 +45,24 @@ CASES = {
     "flash-3 forward": ("flash-attn.3", H100, "fwd", "any"),
     "flash-3 backward": ("flash-attn.3", H100, "bwd", "any"),
     "flash-4 forward": ("flash-attn.4", B200, "fwd", "any"),
+    "flash-4 backward": ("flash-attn.4", B200, "bwd", "any"),
+    "flash-4 both, windows": ("flash-attn.4", B200, "fwd+bwd", "window"),
     "flash-4 forward, splits open": ("vllm.vit-flash-attn-4", B200, "fwd", "any"),
+    "cuDNN on Blackwell": ("nvidia.cudnn", B200, "fwd", "any"),
+    "cuDNN on Blackwell, both": ("nvidia.cudnn", B200, "fwd+bwd", "any"),
+    "cuDNN on Blackwell, decode": ("nvidia.cudnn", B200, "decode", "any"),
+    "cuDNN on Hopper": ("nvidia.cudnn", H100, "fwd", "any"),
     "triton forward": ("triton.tutorial", A100, "fwd", "any"),
     "xformers both": ("xformers.cutlass", A100, "fwd+bwd", "any"),
+    "FlexAttention forward": ("torch.flex", A100, "fwd", "any"),
+    "FlexAttention backward on Hopper": ("torch.flex", H100, "bwd", "any"),
+    "FlexAttention decoding": ("torch.flex", H100, "decode", "any"),
+    "FlashInfer's FlashAttention-2": ("flashinfer.fa2", A100, "fwd", "any"),
+    "FlashInfer's FlashAttention-2, decoding": ("sglang.flashinfer", A100, "decode", "any"),
+    "FlashInfer's FlashAttention-3": ("flashinfer.fa3", H100, "fwd", "any"),
+    "vLLM's Triton kernel": ("vllm.triton", H100, "fwd", "any"),
+    "vLLM's Triton kernel, decoding": ("vllm.triton", B200, "decode", "any"),
+    "SDPA's flash back end": ("torch.sdpa-flash", A100, "fwd+bwd", "full"),
     "sliding-window flash-2": ("flash-attn.2", A100, "fwd", "window"),
     "sliding-window flash-3": ("flash-attn.3", H100, "fwd", "window"),
     "split-KV flash-2": ("flash-attn.2", A100, "decode", "any"),
@@ -103,7 +118,7 @@ def shapes(case: str) -> Iterator[Workload]:
         if name == "flash-attn.1":
             seq_q = draw.choice([17, 33, 64, 208, 256])  # see test_flash_1_reads_every_query_row_once_per_key_block
         heads_kv = draw.choice([1, 2])
-        narrow = name in ("flash-attn.1", "flash-attn.4")
+        narrow = name == "flash-attn.1" or (name == "flash-attn.4" and passes == "fwd")
         d = draw.choice([40, 64, 96, 128] if narrow else [40, 64, 96, 128, 192, 256])
         ours = name.startswith("attnsim.")
         d = draw.choice([64, 128, 256]) if ours else d

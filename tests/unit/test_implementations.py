@@ -28,7 +28,6 @@ EARLIER = {
     "trtllm": "tensorrt-llm.attention",
     "trtllm_mla": "tensorrt-llm.mla-hopper",
     "fused": "attnsim.sparse",
-    "torch.sdpa-efficient": "xformers.cutlass",
 }
 ROW = {"gpu": "h100-sxm5-80gb", "batch": "1", "heads_q": "8", "seq_q": "1024", "head_dim": "128", "causal": "1"}
 
@@ -127,10 +126,11 @@ def test_the_command_finds_what_a_call_launches_and_whose_code_it_is(
     call = "torch.nn.functional.scaled_dot_product_attention"
     found = json.loads(run(capsys, "--for", call, "--json"))
     assert {one["implementation"] for one in found} == {
-        "torch.sdpa-math", "flash-attn.2", "nvidia.cudnn", "xformers.cutlass"
+        "torch.sdpa", "torch.sdpa-flash", "torch.sdpa-efficient", "torch.sdpa-cudnn", "torch.sdpa-math",
+        "torch.sdpa-math-16bit", "torch.sdpa-flash-1",
     }  # fmt: skip
     assert [one["implementation"] for one in json.loads(run(capsys, "--for", call, "--gpu", "v100-sxm2-32gb", "--json"))
-            ] == ["torch.sdpa-math", "xformers.cutlass"]  # fmt: skip
+            ] == ["torch.sdpa-math", "torch.sdpa-efficient", "torch.sdpa-math-16bit", "torch.sdpa"]  # fmt: skip
     monkeypatch.setattr("attnsim.cli.show.WIDTH", 80)
     text = run(capsys, "--for", "flash_mla.flash_mla_with_kvcache", "--pass", "decode")
     assert "deepseek-ai/FlashMLA" in text and max(map(len, text.splitlines())) <= 80

@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 from attnsim.models.arrays import Ints
 from attnsim.models.closed_forms.band import Band, visible_pairs
 from attnsim.models.errors import InputError
+from attnsim.models.question.operations import Operations
+
+UNFUSED = Operations.parse("copies, mask, softmax")
+"""What unfused attention runs of which there are closed forms of columns."""
 
 WIDTHS = np.array([32, 64, 96, 128, 192, 256, 512])
 """Head dimensions that flash kernels are compiled for (FlashAttention's list)."""
@@ -25,7 +29,7 @@ class ShapeTable:
     left, right : ndarray of int
         Reach of the mask; -1 is no limit.
     rows, keys : ndarray of int
-        Tile of queries x keys; 0 is unfused attention in its benchmark form.
+        Tile of queries x keys; 0 is unfused attention with the operations `UNFUSED`.
     """
 
     batch: Ints
@@ -134,7 +138,7 @@ def _flash(t: ShapeTable) -> NDArray[np.int64]:
 
 
 def _naive(t: ShapeTable) -> NDArray[np.int64]:
-    """As :func:`attnsim.models.closed_forms.unfused.forward` in the form "benchmark": copies, S and P in 16 bits."""
+    """As :func:`attnsim.models.closed_forms.unfused.forward` with `UNFUSED`: copies, S and P in 16 bits."""
     d, dv, e, seq_q, seq_kv = t.head_dim, t.head_dim_v, t.element_bytes, t.seq_q, t.seq_kv
     heads, kv = t.batch * t.heads_q, t.batch * t.heads_kv
     s = np.maximum(2, e)

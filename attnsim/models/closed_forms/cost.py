@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from attnsim.models.closed_forms import eager, form, fused, gather, latent, linear, own, performer, trtllm, unfused
+from attnsim.models.closed_forms.around import around
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.closed_forms.form import Form
 from attnsim.models.implementations.frameworks.efficient import EfficientTile
@@ -81,7 +82,8 @@ class Cost:
 
 def cost_of(w: Workload, schedule: Schedule) -> Cost:
     """Closed form of a schedule of `w`: of it only tile, splits, and kernels' names and roles are used."""
-    parts = FORMS[type(schedule.tile)](w, schedule, schedule.tile)
+    inside, parts = around(w, schedule)
+    parts = [*FORMS[type(schedule.tile)](w, inside, schedule.tile), *parts]
     requested = form.requested(parts)
     return Cost(
         flops_executed=sum(part.flops for part in parts),

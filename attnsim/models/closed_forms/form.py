@@ -163,6 +163,8 @@ def around_fused(name: str, w: Workload, splits: int) -> Form | None:
         case "store_cache":
             size = new * (w.head_dim + w.head_dim_v)
             return transfer(name, [("new KV", size)], [("KV cache", size)])
+        case "slots K" | "slots V":
+            return transfer(name, [("slots", 4 * tokens)], [(f"64-bit {name}", 8 * tokens)])
         case "index K" | "index V":
             tensor = name.removeprefix("index ")
             return transfer(

@@ -8,6 +8,7 @@ import numpy as np
 
 from attnsim.models.closed_forms.band import Band, reaches
 from attnsim.models.closed_forms.form import Form, Moved, around_fused, load, store
+from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, ROWS_OUTSIDE
 from attnsim.models.implementations.fused.flash1 import Flash1Tile
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
 from attnsim.models.implementations.latent.tiles import LatentTile
@@ -144,15 +145,12 @@ def backward(w: Workload, t: BackwardTile, *, dq: bool = True) -> Form:
     heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
     d_pad, dv_pad = padded(d), padded(dv)
-    m, n = t.rows, t.keys
+    m = t.rows
     visits, q_rows, seen = band.read(m)
     keys = int(band.busy_rows())
     expanded = " expanded" if w.group > 1 else ""
-    reads = t.operands_read
-    products = reads(m, n) * (d_pad + dv_pad) + reads(n, dv_pad) * m + reads(n, d_pad) * m
-    products += reads(m, d_pad) * n if dq else 0
-    widths = (d_pad, dv_pad, dv_pad, d_pad, *((d_pad,) if dq else ()))
-    accumulated = store("dQ accum", heads * visits * m * d_pad * 4, heads * seen * d_pad * 4)
+    products = (*KEYS_OUTSIDE, "dQ") if dq else KEYS_OUTSIDE
+    accumulated = store("dQ accum", heads * visits * m * d_pad * 4 // t.pair, heads * seen * d_pad * 4)
     return Form(
         "flash_bwd" if dq else "flash_bwd_dkdv",
         (
@@ -165,10 +163,17 @@ def backward(w: Workload, t: BackwardTile, *, dq: bool = True) -> Form:
             store(f"dK{expanded}", heads * w.seq_kv * d * e),
             store(f"dV{expanded}", heads * w.seq_kv * dv * e),
         ),
-        flops=heads * visits * sum(4 * (m * n * width // 2) for width in widths),
-        exponentials=heads * visits * 2 * (m * n // 2),
-        smem_bytes=heads * visits * products * e,
+        *_step(t, products, heads * visits, (d_pad, dv_pad), e),
     )
+
+
+def _step(t: BackwardTile, products: tuple[str, ...], visits: int, widths: tuple[int, int], e: int) -> tuple[int, ...]:
+    """FLOPs, exponentials and shared-memory bytes of the products of so many pairs of tiles, in two halves each."""
+    d, dv = widths
+    scores = t.rows * t.keys
+    flops = sum(4 * (scores * (dv if product in ("dP", "dV") else d) // 2) for product in products)
+    shared = sum(2 * t.product_bytes(product, products, d, dv, e) for product in products)
+    return visits * flops, visits * 2 * (scores // 2), visits * shared
 
 
 def rows_outside(w: Workload, t: BackwardTile) -> Form:
@@ -177,10 +182,8 @@ def rows_outside(w: Workload, t: BackwardTile) -> Form:
     heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
     d_pad, dv_pad = padded(d), padded(dv)
-    m, n = t.rows, t.keys
-    visits, kv_rows, seen = band.read(n)
+    visits, kv_rows, seen = band.read(t.keys)
     rows = heads * int(band.busy_rows())
-    reads = t.operands_read
     return Form(
         "flash_bwd_dq",
         (
@@ -191,9 +194,7 @@ def rows_outside(w: Workload, t: BackwardTile) -> Form:
             load("V", heads * kv_rows * dv * e, kv * seen * dv * e),
             store("dQ", heads * w.seq_q * d * e),
         ),
-        flops=heads * visits * sum(4 * (m * n * width // 2) for width in (d_pad, dv_pad, d_pad)),
-        exponentials=heads * visits * 2 * (m * n // 2),
-        smem_bytes=heads * visits * (reads(m, n) * (d_pad + dv_pad) + reads(m, d_pad) * n) * e,
+        *_step(t, ROWS_OUTSIDE, heads * visits, (d_pad, dv_pad), e),
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnsim.models.closed_forms.form import Form, around_fused, transfer
+from attnsim.models.closed_forms.form import Form, around_fused, combine, load, transfer
 from attnsim.models.closed_forms.fused import forward
 from attnsim.models.implementations import trtllm_tiles
+from attnsim.models.implementations.fused.last_block import ROUND_TRIPS
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.trtllm import MASKED, PREPARE, PREPROCESS, PackedTile, new_tokens, within_window
 from attnsim.models.question.workload import Workload
@@ -41,8 +42,16 @@ def _preprocessing(w: Workload) -> Form:
 
 
 def _attention(w: Workload, tile: FlashTile, splits: Splits, kernel: Kernel) -> Form:
-    """The attention kernel, in a generation step without the keys before a window."""
+    """The attention kernel, in a generation step without the keys before a window, and the merge of its last blocks."""
+    whole = w
     if w.passes == "decode":
         w = within_window(w, trtllm_tiles.XQA_TILE if kernel.path == "mma_sync" else tile.keys)
     part = forward(w, tile, splits, kernel.name, lse=False)
+    if splits.partial:
+        merge = combine(kernel.name, whole, splits.count)
+        heads, rows = (w.heads_kv, w.seq_q * w.group) if tile.pack_gqa else (w.heads_q, w.seq_q)
+        groups = w.batch * heads * -(-rows // tile.rows)
+        counted = load("semaphores", 4 * ROUND_TRIPS * groups * splits.count, 0)
+        moved = (*part.moved, counted, *merge.moved)
+        part = replace(part, moved=moved, exponentials=part.exponentials + merge.exponentials)
     return replace(part, flops=0, smem_bytes=0) if kernel.name == MASKED else part

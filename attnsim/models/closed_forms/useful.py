@@ -37,9 +37,7 @@ def softmax(w: Workload) -> Useful:
 
 def useful_flops(w: Workload, dense: bool = False) -> int:
     """2 B H pairs (d + dv) forward, 2.5 times that backward; `dense` counts masked pairs too."""
-    pairs = w.seq_q * w.seq_kv if dense else w.visible_pairs
-    forward = 2 * w.batch * w.heads_q * pairs * (w.head_dim + w.head_dim_v)
-    return sum({"fwd": 2, "bwd": 5}[direction] * forward // 2 for direction in w.directions)
+    return w.matrix_flops(w.seq_q * w.seq_kv if dense else w.visible_pairs)
 
 
 def linear(w: Workload) -> Useful:

@@ -1,84 +1,52 @@
 """The implementations that can be imitated, found by name.
 
-A name stands for the code behind a column of measurements. Each file of this folder has the tiles and the builders of
-one library or project, the TOML file of its name beside it what is known of each implementation; nothing is fitted.
+A name stands for the code behind a column of measurements; on which GPU, in which version and for which workload may be
+part of what it means.
 """
 
 from __future__ import annotations
 
 import difflib
-import itertools
-import re
 from dataclasses import dataclass, replace
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations import (
-    cudnn,
-    flash_attention,
-    flash_attention_4,
-    serving,
-    triton,
-    trtllm,
-    xformers,
+from attnsim.models.implementations.builds import told_apart
+from attnsim.models.implementations.implementation import Implementation, sizing
+from attnsim.models.implementations.names import (
+    MEANINGS,
+    Meaning,
+    meanings_of,
+    version_distance,
+    version_number,
+    version_parts,
 )
-from attnsim.models.implementations.frameworks import efficient, linformer, performer, pytorch, transformers
-from attnsim.models.implementations.implementation import Builder, Implementation, TileRequest, sizing
-from attnsim.models.implementations.latent import records as latent
-from attnsim.models.implementations.own import backward, decode, flash, hopper, linear, naive, sigmoid, sparse
+from attnsim.models.implementations.registry import (
+    IMPLEMENTATIONS,
+    OWN_KERNELS,
+    check_mask,
+    check_pages,
+    normalising,
+    runs_on,
+    unplayed,
+)
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Schedule
 
-OWN_KERNELS: tuple[Implementation, ...] = (
-    *naive.RECORDS,
-    *(one.RECORD for one in (decode, sparse, flash, hopper, sigmoid, backward, linear)),
-)
-"""The schedules of the CUDA kernels in :mod:`attnsim.kernels`."""
-
-
-def _normalising(record: Implementation) -> Builder:
-    """The record's builder for masks and tiles that it plays, without limits that are never reached unless it asks."""
-
-    def normalised(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        check_mask(record, w)
-        if shape is not None and not record.tunable:
-            raise InputError(f"{record.name} takes no tile of queries x keys; leave --tile out")
-        if record.sees_window:
-            return record.build(w, gpu, shape)
-        return record.build(w.bounded(), gpu, shape)
-
-    return normalised
-
-
-def check_mask(record: Implementation, w: Workload) -> None:
-    """Refuse patterns in the mask of an implementation that plays none.
-
-    Raises
-    ------
-    InputError
-    """
-    if not (w.mask.is_band or record.patterns):
-        raise InputError(
-            f"{record.name} plays diagonal bands only, the mask is {w.mask}; take attnsim.sparse (--algorithm sparse)"
-        )
-
-
-IMPLEMENTATIONS: dict[str, Implementation] = {
-    record.name: replace(record, build=_normalising(record))
-    for record in (
-        *(pytorch.RECORDS + transformers.RECORDS),
-        *(flash_attention.RECORDS + flash_attention_4.RECORDS + serving.RECORDS),
-        *(cudnn.RECORDS + trtllm.RECORDS + triton.RECORDS + xformers.RECORDS),
-        *latent.RECORDS,
-        *OWN_KERNELS,
-        *(performer.RECORDS + linformer.RECORDS + efficient.RECORDS),
-    )
-}
-
+__all__ = [
+    "IMPLEMENTATIONS",
+    "OWN_KERNELS",
+    "Match",
+    "check_mask",
+    "check_pages",
+    "find_implementation",
+    "match",
+    "runs_on",
+    "settled_name",
+    "unplayed",
+]
 
 _NAMES = {name: record for record in IMPLEMENTATIONS.values() for name in (*record.aliases, record.name)}
 _LIBRARIES = {record.library for record in IMPLEMENTATIONS.values()}
-_NUMBER = re.compile(r"\d+(\.\d+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +58,23 @@ class Match:
     record : Implementation
     taken : str
         What was taken where that is not what was named; empty where it is.
+    picked : bool
+        Whether the call that was named has chosen it.
+    version : str
+        The version that was named.
     """
 
     record: Implementation
     taken: str = ""
+    picked: bool = False
+    version: str = ""
+
+    @property
+    def assumed(self) -> str:
+        """Which version is taken where none was named; empty where one was, or where there are none to tell apart."""
+        if self.version or not self.record.versions:
+            return ""
+        return f"version empty, taken as {self.record.versions[-1]}"
 
 
 def find_implementation(name: str) -> Implementation:
@@ -107,11 +88,25 @@ def find_implementation(name: str) -> Implementation:
     return match(name).record
 
 
-def match(name: str, version: str = "") -> Match:
-    """The record that a name and a version stand for: by name or alias, then by library and nearest version.
+def settled_name(name: str) -> str:
+    """The name of the record behind a name; the name itself where a version, the GPU or the workload decides.
 
-    What follows an @ is a number of features or projected keys where the record has one to choose (`sized`), and a
-    version of the library everywhere else.
+    Raises
+    ------
+    InputError
+        Naming the nearest known names.
+    """
+    found, key = match(name).record, name.strip().lower()
+    return key if "@" in key or meanings_of(key) else found.name
+
+
+def match(name: str, version: str = "", gpu: Gpu | None = None, w: Workload | None = None) -> Match:
+    """The record that a name stands for in a version, on a GPU and for a workload where they are known.
+
+    Names whose meaning depends on them stand in ``names.csv``. The others are names of records, aliases, or a library
+    with the nearest version. What follows an @ is a number of features or projected keys where the record has one to
+    choose (`sized`), and a version of the library everywhere else. A call that chooses among implementations (`picks`)
+    is the one it runs.
 
     Parameters
     ----------
@@ -119,6 +114,8 @@ def match(name: str, version: str = "") -> Match:
         ``library.kernel``, ``library.kernel@version``, an alias, or a library alone.
     version : str
         As a measurement table states it: "2.8.3", "vllm 0.24.0".
+    gpu : Gpu, optional
+    w : Workload, optional
 
     Raises
     ------
@@ -129,39 +126,89 @@ def match(name: str, version: str = "") -> Match:
     record = _NAMES.get(key)
     if record is not None and record.sized is not None and at:
         twin = record.sized(sizing(number, name))
-        return Match(replace(twin, build=_normalising(twin)), _taken(twin, version))
-    if at and not _NUMBER.search(number):
+        return Match(replace(twin, build=normalising(twin)), _taken(twin, version))
+    if at and not version_number(number):
         raise InputError(f"{name!r} has {number!r} after the @; write a version such as 0.24")
     if number and version.strip() not in ("", number):
         raise InputError(f"implementation {name!r} and version {version!r} name two versions; leave one of them out")
     version = number or version.strip()
-    library = key.replace("_", "-")
+    found = _in_table(key, version, gpu, w) or _by_record(key, version, name)
+    if at and not found.record.versions:
+        sized = ", ".join(f"{one.name}@N" for one in IMPLEMENTATIONS.values() if one.sized)
+        raise InputError(
+            f"{found.record.name} has no number to choose and no versions, {name!r} gives one; those that have a "
+            f"number: {sized}"
+        )
+    picks = found.record.picks
+    if picks is None or w is None or gpu is None:
+        return found
+    name = picks(w, gpu, version)
+    same = IMPLEMENTATIONS[name].library == found.record.library  # otherwise the version is that of the caller
+    picked = match(name, version if same else "", gpu, w)
+    newest = f", as in version {found.record.versions[-1]}" if found.record.versions and not version else ""
+    said = (found.taken, f"{found.record.name} runs {picked.record.name} here{newest}", picked.taken)
+    return Match(picked.record, "; ".join(filter(None, said)), True, version)
+
+
+def _in_table(key: str, version: str, gpu: Gpu | None, w: Workload | None) -> Match | None:
+    """What ``names.csv`` says of a name; None where it says nothing, or of other versions alone."""
+    lines = meanings_of(key)
+    held = [one for one in lines if one.holds("" if _is_foreign(version, one.implementation) else version, gpu)]
+    able = [one for one in held if not one.implementation or w is None or _suits(_of(one), w)] or held
+    if able and able[0].implementation:
+        record, told = _of(able[0]), able[0].taken
+        said = f"{record.name} taken for {key}: {told}" if told else ""
+        taken = "; ".join(filter(None, (said, _taken(record, version))))
+        return Match(_versioned(record, version), taken, version=version)
+    if not lines or (not held and key in _NAMES):
+        return None
+    where = "" if gpu is None else f" on {gpu.id} ({gpu.sm_arch})"
+    nearest = able[0].nearest if able else lines[0].implementation or lines[0].nearest
+    raise InputError(f"{key} is not modelled{where}; nearest that is: {nearest}")
+
+
+def _suits(record: Implementation, w: Workload) -> bool:
+    return w.passes in record.passes and max(w.head_dim, w.head_dim_v) <= record.largest_head_dim
+
+
+def _of(meaning: Meaning) -> Implementation:
+    return IMPLEMENTATIONS[meaning.implementation]
+
+
+def _by_record(key: str, version: str, name: str) -> Match:
+    """The record of a name, an alias or a library."""
+    record, library = _NAMES.get(key), key.replace("_", "-")
     if library in _LIBRARIES and (record is None or version):
         record = _of_library(library, version, record)
     if record is not None:
-        if at and not record.versions:
-            sized = ", ".join(f"{one.name}@N" for one in IMPLEMENTATIONS.values() if one.sized)
-            raise InputError(
-                f"{record.name} has no number to choose and no versions, {name!r} gives one; those that have a "
-                f"number: {sized}"
-            )
-        return Match(record, _taken(record, version))
+        return Match(_versioned(record, version), _taken(record, version), version=version)
     for record in IMPLEMENTATIONS.values():
         for alias in record.aliases:
             if alias.endswith("*") and key.startswith(alias[:-1]):
-                told = _NUMBER.search(key.removeprefix(alias[:-1].rstrip("0123456789.")))
-                return Match(record, _taken(record, told[0]) if told else f"{record.name} taken for {name}")
-    alike = difflib.get_close_matches(key, [one for one in _NAMES if not one.endswith("*")], 3, 0.4)
-    near = ", ".join(dict.fromkeys(_NAMES[one].name for one in alike) or sorted(IMPLEMENTATIONS)[:3])
-    raise InputError(f"implementation {name!r} is not known; nearest: {near}; see `attnsim implementations`")
+                told = version_number(key.removeprefix(alias[:-1].rstrip("0123456789.")))
+                taken = _taken(record, told) if told else f"{record.name} taken for {name}"
+                return Match(_versioned(record, told), taken, version=told)
+    known = {one.name for one in MEANINGS} | {one for one in _NAMES if not one.endswith("*")}
+    alike = difflib.get_close_matches(key, sorted(known), 3, 0.4)
+    near = ", ".join(dict.fromkeys(_NAMES[one].name if one in _NAMES else _told(one) for one in alike))
+    raise InputError(
+        f"implementation {name!r} is not known; nearest: {near or ', '.join(sorted(IMPLEMENTATIONS)[:3])}; see "
+        "`attnsim implementations`"
+    )
+
+
+def _told(name: str) -> str:
+    """A record that a name of the table stands for somewhere, or the nearest to it."""
+    first = meanings_of(name)[0]
+    return first.implementation or first.nearest
 
 
 def _of_library(library: str, version: str, usual: Implementation | None) -> Implementation:
     """Of a library's implementations the one of the nearest version; without one, its only one."""
     able = [one for one in IMPLEMENTATIONS.values() if one.library == library]
     if version and any(one.versions for one in able):
-        nearest = min(_distance(known, version) for one in able for known in one.versions)
-        able = [one for one in able if any(_distance(known, version) == nearest for known in one.versions)]
+        nearest = min(version_distance(known, version) for one in able for known in one.versions)
+        able = [one for one in able if any(version_distance(known, version) == nearest for known in one.versions)]
     if usual is not None and usual in able:
         return usual
     if len(able) == 1:
@@ -171,53 +218,30 @@ def _of_library(library: str, version: str, usual: Implementation | None) -> Imp
     )
 
 
+def _is_foreign(version: str, name: str) -> bool:
+    """Whether a version is that of another library than an implementation's: "vllm 0.24.0"."""
+    named = {word.strip(",;").lower() for word in version.split()} & _LIBRARIES
+    return bool(named - {name.partition(".")[0]})
+
+
+def _versioned(record: Implementation, version: str) -> Implementation:
+    """The record as asked about a version, where versions differ in what is known here."""
+    return replace(record, version=version) if version and told_apart(record) else record
+
+
 def _taken(record: Implementation, version: str) -> str:
     """What to say of a version: nothing where the record stands for it, else which was taken."""
     if not version:
         return ""
+    if record.picks is not None:
+        return ""  # it chooses by the version
     if not record.versions:
         return f"{record.name} has one version here, taken for {version}"
-    if not _NUMBER.search(version):
+    if not version_number(version):
         raise InputError(f"version is {version!r}; write numbers, such as 2.8.3 or 'vllm 0.24.0', or leave it empty")
-    foreign = {word.strip(",;").lower() for word in version.split()} & _LIBRARIES - {record.library}
-    nearest = min(record.versions, key=lambda known: _distance(known, version))
-    wanted, have = _parts(version), _parts(nearest)
+    nearest = min(record.versions, key=lambda known: version_distance(known, version))
+    wanted, have = version_parts(version), version_parts(nearest)
     common = min(len(wanted), len(have))
-    if wanted[:common] == have[:common] and not foreign:
+    if wanted[:common] == have[:common] and not _is_foreign(version, record.name):
         return ""
     return f"{record.name} of version {nearest} taken for {version}"
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    found = _NUMBER.search(version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
-
-
-def _distance(one: str, other: str) -> tuple[int, ...]:
-    """How far apart two versions are: first by their first numbers, then by the next."""
-    return tuple(abs(a - b) for a, b in itertools.zip_longest(_parts(one)[:3], _parts(other)[:3], fillvalue=0))
-
-
-def check_pages(record: Implementation, page_size: int | None) -> None:
-    """Refuse a page size of the cache that an implementation does not stand for.
-
-    Raises
-    ------
-    InputError
-    """
-    if page_size is None:
-        return
-    if record.pages is None:
-        able = ", ".join(one.name for one in IMPLEMENTATIONS.values() if one.pages and not one.form)
-        raise InputError(
-            f"page_size is {page_size}, {record.name} reads K and V in one piece; leave it empty, or take {able}"
-        )
-    low, high = record.pages
-    if not low <= page_size <= high:
-        raise InputError(f"page_size is {page_size}; {record.name} stands for pages of {low} to {high} keys")
-
-
-def runs_on(record: Implementation, gpu: Gpu) -> bool:
-    """Whether an implementation has kernels for the GPU."""
-    low, high = record.compute_capability
-    return low <= gpu.compute_capability_number <= high

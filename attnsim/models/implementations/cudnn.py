@@ -1,4 +1,7 @@
-"""NVIDIA cuDNN's fused attention. Its kernels are closed: the nearest public schedule is played."""
+"""NVIDIA cuDNN's fused attention.
+
+Its kernels are closed: played is the nearest public schedule of the tensor-core instructions that the GPU has.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,25 @@ from dataclasses import replace
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.flash_attention import fa2_backward, flash2, flash3
-from attnsim.models.implementations.flash_attention_4 import plain_tile
+from attnsim.models.implementations import flash_attention_4
+from attnsim.models.implementations.flash_attention import fa2_backward, flash3
 from attnsim.models.implementations.fused.backward import flash_backward
 from attnsim.models.implementations.fused.building import (
     fa2_combine,
     fitting,
     flash_schedule,
-    one_kernel_each_way,
     one_query,
     override,
     override_backward,
 )
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import split_count
-from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
+from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Order
 from attnsim.models.implementations.implementation import Builder, TileRequest, record
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
+from attnsim.models.schedule.widths import padded
 
 TILE = by_hand(
     FlashTile(128, 128, warps=8, warpgroups=2, max_blocks_per_sm=1),
@@ -34,6 +37,12 @@ DECODE_TILE = by_hand(
     FlashTile(16, 128, loop="staged", stages=2, registers=128, pack_gqa=True),
     "the same in decode: 16 packed rows",
 )
+HOPPER_ORDER: Order = by_hand(
+    "ascending",
+    "order of row tiles of cuDNN's closed Hopper kernels: longest first makes causal rows of 8 waves 13 % too fast",
+)
+FEW_ROWS = 128
+"""Rows of a tile of NVIDIA/cudnn-frontend's sm_100 decode kernel: where a group's queries fit it, they are packed."""
 
 _CLOSED = ("closed source: tiles and order are those of the nearest public kernel",)
 
@@ -43,47 +52,92 @@ def choose_tile(w: Workload, gpu: Gpu, decode: bool) -> FlashTile:
     return fitting(DECODE_TILE if decode else TILE, w, gpu)
 
 
-def _nearest_public(name: str) -> Builder:
-    """A closed implementation: FA2's schedule before Hopper, FA3's on it, FA4's forward on Blackwell."""
+def blackwell_tile(w: Workload, gpu: Gpu) -> FlashTile:
+    """The tiles of NVIDIA/cudnn-frontend's open sm_100 kernels (``python/cudnn/sdpa/fwd/config_sm100.py``).
 
-    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        if gpu.features.tcgen05 and w.passes == "fwd":
-            schedule = one_kernel_each_way(name, plain_tile, fa2_backward)(w, gpu, shape)
-        else:
-            schedule = flash3(w, gpu, shape) if gpu.features.wgmma else flash2(w, gpu, shape)
-        return replace(schedule, implementation=name, notes=_CLOSED)
+    As FlashAttention-4's, two tiles of 128 rows a block, but every 16-bit exponential is one of the exponential units'.
+    A single tile of rows where the queries of a group fit it; they are packed too where those of a head would not fill
+    a pair of blocks.
+    """
+    tile = replace(flash_attention_4.choose_tile(w, gpu), emulated=(0, 1))
+    if w.seq_q * w.group <= FEW_ROWS:
+        return replace(tile, rows=FEW_ROWS, warps=4, warpgroups=1, extra_threads=128, pack_gqa=True)
+    return replace(tile, pack_gqa=w.group > 1 and w.seq_q < blackwell_pair(w) * tile.rows)
 
-    return build
+
+def blackwell_pair(w: Workload) -> int:
+    """Blocks that multiply together and share K and V: two in prefill from head_dim 128 on."""
+    return 2 if w.seq_q * w.group > FEW_ROWS and padded(w.head_dim) >= 128 else 1
 
 
-def _cudnn(name: str) -> Builder:
-    """cuDNN's fused attention: FA3's schedule on Hopper; before it, what its timings show.
+def blackwell_splits(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
+    """Ranges of keys where there are more keys than queries: a power of two that fills the SMs once.
+
+    At least two tiles of keys each; as the plans of NVIDIA/cudnn-frontend's benchmark say (``SPLIT_KV``) of all calls
+    but some of 64 Ki keys or more.
+    """
+    if w.seq_kv <= w.seq_q:
+        return 1
+    pair, packed = blackwell_pair(w), w.group if tile.pack_gqa else 1
+    blocks = w.batch * w.heads_q // packed * pair * -(-w.seq_q * packed // (pair * tile.rows))
+    most = min(gpu.sm.count // blocks, -(-w.seq_kv // tile.keys) // 2)
+    return 1 << max(0, most.bit_length() - 1)
+
+
+def _blackwell(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str) -> Schedule:
+    """Forward and backward by tcgen05."""
+    kernels: list[Kernel] = []
+    tiles, splits, w_main = FusedTiles(), UNCUT, one_query(w)
+    if "fwd" in w.directions:
+        tile = override(blackwell_tile(w_main, gpu), shape, w_main, gpu)
+        splits = Splits(blackwell_splits(w_main, gpu, tile))
+        main = flash_forward(w_main, gpu, tile, splits=splits)
+        kernels.append(replace(main, multicast=blackwell_pair(w_main)))
+        tiles = FusedTiles(tile)
+    if splits.partial:
+        kernels.append(fa2_combine(w, splits.count))
+    if "bwd" in w.directions:
+        back = override_backward(flash_attention_4.choose_backward(w, gpu), shape)
+        tiles = replace(tiles, backward=back)
+        kernels += flash_attention_4.backward(w, back)
+    return flash_schedule(w, name, kernels, tiles, splits, _CLOSED)
+
+
+def _ampere(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str) -> Schedule:
+    """Before Hopper, and on GPUs that have mma.sync alone, what cuDNN's timings show.
 
     Its chunked-prefill times on A100 step with whole waves of 128-row blocks, one to an SM, and its decode reaches the
     HBM bandwidth with 8 query heads a key head, which a 64-row tile cannot: 16 rows, the heads of a
-    group packed, keys split.
+    group packed, keys split. Its backward is FlashAttention-2's.
     """
-
-    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        if gpu.features.wgmma or "bwd" in w.directions:
-            forward = _nearest_public(name)(w, gpu, shape)
-            if w.passes != "fwd+bwd" or gpu.features.wgmma:
-                return forward
-        w_main = one_query(w)
+    kernels: list[Kernel] = []
+    tiles, splits, w_main = FusedTiles(), UNCUT, one_query(w)
+    if "fwd" in w.directions:
         decode = w.seq_q * w.group <= 16
         tile = override(choose_tile(w, gpu, decode), shape, w_main, gpu)
-        tiles, splits = FusedTiles(tile), UNCUT
         if decode:
             heads = w.batch * w.heads_kv
             splits = Splits(split_count(heads, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys)))
-        kernels = [flash_forward(w_main, gpu, tile, splits=splits)]
-        if splits.partial:
-            kernels.append(fa2_combine(w, splits.count))
-        if "bwd" in w.directions:
-            back = override_backward(fa2_backward(w, gpu), shape)
-            tiles = FusedTiles(tile, back)
-            kernels += flash_backward(w, back)
-        return flash_schedule(w, name, kernels, tiles, splits, _CLOSED)
+        kernels.append(flash_forward(w_main, gpu, tile, splits=splits))
+        tiles = FusedTiles(tile)
+    if splits.partial:
+        kernels.append(fa2_combine(w, splits.count))
+    if "bwd" in w.directions:
+        back = override_backward(fa2_backward(w, gpu), shape)
+        tiles = replace(tiles, backward=back)
+        kernels += flash_backward(w, back)
+    return flash_schedule(w, name, kernels, tiles, splits, _CLOSED)
+
+
+def _cudnn(name: str) -> Builder:
+    """cuDNN's fused attention by the instructions of the GPU: tcgen05, wgmma (FlashAttention-3's), else mma.sync."""
+
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+        if gpu.features.tcgen05:
+            return _blackwell(w, gpu, shape, name)
+        if gpu.features.wgmma:
+            return replace(flash3(w, gpu, shape, HOPPER_ORDER), implementation=name, notes=_CLOSED)
+        return _ampere(w, gpu, shape, name)
 
     return build
 

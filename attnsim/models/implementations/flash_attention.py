@@ -33,12 +33,12 @@ from attnsim.models.schedule.widths import padded
 KIB = 1024
 
 
-def flash1(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """FlashAttention-1."""
+def flash1(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str = "flash-attn.1") -> Schedule:
+    """FlashAttention-1, as the implementation of that name calls it."""
     kernels = [flash1_forward(w, gpu)] if "fwd" in w.directions else []
     if "bwd" in w.directions:
         kernels += flash1_backward(w, gpu)
-    return flash_schedule(w, "flash-attn.1", kernels, Flash1Tile(key_block(w, gpu)))
+    return flash_schedule(w, name, kernels, Flash1Tile(key_block(w, gpu)))
 
 
 def small_shared_memory(gpu: Gpu) -> bool:
@@ -208,13 +208,17 @@ def fa3_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     )
 
 
-def flash3(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """FlashAttention-3 with fixed lengths, as its paper measured it: TMA, clusters where non-causal."""
+def flash3(w: Workload, gpu: Gpu, shape: TileRequest | None, order: Order | None = None) -> Schedule:
+    """FlashAttention-3 with fixed lengths, as its paper measured it: TMA, clusters where non-causal.
+
+    `order` of row tiles in place of its own, for kernels that are like it but for that.
+    """
     w_fwd = one_query(w)
     kernels: list[Kernel] = []
     tiles, splits = FusedTiles(), UNCUT
     if "fwd" in w.directions:
         base = fa3_forward(w_fwd, gpu)
+        base = replace(base, order=order or base.order)
         # `flash_attn_func` never splits; `flash_attn_with_kvcache`, the decode entry, asks the rule.
         rows = -(-w.seq_q * w.group // base.rows)
         count = fa3_splits(w_fwd, gpu, w.batch * w.heads_kv * rows, base) if w.passes == "decode" else 1

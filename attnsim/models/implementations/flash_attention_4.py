@@ -1,8 +1,12 @@
-"""FlashAttention-4's forward kernel on data-centre Blackwell: ``flash_attn/cute/flash_fwd_sm100.py``.
+"""FlashAttention-4 on data-centre Blackwell: ``flash_attn/cute/flash_fwd_sm100.py`` and ``flash_bwd_sm100.py``.
 
 Two tiles of 128 query rows a block with a softmax warpgroup each. The accumulators of S and O fill the tensor memory
 and P takes the place of S, so that within a tile of rows everything waits for what is before it; what overlaps are the
 two tiles. Part of the exponentials are polynomials on the FMA pipes, and O is rescaled by warps of their own, seldom.
+
+Backward, a block keeps 128 keys and has 16 warps: two softmax warpgroups, one that drains dQ, and warps that load and
+issue. S, dP, dV, dK and dQ accumulate in tensor memory, from which dV and dK also read P and dS. From head_dim 128 on
+two blocks multiply together. The two halves of a tile of scores stand for products issued ahead of the softmax.
 """
 
 from __future__ import annotations
@@ -10,19 +14,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.building import flash_schedule, override
+from attnsim.models.implementations.fused.backward import flash_backward
+from attnsim.models.implementations.fused.building import flash_schedule, override, override_backward
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import MAX_SPLITS, combine
-from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
+from attnsim.models.implementations.fused.two_pass import two_pass_backward
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Schedule
-from attnsim.models.schedule.splits import Splits
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
 EMULATED = (3, 16)
 """Share of the exponentials that are polynomials: 4 of every 16 columns in three of a tile's four fragments
 (``ex2_emu_freq`` 16, ``ex2_emu_res`` 4, and the last fragment left out; ``softmax.py``, `apply_exp2_convert`)."""
+ONE_PASS = 192
+"""Widest head_dim whose backward is one kernel (``interface.py``, `use_dedicated_hd256_kernel`)."""
 FEW_KEY_TILES = 4
 """Key tiles up to which keys are not split (``interface.py``, `num_splits_heuristic`)."""
 
@@ -78,12 +86,40 @@ def vllm_flash4(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def _build(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, *, may_split: bool) -> Schedule:
-    tile = override(choose_tile(w, gpu), shape, w, gpu)
-    splits = Splits(split_count(w, gpu, tile) if may_split else 1)
-    kernels = [flash_forward(w, gpu, tile, splits=splits)]
+    kernels: list[Kernel] = []
+    tiles, splits = FusedTiles(), UNCUT
+    if "fwd" in w.directions:
+        tile = override(choose_tile(w, gpu), shape, w, gpu)
+        splits = Splits(split_count(w, gpu, tile) if may_split else 1)
+        kernels.append(flash_forward(w, gpu, tile, splits=splits))
+        tiles = FusedTiles(tile)
     if splits.partial:
         kernels.append(combine(w, splits.count, 8, 256))
-    return flash_schedule(w, name, kernels, FusedTiles(tile), splits)
+    if "bwd" in w.directions:
+        back = override_backward(choose_backward(w, gpu), shape)
+        tiles = replace(tiles, backward=back)
+        kernels += backward(w, back)
+    return flash_schedule(w, name, kernels, tiles, splits)
+
+
+def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
+    """128 rows x 128 keys; from head_dim 128 on pairs of blocks, but in one pass not for a window (``interface.py``).
+
+    Where shared memory is short 64 keys, as NVIDIA/cudnn-frontend's kernel for dK and dV has at head_dim 256.
+    """
+    d, dv = padded(w.head_dim), padded(w.head_dim_v)
+    wide = max(d, dv)
+    pair = 2 if wide >= 128 and not (w.mask.is_windowed and wide <= ONE_PASS) else 1
+    stages = 2 if wide <= 128 or pair > 1 else 1
+    tile = BackwardTile(128, 128, path="tcgen05", stages_q=stages, extra_threads=256, registers=128, pair=pair)
+    needed = sum(size for _, size in tile.buffers(d, dv, w.element_bytes))
+    return tile if needed <= gpu.sm.shared_memory_per_block_bytes else replace(tile, keys=64)
+
+
+def backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
+    """One pass, at head_dim 256 two: there dK, dV and dQ do not fit tensor memory together."""
+    wide = padded(max(w.head_dim, w.head_dim_v)) > ONE_PASS
+    return two_pass_backward(w, tile) if wide else flash_backward(w, tile)
 
 
 RECORDS = (record("flash-attn.4", flash4), record("vllm.vit-flash-attn-4", vllm_flash4))

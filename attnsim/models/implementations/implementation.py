@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import LARGEST, PASSES, Workload
@@ -36,6 +38,33 @@ class TileRequest:
 
 
 Builder = Callable[[Workload, Gpu, TileRequest | None], Schedule]
+Picks = Callable[[Workload, Gpu, str], str]
+"""(workload, gpu, version or "") to the name of an implementation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What an implementation's own number means, and what is known of it before any fit.
+
+    Parameters
+    ----------
+    meaning : str
+    prior : float
+    doubt : float
+        Standard deviation of the logarithm of the number around its prior; infinite where nothing is known.
+    """
+
+    meaning: str
+    prior: float = 1.0
+    doubt: float = math.inf
+
+
+TIE = by_hand(
+    (1.2, 0.15),
+    "prior of the tensor rate of a forward's GEMMs over its backward's, and its doubt in log: ties the two directions "
+    "of a kernel that was measured only in both together",
+)
+BACKWARD = Extra("tensor rate of the forward's GEMMs over the backward's", *TIE)
 
 LARGEST_NUMBER = 1 << 14
 """Most random features or projected keys that can be asked for."""
@@ -82,15 +111,17 @@ class Implementation:
     dtypes : tuple of str
     closed : bool
         Tiles unknown (closed source): the nearest public schedule is played.
-    extra : str
-        What the calibration's `extra` number means here.
+    extra : Extra
+        What the calibration's `extra` number means here; an empty meaning where it means nothing.
     passes : tuple of str
         Directions it has kernels for.
     largest_head_dim : int
     form : str
-        Of unfused attention, which passes it makes (:data:`attnsim.models.implementations.frameworks.naive.FORMS`); of
-        Performer "fused" where a feature map's element-wise operations are one kernel; of latent attention
+        Of Performer "fused" where a feature map's element-wise operations are one kernel; of latent attention
         "absorbed", "decompressed" or, without the products with W_UK and W_UV, "attention".
+    operations : str
+        What it runs between and around the GEMMs of unfused attention, or around a fused kernel, in the text form of
+        :class:`attnsim.models.question.operations.Operations`.
     unfused : bool
         Whether scores and probabilities go through HBM.
     tunable : bool
@@ -101,6 +132,8 @@ class Implementation:
         Whether it shares the keys of few queries out over thread blocks.
     needs : str
         Feature of the GPU that its kernels need, where not every GPU of its compute capabilities is sure to have it.
+    unplayed : tuple of str
+        Features of a GPU on which its code takes instructions that no schedule here plays.
     patterns : bool
         Whether it plays masks with patterns beside their band.
     sees_window : bool
@@ -111,6 +144,14 @@ class Implementation:
         Features or projected keys of a twin ``NAME@N``; 0: as many as the mechanism says.
     sized : callable, optional
         Its twin ``NAME@N``, where the algorithm has a number to choose (random features, projected keys).
+    launches : str
+        Implementation whose kernels it launches, compiled by itself; "" where they are its own.
+    changed : bool
+        Whether it has changed those kernels, so that their schedule and numbers stand in for its own.
+    picks : callable, optional
+        Of a call that chooses among implementations: (workload, gpu, version or "") to the name of the one it runs.
+    version : str
+        The version that is asked about, where one was named.
     """
 
     name: str
@@ -125,25 +166,37 @@ class Implementation:
     like: str = ""
     dtypes: tuple[str, ...] = ("fp16", "bf16")
     closed: bool = False
-    extra: str = "tensor rate of the forward's GEMMs over the backward's"
+    extra: Extra = BACKWARD
     passes: tuple[str, ...] = PASSES
     largest_head_dim: int = 256
     form: str = ""
+    operations: str = ""
     unfused: bool = False
     tunable: bool = True
     windows: bool = True
     splits: bool = True
     needs: str = ""
+    unplayed: tuple[str, ...] = ()
     patterns: bool = False
     sees_window: bool = False
     peak_bytes: Callable[[Workload], int] | None = None
     number: int = 0
     sized: Callable[[int], Implementation] | None = None
+    launches: str = ""
+    changed: bool = False
+    picks: Picks | None = None
+    version: str = ""
 
     @property
     def library(self) -> str:
         """Whose it is: what stands before the first point of its name."""
         return self.name.partition(".")[0]
+
+    @property
+    def calibrated_as(self) -> tuple[str, ...]:
+        """Names whose calibrations are its own: its name without an N, and whose kernels it launches as they are."""
+        own = self.name.partition("@")[0]
+        return (own, self.launches) if self.launches and not self.changed else (own,)
 
 
 @functools.cache
@@ -160,14 +213,25 @@ def facts() -> dict[str, dict[str, Any]]:
     def field(key: str, value: Any) -> Any:
         if isinstance(value, list):
             return tuple(field(key, item) for item in value)
+        if key == "extra":
+            return Extra(value)
         return largest[key] if value == "any" else value
 
-    return {name: {key: field(key, value) for key, value in given.items()} for name, given in content.items()}
+    own = {name: {key: field(key, value) for key, value in given.items()} for name, given in content.items()}
+    return {name: _inherited(own.get(given.get("launches", ""), {})) | given for name, given in own.items()}
+
+
+_OWN = {"source", "calls", "versions", "aliases", "like", "pages"}
+"""What an implementation that launches another's kernels does not take over from it."""
+
+
+def _inherited(launched: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in launched.items() if key not in _OWN}
 
 
 def record(
     name: str, build: Builder, *, peak_bytes: Callable[[Workload], int] | None = None, number: int = 0,
-    sized: Callable[[int], Implementation] | None = None,
+    sized: Callable[[int], Implementation] | None = None, picks: Picks | None = None,
 ) -> Implementation:  # fmt: skip
     """The record of an implementation: its facts from the TOML file of its library, and what Python does for it.
 
@@ -175,8 +239,8 @@ def record(
     ----------
     name : str
         ``library.kernel`` or, of a twin, ``library.kernel@N``.
-    build, peak_bytes, number, sized
+    build, peak_bytes, number, sized, picks
         As in :class:`Implementation`.
     """
     known = facts()[name.partition("@")[0]]
-    return Implementation(name, build=build, peak_bytes=peak_bytes, number=number, sized=sized, **known)
+    return Implementation(name, build=build, peak_bytes=peak_bytes, number=number, sized=sized, picks=picks, **known)

@@ -18,6 +18,7 @@ from attnsim.models.implementations.flash_attention import (
     hopper_tile,
     small_shared_memory,
 )
+from attnsim.models.implementations.flash_attention_4 import vllm_flash4
 from attnsim.models.implementations.fused.building import fa2_combine, flash_schedule, one_query, override
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import (
@@ -47,6 +48,9 @@ GROUP_CLKS = by_hand(1120, "clocks that FA3's scheduler takes from one group of 
 512 sequences."""
 LARGEST_PREPARED = 992
 """Sequences up to which the scheduler has its metadata in one piece; beyond, no such latency shows."""
+SEGMENTS, FEW_BLOCKS = 16, 128
+"""Blocks of a sequence's keys in vLLM's Triton kernel, and the most blocks without sharing out for which it does
+(``triton_attn.py``: `NUM_PAR_SOFTMAX_SEGMENTS`, `MIN_LAUNCH_GRID_SIZE_2D`)."""
 GRAPH_SPLITS, GRAPH_TOKENS = 32, 512
 """vLLM's bound on splits in a captured graph (``VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH``), and the tokens of its
 largest graph."""
@@ -222,7 +226,34 @@ def _empty_combine(w: Workload) -> Kernel:
     return replace(kernel, launched_early=True)
 
 
+def vllm_fa4(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """vLLM with FlashAttention-4 on data-centre Blackwell: cache write, then the kernel with its splits left open."""
+    schedule = vllm_flash4(w, gpu, shape)
+    kernels = (cache_write(w, w.batch * min(w.seq_q, w.seq_kv)), *schedule.kernels)
+    return replace(schedule, implementation="vllm.flash-attn-4", kernels=kernels)
+
+
+def vllm_triton(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """vLLM's Triton kernel for all passes: cache write, 16 rows of a group's queries a block, 32 keys a step.
+
+    One query of few sequences has its keys shared out over `SEGMENTS` blocks, 16 keys a step
+    (``vllm/v1/attention/ops/triton_unified_attention.py``). 16 rows are too few for wgmma and tcgen05.
+    """
+    w_main = one_query(w)
+    shared_out = w.seq_q == 1 and w.batch * w.heads_kv <= FEW_BLOCKS
+    rows = max(16, 1 << (w.group - 1).bit_length())
+    base = FlashTile(rows, 16 if shared_out else 32, loop="staged", stages=3, pack_gqa=True, warps_share_keys=True)
+    tile = override(base, shape, w_main, gpu)
+    splits = Splits(min(SEGMENTS, -(-w.seq_kv // tile.keys)) if shared_out else 1)
+    kernels = [cache_write(w, w.batch * min(w.seq_q, w.seq_kv)), flash_forward(w_main, gpu, tile, splits=splits)]
+    if splits.partial:
+        kernels.append(combine(w, splits.count, 1, 128))
+    return flash_schedule(w_main, "vllm.triton", kernels, FusedTiles(tile), splits)
+
+
 RECORDS = (
+    record("vllm.triton", vllm_triton),
+    record("vllm.flash-attn-4", vllm_fa4),
     record("vllm.flash-attn-2", vllm_fa2),
     record("sglang.fa3-sm80", sglang_fa3_sm80),
     record("vllm.flash-attn-3", partial(serving_hopper, name="vllm.flash-attn-3", vllm=True)),

@@ -5,8 +5,7 @@ the paged cache and Q into a buffer (``invokeQKVPreprocessing``); the attention 
 attention does all in one. vLLM and SGLang call the same kernels on data-centre Blackwell through FlashInfer, each after
 its own kernel that writes the cache. Tiles and rules: :mod:`attnsim.models.implementations.trtllm_tiles`.
 
-Partial results of split keys are merged by the last block of a sequence or through a cluster's shared memory; here a
-small kernel of its own stands for that.
+Partial results of split keys are merged by the last block of a sequence, with no kernel of its own.
 """
 
 from __future__ import annotations
@@ -18,15 +17,17 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import trtllm_tiles as tiles
-from attnsim.models.implementations.fused.building import flash_schedule, override
+from attnsim.models.implementations.fused.building import edited, flash_schedule, override
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
-from attnsim.models.implementations.fused.splits import cache_write, combine, store_cache
+from attnsim.models.implementations.fused.last_block import merging_last
+from attnsim.models.implementations.fused.splits import cache_write, store_cache
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Schedule, TileOp
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
 
 PREPARE, PREPROCESS, MAIN, MASKED = "decoder_info", "qkv_preprocessing", "flash_fwd", "masked_attention"
@@ -38,7 +39,6 @@ BIAS_INSTRUCTIONS = by_hand(4, "the same without a rotation")
 and cosine of each position, page look-ups), where its bytes alone would pass two to three times as fast. An encoder's
 takes no longer than its bytes."""
 SHUFFLE_AND_ADD = by_hand(5, "FP32-lane instructions that a shuffle and an addition take the time of")
-COMBINE_ROWS, COMBINE_THREADS = 8, 128
 
 Attended = tuple[list[Kernel], FlashTile, Splits]
 """The kernels that attend, their tile, and how the keys are cut."""
@@ -81,7 +81,18 @@ def qkv_preprocessing(w: Workload) -> Kernel:
 
 
 def trtllm(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """TensorRT-LLM's own attention operator."""
+    """TensorRT-LLM's own attention operator.
+
+    Raises
+    ------
+    InputError
+        On a GPU with tcgen05 that trtllm-gen's binaries, of sm_100 and sm_103, do not run on.
+    """
+    if gpu.features.tcgen05 and not 100 <= gpu.compute_capability_number <= 109:
+        raise InputError(
+            f"no schedule: what tensorrt-llm.attention runs on {gpu.id} ({gpu.sm_arch}) is not known, modelled are "
+            "trtllm-gen on sm_100 to sm_109 and mma.sync and wgmma kernels; nearest: nvidia.cudnn"
+        )
     if gpu.features.tcgen05 and tiles.has_gen_kernel(w):
         before = [decoder_info(w), qkv_preprocessing(w)] if w.passes == "fwd" else [qkv_preprocessing(w)]
         kernels, tile, splits = _gen(w, gpu, shape)
@@ -118,7 +129,7 @@ def _gen(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
     tile = override(tiles.gen_generation_tile(w), shape, w, gpu)
     splits = Splits(tiles.gen_splits(w, gpu, tile))
     main = flash_forward(within_window(w, tile.keys), gpu, tile, MAIN, splits, lse=False)
-    return _merged(w, main, tile, splits)
+    return _merged(w, main, splits, tiles.GEN_MERGED), tile, splits
 
 
 def within_window(w: Workload, step: int) -> Workload:
@@ -131,17 +142,16 @@ def within_window(w: Workload, step: int) -> Workload:
     return replace(w, seq_kv=w.seq_kv - skipped)
 
 
-def _merged(w: Workload, main: Kernel, tile: FlashTile, splits: Splits) -> Attended:
-    """The attention kernel and, where keys are split, what merges its partial results."""
-    merge = [combine(w, splits.count, COMBINE_ROWS, COMBINE_THREADS)] if splits.partial else []
-    return [main, *merge], tile, splits
+def _merged(w: Workload, main: Kernel, splits: Splits, at_once: int) -> list[Kernel]:
+    """The attention kernel, which merges its partial results where keys are split."""
+    return [merging_last(main, w, splits.count, at_once) if splits.partial else main]
 
 
 def _xqa(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
     """XQA: the heads of a group against keys that its warps share out."""
     tile, splits = override(tiles.xqa_tile(w, gpu), shape, w, gpu), Splits(tiles.xqa_splits(w, gpu))
     main = flash_forward(within_window(w, tiles.XQA_TILE), gpu, tile, MAIN, splits, lse=False)
-    return _merged(w, main, tile, splits)
+    return _merged(w, main, splits, tiles.xqa_merged(w)), tile, splits
 
 
 def _masked(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
@@ -156,16 +166,20 @@ def _masked(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
     splits, seen = Splits(chosen.splits), within_window(w, chosen.keys)
     main = _on_fp32_lanes(flash_forward(seen, gpu, tile, MASKED, splits, lse=False), tiles.compiled_width(w.head_dim))
     logits = min(-(-seen.seq_kv // splits.count) * LOGIT_BYTES, gpu.sm.shared_memory_per_block_bytes)
-    main = replace(main, shared_memory_bytes=logits, buffers=(("logits", logits),))
-    return _merged(w, main, tile, splits)
+    main = replace(
+        main,
+        shared_memory_bytes=logits,
+        buffers=(("logits", logits),),
+        in_flight_bytes=chosen.threads * tiles.MMHA_IN_FLIGHT,
+    )
+    return _merged(w, main, splits, tiles.MMHA_MERGED), tile, splits
 
 
 def _on_fp32_lanes(kernel: Kernel, width: int) -> Kernel:
     """Products as conversions to fp32 and multiply-adds, and the sum of Q K over the lanes that share a key.
 
     A lane has 8 elements of a key; a shuffle takes four times as long as an addition (CUDA C++ Programming Guide,
-    "Arithmetic Instructions": 32 a clock and SM). A block has a latency beside its turns, the implementation's
-    `extra`: sums over all its threads, page look-ups.
+    "Arithmetic Instructions": 32 a clock and SM).
     """
     over_lanes = SHUFFLE_AND_ADD * (width // 8).bit_length()
 
@@ -175,12 +189,7 @@ def _on_fp32_lanes(kernel: Kernel, width: int) -> Kernel:
         shared = op.flops // 2 * over_lanes // 8 if op.tensor == "S" else 0
         return op._replace(kind="vector", flops=0, smem_bytes=0, fp32=op.flops + shared)
 
-    late = (TileOp("delay", "extra", clks=1000),)
-    segments = tuple(
-        replace(one, ops=(*(late if any(op.kind == "store" for op in one.ops) else ()), *map(edit, one.ops)))
-        for one in kernel.segments
-    )
-    return replace(kernel, segments=segments)
+    return edited(kernel, edit)
 
 
 def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: FlashTile, splits: Splits = UNCUT) -> Schedule:

@@ -35,9 +35,16 @@ XQA_SUB_SEQUENCES = 6000
 """``getXqaMaxNumSubSeq``: sequences times splits that the workspace holds."""
 XQA_TILE = 256
 """Keys that a block's four warps cover in one turn (``ctaTile.x``)."""
+XQA_WARP_KEYS = 64
+"""Keys, and columns of V, of one of the four warps that multiply (``warpTile.x``)."""
 MMHA_THREADS = (256, 512, 1024)
 MMHA_UNROLL = 8
 """Keys that a group of threads reads in one turn."""
+MMHA_IN_FLIGHT = by_hand(8, "bytes of K, and as many of V, that a thread of masked attention has in flight")
+"""A thread has 16 bytes of one key in flight and goes over K, then over V; here it has half of them of each. Read off
+blocks that draw 15 bytes a clock and SM from HBM and 28 from the L2 with 1,024 threads."""
+MMHA_MERGED = by_hand(8, "partial results that the last block of masked attention reads at a time")
+GEN_MERGED = by_hand(8, "the same of trtllm-gen (closed)")
 GEN_KEYS = 256
 """Keys of one step of a trtllm-gen block, two tiles of 128."""
 
@@ -86,29 +93,41 @@ def has_gen_kernel(w: Workload) -> bool:
 
 
 def runs_xqa(w: Workload, gpu: Gpu) -> bool:
-    """Whether a generation step takes XQA: grouped heads, and enough blocks (``mayHavePerfGain``)."""
+    """Whether a generation step takes XQA: grouped heads, and enough blocks (``mayHavePerfGain``).
+
+    Both rules count the token of the step itself among the keys (``max_past_kv_length``).
+    """
     if w.seq_q > 1:
         return True  # several tokens a sequence: only XQA takes them
-    history = w.seq_kv - 1
-    blocks = w.batch * w.heads_kv * max(1, history // XQA_KEYS_PER_BLOCK)
+    blocks = w.batch * w.heads_kv * max(1, w.seq_kv // XQA_KEYS_PER_BLOCK)
     return 1 < w.group <= XQA_LARGEST_GROUP and 4 * blocks >= gpu.sm.count
 
 
 def xqa_tile(w: Workload, gpu: Gpu) -> FlashTile:
     """XQA: a group's heads in 16 or 32 rows, keys shared out over four warps; two buffers of 64 or 32 KiB of K."""
-    d = _width(w)
+    d = _xqa_width(w)
     kept = 64 if gpu.compute_capability_number in (80, 90) else 32  # KiB of K and as much of V
     keys = min(XQA_TILE, kept * 1024 // (2 * d * w.element_bytes) // 16 * 16)
     rows = -(-w.group * w.seq_q // 16) * 16
     return FlashTile(
         rows, keys, warps=8, loop="staged", stages=2, registers=128, pack_gqa=True, warps_share_keys=True,
-        widths=compiled_widths(w),
+        widths=(d, d),
     )  # fmt: skip
+
+
+def _xqa_width(w: Workload) -> int:
+    """The head_dim that XQA computes with: 64, 128 or 256 (``headElems`` of ``defines.h``)."""
+    return max(64, 1 << (max(w.head_dim, w.head_dim_v) - 1).bit_length())
+
+
+def xqa_merged(w: Workload) -> int:
+    """Partial results that the last block of XQA reads at a time: one for each group of warps that share a V tile."""
+    return max(1, 4 * XQA_WARP_KEYS // _xqa_width(w))
 
 
 def xqa_splits(w: Workload, gpu: Gpu) -> int:
     """Blocks a sequence and key head: ``computeMultiBlockCount``, of the whole cache even with a window."""
-    count = (w.seq_kv - 1) // XQA_KEYS_PER_BLOCK
+    count = w.seq_kv // XQA_KEYS_PER_BLOCK
     count = max(1, min(count, round(math.sqrt(8 * count))))
     excess = w.batch * w.heads_kv * count / gpu.sm.count / XQA_WAVES
     if excess > 1:

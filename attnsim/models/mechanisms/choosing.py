@@ -7,8 +7,9 @@ from functools import lru_cache
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import check_mask, find_implementation, runs_on
+from attnsim.models.implementations.choose import check_mask, find_implementation, runs_on, unplayed
 from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.implementations.surrounding import check_operations
 from attnsim.models.mechanisms import MECHANISMS, running
 from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.question.workload import Workload
@@ -17,13 +18,14 @@ from attnsim.models.schedule.occupancy import occupancy
 NAIVE, FUSED = MECHANISMS["naive"], MECHANISMS["flash"]
 
 
-def choose_implementation(mechanism: Mechanism, name: str | None, w: Workload, gpu: Gpu) -> Implementation:
+def choose_implementation(mechanism: Mechanism, record: Implementation | None, w: Workload, gpu: Gpu) -> Implementation:
     """The implementation to imitate: the one named, or the best available for the GPU.
 
     Parameters
     ----------
     mechanism : Mechanism
-    name : str or None
+    record : Implementation or None
+        The one named, where one is.
     w : Workload
         What the mechanism makes of the question.
     gpu : Gpu
@@ -35,9 +37,8 @@ def choose_implementation(mechanism: Mechanism, name: str | None, w: Workload, g
     """
     mechanism.check(w)
     _check_format(w, gpu)
-    if name and mechanism.number and "@" not in name:
-        name = f"{name}@{mechanism.number}"
-    record = find_implementation(name) if name else default_implementation(mechanism, w, gpu)
+    if record is None:
+        record = default_implementation(mechanism, w, gpu)
     if not mechanism.run_by(record):
         runs = ", ".join(item.name for item in running(record))
         raise InputError(f"{record.name} does not run algorithm {mechanism.name}; it runs {runs}")
@@ -88,6 +89,11 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
         low, high = record.compute_capability
         span = f"sm_{low}" if low == high else f"sm_{low} or newer" if high >= 120 else f"sm_{low} to sm_{high}"
         near = default_implementation(NAIVE if record.unfused or record.patterns else FUSED, w, gpu).name
+        if feature := unplayed(record, gpu):
+            raise InputError(
+                f"no schedule: {record.name} runs {feature} instructions on {gpu.id} ({gpu.sm_arch}), modelled is what "
+                f"it runs on GPUs without {' or '.join(record.unplayed)}; nearest: {near}"
+            )
         raise InputError(f"{record.name} needs {span}, {gpu.id} is {gpu.sm_arch}; nearest it can: {near}")
     if w.passes not in record.passes:
         raise InputError(f"{record.name} has no {w.passes} kernels; allowed: {', '.join(record.passes)}")
@@ -97,6 +103,9 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
             f"{max(w.head_dim, w.head_dim_v)}; take --algorithm naive"
         )
     check_mask(record, w)
+    check_operations(record, w)
+    if w.operations is not None and "accumulate" in w.operations and "bwd" not in w.directions:
+        raise InputError(f"operation 'accumulate' follows a backward pass, the pass is {w.passes}; leave it out")
     if w.dtype not in record.dtypes:
         allowed = f"{', '.join(record.dtypes)} (or --algorithm naive)"
         raise InputError(f"{record.name} has no {w.dtype} kernels; allowed: {allowed}")

@@ -83,11 +83,12 @@ def _softmax(
     **more: Any,
 ) -> Mechanism:
     """A record of dense softmax attention, with gradients."""
-    return Mechanism(name, "dense", implementations, example, reference, **{"gradients": softmax_gradients, **more})
+    usual = {"gradients": softmax_gradients, "operations": "around"}
+    return Mechanism(name, "dense", implementations, example, reference, **{**usual, **more})
 
 
 DENSE: tuple[Mechanism, ...] = (
-    _softmax("naive", ("torch.baddbmm", "ideal.unfused"), _PREFILL),
+    _softmax("naive", ("torch.baddbmm", "ideal.unfused"), _PREFILL, operations="all"),
     _softmax("flash", FLASH, _PREFILL, _queries_outside, shown_by=ANY_FLASH),
     _softmax("flash-1", ("flash-attn.1",), replace(_PREFILL, head_dim=64, head_dim_v=64, dtype="fp16"), _keys_outside),
     _softmax("flash-2", ("flash-attn.2", "xformers.cutlass"), _PREFILL, _queries_outside),
@@ -105,6 +106,7 @@ VARIANTS: tuple[Mechanism, ...] = (
         ("transformers.eager", "torch.eager", "ideal.unfused"),
         Workload(batch=1, heads_q=16, seq_q=1024, head_dim=64, mask=Mask.causal(), dropout=True),
         shown_by=("naive",),
+        operations="all",
         selectable=False,
     ),
     _softmax(

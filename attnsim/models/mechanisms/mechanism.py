@@ -54,6 +54,8 @@ class Mechanism:
         Pattern, in the text form of :class:`attnsim.models.mask.mask.Mask`, taken where the question names none.
     leaves_out : bool
         Whether it is about leaving pairs out. Beside others it alone keeps the question's window and patterns.
+    operations : {"", "around", "all"}
+        Which operations its implementations run where a question names them: none, those around a fused kernel, all.
     reads_latent : bool
         Whether it attends a cached latent; the others attend keys and values of every head, cached so.
     splits : bool
@@ -83,6 +85,7 @@ class Mechanism:
     ordered: Callable[[tuple[str, ...], Workload], Sequence[str]] = lambda names, w: names
     mask: str = ""
     leaves_out: bool = False
+    operations: Literal["", "around", "all"] = ""
     reads_latent: bool = False
     splits: bool = False
     refuses: Refuses = lambda w: ""
@@ -113,8 +116,13 @@ class Mechanism:
         return w if self.reads_latent or w.latent is None else replace(w, latent=None)
 
     def beside_others(self, w: Workload) -> Workload:
-        """What the mechanism makes of a question that is asked of several, so that windows and patterns show a gain."""
-        return self.question(w if self.leaves_out else w.without_window())
+        """What the mechanism makes of a question that is asked of several, so that windows and patterns show a gain.
+
+        Operations stay with those whose implementations run them.
+        """
+        w = self.question(w if self.leaves_out else w.without_window())
+        runs = self.operations == "all" or (w.operations is not None and w.operations.is_around and self.operations)
+        return w if runs or w.operations is None else replace(w, operations=None)
 
     def check(self, w: Workload) -> None:
         """Refuse what is no question for the mechanism.

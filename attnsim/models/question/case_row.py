@@ -9,10 +9,11 @@ from typing import TypeVar
 
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
+from attnsim.models.question.operations import Operations
 from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent, Workload
 
 CACHES = ("cold", "warm")
-LAUNCHES = ("stream", "graph", "kernel")
+LAUNCHES = ("stream", "host", "graph", "kernel")
 
 EMPTY = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>", "nat"})
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
@@ -42,7 +43,7 @@ class Case:
     causal: bool
     window: int | None
     cache: str
-    launch: str | None
+    launch: str
     version: str | None
     clock_mhz: float | None
     page_size: int | None
@@ -68,7 +69,7 @@ def parse_row(row: Mapping[str, object]) -> Case:
     -------
     Case
         Where a cell is empty: ``heads_kv``, ``seq_kv`` and ``head_dim_v`` as the query's, pass fwd, dtype
-        bf16, algorithm flash, causal 0, cache warm; each is noted in ``assumed``.
+        bf16, algorithm flash, causal 0, cache warm, launch stream; each is noted in ``assumed``.
 
     Raises
     ------
@@ -104,7 +105,7 @@ def parse_row(row: Mapping[str, object]) -> Case:
         causal=bool(cells.assume("causal", 0)) if causal is None else causal,
         window=cells.count("window", LARGEST["seq_kv"]),
         cache=cells.choice("cache", CACHES) or cells.assume("cache", "warm"),
-        launch=cells.choice("launch", LAUNCHES),
+        launch=cells.choice("launch", LAUNCHES) or cells.assume("launch", "stream"),
         version=cells.text("version"),
         clock_mhz=cells.number("clock_mhz", "MHz"),
         page_size=cells.count("page_size", LARGEST["seq_kv"]),
@@ -210,6 +211,7 @@ def workload_of(case: Case) -> Workload:
         mask=mask,
         dropout=float(case.options.get("dropout") or 0) > 0,
         latent=Latent.parse(case.options["latent"]) if case.options.get("latent") else None,
+        operations=Operations.parse(case.options["operations"]) if "operations" in case.options else None,
     )
 
 

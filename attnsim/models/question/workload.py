@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
+from attnsim.models.question.operations import Operations
 
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Bytes of one element; fp8 is e4m3 with 16-bit output, as FlashAttention-3 writes it."""
@@ -82,6 +83,9 @@ class Workload:
         Whether training dropout is applied to the probabilities (the naive path then writes its mask).
     latent : Latent, optional
         Of multi-head latent attention, whose heads and widths are those of the decompressed form.
+    operations : Operations, optional
+        What unfused attention runs between and around its GEMMs, in place of what its implementation does; around a
+        fused kernel its copies and the accumulation of gradients.
 
     Raises
     ------
@@ -101,6 +105,7 @@ class Workload:
     mask: Mask = field(default_factory=Mask)
     dropout: bool = False
     latent: Latent | None = None
+    operations: Operations | None = None
 
     def __post_init__(self) -> None:
         for name, other in (("heads_kv", "heads_q"), ("seq_kv", "seq_q"), ("head_dim_v", "head_dim")):
@@ -127,6 +132,12 @@ class Workload:
             raise InputError(f"dtype is {self.dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
         if self.passes not in PASSES:
             raise InputError(f"pass is {self.passes!r}; allowed: {', '.join(PASSES)}")
+        if self.operations is not None:
+            if self.dropout and self.operations.has_softmax and "dropout" not in self.operations:
+                raise InputError(
+                    f"dropout is on and the operations are '{self.operations}'; add 'dropout 0.1', or leave dropout out"
+                )
+            object.__setattr__(self, "dropout", self.dropout or "dropout" in self.operations)
         if self.dtype == "fp8" and self.passes in ("bwd", "fwd+bwd"):
             raise InputError("fp8 has no backward pass in any published kernel; use dtype bf16 for training")
 
@@ -162,6 +173,11 @@ class Workload:
         """(query, key) pairs of one head that survive the mask."""
         return self.mask.visible_pairs(self.seq_q, self.seq_kv)
 
+    def matrix_flops(self, pairs: int) -> int:
+        """FLOPs of the products over so many pairs of a head: 2 B H pairs (d + dv) forward, 2.5 times that backward."""
+        forward = 2 * self.batch * self.heads_q * pairs * (self.head_dim + self.head_dim_v)
+        return sum({"fwd": 2, "bwd": 5}[direction] * forward // 2 for direction in self.directions)
+
     def bounded(self) -> Workload:
         """Return the same attention without limits of its mask that its lengths never reach."""
         mask = self.mask.within(self.seq_q, self.seq_kv)
@@ -182,7 +198,8 @@ class Workload:
         seq = f"{self.seq_q}" if self.seq_q == self.seq_kv else f"{self.seq_q} x {self.seq_kv}"
         width = f"{self.head_dim}" if self.head_dim == self.head_dim_v else f"{self.head_dim}/{self.head_dim_v}"
         latent = "" if self.latent is None else f", latent {self.latent}"
+        operations = "" if self.operations is None else f"; {self.operations}"
         return (
             f"batch {self.batch}, heads {heads}, seq {seq}, head_dim {width}{latent}, {self.dtype}, {self.passes}, "
-            f"{self.mask}"
+            f"{self.mask}{operations}"
         )

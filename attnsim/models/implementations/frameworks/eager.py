@@ -109,6 +109,19 @@ def one_pass(
     )
 
 
+def strided_copy(name: str, read: tuple[str, int], written: tuple[str, int], elements: int) -> Kernel:
+    """A copy between two orders of elements, whose offsets TensorIterator finds by divisions as it does a broadcast's.
+
+    Parameters
+    ----------
+    name : str
+    read, written : (str, int)
+        Tensor and bytes.
+    elements : int
+    """
+    return one_pass(name, [read], [written], elements, int32=BROADCAST_INSTRUCTIONS)
+
+
 def over_rows(
     name: str, reads: Tensors, writes: tuple[str, int], rows: int, columns: int, *, exps: int = 0, even: bool = True
 ) -> Kernel:

@@ -1,15 +1,7 @@
 """Unfused attention: GEMM, passes over the N x N matrix in HBM, GEMM; what frameworks ran before FlashAttention.
 
-The passes of each form are counted from the source of the code that was timed:
-
-* ``benchmark``: `attention_pytorch` of the FlashAttention benchmarks (Dao-AILab/flash-attention,
-  ``benchmarks/benchmark_flash_attention.py``): the scale is the GEMM's alpha, a causal mask is one addition, softmax
-  reads and writes 16-bit values; Q, K and V are first copied into ``[batch * heads, seq, head_dim]`` and dO, dQ, dK and
-  dV back into the packed layout.
-* ``eager``: the same on tensors that are already ``[batch, heads, seq, head_dim]``: no copies.
-* ``hf_eager``: Hugging Face's `eager_attention_forward`: separate scale and mask passes, softmax in fp32, cast back.
-* ``sdpa_math``: PyTorch >= 2.5 `scaled_dot_product_attention`, math backend: everything in fp32.
-* ``fused_epilogue``: scale and mask in the GEMM's epilogue, the fewest passes an unfused form can make.
+Which passes those are is a list of operations (:mod:`attnsim.models.question.operations`): the implementation's own,
+counted from the source of the code that was timed, or the one that the question names.
 """
 
 from __future__ import annotations
@@ -18,8 +10,9 @@ from dataclasses import dataclass
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.frameworks.eager import gemm_path, one_pass, over_rows
+from attnsim.models.implementations.frameworks.eager import gemm_path, one_pass, over_rows, strided_copy
 from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.question.operations import Operations
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS
@@ -29,72 +22,42 @@ DROPOUT_INSTRUCTIONS = by_hand(25, "integer instructions per element of a dropou
 """A Philox-4x32-10 call of about 100 gives four numbers (Salmon et al., SC 2011;
 ``aten/src/ATen/native/cuda/Dropout.cu``)."""
 
+LIKELY_DROPOUT = 0.1
+"""Rate of a question that says only that there is dropout; the time does not depend on it."""
 
 Side = dict[str, int]
 """Tensors of the size of the N x N matrix that a pass reads or writes, with their bytes an element."""
 
 
 @dataclass(frozen=True, slots=True)
-class NaiveForm:
-    """How an unfused implementation treats the N x N matrix.
-
-    Parameters
-    ----------
-    score_bytes : int
-        Element size of S as the first GEMM writes it.
-    scale_pass : bool
-        Whether the scale is a pass of its own.
-    mask_pass : {"never", "masked", "always"}
-        Whether a mask is added in a pass of its own; "masked": only when there is one.
-    softmax_bytes : int
-        Element size of P as softmax writes it.
-    cast_pass : bool
-        Whether P is cast back to the input type in a pass of its own.
-    checks : bool
-        Whether fully masked rows are looked for (PyTorch's `_safe_softmax`).
-    copies : bool
-        Whether Q, K and V are first copied into GEMM order, and the gradients back.
-    gemm_dtype : str or None
-        Format of the GEMMs when it is not the workload's.
-    """
-
-    score_bytes: int = 2
-    scale_pass: bool = False
-    mask_pass: str = "masked"
-    softmax_bytes: int = 2
-    cast_pass: bool = False
-    checks: bool = False
-    copies: bool = True
-    gemm_dtype: str | None = None
-
-    def masks(self, w: Workload) -> bool:
-        """Whether a mask is added to the scores of `w` in a pass of its own."""
-        has_mask = w.mask.right is not None or w.mask.is_windowed
-        return self.mask_pass == "always" or (self.mask_pass == "masked" and has_mask)
-
-
-@dataclass(frozen=True, slots=True)
 class UnfusedTile:
-    """The tile of the GEMMs, and which passes are between them."""
+    """The tile of the GEMMs, and which operations are around them where the question names none."""
 
-    form: NaiveForm
+    operations: Operations
 
     def __str__(self) -> str:
         return f"GEMM {BATCHED}"
 
 
-FORMS: dict[str, NaiveForm] = {
-    "benchmark": NaiveForm(),
-    "eager": NaiveForm(copies=False),
-    "hf_eager": NaiveForm(scale_pass=True, mask_pass="always", softmax_bytes=4, cast_pass=True),
-    "sdpa_math": NaiveForm(
-        score_bytes=4, mask_pass="masked", softmax_bytes=4, cast_pass=True, checks=True, gemm_dtype="fp32"
-    ),
-    "fused_epilogue": NaiveForm(mask_pass="never", copies=False),
-}
+def operations_of(w: Workload, own: Operations) -> Operations:
+    """The operations of a call: those it names, else the implementation's own as far as the question has use for them.
+
+    A mask is added where there is one, K and V are repeated where heads share them, dropout follows the softmax where
+    it is on.
+    """
+    if w.operations is not None:
+        return w.operations
+    if not _has_mask(w):
+        own = own.without("mask")
+    return own.with_dropout(LIKELY_DROPOUT) if w.dropout else own
 
 
-def naive(w: Workload, gpu: Gpu, shape: TileRequest | None, implementation: str, form: NaiveForm) -> Schedule:
+def _has_mask(w: Workload) -> bool:
+    mask = w.bounded().mask
+    return mask.right is not None or mask.is_windowed
+
+
+def naive(w: Workload, gpu: Gpu, shape: TileRequest | None, implementation: str, own: Operations) -> Schedule:
     """The kernels of unfused attention.
 
     Parameters
@@ -105,39 +68,61 @@ def naive(w: Workload, gpu: Gpu, shape: TileRequest | None, implementation: str,
     shape : None
         cuBLAS chooses the tiles.
     implementation : str
-    form : NaiveForm
+    own : Operations
+        What it runs where the question names nothing else.
     """
-    sizes = _Sizes(w, form, gemm_path(gpu))
+    sizes = _Sizes(w, operations_of(w, own), gemm_path(gpu))
     kernels = _forward(sizes) if "fwd" in w.directions else []
     if "bwd" in w.directions:
         kernels += _backward(sizes)
     notes: tuple[str, ...] = ("works on all seq_q x seq_kv scores whatever the mask",)
     if w.dropout:
         notes = (*notes, "dropout writes P again and a 1-byte mask")
-    return Schedule("naive", implementation, tuple(kernels), UnfusedTile(form), peak_memory_bytes(w, form), notes)
+    if w.operations is not None and _has_mask(w) and "mask" not in w.operations:
+        notes = (*notes, "the mask is part of another operation")
+    return Schedule("naive", implementation, tuple(kernels), UnfusedTile(own), peak_memory_bytes(w, own), notes)
 
 
 class _Sizes:
     """Element counts and sizes of a workload's tensors, and the kernels over all query heads."""
 
-    def __init__(self, w: Workload, form: NaiveForm, path: Path = "mma_sync") -> None:
-        self.w, self.form, self.path = w, form, path
+    def __init__(self, w: Workload, operations: Operations, path: Path = "mma_sync") -> None:
+        self.w, self.operations, self.path = w, operations, path
         self.heads = w.batch * w.heads_q
         self.pairs = self.heads * w.seq_q * w.seq_kv
         self.e = w.element_bytes
-        self.s, self.p = max(form.score_bytes, self.e), max(form.softmax_bytes, self.e)
+        self.in_fp32 = "copies fp32" in operations
+        self.dtype = "fp32" if self.in_fp32 else w.dtype
+        self.c = 4 if self.in_fp32 else self.e
+        """Bytes of an element of the GEMMs' operands but P."""
+        self.s = max(2, self.c)
+        self.p = 4 if "softmax fp32" in operations else self.s
+        self.cast = self.p > self.s
+        self.expands = "expand" in operations and w.group > 1
+        self.group = 1 if self.expands else w.group
+        copied = ("QKV" if self.in_fp32 or not self.expands else "Q") if self.copies else ""
+        self.operand = {x: (f"{x} expanded" if self.expands and x != "Q" else x) + "'" * (x in copied) for x in "QKV"}
+        self.copied = copied
+
+    @property
+    def copies(self) -> bool:
+        """Whether tensors are copied into the order of the GEMMs."""
+        return self.in_fp32 or "copies" in self.operations
 
     def nd(self, tensor: str) -> int:
-        """Bytes of Q, K, V, O or a gradient of one of them."""
-        w, name = self.w, tensor.removeprefix("d")
-        heads = w.heads_q if name in "QO" else w.heads_kv
-        seq = w.seq_q if name in "QO" else w.seq_kv
-        return w.batch * heads * seq * (w.head_dim if name in "QK" else w.head_dim_v) * w.element_bytes
+        """Elements of Q, K, V or O."""
+        w = self.w
+        heads = w.heads_q if tensor in "QO" else w.heads_kv
+        seq = w.seq_q if tensor in "QO" else w.seq_kv
+        return w.batch * heads * seq * (w.head_dim if tensor in "QK" else w.head_dim_v)
 
     def product(self, name: str, shape: tuple[int, int, int], a: Operand, b: Operand, c: Operand) -> Kernel:
         """A GEMM of every query head."""
-        dtype = self.form.gemm_dtype or self.w.dtype
-        return gemm(name, self.heads, shape, a, b, c, dtype=dtype, path=self.path)
+        return gemm(name, self.heads, shape, a, b, c, dtype=self.dtype, path=self.path)
+
+    def input(self, tensor: str) -> Operand:
+        """Q, K or V as the GEMMs read it."""
+        return Operand(self.operand[tensor], self.c, 1 if tensor == "Q" else self.group)
 
     def over_scores(self, name: str, reads: Side, writes: Side, int32: int = 0) -> Kernel:
         """An element-wise pass over the N x N matrix; tensors with their bytes an element."""
@@ -152,83 +137,104 @@ class _Sizes:
     def _matrices(self, side: Side) -> list[tuple[str, int]]:
         return [(tensor, self.pairs * size) for tensor, size in side.items()]
 
-    def copy(self, tensor: str, size: int) -> Kernel:
-        """Into the order of the GEMMs, or back."""
-        return one_pass(f"copy {tensor}", [(tensor, size)], [(f"{tensor}'", size)], size // self.e)
+    def copy(self, tensor: str, elements: int, read: int, written: int) -> Kernel:
+        """Into the order and the format of the GEMMs, or back; bytes an element read and written."""
+        sides = (tensor, elements * read), (f"{tensor}'", elements * written)
+        return strided_copy(f"copy {tensor}", *sides, elements)
+
+    def in_place(self, name: str, tensor: str, elements: int, size: int) -> Kernel:
+        """A tensor multiplied by a number."""
+        return one_pass(name, [(tensor, elements * size)], [(tensor, elements * size)], elements)
+
+
+def _inputs(b: _Sizes) -> list[Kernel]:
+    """K and V repeated for the query heads, and what is copied or multiplied before the first GEMM."""
+    kernels = []
+    for x in "KV" if b.expands else "":
+        size = b.nd(x) * b.e
+        wide = size * b.w.group
+        kernels.append(strided_copy(f"expand {x}", (x, size), (f"{x} expanded", wide), wide // b.e))
+    elements = {x: b.nd(x) * (b.w.group if b.expands and x != "Q" else 1) for x in "QKV"}
+    kernels += [b.copy(b.operand[x].removesuffix("'"), elements[x], b.e, b.c) for x in b.copied]
+    if "scale inputs" in b.operations:
+        kernels += [b.in_place(f"scale {x}", b.operand[x], elements[x], b.c) for x in "QK"]
+    return kernels
 
 
 def _forward(b: _Sizes) -> list[Kernel]:
-    w, form, e, s, p = b.w, b.form, b.e, b.s, b.p
-    q, k, v = (f"{x}'" if form.copies else x for x in "QKV")
-    kernels = [b.copy(x, b.nd(x)) for x in "QKV"] if form.copies else []
-    operands = Operand(q, e), Operand(k, e, w.group), Operand("S", s)
-    kernels.append(b.product("S = Q K^T", (w.seq_q, w.seq_kv, w.head_dim), *operands))
-    if form.scale_pass:
+    w, s, p, operations = b.w, b.s, b.p, b.operations
+    kernels = _inputs(b)
+    shape = w.seq_q, w.seq_kv, w.head_dim
+    kernels.append(b.product("S = Q K^T", shape, b.input("Q"), b.input("K"), Operand("S", s)))
+    if "scale" in operations:
         kernels.append(b.over_scores("scale", {"S": s}, {"S": s}))
-    if form.masks(w):
+    if "mask" in operations:
         sides = [("S", b.pairs * s), ("mask", w.seq_q * w.seq_kv * s)], [("S", b.pairs * s)]
         kernels.append(one_pass("mask", *sides, b.pairs, int32=BROADCAST_INSTRUCTIONS * (b.heads > 1)))
     kernels.append(b.softmax("softmax", {"S": s}, {"P": p}, b.pairs))
-    if form.checks:
+    if "row check" in operations:
         rows = ("R", b.heads * w.seq_q)
         kernels.append(b.over_scores("is -inf", {"S": s}, {"B": 1}))
         kernels.append(one_pass("all", [("B", b.pairs)], [rows], b.pairs))
         kernels.append(b.over_scores("where", {"P": p}, {"P": p}))
     weights = "P"
-    if form.cast_pass:
-        kernels.append(b.over_scores("cast P", {"P": p}, {"P'": e}))
-        weights, p = ("P'", e) if form.gemm_dtype is None else ("P", p)
-    if w.dropout:
-        kernels.append(b.over_scores("dropout", {weights: p}, {"Pd": p, "D": 1}, DROPOUT_INSTRUCTIONS))
+    if b.cast:
+        kernels.append(b.over_scores("cast P", {"P": p}, {"P'": s}))
+        weights = "P'"
+    if "dropout" in operations:
+        kernels.append(b.over_scores("dropout", {weights: s}, {"Pd": s, "D": 1}, DROPOUT_INSTRUCTIONS))
         weights = "Pd"
-    operands = Operand(weights, p), Operand(v, e, w.group), Operand("O", e)
-    return [*kernels, b.product("O = P V", (w.seq_q, w.head_dim_v, w.seq_kv), *operands)]
+    shape = w.seq_q, w.head_dim_v, w.seq_kv
+    kernels.append(b.product("O = P V", shape, Operand(weights, s), b.input("V"), Operand("O", b.c)))
+    if b.in_fp32:
+        kernels.append(b.copy("O", b.nd("O"), b.c, b.e))
+        kernels.append(b.over_scores("cast P", {weights: s}, {f"{weights}'": b.e}))
+    return kernels
 
 
 def _backward(b: _Sizes) -> list[Kernel]:
     """Autograd of :func:`_forward`: dP and dV, dropout, softmax, (mask: nothing), scale, dQ and dK."""
-    w, form, e, s, p = b.w, b.form, b.e, b.s, b.p
-    weights = "Pd" if w.dropout else "P'" if form.cast_pass else "P"
-    small = e if form.cast_pass else p
+    w, c, s, p, operations = b.w, b.c, b.s, b.p, b.operations
+    weights = "Pd" if "dropout" in operations else "P'" if b.cast else "P"
     nq, nk, d, dv = w.seq_q, w.seq_kv, w.head_dim, w.head_dim_v
-    q, k, v = (f"{x}'" if form.copies else x for x in "QKV")
-    kernels = [b.copy("dO", b.heads * nq * dv * e)] if form.copies else []
+    elements = {"dQ": b.heads * nq * d, "dK": b.heads * nk * d, "dV": b.heads * nk * dv}
+    kernels = [b.copy("dO", b.heads * nq * dv, b.e, c)] if b.copies else []
+    grad_o = Operand("dO'" if b.copies else "dO", c)
     kernels += [
-        b.product("dV = P^T dO", (nk, dv, nq), Operand(weights, small), Operand("dO", e), Operand("dV", e)),
-        b.product("dP = dO V^T", (nq, nk, dv), Operand("dO", e), Operand(v, e, w.group), Operand("dP", small)),
+        b.product("dV = P^T dO", (nk, dv, nq), Operand(weights, s), grad_o, Operand("dV", c)),
+        b.product("dP = dO V^T", (nq, nk, dv), grad_o, b.input("V"), Operand("dP", s)),
     ]
-    if w.dropout:
-        kernels.append(b.over_scores("dropout bwd", {"dP": small, "D": 1}, {"dP": small}))
+    if "dropout" in operations:
+        kernels.append(b.over_scores("dropout bwd", {"dP": s, "D": 1}, {"dP": s}))
     grad = "dP"
-    if form.cast_pass:
+    if b.cast:
         grad = "dP'"
-        kernels.append(b.over_scores("cast dP", {"dP": small}, {grad: p}))
+        kernels.append(b.over_scores("cast dP", {"dP": s}, {grad: p}))
     # PyTorch multiplies grad and output in a pass of its own before the softmax backward (SoftMax.cu, `grad * output`)
     kernels.append(b.over_scores("dP * P", {grad: p, "P": p}, {"T": p}))
     kernels.append(b.softmax("softmax bwd", {"T": p, "P": p}, {"dS": s}, 0))
-    if form.scale_pass:
+    if "scale" in operations:
         kernels.append(b.over_scores("scale bwd", {"dS": s}, {"dS": s}))
     kernels += [
-        b.product("dQ = dS K", (nq, d, nk), Operand("dS", s), Operand(k, e, w.group), Operand("dQ", e)),
-        b.product("dK = dS^T Q", (nk, d, nq), Operand("dS", s), Operand(q, e), Operand("dK", e)),
+        b.product("dQ = dS K", (nq, d, nk), Operand("dS", s), b.input("K"), Operand("dQ", c)),
+        b.product("dK = dS^T Q", (nk, d, nq), Operand("dS", s), b.input("Q"), Operand("dK", c)),
     ]
-    if not form.scale_pass:  # the GEMM's alpha comes back as a multiplication of dQ and dK
-        for t, seq in (("dQ", nq), ("dK", nk)):
-            size = b.heads * seq * d
-            kernels.append(one_pass(f"alpha {t}", [(t, size * e)], [(t, size * e)], size))
-    if form.copies:
-        kernels += [b.copy(t, b.heads * n * e) for t, n in (("dQ", nq * d), ("dK", nk * d), ("dV", nk * dv))]
+    if "scale" not in operations:  # the GEMM's alpha, or the factor of Q and K, comes back as one of dQ and dK
+        kernels += [b.in_place(f"alpha {t}", t, elements[t], c) for t in ("dQ", "dK")]
+    if b.copies:
+        kernels += [b.copy(t, n, c, b.e) for t, n in elements.items()]
     if w.group > 1:
         for t in ("dK", "dV"):
-            size = b.nd(t)
-            kernels.append(one_pass(f"sum {t}", [(t, size * w.group)], [(f"{t} sum", size)], size * w.group // e))
+            size = elements[t] * b.e
+            kernels.append(one_pass(f"sum {t}", [(t, size)], [(f"{t} sum", size // w.group)], elements[t]))
     return kernels
 
 
-def peak_memory_bytes(w: Workload, form: NaiveForm) -> int:
+def peak_memory_bytes(w: Workload, own: Operations) -> int:
     """Inputs, outputs and the N x N matrices alive together: S and P, with their gradients in training."""
-    sizes = _Sizes(w, form)
-    alive = {"fwd": 2, "decode": 2, "bwd": 3, "fwd+bwd": 3}[w.passes] * max(form.score_bytes, w.element_bytes)
-    alive += (1 + max(form.softmax_bytes, w.element_bytes)) if w.dropout else 0
+    sizes = _Sizes(w, operations_of(w, own))
+    alive = {"fwd": 2, "decode": 2, "bwd": 3, "fwd+bwd": 3}[w.passes] * sizes.s
+    alive += (1 + sizes.p) if "dropout" in sizes.operations else 0
     gradients = 2 if "bwd" in w.directions else 1
-    return sizes.pairs * alive + gradients * sum(sizes.nd(t) for t in "QKVO")
+    expanded = sum(sizes.nd(t) for t in "KV") * w.group if sizes.expands else 0
+    return sizes.pairs * alive + (gradients * sum(sizes.nd(t) for t in "QKVO") + expanded) * sizes.e

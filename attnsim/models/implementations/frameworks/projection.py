@@ -131,7 +131,7 @@ def _estimate_s(product: Product, choice: Cut, gpu: Gpu, dtype: str) -> float:
     l2_bytes_per_s = gpu.l2.bandwidth_bytes_per_s * GPU_NUMBERS["l2_fraction"].prior
     waves = -(-product.batch * splits * -(-m // tile.m) * -(-n // tile.n) // gpu.sm.count)
     flops, operands = 2 * tile.m * tile.n, (tile.m + tile.n) * DTYPE_BYTES[dtype]
-    rate = max(flops / (flops_per_clk * gpu.clock.sustained_hz), operands * gpu.sm.count / l2_bytes_per_s)
+    rate = max(flops / (flops_per_clk * gpu.clock.full_hz), operands * gpu.sm.count / l2_bytes_per_s)
     partial = gpu.launch.stream_s + 2 * 4 * m * n * splits / l2_bytes_per_s if splits > 1 else 0.0
     return waves * k / splits * rate + partial
 

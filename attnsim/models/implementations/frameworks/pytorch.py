@@ -1,19 +1,22 @@
-"""Unfused attention as PyTorch runs it: which passes over the scores each way of calling it makes."""
+"""Unfused attention as PyTorch runs it, each way of calling it a list of operations; and its fused call of 2023."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from attnsim.models.implementations.frameworks.naive import FORMS, naive, peak_memory_bytes
+from attnsim.models.implementations.flash_attention import flash1
+from attnsim.models.implementations.frameworks.naive import naive, peak_memory_bytes
 from attnsim.models.implementations.implementation import Implementation, facts, record
+from attnsim.models.question.operations import Operations
 
 
 def unfused(name: str) -> Implementation:
-    """The record of an implementation in one of :data:`~attnsim.models.implementations.frameworks.naive.FORMS`."""
-    form = FORMS[facts()[name]["form"]]
-    return record(
-        name, partial(naive, implementation=name, form=form), peak_bytes=partial(peak_memory_bytes, form=form)
-    )
+    """The record of an implementation that runs a list of operations."""
+    own = Operations.parse(facts()[name]["operations"])
+    return record(name, partial(naive, implementation=name, own=own), peak_bytes=partial(peak_memory_bytes, own=own))
 
 
-RECORDS = tuple(map(unfused, ("torch.baddbmm", "torch.eager", "torch.sdpa-math", "ideal.unfused")))
+RECORDS = (
+    *map(unfused, ("torch.baddbmm", "torch.eager", "torch.sdpa-math", "ideal.unfused")),
+    record("torch.sdpa-flash-1", partial(flash1, name="torch.sdpa-flash-1")),
+)

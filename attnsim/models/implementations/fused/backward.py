@@ -1,7 +1,8 @@
 """FlashAttention backward: a preprocess kernel, one block per tile of keys, a conversion of dQ.
 
 P is recomputed from the log-sum-exp, so five GEMMs replace the forward's two; dQ is summed with fp32 atomics
-(``csrc/flash_attn/src/flash_bwd_kernel.h`` of Dao-AILab/flash-attention).
+(``csrc/flash_attn/src/flash_bwd_kernel.h`` of Dao-AILab/flash-attention). On data-centre Blackwell the five accumulate
+in tensor memory, dK and dV until the block ends (``flash_attn/cute/flash_bwd_sm100.py``).
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, visible_queries
-from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 from attnsim.models.schedule.widths import padded
 
+KEYS_OUTSIDE, ROWS_OUTSIDE = ("S", "dP", "dV", "dK"), ("S", "dP", "dQ")
+"""Products of a step of a pass for dK and dV, and of one for dQ."""
 DS_INSTRUCTIONS = by_hand(4, "FP32-lane instructions per score of dS = P (dP - D) and its conversion")
 
 
@@ -162,44 +166,51 @@ class BackwardOps:
         name = f"first rows{' (shorter)' if ragged else ''}"
         return Segment(name, (*self.loads(rows), TileOp("wait", "K"), TileOp("wait", "V")))
 
-    def product(self, name: str, shared: int, depth: int, columns: int) -> TileOp:
-        """A GEMM of the tile, half of it on each warpgroup."""
-        half = self.tile.rows * self.tile.keys * columns // 2
-        return TileOp("mma", name, flops=2 * half, smem_bytes=shared * depth * self.e)
+    def product(self, name: str, products: tuple[str, ...]) -> TileOp:
+        """One of the `products` of a step, half of it on each warpgroup."""
+        tile, width = self.tile, self.dv if name in ("dP", "dV") else self.d
+        shared = tile.product_bytes(name, products, self.d, self.dv, self.e)
+        return TileOp("mma", name, flops=2 * (tile.rows * tile.keys * width // 2), smem_bytes=shared)
 
-    def reads(self, a: int, b: int) -> int:
-        """Rows of A and columns of B that half a block reads."""
-        return self.tile.operands_read(a, b) // 2
+    def probabilities(self) -> TileOp:
+        """P from S; from tensor memory S is read in fp32 and P written there."""
+        scores = self.tile.rows * self.tile.keys // 2
+        return TileOp("vector", "P", scores=scores, exps=scores, tmem_bytes=self._tensor_memory(scores))
+
+    def gradients(self) -> TileOp:
+        """dS = P (dP - D)."""
+        scores = self.tile.rows * self.tile.keys // 2
+        return TileOp("vector", "dS", fp32=DS_INSTRUCTIONS * scores, tmem_bytes=self._tensor_memory(scores))
+
+    def _tensor_memory(self, scores: int) -> int:
+        return scores * (4 + self.e) if self.tile.path == "tcgen05" else 0
 
     def step(self, name: str, load: bool) -> Segment:
         """One tile of rows; `load`: whether the next one is fetched under way."""
-        m, n, d, dv = self.tile.rows, self.tile.keys, self.d, self.dv
-        scores = m * n // 2
-        q, stats, do = self.loads(m)
+        q, stats, do = self.loads(self.tile.rows)
+        products = (*KEYS_OUTSIDE, "dQ") if self.dq else KEYS_OUTSIDE
+        early = self.tile.stages_q > 1
         ops = (
             TileOp("wait", "Q"),
             TileOp("wait", "LSE, D"),
             TileOp("delay", "step"),
-            *((q, stats) if load and self.tile.stages_q > 1 else ()),
-            self.product("S", self.reads(m, n), d, d),
-            TileOp("vector", "P", scores=scores, exps=scores),
+            *((q, stats) if load and early else ()),
+            self.product("S", products),
+            self.probabilities(),
             TileOp("wait", "dO"),
-            self.product("dP", self.reads(m, n), dv, dv),
-            TileOp("vector", "dS", fp32=DS_INSTRUCTIONS * scores),
-            self.product("dV", self.reads(n, dv), m, dv),
+            self.product("dP", products),
+            self.gradients(),
+            self.product("dV", products),
             *((do,) if load else ()),
-            *self.share_of_dq(),
-            self.product("dK", self.reads(n, d), m, d),
-            *((q, stats) if load and self.tile.stages_q == 1 else ()),
+            *((self.product("dQ", products), self.add_to_dq()) if self.dq else ()),
+            self.product("dK", products),
+            *((q, stats) if load and not early else ()),
         )
         return Segment(name, ops)
 
-    def share_of_dq(self) -> tuple[TileOp, ...]:
-        """dS K, added to dQ with fp32 atomics."""
-        if not self.dq:
-            return ()
-        m, n, d = self.tile.rows, self.tile.keys, self.d
-        return (self.product("dQ", self.reads(m, d), n, d), TileOp("store", "dQ accum", bytes=m * d * 4))
+    def add_to_dq(self) -> TileOp:
+        """dS K, added to dQ with fp32 atomics; of a pair of blocks each adds half the rows."""
+        return TileOp("store", "dQ accum", bytes=self.tile.rows * self.d * 4 // self.tile.pair)
 
     def epilogue(self, keys: int, ragged: int) -> Segment:
         """The block's dK and dV."""

@@ -14,7 +14,8 @@ from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, F
 from attnsim.models.implementations.implementation import Builder, TileRequest
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Schedule, TileOp
+from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
@@ -30,7 +31,8 @@ def flash_schedule(
     """The kernels of implementation `name` as a schedule, with its peak memory."""
     partial = w.batch * w.heads_q * w.seq_q * (w.head_dim_v + 1) * 4 * splits.count if splits.partial else 0
     algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits.partial else "flash"
-    return Schedule(algorithm, name, tuple(kernels), tile, flash_peak_bytes(w, partial), notes, splits)
+    useful = w.matrix_flops(w.visible_pairs)
+    return Schedule(algorithm, name, tuple(kernels), tile, flash_peak_bytes(w, partial), notes, splits, useful)
 
 
 def one_query(w: Workload) -> Workload:

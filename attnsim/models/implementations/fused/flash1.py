@@ -14,9 +14,10 @@ from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import loop_nest
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import visible_queries
-from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 
 ROWS = 16
 """Query rows of an inner step."""

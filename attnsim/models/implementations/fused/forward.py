@@ -7,16 +7,22 @@ from functools import partial
 import numpy as np
 
 from attnsim.models.arrays import Ints
+from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.loops import LOOPS, Operations
 from attnsim.models.implementations.fused.order import launch_order
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import RowTiles, classes, row_tiles
-from attnsim.models.schedule.schedule import Kernel, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, TensorUse
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
+
+BY_WIDTH = by_hand(0.5, "part of a block's latency at head_dim 128 that grows with head_dim, K's and V's alike")
+"""Read off decode steps of more blocks than SMs and up to 32 keys, of which each wave costs the latency of a block:
+from head_dim 64 to 256 it grows by 1.5 in FlashAttention-3 as vLLM and SGLang call it and in XQA."""
 
 
 def flash_peak_bytes(w: Workload, partial: int = 0) -> int:
@@ -127,13 +133,15 @@ def _output_uses(w: Workload, splits: Splits, lse: bool) -> tuple[TensorUse, ...
 def _with_ends(ops: Operations, body: Nest, steps: Ints, ragged_rows: Ints, fetch_clks: int) -> Nest:
     """Put the prologue and epilogue, for full and for ragged row tiles, around a loop body.
 
-    A prologue waits for page table, Q and K in turn, however many rows are valid.
+    A prologue waits for page table, Q and K in turn, however many rows are valid. A part of the latency grows with the
+    columns that a thread handles of Q, of the first K and of O.
     """
+    columns = 1 + BY_WIDTH * (sum(ops.tile.compiled(ops.w)) / 256 - 1)
     fetch = (TileOp("delay", "fetch", clks=fetch_clks),) if fetch_clks else ()
     begin, end = [], []
     for ragged, tag, rows in ((0, "", ops.tile.rows), (1, " (last rows)", ops.shape.last_rows)):
         here = ragged_rows == ragged
-        prologue = Segment(f"prologue{tag}", (*fetch, TileOp("delay", "block"), ops.load_q(rows)))
+        prologue = Segment(f"prologue{tag}", (*fetch, TileOp("delay", "block", share=columns), ops.load_q(rows)))
         latency = TileOp("delay", "block", share=rows / ops.tile.rows if ops.tile.by_row else 1.0)
         begin.append((prologue, here & (steps > 0)))
         end.append((Segment(f"epilogue{tag}", (latency, *ops.stores(rows))), here))

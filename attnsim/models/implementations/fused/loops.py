@@ -18,8 +18,8 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import RowTiles
-from attnsim.models.schedule.schedule import Segment, TileOp
 
 MASK_INSTRUCTIONS = by_hand(2, "FP32-lane instructions per score of a masked tile: compare and select")
 POLYNOMIAL_INSTRUCTIONS = by_hand(6, "FP32-lane instructions of an exponential that is computed as a polynomial")

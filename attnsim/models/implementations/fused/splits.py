@@ -8,8 +8,9 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 
 MAX_SPLITS = 128
 SCALE_INSTRUCTIONS = by_hand(4, "FP32-lane instructions of a combine kernel per split and row")
@@ -220,7 +221,9 @@ def store_cache(w: Workload, new_tokens: int) -> list[Kernel]:
     """Write the new tokens' K and V into the cache as SGLang does: rows spread over warps, bound by bytes.
 
     Where K and V differ in width, which its kernel does not take, PyTorch's index assignment writes one after the
-    other, element by element with the offset arithmetic of a broadcast pass.
+    other, element by element with the offset arithmetic of a broadcast pass. Each first turns the slots, which are
+    32-bit in AIConfigurator's collector (``collector/sglang/collect_attn.py``), into 64-bit ones (``make_info`` in
+    ``aten/src/ATen/native/TensorAdvancedIndexing.cpp``).
     """
     sizes = {"K": new_tokens * w.heads_kv * w.head_dim, "V": new_tokens * w.heads_kv * w.head_dim_v}
     e = w.element_bytes
@@ -228,16 +231,20 @@ def store_cache(w: Workload, new_tokens: int) -> list[Kernel]:
         size = sum(sizes.values()) * e
         accesses = [Access("new KV", size), Access("KV cache", size, True)]
         return [streaming("store_cache", accesses, elements=size // e)]
-    return [
-        streaming(
-            f"index {tensor}",
-            [Access(f"new {tensor}", n * e), Access(f"{tensor} cache", n * e, True)],
-            elements=n,
-            int32_per_element=BROADCAST_INSTRUCTIONS,
-            block_bytes=INDEX_ELEMENTS * e,
+    kernels = []
+    for tensor, n in sizes.items():
+        slots = [Access("slots", 4 * new_tokens), Access(f"64-bit slots {tensor}", 8 * new_tokens, True)]
+        kernels.append(streaming(f"slots {tensor}", slots, elements=new_tokens))
+        kernels.append(
+            streaming(
+                f"index {tensor}",
+                [Access(f"new {tensor}", n * e), Access(f"{tensor} cache", n * e, True)],
+                elements=n,
+                int32_per_element=BROADCAST_INSTRUCTIONS,
+                block_bytes=INDEX_ELEMENTS * e,
+            )
         )
-        for tensor, n in sizes.items()
-    ]
+    return kernels
 
 
 def copy_rows(w: Workload, tensor: str) -> Kernel:

@@ -13,6 +13,9 @@ from attnsim.models.schedule.widths import padded
 Loop = Literal["fa2", "fa3", "staged", "ring"]
 Order = Literal["ascending", "longest_first", "longest_first_by_sequence"]
 
+DQ_COLUMNS = 32
+"""Columns of dQ that tcgen05 kernels hand to a TMA reduction at a time (``flash_bwd_sm100.py``, `dQ_reduce_ncol`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class FlashTile:
@@ -145,6 +148,10 @@ class BackwardTile:
     extra_threads : int
         Threads that only copy.
     registers : int
+    pair : int
+        Blocks of a cluster whose tensor cores multiply together (``cta_group::2`` of tcgen05), each with its own keys.
+        A block keeps the half of Q that S needs, and the half that dK needs, and so of dO; it sums half the rows of dQ
+        over the keys of both.
     """
 
     rows: int
@@ -155,10 +162,18 @@ class BackwardTile:
     path: Path = "mma_sync"
     extra_threads: int = 0
     registers: int = 255
+    pair: int = 1
 
     def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
         """Shared-memory buffers of a block and their bytes."""
         m, n = self.rows, self.keys
+        if self.path == "tcgen05":  # P lies in tensor memory; dQ passes through two buffers of 32 columns
+            return (
+                ("Q, dO", m * (d * self.stages_q // self.pair + dv) * element),
+                ("K, V", n * (d + dv) * element),
+                ("dS", m * n * element),
+                ("dQ", 2 * m * DQ_COLUMNS * 4 // self.pair),
+            )
         kv = n * d + (0 if self.v_in_registers else n * dv)
         scores = m * n * (1 if self.v_in_registers else 2)
         return (
@@ -166,16 +181,37 @@ class BackwardTile:
             ("K, V, P, dS", max(kv + scores, n * (d + dv)) * element),
         )
 
-    def operands_read(self, a: int, b: int) -> int:
-        """Rows of A and columns of B that a GEMM of the block reads from shared memory.
+    def product_bytes(self, product: str, products: tuple[str, ...], d: int, dv: int, element: int) -> int:
+        """Bytes of shared memory that half a block moves for one of its `products` in a step.
 
-        8 warps lie 4 x 2 over the output: all read A twice over and B once in each half; two warpgroups of wgmma read
-        each once.
+        8 warps of mma.sync lie 4 x 2 over the output: all read A twice over and B once in each half; two warpgroups of
+        wgmma read each once. Of tcgen05 the traffic of a step is shared out evenly: its products, its copies of dS and
+        the drain of the step before run at the same time.
         """
-        return 2 * (2 * a + b) if self.path == "mma_sync" else 2 * ((a + b) // 2)
+        m, n = self.rows, self.keys
+        if self.path == "tcgen05":
+            return self._step_elements(products, d, dv, element) * element // 2 // len(products)
+        a, b, depth = {
+            "S": (m, n, d), "dP": (m, n, dv), "dV": (n, dv, m), "dK": (n, d, m), "dQ": (m, d, n)
+        }[product]  # fmt: skip
+        return (2 * a + b if self.path == "mma_sync" else (a + b) // 2) * depth * element
+
+    def _step_elements(self, products: tuple[str, ...], d: int, dv: int, element: int) -> int:
+        """Elements that a step of tcgen05 moves through shared memory (``flash_attn/cute/flash_bwd_sm100.py``).
+
+        S and dP read the tiles that stay and a block's share of those that pass. With keys outside dV and dK read P and
+        dS from tensor memory, and dO and Q; dQ reads dS and K, and leaves in fp32 through shared memory. dS is written
+        once, and of a pair half of it goes to the other block.
+        """
+        m, n, pair = self.rows, self.keys, self.pair
+        if "dK" not in products:
+            return (m + n // pair) * (d + dv) + n * d // pair + 2 * m * n
+        moved = (n + m // pair) * (d + dv) + m * (d + dv) // pair
+        return moved + ("dQ" in products) * (n * d + m * n * (1 + pair) + 2 * m * d * 4 // element // pair)
 
     def __str__(self) -> str:
-        return f"backward {self.rows} x {self.keys}, {self.warps} warps"
+        pairs = f", pairs of {self.pair}" if self.pair > 1 else ""
+        return f"backward {self.rows} x {self.keys}, {self.warps} warps{pairs}"
 
 
 @dataclass(frozen=True, slots=True)

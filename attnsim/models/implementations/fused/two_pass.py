@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.models.implementations.fused.backward import DS_INSTRUCTIONS, BackwardOps, keys_outside, sums_of_groups
+from attnsim.models.implementations.fused.backward import ROWS_OUTSIDE, BackwardOps, keys_outside, sums_of_groups
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, row_tiles
-from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 from attnsim.models.schedule.widths import padded
-
-ROWS_OUTSIDE = "flash_bwd_dq"
 
 
 def two_pass_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
@@ -61,7 +60,7 @@ def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
         ("dS", tile.rows * tile.keys * e),
     )
     return Kernel(
-        name=ROWS_OUTSIDE,
+        name="flash_bwd_dq",
         threads=tile.warps * 32 + tile.extra_threads,
         registers_per_thread=tile.registers,
         shared_memory_bytes=sum(size for _, size in buffers),
@@ -105,21 +104,19 @@ def _first_keys(ops: BackwardOps, keys: int, ragged: int) -> Segment:
 
 
 def _step(ops: BackwardOps, name: str, more: bool) -> Segment:
-    m, n, d, dv = ops.tile.rows, ops.tile.keys, ops.d, ops.dv
-    scores = m * n // 2
-    k, v = _keys(ops, n)
+    k, v = _keys(ops, ops.tile.keys)
     return Segment(
         name,
         (
             TileOp("wait", "K"),
             TileOp("delay", "step"),
-            ops.product("S", ops.reads(m, n), d, d),
-            TileOp("vector", "P", scores=scores, exps=scores),
+            ops.product("S", ROWS_OUTSIDE),
+            ops.probabilities(),
             TileOp("wait", "V"),
-            ops.product("dP", ops.reads(m, n), dv, dv),
+            ops.product("dP", ROWS_OUTSIDE),
             *((v,) if more else ()),
-            TileOp("vector", "dS", fp32=DS_INSTRUCTIONS * scores),
-            ops.product("dQ", ops.reads(m, d), n, d),
+            ops.gradients(),
+            ops.product("dQ", ROWS_OUTSIDE),
             *((k,) if more else ()),
         ),
     )

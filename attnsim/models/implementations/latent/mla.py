@@ -18,7 +18,8 @@ from attnsim.models.implementations.latent.tiles import LatentTile
 from attnsim.models.implementations.latent.visits import FINAL, NOTHING, PARTIAL, Visits
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.schedule import Kernel, Segment, TensorUse, TileOp
+from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.schedule import Kernel, TensorUse
 
 
 def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Latent) -> Kernel:

@@ -12,8 +12,9 @@ from attnsim.models.implementations.frameworks.projection import Product, projec
 from attnsim.models.implementations.latent.visits import latent_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import loop_nest
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 
 
 def products(w: Workload) -> dict[str, Product]:

@@ -30,8 +30,9 @@ from attnsim.models.implementations.own.backward_tiles import (
 from attnsim.models.implementations.own.resources import kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes, visible_queries
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:

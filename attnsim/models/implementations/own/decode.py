@@ -28,8 +28,9 @@ from attnsim.models.implementations.own.decode_tiles import (
 from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
 from attnsim.models.schedule.splits import Splits
 
 SPLIT, COMBINE = "decode_split", "decode_combine"

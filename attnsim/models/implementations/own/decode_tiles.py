@@ -161,7 +161,7 @@ def choose_splits(w: Workload, gpu: Gpu, tile: DecodeTile) -> int:
 
 def _saturating(tile: DecodeTile, gpu: Gpu) -> float:
     """Blocks that keep HBM busy: `IN_FLIGHT` times bandwidth x latency in their rings, and one an SM at least."""
-    latency_s = gpu.hbm.latency_clk / gpu.clock.sustained_hz
+    latency_s = gpu.hbm.latency_clk / gpu.clock.full_hz
     needed = IN_FLIGHT * gpu.hbm.bandwidth_bytes_per_s * latency_s / tile.ring_bytes
     return min(max(needed, gpu.sm.count), gpu.sm.count * max(1, tile.blocks_per_sm(gpu)))
 

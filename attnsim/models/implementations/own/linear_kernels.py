@@ -28,8 +28,9 @@ from attnsim.models.implementations.own.linear_tiles import (
 from attnsim.models.implementations.own.resources import registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes
-from attnsim.models.schedule.schedule import Kernel, Launch, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 
 PHI_INSTRUCTIONS = 6
 """FP32-lane instructions per element of phi, its exponential apart: unpack, scale, add, compare, select, pack."""

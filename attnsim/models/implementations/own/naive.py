@@ -21,8 +21,9 @@ from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, 
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
 from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
 
 HEAD_DIMS = (64, 128, 256)
 NAMES = {"fused": "attnsim.naive", "separate": "attnsim.naive-passes"}

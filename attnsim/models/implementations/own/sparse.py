@@ -34,8 +34,9 @@ from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.occupancy import occupancy
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, Segment, TensorUse, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
 
 ROW_TILES, LIST, MASKS = "row tiles", "block list", "bit masks"
 """Tensors of the mask: the launch order, the visits, and which pairs of a tile are seen."""

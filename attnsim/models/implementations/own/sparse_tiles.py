@@ -132,7 +132,7 @@ def _least_clks(w: Workload, gpu: Gpu, tile: SparseTile) -> tuple[float, float]:
     """
     visits, longest = _visits(w, tile)
     rate = gpu.tensor_flops_per_clk(w.dtype) * gpu.tensor.mma_sync_fraction
-    l2 = gpu.l2.bandwidth_bytes_per_s / gpu.clock.sustained_hz / gpu.sm.count
+    l2 = gpu.l2.bandwidth_bytes_per_s / gpu.clock.full_hz / gpu.sm.count
     row = tile.head_dim * w.element_bytes
     products = 4 * tile.rows * tile.keys * tile.head_dim / rate
     step = max(

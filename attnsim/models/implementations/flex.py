@@ -1,0 +1,105 @@
+"""FlexAttention, compiled by Triton: ``torch/_inductor/template_heuristics`` and ``kernel/flex_attention.py`` (2.7).
+
+The tiles are the defaults of the templates, which PyTorch takes unless it is asked to tune. Few queries are decoded by
+a kernel of their own that shares the keys out over blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.building import (
+    fitting,
+    flash_schedule,
+    one_query,
+    override,
+    override_backward,
+)
+from attnsim.models.implementations.fused.fits import fits
+from attnsim.models.implementations.fused.forward import flash_forward
+from attnsim.models.implementations.fused.splits import combine
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
+from attnsim.models.implementations.fused.two_pass import two_pass_backward
+from attnsim.models.implementations.implementation import TileRequest, record
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Kernel, Path, Schedule
+from attnsim.models.schedule.splits import UNCUT, Splits
+
+NAME = "torch.flex"
+FEW_QUERIES = 128
+"""Queries below which the decoding kernel runs (`_use_flex_decoding`)."""
+
+Shape = tuple[int, int, int]
+"""Rows, keys, warps."""
+_AMPERE: dict[int, Shape] = {64: (128, 64, 4), 128: (128, 64, 8), 256: (32, 64, 4)}
+_HOPPER: dict[int, Shape] = {64: (128, 128, 4), 128: (128, 64, 8), 256: (64, 32, 4)}
+_OTHERS: Shape = (128, 64, 4)
+_STAGES = 3
+
+
+def _path(gpu: Gpu, rows: int) -> Path:
+    """Triton takes wgmma where a warpgroup has 64 rows."""
+    return "wgmma" if gpu.features.wgmma and rows >= 64 else "mma_sync"
+
+
+def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
+    """The forward template's default, with fewer stages, keys or rows where those do not fit."""
+    d = max(w.head_dim, w.head_dim_v)
+    rows, keys, warps = (_HOPPER if gpu.features.wgmma else _AMPERE).get(d, _OTHERS)
+    if gpu.features.wgmma and d == 128 and w.dtype == "fp16":
+        keys = 128
+    for height in (rows, rows // 2):
+        for width in (keys, keys // 2):
+            for stages in range(_STAGES, 0, -1):
+                path = _path(gpu, height)
+                groups = warps // 4 if path == "wgmma" else max(1, warps // 4)
+                tile = FlashTile(height, width, warps=warps, loop="staged", stages=stages, path=path, warpgroups=groups)
+                if fits(tile, w, gpu):
+                    return tile
+    return tile
+
+
+def decode_tile(w: Workload, gpu: Gpu) -> FlashTile:
+    """The decoding template: the heads of a group in 16 rows or more."""
+    rows = max(16, 1 << (w.seq_q * w.group - 1).bit_length())
+    keys = 128 if max(w.head_dim, w.head_dim_v) <= 64 else 64
+    return fitting(FlashTile(min(rows, 128), keys, loop="staged", stages=_STAGES, pack_gqa=True), w, gpu)
+
+
+def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
+    """The backward template's default."""
+    d, hopper = max(w.head_dim, w.head_dim_v), gpu.features.wgmma
+    rows, keys, warps = (64, 128, 8) if d == 128 else (32, 128, 4) if d == 64 and not hopper else (64, 64, 4)
+    if gpu.sm.shared_memory_per_block_bytes < 128 << 10:
+        keys = min(keys, 64)
+    return BackwardTile(rows, keys, warps=warps, stages_q=1, v_in_registers=d > 128, path=_path(gpu, rows))
+
+
+def flex(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """FlexAttention with a mask that its block mask shows: no scores are computed outside."""
+    kernels: list[Kernel] = []
+    tiles, splits, w_main = FusedTiles(), UNCUT, one_query(w)
+    if "fwd" in w.directions:
+        few = w.seq_q < FEW_QUERIES and w.passes in ("fwd", "decode")
+        tile = override(decode_tile(w, gpu) if few else choose_tile(w, gpu), shape, w_main, gpu)
+        if few:
+            splits = Splits(_split_count(w, gpu, tile))
+        kernels.append(flash_forward(w_main, gpu, tile, splits=splits))
+        if splits.partial:
+            kernels.append(combine(w, splits.count, 4, 128))
+        tiles = FusedTiles(tile)
+    if "bwd" in w.directions:
+        back = override_backward(choose_backward(w, gpu), shape)
+        tiles = replace(tiles, backward=back)
+        kernels += two_pass_backward(w, back)
+    return flash_schedule(w, NAME, kernels, tiles, splits)
+
+
+def _split_count(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
+    """Two blocks an SM, a key tile each at least (`get_split_k`)."""
+    heads = w.batch * w.heads_kv
+    return max(1, min(2 * (gpu.sm.count // heads), -(-w.seq_kv // tile.keys)))
+
+
+RECORDS = (record(NAME, flex),)

@@ -1,0 +1,145 @@
+"""Every implementation that can be imitated, one record each; and what a record refuses.
+
+Each file of this folder has the tiles and the builders of one library or project, the TOML file of its name beside it
+what is known of each implementation; nothing is fitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations import (
+    cudnn,
+    flash_attention,
+    flash_attention_4,
+    flashinfer,
+    flex,
+    serving,
+    triton,
+    trtllm,
+    xformers,
+)
+from attnsim.models.implementations.frameworks import (
+    efficient,
+    linformer,
+    performer,
+    picking,
+    pytorch,
+    transformers,
+)
+from attnsim.models.implementations.fused.forward import flash_peak_bytes
+from attnsim.models.implementations.implementation import (
+    Builder,
+    Implementation,
+    Picks,
+    TileRequest,
+    facts,
+    record,
+)
+from attnsim.models.implementations.latent import records as latent
+from attnsim.models.implementations.own import backward, decode, flash, hopper, linear, naive, sigmoid, sparse
+from attnsim.models.implementations.surrounding import check_operations, surrounded
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
+
+OWN_KERNELS: tuple[Implementation, ...] = (
+    *naive.RECORDS,
+    *(one.RECORD for one in (decode, sparse, flash, hopper, sigmoid, backward, linear)),
+)
+"""The schedules of the CUDA kernels in :mod:`attnsim.kernels`."""
+
+
+def normalising(record: Implementation) -> Builder:
+    """The record's builder for masks and tiles that it plays, without limits that are never reached unless it asks."""
+
+    def normalised(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+        check_mask(record, w)
+        check_operations(record, w)
+        if shape is not None and not record.tunable:
+            raise InputError(f"{record.name} takes no tile of queries x keys; leave --tile out")
+        asked = w if record.sees_window else w.bounded()
+        return surrounded(record, asked, record.build(asked, gpu, shape))
+
+    return normalised
+
+
+def check_mask(record: Implementation, w: Workload) -> None:
+    """Refuse patterns in the mask of an implementation that plays none.
+
+    Raises
+    ------
+    InputError
+    """
+    if not (w.mask.is_band or record.patterns):
+        raise InputError(
+            f"{record.name} plays diagonal bands only, the mask is {w.mask}; take attnsim.sparse (--algorithm sparse)"
+        )
+
+
+def _launching(name: str) -> Implementation:
+    """The record of an implementation that launches another's kernels: what it says itself stands in its TOML file."""
+
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+        return replace(IMPLEMENTATIONS[one.launches].build(w, gpu, shape), implementation=name)
+
+    def peak_bytes(w: Workload) -> int:
+        return (IMPLEMENTATIONS[one.launches].peak_bytes or flash_peak_bytes)(w)
+
+    one = record(name, build, peak_bytes=peak_bytes)
+    return one
+
+
+def _picking(name: str, picks: Picks) -> Implementation:
+    """The record of a call that chooses among implementations by itself."""
+
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+        return IMPLEMENTATIONS[picks(w, gpu, "")].build(w, gpu, shape)
+
+    return record(name, build, picks=picks)
+
+
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    known.name: replace(known, build=normalising(known))
+    for known in (
+        *(pytorch.RECORDS + transformers.RECORDS),
+        *(flash_attention.RECORDS + flash_attention_4.RECORDS + serving.RECORDS),
+        *(cudnn.RECORDS + trtllm.RECORDS + triton.RECORDS + xformers.RECORDS + flex.RECORDS + flashinfer.RECORDS),
+        *latent.RECORDS,
+        *OWN_KERNELS,
+        *(performer.RECORDS + linformer.RECORDS + efficient.RECORDS),
+        *(_launching(name) for name, given in facts().items() if "launches" in given),
+        *(_picking(name, picks) for name, picks in picking.CALLS.items()),
+    )
+}
+
+
+def check_pages(record: Implementation, page_size: int | None) -> None:
+    """Refuse a page size of the cache that an implementation does not stand for.
+
+    Raises
+    ------
+    InputError
+    """
+    if page_size is None:
+        return
+    if record.pages is None:
+        able = ", ".join(one.name for one in IMPLEMENTATIONS.values() if one.pages and not one.form)
+        raise InputError(
+            f"page_size is {page_size}, {record.name} reads K and V in one piece; leave it empty, or take {able}"
+        )
+    low, high = record.pages
+    if not low <= page_size <= high:
+        raise InputError(f"page_size is {page_size}; {record.name} stands for pages of {low} to {high} keys")
+
+
+def runs_on(record: Implementation, gpu: Gpu) -> bool:
+    """Whether an implementation has kernels for the GPU, and a schedule of the instructions that they take there."""
+    low, high = record.compute_capability
+    return low <= gpu.compute_capability_number <= high and unplayed(record, gpu) is None
+
+
+def unplayed(record: Implementation, gpu: Gpu) -> str | None:
+    """The instructions that an implementation takes on the GPU and that no schedule here plays for it, if there are."""
+    return next((feature for feature in record.unplayed if getattr(gpu.features, feature)), None)

@@ -1,0 +1,86 @@
+"""What surrounds the kernels of a call: copies of strided tensors, gradients added to others, and the host's time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attnsim.models.errors import InputError
+from attnsim.models.implementations.frameworks.eager import one_pass, strided_copy
+from attnsim.models.implementations.host import EAGER, host_s
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.question.operations import Operations
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Kernel, Schedule
+
+FUSED = ("flash-1", "flash-2", "flash-3")
+"""What kernels that take Q, K and V of every head, and nothing else, are."""
+
+
+def check_operations(record: Implementation, w: Workload) -> None:
+    """Refuse operations that an implementation has no kernels for.
+
+    Raises
+    ------
+    InputError
+    """
+    given = w.operations
+    if given is None:
+        return
+    if record.unfused and record.operations:
+        if not given.has_softmax:
+            raise InputError(f"the operations of {record.name} are '{given}', without a softmax; add it")
+    elif not (record.runs in FUSED and given.is_around):
+        around = " but copies and accumulate around it" if record.runs in FUSED else ""
+        raise InputError(
+            f"{record.name} takes no operations{around}, they are '{given}'; take torch.eager (--algorithm naive)"
+        )
+
+
+def surrounded(record: Implementation, w: Workload, schedule: Schedule) -> Schedule:
+    """A schedule with the operations around its kernels, and the time that its launches take the host."""
+    own = Operations.parse(record.operations) if record.operations else Operations(())
+    operations = own if w.operations is None else w.operations
+    kernels = schedule.kernels
+    if "copies" in operations and not record.unfused:
+        kernels = _copied(w, kernels)
+    if "accumulate" in operations and "bwd" in w.directions:
+        kernels += tuple(_accumulate(w, f"d{x}", _elements(w)[x]) for x in "QKV")
+    return replace(schedule, kernels=kernels, host_s=host_s(w, len(kernels)), is_eager=record.library in EAGER)
+
+
+def _copied(w: Workload, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    """Kernels that read copies of strided tensors; the backward copies Q, K and V anew, which are kept as they came."""
+    sizes = _elements(w)
+    split = next(
+        (i for i, kernel in enumerate(kernels) if any(use.tensor == "dO" for use in kernel.uses)), len(kernels)
+    )
+    forward, backward = kernels[:split], kernels[split:]
+    if forward:
+        forward = (*(_copy_in(w, x, sizes[x]) for x in "QKV"), *forward)
+    if backward:
+        again = (_copy_in(w, x, sizes[x], " again") for x in "QKV")
+        outputs = (_copy_out(w, f"d{x}", sizes[x]) for x in "QKV")
+        backward = (*again, _copy_in(w, "dO", sizes["dO"]), *backward, *outputs)
+    return forward + backward
+
+
+def _elements(w: Workload) -> dict[str, int]:
+    queries, keys = w.batch * w.heads_q * w.seq_q, w.batch * w.heads_kv * w.seq_kv
+    return {"Q": queries * w.head_dim, "K": keys * w.head_dim, "V": keys * w.head_dim_v, "dO": queries * w.head_dim_v}
+
+
+def _copy_in(w: Workload, tensor: str, elements: int, when: str = "") -> Kernel:
+    size = elements * w.element_bytes
+    return strided_copy(f"copy {tensor}{when}", (f"{tensor} strided", size), (tensor, size), elements)
+
+
+def _copy_out(w: Workload, tensor: str, elements: int) -> Kernel:
+    size = elements * w.element_bytes
+    return strided_copy(f"copy {tensor}", (tensor, size), (f"{tensor} strided", size), elements)
+
+
+def _accumulate(w: Workload, tensor: str, elements: int) -> Kernel:
+    """A gradient added to one that exists: dQ and q.grad are read, q.grad is written."""
+    size = elements * w.element_bytes
+    grad = (f"{tensor} sum so far", size)
+    return one_pass(f"accumulate {tensor}", [(tensor, size), grad], [grad], elements)

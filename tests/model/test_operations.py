@@ -1,0 +1,162 @@
+"""Operations of unfused attention and around fused kernels: what each moves, and the host's time of a call."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from attnsim.models.calibrations.numbers import Numbers
+from attnsim.models.closed_forms.cost import cost_of
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.implementations.host import CALL_S, KERNEL_S, RECORDED_S
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.operations import Operations
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
+from attnsim.simulator.replay import replay
+
+A100 = load_gpu("a100-sxm4-80gb")
+SHAPES = 20
+LISTS = (
+    "softmax",
+    "copies, scale, softmax",
+    "copies, scale, mask, softmax, dropout 0.1, accumulate",
+    "expand, copies, scale, mask, softmax fp32, dropout 0.3",
+    "expand, copies fp32, scale inputs, mask, softmax, row check, dropout 0.1, accumulate",
+    "scale inputs, softmax fp32, row check",
+)
+AROUND = ("copies", "accumulate", "copies, accumulate")
+W = Workload(2, 8, 512, 64, dtype="fp16")
+PAIRS, TOKENS = 2 * 8 * 512 * 512, 2 * 8 * 512 * 64
+
+
+def shapes(text: str, passes: str) -> Iterator[Workload]:
+    """Random shapes, the same at every run: ragged, grouped, as many keys as queries and not, wide and narrow V."""
+    draw = random.Random(text + passes)
+    for _ in range(SHAPES):
+        heads_kv, seq = draw.choice([1, 2]), draw.choice([1, 17, 64, 129, 200, 256, 301])
+        operations = Operations.parse(text)
+        yield Workload(
+            draw.choice([1, 2]), heads_kv * draw.choice([1, 2, 3]), seq, draw.choice([40, 64, 128]), heads_kv,
+            draw.choice([seq, 60, 333]), dtype=draw.choice(["fp16", "bf16"]), passes=passes,
+            mask=draw.choice([Mask.full(), Mask.causal()]),
+            operations=operations if "bwd" in passes else operations.without("accumulate"),
+        )  # fmt: skip
+
+
+def built(name: str, w: Workload) -> Schedule:
+    return IMPLEMENTATIONS[name].build(w, A100, None)
+
+
+def moved(name: str, w: Workload, text: str, kernel: str) -> int:
+    """Bytes that a kernel asks for under a list of operations."""
+    asked = built(name, replace(w, operations=Operations.parse(text))).requested()
+    return sum(size for (found, _, _), size in asked.items() if found == kernel)
+
+
+@pytest.mark.parametrize("passes", ["fwd", "bwd", "fwd+bwd"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("torch.eager", text) for text in LISTS]
+    + [("flash-attn.2", text) for text in AROUND]
+    + [("torch.sdpa-flash-1", "copies")],
+)
+def test_closed_form_stream_and_exact_replay_ask_for_the_same_bytes(name: str, text: str, passes: str) -> None:
+    few = A100.replace("sm.count", 3)  # a small chip plays quickly; the schedule is the whole chip's
+    for number, asked in enumerate(shapes(text, passes)):
+        # FlashAttention-1 reads every query row once a key block where lengths are even: tests/model/test_cost.py.
+        w = replace(asked, seq_q=64, seq_kv=64, mask=Mask.full()) if name == "torch.sdpa-flash-1" else asked
+        schedule = built(name, w)
+        form = cost_of(w, schedule)
+        assert dict(form.requested_bytes) == schedule.requested(), str(w)
+        assert form.flops_executed == schedule.total("flops"), str(w)
+        if number % 5 == 0:
+            played = replay(schedule, few, Numbers(), mode="exact", cache="cold")
+            for kernel, shown in zip(schedule.kernels, played.kernels, strict=True):
+                assert shown.requested == kernel.requested(), f"{kernel.name}: {w}"
+
+
+def test_each_operation_moves_what_its_page_says() -> None:
+    both = replace(W, passes="fwd+bwd")
+    everything = "copies, scale, softmax, dropout 0.1, accumulate"
+    for kernel, size in {
+        "copy Q": 2 * 2 * TOKENS,
+        "scale": 2 * 2 * PAIRS,
+        "scale bwd": 2 * 2 * PAIRS,
+        "dropout": (2 + 2 + 1) * PAIRS,
+        "dropout bwd": (2 + 2 + 1) * PAIRS,
+        "accumulate dQ": 3 * 2 * TOKENS,
+        "accumulate dK": 3 * 2 * TOKENS,
+        "accumulate dV": 3 * 2 * TOKENS,
+    }.items():
+        assert moved("torch.eager", both, everything, kernel) == size, kernel
+    assert moved("torch.eager", W, "copies fp32, softmax", "copy Q") == (2 + 4) * TOKENS
+    assert moved("torch.eager", W, "softmax fp32", "cast P") == (4 + 2) * PAIRS
+    assert moved("torch.eager", W, "softmax, row check", "where") == 4 * PAIRS
+
+
+def test_keys_are_repeated_for_the_heads_of_a_group() -> None:
+    grouped = replace(W, heads_kv=2)
+    assert moved("torch.eager", grouped, "expand, softmax", "expand K") == 2 * (TOKENS // 4 + TOKENS)
+    wide, plain = (
+        built("torch.eager", replace(grouped, operations=Operations.parse(text))).peak_memory_bytes
+        for text in ("expand, softmax", "softmax")
+    )
+    assert wide - plain == 2 * 2 * TOKENS
+    alone = [
+        kernel.name
+        for kernel in built("torch.eager", replace(W, operations=Operations.parse("expand, softmax"))).kernels
+    ]
+    assert alone == ["S = Q K^T", "softmax", "O = P V"]
+
+
+def test_a_list_named_by_the_question_takes_the_place_of_the_implementations_own() -> None:
+    own = built("torch.baddbmm", W)
+    named = built("torch.eager", replace(W, operations=Operations.parse("copies, softmax")))
+    assert [kernel.name for kernel in own.kernels] == [kernel.name for kernel in named.kernels]
+    assert own.requested() == named.requested()
+
+
+def test_pytorchs_fused_call_of_2023_copies_around_flash_attention_1() -> None:
+    inner, outer = (
+        [kernel.name for kernel in built(name, replace(W, passes="fwd+bwd")).kernels]
+        for name in ("flash-attn.1", "torch.sdpa-flash-1")
+    )
+    assert [name for name in outer if not name.startswith("copy")] == inner
+    assert outer[:3] == ["copy Q", "copy K", "copy V"] and len(outer) == len(inner) + 3 + 4 + 3
+
+
+def test_copies_of_strided_tensors_are_bound_by_integer_divisions() -> None:
+    w = Workload(64, 24, 1024, 64, dtype="fp16", operations=Operations.parse("copies, scale, softmax"))
+    played = {kernel.name: kernel for kernel in replay(built("torch.eager", w), A100, Numbers(), cache="cold").kernels}
+    assert played["copy Q"].time_s > 1.5 * max(played["copy Q"].units_s.values())
+    assert played["scale"].time_s < 1.1 * played["scale"].units_s["hbm"]
+
+
+def test_a_stream_is_no_faster_than_the_host() -> None:
+    """Floors of 105 and 550 us were published for these calls on an A100, whatever the shape."""
+    for text, passes, kernel_s, floor_s in (
+        ("copies, scale, softmax", "fwd", KERNEL_S, 105e-6),
+        ("copies, scale, softmax, dropout 0.1", "fwd+bwd", RECORDED_S, 550e-6),
+    ):
+        w = Workload(8, 12, 64, 64, dtype="fp16", passes=passes, operations=Operations.parse(text))
+        schedule = built("torch.eager", w)
+        found = {launch: replay(schedule, A100, Numbers(), launch=launch) for launch in ("stream", "graph", "kernel")}
+        host_s = CALL_S + kernel_s * len(schedule.kernels)
+        assert found["stream"].time_s == pytest.approx(host_s) == pytest.approx(floor_s, rel=0.1)
+        assert found["stream"].bound == "launch" and found["stream"].host_wait_s > 0
+        assert found["kernel"].time_s < found["graph"].time_s < 0.5 * host_s
+        long = replay(built("torch.eager", replace(w, seq_q=2048, seq_kv=2048)), A100, Numbers())
+        assert long.host_wait_s == 0
+
+
+def test_a_fused_call_waits_for_python_only_where_the_question_says_so() -> None:
+    """A floor of 38 us was published for FlashAttention-1, of 57 us for PyTorch's call of it."""
+    w = Workload(8, 12, 64, 64, dtype="fp16")
+    fused, called = (built(name, w) for name in ("flash-attn.1", "torch.sdpa-flash-1"))
+    assert replay(fused, A100, Numbers()).host_wait_s == 0
+    assert replay(fused, A100, Numbers(), launch="host").time_s == pytest.approx(38e-6, rel=0.15)
+    for launch in ("stream", "host"):
+        assert replay(called, A100, Numbers(), launch=launch).time_s == pytest.approx(57e-6, rel=0.25)
