@@ -13,6 +13,7 @@ cached.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ import numpy as np
 
 from attnsim.models.files import read_typed
 from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import match
 from attnsim.models.question.case_row import Case
 
 if TYPE_CHECKING:
@@ -205,13 +207,15 @@ def read_shapes(file: TableFile) -> pd.DataFrame:
     return frame
 
 
+@functools.cache
 def implementation_of(file: TableFile, kernel: str) -> str:
-    """Name of the implementation behind a kernel of a file, "" where there is none."""
+    """Name of the implementation behind a kernel of a file on its GPU, "" where there is none."""
     latent = file.kind.startswith("mla")
     if latent and kernel == "default" and file.gpu:
         kernel = f"default {load_gpu(file.gpu).compute_capability_number // 10}.x"
     group = "latent" if latent else "encoder" if file.kind == "encoder" else "serving"
-    return FACTS.kernels[group].get(file.framework, {}).get(kernel, "")
+    name = FACTS.kernels[group].get(file.framework, {}).get(kernel, "")
+    return match(name, gpu=load_gpu(file.gpu)).record.name if name and file.gpu else name
 
 
 def page_size(file: TableFile, kernel: str) -> int | None:

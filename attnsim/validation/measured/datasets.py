@@ -6,31 +6,33 @@ import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
 
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.builds import build_speed
+from attnsim.models.implementations.choose import match
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.question.case_row import Case, parse_row, workload_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import replay
-
-PUBLISHED = Path(__file__).parents[1] / "measurements" / "published"
-"""Published tables, each under its sources in ``sources.csv``; see the README there for what each is."""
+from attnsim.validation.measured.sources import PUBLISHED, Role, role_of, sources
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A measured case, and the schedule that its implementation runs for it once it is asked for."""
+    """A measured case, and the schedule that its implementation runs for it once it is asked for.
+
+    `assumed`: what the row leaves open of its conditions, and what was taken.
+    """
 
     case: Case
     workload: Workload
     gpu: Gpu
     record: Implementation
+    assumed: tuple[str, ...] = ()
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -44,10 +46,10 @@ class Row:
         return self.case.time_s
 
     def predict_s(self, numbers: Numbers) -> float:
-        """The replayed time with these numbers, in the row's cache state and launch mode."""
+        """The replayed time with these numbers, in the row's cache state, launch mode and build."""
+        numbers = replace(numbers, speed=build_speed(self.record, self.workload, self.gpu))
         cache = "cold" if self.case.cache == "cold" else "warm"
-        launch = self.case.launch or "stream"
-        return replay(self.schedule, self.gpu, numbers, cache=cache, launch=launch).time_s  # type: ignore[arg-type]
+        return replay(self.schedule, self.gpu, numbers, cache=cache, launch=self.case.launch).time_s  # type: ignore[arg-type]
 
 
 def gpu_of(case: Case) -> Gpu:
@@ -66,14 +68,25 @@ def row_of(case: Case) -> Row:
     """
     if case.implementation is None:
         raise InputError("a case has no implementation; say whose kernels were measured")
-    return Row(case, workload_of(case), gpu_of(case), find_implementation(case.implementation))
+    w, gpu = workload_of(case), gpu_of(case)
+    found = match(case.implementation, case.version or "", gpu, w)
+    unsaid = (case.assumed.get("cache"), case.assumed.get("launch"), found.assumed, found.taken)
+    return Row(case, w, gpu, found.record, tuple(filter(None, unsaid)))
 
 
 @lru_cache(maxsize=1)
 def published_rows() -> tuple[Row, ...]:
-    """Every row of the published tables, in the order of their sources."""
-    tables = dict.fromkeys(name for source in _read("sources") for name in source["tables"].split(";"))
-    return tuple(row_of(_with_unsaid(parse_row(raw))) for table in tables for raw in _read(table))
+    """Every published row that a fit may rest on, in the order of the sources."""
+    return tuple(row_of(case) for case in published_cases("fit"))
+
+
+def published_cases(*roles: Role) -> Iterator[Case]:
+    """The cases of the published sources that have one of these roles, in the order of the sources."""
+    tables = dict.fromkeys(table for source in sources().values() for table in source.tables)
+    for table in tables:
+        for case in map(parse_row, _read(table)):
+            if role_of(case.source) in roles:
+                yield _with_unsaid(replace(case, clock_mhz=case.clock_mhz or sources()[case.source].clock_mhz))
 
 
 def _read(table: str) -> Iterator[dict[str, str]]:
