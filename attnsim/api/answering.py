@@ -11,7 +11,7 @@ from attnsim.api.playing import play
 from attnsim.api.prediction import Prediction, prediction
 from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.choose import find_implementation, match
 from attnsim.models.mechanisms import MECHANISMS, Mechanism, running
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import Told
@@ -54,8 +54,8 @@ def predict(
         Play grids whole up to a budget and smaller ones of their shape beyond it, or every thread block on every SM.
     cache : {"warm", "cold"}
         Whether the L2 holds what the same call left there.
-    launch : {"stream", "graph", "kernel"}
-        Launched into a stream, from a CUDA graph, or kernels alone without launch.
+    launch : {"stream", "host", "graph", "kernel"}
+        Launched into a stream, into one from Python and no faster than it, from a CUDA graph, or kernels alone.
     budget : int, optional
         Segment executions that the fast mode plays of a call. Each kernel has its share: within it a grid is played
         whole, beyond it a smaller grid is. A larger one takes longer and is nearer to the exact mode, which has no
@@ -128,7 +128,7 @@ def compare(
     if not chosen:
         raise InputError("no algorithm is given; give one or more, such as naive, flash")
     wanted = [implementation] if isinstance(implementation, str) else implementation or ()
-    named = {name: find_implementation(name) for name in wanted}
+    named = {name: match(name, "", gpu, workload).record for name in wanted}
     for record in named.values():
         if not any(item.run_by(record) for item in chosen):
             raise InputError(
@@ -142,6 +142,11 @@ def compare(
     questions = [ask(workload, gpu, item, name, conditions, beside_others=True) for item, name in runs]
     if tile is not None and not any(question.record.tunable for question in questions):
         raise InputError(f"tile is {shown(tile)}, but {chosen[0].name} has no tile to choose; leave it out")
+    if workload.operations is not None and all(question.w.operations is None for question in questions):
+        raise InputError(
+            f"operations are '{workload.operations}', which no implementation of "
+            f"{', '.join(item.name for item in chosen)} runs; add naive, or leave them out"
+        )
     untiled = replace(conditions, tiles=tiles, tile=None)
     questions = [one if one.record.tunable else replace(one, conditions=untiled) for one in questions]
     return [with_speedup(answer(question), question) for question in questions]
@@ -152,7 +157,7 @@ def with_speedup(found: Prediction, question: Question) -> Prediction:
     if found.time_s is None:
         return found
     naive, conditions = MECHANISMS["naive"], question.conditions
-    plain = naive.beside_others(question.w)
+    plain = replace(naive.beside_others(question.w), operations=None)
     itself = question.record is find_implementation(naive.implementations[0]) and plain == question.w
     if itself and conditions.mode == "fast":
         return replace(found, speedup_vs_naive=1.0)

@@ -9,7 +9,7 @@ from typing import cast
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import match
+from attnsim.models.implementations.choose import Match, match
 from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism, running
 from attnsim.models.mechanisms.choosing import choose_implementation
@@ -31,7 +31,7 @@ class Conditions:
     tiles : {"shipped", "retuned", "given"}
     tile : TileRequest or None
         Query rows x keys, for "given".
-    mode, cache, launch, budget, told
+    mode, cache, launch, budget, told, within_s
         As for `attnsim.simulator.replay.replay`.
     """
 
@@ -42,6 +42,7 @@ class Conditions:
     launch: LaunchMode = "stream"
     budget: int = BUDGET
     told: Told | None = field(default=None, compare=False)
+    within_s: float = 0.0
 
     @property
     def limit(self) -> int | None:
@@ -69,7 +70,7 @@ def read_conditions(
         ("tiles", tiles, ("shipped", "retuned")),
         ("mode", mode, ("fast", "exact")),
         ("cache", cache, ("cold", "warm")),
-        ("launch", launch, ("stream", "graph", "kernel")),
+        ("launch", launch, ("stream", "host", "graph", "kernel")),
     ):
         if value not in allowed:
             raise InputError(f"{name} is {shown(value)}; allowed: {', '.join(allowed)}")
@@ -194,11 +195,13 @@ def ask(
     conditions: Conditions = Conditions(),
     assumed: Iterable[str] = (),
     *,
+    version: str = "",
     beside_others: bool = False,
 ) -> Question:
     """The question that is played: what the mechanism makes of a workload, by the implementation named or the best.
 
-    A mechanism that is a property of the question is shown by the implementation's own. With `beside_others` the
+    A name means what it does on the GPU, in the version, for the workload (`models.implementations.choose.match`). A
+    mechanism that is a property of the question is shown by the implementation's own. With `beside_others` the
     workload is asked of several mechanisms, see `Mechanism.beside_others`.
 
     Raises
@@ -215,9 +218,18 @@ def ask(
         said += (f"mask {w.mask}: the default of {asked.name}",)
     if w.latent != workload.latent:
         said += ("keys and values of every head cached, not the latent",)
-    record = choose_implementation(asked, implementation, w, gpu)
-    if implementation and (taken := match(implementation).taken):
-        said += (taken,)
+    named = _named(implementation, version, asked, w, gpu)
+    if named and named.picked and not asked.run_by(named.record):
+        asked = running(named.record)[0]
+    record = choose_implementation(asked, named.record if named else None, w, gpu)
+    found = named or match(record.name, version)
     if not asked.selectable or record.number != asked.number:
         asked = running(record)[0]
-    return Question(w, gpu, asked, record, conditions, said)
+    return Question(w, gpu, asked, record, conditions, (*said, *filter(None, [found.taken])))
+
+
+def _named(name: str | None, version: str, mechanism: Mechanism, w: Workload, gpu: Gpu) -> Match | None:
+    """What the name of an implementation stands for; with a number, the mechanism's where the name has none."""
+    if not name:
+        return None
+    return match(f"{name}@{mechanism.number}" if mechanism.number and "@" not in name else name, version, gpu, w)

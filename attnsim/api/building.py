@@ -12,10 +12,14 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import Sm
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import FusedTiles
+from attnsim.models.implementations.host import host_s
 from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Schedule
+
+LIMITS = tuple(one.attribute for one in fields_of(Sm).values() if one.read == "limit")
+"""What a block may hold: figures of an SM."""
 
 
 def peak_bytes(record: Implementation, w: Workload) -> int:
@@ -73,9 +77,9 @@ def _tile_gpu(gpu: Gpu) -> Gpu:
     if not gpu.changes or gpu.base_id not in builtin_gpu_ids():
         return gpu
     base = load_gpu(gpu.base_id)
-    limits = {one.attribute: getattr(base.sm, one.attribute) for one in fields_of(Sm).values() if one.read == "limit"}
-    limited = replace(gpu.sm, **limits)
-    return gpu if limited == gpu.sm else replace(gpu, sm=limited)
+    limits = {name: getattr(base.sm, name) for name in LIMITS}
+    same = all(getattr(gpu.sm, name) == limit for name, limit in limits.items())
+    return gpu if same else replace(gpu, sm=replace(gpu.sm, **limits))
 
 
 def _given(record: Implementation, w: Workload, gpu: Gpu, shape: TileRequest) -> Schedule:
@@ -98,6 +102,8 @@ def with_shipped_backward(record: Implementation, forward: Schedule, w: Workload
         tile=replace(forward.tile, backward=backward.tile.backward),
         peak_memory_bytes=max(forward.peak_memory_bytes, flash_peak_bytes(w)),
         notes=tuple(dict.fromkeys((*forward.notes, *backward.notes))),
+        host_s=host_s(w, len(forward.kernels) + len(backward.kernels)),
+        useful_flops=w.matrix_flops(w.visible_pairs),
     )
 
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import partial
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions, read_gpu
 from attnsim.api.layer_prediction import ATTENTION, LayerPart, LayerPrediction, total
 from attnsim.api.prediction import Prediction
 from attnsim.api.retuning import replayed
-from attnsim.api.trust import ELSEWHERE, Reason, Trust, widened
+from attnsim.api.trust import Reason, Trust
 from attnsim.models.by_hand import by_hand
-from attnsim.models.calibrations.calibration import numbers_of, widths
+from attnsim.models.calibrations.calibration import numbers_of
+from attnsim.models.calibrations.components import NORMAL_90, widths
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.errors import InputError, shown
+from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.layer import Direction, Step, step_schedule, steps
 from attnsim.models.llm.files import load_model
 from attnsim.models.llm.model import Model
 from attnsim.models.mechanisms import playing
+from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import Told
 
 GEMM_NUMBERS = by_hand(
@@ -93,18 +97,11 @@ def layer(
     gpu = read_gpu(gpu)
     conditions = read_conditions(mode=mode, cache=cache, launch=launch, budget=budget, told=told)
     w = chosen.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=pass_, dtype=dtype)
-    parts: list[LayerPart] = []
-    answers: list[Prediction] = []
-    for direction in _DIRECTIONS[w.passes]:
-        call = w if len(w.directions) == 1 else w.with_passes(direction)
-        mechanism = read_algorithm(algorithm) if algorithm else playing(call)
-        call = call if mechanism.reads_latent else replace(call, latent=None)
-        found = answer(ask(call, gpu, mechanism, implementation, conditions))
-        answers.append(found)
-        around = steps(chosen, w, direction, [kernel for kernel, _ in found.kernels])
-        parts += [_part(step, gpu, dtype, conditions) for step in around.before]
-        parts.append(_attention_part(found, direction))
-        parts += [_part(step, gpu, dtype, conditions) for step in around.after]
+    asked = partial(_played, chosen, w, gpu, algorithm, implementation)
+    parts, answers = asked(conditions)
+    time_s = total(part.time_s for part in parts)
+    if time_s and time_s > architecture_of(gpu.compute_capability_number).slowed_from_s and not gpu.clock.held_hz:
+        parts, answers = asked(replace(conditions, within_s=time_s))
     return LayerPrediction(
         model=chosen,
         gpu=gpu.id,
@@ -117,6 +114,25 @@ def layer(
         launch=launch,
         trust=_trust(parts, answers),
     )
+
+
+def _played(
+    model: Model, w: Workload, gpu: Gpu, algorithm: str | None, implementation: str | None, conditions: Conditions
+) -> tuple[list[LayerPart], list[Prediction]]:
+    """The layer's parts in order, and the answers of its attention."""
+    parts: list[LayerPart] = []
+    answers: list[Prediction] = []
+    for direction in _DIRECTIONS[w.passes]:
+        call = w if len(w.directions) == 1 else w.with_passes(direction)
+        mechanism = read_algorithm(algorithm) if algorithm else playing(call)
+        call = call if mechanism.reads_latent else replace(call, latent=None)
+        found = answer(ask(call, gpu, mechanism, implementation, conditions))
+        answers.append(found)
+        around = steps(model, w, direction, [kernel for kernel, _ in found.kernels])
+        parts += [_part(step, gpu, w.dtype, conditions) for step in around.before]
+        parts.append(_attention_part(found, direction))
+        parts += [_part(step, gpu, w.dtype, conditions) for step in around.after]
+    return parts, answers
 
 
 def attention_share(
@@ -180,8 +196,9 @@ def gemm_numbers(gpu: Gpu) -> Numbers:
 def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions) -> LayerPart:
     schedule = step_schedule(step, gpu, dtype)
     played = replayed(schedule, gpu, gemm_numbers(gpu), conditions)
-    half = max(GEMM_HALF_WIDTH, widths().at_least[ELSEWHERE]) if gpu.changes else GEMM_HALF_WIDTH
-    half = widened(half, played.spread)
+    known = widths()
+    sds = [GEMM_HALF_WIDTH / known.factor, known.sd["architecture"] if gpu.changes else 0.0]
+    half = known.half_width([*sds, math.log1p(played.spread) / NORMAL_90])
     return LayerPart(
         name=step.name,
         time_s=played.time_s,

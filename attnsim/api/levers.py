@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.gpu import LIMITS, Gpu
 from attnsim.models.hardware.sections import field_of
 from attnsim.models.hardware.units import UNITS
 from attnsim.models.question.workload import Workload
@@ -25,8 +25,8 @@ class Lever:
     Parameters
     ----------
     unit : str
-        Unit of the replay; "latency" and "launch" for what no unit is busy with; "clock" and "SMs" for all of an SM's
-        units and issue slots together, its integer work too.
+        Unit of the replay; "latency" and "launch" for what no unit is busy with; "power" where the power limit holds
+        the clock down; "clock" and "SMs" for all of an SM's units and issue slots together, its integer work too.
     figure, value : str
         Key of the figure and what it is now.
     busy_s : float or None
@@ -85,8 +85,10 @@ def levers(played: Replay, gpu: Gpu, w: Workload, launch: str, play: Play) -> tu
     figures: list[tuple[str, str]] = [(name, unit.figure_for(w.dtype)) for name, unit in UNITS.items()]
     figures += [("latency", "l2.latency"), ("latency", "hbm.latency")]
     if launch != "kernel":
-        figures.append(("launch", f"launch.{launch}"))
-    figures += [("clock", "clock.sustained"), ("SMs", "sm.count")]
+        figures.append(("launch", "launch.graph" if launch == "graph" else "launch.stream"))
+    if played.clock_by == "power" and BETTER * gpu.power.limit_w <= LIMITS[1] * gpu.power.tdp_w:
+        figures.append(("power", "power.limit"))
+    figures += [("clock", "clock.sustained" if gpu.clock.held_hz else "clock.free"), ("SMs", "sm.count")]
     out = []
     for unit, figure in figures:
         busy = units.get(unit)

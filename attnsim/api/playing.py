@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from attnsim.api.asking import Conditions, Question
 from attnsim.api.building import peak_bytes, scheduled
 from attnsim.api.retuning import replayed, retuned
-from attnsim.models.calibrations.choose import Chosen, choose
+from attnsim.models.calibrations.choose import Chosen, built, choose
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation
@@ -53,7 +53,7 @@ def play(question: Question) -> Played:
         When a tile does not fit the GPU.
     """
     record, w, gpu = question.record, question.w, question.gpu
-    chosen, peak = choose(record, gpu), peak_bytes(record, w)
+    chosen, peak = built(choose(record, gpu), record, w, gpu), peak_bytes(record, w)
     if peak <= gpu.hbm.capacity_bytes:
         schedule, played = play_schedule(record, w, gpu, chosen.numbers, question.conditions)
         peak = schedule.peak_memory_bytes

@@ -11,6 +11,7 @@ from attnsim.api.playing import Played
 from attnsim.api.trust import Reason, Trust, assess
 from attnsim.models.hardware.changes import Change
 from attnsim.models.question.workload import Workload
+from attnsim.simulator.clock_law import ClockBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,10 @@ class Prediction:
     trust : Trust
     units_s : mapping of str to float
         Busy seconds of each unit, and "idle".
+    clock_hz : float or None
+        SM clock of the call.
+    clock_by : {"given", "boost", "power"} or None
+        What set it: who asked, no limit (GeForce cards run above their datasheet's boost), or the power limit.
     exposed_s, launch_s : float or None
         Seconds that warpgroups waited for data, and of launches and the call's own overhead.
     kernels : tuple of (str, float)
@@ -102,6 +107,8 @@ class Prediction:
     speedup_vs_naive: float | None
     trust: Trust
     units_s: Mapping[str, float]
+    clock_hz: float | None
+    clock_by: ClockBy | None
     exposed_s: float | None
     launch_s: float | None
     kernels: tuple[tuple[str, float], ...]
@@ -146,7 +153,11 @@ def prediction(run: Played) -> Prediction:
     w, gpu, mechanism, record, conditions = asked.w, asked.gpu, asked.mechanism, asked.record, asked.conditions
     tiles = conditions.tiles if record.tunable else "shipped"
     spread = played.spread if played else None
-    trust = assess(w, gpu, run.chosen, record, tiles=tiles, assumed=asked.assumed, spread=spread or 0.0)
+    host_bound = played is not None and played.host_wait_s > 0
+    trust = assess(
+        w, gpu, run.chosen, record, tiles=tiles, assumed=asked.assumed, spread=spread or 0.0, host_bound=host_bound,
+        version=record.version, operations=w.operations is not None,
+    )  # fmt: skip
     notes = schedule.notes if schedule else (run.too_large,)
     if schedule is None:
         trust = replace(trust, reasons=(Reason("memory", run.too_large), *trust.reasons))
@@ -186,6 +197,8 @@ def prediction(run: Played) -> Prediction:
         speedup_vs_naive=None,
         trust=trust,
         units_s=played.units_s() if played else {},
+        clock_hz=played.clock_hz if played else None,
+        clock_by=played.clock_by if played else None,
         exposed_s=played.exposed_s if played else None,
         launch_s=played.launch_s if played else None,
         kernels=tuple((kernel.name, kernel.time_s) for kernel in played.kernels) if played else (),

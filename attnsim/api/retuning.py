@@ -29,7 +29,7 @@ def replayed(schedule: Schedule, gpu: Gpu, numbers: Numbers, conditions: Conditi
     """The replay of a schedule under the conditions."""
     return replay(
         schedule, gpu, numbers, mode=conditions.mode, budget=conditions.budget, cache=conditions.cache,
-        launch=conditions.launch, told=conditions.told,
+        launch=conditions.launch, within_s=conditions.within_s, told=conditions.told,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import check_pages, match
+from attnsim.models.implementations.choose import Match, check_pages, match
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mechanisms import ALGORITHMS, running
 from attnsim.models.question.case_row import Case, parse_row, workload_of
@@ -36,7 +36,7 @@ ADDED_COLUMNS = (
 )
 """Columns that a prediction appends, in order."""
 
-OPTIONS = ("dropout", "latent")
+OPTIONS = ("dropout", "latent", "operations")
 """Keys of the `options` column that change a prediction; any other is refused rather than ignored."""
 
 IN_ONE_PROCESS = 200
@@ -156,21 +156,14 @@ def predict_case(case: Case, tiles: str = "shipped", mode: str = "fast", budget:
 
 
 def _predict_case(case: Case, tiles: str, mode: str, budget: int | None) -> Answer:
-    version = case.version or ""
-    named = match(case.implementation, version) if case.implementation else None
-    record = named.record if named else None
-    conditions = read_conditions(tiles, None, mode, case.cache, case.launch or "stream", budget)
-    question = ask(
-        _workload(case),
-        _gpu(case),
-        _algorithm(case, record),
-        record.name if record else None,
-        conditions,
-        _assumed(case, record),
-    )
+    version, name = case.version or "", case.implementation
+    w, gpu = _workload(case), _gpu(case)
+    named = match(name, version, gpu, w) if name else None
+    conditions = read_conditions(tiles, None, mode, case.cache, case.launch, budget)
+    algorithm = _algorithm(case, named.record if named else None)
+    question = ask(w, gpu, algorithm, name, conditions, _assumed(case, named), version=version)
     check_pages(question.record, case.page_size)
-    taken = (named or match(question.record.name, version)).taken
-    return answer_columns(answer(replace(question, assumed=(*question.assumed, *filter(None, [taken])))))
+    return answer_columns(answer(question))
 
 
 def answer_columns(found: Prediction) -> Answer:
@@ -218,11 +211,9 @@ def _algorithm(case: Case, record: Implementation | None) -> str:
     return running(record)[0].name
 
 
-def _assumed(case: Case, record: Implementation | None) -> list[str]:
-    said = [text for column, text in case.assumed.items() if record is None or column != "algorithm"]
-    if case.launch is None:
-        said.append("launch empty, taken as stream")
-    return said
+def _assumed(case: Case, named: Match | None) -> list[str]:
+    said = [text for column, text in case.assumed.items() if named is None or column != "algorithm"]
+    return [*said, *filter(None, [named.assumed if named else ""])]
 
 
 def one_line(error: Exception) -> str:

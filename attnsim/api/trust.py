@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from attnsim.models.by_hand import by_hand
-from attnsim.models.calibrations.calibration import Calibration, widths
+from attnsim.api.carried import beyond, carried, same_version, spread_of
+from attnsim.models.calibrations.calibration import Calibration
 from attnsim.models.calibrations.choose import Chosen
+from attnsim.models.calibrations.components import HOST, NORMAL_90, TIMING, widths
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.host import HOST_WIDTH
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.question.workload import Workload
 
 Kind = Literal[
     "hypothetical", "borrowed", "tile", "shape", "measured", "closed source", "assumed", "memory", "projections",
-    "attention", "timing",
+    "attention", "timing", "host", "components",
 ]  # fmt: skip
 Level = Literal["validated", "interpolated", "extrapolated"]
 LEVELS: tuple[Level, ...] = ("validated", "interpolated", "extrapolated")
-
-ELSEWHERE = "own numbers of another architecture"
-BORROWED = "another implementation's numbers"
-PRIORS = "priors"
-"""Where the numbers of a kernel come from when it has no calibration of its own on the architecture."""
-
-WINDOWS = "a sliding window, never measured"
-"""What a calibration is used for without having seen any."""
-
-NEAR = by_hand(2.0, "factor beyond a calibration's ranges of lengths and rows that still counts as near")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +32,9 @@ class Reason:
     ----------
     kind : str
         "hypothetical" GPU, "borrowed" numbers, "tile" that was not shipped, "shape" beside the measured ones,
-        "measured" errors, "closed source", "timing" that the time is sensitive to, "assumed" by the question, "memory"
-        too small, and of an attention layer its "projections" and its "attention".
+        "measured" errors, "closed source", "timing" that the time is sensitive to, the "host" that bounds
+        it, "components" of the range, "assumed" by the question, "memory" too small, and of an attention layer its
+        "projections" and its "attention".
     text : str
     """
 
@@ -65,6 +58,8 @@ class Trust:
         Mean error of the calibration on measurements it was not fitted on; None unless validated.
     reasons : tuple of Reason
         Why, the weightiest first; never empty.
+    components : mapping of str to float
+        Standard deviations of log time that make the range, by what each is; their squares sum up.
     """
 
     level: Level
@@ -72,6 +67,7 @@ class Trust:
     high: float
     error: float | None
     reasons: tuple[Reason, ...]
+    components: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def reason(self) -> str:
@@ -87,6 +83,7 @@ class Trust:
             "error": self.error,
             "reason": self.reason,
             "reasons": [str(one) for one in self.reasons],
+            "components": dict(self.components),
         }
 
 
@@ -99,25 +96,25 @@ def assess(
     tiles: str = "shipped",
     assumed: Iterable[str] = (),
     spread: float = 0.0,
+    host_bound: bool = False,
+    version: str = "",
+    operations: bool = False,
 ) -> Trust:
     """Trust in the time of `record` for `w` on `gpu`, predicted with the `chosen` numbers.
 
     *Validated*: the implementation's own calibration on this architecture, and GPU, pass, head_dim,
     lengths, rows and mask inside the domain it was checked on; the error is that calibration's on held-
     out measurements, the interval its own. *Interpolated*: its own calibration, but another GPU of the
-    architecture, a head_dim between known ones, lengths or rows within a factor of `NEAR` of the known
-    range, causal where only full was measured or the reverse, a calibration that left no group of rows
-    out, forward and backward together where each was measured alone, or another number format than 16
+    architecture, a head_dim between known ones, lengths or rows near the known range
+    (`attnsim.api.carried`), causal where only full was measured or the reverse, a calibration that left no
+    group of rows out, forward and backward together where each was measured alone, or another number format than 16
     bits. *Extrapolated*: everything else: a borrowed calibration or none, a hypothetical GPU, another
     architecture, tiles that were not shipped, shapes far from those measured.
 
-    The half-width of the interval, in log time, is a multiple of the calibration's spread: the mean size of its
-    errors on held-out groups (of head_dims, if this question's was not measured; of bands of lengths otherwise).
-    Three lower limits hold beside it: the half-width of borrowed numbers for numbers from elsewhere; that of
-    another architecture for hypothetical GPUs, tiles that were not shipped and passes that were never measured;
-    and that of windows for a window. All of these half-widths are measured, see
-    `attnsim.validation.checking.coverage`. A time that is the mean of jittered plays is off by their spread too,
-    whatever the calibration is off by: the half-width is the root of the sum of both squares.
+    The range is made of components, each a standard deviation of log time: the calibration's own held-out errors, those
+    that separate the question from what was measured (`attnsim.api.carried`), and the time's own spread where it is the
+    mean of jittered plays. The half-width of the interval is a factor times the root of the sum of their squares. All
+    are measured, see `attnsim.validation.checking.components`.
 
     Parameters
     ----------
@@ -131,6 +128,12 @@ def assess(
         What the question left open and how it was filled in.
     spread : float
         Relative half-width of the time by its sensitivity to timing, `attnsim.simulator.replay.Replay.spread`.
+    host_bound : bool
+        Whether the time is that of the host's launches, of one machine and version.
+    version : str
+        Of the software that is asked about; "" where the question does not say.
+    operations : bool
+        Whether the question names the operations of unfused attention.
     """
     far: list[Reason] = []
     if gpu.changes:
@@ -140,13 +143,25 @@ def assess(
     if tiles != "shipped":
         far.append(Reason("tile", f"{tiles} tile, which nobody has timed"))
     near: list[Reason] = []
+    if record.launches and not record.changed:
+        speed = f", {chosen.numbers.speed:.3g} as fast" if chosen.numbers.speed != 1.0 else ""
+        near.append(Reason("borrowed", f"the kernels of {record.launches} in a build of their own{speed}"))
     if chosen.calibration is not None and chosen.own:
         outside = _outside(w, gpu, chosen.calibration)
         near += [Reason("shape", text) for text in outside.near]
         far += [Reason("shape", text) for text in outside.far]
     level = _level(far, near)
-    half = widened(_half_width(level, w, chosen, record, unlike=bool(gpu.changes) or tiles != "shipped"), spread)
+    measured = chosen.calibration.versions if chosen.calibration and not record.launches else ()
+    known = same_version(version, measured)
+    names = carried(w, gpu, record, chosen.calibration, tiles=tiles, version=not known, operations=operations)
+    made = widths().parts(spread_of(w, chosen.calibration), names)
+    made |= {TIMING: math.log1p(spread) / NORMAL_90} if spread else {}
+    made |= {HOST: HOST_WIDTH / NORMAL_90} if host_bound else {}
+    half = widths().half_width(made.values())
     said = [*far, *near]
+    if host_bound:
+        text = "the host's launches bound the time: PyTorch 2.1 on one machine; others take half or twice as long"
+        said.insert(0, Reason("host", text))
     if level == "validated" and chosen.calibration is not None:
         summary = chosen.calibration.held_out
         errors = f"mean error {100 * summary.mean:.1f} % over {summary.rows} held-out measurements"
@@ -157,50 +172,19 @@ def assess(
     if spread:
         text = f"sensitive to timing: {100 * spread:.1f} % either way as resident blocks fall into step or not"
         said.append(Reason("timing", f"{text}; the time is the mean of jittered plays"))
+    said.append(Reason("components", _told(made)))
     said += [Reason("assumed", text) for text in assumed]
     error = chosen.calibration.held_out.mean if level == "validated" and chosen.calibration else None
-    return Trust(level, math.exp(-half), math.exp(half), error, tuple(said))
+    return Trust(level, math.exp(-half), math.exp(half), error, tuple(said), made)
 
 
-def widened(half: float, spread: float) -> float:
-    """Half-width of an interval of log time with that of the time's own spread, a relative one, independent of it."""
-    return math.hypot(half, math.log1p(spread))
-
-
-def level_of(w: Workload, gpu: Gpu, calibration: Calibration) -> Level:
-    """The level of an own calibration for a question."""
-    found = _outside(w, gpu, calibration)
-    return _level(found.far, found.near)
+def _told(made: Mapping[str, float]) -> str:
+    """The components of a range in words."""
+    return f"range made of {', '.join(f'{name} {100 * sd:.1f} %' for name, sd in made.items())} (standard deviations)"
 
 
 def _level(far: Sequence[object], near: Sequence[object]) -> Level:
     return "extrapolated" if far else "interpolated" if near else "validated"
-
-
-def _half_width(level: Level, w: Workload, chosen: Chosen, record: Implementation, *, unlike: bool) -> float:
-    """Half-width of the 90 % interval of log time; `unlike`: no such GPU exists, or nobody ships the tile."""
-    known, calibration = widths(), chosen.calibration
-    if calibration is None:
-        return known.at_least[PRIORS]
-    domain = calibration.domain
-    split = "band" if w.head_dim in domain.head_dims else "head_dim"
-    spread = calibration.spread.get(split) or max(calibration.spread.values())
-    times = max(known.times_spread[nearer] for nearer in LEVELS[: LEVELS.index(level) + 1])
-    found = [times * spread]
-    # No group that was held out stands for these: as far away as a chip that is predicted before it exists.
-    passes = set(_DIRECTIONS[w.passes]) <= {direction for one in domain.passes for direction in _DIRECTIONS[one]}
-    unlike = unlike or not passes or w.head_dim_v != w.head_dim or not w.mask.is_band
-    if unlike or (w.dropout and not domain.dropout):
-        found.append(known.at_least[ELSEWHERE])
-    if w.mask.is_windowed and not domain.windowed:
-        found.append(known.at_least[WINDOWS])
-    if not chosen.own:
-        found.append(known.at_least[ELSEWHERE if calibration.implementation == record.name else BORROWED])
-    return max(found)
-
-
-_DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "fwd+bwd": ("fwd", "bwd"), "decode": ("decode",)}
-"""What a measured pass says something about."""
 
 
 class _Outside(NamedTuple):
@@ -226,15 +210,8 @@ def _outside(w: Workload, gpu: Gpu, calibration: Calibration) -> _Outside:
         (near if between else far).append(f"head_dim {w.head_dim}, measured: {', '.join(map(str, dims))}")
     if w.head_dim_v != w.head_dim:
         far.append(f"head_dim_v {w.head_dim_v} differs from head_dim {w.head_dim}")
-    rows = w.batch * w.heads_q * w.seq_q
-    for name, value, (low, high) in (
-        ("seq_q", w.seq_q, domain.seq_q),
-        ("seq_kv", w.seq_kv, domain.seq_kv),
-        ("batch x heads x seq_q", rows, domain.rows),
-    ):
-        if not low <= value <= high:
-            close = low / NEAR <= value <= high * NEAR
-            (near if close else far).append(f"{name} {value}, measured: {low} to {high}")
+    for name, value, (low, high), is_far in beyond(w, calibration):
+        (far if is_far else near).append(f"{name} {value}, measured: {low} to {high}")
     if w.mask.is_causal not in domain.causal:
         near.append(f"{'causal' if w.mask.is_causal else 'not causal'}, which was not measured")
     if w.mask.is_windowed and not domain.windowed:

@@ -9,9 +9,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
+from math import log
 from typing import Any
 
-from attnsim.models.calibrations.numbers import GPU_NUMBERS, GpuNumbers, ImplementationNumbers, Numbers
+from attnsim.models.calibrations.numbers import (
+    GPU_NUMBERS,
+    IMPLEMENTATION_NUMBERS,
+    GpuNumbers,
+    ImplementationNumbers,
+    Numbers,
+)
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
@@ -57,7 +64,7 @@ class Calibration:
         GPU whose numbers the folds hold. A row of another GPU takes the numbers of that GPU's file.
     numbers : ImplementationNumbers
     fitted : tuple of str
-        Numbers that were free in the fit; the others are at their prior or at where the fit began.
+        Numbers that the rows determine; the others are at their priors or those of another calibration.
     held_out : ErrorSummary
     interval : (float, float)
         Factors on the predicted time between which 90 % of the held-out measurements lie.
@@ -69,9 +76,12 @@ class Calibration:
     sources : tuple of str
         Keys of the measurements.
     spread : mapping of str to float
-        Mean size of log(measured / predicted) by what was left out: "band", "head_dim".
+        Mean size of log(measured / predicted) by what was left out ("band", "head_dim"), and by that and the pass where
+        there are several: "band, decode".
+    versions : tuple of str
+        What ran, "vllm 0.24.0", as far as the measurements' sources say.
     undetermined : tuple of str
-        Fitted numbers that the data leaves open: their confidence interval spans most of their bounds.
+        Numbers that were free and that the rows leave open: they are at their priors.
     """
 
     implementation: str
@@ -86,7 +96,13 @@ class Calibration:
     ranges: Mapping[str, tuple[float, float]]
     sources: tuple[str, ...]
     spread: Mapping[str, float] = field(default_factory=dict)
+    versions: tuple[str, ...] = ()
     undetermined: tuple[str, ...] = ()
+
+    @property
+    def at_bounds(self) -> tuple[str, ...]:
+        """Fitted numbers at a bound: something that the model lacks is in them."""
+        return tuple(name for name in self.fitted if IMPLEMENTATION_NUMBERS[name].is_bound(getattr(self.numbers, name)))
 
 
 def numbers_of(gpu: Gpu, among: Collection[str] | None = None) -> tuple[GpuNumbers, str]:
@@ -100,25 +116,19 @@ def numbers_of(gpu: Gpu, among: Collection[str] | None = None) -> tuple[GpuNumbe
     same = [name for name, (architecture, _) in known.items() if architecture == gpu.architecture]
     if not same:
         return GpuNumbers(), ""
-    # Another card of the architecture, the one named most alike: what the L2 and launches reach carries over, and how
-    # far HBM stays below what its file says a copy reaches; the clock under load belongs to the card.
-    nearest = max(same, key=lambda name: _common(name, gpu.base_id))
+    # Another card of the architecture, the one of the nearest design power, as cards of one form have: what L2 and
+    # launches reach carries over, and how far HBM stays below what its file says a copy reaches.
+    nearest = min(same, key=lambda name: abs(log(load_gpu(name).power.tdp_w / gpu.power.tdp_w)))
     found = known[nearest][1]
-    return replace(found, hbm_fraction=_carried_hbm(found, nearest, gpu), clock_fraction=1.0), nearest
+    return replace(found, hbm_fraction=_carried_hbm(found, nearest, gpu)), nearest
 
 
 def _carried_hbm(found: GpuNumbers, of: str, gpu: Gpu) -> float | None:
-    """The HBM share of another card of the architecture; None where that has none, or is a chip of another class."""
-    other = load_gpu(of)
-    if found.hbm_fraction is None or other.l2.partitions != gpu.l2.partitions:
+    """The HBM share of another card of the architecture; None where that has none."""
+    if found.hbm_fraction is None:
         return None
-    share = found.hbm_fraction / other.hbm.achievable_fraction * gpu.hbm.achievable_fraction
+    share = found.hbm_fraction / load_gpu(of).hbm.achievable_fraction * gpu.hbm.achievable_fraction
     return min(share, GPU_NUMBERS["hbm_fraction"].high)
-
-
-def _common(one: str, other: str) -> int:
-    """Length of the beginning that two names share."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 @lru_cache(maxsize=1)
@@ -144,35 +154,6 @@ def gpu_ranges() -> dict[str, dict[str, tuple[float, float]]]:
         data["gpu"]: {k: (v["low"], v["high"]) for k, v in data["numbers"].items() if "low" in v}
         for data in _files("gpus")
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Widths:
-    """Half-widths of the 90 % intervals, measured on predictions whose measured time the fit did not see.
-
-    Parameters
-    ----------
-    times_spread : mapping of str to float
-        By level of trust: half-width of log time over the calibration's own spread.
-    at_least : mapping of str to float
-        By where the numbers come from ("own on another architecture", "borrowed", "priors"): half-width of log time.
-    """
-
-    times_spread: Mapping[str, float]
-    at_least: Mapping[str, float]
-
-
-@lru_cache(maxsize=1)
-def widths() -> Widths:
-    """The committed widths; written by `attnsim fit --record`, see `attnsim.validation.checking.coverage`."""
-    import yaml
-
-    where = resources.files("attnsim.models").joinpath("calibrations", "trust.yaml")
-    data = yaml.safe_load(where.read_text("utf-8"))
-    return Widths(
-        {name: found["half_width"] for name, found in data["times_spread"].items()},
-        {name: found["half_width"] for name, found in data["at_least"].items()},
-    )
 
 
 def _files(folder: str) -> list[dict[str, Any]]:
@@ -207,6 +188,12 @@ def _read_calibration(data: dict[str, Any]) -> Calibration:
         },
         ranges={k: (v["low"], v["high"]) for k, v in numbers.items() if "low" in v},
         sources=tuple(data["sources"]),
-        spread={split: found["spread"] for split, found in data["residuals"].items()},
-        undetermined=tuple(k for k, v in numbers.items() if not v.get("determined", True)),
+        spread={split: found["spread"] for split, found in data["residuals"].items()}
+        | {
+            f"{split}, {passes}": spread
+            for split, found in data["residuals"].items()
+            for passes, spread in found.get("passes", {}).items()
+        },
+        versions=tuple(data.get("versions", ())),
+        undetermined=tuple(k for k, v in numbers.items() if v.get("open")),
     )

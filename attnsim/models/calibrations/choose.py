@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnsim.models.calibrations.calibration import Calibration, calibrations, numbers_of
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.builds import build_speed
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.question.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,22 @@ def choose(record: Implementation, gpu: Gpu, known: Collection[str] | None = Non
         for architecture in (gpu.architecture, *architecture_of(gpu.compute_capability_number).borrows):
             found = everything.get((name, architecture))
             if found is not None:
-                is_own = name == own and architecture == gpu.architecture
+                is_own = name in record.calibrated_as and architecture == gpu.architecture
                 where = f"{name} on {architecture}"
                 reason = "" if is_own else f"no calibration of {own} on {gpu.architecture}; nearest: {where}"
                 return Chosen(Numbers(found.numbers, gpu_numbers), found, is_own, gpu_source, reason)
     reason = f"no calibration of {own} or anything like it; priors used"
-    return Chosen(Numbers(ImplementationNumbers(), gpu_numbers), None, False, gpu_source, reason)
+    return Chosen(Numbers(priors_of(record), gpu_numbers), None, False, gpu_source, reason)
+
+
+def priors_of(record: Implementation) -> ImplementationNumbers:
+    """An implementation's numbers before any fit."""
+    return ImplementationNumbers(extra=record.extra.prior)
+
+
+def built(chosen: Chosen, record: Implementation, w: Workload, gpu: Gpu) -> Chosen:
+    """The same with the numbers at the speed of the build that the record is asked about."""
+    return replace(chosen, numbers=replace(chosen.numbers, speed=build_speed(record, w, gpu)))
 
 
 def _chain(name: str) -> Iterator[str]:

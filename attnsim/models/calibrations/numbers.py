@@ -1,6 +1,6 @@
 """The fitted numbers: what each means, its prior and its bounds.
 
-At most eight numbers describe an implementation on an architecture and at most five a GPU (``docs/design``). Each is
+At most eight numbers describe an implementation on an architecture and at most four a GPU (``docs/design``). Each is
 a physical quantity with bounds.
 """
 
@@ -12,7 +12,7 @@ from typing import Literal
 
 from attnsim.models.by_hand import by_hand
 
-OPEN = by_hand(0.5, "share of its allowed range from which on a 95 % interval leaves a fitted number undetermined")
+OPEN = by_hand(0.5, "share of its range from which on a 95 % interval that holds the prior leaves a number open")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,10 @@ class Number:
         part = min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
         return math.sqrt(part) if self.scale == "square root" else part
 
+    def is_bound(self, value: float) -> bool:
+        """Whether a value lies at one of the bounds, within 1 % of the range."""
+        return not 0.01 <= self.coordinate(value) <= 0.99
+
     def value(self, coordinate: float) -> float:
         """The value at a unit coordinate."""
         if self.scale == "log":
@@ -53,8 +57,10 @@ class Number:
 
 
 IMPLEMENTATION_NUMBERS: dict[str, Number] = {
-    "tensor_efficiency": Number("1", 0.85, 0.3, 1.0, "share of the instruction path's tensor rate that is issued"),
-    "smem_exposed": Number("1", 0.4, 0.0, 1.0, "share of operand reads from shared memory not hidden behind the MMA"),
+    "tensor_efficiency": Number("1", 0.95, 0.3, 1.0, "share of the instruction path's tensor rate that is issued"),
+    "smem_exposed": Number(
+        "1", 0.4, 0.0, 1.0, "share of operand reads that warps make from shared memory not hidden behind the MMA"
+    ),
     "softmax_instructions": Number("1/score", 5.0, 1.0, 16.0, "FP32-lane instructions per score besides the exp"),
     "interference": Number("1", 0.4, 0.0, 1.0, "share of an MMA or softmax during which the other unit stalls"),
     "step_clks": Number(
@@ -74,14 +80,7 @@ GPU_NUMBERS: dict[str, Number] = {
         "1", 0.6, 0.2, 1.0, "share of a two-partition L2 that keeps data; of one partition all"
     ),
     "launch_scale": Number("1", 1.0, 0.25, 4.0, "kernel launch cost over the GPU file's", "log"),
-    "clock_fraction": Number("1", 1.0, 0.6, 1.15, "SM clock under load over the GPU file's sustained clock"),
 }
-
-
-def is_determined(name: str, low: float, high: float) -> bool:
-    """Whether a 95 % confidence interval of a number covers less than `OPEN` of its allowed range."""
-    number = GPU_NUMBERS.get(name) or IMPLEMENTATION_NUMBERS[name]
-    return number.coordinate(high) - number.coordinate(low) < OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +105,20 @@ class GpuNumbers:
     l2_fraction: float = GPU_NUMBERS["l2_fraction"].prior
     l2_capacity_fraction: float = GPU_NUMBERS["l2_capacity_fraction"].prior
     launch_scale: float = GPU_NUMBERS["launch_scale"].prior
-    clock_fraction: float = GPU_NUMBERS["clock_fraction"].prior
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Everything fitted that a replay uses: the implementation's numbers and the GPU's."""
+    """Everything fitted that a replay uses: the implementation's numbers and the GPU's; and the speed of a build.
+
+    Parameters
+    ----------
+    implementation : ImplementationNumbers
+    gpu : GpuNumbers
+    speed : float
+        Of the SMs' work in the build that is asked about, over the one that the numbers were fitted on. Never fitted.
+    """
 
     implementation: ImplementationNumbers = field(default_factory=ImplementationNumbers)
     gpu: GpuNumbers = field(default_factory=GpuNumbers)
+    speed: float = 1.0

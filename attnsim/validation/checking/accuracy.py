@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations, gpu_ranges
-from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS, is_determined
+from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.validation.checking.by_hand import chosen
 from attnsim.validation.fitting.held_out import HeldOut
@@ -72,7 +72,7 @@ def kind_of(row: Row) -> str:
     if record.name in _PAPERS and case.source.startswith("fa"):
         title, tables = _PAPERS[record.name]
         return f"{title}, {row.gpu.architecture}, {tables}"
-    if record.library in _SERVING and row.gpu.architecture != "blackwell":
+    if record.library in _SERVING and row.gpu.compute_capability_number < 100:
         call = "encoder" if not row.workload.mask.is_causal and case.passes == "fwd" and not case.window else ""
         call = call or ("decode" if case.passes == "decode" else "prefill")
         window = ", window" if case.window else ""
@@ -95,8 +95,7 @@ def constants() -> list[dict[str, Any]]:
     -------
     list of dict
         ``owner, number, value, low, high, fitted, unit, meaning``; `low` and `high` are the 95 % confidence interval.
-        `fitted` is "yes", "open" for a number that the rows do not determine, "carried" for one of another card, or
-        "by hand".
+        `fitted` is "yes", "open" for a number at its prior because the rows do not determine it, or "by hand".
     """
     out = []
     for gpu, (_, gpu_numbers) in gpu_calibrations().items():
@@ -104,10 +103,10 @@ def constants() -> list[dict[str, Any]]:
             if value is not None and value != GPU_NUMBERS[name].prior:
                 out.append(_constant(gpu, name, value, gpu_ranges()[gpu].get(name)))
     for (owner, architecture), calibration in calibrations().items():
-        for name in calibration.fitted:
+        for name in (*calibration.fitted, *calibration.undetermined):
             value, interval = getattr(calibration.numbers, name), calibration.ranges.get(name)
             row = _constant(f"{owner}, {architecture}", name, value, interval)
-            out.append(row | ({"meaning": IMPLEMENTATIONS[owner].extra} if name == "extra" else {}))
+            out.append(row | ({"meaning": IMPLEMENTATIONS[owner].extra.meaning} if name == "extra" else {}))
     unfitted = {"low": None, "high": None, "fitted": "by hand", "unit": ""}
     for one in chosen():
         out.append({"owner": one.module, "number": one.name, "value": one.shown} | unfitted | {"meaning": one.meaning})
@@ -117,6 +116,6 @@ def constants() -> list[dict[str, Any]]:
 def _constant(owner: str, name: str, value: float, interval: tuple[float, float] | None) -> dict[str, Any]:
     number = GPU_NUMBERS.get(name) or IMPLEMENTATION_NUMBERS[name]
     low, high = interval or (None, None)
-    known = "carried" if interval is None else "yes" if is_determined(name, *interval) else "open"
+    known = "yes" if interval else "open"
     row = {"owner": owner, "number": name, "value": value, "low": low, "high": high, "fitted": known}
     return row | {"unit": number.unit, "meaning": number.meaning}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnsim.models.by_hand import by_hand
+from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.files import read_typed, read_yaml
 from attnsim.validation.checking.accuracy import targets_table
@@ -40,7 +41,8 @@ class Deviation:
     check : mapping
         Which line of which table its size is.
     wanted, size : float
-        Mean error that is wanted, and the one written down; for trust the width of the intervals over the mean error.
+        Mean error that is wanted, and the one written down; for trust the width of the intervals over the one needed,
+        for a number at its bound its prior and its value.
     cause : str
         As far as known, in at most 15 words.
     band : float
@@ -106,8 +108,11 @@ def sizes(held: Sequence[HeldOut], transfers: Sequence[Outcome]) -> dict[str, fl
                     if (pair.row.case.source, pair.row.record.name) == (check["source"], check["implementation"])
                 ]
                 found[one.name] = float(np.mean(mine))
+            case "bound":
+                numbers = calibrations()[check["implementation"], check["architecture"]].numbers
+                found[one.name] = float(getattr(numbers, check["number"]))
             case "trust":
-                found[one.name] = _width_over_error(check["kind"])
+                found[one.name] = _width_over_needed(check["component"])
             case "claim":
                 found[one.name] = _claim(check)
             case "serving":
@@ -116,10 +121,10 @@ def sizes(held: Sequence[HeldOut], transfers: Sequence[Outcome]) -> dict[str, fl
     return found
 
 
-def _width_over_error(kind: str) -> float:
+def _width_over_needed(component: str) -> float:
     where = resources.files("attnsim.models").joinpath("calibrations", "trust.yaml")
     data: Any = read_yaml(Path(str(where)), "trust")
-    return float((data["at_least"] | data["times_spread"])[kind]["width_over_error"])
+    return float(data["components"][component]["ratio"])
 
 
 def _claim(check: Mapping[str, Any]) -> float:
@@ -149,6 +154,8 @@ def markdown() -> str:
         size, wanted = (f"{100 * value:.1f} %" for value in (one.size, one.wanted))
         if one.check["table"] == "trust":
             size, wanted = f"{one.size:.2f}", f"{one.wanted:.2f}"
+        if one.check["table"] == "bound":
+            size, wanted = f"{one.size:g}", "inside"
         star = " *" if one.needs_datasets else ""
         lines.append(f"| {one.id}{star} | {one.name} | {size} | {wanted} | {one.cause} |")
     return "\n".join(lines) + "\n"

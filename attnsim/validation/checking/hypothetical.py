@@ -27,7 +27,7 @@ import numpy as np
 
 from attnsim.models.calibrations.calibration import gpu_calibrations
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.calibrations.numbers import GPU_NUMBERS, Numbers
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.files import read_typed
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
@@ -107,7 +107,7 @@ def as_announced(newer: Gpu, older: Gpu) -> Gpu:
     values = {key: older.get(key) for key in _ASKED.same_in_clocks}
     per_clk_sm = older.l2.bandwidth_bytes_per_s / (older.sm.count * older.clock.boost_hz)
     values["l2.bandwidth"] = per_clk_sm * newer.sm.count * newer.clock.boost_hz
-    values["clock.sustained"] = newer.clock.tensor_hz
+    values["clock.free"] = newer.clock.boost_hz
     return newer.with_values(values)
 
 
@@ -116,9 +116,7 @@ def numbers_for(row: Row, gpu: Gpu, pair: Pair, view: View) -> tuple[Numbers, st
     chosen = choose(row.record, gpu, pair.known)
     numbers = chosen.numbers
     if view == "datasheet":
-        # The clock under load belongs to a card and its cooling, not to a design.
-        carried = replace(gpu_calibrations()[pair.older][1], clock_fraction=GPU_NUMBERS["clock_fraction"].prior)
-        numbers = replace(numbers, gpu=carried)
+        numbers = replace(numbers, gpu=gpu_calibrations()[pair.older][1])
     return numbers, chosen.whose
 
 

@@ -10,24 +10,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnsim.api.trust import LEVELS
-from attnsim.models.calibrations.calibration import calibrations, gpu_ranges
-from attnsim.models.calibrations.numbers import is_determined
+from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.errors import InputError
-from attnsim.validation.checking.coverage import (
-    EXTRAPOLATED_ALL,
-    SERVING_SAMPLE,
-    coverage,
-    elsewhere_points,
-    own_points,
-)
+from attnsim.validation.checking.components import HOME, components_table, measured
+from attnsim.validation.checking.evidence import SERVING_SAMPLE, evidence
 from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions
 from attnsim.validation.fitting.jobs import jobs
-from attnsim.validation.fitting.records import code_digest, evaluation, provenance, rows_digest, write_yaml
+from attnsim.validation.fitting.records import code_digest, evaluation, origins, provenance, rows_digest, write_yaml
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.aiconfigurator_files import PACKAGE, VERSION
 from attnsim.validation.measured.datasets import published_rows
 from attnsim.validation.measured.groups import usable
+from attnsim.validation.measured.sources import sources
 
 TOLERANCE = 5e-4
 """Difference of a recomputed error, as a share of the time, that rounding on another machine may make."""
@@ -85,60 +79,53 @@ def record(folder: Path, progress: Callable[[str], None] = lambda line: None) ->
     found = held_out_predictions()
     written = []
     for (name, architecture), held in sorted(_by_calibration(found).items()):
-        fresh = {"code_sha256": code_digest()} | evaluation(held)
+        fresh = {"code_sha256": code_digest()} | origins([one.row for one in held]) | evaluation(held)
         written.append(_renewed(folder / "implementations" / f"{name}.{architecture}.yaml", fresh))
     for job in jobs():
         if job.gpu_free:
             written.append(_renewed(folder / "gpus" / f"{job.gpu}.yaml", provenance(job.rows)))
-    progress("predicting rows with numbers from elsewhere")
+    progress("predicting rows of other sources, and with numbers from elsewhere")
     written.append(_widths(folder, found))
     return written
 
 
 def _renewed(path: Path, fresh: dict[str, Any]) -> Path:
-    """Write a calibration file with fresh values under their keys, and what its intervals say of each number."""
+    """Write a calibration file with fresh values under their keys."""
     import yaml
 
     data: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    for number, found in data["numbers"].items():
-        if "low" in found:
-            found["determined"] = is_determined(number, found["low"], found["high"])
     return write_yaml(path, data | fresh)
 
 
 def _widths(folder: Path, found: Sequence[HeldOut]) -> Path:
-    table = coverage([*own_points(found), *elsewhere_points()])
-    parts: dict[str, dict[str, Any]] = {"times_spread": {}, "at_least": {}}
-    for row in table:
-        if row["kind"] == EXTRAPOLATED_ALL:
-            continue
-        part = "times_spread" if row["kind"] in LEVELS else "at_least"
-        parts[part][row["kind"]] = {key: value for key, value in row.items() if key != "kind"}
+    groups = evidence(found=found)
+    widths, known = measured(groups)
+    table = {row.pop("component"): row for row in components_table(groups)}
+    checks = {name: table[name] for name in known}
     return write_yaml(
         folder / "trust.yaml",
         {
-            "sources": [*sorted({row.case.source for row in published_rows()}), f"{PACKAGE}-{VERSION}"],
+            "sources": [*sources(), f"{PACKAGE}-{VERSION}"],
             "sample": SERVING_SAMPLE,
             "rows_sha256": rows_digest(published_rows()),
             "code_sha256": code_digest(),
-            **parts,
+            "factor": round(widths.factor, 4),
+            "within": round(widths.within, 4),
+            "home": table[HOME],
+            "components": checks,
         },
     )
 
 
 def undetermined() -> list[dict[str, Any]]:
-    """Fitted numbers that the rows leave open: ``calibration, open, fitted, numbers``.
-
-    Each is open by itself: with some of them held, the others may be determined.
-    """
-    table = []
-    for gpu, ranges in gpu_ranges().items():
-        loose = [name for name, (low, high) in ranges.items() if not is_determined(name, low, high)]
-        table.append(_open(gpu, loose, len(ranges)))
-    for name, found in sorted(calibrations().items()):
-        table.append(_open(", ".join(name), found.undetermined, len(found.ranges)))
-    return [row for row in table if row["open"]]
-
-
-def _open(owner: str, loose: Sequence[str], fitted: int) -> dict[str, Any]:
-    return {"calibration": owner, "open": len(loose), "fitted": fitted, "numbers": ", ".join(loose)}
+    """Numbers at their priors because the rows of their fit leave them open: ``calibration, open, fitted, numbers``."""
+    return [
+        {
+            "calibration": ", ".join(name),
+            "open": len(found.undetermined),
+            "fitted": len(found.ranges),
+            "numbers": ", ".join(found.undetermined),
+        }
+        for name, found in sorted(calibrations().items())
+        if found.undetermined
+    ]

@@ -13,7 +13,8 @@ from attnsim.api.trust import LEVELS, Trust, assess
 from attnsim.models.calibrations.choose import choose
 from attnsim.validation.checking import hypothetical
 from attnsim.validation.checking.accuracy import accuracy_table, targets_table
-from attnsim.validation.checking.coverage import coverage, elsewhere_points, own_points, serving_rows
+from attnsim.validation.checking.components import components_table
+from attnsim.validation.checking.evidence import evidence, serving_rows
 from attnsim.validation.checking.recording import differences, undetermined
 from attnsim.validation.fitting.held_out import held_out_predictions
 from attnsim.validation.measured import aiconfigurator
@@ -47,9 +48,10 @@ class Report:
     tables : dict of str to list of dict
         "error" by what is predicted and what was left out of the fit, "error_by_length" by source and length;
         "serving" and "own" with today's numbers; "dataset", the large tables' rows used and rejected; "calibration",
-        committed errors beside recomputed ones; "trust", coverage and width of the intervals, and "stated", the same
-        as stated, on serving rows that did not set them; "hypothetical", GPUs as if they did not exist;
-        "undetermined" numbers that their rows leave open; "noise" of the data, below which no error can be expected.
+        committed errors beside recomputed ones; "trust", the components of the intervals and their check, and
+        "stated", the intervals as stated, on serving rows; "hypothetical", GPUs as if they did not exist;
+        "undetermined" numbers that their rows leave open; "assumed", what rows do not say of cache, launch and version,
+        and how it is taken; "noise" of the data, below which no error can be expected.
     missing : str
         What could not be checked; "" when everything was.
     """
@@ -90,7 +92,7 @@ def validate(sample: int, progress: Callable[[], None] = lambda: None, own: Sequ
     progress()
     served = predictions(serving_rows(sample, SEED))
     progress()
-    trust = coverage([*own_points(held), *elsewhere_points(sample)])
+    trust = components_table(evidence(sample, held))
     progress()
     transfers = hypothetical.errors(hypothetical.outcomes(sample=sample))
     progress()
@@ -110,8 +112,15 @@ def validate(sample: int, progress: Callable[[], None] = lambda: None, own: Sequ
         "hypothetical": transfers,
         "undetermined": undetermined(),
         "noise": noise_table(),
+        "assumed": assumed_table([*{id(one.row): one.row for one in held}.values(), *own]),
     }
     return Report(points, tables, aiconfigurator.missing())
+
+
+def assumed_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """What measured rows leave open of their conditions, and what is taken: ``source, rows, assumed``."""
+    counts = Counter((row.case.source, "; ".join(row.assumed)) for row in rows if row.assumed)
+    return [{"source": source, "rows": count, "assumed": text} for (source, text), count in sorted(counts.items())]
 
 
 SEED = 1
@@ -144,7 +153,7 @@ def predictions(rows: Sequence[Row]) -> list[Served]:
     chosen = [choose(row.record, row.gpu) for row in rows]
     times = predict_all([(row, found.numbers) for row, found in zip(rows, chosen, strict=True)])
     return [
-        Served(row, found.whose, time, assess(row.workload, row.gpu, found, row.record))
+        Served(row, found.whose, time, assess(row.workload, row.gpu, found, row.record, assumed=row.assumed))
         for row, found, time in zip(rows, chosen, times, strict=True)
     ]
 

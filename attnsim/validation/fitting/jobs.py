@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -31,11 +31,12 @@ class Job:
     sources : tuple of str
         Keys of the measurements.
     gpu_free : tuple of str
-        GPU numbers to fit; empty: those of an earlier job are used.
-    like : str
-        GPU of an earlier job whose numbers are the start when this GPU has none.
+        GPU numbers to fit; empty: those that an earlier job fitted for it, or for the nearest card.
     others : tuple of str
         Further GPUs whose rows are used, with numbers from earlier jobs.
+    loop_of : mapping of str to str
+        By implementation: the one whose numbers, fitted by an earlier job, it has where its own are not free. Without
+        one they are at their priors.
     """
 
     name: str
@@ -43,8 +44,8 @@ class Job:
     free: Mapping[str, tuple[str, ...]]
     sources: tuple[str, ...]
     gpu_free: tuple[str, ...] = ()
-    like: str = ""
     others: tuple[str, ...] = ()
+    loop_of: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -92,7 +93,7 @@ def read_jobs(path: Path) -> tuple[Job, ...]:
 
 def _checked(job: Job, sets: Mapping[str, tuple[str, ...]]) -> Job:
     """The job with each set of numbers in full and the implementations' own names."""
-    for gpu in filter(None, (job.gpu, *job.others, job.like)):
+    for gpu in (job.gpu, *job.others):
         load_gpu(gpu)
     _refuse_unknown(job.gpu_free, GPU_NUMBERS, job.name)
     free = {}
@@ -100,7 +101,13 @@ def _checked(job: Job, sets: Mapping[str, tuple[str, ...]]) -> Job:
         expanded = tuple(number for name in names for number in sets.get(name, (name,)))
         _refuse_unknown(expanded, IMPLEMENTATION_NUMBERS, job.name)
         free[find_implementation(owner).name] = expanded
-    return replace(job, free=free)
+    loop_of = {find_implementation(owner).name: find_implementation(of).name for owner, of in job.loop_of.items()}
+    for owner in loop_of:
+        if owner not in free:
+            raise InputError(
+                f"job {job.name}: loop_of names {owner}, which the job does not fit; {nearest(owner, free)}"
+            )
+    return replace(job, free=free, loop_of=loop_of)
 
 
 def _refuse_unknown(names: Iterable[str], known: Iterable[str], job: str) -> None:
@@ -116,4 +123,5 @@ def separate(every: Iterable[Job]) -> Iterable[Job]:
             yield job
         else:
             for owner, names in job.free.items():
-                yield replace(job, name=f"{job.name}:{owner}", free={owner: names})
+                loop_of = {owner: job.loop_of[owner]} if owner in job.loop_of else {}
+                yield replace(job, name=f"{job.name}:{owner}", free={owner: names}, loop_of=loop_of)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.models.by_hand import by_hand
+from attnsim.models.calibrations.choose import priors_of
 from attnsim.models.calibrations.numbers import (
     GPU_NUMBERS,
     IMPLEMENTATION_NUMBERS,
@@ -17,13 +19,14 @@ from attnsim.models.calibrations.numbers import (
     Number,
     Numbers,
 )
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.validation.measured.datasets import Row
 
 STEP = 0.02
 """Finite-difference step of a unit coordinate. Smaller steps fall between the jumps that waves make in the loss."""
-PRIOR_WEIGHT = 0.05
-"""Residual by which one unit coordinate between a number and its prior counts: too small to move a number that the rows
-determine, large enough to hold one that they leave open."""
+NOISE = 0.05
+"""Residual of a good fit, against which priors are weighed."""
+DOUBT = by_hand(0.25, "standard deviation of a prior in unit coordinates: a quarter of the range that is possible")
 
 Key = tuple[str, str]
 """A free number: the implementation it belongs to ("" for the GPU), and its name."""
@@ -39,7 +42,7 @@ class Problem:
     keys : tuple of (str, str)
         The free numbers; coordinates are in this order.
     gpu : GpuNumbers
-        Start of the free GPU numbers, values of the others.
+        Values of the GPU numbers that are not free.
     implementations : mapping of str to ImplementationNumbers
         The same for each implementation.
     others : mapping of str to GpuNumbers
@@ -61,19 +64,23 @@ class Problem:
 
     def prior(self, key: Key) -> float:
         """The value of a number without a fit."""
-        return self.hbm if key[1] == "hbm_fraction" else self.definition(key).prior
-
-    def start(self) -> NDArray[np.float64]:
-        """Unit coordinates of the present numbers."""
-        out = []
-        for key in self.keys:
-            now = getattr(self.implementations[key[0]] if key[0] else self.gpu, key[1])
-            out.append(self.definition(key).coordinate(self.hbm if now is None else now))
-        return np.asarray(np.clip(np.array(out), 0.01, 0.99))
+        if key[1] == "hbm_fraction":
+            return self.hbm
+        return float(getattr(priors_of(IMPLEMENTATIONS[key[0]]), key[1]) if key[0] else self.definition(key).prior)
 
     def priors(self) -> NDArray[np.float64]:
-        """Unit coordinates of the priors."""
+        """Unit coordinates of the priors, ``[keys]``."""
         return np.array([self.definition(key).coordinate(self.prior(key)) for key in self.keys])
+
+    def doubts(self) -> NDArray[np.float64]:
+        """Standard deviations of the priors in unit coordinates, ``[keys]``."""
+        return np.array([self._doubt(key) for key in self.keys])
+
+    def _doubt(self, key: Key) -> float:
+        if key[1] != "extra":
+            return DOUBT
+        number = self.definition(key)
+        return min(DOUBT, IMPLEMENTATIONS[key[0]].extra.doubt / math.log(number.high / number.low))
 
     def with_values(self, values: Mapping[Key, float]) -> Problem:
         """The same problem with other values of some numbers."""
@@ -110,19 +117,19 @@ class Problem:
 
     def pulled(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
         """The residuals, then the pull of each prior, ``[rows + keys]``."""
-        return np.concatenate([self.residuals(units), PRIOR_WEIGHT * (units - self.priors())])
+        return np.concatenate([self.residuals(units), NOISE / self.doubts() * (units - self.priors())])
 
     def jacobian(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
         """Derivatives of `pulled`, ``[rows + keys, keys]``; a number of one implementation moves only its own rows."""
         base = self.residuals(units)
-        columns = []
+        columns = [np.zeros((len(self.rows), 0))]
         for index, (owner, _) in enumerate(self.keys):
             step = STEP if units[index] + STEP <= 1 else -STEP
             moved = units.copy()
             moved[index] += step
             there = self.residuals(moved, owner)
-            columns.append(np.where(np.isnan(there), 0.0, (there - base) / step))
-        return np.concatenate([np.stack(columns, axis=1), PRIOR_WEIGHT * np.eye(len(self.keys))])
+            columns.append(np.where(np.isnan(there), 0.0, (there - base) / step)[:, None])
+        return np.concatenate([np.concatenate(columns, axis=1), np.diag(NOISE / self.doubts())])
 
 
 def numbers_on(row: Row, numbers: Numbers, others: Mapping[str, GpuNumbers]) -> Numbers:

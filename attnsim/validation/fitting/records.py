@@ -13,28 +13,30 @@ from typing import Any
 import numpy as np
 
 from attnsim.models.calibrations.calibration import Domain, Fold
-from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers, is_determined
+from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers
 from attnsim.models.writing import write_whole
 from attnsim.validation.fitting.held_out import HeldOut, unseen_folds
 from attnsim.validation.fitting.jobs import Job
-from attnsim.validation.fitting.problem import Key, Problem, numbers_on
+from attnsim.validation.fitting.problem import Problem, numbers_on
 from attnsim.validation.fitting.solver import Solution
 from attnsim.validation.measured.datasets import Row
 from attnsim.validation.measured.groups import groups
 from attnsim.validation.measured.predicting import error_summary
+from attnsim.validation.measured.sources import software_of
 
 HEAD = "# Written by `attnsim fit`; do not edit. See attnsim/validation/fitting/fit.py.\n"
 
 
 def gpu_file(job: Job, best: Solution, problem: Problem) -> dict[str, Any]:
     """The file of the GPU numbers that a job has fitted."""
+    open_ = [name for owner, name in problem.keys if not owner and ("", name) not in best.keys]
     return {
         "gpu": job.gpu,
         "architecture": problem.rows[0].gpu.architecture,
         "fitted_with": sorted(job.free),
         "sources": sorted(job.sources),
         **provenance(problem.rows),
-        "numbers": _numbers("", next(iter(best.numbers.values())).gpu, best),
+        "numbers": _numbers("", next(iter(best.numbers.values())).gpu, best, "", open_),
     }
 
 
@@ -57,13 +59,14 @@ def implementation_file(
         if any(groups(row)[split] == group for row in rows):
             fold = {"implementation": _values(numbers.implementation), "gpu": _values(numbers.gpu)}
             kept.setdefault(split, {})[group] = fold
+    open_ = [name for name in job.free[owner] if (owner, name) not in best.keys]
     return {
         "implementation": owner,
         "architecture": rows[0].gpu.architecture,
         "gpu": job.gpu,
-        "sources": sorted({row.case.source for row in rows}),
+        **origins(rows),
         **provenance(rows),
-        "numbers": _numbers(owner, best.numbers[owner].implementation, best),
+        "numbers": _numbers(owner, best.numbers[owner].implementation, best, job.loop_of.get(owner, ""), open_),
         **evaluation(held),
         "domain": asdict(domain_of(rows)),
         "folds": kept,
@@ -74,16 +77,29 @@ def _values(numbers: ImplementationNumbers | GpuNumbers) -> dict[str, float]:
     return {name: float(f"{value:.6g}") for name, value in asdict(numbers).items() if value is not None}
 
 
-def _numbers(owner: str, numbers: ImplementationNumbers | GpuNumbers, best: Solution) -> dict[str, Any]:
-    """Each number with whether it was fitted, and if so its confidence interval."""
-    return {name: _number(value, (owner, name), best) for name, value in _values(numbers).items()}
+def _numbers(
+    owner: str, numbers: ImplementationNumbers | GpuNumbers, best: Solution, of: str, open_: Sequence[str]
+) -> dict[str, Any]:
+    """Each number with whether it was fitted: if so its confidence interval, else whose it is.
+
+    Those in `open_` were free, and the rows left them open.
+    """
+
+    def number(name: str, value: float) -> dict[str, Any]:
+        if name in open_:
+            return {"value": value, "fitted": False, "of": "prior", "open": True}
+        if (owner, name) not in best.ranges:
+            return {"value": value, "fitted": False, "of": of or "prior"}
+        low, high = (float(f"{end:.4g}") for end in best.ranges[owner, name])
+        return {"value": value, "fitted": True, "low": low, "high": high}
+
+    return {name: number(name, value) for name, value in _values(numbers).items()}
 
 
-def _number(value: float, key: Key, best: Solution) -> dict[str, Any]:
-    if key not in best.ranges:
-        return {"value": value, "fitted": False}
-    low, high = (float(f"{end:.4g}") for end in best.ranges[key])
-    return {"value": value, "fitted": True, "low": low, "high": high, "determined": is_determined(key[1], low, high)}
+def origins(rows: Sequence[Row]) -> dict[str, Any]:
+    """Sources of the rows, and what ran there as far as they say."""
+    versions = {row.case.version or software_of(row.case.source, row.record.library) for row in rows} - {""}
+    return {"sources": sorted({row.case.source for row in rows}), "versions": sorted(versions)}
 
 
 def provenance(rows: Sequence[Row]) -> dict[str, Any]:
@@ -120,7 +136,7 @@ def evaluation(held: Sequence[HeldOut]) -> dict[str, Any]:
     dict
         ``held_out`` (errors ``|predicted / measured - 1|``), ``interval`` (5th and 95th percentile of measured over
         predicted) and ``residuals`` by split: rows, `bias` and quantiles of log(measured / predicted) and their mean
-        size, `spread`.
+        size, `spread`, of all and by pass.
     """
     ratios = [one.row.measured_s / one.predicted_s for one in held]
     errors = [one.error for one in held]
@@ -139,8 +155,17 @@ def _residuals(held: Sequence[HeldOut]) -> dict[str, Any]:
         "rows": len(logs),
         "spread": round(float(np.abs(logs).mean()), 5),
         "bias": round(float(logs.mean()), 5),
+        "passes": {passes: _spread([one for one in held if one.row.case.passes == passes]) for passes in _passes(held)},
         "quantiles": {f"{q:g}": round(float(np.quantile(logs, q)), 5) for q in (0.05, 0.25, 0.5, 0.75, 0.95)},
     }
+
+
+def _passes(held: Sequence[HeldOut]) -> list[str]:
+    return sorted({one.row.case.passes for one in held})
+
+
+def _spread(held: Sequence[HeldOut]) -> float:
+    return round(float(np.mean([abs(np.log(one.row.measured_s / one.predicted_s)) for one in held])), 5)
 
 
 def domain_of(rows: Sequence[Row]) -> Domain:

@@ -1,9 +1,8 @@
-"""Robust least squares on a problem, and how well its rows determine each number."""
+"""Robust least squares on a problem, from its priors and other starts, and how well its rows determine each number."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +12,14 @@ from attnsim.validation.fitting.problem import Key, Problem
 
 ROBUST_SCALE = 0.05
 """Residuals beyond about 5 % weigh linearly instead of quadratically (soft L1)."""
-TOLERANCE = 1e-3
+TOLERANCE = 2e-3
 """Relative change of the loss, or of a coordinate, at which a fit stops: below it waves make the loss a staircase."""
+STARTS = (0.25, 0.75)
+"""Unit coordinates of all free numbers in the starts beside the priors."""
+THINNED = 3
+"""Every third row tells a start that leads to a worse minimum."""
+SHORT, LONG = 3, 40
+"""Most evaluations of a start on these rows, and of the best of them on all rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,69 +28,107 @@ class Solution:
 
     Parameters
     ----------
+    keys : tuple of (str, str)
+        The numbers that stayed free; the others that were free are at their priors.
     numbers : dict of str to Numbers
         By implementation.
     units : ndarray
         ``[keys]``: unit coordinates of the free numbers.
     ranges : dict of (str, str) to (float, float)
         95 % confidence interval of each free number.
-    jacobian : ndarray
-        ``[rows + keys, keys]``: derivatives of `Problem.pulled` there.
-    variance : float
-        Of the residuals.
+    covariance : ndarray
+        ``[keys, keys]`` of those, from what the rows and the priors say.
+    loss : float
+        Soft-L1 loss with the pull of the priors.
+    converged : bool
+        Whether the loss or the coordinates stopped changing before the evaluations ran out.
     """
 
+    keys: tuple[Key, ...]
     numbers: dict[str, Numbers]
     units: NDArray[np.float64]
     ranges: dict[Key, tuple[float, float]]
-    jacobian: NDArray[np.float64]
-    variance: float
+    covariance: NDArray[np.float64]
+    loss: float
+    converged: bool
 
-    def undetermined(self, keys: Sequence[Key]) -> tuple[Key, ...]:
-        """Numbers that the rows leave open.
+    def undetermined(self, priors: NDArray[np.float64]) -> tuple[Key, ...]:
+        """Numbers that the rows leave open: the 95 % interval covers `OPEN` of the range, and the prior ``[keys]``.
 
-        The widest interval is held first, then the widest of the rest, until every number left is determined: two
-        numbers that do the same to every row are both open, but once one of them is held the other is not.
+        The widest is put at its prior first, and the others go where it then leaves them (as far as the fit is linear),
+        until none is open: two numbers that do the same to every row are both open, but once one of them is held the
+        other is not.
         """
-        free, held = list(range(len(keys))), []
-        while len(free) > 1:
-            widths = 2 * _spreads(self.jacobian[:, free], self.variance)
+        covariance = self.covariance
+        units, free, held = self.units.copy(), list(range(len(self.keys))), []
+        while free:
+            half = 1.96 * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+            here = np.abs(units - priors)[free] <= half
+            widths = np.where(here, 2 * half, 0.0)
             widest = int(np.argmax(widths))
             if widths[widest] < OPEN:
                 break
+            column = covariance[:, widest] / covariance[widest, widest]
+            units[free] += column * (priors[free[widest]] - units[free[widest]])
+            covariance = covariance - np.outer(column, covariance[widest])
+            covariance = np.delete(np.delete(covariance, widest, 0), widest, 1)
             held.append(free.pop(widest))
-        return tuple(keys[index] for index in sorted(held))
+        return tuple(self.keys[index] for index in sorted(held))
 
 
-def solve(problem: Problem, start: NDArray[np.float64], iterations: int) -> Solution:
-    """Minimise the soft-L1 loss of log time within the bounds, from unit coordinates ``[keys]``."""
+def fit_numbers(problem: Problem) -> Solution:
+    """Fit the free numbers of a problem; those that its rows leave open end at their priors.
+
+    After `fit_free` open numbers are held at their priors and the fit solved again, until the rows determine every
+    number that is left.
+    """
+    found = fit_free(problem)
+    while open_ := found.undetermined(problem.priors()):
+        problem = problem.held_at_prior(open_)
+        found = solve(problem, found.units[[key not in open_ for key in found.keys]], LONG)
+    return found
+
+
+def fit_free(problem: Problem) -> Solution:
+    """Fit the free numbers of a problem; those that its rows leave open end near their priors.
+
+    The fit begins at the priors and at `STARTS`, and follows the best of them to convergence. Nothing but the rows and
+    the priors enters, so that a fit gives the same numbers each time.
+    """
+    few = replace(problem, rows=problem.rows[::THINNED])
+    starts = [problem.priors(), *(np.full(len(problem.keys), place) for place in STARTS)]
+    best = min((solve(few, start, SHORT) for start in starts), key=lambda found: found.loss)
+    return solve(problem, best.units, LONG)
+
+
+def solve(problem: Problem, start: NDArray[np.float64], evaluations: int) -> Solution:
+    """Minimise the soft-L1 loss of log time, and of the priors, within the bounds, from unit coordinates ``[keys]``."""
     from scipy.optimize import least_squares
 
+    if not problem.keys:
+        return Solution((), problem.numbers(start), start, {}, np.zeros((0, 0)), 0.0, True)
     found = least_squares(
         problem.pulled,
-        start,
+        np.clip(start, 0.01, 0.99),
         jac=problem.jacobian,
         bounds=(0.0, 1.0),
         loss="soft_l1",
         f_scale=ROBUST_SCALE,
-        max_nfev=iterations,
+        max_nfev=evaluations,
         x_scale=0.2,
         ftol=TOLERANCE,
         xtol=TOLERANCE,
     )
-    residuals, jacobian = np.asarray(found.fun), np.asarray(found.jac)
     count = len(problem.rows)
-    variance = float(residuals[:count] @ residuals[:count]) / max(1, count - len(start))
-    spreads = _spreads(jacobian, variance)
+    residuals, slopes = np.asarray(found.fun)[:count], np.asarray(found.jac)[:count]
+    variance = float(residuals @ residuals) / max(1, count - len(start))
+    covariance = np.linalg.inv(slopes.T @ slopes / variance + np.diag(problem.doubts() ** -2.0))
+    spreads = 1.96 * np.sqrt(np.diag(covariance))
     ends = np.clip([found.x - spreads, found.x + spreads], 0, 1).T.tolist()
     ranges = {
         key: (problem.definition(key).value(low), problem.definition(key).value(high))
         for key, (low, high) in zip(problem.keys, ends, strict=True)
     }
-    return Solution(problem.numbers(found.x), found.x, ranges, jacobian, variance)
-
-
-def _spreads(jacobian: NDArray[np.float64], variance: float) -> NDArray[np.float64]:
-    """Half-widths of the 95 % confidence intervals in unit coordinates, ``[keys]``."""
-    covariance = variance * np.linalg.pinv(jacobian.T @ jacobian)
-    return np.asarray(1.96 * np.sqrt(np.maximum(np.diag(covariance), 0.0)))
+    return Solution(
+        problem.keys, problem.numbers(found.x), found.x, ranges, covariance, float(found.cost), bool(found.success)
+    )

@@ -1,0 +1,79 @@
+"""What a predicted time may be off by, component by component, and the range that they make together.
+
+A component is one thing that separates a question from the measurements behind its numbers: another laboratory, another
+version, another chip. Each adds a variance of log time. They are measured, by
+`attnsim.validation.checking.components`, and written by `attnsim fit --record`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+
+COMPONENTS = {
+    "laboratory": "another laboratory's machine, clock and script",
+    "version": "a version or build of the software that is not known to be the one measured",
+    "shape": "shapes far from those measured",
+    "chip": "another chip of the architecture",
+    "pass": "a pass, tile or feature that was never measured alone",
+    "kernel": "another kernel's numbers",
+    "architecture": "numbers of another architecture",
+    "window": "a sliding window, never measured",
+    "operations": "unfused attention whose operations are not known",
+    "priors": "nothing fitted at all",
+}
+"""Components by name, the nearest to what was measured first."""
+
+WITHIN, TIMING, HOST = "within", "timing", "host"
+"""Three more, which are no matter of sources: errors of the calibration at home, the time's own sensitivity, and the
+host's time where that bounds the call."""
+
+NORMAL_90 = 1.6449
+"""Half-width of 90 % of a normal distribution, over its standard deviation."""
+
+RMS_OVER_MEAN = math.sqrt(math.pi / 2)
+"""Standard deviation over mean size of a normal distribution about 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """The committed components.
+
+    Parameters
+    ----------
+    factor : float
+        Half-width of the 90 % interval over the root of the summed variances.
+    within : float
+        Standard deviation of log time at home over the calibration's mean held-out error.
+    sd : mapping of str to float
+        Standard deviation of log time that each component adds, with what few sources leave open about it.
+    """
+
+    factor: float
+    within: float
+    sd: Mapping[str, float]
+
+    def parts(self, spread: float, carried: Iterable[str]) -> dict[str, float]:
+        """Standard deviations of log time by name, of a calibration's own mean error and of what is carried."""
+        return {WITHIN: self.within * spread} | {name: self.sd[name] for name in carried}
+
+    def sd_of(self, spread: float, carried: Iterable[str]) -> float:
+        """The root of the sum of their squares."""
+        return math.hypot(*self.parts(spread, carried).values())
+
+    def half_width(self, sds: Iterable[float]) -> float:
+        """Half-width of the 90 % interval of log time of independent errors with these standard deviations."""
+        return self.factor * math.hypot(*sds)
+
+
+@lru_cache(maxsize=1)
+def widths() -> Widths:
+    """The committed widths."""
+    import yaml
+
+    where = resources.files("attnsim.models").joinpath("calibrations", "trust.yaml")
+    data = yaml.safe_load(where.read_text("utf-8"))
+    return Widths(data["factor"], data["within"], {name: found["sd"] for name, found in data["components"].items()})

@@ -1,0 +1,218 @@
+"""Predictions whose measured time is known and was not used: the groups that the components of trust are measured on.
+
+Four kinds of rows make them:
+
+- *Off home*: sources that no fit has seen, predicted as a question would be; GPUs on which nothing is fitted among
+  them.
+- *Own numbers hidden*: published rows with their kernel's numbers of another architecture, with those of the kernel
+  that it is `like`, and with the priors.
+- *Nothing fitted*: off-home rows of borrowed numbers once more, with the priors.
+- *Home*: held-out rows of the calibrations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attnsim.api.carried import carried, same_version, spread_of
+from attnsim.models.calibrations.calibration import Calibration, calibrations, numbers_of
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
+from attnsim.models.errors import InputError
+from attnsim.validation.checking.components import Group
+from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions
+from attnsim.validation.fitting.records import domain_of
+from attnsim.validation.measured import aiconfigurator
+from attnsim.validation.measured.datasets import Row, published_cases, published_rows, row_of
+from attnsim.validation.measured.groups import usable
+from attnsim.validation.measured.predicting import predict_all
+from attnsim.validation.measured.sources import ROLES, laboratory_of, role_of, software_of, source_of, sources
+
+SERVING_SAMPLE = 24
+"""Rows of the large tables for each GPU, kernel and pass."""
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """A measured row, predicted with numbers that did not see it.
+
+    Parameters
+    ----------
+    row : Row
+    calibration : Calibration or None
+        Whose numbers, None for priors.
+    carried : tuple of str
+        Components that separate the two.
+    predicted_s : float
+    """
+
+    row: Row
+    calibration: Calibration | None
+    carried: tuple[str, ...]
+    predicted_s: float
+
+    @property
+    def log_error(self) -> float:
+        """``log(measured / predicted)``."""
+        return float(np.log(self.row.measured_s / self.predicted_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A measured row that gets no prediction, and why."""
+
+    source: str
+    gpu: str
+    implementation: str
+    why: str
+
+
+def separation(row: Row, calibration: Calibration | None) -> tuple[str, ...]:
+    """The components that separate a measured row from a calibration: whose machine it ran on is known."""
+    known, library = calibration.sources if calibration else (), row.record.library
+    same = laboratory_of(row.case.source) in {laboratory_of(source) for source in known}
+    version = row.case.version or software_of(row.case.source, library)
+    measured = {software_of(source, library) for source in known}
+    alike = same_version(version, measured) if version else same and "" in measured
+    return carried(
+        row.workload, row.gpu, row.record, calibration,
+        laboratory=not same, version=not alike, operations="operations" in row.case.options,
+    )  # fmt: skip
+
+
+def serving_rows(sample: int, seed: int = 0) -> list[Row]:
+    """Rows of the large tables, evenly from each GPU, kernel and pass; none without that package."""
+    if not aiconfigurator.available():
+        return []
+    cells = sorted(
+        {
+            (table.gpu, table.implementation, "decode" if table.kind.endswith("generation") else "fwd")
+            for table in aiconfigurator.tables()
+            if table.kept
+        }
+    )
+    rows: list[Row] = []
+    for gpu, name, passes in cells:
+        some = aiconfigurator.rows(gpu=gpu, implementation=name, passes=passes, sample=sample, seed=seed)
+        rows += [row for row in some if usable(row)]
+    return rows
+
+
+def off_home(sample: int = SERVING_SAMPLE) -> tuple[list[Predicted], list[Refused]]:
+    """Rows of sources that their calibration has not seen, predicted as a question would be, and those refused.
+
+    Parameters
+    ----------
+    sample : int
+        Rows of the large tables for each GPU, kernel and pass.
+    """
+    rows: list[Row] = []
+    refused: list[Refused] = []
+    for case in published_cases(*ROLES):
+        try:
+            row = row_of(case)
+            row.schedule  # noqa: B018 built now, where its refusal can be told
+            rows.append(row)
+        except InputError as error:
+            refused.append(Refused(case.source, case.gpu, case.implementation or "", str(error)))
+    rows = [row for row in [*rows, *serving_rows(sample)] if not _at_home(row)]
+    chosen = [choose(row.record, row.gpu) for row in rows]
+    times = predict_all([(row, found.numbers) for row, found in zip(rows, chosen, strict=True)])
+    return [
+        Predicted(row, found.calibration, separation(row, found.calibration), time)
+        for row, found, time in zip(rows, chosen, times, strict=True)
+    ], refused
+
+
+def _at_home(row: Row) -> bool:
+    """Whether a row's own calibration was fitted on its source, or on a sample of its table."""
+    found = choose(row.record, row.gpu)
+    if found.calibration is None or not found.own:
+        return False
+    if row.case.source in sources():
+        return row.case.source in found.calibration.sources
+    return role_of(row.case.source) == "fit" and row.gpu.base_id in found.calibration.domain.gpus
+
+
+def hidden(away: Sequence[Predicted]) -> list[Predicted]:
+    """Published rows with their own calibration hidden; and off-home rows of borrowed numbers with the priors."""
+    tasks = [task for row in published_rows() if usable(row) for task in _without_own(row)]
+    for one in away:
+        if one.calibration is not None and {"kernel", "architecture"} & {*one.carried} and usable(one.row):
+            tasks.append((one.row, None, Numbers(gpu=choose(one.row.record, one.row.gpu).numbers.gpu)))
+    times = predict_all([(row, numbers) for row, _, numbers in tasks])
+    return [
+        Predicted(row, calibration, separation(row, calibration), time)
+        for (row, calibration, _), time in zip(tasks, times, strict=True)
+    ]
+
+
+def _without_own(row: Row) -> Iterable[tuple[Row, Calibration | None, Numbers]]:
+    gpu = numbers_of(row.gpu)[0]
+    everything = calibrations()
+    name, architecture = row.record.name, row.gpu.architecture
+    if (name, architecture) not in everything:
+        return
+    for (other, there), found in everything.items():
+        if other == name and there != architecture:
+            yield row, found, Numbers(found.numbers, gpu)
+    borrowed = everything.get((row.record.like, architecture))
+    if borrowed is not None:
+        yield row, borrowed, Numbers(borrowed.numbers, gpu)
+    yield row, None, Numbers(ImplementationNumbers(), gpu)
+
+
+def home(found: Sequence[HeldOut] | None = None) -> list[Predicted]:
+    """Held-out rows of the calibrations, each separated from what its calibration is without the row's group."""
+    held = [one for one in (held_out_predictions() if found is None else found) if one.split != NEVER]
+    by_split: dict[tuple[tuple[str, str], str], list[HeldOut]] = {}
+    for one in held:
+        if usable(one.row):
+            by_split.setdefault((one.calibration, one.split), []).append(one)
+    points = []
+    for (name, _), inside in by_split.items():
+        for group in sorted({one.group for one in inside}):
+            rest = [one.row for one in inside if one.group != group]
+            if rest:
+                seen = replace(calibrations()[name], domain=domain_of(rest))
+                points += [
+                    Predicted(one.row, seen, separation(one.row, seen), one.predicted_s)
+                    for one in inside
+                    if one.group == group
+                ]
+    return points
+
+
+def groups_of(points: Iterable[Predicted]) -> list[Group]:
+    """The usable points by source, GPU, kernel, pass and components."""
+    cells: dict[tuple[object, ...], list[Predicted]] = {}
+    for one in points:
+        if usable(one.row):
+            case = one.row.case
+            whose = one.calibration.implementation if one.calibration else "priors"
+            key = (source_of(case.source), case.gpu, one.row.record.name, case.passes, whose, one.carried)
+            cells.setdefault(key, []).append(one)
+    return [_group(found) for found in cells.values()]
+
+
+def _group(found: Sequence[Predicted]) -> Group:
+    case = found[0].row.case
+    return Group(
+        source=source_of(case.source),
+        laboratory=laboratory_of(case.source),
+        gpu=found[0].row.gpu.base_id,
+        kernel=found[0].row.record.name,
+        passes=case.passes,
+        carried=found[0].carried,
+        logs=np.array([one.log_error for one in found]),
+        spread=float(np.mean([spread_of(one.row.workload, one.calibration) for one in found])),
+    )
+
+
+def evidence(sample: int = SERVING_SAMPLE, found: Sequence[HeldOut] | None = None) -> list[Group]:
+    """The groups of all four kinds."""
+    away, _ = off_home(sample)
+    return groups_of([*away, *hidden(away), *home(found)])

@@ -1,0 +1,105 @@
+"""How wrong predictions are away from home: every source that no fit has seen, and the components of trust."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from attnsim.api.trust import Trust, assess
+from attnsim.models.calibrations.choose import choose
+from attnsim.validation.checking.components import components_table
+from attnsim.validation.checking.evidence import (
+    SERVING_SAMPLE,
+    Predicted,
+    Refused,
+    groups_of,
+    hidden,
+    home,
+    off_home,
+)
+from attnsim.validation.measured.datasets import Row
+from attnsim.validation.measured.sources import ROLES, laboratory_of, role_of, source_of
+
+ALL = "all"
+
+
+def sources_report(sample: int = SERVING_SAMPLE) -> dict[str, list[dict[str, Any]]]:
+    """Errors away from home.
+
+    Parameters
+    ----------
+    sample : int
+        Rows of the large tables for each GPU, kernel and pass; without that package they are left out.
+
+    Returns
+    -------
+    dict of str to list of dict
+        "total" over all rows and those of each role; "source"; "component", `components_table`; "refused", rows that
+        get no prediction, by why.
+    """
+    away, refused = off_home(sample)
+    return {
+        "total": totals(away),
+        "source": sources_table(away),
+        "component": components_table(groups_of([*away, *hidden(away), *home()])),
+        "refused": refused_table(refused),
+    }
+
+
+def totals(away: Sequence[Predicted]) -> list[dict[str, Any]]:
+    """``use, rows, mean, median, bias, held`` over all rows off home, and over those of each role."""
+    table = [{"use": ALL} | _summary(away)]
+    for role in ROLES:
+        if mine := [one for one in away if role_of(one.row.case.source) == role]:
+            table.append({"use": role} | _summary(mine))
+    return table
+
+
+def sources_table(away: Sequence[Predicted]) -> list[dict[str, Any]]:
+    """Errors of each source off home, on each GPU.
+
+    Returns
+    -------
+    list of dict
+        ``laboratory, source, use, gpu, rows, mean, median, bias, held``: size of ``predicted / measured - 1``, the mean
+        logarithm of predicted over measured, and the share of the rows inside the 90 % range that a user is told.
+    """
+    cells: dict[tuple[str, str, str, str], list[Predicted]] = {}
+    for one in away:
+        case = one.row.case
+        key = (laboratory_of(case.source), source_of(case.source), role_of(case.source), one.row.gpu.base_id)
+        cells.setdefault(key, []).append(one)
+    columns = ("laboratory", "source", "use", "gpu")
+    return [dict(zip(columns, key, strict=True)) | _summary(mine) for key, mine in sorted(cells.items())]
+
+
+def _summary(some: Sequence[Predicted]) -> dict[str, Any]:
+    logs = np.array([one.log_error for one in some])
+    errors = np.abs(np.expm1(-logs))
+    half = np.log([stated(one.row).high for one in some])
+    return {
+        "rows": len(some),
+        "mean": round(float(errors.mean()), 4),
+        "median": round(float(np.median(errors)), 4),
+        "bias": round(float(-logs.mean()), 4),
+        "held": round(float((np.abs(logs) <= half).mean()), 4),
+    }
+
+
+def stated(row: Row) -> Trust:
+    """What a user who asks for a row is told."""
+    found = choose(row.record, row.gpu)
+    operations = "operations" in row.case.options
+    return assess(row.workload, row.gpu, found, row.record, version=row.case.version or "", operations=operations)
+
+
+def refused_table(refused: Iterable[Refused]) -> list[dict[str, Any]]:
+    """``source, gpu, implementation, rows, why`` of rows that get no prediction."""
+    counts = Counter(refused)
+    return [
+        {"source": one.source, "gpu": one.gpu, "implementation": one.implementation, "rows": rows, "why": one.why}
+        for one, rows in counts.items()
+    ]
