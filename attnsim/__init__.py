@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from attnsim.models.llm.files import builtin_model_ids, load_model
     from attnsim.models.llm.model import Model
     from attnsim.models.mask.mask import Mask
+    from attnsim.models.question.operations import Operations
     from attnsim.models.question.workload import Workload
     from attnsim.plots import pictures as plot
 
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 
 # fmt: off
 __all__ = [
-    "Explanation", "Gpu", "InputError", "Mask", "Model", "Prediction", "Trust", "Workload", "__version__",
-    "attention_share", "breakeven", "builtin_gpu_ids", "builtin_model_ids", "compare", "crossover", "energy",
-    "explain", "layer", "load_gpu", "load_model", "plot", "predict", "predict_table",
+    "Explanation", "Gpu", "InputError", "Mask", "Model", "Operations", "Prediction", "Trust", "Workload",
+    "__version__", "attention_share", "breakeven", "builtin_gpu_ids", "builtin_model_ids", "compare", "crossover",
+    "energy", "explain", "layer", "load_gpu", "load_model", "plot", "predict", "predict_table",
 ]
 # fmt: on
 
@@ -57,6 +58,7 @@ _HOMES = {
     "models.llm.files": "builtin_model_ids load_model",
     "models.llm.model": "Model",
     "models.mask.mask": "Mask",
+    "models.question.operations": "Operations",
     "models.question.workload": "Workload",
 }
 _HOME_OF = {name: f"attnsim.{home}" for home, names in _HOMES.items() for name in names.split()}

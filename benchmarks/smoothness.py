@@ -27,7 +27,7 @@ FIGURES = tuple(
     key
     for key, field in FIELDS.items()
     if field.read in ("rate", "replay") and not field.integer and field.unit not in ("s", "1")
-    if key != "clock.sustained"  # follows clock.tensor
+    if key not in ("clock.sustained", "clock.free")  # of which none is held; follows clock.tensor
 )
 """Rates, latencies and the clock; no shares, which end at 1, and no launches."""
 QUESTIONS = 60

@@ -20,11 +20,21 @@ def accuracy(
     claims: Annotated[
         bool, typer.Option("--claims", help="Figures that papers state, beside what the replay counts.")
     ] = False,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Errors on sources that no fit has seen, and what ranges are made of.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Show errors on measurements that the fit did not see, and every fitted constant."""
+    if claims and sources:
+        raise InputError("--claims and --sources exclude each other; give one of them")
     if claims:
         _claims(json)
+        return
+    if sources:
+        from attnsim.cli.accuracy_sources import print_sources
+
+        print_sources(json)
         return
     from attnsim.validation.checking.accuracy import accuracy_table, constants, targets_table
     from attnsim.validation.fitting.held_out import held_out_predictions

@@ -174,7 +174,9 @@ def _limits(kernel: KernelFit, gpu: Gpu) -> list[dict[str, object]]:
 
 def verdict(found: Explanation) -> list[str]:
     """What bounds the call and what would have to change, in sentences."""
+    from attnsim.models.wording import clock_text
     from attnsim.reports.sentences import bound_sentences, timed_text
 
     asked = found.prediction
-    return [f"Time {timed_text(asked)}, {asked.trust.level}.", *bound_sentences(found)]
+    clock = [f"SM clock {clock_text(asked.clock_hz, asked.clock_by)}."] if asked.clock_hz and asked.clock_by else []
+    return [f"Time {timed_text(asked)}, {asked.trust.level}.", *clock, *bound_sentences(found)]

@@ -35,7 +35,7 @@ def implementations(
     out = show.console()
     if len(found) > IN_FULL:
         rows = [
-            {"name": one.name, "runs": one.runs, "on": span(one), "passes": one.passes, "whose code": one.source}
+            {"name": one.name, "runs": one.runs, "on": span(one), "passes": _passes(one), "whose code": one.source}
             for one in found
         ]
         show.print_rows(out, "", rows)
@@ -43,6 +43,12 @@ def implementations(
         return
     for one in found:
         out.print("\n".join(_lines(one, out.width)) + "\n")
+
+
+def _passes(one: Implementation) -> str:
+    from attnsim.models.question.workload import PASSES
+
+    return "all" if len(one.passes) == len(PASSES) else ", ".join(one.passes)
 
 
 def _of_call(call: str) -> list[Implementation]:
@@ -62,7 +68,7 @@ def _of_call(call: str) -> list[Implementation]:
         found = [
             one
             for one in every
-            if wanted and any(wanted in text.lower() for text in (*one.calls, one.name, *one.aliases))
+            if wanted and any(wanted in text.lower() for text in (*one.calls, one.name, *known_as(one)))
         ]
         if found:
             return found
@@ -106,7 +112,8 @@ def _lines(one: Implementation, width: int) -> list[str]:
         "versions": ", ".join(one.versions),
         "pages": f"{one.pages[0]} to {one.pages[1]:,} keys" if one.pages else "",
         "runs": f"{one.runs} on {span(one)}, {', '.join(one.passes)}, {', '.join(one.dtypes)}",
-        "also called": ", ".join(one.aliases),
+        "launches": one.launches and f"the kernels of {one.launches}{', changed' if one.changed else ''}",
+        "also called": ", ".join(known_as(one)),
     }
     lines = [one.name]
     for head, text in told.items():
@@ -115,6 +122,14 @@ def _lines(one: Implementation, width: int) -> list[str]:
                 text, width, initial_indent=f"  {head:12}", subsequent_indent=" " * 14, break_on_hyphens=False
             )
     return lines
+
+
+def known_as(one: Implementation) -> list[str]:
+    """Other names of an implementation, with those that mean it on some GPUs or in some versions alone."""
+    from attnsim.models.implementations.names import MEANINGS
+
+    somewhere = [line.name for line in MEANINGS if line.implementation == one.name and line.name != one.name]
+    return list(dict.fromkeys([*one.aliases, *somewhere]))
 
 
 def span(one: Implementation) -> str:
@@ -140,5 +155,6 @@ def _described(one: Implementation) -> dict[str, object]:
         "passes": list(one.passes),
         "dtypes": list(one.dtypes),
         "like": one.like or None,
-        "aliases": list(one.aliases),
+        "launches": one.launches or None,
+        "aliases": known_as(one),
     }

@@ -52,6 +52,8 @@ def predict_layers(
     for name in ("tile", "tiles"):
         if _is_given(context, name):
             raise InputError(f"--{name} does not go with --layer, whose tiles are the shipped ones; leave it out")
+    if flags.operations is not None:
+        raise InputError("--operations does not go with --layer, whose projections surround the call; leave it out")
     machines = [options.changed(load_gpu(name), changes) for name in options.words(gpu, "--gpu")]
     answers = []
     with progress.plays() as told:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +29,7 @@ ImplementationNames = Annotated[
 Tile = Annotated[str | None, typer.Option(metavar="ROWSxKEYS", help="Tile of the forward kernel.")]
 Mode = Annotated[str, typer.Option(help="fast or exact.")]
 Cache = Annotated[str, typer.Option(help="cold or warm L2.")]
-Launch = Annotated[str, typer.Option(help="stream, graph or kernel (no launch cost).")]
+Launch = Annotated[str, typer.Option(help="stream, host (from Python), graph or kernel (alone).")]
 Changes = Annotated[
     list[str],
     typer.Option("--set", metavar="KEY=VALUE", help="Change the GPU: hbm.bandwidth=6TB/s, sm.count=160, ...=2x."),
@@ -79,6 +80,12 @@ LatentText = Annotated[
     str | None,
     typer.Option("--latent", metavar="RANKxROPE", help="Latent that is cached instead of K and V, such as 512x64."),
 ]
+OperationsText = Annotated[
+    str | None,
+    typer.Option(
+        "--operations", metavar="TEXT", help="What unfused attention runs, such as 'scale, softmax, dropout 0.1'."
+    ),
+]
 Window = Annotated[int | None, _count("Keys seen to the left, the query's own included; for sliding-window only.")]
 Reach = Annotated[int | None, _count("Keys seen to the left, the query's own included.")]
 Dtype = Annotated[str, typer.Option(help="fp32, fp16, bf16 or fp8.")]
@@ -108,6 +115,7 @@ def workload(
     mask: str | None = None,
     passes: str = "fwd",
     latent: str | None = None,
+    operations: str | None = None,
     model: Model | None = None,
 ) -> Workload:
     """The question that the flags ask, or, where they filled a model (`attnsim.cli.model_flags`), that it asks.
@@ -120,15 +128,18 @@ def workload(
     InputError
     """
     from attnsim.models.mask.mask import Mask
+    from attnsim.models.question.operations import Operations
     from attnsim.models.question.workload import Latent, Workload
 
+    named = None if operations is None else Operations.parse(operations)
     for flag, value in (("--heads", heads), ("--seq", seq), ("--head-dim", head_dim)):
         if value is None and (model is None or flag == "--seq"):
             raise InputError(f"{flag} is missing; give {flag} N, or a table of questions with --cases")
     if model is not None and latent is not None:
         raise InputError(f"--latent {latent} and --model exclude each other; a model says itself what it caches")
     if model is not None and seq is not None:
-        return model.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype)
+        of_model = model.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype)
+        return replace(of_model, operations=named)
     assert heads is not None and seq is not None and head_dim is not None
     queries, keys = seq, seq_kv or seq
     if passes == "decode" and seq_kv is None:
@@ -145,6 +156,7 @@ def workload(
         passes=passes,
         mask=mask_of(mask, causal, window, Mask.full()),
         latent=Latent.parse(latent) if latent is not None else None,
+        operations=named,
     )
 
 

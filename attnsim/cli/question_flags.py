@@ -32,6 +32,7 @@ class QuestionFlags:
     window: options.Window = None
     mask: options.MaskText = None
     passes: options.Pass = "fwd"
+    operations: options.OperationsText = None
 
     @cached_property
     def filled(self) -> model_flags.Filled | None:

@@ -92,7 +92,7 @@ def _measured(table: Path, gpus: Sequence[Gpu]) -> tuple[list[Prediction], list[
     found = [
         predict(
             row.workload, known[row.case.gpu], row.case.algorithm, implementation=row.record.name,
-            cache=row.case.cache, launch=row.case.launch or "stream", baseline=False,
+            cache=row.case.cache, launch=row.case.launch, baseline=False,
         )
         for row in rows
     ]  # fmt: skip

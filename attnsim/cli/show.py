@@ -10,7 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING
 
 from attnsim.models.hardware.units import bound_text
-from attnsim.models.wording import NOTHING, interval_text, number, time_text, times_text
+from attnsim.models.wording import NOTHING, clock_text, interval_text, number, time_text, times_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,6 +91,11 @@ def print_remarks(out: Console, predictions: Sequence[Prediction]) -> None:
         if item.tile:
             lines.append(f"{item.algorithm}: {item.implementation}, tile {item.tile}{tiles}")
     about: dict[str, list[str]] = {}
+    clocks = [clock_text(item.clock_hz, item.clock_by) for item in predictions if item.clock_hz and item.clock_by]
+    if len(set(clocks)) > 1:  # in the order of the tables
+        timed = [name for item, name in zip(predictions, names, strict=True) if item.clock_hz]
+        clocks = [f"{name} {text}" for name, text in zip(timed, clocks, strict=True)]
+    lines += [f"SM clock: {', '.join(dict.fromkeys(clocks))}"] if clocks else []
     for item, name in zip(predictions, names, strict=True):
         for note in item.notes:
             about.setdefault(note, []).append(name)

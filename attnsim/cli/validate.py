@@ -158,17 +158,31 @@ def _bytes(row: Mapping[str, Any]) -> Iterator[dict[str, object]]:
 
 def _hypothetical(sample: int, json: bool) -> None:
     from attnsim.validation.checking.hypothetical import errors, outcomes
+    from attnsim.validation.checking.steps import step_errors
     from attnsim.validation.measured import aiconfigurator
 
     with busy("predicting GPUs as if they did not exist"):
-        rows = errors(outcomes(sample=sample))
+        rows, steps = errors(outcomes(sample=sample)), step_errors()
     if json:
-        show.print_json(rows)
+        show.print_json([{"kind": "time", **row} for row in rows] + [{"kind": "step", **row} for row in steps])
         return
     out = show.console()
     _print_hypothetical(out, rows)
+    show.print_rows(out, "Steps of which the measured speedup alone is known", [_step(row) for row in steps])
     if aiconfigurator.missing():
         out.print(aiconfigurator.missing())
+
+
+def _step(row: Mapping[str, Any]) -> dict[str, object]:
+    low, high = row["measured_low"], row["measured_high"]
+    measured = f"{low:.2f}x" if low == high else f"{low:.2f} to {high:.2f}x"
+    named = {"step": f"{row['older']} to {row['newer']}", "implementation": row["implementation"]}
+    asked = {"head_dim": row["head_dim"], "figures of the": row["view"]}
+    return (
+        named
+        | asked
+        | {"predicted": f"{row['predicted']:.2f}x", "measured": measured, "off": f"{100 * row['error']:.1f} %"}
+    )
 
 
 def _print_hypothetical(out: Console, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -204,10 +218,11 @@ _TITLES = {
     "stated": "The same of the intervals as stated, on serving rows that did not set them",
     "calibration": "Committed calibrations, mean errors on held-out rows",
     "error": "Errors on rows the fit did not see",
+    "assumed": "What measured rows do not say of their conditions, and how it is taken",
     "noise": "Noise of the data: one measured time over another, mean size of the log",
 }
 """The tables in the order in which they are printed; those of hypothetical GPUs have a title each."""
-_COUNTED = ("undetermined", "dataset")
+_COUNTED = ("undetermined", "dataset", "assumed")
 _LEFT_OUT = {"serving": ("numbers",)}
 
 

@@ -9,6 +9,14 @@ NOTHING = "-"
 _TINY = 0.0001
 
 
+_CLOCK_BY = {"given": "as given", "boost": "boost", "power": "what the power limit allows"}
+
+
+def clock_text(clock_hz: float, by: str) -> str:
+    """A call's SM clock and what set it: "1654 MHz (what the power limit allows)"."""
+    return f"{clock_hz / 1e6:.0f} MHz ({_CLOCK_BY[by]})"
+
+
 def time_text(seconds: float | None) -> str:
     """Three significant digits and a unit: "4.33 ms"."""
     if seconds is None:

@@ -41,6 +41,7 @@ TITLES = {
     "stated": "The same of the intervals as stated, on serving rows that did not set them",
     "calibration": "Committed calibrations, mean errors then and now",
     "undetermined": "Fitted numbers that their rows leave open",
+    "assumed": "What measured rows do not say of their conditions, and how it is taken",
     "noise": "Noise of the data: one measured time over another, mean size of the log",
     "error_by_length": "Errors by source, implementation, pass and length",
 }

@@ -61,7 +61,7 @@ def _numbers(found: Sequence[Use]) -> Table:
     """Every number that was fitted, with its 95 % confidence interval."""
     rows = []
     for one in calibrations_used(found):
-        for name in one.fitted:
+        for name in (*one.fitted, *one.undetermined):
             known = "open" if name in one.undetermined else "yes"
             value = getattr(one.numbers, name)
             rows.append((_name(one), name, *_value(value, one.ranges.get(name)), known, _meaning(name)))
@@ -70,10 +70,10 @@ def _numbers(found: Sequence[Use]) -> Table:
         for name, value in asdict(fitted).items():
             if value is not None and value != GPU_NUMBERS[name].prior:
                 interval = gpu_ranges()[gpu].get(name)
-                known = "yes" if interval else "carried"
+                known = "yes" if interval else "open"
                 rows.append((gpu, name, *_value(value, interval), known, GPU_NUMBERS[name].meaning))
     columns = ("owner", "number", "value", "low", "high", "determined", "meaning")
-    caption = "Fitted numbers with 95 % confidence intervals; open: the measurements do not determine it"
+    caption = "Fitted numbers with 95 % confidence intervals; open: at its prior, the rows do not determine it"
     return Table(caption, columns, tuple(rows), right=("value", "low", "high"), heads=2)
 
 

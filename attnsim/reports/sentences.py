@@ -103,7 +103,9 @@ def bound_sentences(found: Explanation) -> list[str]:
     lines = [
         f"Warpgroups wait for data {number(waits, 2)} % of the time on average; launches take {number(launches, 2)} %."
     ]
-    lines += [f"{text[0].upper()}{text[1:]}." for text in (r.text for r in one.trust.reasons if r.kind == "timing")]
+    lines += [
+        f"{text[0].upper()}{text[1:]}." for text in (r.text for r in one.trust.reasons if r.kind in ("timing", "host"))
+    ]
     if turn is None:
         what = {
             "launch": "Launches take more than half of the time: fewer kernels, or a CUDA graph, before a faster GPU.",
@@ -129,6 +131,8 @@ def _best(found: Explanation) -> str:
     """Which unit is worth most: not always the busiest, where work overlaps."""
     whole = {lever.unit: times_text(lever.speedup) for lever in found.levers if lever.unit in ("clock", "SMs")}
     best = max((lever for lever in found.levers if lever.unit not in whole), key=lambda lever: lever.speedup)
+    if best.speedup < SAME:
+        return "No single figure of the GPU makes the call faster."
     return (
         f"Of single figures {best.figure} twice as good gains most, {times_text(best.speedup)}; "
         f"twice the clock {whole['clock']}, twice the SMs {whole['SMs']}."

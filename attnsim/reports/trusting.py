@@ -8,7 +8,6 @@ from importlib import resources
 from typing import Any
 
 from attnsim.api.prediction import Prediction
-from attnsim.api.trust import BORROWED, ELSEWHERE
 from attnsim.models.calibrations.calibration import Calibration
 from attnsim.models.calibrations.choose import Chosen, choose
 from attnsim.models.hardware.gpu import Gpu
@@ -35,14 +34,6 @@ class Use:
     prediction: Prediction
     gpu: Gpu
     chosen: Chosen
-
-    @property
-    def origin(self) -> str:
-        """Where numbers that are not the implementation's own come from, in the words of the trust; "" if they are."""
-        found = self.chosen.calibration
-        if self.chosen.own or found is None:
-            return ""
-        return ELSEWHERE if found.implementation == self.prediction.implementation else BORROWED
 
 
 def uses(cases: Iterable[Answered]) -> list[Use]:
@@ -100,9 +91,9 @@ def _applies(one: Deviation, found: Sequence[Use], kinds: set[str]) -> bool:
         case "error":
             return check["what"] in kinds
         case "hypothetical":
-            far = [use for use in found if use.gpu.changes or use.origin == ELSEWHERE]
+            far = [use for use in found if "architecture" in use.prediction.trust.components]
             return check["implementation"] in {use.prediction.implementation for use in far}
-        case "source":
+        case "source" | "bound":
             return check["implementation"] in runs
         case "serving":
             here = {(IMPLEMENTATIONS[use.prediction.implementation].name, use.gpu.base_id) for use in found}
@@ -110,4 +101,4 @@ def _applies(one: Deviation, found: Sequence[Use], kinds: set[str]) -> bool:
         case "claim":
             return CLAIMING in runs
         case _:
-            return check["kind"] in {use.origin for use in found}
+            return any(check["component"] in use.prediction.trust.components for use in found)

@@ -80,7 +80,7 @@ def shapes(name: str) -> tuple[tuple[Workload, Implementation, Gpu], ...]:
         implementation, gpu = runs[number % len(runs)]
         try:
             w = record.question(drawn(record, draw))
-            choose_implementation(record, implementation.name, w, gpu)
+            choose_implementation(record, implementation, w, gpu)
             implementation.build(w, gpu, None)
         except InputError:
             continue

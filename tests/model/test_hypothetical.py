@@ -85,14 +85,14 @@ def test_rows_come_in_both_views_with_their_step(found: list[Outcome]) -> None:
 # Mean errors of the time from A100 to H100 where the papers timed both, as measured, with a margin of a tenth.
 # The project wants 6 % for the same kernel. The datasheet does not say that mma.sync reaches 0.63 of Hopper's peak.
 LIMITS = {
-    ("torch.baddbmm", "fwd+bwd", "datasheet"): 0.12,
-    ("torch.baddbmm", "fwd+bwd", "gpu file"): 0.03,
+    ("torch.baddbmm", "fwd+bwd", "datasheet"): 0.065,
+    ("torch.baddbmm", "fwd+bwd", "gpu file"): 0.06,
     ("flash-attn.2", "fwd+bwd", "datasheet"): 0.28,
-    ("flash-attn.2", "fwd+bwd", "gpu file"): 0.145,
-    ("flash-attn.2", "fwd", "gpu file"): 0.145,
-    ("flash-attn.1", "fwd+bwd", "gpu file"): 0.175,
-    ("triton.tutorial", "fwd", "gpu file"): 0.41,
-    ("nvidia.cudnn", "fwd", "gpu file"): 0.29,  # 0.13 before the refit for the smaller grid: DEVIATIONS.md
+    ("flash-attn.2", "fwd+bwd", "gpu file"): 0.215,
+    ("flash-attn.2", "fwd", "gpu file"): 0.088,
+    ("flash-attn.1", "fwd+bwd", "gpu file"): 0.216,
+    ("triton.tutorial", "fwd", "gpu file"): 0.125,
+    ("nvidia.cudnn", "fwd", "gpu file"): 0.212,  # its H100 rows are of 9.1, slower than the 9.27 of A100; DEVIATIONS.md
 }
 
 

@@ -183,7 +183,7 @@ def test_a_numbered_twin_is_the_same_implementation_with_another_size() -> None:
     assert predict(ENCODER, A100, "performer@272", baseline=False).time_s == pytest.approx(
         predict(ENCODER, A100, "performer", baseline=False).time_s
     )
-    assert "torch.eager" in answer.trust.reason, "the twin has the calibration of its like"
+    assert "torch.baddbmm" in answer.trust.reason, "the twin has the calibration of its like"
 
 
 def test_predictions_carry_their_error_and_exact_ones_none() -> None:

@@ -7,12 +7,14 @@ import pytest
 
 from attnsim.models.calibrations.calibration import gpu_calibrations, numbers_of
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.calibrations.numbers import Numbers
+from attnsim.models.calibrations.numbers import GpuNumbers, Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.fused.splits import fa3_combine
 from attnsim.models.implementations.serving import GROUP_CLKS
+from attnsim.models.implementations.trtllm import MASKED
+from attnsim.models.implementations.trtllm_tiles import MMHA_IN_FLIGHT, runs_xqa, xqa_splits, xqa_tile
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.row_tiles import row_tiles
@@ -20,6 +22,7 @@ from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.replay import replay
 
 A100, H100, L40S = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb"), load_gpu("l40s")
+B200 = load_gpu("b200-sxm-180gb")
 DECODE = Workload(4, 16, 1, 128, heads_kv=2, seq_kv=4096, passes="decode")
 
 
@@ -121,14 +124,53 @@ def test_flash_3_s_combine_does_not_wait_for_one_split_after_the_other() -> None
         schedule = Schedule("flash", "sglang.fa3", (fa3_combine(DECODE, splits),), "", 0)
         return replay(schedule, H100, Numbers(), launch="kernel").time_s
 
-    latency = H100.hbm.latency_clk / H100.clock.sustained_hz
+    latency = H100.hbm.latency_clk / H100.clock.full_hz
     assert body_s(64) - body_s(16) < 48 * latency / 2
 
 
 def test_sglang_writes_k_and_v_of_different_width_one_after_the_other() -> None:
     wide = replace(DECODE, head_dim=192, head_dim_v=128)
-    assert names(build("sglang.fa3", wide, H100))[:2] == ["index K", "index V"]
+    assert names(build("sglang.fa3", wide, H100))[:4] == ["slots K", "index K", "slots V", "index V"]
     assert names(build("sglang.fa3", DECODE, H100))[0] == "store_cache"
+
+
+@pytest.mark.parametrize("gpu", [H100, B200])
+def test_tensorrt_llm_s_last_blocks_read_each_partial_result_once(gpu: Gpu) -> None:
+    schedule = build("tensorrt-llm.attention", DECODE, gpu)
+    main = schedule.kernels[-1]
+    partial = DECODE.batch * DECODE.heads_q * schedule.splits.count * DECODE.head_dim * 4
+    assert schedule.splits.count > 1 and "combine" not in names(schedule)
+    assert main.requested()["load", "O partial"] == main.requested()["store", "O partial"] == partial
+    last = [segment.name for segment in main.segments].index("store O")
+    assert main.executions[last] == DECODE.batch * DECODE.heads_kv
+
+
+def test_partial_results_are_read_back_from_the_l2() -> None:
+    shown = replay(build("tensorrt-llm.attention", DECODE, H100), H100, Numbers(), cache="cold")
+    read = {row.tensor: row.hbm_bytes for row in shown.main.traffic if not row.written}
+    assert read["O partial"] == 0 and read["K"] > 0
+
+
+def test_xqa_counts_the_step_s_own_token_and_has_three_widths() -> None:
+    edge = replace(DECODE, batch=17, heads_kv=1, heads_q=8, seq_kv=256)  # 4 x 17 x 2 blocks, but with 255 keys 4 x 17
+    assert runs_xqa(edge, H100) and not runs_xqa(replace(edge, seq_kv=255), H100)
+    assert xqa_splits(edge, H100) == 2
+    assert xqa_tile(replace(edge, head_dim=192, head_dim_v=192), H100).widths == (256, 256)
+
+
+def test_masked_attention_draws_what_its_threads_have_in_flight() -> None:
+    one = replace(DECODE, batch=1, heads_q=1, heads_kv=1, seq_kv=1024)
+    schedule = build("tensorrt-llm.attention", one, H100)
+    main = schedule.kernels[-1]
+    assert main.name == MASKED and main.in_flight_bytes == main.threads * MMHA_IN_FLIGHT
+
+    def time_s(bytes_in_flight: int) -> float:
+        slower = replace(schedule, kernels=(replace(main, in_flight_bytes=bytes_in_flight),))
+        return replay(slower, H100, Numbers()).time_s
+
+    whole, half, quarter = (time_s(main.in_flight_bytes // part) for part in (1, 2, 4))
+    assert quarter - half == pytest.approx(2 * (half - whole), rel=0.1)
+    assert time_s(1 << 30) < whole
 
 
 def test_only_vllm_s_encoder_splits_keys() -> None:
@@ -145,13 +187,33 @@ def test_an_l2_of_one_partition_keeps_all_that_fits() -> None:
     assert one < 1e6 < two
 
 
-def test_consumer_blackwell_borrows_from_what_is_like_it() -> None:
-    chosen = choose(IMPLEMENTATIONS["flash-attn.2"], load_gpu("rtx-pro-6000-server"))
-    assert chosen.calibration is not None and chosen.calibration.architecture == "ampere"
+@pytest.mark.parametrize("gpu", ["rtx-3090", "rtx-4090", "rtx-5090", "rtx-pro-6000-server"])
+def test_ga10x_ada_and_gb20x_are_no_cards_of_ampere_and_blackwell(gpu: str) -> None:
+    """Whatever was fitted on A100 and B200 is another architecture's there, of the GPU as of the kernels."""
+    machine = load_gpu(gpu)
+    assert numbers_of(machine) == (GpuNumbers(), "")
+    found = {name: choose(record, machine) for name, record in IMPLEMENTATIONS.items()}
+    assert not any(chosen.own for chosen in found.values())
+    assert found["flash-attn.2"].whose == "flash-attn.2, ampere"
+    assert found["tensorrt-llm.attention"].whose == "tensorrt-llm.attention, hopper"
+    said = "no calibration of flash-attn.2 on {}; nearest: flash-attn.2 on ampere"
+    assert found["flash-attn.2"].reason == said.format(machine.architecture)
 
 
 def test_hbm_s_share_carries_to_another_card_of_the_architecture() -> None:
     fitted = gpu_calibrations()["h100-sxm5-80gb"][1].hbm_fraction
     assert fitted is not None
     assert numbers_of(load_gpu("h200-sxm-141gb"))[0].hbm_fraction == pytest.approx(fitted)
-    assert numbers_of(load_gpu("rtx-3090"))[0].hbm_fraction is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "of"),
+    [
+        ("a100-sxm4-40gb", "a100-sxm4-80gb"), ("a800", "a100-sxm4-80gb"), ("a800-pcie", "a100-sxm4-80gb"),
+        ("a30", "a100-sxm4-80gb"), ("gb300", "b200-sxm-180gb"), ("h20", "h100-sxm5-80gb"), ("a40", ""), ("l20", ""),
+    ],
+)  # fmt: skip
+def test_a_card_without_numbers_takes_those_of_the_card_of_its_architecture_with_the_most_alike_power(
+    gpu: str, of: str
+) -> None:
+    assert numbers_of(load_gpu(gpu))[1] == of

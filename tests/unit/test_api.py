@@ -19,10 +19,11 @@ from attnsim.api.answering import answer
 from attnsim.api.explaining import explain
 from attnsim.api.layer import layer
 from attnsim.api.tables import ADDED_COLUMNS
-from attnsim.api.trust import BORROWED, ELSEWHERE, LEVELS, PRIORS, WINDOWS, Reason, Trust, assess
+from attnsim.api.trust import LEVELS, Reason, Trust, assess
 from attnsim.cli import main
-from attnsim.models.calibrations.calibration import Calibration, Domain, ErrorSummary, widths
+from attnsim.models.calibrations.calibration import Calibration, Domain, ErrorSummary
 from attnsim.models.calibrations.choose import Chosen
+from attnsim.models.calibrations.components import NORMAL_90, widths
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
@@ -95,7 +96,7 @@ def test_json_has_the_promised_fields_and_no_nan() -> None:
     assert json.loads(json.dumps(record, allow_nan=False)) == record
     trust = record["trust"]
     assert isinstance(trust, dict)
-    assert set(trust) == {"level", "low", "high", "error", "reason", "reasons"}
+    assert set(trust) == {"level", "low", "high", "error", "reason", "reasons", "components"}
 
 
 @pytest.mark.parametrize("passes", ["fwd", "bwd", "fwd+bwd", "decode"])
@@ -311,7 +312,11 @@ def trust(question: Workload, gpu: Gpu | None = None, chosen: Chosen = OWN, tile
 def test_inside_the_domain_is_validated_with_its_error() -> None:
     found = trust(CAUSAL)
     assert (found.level, found.error) == ("validated", 0.03)
-    assert math.log(found.high) == pytest.approx(widths().times_spread["validated"] * 0.03)
+    assert set(found.components) == {"within", "laboratory", "version"}, "a user's machine and version are others"
+    assert found.components["within"] == pytest.approx(widths().within * 0.03)
+    assert math.log(found.high) == pytest.approx(widths().factor * math.hypot(*found.components.values()))
+    assert found.to_dict()["components"] == found.components
+    assert "range made of within" in found.reason and ", laboratory " in found.reason
     assert found.low == pytest.approx(1 / found.high)
     assert "3.0 %" in found.reason
 
@@ -337,7 +342,7 @@ def test_outside_the_domain_says_how_far_and_why(change: dict[str, object], leve
     assert word in found.reason
     assert found.high >= trust(CAUSAL).high
     spread = 0.05 if "head_dim" in change else 0.03
-    assert math.log(found.high) >= widths().times_spread[level] * spread * 0.999
+    assert found.components["within"] == pytest.approx(widths().within * spread)
 
 
 def test_a_calibration_that_was_never_held_out_is_not_validation() -> None:
@@ -352,18 +357,39 @@ def test_another_machine_is_trusted_less() -> None:
     assert found.level == "extrapolated"
     assert found.reasons[0] == Reason("hypothetical", "hypothetical GPU: hbm.bandwidth = 6 TB/s")
     assert found.to_dict()["reasons"] == [one.text for one in found.reasons]
-    assert math.log(found.high) >= widths().at_least[ELSEWHERE] * 0.999
-    assert math.log(trust(CAUSAL, tiles="retuned").high) >= widths().at_least[ELSEWHERE] * 0.999
+    assert added(found) == {"architecture"} and added(trust(CAUSAL, other)) == {"chip"}
+    assert added(trust(CAUSAL, tiles="retuned")) == {"pass"}
 
 
-def test_what_no_held_out_group_stands_for_is_at_least_as_far_as_another_chip() -> None:
-    least = widths().at_least
+def added(found: Trust) -> set[str]:
+    """The components beyond those that every user's question carries."""
+    return {*found.components} - {"within", "laboratory", "version"}
+
+
+def test_what_separates_a_question_from_the_measurements_is_named() -> None:
     for change in ({"passes": "decode"}, {"dropout": True}, {"head_dim_v": 64}):
-        assert math.log(trust(replace(CAUSAL, **change)).high) >= least[ELSEWHERE] * 0.999
+        assert added(trust(replace(CAUSAL, **change))) == {"pass"}
     window = replace(CAUSAL, mask=CAUSAL.mask & Mask.sliding_window(64, True))
-    assert math.log(trust(window).high) >= least[WINDOWS] * 0.999
+    assert added(trust(window)) == {"window"}
     summed = replace(CALIBRATION, domain=replace(DOMAIN, passes=("fwd+bwd",)))
-    assert math.log(trust(CAUSAL, chosen=replace(OWN, calibration=summed)).high) < least[ELSEWHERE]
+    assert added(trust(CAUSAL, chosen=replace(OWN, calibration=summed))) == {"pass"}, "never measured alone"
+    assert added(trust(replace(CAUSAL, seq_kv=40000))) == {"shape"}
+    apart = replace(CALIBRATION, domain=replace(DOMAIN, passes=("bwd", "fwd")))
+    assert not added(trust(replace(CAUSAL, passes="fwd+bwd"), chosen=replace(OWN, calibration=apart)))
+
+
+def test_a_version_that_was_measured_is_one_component_less() -> None:
+    known = replace(OWN, calibration=replace(CALIBRATION, versions=("flash-attn 2.8.3",)))
+    for version, inside in (("2.8.3", True), ("2.8", True), ("2.7", False), ("", False), ("2", False)):
+        found = assess(CAUSAL, load_gpu(A100), known, find_implementation("flash-attn.2"), version=version)
+        assert ("version" not in found.components) == inside, version
+
+
+def test_unfused_attention_of_unknown_operations_says_so() -> None:
+    eager, gpu = find_implementation("torch.eager"), load_gpu(A100)
+    own = replace(OWN, calibration=replace(CALIBRATION, implementation="torch.eager"))
+    assert added(assess(CAUSAL, gpu, own, eager)) == {"operations"}
+    assert not added(assess(CAUSAL, gpu, own, eager, operations=True))
 
 
 def test_a_borrowed_calibration_or_none_is_extrapolated() -> None:
@@ -371,12 +397,11 @@ def test_a_borrowed_calibration_or_none_is_extrapolated() -> None:
     assert trust(CAUSAL, chosen=borrowed).level == "extrapolated"
     assert "nearest: y on ampere" in trust(CAUSAL, chosen=borrowed).reason
     nothing = trust(CAUSAL, chosen=Chosen(Numbers(), None, False, "", "priors used"))
-    assert math.log(nothing.high) == pytest.approx(widths().at_least[PRIORS])
-    assert math.log(trust(CAUSAL, chosen=borrowed).high) == pytest.approx(widths().at_least[ELSEWHERE])
+    assert added(nothing) == {"priors"} and nothing.components["within"] == 0
+    far = replace(CALIBRATION, architecture="hopper")
+    assert added(trust(CAUSAL, chosen=replace(borrowed, calibration=far))) == {"architecture"}
     foreign = replace(CALIBRATION, implementation="nvidia.cudnn")
-    assert math.log(trust(CAUSAL, chosen=replace(borrowed, calibration=foreign)).high) == pytest.approx(
-        widths().at_least[BORROWED]
-    )
+    assert added(trust(CAUSAL, chosen=replace(borrowed, calibration=foreign))) == {"kernel"}
     assert trust(CAUSAL, tiles="retuned").level == "extrapolated"
 
 
@@ -399,7 +424,8 @@ def test_a_spread_widens_the_interval_and_is_told(monkeypatch: pytest.MonkeyPatc
     kernels = sum(time for _, time in found.kernels)
     spread = found.spread or 0.0
     assert spread == pytest.approx(0.03 * kernels / time_of(found)) and 0 < spread < 0.03
-    half = math.hypot(math.log(usual.trust.high), math.log1p(spread))
+    timing = widths().factor * math.log1p(spread) / NORMAL_90
+    half = math.hypot(math.log(usual.trust.high), timing)
     assert math.log(found.trust.high) == pytest.approx(half) == -math.log(found.trust.low)
     assert (found.time_low_s, found.time_high_s) == pytest.approx(
         (time_of(found) * math.exp(-half), time_of(found) * math.exp(half))
@@ -435,7 +461,7 @@ def test_explain_says_that_a_time_is_sensitive(
     assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     (start,) = [number for number, line in enumerate(lines) if line.startswith("Sensitive to timing: ")]
-    assert "2.0 % either way" in lines[start] and "mean of jittered plays." in " ".join(lines[start : start + 2])
+    assert "2.1 % either way" in lines[start] and "mean of jittered plays." in " ".join(lines[start : start + 2])
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["prediction"]["spread"] == pytest.approx(0.0205, abs=5e-4)
 

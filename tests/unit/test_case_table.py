@@ -46,7 +46,7 @@ class TestRow:
         assert (case.causal, case.window, case.launch, case.time_s, case.source) == (
             False,
             None,
-            None,
+            "stream",
             None,
             "",
         )
@@ -144,7 +144,7 @@ class TestRow:
             ("dtype", "fp12", "fp32, fp16, bf16, fp8"),
             ("pass", "sideways", "fwd, bwd, fwd+bwd, decode"),
             ("cache", "tepid", "cold, warm"),
-            ("launch", "rocket", "stream, graph, kernel"),
+            ("launch", "rocket", "stream, host, graph, kernel"),
             ("causal", "2", "1, 0, true, false or empty"),
             ("time_s", "0", "a number of seconds above 0, or empty"),
             ("time_s", "-1e-3", "a number of seconds above 0, or empty"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from attnsim.models.schedule.schedule import Launch
 from attnsim.simulator import dispatch
 from attnsim.simulator.compiled import jit
-from attnsim.simulator.dispatch import hand_out, makespan
+from attnsim.simulator.dispatch import hand_out, in_queues, makespan
 
 LAUNCHES = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=9), st.integers(1, 5)), min_size=1)
 
@@ -54,7 +54,8 @@ def test_the_middle_of_a_long_launch_is_shared_by_those_free_before_it_is_done(
         handed.append(len(durations))
         hand_out(free, durations)
 
-    monkeypatch.setattr(dispatch, "faster", lambda _: counted)
+    monkeypatch.setattr(dispatch, "faster", lambda plain: plain)
+    monkeypatch.setattr(dispatch, "hand_out", counted)
     draw = np.random.default_rng(1)
     launches, times = launched(([3], 1), (draw.integers(3, size=400).tolist(), 30)), np.array([1.0, 1.7, 0.3, long])
     assert makespan(launches, times, 16) == pytest.approx(one_by_one(launches, times, 16), rel=1e-4)
@@ -66,7 +67,9 @@ def test_the_middle_of_a_long_launch_is_shared_by_those_free_before_it_is_done(
 @settings(deadline=None)  # it is compiled once
 @given(free=st.lists(st.floats(0, 9), min_size=1, max_size=9), durations=st.lists(st.floats(0, 9), max_size=40))
 def test_compiled_code_hands_out_the_same(free: list[float], durations: list[float]) -> None:
-    plain, fast = np.array(free), np.array(free)
+    plain, fast, queued = np.array(free), np.array(free), np.array(free)
     hand_out(plain, np.array(durations))
     jit(hand_out)(fast, np.array(durations))
+    jit(in_queues)(queued, np.array(durations), np.unique(durations))
     assert plain.tolist() == fast.tolist()
+    assert sorted(plain.tolist()) == sorted(queued.tolist())

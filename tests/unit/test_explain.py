@@ -70,7 +70,7 @@ def test_every_unit_with_work_is_a_lever(prefill: Explanation) -> None:
         assert lever.share == pytest.approx(prefill.prediction.units_s[lever.unit] / (prefill.prediction.time_s or 1))
         assert (lever.takes_over_at or 0) == pytest.approx((busiest.busy_s or 0) / (lever.busy_s or 1))
     others = [lever.figure for lever in prefill.levers if lever.busy_s is None]
-    assert others == ["l2.latency", "hbm.latency", "launch.stream", "clock.sustained", "sm.count"]
+    assert others == ["l2.latency", "hbm.latency", "launch.stream", "clock.free", "sm.count"]
 
 
 def test_a_lever_s_speedup_is_that_of_the_gpu_with_the_figure_changed(prefill: Explanation) -> None:
@@ -118,6 +118,9 @@ def test_a_tiny_call_is_bound_by_its_launch_and_has_no_turn() -> None:
     assert found.prediction.bound == "launch" and found.turn is None
     assert verdict(found)[-1].startswith("Of single figures launch.stream twice as good gains most")
     assert any("Launches take more than half" in line for line in verdict(found))
+    eager = verdict(explain(Workload(1, 4, 128, 64), H100, "flash", launch="host"))
+    assert eager[-1] == "No single figure of the GPU makes the call faster."
+    assert any(line.startswith("The host's launches bound the time") for line in eager)
     assert "launch" not in {lever.unit for lever in explain(Workload(1, 4, 128, 64), H100, launch="kernel").levers}
 
 
@@ -168,7 +171,7 @@ def test_integer_work_shows_in_the_clock_alone() -> None:
     """PyTorch's mask pass computes addresses: no unit's figure buys what the clock does."""
     w = Workload(1, 8, 1024, 64, mask=Mask.causal())
     found = {lever.figure: lever.speedup for lever in explain(w, A100, "naive", launch="kernel").levers}
-    assert found["clock.sustained"] > 1.3 > found["hbm.bandwidth"]
+    assert found["clock.free"] > 1.3 > found["hbm.bandwidth"]
 
 
 def test_a_model_fills_the_question(capsys: pytest.CaptureFixture[str]) -> None:

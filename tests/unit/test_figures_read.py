@@ -16,13 +16,19 @@ QUESTIONS: tuple[tuple[str, Workload, str, dict[str, Any]], ...] = (
     ("h100-sxm5-80gb", PREFILL, "flash", {"launch": "graph"}),
     ("h100-sxm5-80gb", Workload(batch=2, heads_q=16, seq_q=2048, head_dim=128, dtype="fp8"), "flash", {}),
     ("a100-sxm4-80gb", Workload(batch=2, heads_q=16, seq_q=2048, head_dim=64, dtype="fp16"), "flash", {}),
-    ("a100-sxm4-80gb", Workload(batch=1, heads_q=16, seq_q=1024, head_dim=64, dtype="fp32"), "naive", {}),
+    (
+        "a100-sxm4-80gb",
+        Workload(batch=1, heads_q=16, seq_q=1024, head_dim=64, dtype="fp32"),
+        "naive",
+        {"launch": "graph"},
+    ),
     ("a100-sxm4-80gb", Workload(batch=8, heads_q=32, seq_q=1, head_dim=128, seq_kv=2048, passes="decode"), "naive", {}),
-    ("a100-sxm4-80gb", Workload(1, 16, 300, 64, dtype="fp16", mask=Mask.causal()), "naive", {}),
+    ("a100-sxm4-80gb", Workload(1, 16, 300, 64, dtype="fp16", mask=Mask.causal()), "naive", {"launch": "graph"}),
     ("a100-sxm4-80gb", PREFILL, "flash", {"tiles": "retuned"}),
     ("a100-sxm4-80gb", SPARSE, "sparse", {"tiles": "retuned"}),
     ("h100-sxm5-80gb", Workload(1, 16, 1024, 192, head_dim_v=128, latent=Latent(512, 64)), "mla", {}),
     ("b200-sxm-180gb", PREFILL, "flash", {}),
+    ("l40s", Workload(batch=4, heads_q=16, seq_q=4096, head_dim=128, dtype="bf16"), "flash", {}),
 )
 FACTORS = (0.5, 2.0, 16.0, 0.1, 0.0001)
 
@@ -41,7 +47,8 @@ def changed(gpu: Gpu, key: str) -> list[Gpu]:
     """The GPU with one figure changed in several ways; `replace` would refuse those that nobody reads."""
     field, found = FIELDS[key], []
     for factor in FACTORS:
-        value = float(not gpu.get(key)) if field.unit == "bool" else gpu.get(key) * factor
+        now = gpu.get(key) or field.high / 1e3  # of a figure that is 0, some other value
+        value = float(not gpu.get(key)) if field.unit == "bool" else now * factor
         value = float(max(1, round(value))) if field.integer else value
         try:
             field.check(value, value)

@@ -29,7 +29,7 @@ READS_FOREIGN_TEXT = {
     "models/hardware/changes.py": "values that people give, '2x'",
     "models/hardware/importing/__init__.py": "names in other tools' files",
     "models/hardware/importing/nvidia_smi.py": "what nvidia-smi prints",
-    "models/implementations/choose.py": "names and versions that people give, 'vllm.flash-attn-3@0.24'",
+    "models/implementations/names.py": "names and versions that people give, 'vllm 0.24.0'",
     "models/llm/files.py": "names of files",
     "models/llm/huggingface.py": "names of models on the Hub",
     "models/mask/text.py": "masks that people write",

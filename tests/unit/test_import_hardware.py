@@ -63,8 +63,8 @@ def test_aiconfigurator_gives_the_sms_by_the_peak() -> None:
 def test_nvidia_smi_gives_a_known_gpu_as_it_is_set() -> None:
     found = import_hardware(DATA / "nvidia_smi_h100.xml")
     assert found.like == "h100-sxm5-80gb"  # not the PCIe card, whose clock and power limit are others
-    assert [*map(str, found.gpu.changes)] == ["power.tdp = 500 W (was 700 W)"]
-    assert found.gpu.provenance["power.tdp"].kind == "measured"
+    assert [*map(str, found.gpu.changes)] == ["power.limit = 500 W (was 700 W)"]
+    assert found.gpu.provenance["power.limit"].kind == "measured"
     assert found.remarks == ("the first of 2 GPUs",)
 
 
@@ -280,10 +280,10 @@ def test_nvml_finds_the_card_or_describes_it(monkeypatch: pytest.MonkeyPatch) ->
     known = FakeNvml("NVIDIA A100-SXM4-80GB", 6912, 80 * 2**30)
     monkeypatch.setitem(sys.modules, "pynvml", known)
     assert import_attached().like == "a100-sxm4-80gb"
-    other = FakeNvml("NVIDIA A30", 3584, 24 * 2**30)
+    other = FakeNvml("NVIDIA PG506", 3072, 24 * 2**30)
     monkeypatch.setitem(sys.modules, "pynvml", other)
     found = import_attached().gpu
-    assert (found.sm.count, found.clock.boost_hz) == (56, 1410e6)
+    assert (found.sm.count, found.clock.boost_hz) == (48, 1410e6)
     assert found.provenance["sm.count"].source == "NVML"
     assert found.get("hbm.bandwidth") == 2 * 1593e6 * 5120 / 8
     assert (known.open, other.open) == (0, 0)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attnsim import attention_share, layer, load_model
+from attnsim import attention_share, layer, load_gpu, load_model
 from attnsim.cli import main
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.frameworks.layer import Step, steps
@@ -156,3 +156,16 @@ def test_latent_attention_brings_its_own_products() -> None:
     backward = layer("deepseek-v3", GPU, batch=1, seq=1024, pass_="bwd")
     assert backward.attention[0].algorithm == "flash"
     assert "KV up projection, backward" in [part.name for part in backward.parts]
+
+
+def test_power_is_felt_over_the_whole_layer() -> None:
+    """No part of it is long enough alone, all of them together are."""
+    gpu = load_gpu("h100-sxm5-80gb")
+    limits = (gpu.replace("power.limit", limit) for limit in ("1.4 kW", "450 W"))
+    hungry, frugal = (layer("llama-3-8b", one, seq=16384) for one in limits)
+    assert all(0 < (part.time_s or 0) < 8e-3 for part in hungry.parts)
+    for fast, slow in zip(hungry.parts, frugal.parts, strict=True):
+        assert (slow.time_s or 0) >= (fast.time_s or 0) * 0.99, slow.name
+    assert hungry.attention[0].clock_by == "boost" and frugal.attention[0].clock_by == "power"
+    projection = [next(part.time_s or 0 for part in one.parts if "QKV" in part.name) for one in (hungry, frugal)]
+    assert projection[1] > 1.2 * projection[0]

@@ -169,8 +169,8 @@ def test_a_figure_that_fits_were_made_with_is_compared_with_theirs() -> None:
 
 def test_a_gpu_without_a_file_is_made_of_what_its_driver_says() -> None:
     """A chip newer than the rules, whose driver does not tell the memory clock: nobody states a bandwidth."""
-    attached = {"name": "NVIDIA B300", "capability": 103, "memory_bytes": 288 * 10**9}
-    attached["attributes"] = {"MultiProcessorCount": 148, "L2CacheSize": 132 << 20, "ClockRate": 1920000}
+    attached = {"name": "NVIDIA B310", "capability": 103, "memory_bytes": 288 * 10**9}
+    attached["attributes"] = {"MultiProcessorCount": 144, "L2CacheSize": 132 << 20, "ClockRate": 1920000}
     machine = {**MACHINE, "attached": attached}
     rates = changed("hbm.copy", 7.0e12)
     probed = probed_of([machine, records_of(rates)[1]])

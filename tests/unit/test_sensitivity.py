@@ -45,13 +45,21 @@ def test_a_bandwidth_bound_call_answers_to_bandwidth_alone() -> None:
     assert max(map(abs, found.values())) < NEAR, found
 
 
-@pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "h100-sxm5-80gb"])
-def test_a_compute_bound_call_answers_to_clock_and_sms_and_not_to_memory(gpu: str) -> None:
-    found = of(PREFILL, gpu)
-    assert found["clock.sustained"] == pytest.approx(-1, abs=NEAR)
+def test_a_compute_bound_call_answers_to_clock_and_sms_and_not_to_memory() -> None:
+    found = of(PREFILL, "a100-sxm4-80gb")
+    assert found["clock.free"] == pytest.approx(-1, abs=NEAR)
     assert found["sm.count"] == pytest.approx(-1, abs=NEAR)
     assert max(abs(found[key]) for key in ("hbm.bandwidth", "l2.bandwidth", "hbm.latency", "l2.capacity")) < NEAR
     assert -1 < found["tensor.bf16"] < -0.5
+    assert found["power.limit"] == 0
+
+
+def test_where_power_sets_the_clock_a_call_answers_to_its_root() -> None:
+    """The clock is the root of what the limit leaves beside static power, 22 % of it."""
+    found = of(PREFILL, "h100-sxm5-80gb")
+    assert found["power.limit"] == pytest.approx(-0.5 / 0.78, abs=NEAR)
+    assert found["sm.count"] == pytest.approx(-0.5, abs=NEAR)
+    assert found["clock.free"] == pytest.approx(0, abs=NEAR)
 
 
 def test_a_small_call_answers_to_launches() -> None:

@@ -13,7 +13,7 @@ PREFILL = Workload(batch=1, heads_q=32, seq_q=4096, head_dim=128, dtype="bf16")
 def test_it_is_read_and_written_once_a_score_and_does_not_bind() -> None:
     found = explain(PREFILL, B200)
     busy = found.prediction.units_s["tensor_memory"]
-    assert busy == pytest.approx(32 * 4096**2 * (4 + 2) / 512 / B200.sm.count / B200.clock.sustained_hz, rel=0.25)
+    assert busy == pytest.approx(32 * 4096**2 * (4 + 2) / 512 / B200.sm.count / B200.clock.full_hz, rel=0.25)
     assert 0 < busy < found.prediction.units_s["exp"]
     assert "tensor_memory" in {lever.unit for lever in found.levers}
     twice = predict(PREFILL, B200.replace("tensor.memory_bandwidth", "2x"), baseline=False)

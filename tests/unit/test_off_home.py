@@ -1,0 +1,56 @@
+"""Rows away from home: what is one, what separates it from its calibration, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.question.case_row import Case
+from attnsim.validation.checking import evidence, sources
+from attnsim.validation.checking.evidence import groups_of, off_home, separation
+from attnsim.validation.measured.datasets import Row, published_cases, row_of
+from attnsim.validation.measured.sources import ROLES
+
+
+def cases(source: str, implementation: str) -> list[Case]:
+    found = [case for case in published_cases(*ROLES) if (case.source, case.implementation) == (source, implementation)]
+    assert found
+    return found
+
+
+def row(source: str, implementation: str, passes: str = "fwd") -> Row:
+    return row_of(next(case for case in cases(source, implementation) if case.passes == passes))
+
+
+def carried_by(one: Row) -> set[str]:
+    return {*separation(one, choose(one.record, one.gpu).calibration)}
+
+
+def test_a_source_is_separated_by_laboratory_version_chip_and_pass() -> None:
+    assert carried_by(row("fa2_fig7", "flash_attn_v2", "fwd+bwd")) == set(), "the table it was fitted on"
+    assert carried_by(row("nsa_triton_readme", "flash_attn_v2")) >= {"laboratory", "version"}
+    assert not {"chip", "kernel", "architecture"} & carried_by(row("nsa_triton_readme", "flash_attn_v2"))
+    assert carried_by(row("cudnn_fe_train_h200", "cudnn")) >= {"laboratory", "chip"}
+    assert "laboratory" not in carried_by(row("fa3_fig6", "flash_attn_v3", "bwd")), "the same paper"
+    assert "pass" in carried_by(row("sage_readme_fig", "torch.sdpa-efficient")), "fitted forward and backward together"
+
+
+def test_off_home_rows_are_those_no_fit_has_seen_and_refusals_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = [
+        *cases("fa2_fig7", "flash_attn_v2")[:2],
+        *cases("nsa_triton_readme", "flash_attn_v2")[:2],
+        replace(cases("fa2_fig7", "flash_attn_v2")[0], implementation="nobodys"),
+    ]
+    monkeypatch.setattr(evidence, "published_cases", lambda *roles: iter(some))
+    monkeypatch.setattr(evidence, "serving_rows", lambda sample: [])
+    away, refused = off_home()
+    assert {one.row.case.source for one in away} == {"nsa_triton_readme"} and len(away) == 2
+    (line,) = sources.refused_table(refused)
+    assert (line["rows"], line["implementation"]) == (1, "nobodys") and "not known" in line["why"]
+    (total, *_) = sources.totals(away)
+    assert total["rows"] == 2 and total["mean"] == pytest.approx(sum(abs(one.predicted_s / one.row.measured_s - 1)
+                                                                     for one in away) / 2, abs=1e-3)  # fmt: skip
+    (by_source,) = sources.sources_table(away)
+    assert (by_source["laboratory"], by_source["use"], by_source["held"]) == ("XunhaoLai", "test", total["held"])
+    (group,) = groups_of(away)
+    assert (group.source, group.passes, len(group.logs)) == ("nsa_triton_readme", "fwd", 2) and group.spread > 0
