@@ -12,12 +12,10 @@ from attnsim.api.answering import answer
 from attnsim.api.asking import ask, read_conditions
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError, nearest, shown
-from attnsim.models.hardware.files import load_gpu
-from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import Match, check_pages, match
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mechanisms import ALGORITHMS, running
-from attnsim.models.question.case_row import Case, parse_row, workload_of
+from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
 from attnsim.models.question.workload import Workload
 
 if TYPE_CHECKING:
@@ -157,7 +155,7 @@ def predict_case(case: Case, tiles: str = "shipped", mode: str = "fast", budget:
 
 def _predict_case(case: Case, tiles: str, mode: str, budget: int | None) -> Answer:
     version, name = case.version or "", case.implementation
-    w, gpu = _workload(case), _gpu(case)
+    w, gpu = _workload(case), gpu_of(case)
     named = match(name, version, gpu, w) if name else None
     conditions = read_conditions(tiles, None, mode, case.cache, case.launch, budget)
     algorithm = _algorithm(case, named.record if named else None)
@@ -193,14 +191,6 @@ def _workload(case: Case) -> Workload:
     if not 0 <= rate <= 1:
         raise InputError(f"options has dropout={dropout}; allowed: 0, 1 or a rate below 1")
     return workload_of(case)
-
-
-def _gpu(case: Case) -> Gpu:
-    gpu = load_gpu(case.gpu)
-    if case.clock_mhz is None:
-        return gpu
-    # A clock is a condition of the measurement, not another GPU: it is not recorded as a change.
-    return replace(gpu.replace("clock.sustained", case.clock_mhz * 1e6), changes=gpu.changes)
 
 
 def _algorithm(case: Case, record: Implementation | None) -> str:

@@ -18,10 +18,9 @@ from attnsim.kernels.gpu.records import FILE_NAME, Records
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_file import read_cases, write_table
-from attnsim.models.question.case_row import workload_of
+from attnsim.models.question.case_row import gpu_of, workload_of
 from attnsim.validation.checking import validate as validation
 from attnsim.validation.checking.validate import Report, predictions, serving_table
-from attnsim.validation.measured.datasets import gpu_of
 from attnsim.validation.measured.measured_table import measured_frame, measured_rows
 from attnsim.validation.measured.own_runs import committed_tables, measure_here, rows_of
 from attnsim.validation.measuring import profiling

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.operations import Operations
 from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent, Workload
+
+if TYPE_CHECKING:
+    from attnsim.models.hardware.gpu import Gpu
 
 CACHES = ("cold", "warm")
 LAUNCHES = ("stream", "host", "graph", "kernel")
@@ -213,6 +216,19 @@ def workload_of(case: Case) -> Workload:
         latent=Latent.parse(case.options["latent"]) if case.options.get("latent") else None,
         operations=Operations.parse(case.options["operations"]) if "operations" in case.options else None,
     )
+
+
+def gpu_of(case: Case) -> Gpu:
+    """The GPU of a case, at the clock that the row states, if it does.
+
+    A clock is a condition of the measurement, not another GPU: it is not recorded as a change.
+    """
+    from attnsim.models.hardware.files import load_gpu
+
+    gpu = load_gpu(case.gpu)
+    if case.clock_mhz is None:
+        return gpu
+    return replace(gpu.replace("clock.sustained", case.clock_mhz * 1e6), changes=gpu.changes)
 
 
 def shown_cell(given: str) -> str:

@@ -9,12 +9,11 @@ from functools import cached_property, lru_cache
 
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.builds import build_speed
 from attnsim.models.implementations.choose import match
 from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.question.case_row import Case, parse_row, workload_of
+from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import replay
@@ -50,12 +49,6 @@ class Row:
         numbers = replace(numbers, speed=build_speed(self.record, self.workload, self.gpu))
         cache = "cold" if self.case.cache == "cold" else "warm"
         return replay(self.schedule, self.gpu, numbers, cache=cache, launch=self.case.launch).time_s  # type: ignore[arg-type]
-
-
-def gpu_of(case: Case) -> Gpu:
-    """The GPU of a case, at the clock that the row states, if it does."""
-    gpu = load_gpu(case.gpu)
-    return gpu if case.clock_mhz is None else gpu.replace("clock.sustained", case.clock_mhz * 1e6)
 
 
 def row_of(case: Case) -> Row:
