@@ -108,17 +108,27 @@ def test_cudnn_on_blackwell_lies_within_its_tensor_roofline(passes: str) -> None
         (1, 64, 2048, 2048, False, 1),
     ],
 )  # fmt: skip
-def test_cudnn_on_blackwell_packs_and_splits_as_the_plans_of_its_benchmark(
+def test_open_cudnn_on_blackwell_packs_and_splits_as_the_plans_of_its_benchmark(
     batch: int, heads: int, seq_q: int, seq_kv: int, packed: bool, splits: int
 ) -> None:
     """``PACK_GQA`` and ``SPLIT_KV`` in NVIDIA/cudnn-frontend ``benchmark/attention_inference/results``, GB200."""
     w = Workload(
         batch=batch, heads_q=heads, heads_kv=heads // 8, seq_q=seq_q, seq_kv=seq_kv, head_dim=128, mask=Mask.causal()
     )
-    plan = schedule("nvidia.cudnn", "gb200", w)
+    plan = schedule("nvidia.cudnn-frontend-sm100", "gb200", w)
     assert isinstance(plan.tile, FusedTiles) and plan.tile.forward
     assert (plan.tile.forward.pack_gqa, plan.splits.count) == (packed, splits)
     assert plan.kernels[0].multicast == (1 if seq_q * 8 <= 128 else 2)
+
+
+@pytest.mark.parametrize(("seq_q", "packed"), [(1, True), (8, False), (256, False)])
+def test_closed_cudnn_on_blackwell_packs_and_splits_a_single_query_alone(seq_q: int, packed: bool) -> None:
+    w = Workload(batch=1, heads_q=64, heads_kv=8, seq_q=seq_q, seq_kv=8192, head_dim=128, mask=Mask.causal())
+    closed, opened = (schedule(name, "gb200", w) for name in ("nvidia.cudnn", "nvidia.cudnn-frontend-sm100"))
+    assert isinstance(closed.tile, FusedTiles) and closed.tile.forward
+    assert (closed.tile.forward.pack_gqa, closed.splits.partial) == (packed, packed)
+    assert opened.splits.partial
+    assert (closed.total("flops") == opened.total("flops")) == packed
 
 
 def test_cudnn_on_hopper_takes_row_tiles_in_ascending_order() -> None:

@@ -102,7 +102,6 @@ def test_a_published_name_is_the_record_that_ran(name: str, gpu: str, version: s
         ("flash_mask", "5090", "flash_mask is not modelled on rtx-5090 (sm_120); nearest that is: flash-attn.2"),
         ("flashinfer", "B200", "nearest that is: vllm.trtllm-gen"),
         ("trtllm_mha", "H100", "nearest that is: tensorrt-llm.attention"),
-        ("cudnn_oss_sm100", "B200", "nearest that is: nvidia.cudnn"),
         ("ffpa_cutedsl", "B200", "nearest that is: torch.sdpa-math"),
     ],
 )
@@ -110,6 +109,20 @@ def test_what_is_not_modelled_is_refused_in_one_line_with_the_nearest_that_is(na
     with pytest.raises(InputError, match=re.escape(said)) as error:
         match(name, "", GPUS[gpu], PREFILL)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("FlashAttention-2", "flash-attn.2"),
+        ("FlashAttention 3", "flash-attn.3"),
+        ("flash_attn_2", "flash-attn.2"),
+        ("FA2", "flash-attn.2"),
+        ("fa3", "sglang.fa3"),
+    ],
+)
+def test_a_table_may_say_what_people_say_where_it_is_nothing_else(name: str, found: str) -> None:
+    assert match(name, "", H100, PREFILL).record.name == found
 
 
 def test_the_table_of_names_names_records_alone() -> None:
@@ -232,4 +245,4 @@ def test_a_measured_row_resolves_as_a_question_does_and_says_what_it_leaves_open
 
 def test_a_study_keeps_a_name_whose_meaning_the_gpu_decides() -> None:
     assert settled_name("vllm_flash_attn") == "vllm_flash_attn"
-    assert settled_name("flash_attn") == "flash-attn.2"
+    assert settled_name("flash_attn") == "flash_attn" and match("flash_attn").record.name == "flash-attn.2"

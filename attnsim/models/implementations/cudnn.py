@@ -1,6 +1,6 @@
-"""NVIDIA cuDNN's fused attention.
+"""NVIDIA cuDNN's fused attention: its closed kernels, and the open ones of NVIDIA/cudnn-frontend.
 
-Its kernels are closed: played is the nearest public schedule of the tensor-core instructions that the GPU has.
+Of the closed kernels the nearest public schedule of the tensor-core instructions that the GPU has is played.
 """
 
 from __future__ import annotations
@@ -84,15 +84,30 @@ def blackwell_splits(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
     return 1 << max(0, most.bit_length() - 1)
 
 
-def _blackwell(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str) -> Schedule:
-    """Forward and backward by tcgen05."""
+def closed_blackwell_tile(w: Workload, gpu: Gpu) -> FlashTile:
+    """The same tiles, but the closed kernels pack the heads of a group for a single query alone.
+
+    Eight queries a sequence take eight times as long there as one (cuDNN 9.27, GB200, cudnn-frontend's decode sweep),
+    as every query head reads the keys for itself.
+    """
+    tile = replace(flash_attention_4.choose_tile(w, gpu), emulated=(0, 1))
+    if w.seq_q > FEW_ROWS:
+        return tile
+    return replace(tile, rows=FEW_ROWS, warps=4, warpgroups=1, extra_threads=128, pack_gqa=w.seq_q == 1)
+
+
+def _blackwell(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, closed: bool) -> Schedule:
+    """Forward and backward by tcgen05; the closed kernels split the keys of a single query alone."""
     kernels: list[Kernel] = []
     tiles, splits, w_main = FusedTiles(), UNCUT, one_query(w)
     if "fwd" in w.directions:
-        tile = override(blackwell_tile(w_main, gpu), shape, w_main, gpu)
-        splits = Splits(blackwell_splits(w_main, gpu, tile))
+        chosen = (closed_blackwell_tile if closed else blackwell_tile)(w_main, gpu)
+        tile = override(chosen, shape, w_main, gpu)
+        if not closed or w.seq_q == 1:
+            splits = Splits(blackwell_splits(w_main, gpu, tile))
         main = flash_forward(w_main, gpu, tile, splits=splits)
-        kernels.append(replace(main, multicast=blackwell_pair(w_main)))
+        few = closed and w.seq_q <= FEW_ROWS
+        kernels.append(replace(main, multicast=1 if few else blackwell_pair(w_main)))
         tiles = FusedTiles(tile)
     if splits.partial:
         kernels.append(fa2_combine(w, splits.count))
@@ -100,7 +115,7 @@ def _blackwell(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str) -> S
         back = override_backward(flash_attention_4.choose_backward(w, gpu), shape)
         tiles = replace(tiles, backward=back)
         kernels += flash_attention_4.backward(w, back)
-    return flash_schedule(w, name, kernels, tiles, splits, _CLOSED)
+    return flash_schedule(w, name, kernels, tiles, splits, _CLOSED if closed else ())
 
 
 def _ampere(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str) -> Schedule:
@@ -134,7 +149,7 @@ def _cudnn(name: str) -> Builder:
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         if gpu.features.tcgen05:
-            return _blackwell(w, gpu, shape, name)
+            return _blackwell(w, gpu, shape, name, closed=True)
         if gpu.features.wgmma:
             return replace(flash3(w, gpu, shape, HOPPER_ORDER), implementation=name, notes=_CLOSED)
         return _ampere(w, gpu, shape, name)
@@ -142,4 +157,9 @@ def _cudnn(name: str) -> Builder:
     return build
 
 
-RECORDS = tuple(record(name, _cudnn(name)) for name in ("nvidia.cudnn", "nvidia.cudnn-frontend"))
+OPEN_BLACKWELL = "nvidia.cudnn-frontend-sm100"
+
+RECORDS = (
+    *(record(name, _cudnn(name)) for name in ("nvidia.cudnn", "nvidia.cudnn-frontend")),
+    record(OPEN_BLACKWELL, lambda w, gpu, shape: _blackwell(w, gpu, shape, OPEN_BLACKWELL, closed=False)),
+)
