@@ -2,50 +2,65 @@
 
     python benchmarks/gpu_run.py --out run --minutes 9
 
-needs NumPy and CuPy alone; PyTorch is timed beside our kernels where it is installed. Points are taken most valuable
-first and each is on disk as soon as it is measured (``run/records.jsonl``), so the command may be killed and started
-again: it goes on where it stopped. Speeds count useful FLOPs.
+needs NumPy and CuPy alone, and no installation of attnsim; PyTorch is timed beside our kernels where it is installed.
+Points are taken most valuable first and each is on disk as soon as it is measured (``run/records.jsonl``), so the
+command may be killed and started again: it goes on where it stopped. Whatever goes wrong is a record, and the run goes
+on; after an error that the device keeps, in a new process. Keys hold the versions of the kernels: what was measured of
+older ones is measured anew. Speeds count useful FLOPs.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import os
-import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
+
+from attnsim.kernels.adversarial import INPUTS
 from attnsim.kernels.arrays import DTYPES
+from attnsim.kernels.build.compiler import compile_variant
+from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.gpu import probe_kernels
 from attnsim.kernels.gpu.bench import Bench, attached_bench, by_value, runs_on
-from attnsim.kernels.gpu.correctness import case, cases, masks_of
+from attnsim.kernels.gpu.correctness import case, cases, check, masks_of
 from attnsim.kernels.gpu.cuda_device import LASTING
 from attnsim.kernels.gpu.grid import useful_flops
-from attnsim.kernels.gpu.machine_record import now
+from attnsim.kernels.gpu.machine_record import now, version_of
 from attnsim.kernels.gpu.measuring import correctness_points, machine_points, null_points, probe_points, time_points
 from attnsim.kernels.gpu.prepared import inputs, prepare
 from attnsim.kernels.gpu.records import Point, Records
+from attnsim.kernels.gpu.timing import Timing
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from benchmarks.gpu_children import counted, sanitized
 
-HERE = Path(__file__).resolve().parent
-STEPS = ("machine", "correct", "flash", "decode", "sparse", "probe", "rest", "interpreter", "sanitizer", "counters")
+STEPS = (
+    *("machine", "compile", "smoke", "flash", "decode", "probe", "sparse", "correct", "rest", "interpreter"),
+    *("counters", "sanitizer"),
+)
+SMOKE_S = 60.0
+"""Seconds of the smoke test, after which no further point of it is begun."""
+ROUNDS = 3
+"""How often kernels that are compared take turns, so that clocks and temperature drift over all of them alike."""
 TORCH_BACKENDS = ("flash", "cudnn", "math")
 SIZES = (1, 63, 127, 500, 4096)
 REST = 400
 """Points of the grid of `attnsim measure`, which has ten times as many."""
-COUNTERS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum", "gpu__time_duration.sum")
 
 
 class Run:
@@ -91,6 +106,11 @@ class Run:
         return call
 
 
+def versions(*names: str) -> str:
+    """The versions of operations' kernels, for keys."""
+    return " ".join(f"{name} {version_of(OPERATIONS[name])}" for name in names)
+
+
 def machine(gpu: Run) -> Iterator[Point]:
     """What was measured, with what; PyTorch's version too."""
     for point in machine_points(gpu.bench, gpu.operations, gpu.session):
@@ -98,10 +118,65 @@ def machine(gpu: Run) -> Iterator[Point]:
         yield Point(point.key, point.measure, {**point.about, **torch})
 
 
+def compile_all(gpu: Run) -> Iterator[Point]:
+    """Every kernel of the run, on all cores, into the cache that launches read."""
+    wanted = {variant.label: variant for one in gpu.operations for variant in one.variants()}
+    together = "".join(sorted(version_of(one) for one in gpu.operations))
+    yield Point(
+        f"compile {hashlib.sha256(together.encode()).hexdigest()[:16]}", partial(compiled, gpu, list(wanted.values()))
+    )
+
+
+def compiled(gpu: Run, wanted: list[Variant]) -> dict[str, Any]:
+    """Seconds, and what did not compile."""
+    number = gpu.device.gpu.compute_capability_number
+
+    def attempt(variant: Variant) -> str | None:
+        try:
+            compile_variant(variant, f"{number}{variant.arch_suffix}")
+        except Exception as error:  # noted: the points that need it say so too
+            return f"{variant.label}: {error}".splitlines()[0]
+        return None
+
+    start = time.monotonic()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # NVRTC works outside of Python's lock
+        failed = [told for told in pool.map(attempt, wanted) if told]
+    return {"kernels": len(wanted), "failed": failed, "seconds": time.monotonic() - start}
+
+
+def smoke(gpu: Run) -> Iterator[Point]:
+    """Every kernel at ragged lengths on normal and adversarial inputs, for a minute: what is wrong is known first."""
+    end = time.monotonic() + SMOKE_S
+    for seq in (200, 500):
+        for kind in INPUTS:
+            for one in gpu.operations:
+                if kind != "normal" and kind not in one.adversarial:
+                    continue
+                for mask in masks_of(one, seq)[-2:]:
+                    if time.monotonic() >= end:
+                        return
+                    w = case(one, seq, 64, mask=mask)
+                    yield adversarial_point(gpu, one, w, kind)
+
+
+def adversarial_point(gpu: Run, one: Operation, w: Workload, kind: str) -> Point:
+    """An operation against float64 on inputs of a kind."""
+    about = {"kind": "smoke", "operation": one.name, "workload": str(w), "inputs": kind}
+    measure = partial(check, one, gpu.bench.checked, w, gpu.bench.seed, kind)
+    return Point(f"smoke {versions(one.name)} {kind} {w}", measure, about)
+
+
 def correctness(gpu: Run) -> Iterator[Point]:
-    """Every kernel against float64, outputs poisoned first; small sizes of all before large ones of any."""
+    """Every kernel against float64, outputs poisoned first; small sizes of all before large ones of any.
+
+    Then every format and width on adversarial inputs.
+    """
     for seq in SIZES:
         yield from correctness_points(gpu.bench, gpu.operations, lambda one, seq=seq: cases(one, seq))
+    for one in gpu.operations:
+        for kind in one.adversarial:
+            for w in cases(one, 500):
+                yield adversarial_point(gpu, one, w, kind)
 
 
 def flash(gpu: Run) -> Iterator[Point]:
@@ -111,11 +186,13 @@ def flash(gpu: Run) -> Iterator[Point]:
             for causal in (False, True):
                 heads = 2048 // head_dim
                 w = Workload(16384 // seq, heads, seq, head_dim, mask=Mask.causal() if causal else Mask())
-                yield Point(f"flash {w}", lambda w=w: side_by_side(gpu, w, ("flash", "flash-hopper")))
+                names = tuple(one.name for one in gpu.operations if one.name in ("flash", "flash-hopper"))
+                key = f"flash {versions(*names)} torch {getattr(gpu.torch, '__version__', None)} {w}"
+                yield Point(key, partial(side_by_side, gpu, w, names))
 
 
 def side_by_side(gpu: Run, w: Workload, names: tuple[str, ...]) -> dict[str, Any]:
-    """Times of our operations and of PyTorch's backends on the same inputs."""
+    """Times of our operations and of PyTorch's backends on the same inputs, in turns: A, B, A, B, A, B."""
     q, k, v = inputs(w, gpu.bench.random)
     flops = useful_flops(w)
     out: dict[str, Any] = {"workload": str(w), "useful_flops": flops, "times": {}}
@@ -128,12 +205,22 @@ def side_by_side(gpu: Run, w: Workload, names: tuple[str, ...]) -> dict[str, Any
             if backend == "math" and w.batch * w.heads_q * w.seq_q * w.seq_kv > 1 << 32:
                 continue  # fp32 scores of more than 16 GiB
             calls[f"torch {backend}"] = gpu.torch_attention(q, k, v, backend, w.mask.is_causal)
-    for name, call in calls.items():
-        try:
-            found = gpu.timed(call)
-            out["times"][name] = found | {"flops_per_s": flops / found["median_s"]}
-        except (RuntimeError, InputError) as error:
-            out["times"][name] = {"error": str(error).splitlines()[0]}
+    found: dict[str, Timing] = {}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            if name in out["times"]:  # it has failed
+                continue
+            try:
+                timing = gpu.bench.watch.time(call, samples=30 // ROUNDS)
+                before = found[name].samples if name in found else ()
+                found[name] = replace(timing, samples=before + timing.samples)
+            except Exception as error:  # of one; the others are timed
+                if LASTING in str(error):
+                    raise
+                out["times"][name] = {"error": (str(error) or type(error).__name__).splitlines()[0]}
+    for name, timing in found.items():
+        if name not in out["times"]:
+            out["times"][name] = timing.to_dict() | {"flops_per_s": flops / timing.median_s}
     return out
 
 
@@ -159,7 +246,7 @@ def decode(gpu: Run) -> Iterator[Point]:
                     "times": {"read": reading, "decode": ours},
                 }
 
-            yield Point(f"decode {w}", measure)
+            yield Point(f"decode {versions('decode')} {w}", measure)
 
 
 def sparse(gpu: Run) -> Iterator[Point]:
@@ -184,7 +271,7 @@ def sparse(gpu: Run) -> Iterator[Point]:
                         },
                     }
 
-                yield Point(f"sparse {dense} {mask}", measure)
+                yield Point(f"sparse {versions('sparse', 'flash')} {dense} {mask}", measure)
 
 
 def probes(gpu: Run) -> Iterator[Point]:
@@ -220,59 +307,26 @@ def interpreter(gpu: Run) -> Iterator[Point]:
                     },
                 }
 
-            yield Point(f"interpreter {one.name} {w}", measure)
+            yield Point(f"interpreter {versions(one.name)} {w}", measure)
 
 
 def sanitizer(gpu: Run) -> Iterator[Point]:
     """Compute-sanitizer's memcheck and racecheck over every kernel at two ragged sizes."""
     for tool in ("memcheck", "racecheck", "initcheck"):
         for one in gpu.operations:
-            yield Point(f"sanitizer {tool} {one.name}", lambda tool=tool, one=one: sanitized(tool, one.name))
-
-
-def sanitized(tool: str, name: str) -> dict[str, Any]:
-    """One operation under compute-sanitizer."""
-    program = shutil.which("compute-sanitizer")
-    if program is None:
-        return {"skipped": "compute-sanitizer is not installed"}
-    command = [program, "--tool", tool, "--error-exitcode", "9", sys.executable, __file__, "--child", name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=child_environment())
-    return {"ok": done.returncode == 0, "exit": done.returncode, "tail": (done.stdout + done.stderr)[-2000:]}
+            yield Point(f"sanitizer {tool} {versions(one.name)}", partial(sanitized, tool, one.name))
 
 
 def counters(gpu: Run) -> Iterator[Point]:
     """HBM and L2 bytes of every operation, where the profiler may read them."""
     for one in gpu.operations:
-        yield Point(f"counters {one.name}", lambda one=one: counted(one.name))
-
-
-def counted(name: str) -> dict[str, Any]:
-    """One operation under ncu; clocks are left as they are."""
-    program = shutil.which("ncu")
-    if program is None:
-        return {"skipped": "ncu is not installed"}
-    options = ["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"]
-    command = [program, *options, "--metrics", ",".join(COUNTERS), sys.executable, __file__, "--child", name, "--large"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env=child_environment())
-    return {"exit": done.returncode, "csv": done.stdout[-20000:], "tail": done.stderr[-1000:]}
-
-
-def child_environment() -> dict[str, str]:
-    """This process's, with the checkout importable."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
-
-
-def child(name: str, large: bool) -> None:
-    """What a profiler or sanitizer watches: one operation at one large or two small sizes."""
-    from attnsim.kernels.gpu.cuda_device import CudaDevice
-
-    one, device = OPERATIONS[name], CudaDevice(synchronous=True)
-    for seq in (4096,) if large else (63, 200):
-        one.exercise(device, case(one, seq, 64, mask=masks_of(one, seq)[0], heads=1 if large else 4), 0)
+        yield Point(f"counters {versions(one.name)}", partial(counted, one.name))
 
 
 PLAN: dict[str, Callable[[Run], Iterator[Point]]] = {
     "machine": machine,
+    "compile": compile_all,
+    "smoke": smoke,
     "correct": correctness,
     "flash": flash,
     "decode": decode,
@@ -283,6 +337,23 @@ PLAN: dict[str, Callable[[Run], Iterator[Point]]] = {
     "sanitizer": sanitizer,
     "counters": counters,
 }
+
+
+def guarded(step: str, points: Iterable[Point], session: str) -> Iterator[Point]:
+    """The points of a step; where there is no telling what comes next, that is a point too, and the step's last."""
+    try:
+        yield from points
+    except Exception as error:
+        told = {"error": f"{type(error).__name__}: {error}"}
+        yield Point(f"{step} ended {session}", lambda: told)
+
+
+def again(options: argparse.Namespace, seconds: float) -> None:
+    """Go on in a new process: CUDA keeps some errors for the rest of a process."""
+    words = ["--out", str(options.out), "--minutes", f"{max(0.0, seconds / 60):.3f}", "--steps", options.steps]
+    words += ["--seed", str(options.seed)] if options.seed is not None else []
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, str(Path(__file__).resolve()), *words])
 
 
 def line(key: str, record: dict[str, Any]) -> str:
@@ -303,7 +374,8 @@ def line(key: str, record: dict[str, Any]) -> str:
     if "share_of_read" in record:
         parts.append(f"{record['share_of_read']:.0%} of a read-only kernel")
     parts += [f"{rate['name']} {rate['value']:.4g} {rate['unit']}" for rate in record.get("rates", ())]
-    parts += [f"{name} {record[name]}" for name in ("ok", "exit", "skipped", "equal") if name in record]
+    parts += [f"{name} {record[name]}" for name in ("ok", "exit", "skipped", "equal", "kernels") if name in record]
+    parts += [f"failed: {', '.join(record['failed'])}"] if record.get("failed") else []
     return f"{key}: {', '.join(parts)}"
 
 
@@ -314,12 +386,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=9.0, help="no point is begun after this time")
     parser.add_argument("--steps", default=",".join(STEPS), help=f"some of {', '.join(STEPS)}")
     parser.add_argument("--seed", type=int, default=None, help="of the random inputs; default: the clock")
-    parser.add_argument("--child", choices=sorted(OPERATIONS), help=argparse.SUPPRESS)
-    parser.add_argument("--large", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        child(options.child, options.large)
-        return 0
     steps = options.steps.split(",")
     if unknown := [step for step in steps if step not in STEPS]:
         parser.error(f"unknown step {', '.join(unknown)}; allowed: {', '.join(STEPS)}")
@@ -327,10 +394,10 @@ def main() -> int:
     records = Records(options.out / "records.jsonl")
     gpu = Run(attached_bench(int(time.time()) % (1 << 31) if options.seed is None else options.seed))
     for step in steps:
-        for key, record in records.run(PLAN[step](gpu), deadline):
+        for key, record in records.run(guarded(step, PLAN[step](gpu), gpu.session), deadline):
             print(line(key, record), flush=True)
             if LASTING in record.get("error", ""):
-                return 1
+                again(options, deadline - time.monotonic())
     wrong = [key for key, record in records.done.items() if record.get("ok") is False]
     print(json.dumps({"records": len(records.done), "wrong": wrong, "file": str(records.path)}))
     return 1 if wrong else 0

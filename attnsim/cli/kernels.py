@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import kernel_run, options, progress, show
+from attnsim.cli import help, kernel_any, kernel_run, options, progress, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from attnsim.kernels.resources import ResourceRow
     from attnsim.models.hardware.gpu import Gpu
 
-app = typer.Typer(help="List our CUDA kernels, compile them, or run one.", invoke_without_command=True)
-app.command("run")(kernel_run.run)
+app = help.Commands(help="List our CUDA kernels, compile them, or run one.", invoke_without_command=True)
+app.command("run", example="attnsim kernels run flash --cpu")(kernel_run.run)
 
 
 @app.callback()
@@ -33,7 +33,7 @@ def kernels(context: typer.Context, json: options.Json = False) -> None:
         raise InputError("--json comes after the command: attnsim kernels list --json")
 
 
-@app.command("list")
+@app.command("list", example="attnsim kernels list")
 def list_kernels(json: options.Json = False) -> None:
     """List the operations that have kernels."""
     from attnsim.kernels.catalog import OPERATIONS
@@ -78,7 +78,7 @@ def _record(operation: Operation) -> dict[str, Any]:
     }
 
 
-@app.command("check")
+@app.command("check", example="attnsim kernels check")
 def check(
     kernel: Annotated[
         list[str], typer.Option("--kernel", metavar="NAME", help="Operations; repeat it or use commas. Default: all.")
@@ -129,7 +129,7 @@ def check(
             "smaller tile, or index its register arrays by constants",
             file=sys.stderr,
         )
-        raise typer.Exit(kernel_run.FAILED)
+        raise typer.Exit(kernel_any.FAILED)
 
 
 def _with_blocks(row: ResourceRow, gpus: Sequence[Gpu]) -> dict[str, Any]:

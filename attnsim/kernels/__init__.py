@@ -1,8 +1,9 @@
 """Attention kernels of our own, and the float64 reference that they are checked against.
 
 The functions of :data:`attnsim.kernels.catalog.OPERATIONS` are here under their names, on NumPy arrays (run by the
-interpreter) or on CuPy arrays (run by the GPU); float16 is fp16, uint16 holds the bits of bf16. Each is imported when
-it is first asked for, and this package needs NumPy alone until something is launched.
+interpreter) or on CuPy arrays (run by the GPU); float16 is fp16, uint16 holds the bits of bf16. ``run_ptx`` runs any
+other kernel in the interpreter. Each is imported when it is first asked for, and this package needs NumPy alone until
+something is launched.
 
 Examples
 --------
@@ -20,7 +21,11 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """An operation by the name of its function (PEP 562)."""
+    """An operation by the name of its function, or ``run_ptx`` (PEP 562)."""
+    if name == "run_ptx":
+        from attnsim.kernels.foreign.run import run_ptx
+
+        return run_ptx
     if not name.startswith("_"):
         from attnsim.kernels.calling import on_arrays
         from attnsim.kernels.catalog import OPERATIONS
@@ -35,4 +40,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from attnsim.kernels.catalog import OPERATIONS
 
-    return sorted({*globals(), *(operation.function for operation in OPERATIONS.values())})
+    return sorted({*globals(), "run_ptx", *(operation.function for operation in OPERATIONS.values())})

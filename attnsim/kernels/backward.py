@@ -135,9 +135,9 @@ def _check_forward(q: Array, o: Array, lse: Array, do: Array) -> None:
         raise InputError(f"LSE is {list(lse.shape)}; it must have one number for each row of Q, {list(q.shape[:3])}")
 
 
-def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
-    """Random inputs through the kernels and through the float64 reference, which also gives them O and LSE."""
-    q, k, v, do = random_arrays(w, seed, "QKVO")
+def exercise(device: Device, w: Workload, seed: int = 0, inputs: str = "normal") -> Outcome:
+    """Random or adversarial inputs through the kernels and through float64, which also gives them O and LSE."""
+    q, k, v, do = random_arrays(w, seed, "QKVO", inputs=inputs)
     o, lse = attention(decode(q), decode(k), decode(v), w.mask)
     arrays = (q, k, v, encode(o, w.dtype), lse.astype(np.float32), do)
     got = flash_backward(device, *(device.upload(array) for array in arrays), mask=w.mask)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.kernels.adversarial import fill
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.outcome import Outcome
@@ -15,18 +16,35 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
 
 
-def random_arrays(w: Workload, seed: int, names: str = "QKV") -> tuple[NDArray[Any], ...]:
-    """Normal numbers in the workload's format, in the shape of Q (or O, by the letter O) or of K and V."""
+def kind_of(array: str, inputs: str) -> str:
+    """What an array holds for these inputs: it is Q and K that make scores adversarial, the others stay normal.
+
+    A NaN is in Q alone: a row of Q with one belongs into that row of O, and into no other.
+    """
+    return inputs if array in ("Q" if inputs == "nan" else "QK") else "normal"
+
+
+def random_arrays(w: Workload, seed: int, names: str = "QKV", inputs: str = "normal") -> tuple[NDArray[Any], ...]:
+    """Random numbers in the workload's format, in the shape of Q (or O, by the letter O) or of K and V.
+
+    Parameters
+    ----------
+    w : Workload
+    seed : int
+    names : str
+    inputs : str
+        One of :data:`attnsim.kernels.adversarial.INPUTS`, for those of Q and K that make the scores so.
+    """
     random = np.random.default_rng(seed)
     rows = (w.batch, w.heads_q, w.seq_q, w.head_dim)
     keys = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
-    return tuple(encode(random.standard_normal(rows if name in "QO" else keys), w.dtype) for name in names)
+    return tuple(encode(fill(rows if name in "QO" else keys, kind_of(name, inputs), random), w.dtype) for name in names)
 
 
 def exercise_attention(
-    operation: Callable[..., tuple[Array, Array]], device: Device, w: Workload, seed: int = 0
+    operation: Callable[..., tuple[Array, Array]], device: Device, w: Workload, seed: int = 0, inputs: str = "normal"
 ) -> Outcome:
-    """O and LSE of random inputs.
+    """O and LSE of random or adversarial inputs.
 
     Parameters
     ----------
@@ -35,8 +53,9 @@ def exercise_attention(
     device : Device
     w : Workload
     seed : int
+    inputs : str
     """
-    q, k, v = random_arrays(w, seed)
+    q, k, v = random_arrays(w, seed, inputs=inputs)
     o, lse = operation(device, *(device.upload(array) for array in (q, k, v)), mask=w.mask)
     expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
     return Outcome(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnsim.kernels.adversarial import fill
 from attnsim.kernels.arrays import attention_workload, check_array, decode, encode, int32
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
+from attnsim.kernels.exercising import kind_of
 from attnsim.kernels.outcome import Outcome
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.own.linear_tiles import (
@@ -199,14 +201,16 @@ def linear_decode(
     return o, state, normalizer
 
 
-def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
-    """Random inputs through the kernels and through the float64 reference; in decoding a random state before."""
+def exercise(device: Device, w: Workload, seed: int = 0, inputs: str = "normal") -> Outcome:
+    """Random or adversarial inputs through the kernels and through float64; in decoding a random state before."""
     check_takes(w)
     random = np.random.default_rng(seed)
     keys = w.seq_q if w.passes == "decode" else w.seq_kv
     kv = (w.batch, w.heads_kv, keys, w.head_dim)
     shapes = ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
-    q, k, v = (encode(random.standard_normal(shape), w.dtype) for shape in shapes)
+    q, k, v = (
+        encode(fill(shape, kind_of(name, inputs), random), w.dtype) for name, shape in zip("QKV", shapes, strict=True)
+    )
     if w.passes == "decode":
         return _exercise_decode(device, w, (q, k, v), random)
     o = linear_forward(device, device.upload(q), device.upload(k), device.upload(v), causal=is_causal(w))

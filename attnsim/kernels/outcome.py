@@ -27,9 +27,9 @@ class Outcome:
     expected: Mapping[str, Floats]
 
     def errors(self) -> dict[str, float]:
-        """Largest difference over the largest expected magnitude, by tensor; infinities must agree exactly.
+        """Largest difference over the largest expected magnitude, by tensor; infinities and NaN must agree exactly.
 
-        A tensor with a NaN, or an infinity where none belongs, has error ``inf``.
+        A tensor with a NaN or an infinity where none belongs, or without one where it does, has error ``inf``.
         """
         return {name: _error(self.outputs[name], want) for name, want in self.expected.items()}
 
@@ -42,7 +42,7 @@ def _error(got: Floats, want: Floats) -> float:
     if got.shape != want.shape:
         return float("inf")
     finite = np.isfinite(want)
-    if not np.array_equal(got[~finite], want[~finite]) or not np.isfinite(got[finite]).all():
+    if not np.array_equal(got[~finite], want[~finite], equal_nan=True) or not np.isfinite(got[finite]).all():
         return float("inf")
     if not finite.any():
         return 0.0

@@ -79,8 +79,8 @@ def sigmoid_forward(
     return o
 
 
-def exercise(device: Device, w: Workload, seed: int = 0) -> Outcome:
-    """Random inputs through the kernel and through the float64 reference."""
-    q, k, v = random_arrays(w, seed)
+def exercise(device: Device, w: Workload, seed: int = 0, inputs: str = "normal") -> Outcome:
+    """Random or adversarial inputs through the kernel and through the float64 reference."""
+    q, k, v = random_arrays(w, seed, inputs=inputs)
     o = sigmoid_forward(device, *(device.upload(array) for array in (q, k, v)), mask=w.mask)
     return Outcome({"O": decode(device.download(o))}, {"O": sigmoid_attention(decode(q), decode(k), decode(v), w.mask)})

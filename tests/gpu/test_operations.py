@@ -12,6 +12,7 @@ import attnsim.kernels as ak
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.catalog import OPERATIONS, SCORES_IN_16_BITS, Operation
 from attnsim.kernels.exercising import exercise_attention
+from attnsim.kernels.gpu.correctness import case, masks_of
 from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.limits import check_architecture
 from attnsim.kernels.naive_cublas import naive_cublas
@@ -71,6 +72,26 @@ def test_agrees_with_float64(operation: Operation, w: Workload, gpu_device: Cuda
     assert outcome.outputs.keys() >= outcome.expected.keys()
     for name, error in outcome.errors().items():
         assert error <= operation.tolerance(w.dtype), f"{name} is off by {error:.2e}, seed {seed}"
+
+
+ADVERSARIAL = [(one, kind) for one in OPERATIONS.values() for kind in one.adversarial]
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize(("operation", "kind"), ADVERSARIAL, ids=[f"{one.name}, {kind}" for one, kind in ADVERSARIAL])
+def test_agrees_on_adversarial_inputs(
+    operation: Operation, kind: str, dtype: str, gpu_device: CudaDevice, seed: int
+) -> None:
+    """Normal inputs never run the branch that rescales O."""
+    for variant in operation.variants():
+        try:
+            check_architecture(variant, gpu_device.gpu)
+        except InputError as reason:
+            pytest.skip(str(reason))
+    for width in operation.head_dims:
+        for mask in masks_of(operation, 500):
+            errors = operation.exercise(gpu_device, case(operation, 500, width, dtype, mask), seed, kind).errors()
+            assert max(errors.values()) <= operation.tolerance(dtype), f"{errors}, {width}, {mask}, seed {seed}"
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])

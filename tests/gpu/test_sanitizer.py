@@ -32,7 +32,8 @@ for operation in OPERATIONS.values():
         heads = 2 if operation.gqa else 4
         for width in operation.head_dims:
             w = Workload(1, 4, queries, width, heads_kv=heads, seq_kv=127, passes=operation.passes, mask=mask)
-            operation.exercise(device, w)
+            for inputs in ("normal", *operation.adversarial[:1]):
+                operation.exercise(device, w, 0, inputs)
 """
 
 

@@ -84,7 +84,7 @@ def test_a_wrong_result_or_byte_is_told_and_the_code_is_1(
         ([*RUN, "--seq", "0"], "'0' given"),
         ([*RUN, "--gpu", "h1000"], "unknown GPU 'h1000'"),
         ([*RUN, "--gpu", "v100-sxm2-32gb"], "has compute capability 7.0"),
-        ([*RUN, "--causal", "--mask", "window 3"], "--mask 'window 3' says all of the mask"),
+        ([*RUN, "--causal", "--mask", "window 3"], "mask 'window 3' says all of the mask"),
         ([*RUN, "--mask", "chequered"], "chequered"),
         ([*RUN, "--seed", "-1"], "--seed"),
         (["kernels", "run", "flash-hopper", "--cpu", "--gpu", "a100-sxm4-80gb"], "needs compute capability 9.0"),

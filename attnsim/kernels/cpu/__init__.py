@@ -1,6 +1,8 @@
 """Runs our CUDA kernels without a GPU: a SIMT interpreter on NumPy for the PTX that NVRTC emits.
 
 Every thread of a batch of blocks is a lane of NumPy arrays; each PTX instruction is compiled to one closure over them.
+In a straight run of instructions those of one kind are executed as one (see `straight`), with loops that numba compiles
+(see `compiled`); when something goes wrong the batch is played once more, one instruction after another.
 :func:`attnsim.kernels.cpu.run.run` runs a kernel on the caller's arrays and returns what a profiler would count.
 
 It stops at what a GPU leaves undefined, and says where: addresses outside an array or misaligned, shared memory that
@@ -20,8 +22,9 @@ What it does not know:
   functions are rounded correctly; a fused multiply-add is rounded once from float64. Expect equal results to rounding.
 - Bytes are those requested, sectors those touched: no caches. Bank conflicts follow a model (see `banks`). No time.
 - Fragment layouts are those of the PTX ISA; they have been checked against its formulas, not against a GPU.
-- Of Hopper it plays mbarriers, tensor copies with the 128-byte swizzle, wgmma on 16-bit elements, named barriers and
-  setmaxnreg: no clusters, no multicast, no stores by the copy engine. ``mbarrier.try_wait`` suspends its thread until
-  the phase is over, so a kernel that counts on its time limit stops here. A bulk copy arrives when no thread can go on.
-  wgmma reads its operands when it is issued; whoever stores to them before it is over is refused.
+- Of Hopper it plays mbarriers, tensor copies, bulk stores and reductions (see `bulk_stores`), wgmma on 16-bit elements,
+  named barriers and setmaxnreg: no clusters, no multicast. Of Blackwell it knows ``f32x2``, and no tcgen05.
+  ``mbarrier.try_wait`` suspends its thread until the phase is over, so a kernel that counts on its time limit stops
+  here. A bulk copy arrives when no thread can go on. wgmma reads its operands when it is issued; whoever stores to them
+  before it is over is refused.
 """

@@ -95,12 +95,12 @@ def _items(instruction: Instruction, machine: Machine) -> Callable[[Values, int,
         window = int(addresses[0]) >> 32 << 32 if space == "" else WINDOWS[space]
         if window == SHARED_WINDOW:
             return machine.shared.atomic(addresses - (SHARED_WINDOW if space == "" else 0), size, mask)
-        machine.counters.sectors_stored += sectors(addresses, mask)
         found = [] if window == LOCAL_WINDOW else list(machine.memory.parts(addresses, size, mask, "atomic"))
         if len(found) != 1:
             raise unsupported(instruction)
         tensor, _, rows = found[0]
         machine.counters.stores[tensor.name] += size * mask.count
+        machine.counters.store_sectors[tensor.name] += sectors(addresses, mask)
         return tensor.rows(size), rows
 
     return find

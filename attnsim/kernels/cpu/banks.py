@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.kernels.cpu.lanes import WARP, Mask, Values
+from attnsim.kernels.cpu.loops import compiled
 
 BANK_BYTES = 4
 ROW_BYTES = 128
@@ -32,6 +33,10 @@ def passes(addresses: Values, width: int, mask: Mask) -> tuple[int, int]:
     groups = ROW_BYTES // unit
     phase_lanes = min(groups, WARP)
     words = addresses >> (unit.bit_length() - 1)
+    fast = compiled()
+    if fast:
+        total, phases = fast.passes(addresses, mask.index, unit.bit_length() - 1, groups, phase_lanes)
+        return total, total - phases
     if mask.in_whole(phase_lanes):
         hits = np.left_shift(1, words & (groups - 1)).reshape(-1, phase_lanes)
         if (np.bitwise_or.reduce(hits, axis=1) == (1 << groups) - 1).all():

@@ -17,9 +17,6 @@ from attnsim.kernels.cpu.phases import Mbarriers
 from attnsim.kernels.cpu.ptx import Instruction, TensorAddress
 from attnsim.kernels.cpu.tensor_maps import TensorMap, swizzled
 
-ALIGNMENT = 128
-"""Bytes that a box in shared memory is aligned to."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
@@ -52,20 +49,23 @@ class BulkCopies:
         """Make a map known by its address; counts go by `name`."""
         self._maps[address] = (name, tensor_map)
 
+    def map_at(self, address: int, lane: int) -> tuple[str, TensorMap]:
+        """Name and tensor map that lie at an address; OutOfBounds where none does."""
+        if address not in self._maps:
+            raise OutOfBounds(f"there is no tensor map at {address:#x}", lane)
+        return self._maps[address]
+
     def begin(self, address: int, corners: Indices, targets: Values, mbarriers: Values, mask: Mask) -> None:
         """Start a copy per active lane: the box at a corner ``[active, dimensions]`` of the map at `address`."""
-        if address not in self._maps:
-            raise OutOfBounds(f"there is no tensor map at {address:#x}", mask.lane(0))
-        name, tensor_map = self._maps[address]
-        if (targets % ALIGNMENT).any():
-            bad = int(np.flatnonzero(targets % ALIGNMENT)[0])
-            raise Misaligned(f"bulk copy to shared address {int(targets[bad]):#x}: not of {ALIGNMENT}", mask.lane(bad))
+        name, tensor_map = self.map_at(address, mask.lane(0))
+        for active, target in enumerate(targets.tolist()):
+            require_aligned("bulk copy to", target, tensor_map, mask.lane(active))
         values, valid, sectors = tensor_map.boxes(corners)
         counters, shared = self._machine.counters, self._machine.shared
         counters.loads[name] += int(valid.sum())
-        counters.sectors_loaded += sectors
+        counters.load_sectors[name] += sectors
         counters.shared_bytes_stored += tensor_map.box_bytes * mask.count
-        places = swizzled(targets[:, None] + np.arange(0, tensor_map.box_bytes, PIECE))
+        places = swizzled(targets[:, None] + np.arange(0, tensor_map.box_bytes, PIECE), tensor_map.swizzle_bytes)
         blocks = self._machine.lanes.block_of[mask.index]
         rows = shared.pieces(places, blocks, mask.index, "bulk copy")
         if shared.ordering:
@@ -95,6 +95,16 @@ class BulkCopies:
     def _land(self, copy: _Copy) -> None:
         self._machine.shared.by_piece()[copy.rows] = copy.values
         self._mbarriers.end_copies(copy.mbarrier, copy.blocks, copy.values[0].nbytes, copy.rows)
+
+
+def require_aligned(what: str, address: int, tensor_map: TensorMap, lane: int) -> None:
+    """Refuse a box in shared memory that does not begin where its map's swizzle does: Misaligned."""
+    if address % tensor_map.alignment:
+        raise Misaligned(
+            f"{what} shared address {address:#x}, not a multiple of {tensor_map.alignment}: with a swizzle of "
+            f"{tensor_map.swizzle_bytes} bytes a box begins there, and elsewhere its elements lie in other places",
+            lane,
+        )
 
 
 def _first_of(values: Indices) -> Indices:

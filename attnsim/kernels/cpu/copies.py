@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Self
+
 import numpy as np
 
 from attnsim.kernels.cpu.bulk_copies import compile_bulk_copy
+from attnsim.kernels.cpu.bulk_stores import compile_bulk_store
 from attnsim.kernels.cpu.lanes import Mask, Values
+from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.machine import Machine, Step, operation, unsupported
 from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Register
-from attnsim.kernels.cpu.registers import Read, row_type
+from attnsim.kernels.cpu.registers import DTYPES, row_type
 from attnsim.kernels.cpu.spaces import space_name
+from attnsim.kernels.cpu.together import Alike
 
 
 @operation("cp")
@@ -17,7 +23,8 @@ def compile_copy(instruction: Instruction, machine: Machine) -> Step:
     """``cp.async``: the copy, ``commit_group``, ``wait_group`` and ``wait_all``."""
     modifiers = instruction.modifiers
     if "bulk" in modifiers:
-        return compile_bulk_copy(instruction, machine)
+        stores = {"bulk_group", "commit_group", "wait_group"} & set(modifiers)
+        return (compile_bulk_store if stores else compile_bulk_copy)(instruction, machine)
     if modifiers[0] != "async" or "mbarrier" in modifiers or "reduce" in modifiers:
         raise unsupported(instruction)
     if "commit_group" in modifiers:
@@ -32,31 +39,70 @@ def compile_copy(instruction: Instruction, machine: Machine) -> Step:
 
 
 def _begin_copy(instruction: Instruction, machine: Machine) -> Step:
-    operands = instruction.operands[:-1] if "L2::cache_hint" in instruction.modifiers else instruction.operands
-    target, source = machine.address(operands[0]), machine.address(operands[1])
-    size = operands[2]
+    size = instruction.operands[2]
     if not isinstance(size, Immediate) or space_name(instruction) != "shared":
         raise unsupported(instruction)
-    width = int(size.text, 0)
-    valid = _valid_bytes(operands[3], width, machine) if len(operands) > 3 else None
-
-    def step(mask: Mask) -> None:
-        begin = target(mask)
-        if valid is None:
-            rows = machine.memory.load(source(mask), width, mask)
-        else:
-            rows = _load_valid(machine, source(mask), mask.of(valid()), width, mask)
-        machine.shared.begin_copy(begin, rows, width, mask)
-
-    return step
+    return _Copy(instruction, machine, int(size.text, 0))
 
 
-def _valid_bytes(operand: Operand, width: int, machine: Machine) -> Read:
+class _Copy(Alike):
+    """One cp.async. The size of its source is read in each lane."""
+
+    def __init__(self, instruction: Instruction, machine: Machine, width: int) -> None:
+        operands = instruction.operands[:-1] if "L2::cache_hint" in instruction.modifiers else instruction.operands
+        self._target, self._source, self._valid = operands[0], operands[1], operands[3:4]
+        self._width, self._machine = width, machine
+        ignored = [isinstance(o, Register) and o.type == "pred" for o in self._valid]
+        super().__init__((instruction.name, instruction.modifiers, width, *ignored), "copies", targets=0)
+        self._step = self._of([self])
+
+    def __call__(self, mask: Mask) -> None:
+        self._step(mask)
+
+    def together(self, others: Sequence[Self]) -> Step:
+        members, machine = (self, *others), self._machine
+        step = self._of(members)
+
+        def if_apart(mask: Mask) -> None:
+            # One may be ordered by another that copies to the same place; `ordering` knows no lanes but the batch's.
+            if machine.shared.ordering or not compiled():
+                for one in members:
+                    one(mask)
+            else:
+                step(mask)
+
+        return if_apart
+
+    def _of(self, members: Sequence[Self]) -> Step:
+        machine, width, count = self._machine, self._width, len(members)
+        target = machine.address_rows([m._target for m in members])
+        source = machine.address_rows([m._source for m in members])
+        valid = _valid_bytes([o for m in members for o in m._valid], width, machine)
+
+        def step(mask: Mask) -> None:
+            begin, all_of_them = target(mask), mask.times(count) if count > 1 else mask
+            if valid is None:
+                rows = machine.memory.load(source(mask), width, all_of_them)
+            else:
+                rows = _load_valid(machine, source(mask), valid(mask), width, all_of_them)
+            machine.shared.begin_copy(begin, rows, width, all_of_them, count)
+
+        return step
+
+
+def _valid_bytes(operands: Sequence[Operand], width: int, machine: Machine) -> Callable[[Mask], Values] | None:
     """How many bytes each lane reads: the source size, or none where the predicate says to ignore the source."""
-    if isinstance(operand, Register) and operand.type == "pred":
-        ignore = machine.read(operand, "pred")
-        return lambda: np.where(ignore(), np.uint32(0), np.uint32(width))
-    return machine.read(operand, "u32")
+    if not operands:
+        return None
+    ignoring = isinstance(operands[0], Register) and operands[0].type == "pred"
+    read = machine.registers.read_rows(operands, DTYPES["pred" if ignoring else "u32"])
+
+    def valid(mask: Mask) -> Values:
+        lanes = len(mask.lanes)
+        rows = mask.take(np.broadcast_to(read(lanes), (len(operands), lanes))).reshape(-1)
+        return np.where(rows, np.uint32(0), np.uint32(width)) if ignoring else rows
+
+    return valid
 
 
 def _load_valid(machine: Machine, addresses: Values, valid: Values, width: int, mask: Mask) -> Values:

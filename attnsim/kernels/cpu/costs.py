@@ -12,7 +12,7 @@ from attnsim.kernels.cpu.lanes import WARP, WARPGROUP, Mask
 from attnsim.kernels.cpu.ptx import Instruction
 
 _FLOPS = {"add": 1, "sub": 1, "mul": 1, "fma": 2, "mad": 2}
-_FLOAT_TYPES = {"f16": 1, "bf16": 1, "f32": 1, "f64": 1, "f16x2": 2, "bf16x2": 2}
+_FLOAT_TYPES = {"f16": 1, "bf16": 1, "f32": 1, "f64": 1, "f16x2": 2, "bf16x2": 2, "f32x2": 2}
 
 
 Cost = tuple[int, int, int, int]
@@ -57,7 +57,7 @@ class Costs:
 
     def charge(self, counters: Counters, start: int, stop: int, mask: Mask) -> None:
         """Count instructions ``start`` to ``stop - 1``."""
-        counters.instructions += (min(stop, self._end) - start) * mask.warp_count
+        counters.issued[start, min(stop, self._end)] += mask.warp_count
         before, after = self._sums[start], self._sums[stop]
         if before != after:
             charge(counters, map(sub, after, before), mask.count)

@@ -14,8 +14,8 @@ class Counters:
     ----------
     loads, stores : Counter of str
         Requested bytes of global memory by tensor (the argument's name). An atomic is a store.
-    sectors_loaded, sectors_stored : int
-        32-byte sectors that the warp instructions touched, each counted once per instruction.
+    load_sectors, store_sectors : Counter of str
+        32-byte sectors by tensor that the warp instructions touched, each counted once per instruction.
     shared_bytes_loaded, shared_bytes_stored : int
         Requested bytes of shared memory; copies by cp.async are stores.
     shared_wavefronts : int
@@ -34,14 +34,14 @@ class Counters:
         ``shfl``, by thread.
     barriers : int
         Block-wide barriers passed, by block.
-    instructions : int
-        Warp instructions issued.
+    issued : Counter of (int, int)
+        Warps that were issued instructions ``start`` to ``stop - 1`` of the kernel, by (start, stop).
     """
 
     loads: Counter[str] = field(default_factory=Counter)
     stores: Counter[str] = field(default_factory=Counter)
-    sectors_loaded: int = 0
-    sectors_stored: int = 0
+    load_sectors: Counter[str] = field(default_factory=Counter)
+    store_sectors: Counter[str] = field(default_factory=Counter)
     shared_bytes_loaded: int = 0
     shared_bytes_stored: int = 0
     shared_wavefronts: int = 0
@@ -52,7 +52,22 @@ class Counters:
     exponentials: int = 0
     shuffles: int = 0
     barriers: int = 0
-    instructions: int = 0
+    issued: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    @property
+    def sectors_loaded(self) -> int:
+        """Sectors loaded of all tensors."""
+        return self.load_sectors.total()
+
+    @property
+    def sectors_stored(self) -> int:
+        """Sectors stored of all tensors."""
+        return self.store_sectors.total()
+
+    @property
+    def instructions(self) -> int:
+        """Warp instructions issued."""
+        return sum((stop - start) * warps for (start, stop), warps in self.issued.items())
 
     def requested(self) -> dict[tuple[str, str], int]:
         """Bytes of global memory by ("load" or "store", tensor), where there are any."""

@@ -52,6 +52,10 @@ class Deadlock(Fault):
     """Nothing can go on: warps wait at barriers that nobody will complete, or a loop does not end."""
 
 
+class StepLimit(Deadlock):
+    """A batch of blocks has run as many instructions as one may."""
+
+
 class Race(Fault):
     """Two warps touched the same shared bytes, one of them writing, with no barrier between."""
 

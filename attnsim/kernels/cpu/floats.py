@@ -63,6 +63,10 @@ _FUNCTIONS: dict[str, Function] = {
 }
 
 
+_MODIFIERS = ("rn", "approx", "full", "ftz", "sat", "relu", "NaN")
+"""What may stand beside the type; of roundings only the nearest."""
+
+
 @operation("add", "sub", "mul", "mad", "div", "rem", "min", "max", "neg", "abs", "sad")
 def compile_arithmetic(instruction: Instruction, machine: Machine) -> Step:
     """Arithmetic that integers and floats share."""
@@ -76,17 +80,20 @@ def compile_float(instruction: Instruction, machine: Machine) -> Step:
     """Arithmetic of floats.
 
     Approximate instructions (``.approx``) return the correctly rounded value here or one unit in the last place
-    beside it, so they are at least as accurate as on a GPU.
+    beside it, so they are at least as accurate as on a GPU. ``f32x2`` is two of f32 in one register of 64 bits, of
+    which each half is worked on as if it stood alone (PTX ISA 9.0, "add", "sub", "mul" and "fma").
     """
     kind, modifiers = value_type(instruction), instruction.modifiers
-    if instruction.name not in _FUNCTIONS or {"rz", "rm", "rp"} & set(modifiers):
+    if instruction.name not in _FUNCTIONS or not set(modifiers) <= {kind, *_MODIFIERS}:
         raise unsupported(instruction)
     function = _FUNCTIONS[instruction.name]
     if kind == "f64" and instruction.name in ("fma", "mad"):
         function = _fused_double
     if "NaN" in modifiers:
         function = _spread_nan(function)
-    function = _finished(function, modifiers, kind == "f32")
+    if kind == "f32x2" and instruction.name not in ("add", "sub", "mul", "fma"):
+        raise unsupported(instruction)
+    function = _finished(function, modifiers, kind.startswith("f32"))
     kinds = (kind,) * (len(instruction.operands) - 1)
     return elementwise(instruction, machine, _in_type(function, kind), kinds, kind)
 
@@ -115,9 +122,20 @@ def _in_type(function: Function, kind: str) -> Function:
     if kind in ("f16x2", "bf16x2"):
         bf16 = kind == "bf16x2"
         return lambda *values: pack(function(*(halves(v, bf16) for v in values)), bf16)
+    if kind == "f32x2":
+        return lambda *values: _pairs_as_bits(function(*(_pairs(v) for v in values)))
     if kind == "bf16":
         return lambda *values: float_to_bf16(function(*(bf16_to_float(v) for v in values)))
     return function
+
+
+def _pairs(bits: Values) -> Values:
+    """Both floats of registers of 64 bits, ``[lanes, 2]``, low half first."""
+    return np.ascontiguousarray(bits).view(np.float32).reshape(-1, 2)
+
+
+def _pairs_as_bits(values: Values) -> Values:
+    return np.ascontiguousarray(values).view(np.uint64).reshape(-1)
 
 
 @operation("testp")

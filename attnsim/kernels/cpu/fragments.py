@@ -8,16 +8,19 @@ two of 8 x 8 floats with two registers each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import numpy as np
 
 from attnsim.kernels.cpu.lanes import WARP, Mask, Values
+from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported
 from attnsim.kernels.cpu.ptx import Instruction, Operand
 from attnsim.kernels.cpu.registers import DTYPES, row_type
-from attnsim.kernels.cpu.sixteen_bit import bf16_to_float
+from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, half_to_float
 from attnsim.kernels.cpu.spaces import space_name
+from attnsim.kernels.cpu.together import Alike
 from attnsim.kernels.cpu.warps import require_whole_warps
 
 ROWS = 8
@@ -28,22 +31,52 @@ ROWS = 8
 def compile_load_matrix(instruction: Instruction, machine: Machine) -> Step:
     """``ldmatrix.sync.aligned.m8n8.x1/x2/x4(.trans).shared.b16``."""
     _require_8x8(instruction)
-    targets = items(instruction.operands[0])
-    writes = [machine.write(t, "b32") for t in targets]
-    address, transposed = machine.address(instruction.operands[1]), "trans" in instruction.modifiers
-    count = len(writes)
+    return _LoadMatrix(instruction, machine)
 
-    def step(mask: Mask) -> None:
-        require_whole_warps(mask, "ldmatrix")
-        rows = _row_lanes(count, mask, machine)
-        matrices = machine.shared.load(address(rows), 16, rows).view(np.uint16).reshape(-1, count, ROWS, ROWS)
-        if transposed:
-            matrices = matrices.swapaxes(2, 3)
-        registers = np.ascontiguousarray(matrices.swapaxes(0, 1)).view(np.uint32).reshape(count, -1)
-        for write, values in zip(writes, registers, strict=True):
-            write(_to_lanes(values, mask), mask)
 
-    return step
+class _LoadMatrix(Alike):
+    """One ldmatrix."""
+
+    def __init__(self, instruction: Instruction, machine: Machine) -> None:
+        self._targets, self._place, self._machine = items(instruction.operands[0]), instruction.operands[1], machine
+        self._transposed = "trans" in instruction.modifiers
+        super().__init__((instruction.name, instruction.modifiers, len(self._targets)), "shared loads")
+        self._step = self._of([self])
+
+    def __call__(self, mask: Mask) -> None:
+        self._step(mask)
+
+    def together(self, others: Sequence[Self]) -> Step:
+        step = self._of([self, *others])
+
+        def any_order(mask: Mask) -> None:
+            if not self._machine.shared.ordering:  # which knows the warps of a batch, and no others
+                return step(mask)
+            for one in (self, *others):
+                one(mask)
+
+        return any_order
+
+    def _of(self, members: Sequence[Self]) -> Step:
+        machine, transposed, count, times = self._machine, self._transposed, len(self._targets), len(members)
+        write = machine.registers.write_active_rows([t for m in members for t in m._targets], DTYPES["b32"])
+        address, fast = machine.address_rows([m._place for m in members]), compiled()
+
+        def step(mask: Mask) -> None:
+            require_whole_warps(mask, "ldmatrix")
+            rows = _row_lanes(count, mask, machine)
+            found = machine.shared.load(address(rows), 16, rows.times(times) if times > 1 else rows)
+            matrices = found.view(np.uint16).reshape(times, -1, count, ROWS, ROWS)
+            if fast:
+                lanes = np.empty((times * count, mask.count, 2), np.uint16)
+                fast.matrices_to_lanes(matrices, transposed, lanes)
+                return write(lanes.view(np.uint32)[..., 0], mask)
+            if transposed:
+                matrices = matrices.swapaxes(3, 4)
+            registers = np.ascontiguousarray(matrices.swapaxes(1, 2)).view(np.uint32).reshape(times * count, -1)
+            write(registers, mask)
+
+        return step
 
 
 @operation("stmatrix")
@@ -100,11 +133,11 @@ def _by_warp(values: Values, mask: Mask) -> Values:
 
 
 def _to_lanes(values: Values, mask: Mask) -> Values:
-    """Values of the active warps at their lanes."""
+    """Values ``[..., active lanes]`` of the active warps at their lanes."""
     if mask.full:
         return values
-    spread = np.empty(len(mask.lanes), values.dtype)
-    spread[mask.index] = values
+    spread = np.empty((*values.shape[:-1], len(mask.lanes)), values.dtype)
+    spread[..., mask.index] = values
     return spread
 
 
@@ -122,39 +155,78 @@ def compile_mma(instruction: Instruction, machine: Machine) -> Step:
     floats_ok = result_type == c_type and (c_type == "f32" or (c_type == "f16" and a_type == "f16"))
     if not (halves_ok or tf32_ok) or a_type != b_type or not floats_ok or "row" not in instruction.modifiers:
         raise unsupported(instruction)
-    d, a, b, c = (items(o) for o in instruction.operands)
-    left, right = _matrices(a, 2, a_type, machine), _matrices(b, 1, b_type, machine)
-    accumulate = _accumulate(d, c, c_type, machine)
-
-    def step(mask: Mask) -> None:
-        require_whole_warps(mask, "mma")
-        accumulate(left(mask) @ right(mask).swapaxes(1, 2), mask)
-
-    return step
+    return _Product(instruction, machine)
 
 
-def _matrices(operands: tuple[Operand, ...], blocks: int, kind: str, machine: Machine) -> Callable[[Mask], Values]:
-    """A closure that returns the rows of A, or the columns of B, as float32 ``[active warps, 8 blocks, k]``.
+class _Product(Alike):
+    """One mma."""
+
+    def __init__(self, instruction: Instruction, machine: Machine) -> None:
+        super().__init__((instruction.name, instruction.modifiers))
+        self._machine, (*_, self._result, self._kind, _, _) = machine, instruction.modifiers
+        self._d, self._a, self._b, self._c = (items(o) for o in instruction.operands)
+        self._step = self.together([])
+
+    def __call__(self, mask: Mask) -> None:
+        self._step(mask)
+
+    def together(self, others: Sequence[Self]) -> Step:
+        members = (self, *others)
+        left = _matrices([m._a for m in members], 2, self._kind, self._machine)
+        right = _matrices([m._b for m in members], 1, self._kind, self._machine)
+        fast, single, registers = compiled(), self._result == "f32", self._machine.registers
+        kind, held = DTYPES[self._result], DTYPES["f32" if single else "b32"]
+        read = registers.read_rows([o for m in members for o in m._c], held)
+        write = registers.write_active_rows([o for m in members for o in m._d], held)
+        lanes_in = _lanes_of_f32 if single else _lanes_of_f16
+
+        def step(mask: Mask) -> None:
+            require_whole_warps(mask, "mma")
+            products = left(mask) @ right(mask).swapaxes(2, 3)
+            rows = read(len(mask.lanes))
+            before = np.broadcast_to(rows, (len(rows), len(mask.lanes)))
+            kept = (before.copy() if mask.full else mask.take(before)).view(kind)
+            if fast and single:
+                fast.add_products(products, kept)
+            else:
+                kept = (kept + lanes_in(products)).astype(kind, copy=False)
+            write(kept.view(held), mask)
+
+        return step
+
+
+def _matrices(
+    operands: Sequence[tuple[Operand, ...]], blocks: int, kind: str, machine: Machine
+) -> Callable[[Mask], Values]:
+    """A closure that returns the rows of A, or the columns of B, as float32 ``[operands, active warps, 8 blocks, k]``.
 
     Each register is an 8 x 8 matrix (tf32: 8 x 4); they follow one another down the blocks first, then along k.
-    A matrix is kept until its registers change: in a product of tiles each takes part in several instructions.
+    In a product of tiles each matrix takes part in several instructions, and is put together once for all.
     """
-    reads = [machine.read(o, "b32") for o in operands]
-    key = (kind, *(str(o) for o in operands))
-    steps, width = len(operands) // blocks, WARP // ROWS if kind == "tf32" else ROWS
+    different = list(dict.fromkeys(operands))
+    which = None if len(different) == len(operands) else np.array([different.index(one) for one in operands])
+    read = machine.registers.read_rows([register for one in different for register in one], DTYPES["b32"])
+    steps, width = len(different[0]) // blocks, WARP // ROWS if kind == "tf32" else ROWS
+
+    fast = compiled()
 
     def matrices(mask: Mask) -> Values:
-        bits = [read() for read in reads]
-        known = machine.matrices.get(key)
-        if known and known[0] is mask and all(new is old for new, old in zip(bits, known[1], strict=True)):
-            return known[2]
-        values: Values = np.empty((mask.warp_count, blocks, ROWS, steps, width), np.float32)
-        for i, register in enumerate(bits):
-            part = _by_warp(register, mask).reshape(-1, ROWS * width // (1 if kind == "tf32" else 2))
-            values[:, i % blocks, :, i // blocks] = _decode(part, kind).reshape(-1, ROWS, width)
-        result = values.reshape(-1, blocks * ROWS, steps * width)
-        machine.matrices[key] = (mask, bits, result)
-        return result
+        lanes = len(mask.lanes)
+        rows = read(lanes)
+        if rows.shape[1] == 1:
+            rows = np.broadcast_to(rows, (len(rows), lanes))
+        bits = rows.reshape(len(rows), -1, WARP)
+        if fast and kind != "tf32":
+            warps = bits.shape[1] if mask.full else mask.warp_count
+            chosen = rows if mask.full else bits[:, mask.warp_index].reshape(len(rows), -1)
+            halves = np.empty((len(different), warps, blocks * ROWS, steps * width), np.uint32)
+            fast.matrix_rows(chosen, blocks, steps, kind == "bf16", halves)
+            return halves.view(np.float32) if which is None else halves.view(np.float32)[which]
+        values = _decode(np.ascontiguousarray(bits if mask.full else bits[:, mask.warp_index]), kind)
+        # operand, along k, down the blocks, warp, row, column
+        split = values.reshape(len(different), steps, blocks, -1, ROWS, width).transpose(0, 3, 2, 4, 1, 5)
+        found = split.reshape(len(different), -1, blocks * ROWS, steps * width)
+        return found if which is None else found[which]
 
     return matrices
 
@@ -162,27 +234,17 @@ def _matrices(operands: tuple[Operand, ...], blocks: int, kind: str, machine: Ma
 def _decode(bits: Values, kind: str) -> Values:
     """Registers as float32; tensor cores ignore the low 13 bits of a tf32 operand."""
     if kind == "f16":
-        return bits.view(np.float16)
+        return half_to_float(bits.view(np.uint16))
     return bf16_to_float(bits.view(np.uint16)) if kind == "bf16" else (bits & np.uint32(0xFFFF_E000)).view(np.float32)
 
 
-def _accumulate(
-    d: tuple[Operand, ...], c: tuple[Operand, ...], kind: str, machine: Machine
-) -> Callable[[Values, Mask], None]:
-    """A closure that adds products ``[active warps, 16, 8]`` to C and writes D.
+def _lanes_of_f32(products: Values) -> Values:
+    """Registers ``[products * 4, active lanes]`` of C: for each eight rows two."""
+    count, warps = products.shape[:2]
+    return products.reshape(count, warps, 2, WARP, 2).transpose(0, 2, 4, 1, 3).reshape(count * 4, -1)
 
-    For each eight rows they take two registers in f32, one register of pairs in f16.
-    """
-    reads, writes = [machine.read(o, "b32") for o in c], [machine.write(o, "b32") for o in d]
-    dtype, wide = DTYPES[kind], kind == "f32"
 
-    def accumulate(products: Values, mask: Mask) -> None:
-        if wide:
-            parts = products.reshape(-1, 2, WARP, 2).transpose(1, 3, 0, 2).reshape(len(reads), -1, WARP)
-        else:
-            parts = products.reshape(-1, 2, 2 * WARP).swapaxes(0, 1)
-        totals = [_by_warp(read(), mask).view(dtype) + part for read, part in zip(reads, parts, strict=True)]
-        for write, total in zip(writes, totals, strict=True):
-            write(_to_lanes(total.astype(dtype, copy=False).view(np.uint32).reshape(-1), mask), mask)
-
-    return accumulate
+def _lanes_of_f16(products: Values) -> Values:
+    """Registers of pairs ``[products * 2, 2 * active lanes]``: for each eight rows one."""
+    count, warps = products.shape[:2]
+    return products.reshape(count, warps, 2, 2 * WARP).transpose(0, 2, 1, 3).reshape(count * 2, -1)

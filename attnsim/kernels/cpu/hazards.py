@@ -17,6 +17,7 @@ import numpy as np
 
 from attnsim.kernels.cpu.faults import CopyInFlight, Fault, Race, UninitialisedRead
 from attnsim.kernels.cpu.lanes import Bools, Lanes, Mask, Values
+from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.registers import row_type
 
 _EPOCH_BITS = 7
@@ -97,7 +98,8 @@ class Hazards:
         self._author = np.zeros(granules, np.uint32)
         self._lane = lanes.lane_of.astype(np.uint32)
         self._synced: Values = np.zeros(lanes.count, np.uint32)
-        self._by_granules: dict[int, tuple[Values, ...]] = {}
+        self._fast = compiled()
+        self._by_granules: dict[tuple[int, int], tuple[Values, ...]] = {}
 
     def barrier(self, blocks: Bools | None) -> None:
         """All warps of these blocks (None: of every block) have met."""
@@ -112,6 +114,8 @@ class Hazards:
 
     def read(self, rows: Values, width: int, mask: Mask) -> None:
         """Check and note a load of `width` bytes by each active lane, at these multiples of `width`."""
+        if self._fast and self._fast.tags_read(*self._tags(rows, width, mask), self._written, self._read, self._author):
+            return
         access = self._access("load", rows, width, mask)
         written = access.of(self._written)
         bad = (written >= access.floor) & (written != access.tag)
@@ -126,6 +130,10 @@ class Hazards:
 
     def write(self, rows: Values, width: int, mask: Mask, verb: str = "store") -> None:
         """Check and note a store."""
+        if self._fast and self._fast.tags_write(
+            *self._tags(rows, width, mask), self._written, self._read, self._author
+        ):
+            return
         access = self._access(verb, rows, width, mask)
         written = access.of(self._written)
         bad = (written >= access.floor) & (written != access.tag)
@@ -140,11 +148,17 @@ class Hazards:
     def issue(self, rows: Values, width: int, mask: Mask) -> None:
         """Check and note the start of a cp.async: a write from here until it lands."""
         self.write(rows, width, mask, "cp.async")
+        if self._fast:
+            self._fast.tags_issue(rows, width // self._granule, self._written)
+            return
         access = self._access("cp.async", rows, width, mask)
         access.put(self._written, np.full_like(access.tag, _IN_FLIGHT))
 
     def land(self, rows: Values, width: int, mask: Mask) -> None:
         """Note the end of a cp.async: its thread, and no other before a barrier, may read the bytes."""
+        if self._fast:
+            self._fast.tags_land(*self._tags(rows, width, mask), self._written, self._author)
+            return
         access = self._access("cp.async", rows, width, mask)
         access.put(self._written, access.tag)
         access.put(self._author, access.author)
@@ -161,15 +175,22 @@ class Hazards:
         several = (atomics & (written != mine)) | (access.of(self._written) != mine)
         access.mark(self._written, several, _SEVERAL_ATOMICS)
 
+    def _tags(self, rows: Values, width: int, mask: Mask) -> tuple[Values | int, ...]:
+        """What compiled loops know an access by: where, by which lanes, of how many granules, and each lane's tags."""
+        own = self._floor, self._warp, self._synced, self._lane
+        return rows, mask.index, width // self._granule, *own
+
     def _access(self, verb: str, rows: Values, width: int, mask: Mask) -> _Access:
-        granules = width // self._granule
-        if granules not in self._by_granules:
+        granules, instructions = width // self._granule, len(mask.lanes) // self._lanes.count
+        if (granules, instructions) not in self._by_granules:
             each = self._floor, self._floor | self._warp, self._synced, self._synced | self._lane
-            self._by_granules[granules] = tuple(np.repeat(values, granules) for values in each)
-        own = self._by_granules[granules]
+            self._by_granules[granules, instructions] = tuple(
+                np.tile(np.repeat(values, granules), instructions) for values in each
+            )
+        own = self._by_granules[granules, instructions]
         if not mask.full:
             kind = row_type(4 * granules)
-            own = tuple(mask.of(values.view(kind)).view(np.uint32) for values in own)
+            own = tuple(values.view(kind)[mask.index].view(np.uint32) for values in own)
         return _Access(verb, rows, granules, mask, *own)
 
     def _check_readers(self, access: _Access) -> None:

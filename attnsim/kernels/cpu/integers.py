@@ -44,7 +44,7 @@ def compile_integer(instruction: Instruction, machine: Machine) -> Step:
     kind = value_type(instruction)
     dtype = DTYPES[kind]
     modifiers, name = instruction.modifiers, instruction.name
-    if "cc" in modifiers:
+    if not set(modifiers) <= {kind, "lo", "hi", "wide", "sat"}:
         raise unsupported(instruction)
     if name in ("mul", "mad"):
         return _multiply(instruction, machine, kind)

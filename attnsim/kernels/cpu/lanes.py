@@ -86,6 +86,13 @@ class Mask:
         self.count = int(np.count_nonzero(lanes)) if count is None else count
         self.full = self.count == len(lanes)
         self._whole: dict[int, bool] = {}
+        self._times: dict[int, Mask] = {}
+
+    def times(self, instructions: int) -> Mask:
+        """The active lanes of so many instructions that are executed as one."""
+        if instructions not in self._times:
+            self._times[instructions] = _Repeated(np.tile(self.lanes, instructions), len(self.lanes))
+        return self._times[instructions]
 
     def where(self, predicate: Bools) -> Mask:
         """Those active lanes where a predicate holds."""
@@ -114,6 +121,21 @@ class Mask:
         if values.shape[0] == 1 and len(self.lanes) != 1:
             return np.broadcast_to(values, (self.count,))
         return values if self.full else values[self.index]
+
+    def take(self, rows: Values) -> Values:
+        """The active lanes' part of ``[rows, lanes]``, by whole warps where that is enough."""
+        if self.full:
+            return rows
+        if not self.whole_warps:
+            return rows[:, self.index]
+        return rows.reshape(len(rows), -1, WARP)[:, self.warp_index].reshape(len(rows), -1)
+
+    def put(self, rows: Values, values: Values) -> None:
+        """Change the active lanes' part of ``[rows, lanes]``."""
+        if self.whole_warps:
+            rows.reshape(len(rows), -1, WARP)[:, self.warp_index] = values.reshape(len(rows), -1, WARP)
+        else:
+            rows[:, self.index] = values
 
     def lane(self, position: int) -> int:
         """Lane of the active lane at that position."""
@@ -163,3 +185,32 @@ class Mask:
             active = np.count_nonzero(self.lanes.reshape(-1, group), axis=1)
             self._whole[group] = bool(((active == 0) | (active == group)).all())
         return self._whole[group]
+
+
+class _Repeated(Mask):
+    """Active lanes of several instructions one after another, as if they were those of a larger batch.
+
+    Parameters
+    ----------
+    lanes : ndarray of bool ``[instructions * period]``
+    period : int
+        Lanes of the batch.
+    """
+
+    def __init__(self, lanes: Bools, period: int) -> None:
+        super().__init__(lanes)
+        self._period = period
+
+    def select(self, chosen: Bools) -> Mask:
+        """Those active lanes that booleans ``[active]`` choose."""
+        return _Repeated(super().select(chosen).lanes, self._period)
+
+    def of(self, values: Values) -> Values:
+        """Values of the active lanes alone, the same in each instruction."""
+        if values.shape[0] != self._period:
+            return super().of(values)
+        return np.tile(values, len(self.lanes) // self._period) if self.full else values[self.index % self._period]
+
+    def lane(self, position: int) -> int:
+        """Lane of the batch of the active lane at that position."""
+        return super().lane(position) % self._period

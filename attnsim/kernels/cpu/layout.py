@@ -26,11 +26,21 @@ def shared_granule(function: Function) -> int:
 
 
 def meets_pairwise(function: Function) -> bool:
-    """Whether warps of a block meet a few at a time: at mbarriers, or at barriers with a count of threads."""
+    """Whether warps of a block meet a few at a time: at mbarriers, or at barriers with a count of threads.
+
+    The copy engine counts as one of those whom they meet.
+    """
     return any(
-        i.name in ("mbarrier", "wgmma") or (i.name in ("bar", "barrier") and _counts_threads(i))
+        i.name in ("mbarrier", "wgmma")
+        or "bulk" in i.modifiers
+        or (i.name in ("bar", "barrier") and _counts_threads(i))
         for i in function.instructions
     )
+
+
+def stores_in_bulk(function: Function) -> bool:
+    """Whether the copy engine reads a kernel's shared memory."""
+    return any("bulk_group" in i.modifiers for i in function.instructions)
 
 
 def _counts_threads(instruction: Instruction) -> bool:

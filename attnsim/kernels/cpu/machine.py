@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar, cast
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARP, Bools, Lanes, Mask, Values, lanes_of
-from attnsim.kernels.cpu.layout import lay_out, meets_pairwise, shared_granule
+from attnsim.kernels.cpu.layout import lay_out, meets_pairwise, shared_granule, stores_in_bulk
 from attnsim.kernels.cpu.local import LocalMemory
 from attnsim.kernels.cpu.memory import GlobalMemory
 from attnsim.kernels.cpu.ptx import Address, Function, Instruction, Operand, Vector
@@ -53,8 +53,6 @@ class Machine:
     addresses : dict of str to int
         Of the kernel's shared and local variables.
     parameters : dict of str to bytes
-    matrices : dict
-        Fragments of ``mma`` in float32: for which mask, from which registers' values, the matrices.
     """
 
     def __init__(self, function: Function) -> None:
@@ -62,11 +60,12 @@ class Machine:
         self.addresses = shared | local
         self.registers = Registers()
         self.memory = GlobalMemory()
-        self.shared = SharedMemory(shared_bytes, shared_granule(function), meets_pairwise(function))
+        self.shared = SharedMemory(
+            shared_bytes, shared_granule(function), meets_pairwise(function), stores_in_bulk(function)
+        )
         self.local = LocalMemory(local_bytes)
         self.counters = Counters()
         self.parameters: dict[str, bytes] = {}
-        self.matrices: dict[tuple[str, ...], tuple[Mask, list[Values], Values]] = {}
         self.lanes = lanes_of((WARP, 1, 1), 1)
         self.live: Bools = np.zeros(0, bool)
         self._units: dict[Callable[[Machine], Unit], Unit] = {}
@@ -92,7 +91,6 @@ class Machine:
         """Let go of the batch's arrays and registers."""
         self.registers.reset()
         self.memory.clear(self.counters)
-        self.matrices.clear()
 
     def read(self, operand: Operand, ptx_type: str) -> Read:
         """A closure that returns an operand's value."""
@@ -110,6 +108,21 @@ class Machine:
         if offset == 0:
             return lambda mask: mask.of(base())
         return lambda mask: mask.of(base() + offset)
+
+    def address_rows(self, operands: Sequence[Operand]) -> Callable[[Mask], Values]:
+        """A closure that returns the active lanes' addresses by many operands, int64 ``[operands * active]``."""
+        if not all(isinstance(operand, Address) for operand in operands):
+            raise UnsupportedInstruction(f"address among {operands}")
+        places = [operand for operand in operands if isinstance(operand, Address)]
+        bases = self.registers.read_rows([place.base for place in places], DTYPES["s64"])
+        offsets = np.array([[place.offset] for place in places], np.int64)
+
+        def addresses(mask: Mask) -> Values:
+            lanes = len(mask.lanes)
+            found = np.broadcast_to(bases(lanes) + offsets, (len(places), lanes))
+            return mask.take(found).reshape(-1)
+
+        return addresses
 
 
 def operation(*names: str) -> Callable[[Compile], Compile]:

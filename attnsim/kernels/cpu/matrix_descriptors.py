@@ -6,6 +6,8 @@ beside ``make_gmma_desc`` (include/cute/atom/mma_traits_sm90_gmma.hpp).
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from attnsim.kernels.cpu.faults import Fault
@@ -44,29 +46,25 @@ def piece_addresses(descriptors: Indices, rows: int, transposed: bool, lanes: In
     Fault
         For a descriptor with bits that mean nothing, or a base offset.
     """
-    strange = descriptors & np.uint64(~_USED & 0xFFFF_FFFF_FFFF_FFFF)
-    if strange.any():
-        bad = int(np.flatnonzero(strange)[0])
-        raise Fault(
-            f"the matrix descriptor {int(descriptors[bad]):#018x} has bits {int(strange[bad]):#x}: tiles that do not "
-            "start on a repetition of the swizzle, and other modes, are not modelled",
-            int(lanes[bad]),
-        )
-    start, leading, stride = (
-        (descriptors >> np.uint64(at) & np.uint64(0x3FFF)).astype(np.int64) << 4 for at in (0, 16, 32)
-    )
-    found = np.empty((len(descriptors), *((DEPTH, rows // 8) if transposed else (rows, 2))), np.int64)
-    modes = (descriptors >> np.uint64(62)).astype(np.int64)
-    for mode in np.unique(modes).tolist():
-        chosen = modes == mode
-        span = SPAN_BYTES[mode]
-        steps = (leading[chosen, None, None], stride[chosen, None, None])
-        offsets = _across_rows(rows, span, *steps) if transposed else _along_rows(rows, span, *steps)
-        found[chosen] = swizzled(start[chosen, None, None] + offsets, span)
-    return found
+    for descriptor, lane in zip(descriptors.tolist(), lanes.tolist(), strict=True):
+        if strange := descriptor & ~_USED:
+            raise Fault(
+                f"the matrix descriptor {descriptor:#018x} has bits {strange:#x}: tiles that do not start on a "
+                "repetition of the swizzle, and other modes, are not modelled",
+                lane,
+            )
+    return np.stack([_pieces(descriptor, rows, transposed) for descriptor in descriptors.tolist()])
 
 
-def _along_rows(rows: int, span: int, leading: Values, stride: Values) -> Values:
+@functools.lru_cache(maxsize=1024)
+def _pieces(descriptor: int, rows: int, transposed: bool) -> Values:
+    start, leading, stride = ((descriptor >> at & 0x3FFF) << 4 for at in (0, 16, 32))
+    span = SPAN_BYTES[descriptor >> 62]
+    offsets = _across_rows(rows, span, leading, stride) if transposed else _along_rows(rows, span, leading, stride)
+    return swizzled(start + offsets, span)
+
+
+def _along_rows(rows: int, span: int, leading: int, stride: int) -> Values:
     """Along k: rows of `span` bytes in groups of eight, `stride` apart; a second piece of k follows the first.
 
     Without swizzle a row is one piece, and the second piece of k lies `leading` away.
@@ -75,7 +73,7 @@ def _along_rows(rows: int, span: int, leading: Values, stride: Values) -> Values
     return row % 8 * span + row // 8 * stride + piece * (leading if span == PIECE else PIECE)
 
 
-def _across_rows(rows: int, span: int, leading: Values, stride: Values) -> Values:
+def _across_rows(rows: int, span: int, leading: int, stride: int) -> Values:
     """Along m or n: each k has a row of `span` bytes, the next span lies `leading` away, the next eight k `stride`.
 
     Without swizzle the two strides swap their parts.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import Misaligned, OutOfBounds
 from attnsim.kernels.cpu.lanes import WARP, Mask, Values
+from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.registers import row_type
 from attnsim.models.errors import InputError
 
@@ -38,10 +39,26 @@ class Tensor:
         if not array.flags.c_contiguous:
             raise InputError(f"{name} is not contiguous; pass it through ascontiguousarray first")
         self.name = name
+        self.array = array
         self.address = address
         self.size_bytes = array.nbytes
         self.writeable = array.flags.writeable
         self._bytes: Bytes = array.reshape(-1).view(np.uint8)
+        self._before: Bytes | None = None
+
+    def keep(self) -> None:
+        """Remember the array as it is, before the first change."""
+        if self._before is None:
+            self._before = self._bytes.copy()
+
+    def restore(self) -> None:
+        """Take back all changes."""
+        if self._before is not None:
+            self._bytes[:] = self._before
+
+    def pieces(self) -> Values:
+        """The array as rows of eight words of 16 bits."""
+        return self._bytes[: self.size_bytes // 16 * 16].view(np.uint16).reshape(-1, 8)
 
     def rows(self, width: int) -> Values:
         """The array as rows of `width` bytes each."""
@@ -67,6 +84,17 @@ class GlobalMemory:
         self.counters = counters
         self._tensors, self._addresses = [], []
 
+    def restore(self) -> None:
+        """Take back all stores since the arrays were placed."""
+        for tensor in self._tensors:
+            tensor.restore()
+
+    def writeable(self, array: NDArray[np.generic], verb: str, lane: int) -> Tensor:
+        """The tensor that an array was placed as; OutOfBounds if it may not be stored to."""
+        tensor = next(tensor for tensor in self._tensors if tensor.array is array)
+        self._prepare(tensor, verb, lane)
+        return tensor
+
     def place(self, name: str, array: NDArray[np.generic]) -> int:
         """Give an array an address, a multiple of 256 as from ``cudaMalloc``."""
         last = self._tensors[-1] if self._tensors else None
@@ -77,10 +105,10 @@ class GlobalMemory:
 
     def load(self, addresses: Values, width: int, mask: Mask) -> Values:
         """Rows ``[active]`` of `width` bytes."""
-        self.counters.sectors_loaded += sectors(addresses, mask)
         parts = list(self.parts(addresses, width, mask, "load"))
         for tensor, selection, rows in parts:
             self.counters.loads[tensor.name] += len(rows) * width
+            self.counters.load_sectors[tensor.name] += _sectors_of(selection, addresses, mask)
             if isinstance(selection, slice):
                 return tensor.rows(width)[rows]
         result = np.empty(len(addresses), row_type(width))
@@ -90,19 +118,20 @@ class GlobalMemory:
 
     def load_bytes(self, addresses: Values, length: int, mask: Mask) -> NDArray[np.uint8]:
         """``[active, length]`` bytes, which need no alignment."""
-        self.counters.sectors_loaded += sectors(addresses, mask)
         result = np.empty((len(addresses), length), np.uint8)
         for i in range(length):
             for tensor, selection, rows in self.parts(addresses + i, 1, mask, "load"):
                 self.counters.loads[tensor.name] += len(rows)
+                if i == 0:
+                    self.counters.load_sectors[tensor.name] += _sectors_of(selection, addresses, mask)
                 result[selection, i] = tensor.rows(1)[rows]
         return result
 
     def store(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
         """Write rows ``[active]`` of `width` bytes; of lanes with equal addresses the last wins."""
-        self.counters.sectors_stored += sectors(addresses, mask)
         for tensor, selection, rows in self.parts(addresses, width, mask, "store"):
             self.counters.stores[tensor.name] += len(rows) * width
+            self.counters.store_sectors[tensor.name] += _sectors_of(selection, addresses, mask)
             tensor.rows(width)[rows] = values[selection]
 
     def parts(self, addresses: Values, width: int, mask: Mask, verb: str) -> Iterator[tuple[Tensor, Selection, Values]]:
@@ -118,7 +147,7 @@ class GlobalMemory:
         position = bisect_right(self._addresses, low) - 1
         tensor = self._tensors[max(position, 0)] if self._tensors else None
         if tensor and tensor.address <= low and high + width <= tensor.address + tensor.size_bytes:
-            self._check_writeable(tensor, verb, mask.lane(0))
+            self._prepare(tensor, verb, mask.lane(0))
             yield tensor, slice(None), (addresses - tensor.address) >> shift
             return
         which = np.searchsorted(np.array(self._addresses, np.int64), addresses, side="right") - 1
@@ -133,12 +162,14 @@ class GlobalMemory:
                 bad = int(selected[np.flatnonzero(outside)[0]])
                 where = self._describe(int(addresses[bad]))
                 raise OutOfBounds(f"{verb} of {width} bytes at {where}", mask.lane(bad))
-            self._check_writeable(tensor, verb, mask.lane(int(selected[0])))
+            self._prepare(tensor, verb, mask.lane(int(selected[0])))
             yield tensor, selected, (part - tensor.address) >> shift
 
-    def _check_writeable(self, tensor: Tensor, verb: str, lane: int) -> None:
-        if verb != "load" and not tensor.writeable:
-            raise OutOfBounds(f"{verb} to {tensor.name}, which is read-only", lane)
+    def _prepare(self, tensor: Tensor, verb: str, lane: int) -> None:
+        if verb != "load":
+            if not tensor.writeable:
+                raise OutOfBounds(f"{verb} to {tensor.name}, which is read-only", lane)
+            tensor.keep()
 
     def _describe(self, address: int) -> str:
         """An address in words: its tensor, or the nearest one, and the offset."""
@@ -159,8 +190,18 @@ class GlobalMemory:
         return f"{address % 2**64:#x}, near no array"
 
 
+def _sectors_of(selection: Selection, addresses: Values, mask: Mask) -> int:
+    """Sectors of one tensor's part of an access."""
+    if isinstance(selection, slice):
+        return sectors(addresses, mask)
+    return sectors(addresses[selection], mask.select(selection))
+
+
 def sectors(addresses: Values, mask: Mask) -> int:
     """32-byte sectors that each warp touches, summed; an aligned access of up to 16 bytes lies in one."""
+    fast = compiled()
+    if fast:
+        return int(fast.sectors(np.ascontiguousarray(addresses), mask.index, SECTOR))
     touched = addresses // SECTOR
     if mask.full:
         ordered = np.sort(touched.reshape(-1, WARP), axis=1)

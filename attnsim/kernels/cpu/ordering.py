@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from attnsim.kernels.cpu.faults import CopyInFlight, Fault, MisusedMbarrier, Race, UninitialisedRead
 from attnsim.kernels.cpu.lanes import WARP, Bools, Indices, Lanes, Mask, Values
+from attnsim.kernels.cpu.loops import compiled
 
 Clock = NDArray[np.int32]
 """Vector clocks ``[rows, 2, agents]``: what ordinary accesses, and what the asynchronous proxy, may rely on."""
@@ -42,12 +43,15 @@ class Ordering:
     bytes_per_block : int
     granule : int
         Bytes that are tracked together.
+    bulk_stores : bool, optional
+        Whether the copy engine reads, for each warp as an agent of its own.
     """
 
-    def __init__(self, lanes: Lanes, bytes_per_block: int, granule: int) -> None:
+    def __init__(self, lanes: Lanes, bytes_per_block: int, granule: int, bulk_stores: bool = False) -> None:
         self._granule, self._bytes_per_block = granule, bytes_per_block
         self._blocks, self._warps = lanes.blocks, lanes.warps_per_block
-        self._readers = self._warps + -(-self._warps // 4)
+        self._stores = self._warps + -(-self._warps // 4)
+        self._readers = self._stores + self._warps * bulk_stores
         self._own = np.arange(lanes.warps) % self._warps
         granules = lanes.blocks * bytes_per_block // granule
         self._writer = np.full(granules, _UNWRITTEN, np.int16)
@@ -143,6 +147,11 @@ class Ordering:
 
         All four warps of a warpgroup must know that what is read has been written.
         """
+        fast, granules = compiled(), PIECE // self._granule
+        if fast and fast.clocks_read_by_wgmma(
+            rows, groups, numbers, self._warps, granules, self._known, self._writer, self._written, self._read
+        ):
+            return
         known = self._known[groups[:, None] * 4 + np.arange(4)].min(axis=1)
         which, flat = np.repeat(np.arange(len(groups)), rows.shape[1]), rows.reshape(-1)
         lanes = groups[which] * 4 * WARP
@@ -155,6 +164,18 @@ class Ordering:
         warps = (groups[:, None] * 4 + np.arange(4)).reshape(-1)
         agents = self._warps + self._own[warps] // 4
         self._known[warps, :, agents] = np.maximum(self._known[warps, :, agents], np.repeat(numbers, 4)[:, None])
+
+    def read_by_store(self, rows: Values, lane: int, number: int) -> None:
+        """Check and note what a bulk store of a lane reads, the warp's of that number (from 1)."""
+        warp = np.full(len(rows), lane // WARP)
+        known, told = self._known[:, _ASYNC], self._known[:, _GENERIC]
+        self._check_written(rows, PIECE, known, warp, warp * WARP + lane % WARP, "read by bulk store", told=told)
+        self._of(self._read, PIECE)[rows, :, self._stores + self._own[lane // WARP]] = number
+
+    def stores_have_read(self, warp: int, number: int) -> None:
+        """A warp's bulk stores up to that number have read what they store."""
+        agent = self._stores + self._own[warp]
+        self._known[warp, :, agent] = np.maximum(self._known[warp, :, agent], number)
 
     def begin_copy(self, rows: Values, lanes: Indices) -> None:
         """Check and note the start of bulk copies by these lanes."""
@@ -224,7 +245,8 @@ class Ordering:
         if late.any():
             access, piece, reader = (int(i) for i in np.argwhere(late)[0])
             place = self._place(int(rows[access]), width, piece, what, int(lanes[access]))
-            raise Race(f"{place}, read by {self._agent(reader)} with no barrier between", int(lanes[access]))
+            missing = "barrier" if reader < self._stores else "cp.async.bulk.wait_group.read"
+            raise Race(f"{place}, read by {self._agent(reader)} with no {missing} between", int(lanes[access]))
 
     def _refuse(self, bad: Bools, rows: Values, width: int, lanes: Indices, what: str, why: str = "") -> None:
         """Raise for the first bad granule, if there is one."""
@@ -255,6 +277,8 @@ class Ordering:
     def _agent(self, agent: int) -> str:
         if agent < self._warps:
             return f"warp {agent}"
-        if agent < self._readers:
+        if agent < self._stores:
             return f"wgmma of warpgroup {agent - self._warps}"
+        if agent < self._readers:
+            return f"a bulk store of warp {agent - self._stores}"
         return "a bulk copy"

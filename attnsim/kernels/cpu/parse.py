@@ -30,7 +30,7 @@ from attnsim.kernels.cpu.ptx import (
 from attnsim.models.errors import InputError
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
-_LINE_DIRECTIVE = re.compile(r"^\s*\.(loc|file|version|target|address_size)\b[^\n]*$", re.M)
+_LINE_DIRECTIVE = re.compile(r"^[ \t]*\.(loc|file|version|target|address_size)\b[^\n]*$", re.M)
 _VARIABLE = re.compile(
     r"(?:\.(?:visible|extern|weak|common)\s+)?\.(?P<space>shared|local|global|const)\s+"
     r"(?:\.align\s+(?P<align>\d+)\s+)?(?:\.attribute\([^)]*\)\s+)?\.(?P<type>\w+)\s+(?P<name>[\w$%]+)"
@@ -50,17 +50,19 @@ _NUMBER = re.compile(r"-?\s*(0[fFdD][0-9a-fA-F]+|0[xX][0-9a-fA-F]+U?|0[bB][01]+U
 @functools.lru_cache(maxsize=64)
 def parse(ptx: str) -> Mapping[str, Function]:
     """The entry points of a translation unit by name; the result is kept by its text."""
-    text = _LINE_DIRECTIVE.sub("", _COMMENT.sub(" ", ptx))
+    # What goes leaves its line ends, so that lines keep their numbers.
+    text = _LINE_DIRECTIVE.sub("", _COMMENT.sub(lambda found: " " + "\n" * found[0].count("\n"), ptx))
     outside, bodies = [], []
     position = 0
     for found in _ENTRY.finditer(text):
         end = _closing_brace(text, found.end())
         outside.append(text[position : found.start()])
-        bodies.append((found[1], found[2] or "", text[found.end() : end]))
+        line = 1 + text.count("\n", 0, found.end())
+        bodies.append((found[1], found[2] or "", text[found.end() : end], line))
         position = end + 1
     outside.append(text[position:])
     variables = tuple(v for part in " ".join(outside).split(";") if (v := _variable(part)) is not None)
-    return {name: _Body(body).function(name, parameters, variables) for name, parameters, body in bodies}
+    return {name: _Body(body, line).function(name, parameters, variables) for name, parameters, body, line in bodies}
 
 
 def _closing_brace(text: str, start: int) -> int:
@@ -106,7 +108,8 @@ def _parameter(text: str) -> Parameter:
 class _Body:
     """A function's body while it is parsed; scopes ``{ }`` of inline assembly have their own registers and labels."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, line: int) -> None:
+        self._line = line
         self._scopes = [0]
         self._registers: dict[tuple[int, str], str] = {}
         self._labels: dict[tuple[int, str], int] = {}
@@ -127,8 +130,10 @@ class _Body:
         )
 
     def _parse(self, text: str) -> None:
-        position, scopes, label = 0, 1, ""
+        position, scopes, label, counted = 0, 1, "", 0
         while position < len(text):
+            self._line += text.count("\n", counted, position)
+            counted = position
             character = text[position]
             if character.isspace() or character == ";":
                 position += 1
@@ -147,11 +152,16 @@ class _Body:
                 self._statement(" ".join(found[0][:-1].split()), label)
                 position = found.end()
             else:
-                raise InputError(f"not PTX: {text[position : position + 60]!r}")
+                raise InputError(f"line {self._line}: not PTX: {text[position : position + 60]!r}")
 
     def _statement(self, text: str, label: str) -> None:
         if not text.startswith("."):
-            self._code.append((self._instruction(text), tuple(self._scopes)))
+            try:
+                self._code.append((self._instruction(text), tuple(self._scopes)))
+            except (UnsupportedInstruction, AssertionError) as fault:
+                what = f": {fault.what}" if isinstance(fault, UnsupportedInstruction) else ""
+                message = f"line {self._line} of the PTX '{text}' is not known to the interpreter{what}"
+                raise UnsupportedInstruction(message) from fault
         elif found := _REGISTERS.match(text):
             for name in found[2].split(","):
                 self._registers[self._scopes[-1], name.split("<")[0].strip()] = found[1]
@@ -163,7 +173,7 @@ class _Body:
     def _instruction(self, text: str) -> Instruction:
         found = _INSTRUCTION.match(text)
         if found is None:
-            raise InputError(f"not a PTX instruction: {text!r}")
+            raise InputError(f"line {self._line}: not a PTX instruction: {text!r}")
         guard = self._operand(found[1]) if found[1] else None
         assert guard is None or isinstance(guard, Register | Negated)
         name, *modifiers = found[2].split(".")
@@ -174,6 +184,7 @@ class _Body:
             guard=guard,
             targets=(),
             text=text,
+            line=self._line,
         )
 
     def _operand(self, text: str) -> Operand:
@@ -226,10 +237,12 @@ class _Body:
         """The instruction with its branch targets."""
         if instruction.name not in ("bra", "brx"):
             return instruction
-        last = instruction.operands[-1]
-        if not isinstance(last, Symbol):
-            raise UnsupportedInstruction(f"'{instruction.text}'")
-        names = self._tables[last.name] if instruction.name == "brx" else (last.name,)
+        last = instruction.operands[-1] if instruction.operands else None
+        names = self._tables.get(last.name) if instruction.name == "brx" and isinstance(last, Symbol) else None
+        if instruction.name == "bra" and isinstance(last, Symbol):
+            names = (last.name,)
+        if names is None:
+            raise UnsupportedInstruction(f"{instruction.place} is not known to the interpreter: a branch to no label")
         return replace(instruction, targets=tuple(self._label(name, scopes) for name in names))
 
     def _label(self, name: str, scopes: tuple[int, ...]) -> int:

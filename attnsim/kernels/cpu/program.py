@@ -26,16 +26,22 @@ from attnsim.kernels.cpu import (  # noqa: F401  (each registers the instruction
 )
 from attnsim.kernels.cpu.barriers import Barriers, Groups
 from attnsim.kernels.cpu.bulk_copies import BulkCopies
+from attnsim.kernels.cpu.bulk_stores import BulkStores
 from attnsim.kernels.cpu.costs import Costs, charge, cost
-from attnsim.kernels.cpu.faults import Deadlock, Fault, UnsupportedInstruction
+from attnsim.kernels.cpu.faults import Deadlock, Fault, StepLimit, UnsupportedInstruction
 from attnsim.kernels.cpu.flow import CONTROLS, Control, Stalls
 from attnsim.kernels.cpu.lanes import Mask
 from attnsim.kernels.cpu.machine import OPERATIONS, Machine, Step, unsupported
 from attnsim.kernels.cpu.ptx import Function, Instruction
+from attnsim.kernels.cpu.straight import Line, straight_runs
 from attnsim.kernels.cpu.tensor_cores import Watch
+from attnsim.kernels.cpu.together import Alike
 
 STEPS_LIMIT = 5_000_000
 """Instructions of one batch after which a kernel is taken to be in an endless loop."""
+
+_NOT_READ = (ValueError, LookupError, TypeError, AttributeError, AssertionError, StopIteration)
+"""What the compiler of one instruction raises on a form of it that nobody has taught it."""
 
 
 class Program:
@@ -55,6 +61,8 @@ class Program:
     machine : Machine
     steps : list of Step
         One per instruction; those of control instructions do nothing.
+    runs : dict of int to Straight
+        The same in fewer steps, by the first instruction.
     controls : dict of int to Control
         The control instructions.
     next_control : list of int
@@ -69,7 +77,9 @@ class Program:
         self.function, self.machine = function, Machine(function)
         self.controls: dict[int, Control] = {}
         watch, instructions = Watch(function, self.machine), function.instructions
-        self.steps = [*(self._step(position, watch) for position in range(len(instructions))), _nothing]
+        lines = [self._line(position, watch) for position in range(len(instructions))]
+        self.steps = [*(line.step for line in lines), _nothing]
+        self.runs = straight_runs(lines, self.controls)
         end = len(instructions)
         self.controls[end] = control.fall_off
         self.next_control = [end] * (end + 1)
@@ -79,25 +89,41 @@ class Program:
         self.exits = frozenset([end, *returns])
         self.costs = Costs(instructions)
 
-    def _step(self, position: int, watch: Watch) -> Step:
+    def _line(self, position: int, watch: Watch) -> Line:
         """Compile one instruction; a control instruction is noted, and its step does nothing."""
         instruction = self.function.instructions[position]
         try:
             compiler = CONTROLS.get(instruction.name)
             if compiler and (found := compiler(instruction, self.machine)):
                 self.controls[position] = found
-                return _nothing
+                return Line(instruction, _nothing)
             if instruction.name not in OPERATIONS:
                 raise unsupported(instruction)
-            step = watch.over(instruction, OPERATIONS[instruction.name](instruction, self.machine))
-            return _guarded(step, instruction, self.machine) if instruction.guard else step
+            compiled = OPERATIONS[instruction.name](instruction, self.machine)
+            note = watch.note(instruction)
+            step = _after(note, compiled) if note else compiled
+            if instruction.guard:
+                return Line(instruction, _guarded(step, instruction, self.machine))
+            return Line(instruction, step, compiled if isinstance(compiled, Alike) else None, note)
         except UnsupportedInstruction as fault:
-            fault.place = f"{self.function.name}, instruction {position} '{instruction.text}'"
+            fault.place = f"{self.function.name}, instruction {position} {instruction.place}"
             raise
+        except _NOT_READ as error:  # operands or modifiers that its compiler does not expect
+            refused = unsupported(instruction)
+            refused.place = f"{self.function.name}, instruction {position} {instruction.place}"
+            raise refused from error
 
 
 def _nothing(mask: Mask) -> None:
     pass
+
+
+def _after(note: Step, step: Step) -> Step:
+    def noted(mask: Mask) -> None:
+        note(mask)
+        step(mask)
+
+    return noted
 
 
 def _guarded(step: Step, instruction: Instruction, machine: Machine) -> Step:
@@ -115,10 +141,18 @@ def _guarded(step: Step, instruction: Instruction, machine: Machine) -> Step:
 
 
 class Run:
-    """One run of a program over a batch of blocks."""
+    """One run of a program over a batch of blocks.
 
-    def __init__(self, program: Program) -> None:
+    Parameters
+    ----------
+    program : Program
+    grouped : bool, optional
+        Whether instructions of one kind are executed as one. A fault then has no position if it came in one of them.
+    """
+
+    def __init__(self, program: Program, grouped: bool = True) -> None:
         self.program = program
+        self._grouped = grouped
         self.machine = program.machine
         self.barriers = Barriers(self.machine)
         self.stalls = Stalls(self.machine.unit(BulkCopies).land_oldest)
@@ -141,6 +175,7 @@ class Run:
             if self.barriers.waiting:
                 raise self.barriers.deadlock()
         self.machine.unit(BulkCopies).require_landed()
+        self.machine.unit(BulkStores).finish()
 
     def _resume(self) -> bool:
         """Whether lanes that had stalled go on."""
@@ -172,15 +207,23 @@ class Run:
     def _advance(self, position: int, mask: Mask) -> None:
         """Run one group until it ends, splits, waits, or meets or passes the next group."""
         program, machine = self.program, self.machine
-        steps, end = program.steps, len(program.steps)
+        steps, runs, end = program.steps, program.runs, len(program.steps)
         while True:
             following = min(self._groups, default=end)
             stop = min(program.next_control[position], following)
             start = position
-            at = start
+            at: int | None = start
             try:
-                for at in range(start, stop):
-                    steps[at](mask)
+                if self._grouped:
+                    at = None
+                    here = start
+                    while here < stop:
+                        here, together = runs[here]
+                        for step in together:
+                            step(mask)
+                else:
+                    for at in range(start, stop):
+                        steps[at](mask)
                 at = stop
                 if stop == following:
                     program.costs.charge(machine.counters, start, stop, mask)
@@ -201,6 +244,6 @@ class Run:
         self._steps += steps
         if self._steps > STEPS_LIMIT:
             what = f"no end after {STEPS_LIMIT} instructions: an endless loop, or one that waits for other blocks"
-            fault = Deadlock(what, mask.lane(0))
+            fault = StepLimit(what, mask.lane(0))
             fault.position = position
             raise fault

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
@@ -88,6 +89,8 @@ class Instruction:
         Where a branch may go, as indices into the function's instructions.
     text : str
         As written.
+    line : int
+        Of the PTX, from 1.
     """
 
     name: str
@@ -96,6 +99,12 @@ class Instruction:
     guard: Register | Negated | None
     targets: tuple[int, ...]
     text: str
+    line: int = 0
+
+    @property
+    def place(self) -> str:
+        """The instruction in words, for messages."""
+        return f"'{self.text}' (line {self.line} of the PTX)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +146,21 @@ def size_of(ptx_type: str) -> int:
     if found is None:
         raise UnsupportedInstruction(f"type '.{ptx_type}'")
     return int(found[1]) * int(found[2] or 1) // 8
+
+
+def register_names(operands: Iterable[Operand]) -> set[str]:
+    """Names of the registers among operands, those of addresses and vectors included."""
+    found: set[str] = set()
+    for operand in operands:
+        match operand:
+            case Register():
+                found.add(operand.name)
+            case Negated():
+                found.add(operand.predicate.name)
+            case Vector():
+                found |= register_names(operand.items)
+            case Address():
+                found |= register_names([operand.base])
+            case TensorAddress():
+                found |= register_names([operand.map, *operand.coordinates])
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from attnsim.kernels.cpu.ptx import Immediate, Negated, Operand, Register, Symbo
 
 Read = Callable[[], Values]
 Write = Callable[[Values, Mask], None]
+ReadRows = Callable[[int], Values]
+WriteRows = Callable[[Values, Mask], None]
 
 Dtype = np.dtype[Any]
 
@@ -34,6 +36,7 @@ DTYPES: dict[str, Dtype] = {
     "bf16": np.dtype(np.uint16),
     "f16x2": np.dtype(np.uint32),
     "bf16x2": np.dtype(np.uint32),
+    "f32x2": np.dtype(np.uint64),
     "tf32": np.dtype(np.float32),
     **{
         f"{kind}{8 * size}": np.dtype(f"{letter}{size}")
@@ -73,12 +76,10 @@ class Registers:
         if name in self._slots:
             self._values[self._slots[name]] = values
 
-    def require_presets(self) -> None:
-        """Refuse as unsupported a kernel that reads a special register or a symbol that nobody has preset."""
-        for name in self._outside:
-            slot = self._slots[name]
-            if self._values[slot] is self._initial[slot]:
-                raise UnsupportedInstruction(f"'{name}' is not known to the interpreter")
+    def without_preset(self) -> list[str]:
+        """Special registers and symbols that the kernel reads and nobody has preset."""
+        slots = ((name, self._slots[name]) for name in self._outside)
+        return sorted(name for name, slot in slots if self._values[slot] is self._initial[slot])
 
     def read(self, operand: Operand, dtype: Dtype) -> Read:
         """A closure that returns the operand's value as `dtype`; wider registers are truncated."""
@@ -109,7 +110,7 @@ class Registers:
         """A closure that stores values of `dtype`; into a wider register they are extended by their sign."""
         if isinstance(operand, Symbol) and operand.name == "_":
             return lambda _values, _mask: None
-        if not isinstance(operand, Register):
+        if not isinstance(operand, Register) or operand.special:
             raise UnsupportedInstruction(f"destination {operand}")
         size = size_of(operand.type)
         slot, registers = self._slot(operand.name, size), self._values
@@ -137,6 +138,87 @@ class Registers:
             write(values, mask)
 
         return step
+
+    def read_rows(self, operands: Sequence[Operand], dtype: Dtype) -> ReadRows:
+        """A closure that returns many operands' values, ``[operands, lanes]``, or ``[operands, 1]``.
+
+        Its values are new or shared with registers; those that are not the same in all lanes make all of them wide.
+        """
+        reads = [self.read(operand, dtype) for operand in operands]
+        slots = self._slots_of(operands, dtype)
+        values, count = self._values, len(reads)
+
+        def rows(lanes: int) -> Values:
+            if slots:
+                found = [v if (v := values[slot]).dtype is dtype else v.view(dtype) for slot in slots]
+            else:
+                found = [read() for read in reads]
+            if count == 1:
+                return found[0].reshape(1, -1)
+            joined = np.concatenate(found)
+            if len(joined) in (count, count * lanes):
+                return joined.reshape(count, -1)
+            wide = np.empty((count, lanes), dtype)
+            for row, value in zip(wide, found, strict=True):
+                row[:] = value
+            return wide
+
+        return rows
+
+    def write_rows(self, operands: Sequence[Operand], dtype: Dtype) -> WriteRows:
+        """A closure that stores values ``[operands, lanes]`` or ``[operands, 1]`` of `dtype`."""
+        slots, registers = self._slots_of(operands, dtype), self._values
+        if slots is None:
+            writes = [self.write(operand, dtype) for operand in operands]
+
+            def one_by_one(rows: Values, mask: Mask) -> None:
+                for write, row in zip(writes, rows, strict=True):
+                    write(row, mask)
+
+            return one_by_one
+
+        def write(rows: Values, mask: Mask) -> None:
+            if not mask.full:
+                kept = self._wide(slots, len(mask.lanes), rows.dtype)
+                np.copyto(kept, rows, where=mask.lanes)
+                rows = kept
+            for slot, row in zip(slots, rows, strict=True):
+                registers[slot] = row
+
+        return write
+
+    def write_active_rows(self, operands: Sequence[Operand], dtype: Dtype) -> WriteRows:
+        """A closure that stores values of the *active* lanes, ``[operands, active]``."""
+        slots, registers, write = self._slots_of(operands, dtype), self._values, self.write_rows(operands, dtype)
+
+        def active(rows: Values, mask: Mask) -> None:
+            if mask.full:
+                return write(rows, mask)
+            if slots is None:
+                spread = np.empty((len(rows), len(mask.lanes)), rows.dtype)
+                mask.put(spread, rows)
+                return write(spread, mask)
+            kept = self._wide(slots, len(mask.lanes), rows.dtype)
+            mask.put(kept, rows)
+            for slot, row in zip(slots, kept, strict=True):
+                registers[slot] = row
+
+        return active
+
+    def _wide(self, slots: Sequence[int], lanes: int, dtype: Dtype) -> Values:
+        """A copy of registers, ``[slots, lanes]``."""
+        found = [value.view(dtype) for value in (self._values[slot] for slot in slots)]
+        if all(len(value) == lanes for value in found):
+            return np.concatenate(found).reshape(len(slots), lanes)
+        wide = np.empty((len(slots), lanes), dtype)
+        for row, value in zip(wide, found, strict=True):
+            row[:] = value
+        return wide
+
+    def _slots_of(self, operands: Sequence[Operand], dtype: Dtype) -> list[int] | None:
+        """Where these registers are kept; None unless all are registers as wide as `dtype`."""
+        plain = all(isinstance(o, Register) and not o.special and size_of(o.type) == dtype.itemsize for o in operands)
+        return [self._slot(o.name, dtype.itemsize) for o in operands if isinstance(o, Register)] if plain else None
 
 
 @functools.lru_cache(maxsize=4096)

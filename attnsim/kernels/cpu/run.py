@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import Fault
@@ -76,17 +77,44 @@ def run(
     per_batch = -(-blocks // batches)
     counters = Counters()
     for first in range(0, blocks, per_batch):
-        machine = program.machine
-        machine.start(lanes_of(block3, min(per_batch, blocks - first)), shared_memory_bytes, checks, counters)
-        preset(machine, program.function, arguments, grid3, first, shared_memory_bytes)
+        batch = _Batch(first, lanes_of(block3, min(per_batch, blocks - first)), grid3, shared_memory_bytes, checks)
         try:
-            Run(program).finish()
+            counters += batch.play(program, arguments)
         except Fault as fault:
-            fault.place = _place(fault, program.function, machine.lanes, grid3, first)
+            fault.place = _place(fault, program.function, batch.lanes, grid3, first)
             raise
+    return counters
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Blocks that run together, from the grid's block `first` on."""
+
+    first: int
+    lanes: Lanes
+    grid: Dim3
+    dynamic_bytes: int
+    checks: bool
+
+    def play(self, program: Program, arguments: Arguments) -> Counters:
+        """Play the batch; once more, one instruction after another, when something goes wrong among several."""
+        machine = program.machine
+        try:
+            for grouped in (True, False):
+                counters = Counters()
+                machine.start(self.lanes, self.dynamic_bytes, self.checks, counters)
+                preset(machine, program.function, arguments, self.grid, self.first, self.dynamic_bytes)
+                try:
+                    Run(program, grouped).finish()
+                except Fault as fault:
+                    if not grouped or fault.position is not None:
+                        raise
+                    machine.memory.restore()
+                else:
+                    break
         finally:
             machine.forget()
-    return counters
+        return counters
 
 
 @functools.lru_cache(maxsize=32)
@@ -109,7 +137,7 @@ def _place(fault: Fault, function: Function, lanes: Lanes, grid: Dim3, first: in
     """Kernel, instruction, block and thread of a fault."""
     where = ""
     if fault.position is not None:
-        where = f", instruction {fault.position} '{function.instructions[fault.position].text}'"
+        where = f", instruction {fault.position} {function.instructions[fault.position].place}"
     if fault.lane is None:
         return f"{function.name}{where}"
     block = position(first + int(lanes.block_of[fault.lane]), grid)

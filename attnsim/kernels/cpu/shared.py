@@ -8,12 +8,16 @@ import numpy as np
 
 from attnsim.kernels.cpu.banks import ROW_BYTES, passes
 from attnsim.kernels.cpu.counters import Counters
-from attnsim.kernels.cpu.faults import OutOfBounds
+from attnsim.kernels.cpu.faults import CopyInFlight, OutOfBounds
 from attnsim.kernels.cpu.hazards import Hazards
 from attnsim.kernels.cpu.lanes import Indices, Lanes, Mask, Values
 from attnsim.kernels.cpu.local import require_inside
+from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.ordering import PIECE, Ordering
 from attnsim.kernels.cpu.registers import row_type
+
+SMALLEST_COPY = 4
+"""Bytes of a cp.async."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class SharedMemory:
         Narrowest access of the kernel, in bytes.
     pairwise : bool
         Whether warps meet a few at a time, so that checks need vector clocks.
+    bulk_stores : bool
+        Whether the copy engine reads it.
 
     Attributes
     ----------
@@ -49,14 +55,16 @@ class SharedMemory:
         With dynamic shared memory.
     ordering : Ordering or None
         The vector clocks, where there are any.
+    described : dict
+        Places that matrix descriptors name, by descriptors and warpgroups; those of this batch.
     """
 
-    def __init__(self, static_bytes: int, granule: int, pairwise: bool = False) -> None:
+    def __init__(self, static_bytes: int, granule: int, pairwise: bool = False, bulk_stores: bool = False) -> None:
         self.counters = Counters()
         self.bytes_per_block = static_bytes
         self._static_bytes = static_bytes
         self._granule = granule
-        self._pairwise = pairwise
+        self._pairwise, self._bulk_stores = pairwise, bulk_stores
         self._stride = 0
         self.ordering: Ordering | None = None
         self._hazards: Hazards | Ordering | None = None
@@ -64,6 +72,8 @@ class SharedMemory:
         self._group: Values = np.zeros(0, np.int64)
         self._bytes: Values = np.zeros(0, np.uint8)
         self._copies: list[_Copy] = []
+        self.described: dict[tuple[bytes, bytes, int, bool], Indices] = {}
+        self._seen: Values = np.zeros(0, np.int64)
 
     def start(self, lanes: Lanes, dynamic_bytes: int, checks: bool, counters: Counters) -> None:
         """Garbage for every block of a batch.
@@ -85,9 +95,12 @@ class SharedMemory:
         self._group = np.zeros(lanes.count, np.int64)
         self._bytes = np.full(lanes.blocks * stride, 0xFF, np.uint8)
         self._stride = stride
-        self.ordering = Ordering(lanes, stride, self._granule) if checks and self._pairwise else None
+        clocks = checks and self._pairwise
+        self.ordering = Ordering(lanes, stride, self._granule, self._bulk_stores) if clocks else None
         self._hazards = self.ordering or (Hazards(lanes, stride, self._granule) if checks else None)
         self._copies = []
+        self.described = {}
+        self._seen = np.zeros(len(self._bytes) // SMALLEST_COPY, np.int64)
 
     def load(self, addresses: Values, width: int, mask: Mask) -> Values:
         """Rows ``[active]`` of `width` bytes."""
@@ -113,9 +126,18 @@ class SharedMemory:
         self.counters.shared_bytes_stored += width * mask.count
         return self._bytes.view(row_type(width)), rows
 
-    def begin_copy(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
-        """Start a cp.async of rows ``[active]`` of `width` bytes into each active thread's open group."""
+    def begin_copy(self, addresses: Values, values: Values, width: int, mask: Mask, instructions: int = 1) -> None:
+        """Start a cp.async of rows ``[active]`` of `width` bytes into each active thread's open group.
+
+        Raises
+        ------
+        Fault
+            Without saying which, where one of several instructions copies to where another does.
+        """
         rows = self._rows(addresses, width, mask, "cp.async")
+        fast = compiled()
+        if fast and instructions > 1 and fast.repeats(rows, instructions, self._seen):
+            raise CopyInFlight("several cp.async copy to one place")
         if self._hazards:
             self._hazards.issue(rows, width, mask)
         self.counters.shared_bytes_stored += width * mask.count

@@ -12,6 +12,16 @@ def bf16_to_float(bits: Values) -> Values:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
+def half_to_float(bits: Values) -> Values:
+    """Exact: exponent and mantissa in float32's places, and the exponents' difference as a factor."""
+    wide = bits.astype(np.uint32)
+    magnitude = (wide & np.uint32(0x7FFF)) << np.uint32(13)
+    if int(magnitude.max(initial=0)) >= 0x0F80_0000:  # infinities and NaN
+        return bits.view(np.float16).astype(np.float32)
+    values = magnitude.view(np.float32) * np.float32(2.0**112)
+    return (values.view(np.uint32) | (wide & np.uint32(0x8000)) << np.uint32(16)).view(np.float32)
+
+
 def float_to_bf16(values: Values, toward_zero: bool = False) -> Values:
     """Bits of the nearest bf16, ties to even (or the next towards zero); NaN becomes 0x7fff as on a GPU."""
     bits = values.astype(np.float32, copy=False).view(np.uint32)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.kernels.cpu.bulk_copies import BulkCopies
+from attnsim.kernels.cpu.faults import UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARP, Dim3, Lanes, Values, position
 from attnsim.kernels.cpu.machine import Machine
 from attnsim.kernels.cpu.ptx import Function, Parameter
@@ -35,7 +36,9 @@ def preset(
         machine.registers.preset(name, values)
     machine.registers.preset("%dynamic_smem_size", np.array([dynamic_bytes], np.uint32))
     machine.registers.preset("%total_smem_size", np.array([machine.shared.bytes_per_block], np.uint32))
-    machine.registers.require_presets()
+    for name in machine.registers.without_preset():
+        place = next(i.place for i in function.instructions if name in i.text)
+        raise UnsupportedInstruction(f"{place}: '{name}' is not known to the interpreter")
 
 
 def _parameters(machine: Machine, function: Function, arguments: Arguments) -> dict[str, bytes]:
@@ -60,6 +63,7 @@ def _place_map(machine: Machine, function: Function, parameter: Parameter, name:
     if parameter.size_bytes != MAP_BYTES:
         raise InputError(f"{function.name}: {name} is a tensor map, its parameter takes {parameter.size_bytes} bytes")
     address = PARAMETER_WINDOW + MAP_BYTES * function.parameters.index(parameter)
+    machine.memory.place(name, tensor_map.array)
     machine.unit(BulkCopies).place(address, name, tensor_map)
     machine.registers.preset(parameter.name, np.array([address], np.uint64))
 

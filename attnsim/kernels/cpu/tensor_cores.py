@@ -10,9 +10,10 @@ import numpy as np
 
 from attnsim.kernels.cpu.faults import InactiveLane, RegisterInFlight
 from attnsim.kernels.cpu.lanes import WARPGROUP, Indices, Mask, Values
+from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.machine import Machine, Step
-from attnsim.kernels.cpu.ptx import Function, Instruction, Operand, Register, Vector
-from attnsim.kernels.cpu.registers import DTYPES
+from attnsim.kernels.cpu.ptx import Function, Instruction, Operand, Register, Vector, register_names
+from attnsim.kernels.cpu.registers import DTYPES, Registers
 
 
 class Fragment:
@@ -28,8 +29,9 @@ class Fragment:
         Of an accumulator, while it flies.
     """
 
-    def __init__(self, registers: tuple[Register, ...]) -> None:
+    def __init__(self, registers: tuple[Register, ...], file: Registers) -> None:
         self.registers = registers
+        self.write = file.write_active_rows(registers, DTYPES["f32"])
         self.names = frozenset(register.name for register in registers)
         self.others: list[Fragment] = []
         self.start(0)
@@ -70,7 +72,7 @@ class TensorCores:
         """The fragment that these registers are, one object for equal ones."""
         key = tuple(register for register in registers if isinstance(register, Register))
         if key not in self._fragments:
-            new = self._fragments[key] = Fragment(key)
+            new = self._fragments[key] = Fragment(key, self._machine.registers)
             for other in self._fragments.values():
                 if other is not new and other.names & new.names:
                     new.others.append(other)
@@ -112,10 +114,7 @@ class TensorCores:
         lanes = np.zeros((len(self._committed), WARPGROUP), bool)
         lanes[warpgroups] = True
         mask = Mask(lanes.reshape(-1))
-        columns = np.empty((len(fragment.registers), mask.lanes.size), np.float32)
-        columns[:, mask.index] = to_registers(fragment.values[warpgroups])
-        for register, column in zip(fragment.registers, columns, strict=True):
-            self._machine.registers.write(register, DTYPES["f32"])(column, mask)
+        fragment.write(to_registers(fragment.values[warpgroups]), mask)
 
 
 def from_registers(columns: Values) -> Values:
@@ -129,6 +128,11 @@ def from_registers(columns: Values) -> Values:
 
 def to_registers(values: Values) -> Values:
     """The reverse of :func:`from_registers`: ``[n / 2, warpgroups * 128]``."""
+    fast = compiled()
+    if fast:
+        found = np.empty((values.shape[2] // 2, len(values), WARPGROUP), np.float32)
+        fast.accumulators_to_registers(values, found)
+        return found.reshape(len(found), -1)
     split = values.reshape(len(values), 4, 2, 8, -1, 4, 2)  # group, warp, half, row, eight columns, quad, pair
     return split.transpose(4, 2, 6, 0, 1, 3, 5).reshape(-1, len(values) * WARPGROUP)
 
@@ -156,36 +160,27 @@ class Watch:
             if isinstance(operand, Vector)
         ]
         self._fragments = [machine.unit(TensorCores).fragment(vector) for vector in dict.fromkeys(vectors)]
+        self._notes: dict[tuple[int, ...], Step] = {}
 
-    def over(self, instruction: Instruction, step: Step) -> Step:
-        """A step that notes what it accesses; the step itself where that is nothing of interest."""
-        if instruction.name == "wgmma":
-            return step
-        names = _registers(instruction.operands)
-        fragments = [fragment for fragment in self._fragments if fragment.names & names]
-        if not fragments:
-            return step
-
-        def watched(mask: Mask) -> None:
-            bits = mask.warpgroup_bits
-            for fragment in fragments:
-                if fragment.flying & bits:
-                    raise RegisterInFlight(
-                        "a wgmma works on a register of this instruction; wgmma.wait_group must come first",
-                        mask.lane(0),
-                    )
-                fragment.touched |= bits
-            step(mask)
-
-        return watched
+    def note(self, instruction: Instruction) -> Step | None:
+        """A step that notes what an instruction accesses; None where that is nothing of interest."""
+        if instruction.name == "wgmma" or not self._fragments:
+            return None
+        accessed = register_names(instruction.operands)
+        chosen = tuple(i for i, fragment in enumerate(self._fragments) if not fragment.names.isdisjoint(accessed))
+        if chosen and chosen not in self._notes:
+            self._notes[chosen] = _watch([self._fragments[i] for i in chosen])
+        return self._notes.get(chosen)
 
 
-def _registers(operands: tuple[Operand, ...]) -> set[str]:
-    """Names of the registers among operands."""
-    names: set[str] = set()
-    for operand in operands:
-        if isinstance(operand, Register):
-            names.add(operand.name)
-        elif isinstance(operand, Vector):
-            names |= _registers(operand.items)
-    return names
+def _watch(fragments: list[Fragment]) -> Step:
+    def watched(mask: Mask) -> None:
+        bits = mask.warpgroup_bits
+        for fragment in fragments:
+            if fragment.flying & bits:
+                raise RegisterInFlight(
+                    "a wgmma works on a register of this instruction; wgmma.wait_group must come first", mask.lane(0)
+                )
+            fragment.touched |= bits
+
+    return watched

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,18 +22,25 @@ LARGEST_BOX = 256
 """Elements of a box in any dimension (CUDA Driver API, ``cuTensorMapEncodeTiled``)."""
 
 SWIZZLE_BYTES = 128
+SWIZZLES = (0, 32, 64, 128)
+"""Bytes that a swizzle permutes; 0 for none. A pattern repeats every eight rows of so many bytes."""
+
+ALIGNMENT = 128
+"""Bytes that a box in shared memory is aligned to whatever its swizzle."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TensorMap:
-    """What ``cuTensorMapEncodeTiled`` encodes, with the 128-byte swizzle, steps of 1 and zeros out of bounds.
+    """What ``cuTensorMapEncodeTiled`` encodes, with steps of 1 and zeros out of bounds.
 
     Parameters
     ----------
     array : ndarray
-        16-bit, C-contiguous; dimensions from slowest to fastest.
+        C-contiguous, elements of 1 to 8 bytes; dimensions from slowest to fastest.
     box : tuple of int
         Elements of a copy, in the same order.
+    swizzle_bytes : int, optional
+        One of :data:`SWIZZLES`.
 
     Raises
     ------
@@ -42,17 +50,26 @@ class TensorMap:
 
     array: NDArray[Any]
     box: tuple[int, ...]
+    swizzle_bytes: int = SWIZZLE_BYTES
 
     def __post_init__(self) -> None:
-        if not self.array.flags.c_contiguous or self.array.itemsize != 2:
-            raise InputError("a tensor map takes contiguous arrays of 16-bit elements")
-        if not all(1 <= size <= LARGEST_BOX for size in self.box) or self.box[-1] * 2 > SWIZZLE_BYTES:
+        item = self.array.itemsize
+        if not self.array.flags.c_contiguous or item not in (1, 2, 4, 8):
+            raise InputError(f"a tensor map takes contiguous arrays of elements of 1 to 8 bytes, not {self.dtype}")
+        if self.swizzle_bytes not in SWIZZLES or len(self.box) != self.array.ndim:
+            raise InputError(
+                f"a tensor map of boxes {list(self.box)} with a swizzle of {self.swizzle_bytes} bytes; allowed: a size "
+                f"for each of {self.array.ndim} dimensions, and a swizzle of {SWIZZLES}"
+            )
+        most = min(self.swizzle_bytes // item or LARGEST_BOX, LARGEST_BOX)
+        if not all(1 <= size <= LARGEST_BOX for size in self.box) or self.box[-1] > most:
             raise InputError(
                 f"a tensor map of boxes {list(self.box)}; allowed: {LARGEST_BOX} elements in each dimension, "
-                f"{SWIZZLE_BYTES // 2} in the last"
+                f"{most} in the last"
             )
-        if self.array.shape[-1] * 2 % 16:
-            raise InputError(f"a tensor map of rows of {self.array.shape[-1]} elements; allowed: multiples of 8")
+        for what, width in (("of ", self.array.shape[-1]), ("of boxes with ", self.box[-1])):
+            if width * item % PIECE:
+                raise InputError(f"a tensor map {what}rows of {width} elements; allowed: multiples of {PIECE // item}")
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -60,47 +77,63 @@ class TensorMap:
         return self.array.dtype
 
     @property
+    def alignment(self) -> int:
+        """Bytes that a box in shared memory is aligned to: where a repetition of the swizzle begins.
+
+        CUDA C++ Programming Guide, "TMA Swizzle": 1,024 under 128 bytes, 512 under 64, 256 under 32.
+        """
+        return max(8 * self.swizzle_bytes, ALIGNMENT)
+
+    @property
     def box_bytes(self) -> int:
         """Bytes that a copy writes to shared memory."""
-        return math.prod(self.box) * 2
+        return math.prod(self.box) * self.array.itemsize
 
     def boxes(self, corners: Indices) -> tuple[Values, Indices, int]:
         """The boxes at corners ``[copies, dimensions]``, zero where they stick out.
 
         Returns
         -------
-        ndarray of uint16 ``[copies, elements of a box]``
+        ndarray of uint16 ``[copies, words of a box]``
         ndarray of int
             Bytes of each that lie in the array.
         int
             32-byte sectors that these take, all copies together.
         """
-        rank = len(self.box)
-        inside = np.ones((len(corners), *(1,) * rank), bool)
-        place: list[Indices] = []
-        for d, (size, length) in enumerate(zip(self.box, self.array.shape, strict=True)):
-            index = (corners[:, d, None] + np.arange(size)).reshape(-1, *(size if d == e else 1 for e in range(rank)))
-            inside = inside & (index >= 0) & (index < length)
-            place.append(np.clip(index, 0, length - 1))
-        values = np.where(inside, self.array.view(np.uint16)[tuple(place)], np.uint16(0))
-        valid = np.count_nonzero(inside.reshape(len(corners), -1), axis=1) * 2
-        return values.reshape(len(corners), -1), valid, self._sectors(inside, place)
+        values = np.zeros((len(corners), *self.box), self.dtype)
+        valid, sectors = np.zeros(len(corners), np.int64), 0
+        for copy, corner in enumerate(corners.tolist()):
+            place, inside = self.overlap(corner)
+            taken = values[copy][inside]
+            taken[...] = self.array[place]
+            valid[copy] = taken.nbytes
+            sectors += self.sectors(place)
+        return values.reshape(len(corners), -1).view(np.uint16), valid, sectors
 
-    def _sectors(self, inside: Values, place: list[Indices]) -> int:
-        """Sectors by rows of the boxes, which lie far apart in memory."""
-        row = np.zeros((1,) * inside.ndim, np.int64)
-        for index, length in zip(place[:-1], self.array.shape[:-1], strict=True):
-            row = row * length + index
-        used = inside.any(axis=-1)
-        first = 2 * (row * self.array.shape[-1] + place[-1][..., :1])[..., 0]
-        last = first + 2 * np.count_nonzero(inside, axis=-1) - 1
-        return int((last // SECTOR - first // SECTOR + 1)[used].sum())
+    def overlap(self, corner: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Where the box at a corner lies in the array, and which part of it that is; nothing if it lies outside."""
+        place, inside = [], []
+        for start, size, length in zip(corner, self.box, self.array.shape, strict=True):
+            low, high = max(start, 0), max(min(start + size, length), start, 0)
+            place.append(slice(low, high))
+            inside.append(slice(low - start, high - start))
+        return tuple(place), tuple(inside)
+
+    def sectors(self, place: tuple[slice, ...]) -> int:
+        """Sectors of a part of the array by its rows, which lie far apart in memory."""
+        row = np.zeros((), np.int64)
+        for part, length in zip(place[:-1], self.array.shape[:-1], strict=True):
+            row = np.add.outer(row * length, np.arange(part.start, part.stop))
+        first = self.array.itemsize * (row * self.array.shape[-1] + place[-1].start)
+        last = self.array.itemsize * (row * self.array.shape[-1] + place[-1].stop) - 1
+        return int((last // SECTOR - first // SECTOR + 1).sum()) if place[-1].start < place[-1].stop else 0
 
 
-def swizzled(addresses: Values, span: int = SWIZZLE_BYTES) -> Values:
-    """Shared addresses after a swizzle of `span` bytes: of 128, bits 4 to 6 by exclusive or with bits 7 to 9.
+def swizzled(addresses: Values, span: int) -> Values:
+    """Shared addresses after a swizzle of `span` bytes, 16 or less for none.
 
+    Of 128, bits 4 to 6 by exclusive or with bits 7 to 9.
     Source: PTX ISA 9.0, "Swizzling Modes"; the same permutation is ``Swizzle<3, 4, 3>`` in CUTLASS.
     """
-    found: Values = addresses ^ ((addresses >> 7 & (span // PIECE - 1)) << 4)
+    found: Values = addresses ^ ((addresses >> 7 & (max(span // PIECE, 1) - 1)) << 4)
     return found

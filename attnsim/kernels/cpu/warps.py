@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from attnsim.kernels.cpu.lanes import WARP, Mask, Values
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported, value_type
 from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Symbol
 from attnsim.kernels.cpu.registers import DTYPES, Read, Write
+from attnsim.kernels.cpu.together import Alike
 
 _BIT = np.left_shift(np.uint32(1), np.arange(WARP, dtype=np.uint32))
 
@@ -64,25 +66,54 @@ def compile_shuffle(instruction: Instruction, machine: Machine) -> Step:
     """``shfl.sync.mode.b32 d|p, a, b, c, members``, by the pseudocode of PTX ISA 9.0."""
     if instruction.modifiers[0] != "sync":
         raise unsupported(instruction)
-    mode = instruction.modifiers[1]
-    target, source, offset, clamp, members = instruction.operands
-    write, write_valid = _result_and_predicate(target, machine)
-    value, member_mask = machine.read(source, "b32"), machine.read(members, "u32")
-    route = _route(mode, offset, clamp, machine)
+    return _Shuffle(instruction, machine)
 
-    def step(mask: Mask) -> None:
-        check_members(member_mask(), mask, machine, "shfl")
-        source_lane, valid = route()
+
+class _Shuffle(Alike):
+    """One shfl."""
+
+    def __init__(self, instruction: Instruction, machine: Machine) -> None:
+        target, self._source, offset, clamp, members = instruction.operands
+        self._result, self._machine = (*items(target), Symbol("_"))[:2], machine
+        fixed = all(isinstance(o, Immediate) for o in (offset, clamp, members))
+        # What is not known beforehand is worked out for each instruction alone.
+        super().__init__(
+            (instruction.name, instruction.modifiers, str(offset), str(clamp), str(members), fixed or self)
+        )
+        self._value, self._members = machine.read(self._source, "b32"), machine.read(members, "u32")
+        self._route = _route(instruction.modifiers[1], offset, clamp, machine)
+        self._write, self._write_valid = _result_and_predicate(target, machine)
+
+    def __call__(self, mask: Mask) -> None:
+        source_lane, valid = self._from(mask)
+        values = self._value()
+        self._write(values if values.shape[0] == 1 else values[source_lane], mask)
+        self._write_valid(valid, mask)
+
+    def together(self, others: Sequence[Self]) -> Step:
+        members, registers = (self, *others), self._machine.registers
+        read = registers.read_rows([m._source for m in members], DTYPES["b32"])
+        write = registers.write_rows([m._result[0] for m in members], DTYPES["b32"])
+
+        def step(mask: Mask) -> None:
+            source_lane, valid = self._from(mask)
+            values = read(len(mask.lanes))
+            write(values if values.shape[1] == 1 else values[:, source_lane], mask)
+            for member in members:
+                member._write_valid(valid, mask)
+
+        return step
+
+    def _from(self, mask: Mask) -> tuple[Values, Values]:
+        """Where each lane reads from, and whether that is inside its segment."""
+        check_members(self._members(), mask, self._machine, "shfl")
+        source_lane, valid = self._route()
         if not mask.full:
             silent = mask.lanes & ~mask.lanes[source_lane]
             if silent.any():
                 lane = int(np.flatnonzero(silent)[0])
                 raise InactiveLane(f"shfl from lane {int(source_lane[lane]) % WARP}, which is not active", lane)
-        values = value()
-        write(values if values.shape[0] == 1 else values[source_lane], mask)
-        write_valid(valid, mask)
-
-    return step
+        return source_lane, valid
 
 
 def _route(mode: str, offset: Operand, clamp: Operand, machine: Machine) -> Callable[[], tuple[Values, Values]]:
@@ -182,7 +213,7 @@ def compile_reduction(instruction: Instruction, machine: Machine) -> Step:
     if name in ("min", "max") and dtype.kind in "iu":
         limits = np.iinfo(dtype)
         functions |= {"min": (np.minimum, int(limits.max)), "max": (np.maximum, int(limits.min))}
-    if name not in functions:
+    if name not in functions or dtype.kind not in "iu":
         raise unsupported(instruction)
     function, neutral = functions[name]
     target, source, members = instruction.operands

@@ -9,11 +9,12 @@ import numpy as np
 from attnsim.kernels.cpu.faults import Fault, InactiveLane, NotUniform
 from attnsim.kernels.cpu.flow import Control, control, suspended
 from attnsim.kernels.cpu.lanes import WARPGROUP, Indices, Mask, Values
+from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported
 from attnsim.kernels.cpu.matrix_descriptors import DEPTH, piece_addresses
 from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Vector
 from attnsim.kernels.cpu.registers import Read
-from attnsim.kernels.cpu.sixteen_bit import bf16_to_float
+from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, half_to_float
 from attnsim.kernels.cpu.tensor_cores import Fragment, TensorCores, from_registers, require_warpgroups
 
 Matrices = Callable[[Mask], Values]
@@ -93,7 +94,10 @@ def _multiply(instruction: Instruction, machine: Machine) -> Step:
 
 def agreed(read: Read, mask: Mask, machine: Machine, what: str) -> Values:
     """A value that all threads of a warpgroup must share (else NotUniform), by active warpgroup."""
-    values = machine.lanes.spread(read()).reshape(-1, WARPGROUP)[mask.warpgroups]
+    given = read()
+    if len(given) == 1:
+        return np.broadcast_to(given, (len(mask.warpgroups),))
+    values = given.reshape(-1, WARPGROUP)[mask.warpgroups]
     differs = (values != values[:, :1]).any(axis=1)
     if differs.any():
         group = int(mask.warpgroups[np.flatnonzero(differs)[0]])
@@ -122,21 +126,33 @@ def _accumulator(fragment: Fragment, machine: Machine) -> Callable[[Mask, Values
 
 def _from_shared(operand: Operand, rows: int, transposed: bool, kind: str, machine: Machine) -> Matrices:
     """A or B by its matrix descriptor."""
-    descriptor, cores = machine.read(operand, "u64"), machine.unit(TensorCores)
+    descriptor, cores, fast = machine.read(operand, "u64"), machine.unit(TensorCores), compiled()
 
     def matrices(mask: Mask) -> Values:
         groups, shared = mask.warpgroups, machine.shared
-        lanes: Indices = groups * WARPGROUP
         described = agreed(descriptor, mask, machine, "a matrix descriptor")
-        addresses = piece_addresses(described, rows, transposed, lanes)
-        places = shared.pieces(addresses, machine.lanes.block_of[lanes], lanes, "wgmma operand")
+        places = _places(described, groups, rows, transposed, machine)
         machine.counters.shared_bytes_loaded += 16 * places.size
         if shared.ordering:
             shared.ordering.read_by_wgmma(places.reshape(len(groups), -1), groups, cores.numbers(groups))
+        if fast:
+            result = np.empty((len(groups), rows, DEPTH), np.uint32)
+            fast.pieces_to_floats(shared.by_piece(), places, transposed, kind == "bf16", result)
+            return result.view(np.float32)
         found = _floats(shared.by_piece()[places], kind)
         return found.reshape(len(groups), DEPTH, rows).swapaxes(1, 2) if transposed else found.reshape(-1, rows, DEPTH)
 
     return matrices
+
+
+def _places(described: Values, groups: Indices, rows: int, transposed: bool, machine: Machine) -> Indices:
+    """Pieces of shared memory that descriptors of warpgroups name, worked out once for each buffer of a batch."""
+    known, key = machine.shared.described, (described.tobytes(), groups.tobytes(), rows, transposed)
+    if key not in known:
+        lanes: Indices = groups * WARPGROUP
+        addresses = piece_addresses(described, rows, transposed, lanes)
+        known[key] = machine.shared.pieces(addresses, machine.lanes.block_of[lanes], lanes, "wgmma operand")
+    return known[key]
 
 
 def _from_registers(operand: Operand, kind: str, machine: Machine) -> Matrices:
@@ -154,4 +170,4 @@ def _from_registers(operand: Operand, kind: str, machine: Machine) -> Matrices:
 
 
 def _floats(bits: Values, kind: str) -> Values:
-    return bf16_to_float(bits) if kind == "bf16" else bits.view(np.float16).astype(np.float32)
+    return bf16_to_float(bits) if kind == "bf16" else half_to_float(bits)

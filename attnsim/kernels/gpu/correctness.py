@@ -70,15 +70,15 @@ def quick_cases(one: Operation) -> Iterator[Workload]:
                 yield case(one, MIDDLE if number else SHORT, head_dim, dtype, mask)
 
 
-def check(one: Operation, device: Device, w: Workload, seed: int) -> dict[str, Any]:
-    """Random inputs through the operation and through float64.
+def check(one: Operation, device: Device, w: Workload, seed: int, inputs: str = "normal") -> dict[str, Any]:
+    """Random or adversarial inputs through the operation and through float64.
 
     Returns
     -------
     dict
         ``errors`` by tensor (None for one that is not finite), ``tolerance`` and ``ok``.
     """
-    errors, allowed = one.exercise(device, w, seed).errors(), one.tolerance(w.dtype)
+    errors, allowed = one.exercise(device, w, seed, inputs).errors(), one.tolerance(w.dtype)
     return {
         "seed": seed,
         "errors": {name: error if math.isfinite(error) else None for name, error in errors.items()},

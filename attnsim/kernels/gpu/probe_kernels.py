@@ -43,9 +43,9 @@ def wait(device: Device, seconds: float) -> None:
     device.launch(variant("probe_wait"), (1, 1, 1), {"nanoseconds": np.int64(round(seconds * 1e9))})
 
 
-def read(device: Device, source: Array) -> None:
-    """Read an array once."""
-    _stream(device, "probe_read", source, {"sink": device.empty((1,), "uint32")})
+def read(device: Device, source: Array, sink: Array | None = None) -> None:
+    """Read an array once; `sink` is a uint32 that stays as it is."""
+    _stream(device, "probe_read", source, {"sink": device.empty((1,), "uint32") if sink is None else sink})
 
 
 def reread(device: Device, source: Array, passes: int) -> None:

@@ -98,7 +98,7 @@ class Records:
             start = clock()
             try:
                 data = point.measure()
-            except (RuntimeError, ValueError, ImportError, OSError) as error:
+            except Exception as error:  # whatever it is: MemoryError, a time-out, a bug of one point
                 data = {"error": f"{type(error).__name__}: {error}"}
             self.append(point.key, {**point.about, **data, "took_s": round(clock() - start, 3)})
             yield point.key, self.done[point.key]

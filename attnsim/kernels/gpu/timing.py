@@ -143,9 +143,12 @@ class Stopwatch:
         # One for all: the memory pool keeps what was freed apart by stream.
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self.clocks = clocks or Clocks(cupy.cuda.runtime.deviceGetPCIBusId(cupy.cuda.runtime.getDevice()))
-        # Twice the L2, so that nothing of the last call's data is left in it.
-        self._flush = cupy.empty(2 * int(device.gpu.l2.capacity_bytes), "uint8")
+        # Twice the L2, so that nothing of the last call's data is left in it. It is read, not written: lines that were
+        # written would be sent to memory while the next kernel runs.
+        self._flush = cupy.zeros(2 * int(device.gpu.l2.capacity_bytes), "uint8")
+        self._sink = cupy.zeros(1, "uint32")
         probe_kernels.wait(device, 0.0)  # loaded now: a load between two events would be timed
+        probe_kernels.read(device, self._flush, self._sink)
 
     def time(
         self,
@@ -219,7 +222,7 @@ class Stopwatch:
 
     def _queued(self, run: Callable[[], object], stream: Any, flush: bool) -> tuple[Any, Any]:
         if flush:
-            self._flush.data.memset_async(0, self._flush.nbytes, stream)
+            probe_kernels.read(self._device, self._flush, self._sink)
         start, stop = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         start.record(stream)
         run()

@@ -352,3 +352,37 @@ def test_trap(launch: Launch) -> None:
     source = "KERNEL(float* out) { if (threadIdx.x == 3) __trap(); out[threadIdx.x] = 1.f; }"
     with pytest.raises(faults.Trapped, match=r"thread \(3, 0, 0\): the kernel executed trap"):
         launch(source, {"out": np.zeros(32, np.float32)})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "foo.bar %r;",
+        "add.s32 %r, %r;",
+        "add.s32 %nobody, %r, %r;",
+        "add.cc.u32 %r, %r, %r;",
+        "min.xorsign.abs.f32 %f, %f, %f;",
+        "add.rz.f32 %f, %f, %f;",
+        "ex2 %f, %f;",
+        "bar.sync;",
+        "bra;",
+        "brx.idx %r, nowhere;",
+        "setp.lt.f32 %p, %f;",
+        "redux.sync.add.f32 %f, %f, -1;",
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r, %r}, {%r}, {%r}, {%r, %r};",
+        "movmatrix.sync.aligned.m8n8.trans.b16 %r;",
+        "mov.u32 %r, %smid;",
+        "ld.global.b128 %l, [%l];",
+        "call (%r), other, (%r);",
+        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r], 128;",
+        "tex.2d.v4.f32.f32 {%f, %f, %f, %f}, [%l, {%f, %f}];",
+    ],
+)
+def test_every_unknown_form_is_refused_with_its_line(line: str) -> None:
+    """Wrong operands too: each by its name and the number of its line, whose comments count."""
+    declared = ".reg .f32 %f; /* two\nlines */ .reg .b64 %l;\n.reg .b32 %r; // %x\n.reg .pred %p;\n"
+    text = f".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry kernel()\n{{\n{declared}{line}\nret;\n}}\n"
+    with pytest.raises(faults.UnsupportedInstruction) as found:
+        run(text, "kernel", 1, 128, {})
+    assert "(line 10 of the PTX)" in str(found.value) and line.split(maxsplit=1)[0].rstrip(";") in str(found.value)
+    assert "\n" not in str(found.value)

@@ -1,0 +1,169 @@
+"""`attnsim kernels run --ptx`, `--cuda`, `--triton`: a kernel that is not ours, its counts and its outputs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from attnsim.cli import progress, show
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.kernels.foreign.checking import Difference
+    from attnsim.kernels.foreign.run import PtxRun
+
+FAILED = 1
+"""Exit code where the command ran and what it checked is not as it should be."""
+
+FLAGS = ("--entry", "--grid", "--block", "--arg", "--shared", "--arch", "--option", "--check", "--tolerance", "--out")
+"""Of kernels that are not ours alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Which kernel, as it was given."""
+
+    ptx: Path | None
+    cuda: Path | None
+    triton: str
+    entry: str
+    options: tuple[str, ...]
+    arch: str
+
+    @property
+    def given(self) -> list[str]:
+        """Flags that name a kernel."""
+        flags = (("--ptx", self.ptx), ("--cuda", self.cuda), ("--triton", self.triton))
+        return [flag for flag, value in flags if value]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How it is launched, as it was given."""
+
+    grid: str
+    block: str
+    arguments: tuple[str, ...]
+    shared: int | None
+    inputs: str
+    seed: int
+
+
+def run(kernel: Kernel, launch: Launch, check: str, tolerance: float | None, out: Path | None, json: bool) -> None:
+    """Run it, compare its outputs if asked to, and print."""
+    from attnsim.kernels.cpu.faults import Fault
+    from attnsim.kernels.foreign import checking, launching, naming
+
+    if tolerance is not None and not check:
+        raise InputError("--tolerance is for --check WHERE:NAME, which is not given")
+    reference = naming.load_named(check) if check else None
+    ready = launching.prepare(
+        ptx=kernel.ptx,
+        cuda=kernel.cuda,
+        triton=kernel.triton,
+        entry=kernel.entry,
+        arch=kernel.arch,
+        options=kernel.options,
+        grid=_numbers(launch.grid, "--grid"),
+        block=_numbers(launch.block, "--block") if launch.block else None,
+        arguments=launch.arguments,
+        shared_memory_bytes=launch.shared,
+        inputs=launch.inputs,
+        seed=launch.seed,
+    )
+    before = checking.values_of(ready.arguments)
+    about = {**ready.described(), "inputs": launch.inputs, "seed": launch.seed}
+    try:
+        with progress.busy("interpreting"):
+            ran = ready.run()
+    except Fault as fault:  # a bug of the kernel, which is what the interpreter is there to find
+        if json:
+            found = {"kind": type(fault).__name__, "where": fault.place, "what": fault.what}
+            show.print_json([{**about, "faults": [found]}])
+        _fail(str(fault))
+    differences: list[Difference] = []
+    allowed = checking.tolerance_of(ready.arguments) if tolerance is None else tolerance
+    if reference is not None:
+        differences = checking.differences(ran.outputs, checking.expected_of(reference, before, ran.outputs))
+    if out is not None:
+        launching.save(out, ran.outputs)
+    if json:
+        show.print_json([{**about, **launching.answer(ran, differences, allowed)}])
+    else:
+        _print(ran, about, differences, allowed, out)
+    off = [one for one in differences if one.max_rel > allowed]
+    wrong = [f"{one.output} is off by {one.max_rel:.1e}, allowed {allowed:.1e}" for one in off]
+    if wrong:
+        _fail(f"{ran.entry}: {'; '.join(wrong)}")
+
+
+def _fail(message: str) -> None:
+    sys.stdout.flush()
+    print(f"error: {message}", file=sys.stderr)
+    raise typer.Exit(FAILED)
+
+
+def _numbers(text: str, flag: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{flag} is {text!r}; give one to three whole numbers, as {flag} 4,8") from None
+
+
+def _print(
+    ran: PtxRun, about: Mapping[str, Any], found: Sequence[Difference], allowed: float, kept: Path | None
+) -> None:
+    from attnsim.kernels.foreign.launching import summary_of
+    from attnsim.kernels.foreign.pipes import PIPES
+
+    console = show.console()
+    shapes = f"grid {_by(ran.grid)}, block {_by(ran.block)}, {ran.shared_memory_bytes:,} B of dynamic shared memory"
+    console.print(f"{ran.entry} in the interpreter\n{shapes}, {about['inputs']} inputs, seed {about['seed']}\n")
+    outputs = [{"output": name, **summary_of(array)} for name, array in ran.outputs.items()]
+    if outputs:
+        show.print_rows(console, "Outputs", outputs)
+    else:
+        console.print("the kernel stored to none of its arguments\n")
+    if found:
+        rows = [
+            {
+                "output": one.output,
+                "max abs": f"{one.max_abs:.1e}",
+                "max rel": f"{one.max_rel:.1e}",
+                "allowed": f"{allowed:.1e}",
+                "": "ok" if one.max_rel <= allowed else "WRONG",
+            }
+            for one in found
+        ]
+        show.print_rows(console, "Difference from the reference; relative to its largest value", rows)
+    traffic = [
+        {
+            "argument": one.argument,
+            "": one.way,
+            "requested B": f"{one.requested_bytes:,}",
+            "sectors": f"{one.sectors:,}",
+            "sectors x 32 B": f"{one.sector_bytes:,}",
+        }
+        for one in ran.traffic()
+    ]
+    if traffic:
+        title = "Global memory by argument: what threads request (L1), and the sectors that hold it (L2)"
+        show.print_rows(console, title, traffic, right=("requested B", "sectors", "sectors x 32 B"))
+    counts = [{"what": name.replace("_", " "), "count": f"{count:,}"} for name, count in ran.counts().items()]
+    show.print_rows(console, "Counts", counts, right=("count",))
+    pipes = [
+        {"pipe": pipe, "warp instructions": f"{count:,}", "of it": PIPES[pipe]} for pipe, count in ran.pipes.items()
+    ]
+    show.print_rows(console, "Instructions of the PTX by pipe", pipes, right=("warp instructions",))
+    console.print("no race, missing wait, bad access or read of unwritten shared memory in this run")
+    if kept is not None:
+        console.print(f"outputs: {kept}", soft_wrap=True)
+
+
+def _by(sizes: Iterable[int]) -> str:
+    return " x ".join(map(str, sizes))

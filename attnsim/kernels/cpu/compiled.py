@@ -1,0 +1,268 @@
+"""The inner loops of the interpreter, compiled: what NumPy does in many passes over arrays, done in one.
+
+Nothing is defined here. Each function does what the code does that calls it where numba is not installed, and
+`tests/kernels/cpu/test_compiled.py` holds both to each other. Those that check return False where something is wrong or
+unusual; the caller then goes the long way, which says what. All numbers that these functions read stand in this file:
+numba compiles it anew when the file changes, and looks at no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+WARP = 32
+LANE_BITS = np.uint32(5)
+SEVERAL_READERS = np.uint32(64)
+UNWRITTEN = np.uint32(0xFFFF_FFFF)
+IN_FLIGHT = np.uint32(0xFFFF_FFFE)
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """Compile a function when it is first called, and keep the code for other processes where that can be done."""
+    try:
+        from numba import njit
+    except ImportError:  # nobody calls it then: see `loops`
+        return function
+    try:
+        return njit(cache=True)(function)
+    except RuntimeError:  # neither this folder nor the user's own may be written
+        return njit(function)
+
+
+@jit
+def passes(addresses, index, shift, groups, phase_lanes):
+    """Passes of an access through the banks, and phases that take at least one; see `banks`."""
+    total, phases, start = 0, 0, 0
+    words = np.empty(phase_lanes, np.int64)
+    while start < len(addresses):
+        phase, stop, count, worst = index[start] // phase_lanes, start, 0, 0
+        while stop < len(addresses) and index[stop] // phase_lanes == phase:
+            word = addresses[stop] >> shift
+            new = True
+            same_bank = 1
+            for other in range(count):
+                if words[other] == word:
+                    new = False
+                    break
+                if (words[other] ^ word) & (groups - 1) == 0:
+                    same_bank += 1
+            if new:
+                words[count] = word
+                count += 1
+                worst = max(worst, same_bank)
+            stop += 1
+        total += worst
+        phases += 1
+        start = stop
+    return total, phases
+
+
+@jit
+def sectors(addresses, index, size):
+    """Sectors that each warp touches, summed; see `memory`."""
+    total, start = 0, 0
+    touched = np.empty(WARP, np.int64)
+    while start < len(addresses):
+        warp, stop, count = index[start] // WARP, start, 0
+        while stop < len(addresses) and index[stop] // WARP == warp:
+            sector = addresses[stop] // size
+            new = True
+            for other in range(count - 1, -1, -1):
+                if touched[other] == sector:
+                    new = False
+                    break
+            if new:
+                touched[count] = sector
+                count += 1
+            stop += 1
+        total += count
+        start = stop
+    return total
+
+
+@jit
+def tags_read(rows, index, granules, floors, warps, synced, lanes, written, read, author):
+    """Check and note a load by the tags of `hazards`; what is noted before it returns False may be noted again."""
+    period = len(floors)
+    for i in range(len(rows)):
+        lane = index[i] % period
+        floor = floors[lane]
+        mine, since, me = floor | warps[lane], synced[lane], synced[lane] | lanes[lane]
+        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
+            tag = written[granule]
+            if tag >= floor:
+                if tag != mine:
+                    return False
+                by = author[granule]
+                if by >= since and by != me:
+                    return False
+            before = read[granule]
+            if before != mine:
+                read[granule] = floor + SEVERAL_READERS if before >= floor else mine
+    return True
+
+
+@jit
+def tags_write(rows, index, granules, floors, warps, synced, lanes, written, read, author):
+    """Check and note a store; False before any tag has changed, or where two warps store to one granule at once."""
+    period = len(floors)
+    for i in range(len(rows)):
+        lane = index[i] % period
+        floor, mine = floors[lane], floors[lane] | warps[lane]
+        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
+            tag, last = written[granule], read[granule]
+            other = tag >= floor and tag != mine
+            if (other and tag != UNWRITTEN) or (last >= floor and last != mine):
+                return False
+    tags_land(rows, index, granules, floors, warps, synced, lanes, written, author)
+    for i in range(len(rows)):
+        lane = index[i] % period
+        mine = floors[lane] | warps[lane]
+        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
+            if written[granule] != mine:
+                return False
+    return True
+
+
+@jit
+def tags_land(rows, index, granules, floors, warps, synced, lanes, written, author):
+    """Note who has written."""
+    period = len(floors)
+    for i in range(len(rows)):
+        lane = index[i] % period
+        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
+            written[granule] = floors[lane] | warps[lane]
+            author[granule] = synced[lane] | lanes[lane]
+
+
+@jit
+def repeats(rows, instructions, seen):
+    """Whether several instructions name one row; `seen` is zero, and is zero again."""
+    each, found = len(rows) // instructions, False
+    for i in range(len(rows)):
+        if seen[rows[i]] not in (0, i // each + 1):
+            found = True
+        seen[rows[i]] = i // each + 1
+    for row in rows:
+        seen[row] = 0
+    return found
+
+
+@jit
+def tags_issue(rows, granules, written):
+    """Note that copies are under way."""
+    for i in range(len(rows)):
+        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
+            written[granule] = IN_FLIGHT
+
+
+@jit
+def to_float(bits, bf16):
+    """A 16-bit float as the bits of a float32."""
+    if bf16:
+        return np.uint32(bits) << np.uint32(16)
+    magnitude, sign = np.uint32(bits & 0x7FFF), np.uint32(bits & 0x8000) << np.uint32(16)
+    if magnitude >= np.uint32(0x7C00):  # infinities and NaN
+        return sign | np.uint32(0x7F80_0000) | (magnitude << np.uint32(13))
+    if magnitude >= np.uint32(0x400):
+        return sign | ((magnitude << np.uint32(13)) + np.uint32(0x3800_0000))
+    if magnitude == np.uint32(0):
+        return sign
+    exponent = np.uint32(113)
+    while magnitude < np.uint32(0x400):
+        magnitude <<= np.uint32(1)
+        exponent -= np.uint32(1)
+    return sign | (exponent << np.uint32(23)) | ((magnitude & np.uint32(0x3FF)) << np.uint32(13))
+
+
+@jit
+def matrix_rows(bits, blocks, steps, bf16, found):
+    """Registers ``[matrices * steps * blocks, warps * 32]`` as the bits of matrices ``[matrices, warps, rows, k]``."""
+    for matrix in range(found.shape[0]):
+        for step in range(steps):
+            for block in range(blocks):
+                register = bits[(matrix * steps + step) * blocks + block]
+                for lane in range(len(register)):
+                    warp, row, column = lane // WARP, block * 8 + lane % WARP // 4, step * 8 + lane % 4 * 2
+                    found[matrix, warp, row, column] = to_float(register[lane] & np.uint32(0xFFFF), bf16)
+                    found[matrix, warp, row, column + 1] = to_float(register[lane] >> np.uint32(16), bf16)
+
+
+@jit
+def add_products(products, kept):
+    """Products ``[products, warps, 16, 8]`` onto registers ``[products * 4, warps * 32]`` of C in f32."""
+    for i in range(products.shape[0]):
+        for half in range(2):
+            for pair in range(2):
+                register = kept[4 * i + 2 * half + pair]
+                for lane in range(len(register)):
+                    register[lane] += products[i, lane // WARP, half * 8 + lane % WARP // 4, lane % 4 * 2 + pair]
+
+
+@jit
+def matrices_to_lanes(rows, transposed, found):
+    """What ldmatrix read, ``[instructions, warps, matrices, 8, 8]``, as ``[instructions * matrices, lanes, 2]``."""
+    instructions, warps, matrices = rows.shape[:3]
+    for i in range(instructions):
+        for warp in range(warps):
+            for matrix in range(matrices):
+                of = rows[i, warp, matrix]
+                to = found[i * matrices + matrix]
+                for lane in range(WARP):
+                    row, column = lane // 4, lane % 4 * 2
+                    for pair in range(2):
+                        value = of[column + pair, row] if transposed else of[row, column + pair]
+                        to[warp * WARP + lane, pair] = value
+
+
+@jit
+def clocks_read_by_wgmma(places, groups, numbers, warps, granules, known, writer, written, read):
+    """Check and note what wgmma read by the clocks of `ordering`; nothing is noted where it returns False."""
+    for i in range(len(groups)):
+        first = groups[i] * 4
+        for piece in range(places.shape[1]):
+            for granule in range(places[i, piece] * granules, (places[i, piece] + 1) * granules):
+                by, when = writer[granule], written[granule]
+                for warp in range(first, first + 4):
+                    if when > known[warp, 1, by]:
+                        return False
+    for i in range(len(groups)):
+        agent = warps + groups[i] * 4 % warps // 4
+        for piece in range(places.shape[1]):
+            for granule in range(places[i, piece] * granules, (places[i, piece] + 1) * granules):
+                read[granule, agent] = numbers[i]
+    return True
+
+
+@jit
+def pieces_to_floats(pieces, places, transposed, bf16, found):
+    """Pieces of shared memory at ``[matrices, rows, 2]`` as the bits of ``[matrices, rows, 16]``.
+
+    Transposed, they lie at ``[matrices, 16, rows / 8]``.
+    """
+    for matrix in range(places.shape[0]):
+        for i in range(places.shape[1]):
+            for j in range(places.shape[2]):
+                piece = pieces[places[matrix, i, j]]
+                for element in range(8):
+                    value = to_float(piece[element], bf16)
+                    if transposed:
+                        found[matrix, j * 8 + element, i] = value
+                    else:
+                        found[matrix, i, j * 8 + element] = value
+
+
+@jit
+def accumulators_to_registers(values, found):
+    """Accumulators ``[warpgroups, 64, n]`` as registers ``[n / 2, warpgroups, 128]``."""
+    for group in range(values.shape[0]):
+        for block in range(values.shape[2] // 8):
+            for half in range(2):
+                for pair in range(2):
+                    register = found[4 * block + 2 * half + pair, group]
+                    for lane in range(4 * WARP):
+                        row = lane // WARP * 16 + half * 8 + lane % WARP // 4
+                        register[lane] = values[group, row, 8 * block + lane % 4 * 2 + pair]

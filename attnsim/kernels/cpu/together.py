@@ -1,0 +1,36 @@
+"""Instructions of one kind that may be executed as one, since none of them needs what another of them does."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import Self
+
+from attnsim.kernels.cpu.lanes import Mask
+from attnsim.kernels.cpu.machine import Step
+
+
+class Alike(ABC):
+    """A compiled instruction that knows how to be executed with others.
+
+    Parameters
+    ----------
+    kind : hashable
+        Instructions of one kind do the same on other operands.
+    memory : str, optional
+        "" where it does not touch memory. Instructions that say the same here may pass each other, such as loads from
+        shared memory; others that touch memory keep their order.
+    targets : int, optional
+        Leading operands that it writes; it reads the others.
+    """
+
+    def __init__(self, kind: Hashable, memory: str = "", targets: int = 1) -> None:
+        self.kind, self.memory, self.targets = kind, memory, targets
+
+    @abstractmethod
+    def __call__(self, mask: Mask) -> None:
+        """Execute it."""
+
+    @abstractmethod
+    def together(self, others: Sequence[Self]) -> Step:
+        """A step that executes it and others of its kind."""
