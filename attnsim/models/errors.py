@@ -13,6 +13,10 @@ class InputError(ValueError):
     """
 
 
+class Taken(UserWarning):
+    """What was taken for a word that may mean several things; the command line prints it as a line on stderr."""
+
+
 def nearest(given: str, names: Iterable[str]) -> str:
     """Words naming the closest of `names`: "nearest: hbm.bandwidth, l2.bandwidth"."""
     known = list(names)

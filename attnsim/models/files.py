@@ -66,7 +66,7 @@ def read_bytes(path: Path, most: int, give: str, holds: str) -> bytes:
     return raw
 
 
-def read_yaml(path: Path, what: str) -> object:
+def read_yaml(path: Path, what: str, give: str = "") -> object:
     """The content of a YAML file.
 
     Parameters
@@ -74,13 +74,15 @@ def read_yaml(path: Path, what: str) -> object:
     path : Path
     what : str
         What the file should describe, for messages: "GPU".
+    give : str
+        What else may be given, with "or": "or a built-in id".
 
     Raises
     ------
     InputError
         One line naming the file and, where there is one, the line at fault.
     """
-    raw = read_bytes(path, MAX_FILE_BYTES, f"a {what} file or a built-in id", f"a {what} file holds about 10 KiB")
+    raw = read_bytes(path, MAX_FILE_BYTES, f"a {what} file {give}".rstrip(), f"a {what} file holds about 10 KiB")
     try:
         text = raw.decode("utf-8")
         _check_depth(text)

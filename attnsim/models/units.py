@@ -33,10 +33,12 @@ EXAMPLES = {
     "B/clk": "128 B/clk",
     "FLOP/clk": "2048 FLOP/clk",
     "op/clk": "16 op/clk",
+    "mm2": "900 mm2",
+    "USD": "2000 USD",
 }
 
 # Units in which only one prefix makes sense: a number without a unit can only mean this.
-_BARE_NUMBER_ALLOWED = {"1", "clk", "B/clk", "FLOP/clk", "op/clk"}
+_BARE_NUMBER_ALLOWED = {"1", "clk", "B/clk", "FLOP/clk", "op/clk", "USD"}
 
 _PREFIXES = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}
@@ -56,6 +58,7 @@ def _unit_table() -> dict[str, _Unit]:
     for prefix, exponent in {"": 0, "k": 3, "m": -3, "u": -6}.items():
         table[f"{prefix}W"] = _Unit("W", exponent, 0)
         table[f"{prefix}J"] = _Unit("J", exponent, 0)
+    table |= {name: _Unit("mm2", 0, 0) for name in ("mm2", "mm^2", "mm²")} | {"USD": _Unit("USD", 0, 0)}
     for name in ("clk", "cycle", "cycles"):
         table[name] = _Unit("clk", 0, 0)
         table[f"B/{name}"] = _Unit("B/clk", 0, 0)
@@ -169,7 +172,16 @@ def _parse_with_pint(text: str, number: float, name: str, unit: str) -> float:
     import pint
 
     registry = _pint_registry()
-    names = {"1": "", "B": "byte", "B/s": "byte/second", "s": "second", "W": "watt", "J": "joule", "Hz": "hertz"}
+    names = {
+        "1": "",
+        "B": "byte",
+        "B/s": "byte/second",
+        "s": "second",
+        "W": "watt",
+        "J": "joule",
+        "Hz": "hertz",
+        "mm2": "mm^2",
+    }
     wanted = names.get(unit, unit).replace("B/clk", "byte/clk")
     try:
         quantity = registry.Quantity(number, name)

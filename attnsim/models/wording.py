@@ -1,7 +1,9 @@
-"""Numbers as people read them: three significant digits, a unit that fits, never a power of ten."""
+"""Numbers as people read them: three significant digits, a unit that fits, never a power of ten; and tables of them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from html import escape
 from math import floor, log10
 
 NOTHING = "-"
@@ -25,12 +27,37 @@ def time_text(seconds: float | None) -> str:
     return f"{number(seconds / scale)} {unit}"
 
 
+def ratio_text(value: float | None, low: float | None = None, high: float | None = None) -> str:
+    """A speedup with its range, in as many decimals: "1.14x (1.08-1.19)"; alone where the range is no wider."""
+    text = times_text(value)
+    if value is None or low is None or high is None:
+        return text
+    decimals = len(number(value).partition(".")[2])
+    ends = [f"{end:,.{decimals}f}" for end in (low, high)]
+    return text if ends[0] == ends[1] else f"{text} ({ends[0]}-{ends[1]})"
+
+
 def interval_text(low: float | None, high: float | None, around: float | None) -> str:
     """The interval in the unit of the time it surrounds: "3.9-4.8"."""
     if low is None or high is None or around is None:
         return NOTHING
     scale, _ = _time_scale(around)
     return f"{number(low / scale)}-{number(high / scale)}"
+
+
+def spread_text(low: float, high: float) -> str:
+    """Two factors around 1 as people say them: "±6 %", or "-18 to +22 %" where the sides differ."""
+    down, up = 100 * (1 - low), 100 * (high - 1)
+    return f"±{up:.0f} %" if round(down) == round(up) else f"-{down:.0f} to +{up:.0f} %"
+
+
+def beyond_text(name: str, value: float, low: float, high: float) -> str:
+    """How far a number lies outside what was measured: "twice the largest seq_q measured (32,768 against 16,384)"."""
+    if value > high:
+        times = value / high
+        many = "twice" if 1.95 <= times < 2.05 else f"{times:.0f} times" if times >= 9.5 else f"{times:.2g} times"
+        return f"{many} the largest {name} measured ({value:,} against {high:,})"
+    return f"{number(100 * value / low, 2)} % of the smallest {name} measured ({value:,} against {low:,})"
 
 
 def _time_scale(seconds: float) -> tuple[float, str]:
@@ -50,6 +77,26 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{round(value, decimals):,.{max(0, min(decimals, 9))}f}"
 
 
+def share_text(share: float, digits: int = 1, *, signed: bool = False) -> str:
+    """A share in percent: "8.4 %", signed "+8.4 %"."""
+    return f"{100 * share:{'+' if signed else ''}.{digits}f} %"
+
+
+def error_text(ratio: float | None) -> str:
+    """How far a prediction is above what was measured, by the ratio of the two: "+8.4 %"."""
+    return NOTHING if ratio is None else share_text(ratio - 1, signed=True)
+
+
 def times_text(ratio: float | None) -> str:
     """A speedup: "8.60x"."""
     return NOTHING if ratio is None else f"{number(ratio)}x"
+
+
+def html_table(title: str, rows: Sequence[Mapping[str, object]]) -> str:
+    """A table with a caption, a row a record; the columns are those of the first."""
+    heads = list(rows[0]) if rows else []
+    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(str(row.get(name, chr(45))))}</td>' for name in heads)}</tr>" for row in rows
+    )
+    return f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

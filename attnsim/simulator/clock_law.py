@@ -23,7 +23,7 @@ import numpy as np
 from attnsim.models.arrays import Floats
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.architectures import architecture_of
-from attnsim.models.hardware.energy import PICO, constants, unchanged, work
+from attnsim.models.hardware.energy import PICO, constants, work
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import HBM
 from attnsim.models.schedule.schedule import Kernel
@@ -65,7 +65,7 @@ class ClockLaw:
 @lru_cache(maxsize=256)
 def clock_law(gpu: Gpu) -> ClockLaw:
     """The law of a GPU."""
-    base, capability = unchanged(gpu), gpu.compute_capability_number
+    base, capability = gpu.unchanged, gpu.compute_capability_number
     row = architecture_of(capability)
     static_w = constants(capability)["static"].typical * base.power.tdp_w
     return ClockLaw(capability, base.clock.tensor_hz, static_w, row.slowed_from_s, row.slowed_to_s)

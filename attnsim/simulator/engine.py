@@ -34,8 +34,10 @@ from attnsim.simulator.program import (
     Step,
 )
 
-Note = Callable[[int, int, int, int, int, int], None]
-"""Told of an operation: (kind, tensor, start, end, bytes, HBM picoseconds); see :mod:`attnsim.simulator.trace`."""
+Note = Callable[[int, int, int, int, int, int, int], None]
+"""Told of an operation: (kind, warpgroup, tensor, start, end, bytes, HBM picoseconds); see `attnsim.simulator.trace`.
+
+Warpgroups of an SM are numbered, those of its first slot first."""
 
 BLOCK = -1
 """Kind under which a thread block itself is noted, from its start to its end."""
@@ -122,39 +124,41 @@ class Sm:
 
     def begin_slot(self) -> None:
         """Begin to run blocks of the queue, one after the other, until it is empty."""
+        first = self.running * self.program.warpgroups
         self.running += 1
+        blocks = self.blocks(first)
         one = self.program.warpgroups == 1
-        Sleeper(self.clock, warpgroup(self, self.blocks()) if one else self.side_by_side())
+        Sleeper(self.clock, warpgroup(self, blocks, first) if one else self.side_by_side(blocks, first))
 
     def take(self) -> Block | None:
         """The next block of the queue."""
         taken = next(self.queue, None)
         return None if taken is None else Block(len(self.program.tensors), self.program.marks, *taken)
 
-    def blocks(self) -> Iterator[Block]:
-        """Blocks one after the other; who asks for the next has ended the last."""
+    def blocks(self, first: int) -> Iterator[Block]:
+        """Blocks one after the other, on warpgroups from `first` on; who asks for the next has ended the last."""
         block = self.take()
         while block is not None:
             began = self.clock.now
             yield block
             self.ended.append((self.clock.now, block))
             if self.note is not None:
-                self.note(BLOCK, 0, began, self.clock.now, 0, 0)
+                self.note(BLOCK, first, 0, began, self.clock.now, 0, 0)
             block = block.next or self.take()
         self.running -= 1
 
-    def side_by_side(self) -> Steps:
+    def side_by_side(self, blocks: Iterator[Block], first: int) -> Steps:
         """Blocks one after the other, each by several warpgroups, which all have to end before the next begins."""
-        for block in self.blocks():
-            groups = [Sleeper(self.clock, warpgroup(self, (block,))) for _ in range(self.program.warpgroups)]
-            yield AllOf(self.clock, groups)
+        numbers = range(first, first + self.program.warpgroups)
+        for block in blocks:
+            yield AllOf(self.clock, [Sleeper(self.clock, warpgroup(self, (block,), number)) for number in numbers])
 
-    def ahead(self, block: Block) -> None:
+    def ahead(self, block: Block, number: int) -> None:
         """Take the next block already and start its loads; the first warpgroup to get here does it for all."""
         if block.next is None:
             block.next = self.take()
             if block.next is not None:
-                prefetch(self, block.next)
+                prefetch(self, block.next, number)
 
 
 def transfer(now: int, sm: Sm, memory: Memory, moved: list[int], tensor: int, copy: Copy) -> int:
@@ -178,22 +182,22 @@ def transfer(now: int, sm: Sm, memory: Memory, moved: list[int], tensor: int, co
     return through + latency
 
 
-def prefetch(sm: Sm, block: Block) -> None:
-    """Issue the loads that a block begins with, before it begins."""
+def prefetch(sm: Sm, block: Block, number: int) -> None:
+    """Issue the loads that a block begins with, before it begins; warpgroup `number` does."""
     now, memory, note = sm.clock.now, sm.memory, sm.note
     for kind, tensor, _, _, copy in block.steps:
         if kind == LOAD:
             landed = transfer(now, sm, memory, memory.loaded, tensor, copy)
             block.landing[tensor] = [*block.landing[tensor], landed]
             if note is not None:
-                note(LOAD, tensor, now, landed, copy.size, copy.hbm)
+                note(LOAD, number, tensor, now, landed, copy.size, copy.hbm)
         elif kind not in (DELAY, MARK):
             break
     block.prefetched = [len(landing) for landing in block.landing]
 
 
-def warpgroup(sm: Sm, blocks: Iterable[Block]) -> Steps:
-    """Play one warpgroup of thread blocks through their loop nests."""
+def warpgroup(sm: Sm, blocks: Iterable[Block], number: int) -> Steps:
+    """Play one warpgroup of thread blocks, the SM's of this number, through their loop nests."""
     clock, memory, note = sm.clock, sm.memory, sm.note
     due, members, tensors = clock.due, sm.program.warpgroups, len(sm.program.tensors)
     for block in blocks:
@@ -264,7 +268,7 @@ def warpgroup(sm: Sm, blocks: Iterable[Block]) -> Steps:
                 else:
                     landings[tensor] = landing = [landed]
                 if note is not None:
-                    note(LOAD, tensor, now, landed, copy.size, copy.hbm)
+                    note(LOAD, number, tensor, now, landed, copy.size, copy.hbm)
                 if block.wakeups:
                     block.wake(tensor, len(landing) - 1)
             elif kind == MMA or kind == MMA_ASYNC:
@@ -273,7 +277,7 @@ def warpgroup(sm: Sm, blocks: Iterable[Block]) -> Steps:
                 begin = sm.vector_free
                 sm.vector_free = (begin if begin > now else now) + two
                 if note is not None:
-                    note(kind, tensor, end - one, end, 0, 0)
+                    note(kind, number, tensor, end - one, end, 0, 0)
                 if kind == MMA:
                     at = end
                 else:
@@ -284,7 +288,7 @@ def warpgroup(sm: Sm, blocks: Iterable[Block]) -> Steps:
                 begin = sm.tensor_free
                 sm.tensor_free = (begin if begin > now else now) + two
                 if note is not None:
-                    note(kind, tensor, at - one, at, 0, 0)
+                    note(kind, number, tensor, at - one, at, 0, 0)
             elif kind == STORE:
                 if members > 1:
                     turn = frees[tensor]
@@ -293,9 +297,9 @@ def warpgroup(sm: Sm, blocks: Iterable[Block]) -> Steps:
                         continue
                 end = transfer(now, sm, memory, memory.stored, tensor, copy)
                 if note is not None:
-                    note(STORE, tensor, now, end, copy.size, copy.hbm)
+                    note(STORE, number, tensor, now, end, copy.size, copy.hbm)
             elif kind == PREFETCH:
-                sm.ahead(block)
+                sm.ahead(block, number)
         if at > now:
             yield at
 

@@ -44,6 +44,8 @@ class Slice:
         Moved or computed; "" of a block.
     start_s, end_s : float
         From the start of its kernel.
+    warpgroup : int
+        Of the SM, those of its first resident block first; that issued it, or the first one of a block.
     bytes, hbm_bytes : int, float
         Moved, and of these from or to HBM.
     """
@@ -53,6 +55,7 @@ class Slice:
     tensor: str
     start_s: float
     end_s: float
+    warpgroup: int = 0
     bytes: int = 0
     hbm_bytes: float = 0.0
 
@@ -66,7 +69,8 @@ class KernelTrace:
     name : str
     start_s, time_s : float
         In the call, after its launch, as the replay says.
-    blocks_per_sm : int
+    blocks_per_sm, warpgroups : int
+        Resident blocks, and warpgroups of a block.
     shared_memory_bytes : int
         Of a block.
     sms : int
@@ -82,6 +86,7 @@ class KernelTrace:
     start_s: float
     time_s: float
     blocks_per_sm: int
+    warpgroups: int
     shared_memory_bytes: int
     sms: int
     stands_for: float
@@ -151,14 +156,15 @@ def _kernel_trace(item: Prepared, chip: int, shown: int, start_s: float, time_s:
     dropped = 0
 
     def noted(sm: int) -> Note | None:
-        def note(kind: int, tensor: int, start: int, end: int, size: int, hbm: int) -> None:
+        def note(kind: int, warpgroup: int, tensor: int, start: int, end: int, size: int, hbm: int) -> None:
             nonlocal dropped
             if len(slices) >= MOST_SLICES:
                 dropped += 1
                 return
             name = "" if kind == BLOCK else program.tensors[tensor]
             hbm_bytes = hbm / (item.costs.hbm * sharers)
-            slices.append(Slice(sm, _UNIT.get(kind, "tensor"), name, start / PS, end / PS, size, hbm_bytes))
+            unit = _UNIT.get(kind, "tensor")
+            slices.append(Slice(sm, unit, name, start / PS, end / PS, warpgroup, size, hbm_bytes))
 
         return note if sm < shown else None
 
@@ -170,6 +176,7 @@ def _kernel_trace(item: Prepared, chip: int, shown: int, start_s: float, time_s:
         start_s,
         time_s,
         resident,
+        kernel.warpgroups,
         kernel.shared_memory_bytes,
         shown,
         active / shown,

@@ -78,6 +78,18 @@ def choose(record: Implementation, gpu: Gpu, known: Collection[str] | None = Non
     return Chosen(Numbers(priors_of(record), gpu_numbers), None, False, gpu_source, reason)
 
 
+def checked(record: Implementation, gpu: Gpu, passes: str) -> bool:
+    """Whether a calibration of the implementation's own on the architecture was checked on a pass.
+
+    Forward and backward together are covered where each was measured alone.
+    """
+    known = calibrations()
+    domains = [
+        known[name, gpu.architecture].domain for name in record.calibrated_as if (name, gpu.architecture) in known
+    ]
+    return any(passes in domain.passes or {*passes.split("+")} <= {*domain.passes} for domain in domains)
+
+
 def priors_of(record: Implementation) -> ImplementationNumbers:
     """An implementation's numbers before any fit."""
     return ImplementationNumbers(extra=record.extra.prior)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from typing import Any
 
 COMPONENTS = {
     "laboratory": "another laboratory's machine, clock and script",
@@ -26,6 +27,14 @@ COMPONENTS = {
     "priors": "nothing fitted at all",
 }
 """Components by name, the nearest to what was measured first."""
+
+RATIOS = {
+    "machines": "two cards, each with its own clocks, host and measurement",
+    "change": "what the changed figures do, in proportion to how far they move the time or a unit",
+    "architectures": "another architecture, on which the code runs other instructions and tiles",
+    "borrowed": "numbers of one of two architectures that are another architecture's or kernel's",
+}
+"""Components of a ratio of two times of one kernel, the nearest first."""
 
 WITHIN, TIMING, HOST = "within", "timing", "host"
 """Three more, which are no matter of sources: errors of the calibration at home, the time's own sensitivity, and the
@@ -60,10 +69,6 @@ class Widths:
         """Standard deviations of log time by name, of a calibration's own mean error and of what is carried."""
         return {WITHIN: self.within * spread} | {name: self.sd[name] for name in carried}
 
-    def sd_of(self, spread: float, carried: Iterable[str]) -> float:
-        """The root of the sum of their squares."""
-        return math.hypot(*self.parts(spread, carried).values())
-
     def half_width(self, sds: Iterable[float]) -> float:
         """Half-width of the 90 % interval of log time of independent errors with these standard deviations."""
         return self.factor * math.hypot(*sds)
@@ -71,9 +76,21 @@ class Widths:
 
 @lru_cache(maxsize=1)
 def widths() -> Widths:
-    """The committed widths."""
+    """The committed widths of a time."""
+    data = _committed()
+    return Widths(data["factor"], data["within"], {name: found["sd"] for name, found in data["components"].items()})
+
+
+@lru_cache(maxsize=1)
+def ratio_widths() -> Widths:
+    """The committed widths of a ratio of two times of one kernel."""
+    data = _committed()["ratios"]
+    return Widths(data["factor"], 0.0, {name: found["sd"] for name, found in data["components"].items()})
+
+
+def _committed() -> dict[str, Any]:
     import yaml
 
     where = resources.files("attnsim.models").joinpath("calibrations", "trust.yaml")
-    data = yaml.safe_load(where.read_text("utf-8"))
-    return Widths(data["factor"], data["within"], {name: found["sd"] for name, found in data["components"].items()})
+    found: dict[str, Any] = yaml.safe_load(where.read_text("utf-8"))
+    return found

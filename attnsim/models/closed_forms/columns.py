@@ -144,7 +144,9 @@ def _naive(t: ShapeTable) -> NDArray[np.int64]:
     s = np.maximum(2, e)
     pairs = heads * seq_q * seq_kv
     q, k, v, o = heads * seq_q * d * e, kv * seq_kv * d * e, kv * seq_kv * dv * e, heads * seq_q * dv * e
-    masked = ((t.left >= 0) | (t.right >= 0)).astype(np.int64)
+    # limits that the lengths never reach are none, as Mask.within has it
+    limited = (t.left >= 0) & (t.left < seq_kv - 1) | (t.right >= 0) & ((t.right < seq_q - 1) | (seq_q == 1))
+    masked = limited.astype(np.int64)
     mask = masked * seq_q * seq_kv * s
     (across, flops), (across_o, flops_o) = (
         _gemm(heads, seq_q, seq_kv, d),

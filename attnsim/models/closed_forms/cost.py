@@ -12,10 +12,23 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from attnsim.models.closed_forms import eager, form, fused, gather, latent, linear, own, performer, trtllm, unfused
+from attnsim.models.closed_forms import (
+    eager,
+    form,
+    fused,
+    gather,
+    latent,
+    linear,
+    listed,
+    own,
+    performer,
+    trtllm,
+    unfused,
+)
 from attnsim.models.closed_forms.around import around
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.closed_forms.form import Form
+from attnsim.models.implementations.flash_attention_sparse import ListedTile
 from attnsim.models.implementations.frameworks.efficient import EfficientTile
 from attnsim.models.implementations.frameworks.gather_blocks import Gathering
 from attnsim.models.implementations.frameworks.linformer import LinformerTile
@@ -43,6 +56,7 @@ FORMS: Mapping[type, Callable[[Workload, Schedule, Any], list[Form]]] = {
     LinformerTile: eager.linformer,
     EfficientTile: eager.efficient,
     LinearTile: linear.closed_form,
+    ListedTile: listed.closed_form,
     **own.FORMS,
 }
 """The closed form of a schedule's kernels by the type of its tile."""

@@ -9,6 +9,7 @@ from typing import Any
 from attnsim.models.closed_forms import fused
 from attnsim.models.closed_forms.band import Band, reaches
 from attnsim.models.closed_forms.form import Form, gemm, load, store, transfer
+from attnsim.models.implementations.fused.listed import busy_rows
 from attnsim.models.implementations.own.backward_tiles import (
     CONVERT,
     MAIN,
@@ -22,7 +23,7 @@ from attnsim.models.implementations.own.decode_tiles import ROWS, DecodeTile
 from attnsim.models.implementations.own.naive import WARP_COLUMNS, NaiveTile, exponentiated, softmax_tile
 from attnsim.models.implementations.own.sigmoid import ENTRY as SIGMOID
 from attnsim.models.implementations.own.sigmoid import UNIT_OPERATIONS, SigmoidTile
-from attnsim.models.implementations.own.sparse import LIST, MASKS, ROW_TILES, busy_rows
+from attnsim.models.implementations.own.sparse import LIST, MASKS, ROW_TILES
 from attnsim.models.implementations.own.sparse_tiles import ENTRY, ROW_TILE_BYTES, VISIT_BYTES, SparseTile, counts_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule

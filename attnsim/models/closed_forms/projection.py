@@ -1,9 +1,10 @@
-"""Closed forms of the projections around an attention call: GEMMs and rotary embedding."""
+"""Closed forms of what a layer does around an attention call: GEMMs, rotary embedding, activations."""
 
 from __future__ import annotations
 
 from attnsim.models.closed_forms.form import Form, load, store, transfer
 from attnsim.models.implementations.frameworks.projection import Cut, Product
+from attnsim.models.implementations.frameworks.step import Activation
 from attnsim.models.question.workload import DTYPE_BYTES
 
 
@@ -35,3 +36,12 @@ def rotary(tensor: str, elements: int, dtype: str) -> Form:
     """Traffic of rotary embedding in place."""
     size = elements * max(2, DTYPE_BYTES[dtype])
     return transfer(f"rotary {tensor}", [(tensor, size)], [(tensor, size)])
+
+
+def activation(one: Activation, dtype: str) -> Form:
+    """Traffic of an activation: what comes in once, what goes out once, and with gradients both."""
+    size = one.elements * max(2, DTYPE_BYTES[dtype])
+    inputs = size * (1 + one.gated)
+    if one.backward:
+        return transfer("activation", [("dH", size), ("G", inputs)], [("dG", inputs)], one.elements)
+    return transfer("activation", [("G", inputs)], [("H", size)], one.elements)

@@ -87,12 +87,45 @@ def _match(attached: Attached, known: Iterable[Gpu]) -> Gpu | None:
             and abs(memory - 1) <= MEMORY_MARGIN
         )
 
-    words = _words(attached.name)
-    return max(filter(same, known), key=lambda gpu: len(words & _words(gpu.name)), default=None)
+    words = words_of(attached.name)
+    return max(filter(same, known), key=lambda gpu: len(words & words_of(gpu.name)), default=None)
 
 
-def _words(name: str) -> set[str]:
-    return set(re.findall(r"[A-Z]+\d*|\d+[A-Z]*", name.upper()))
+def gpu_of_name(name: str, known: Iterable[Gpu]) -> Gpu | None:
+    """The GPU that a driver calls so, "NVIDIA H100 80GB HBM3"; None where that is none of them, or several.
+
+    Model and memory agree and no word is left over. A name of a card says so ("PCIe"); without it, it is the module.
+    """
+    words = words_of(name)
+    size = {word for word in words if re.fullmatch(r"\d+GB", word)}
+    plain = {word for word in words if re.fullmatch(r"SXM|HBM\d?E?|AC", word)} | _PLAIN
+
+    def same(gpu: Gpu) -> bool:
+        theirs = words_of(gpu.name)
+        fits = all(abs(int(word[:-2]) * 1e9 / gpu.hbm.capacity_bytes - 1) <= MEMORY_MARGIN for word in size)
+        agree = model_words(words) == model_words(theirs) != set() and ("PCIE" in words) == ("PCIE" in theirs)
+        return agree and fits and words - theirs - size <= plain
+
+    found = [gpu for gpu in known if same(gpu)]
+    most = max((len(words & words_of(gpu.name)) for gpu in found), default=0)
+    best = [gpu for gpu in found if len(words & words_of(gpu.name)) == most]
+    return best[0] if len(best) == 1 else None
+
+
+_PLAIN = {"GPU", "GENERATION", "CORE", "TENSOR"}
+"""Words of a driver's name that tell no model."""
+
+
+def words_of(name: str) -> set[str]:
+    """The words of a GPU's name that tell it from another."""
+    return set(re.findall(r"[A-Z]+\d*[A-Z]*|\d+[A-Z]*", name.upper())) - {"NVIDIA", "TESLA", "GEFORCE"}
+
+
+def model_words(words: Iterable[str]) -> set[str]:
+    """Words that tell a model: letters and digits, sizes left out (``H100``, ``4090``, ``L40S``)."""
+    return {
+        word for word in words if re.fullmatch(r"[A-Z]+\d+[A-Z]*|\d{4}", word) and not word.startswith(("HBM", "SXM"))
+    }
 
 
 def _from_attributes(attached: Attached) -> Gpu:

@@ -7,9 +7,17 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.figure import Field, show
 
+FAR = by_hand(
+    4.0,
+    "a slip such as 1.5 for 1.5x is further off than that from every rate, latency and count of SMs of a real GPU; who "
+    "wants a larger change writes its unit",
+)
+"""A number without a unit that is so many times the present value, or so much less, is taken for a slip."""
+BARE = re.compile(r"\s*(?:\d+(?:\.\d*)?|\.\d+)\s*")
 TIMES = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*[x×]\s*")
 
 
@@ -57,26 +65,52 @@ def told(changes: Iterable[Change]) -> str:
     return "; ".join(map(str, changes))
 
 
-def new_value(field: Field, old: float, given: object) -> float:
+def decimal(value: float) -> float:
+    """A value without what binary multiplication adds in the last digits: 1.1 times 1590 MHz is 1749 MHz."""
+    return float(f"{value:.12g}")
+
+
+def new_value(field: Field, old: float, given: object, *, of_range: bool = False) -> float:
     """The value that a person gives in place of `old`: itself, or so many times the old one.
+
+    As text, a number without a unit is refused where it is `FAR` from the present value; "=2" is exactly 2. The
+    end of a range (`of_range`) may be as far as one likes.
 
     Raises
     ------
     InputError
         Without the key, as `Field.parse`.
     """
+    if isinstance(given, str) and given.lstrip().startswith("="):
+        return field.parse(given.lstrip()[1:])
     match = TIMES.fullmatch(given) if isinstance(given, str) else None
     if match is None:
-        return field.parse(given)
+        new = field.parse(given)
+        if not of_range and isinstance(given, str) and BARE.fullmatch(given) and not near(new, old):
+            raise InputError(_slip(field, old, given.strip()))
+        return new
     text = match[0]
     if field.unit == "bool":
         raise InputError(f"is {shown(text)}; allowed: true or false")
     if old == 0:
         raise InputError(f"is {shown(text)}, but the present value is 0; give a value: {field.allowed()}")
-    new = float(match[1]) * old
+    new = decimal(float(match[1]) * old)
     if not math.isfinite(new):
         raise InputError(f"is {shown(text)}; allowed: {field.allowed()}")
     if field.integer:
         new = float(round(new))  # "1.05x" of 108 SMs is a fair question; the record shows the 113 it became
     field.check(new, f"{text.strip()} = {field.show(new)}")
     return new
+
+
+def near(new: float, old: float) -> bool:
+    """Whether a number without a unit may be meant as it stands."""
+    return new == 0 or old == 0 or 1 / FAR <= new / old <= FAR
+
+
+def _slip(field: Field, old: float, given: str) -> str:
+    meant = f"={given}" if field.unit == "1" else f"{given} {field.unit}"
+    return (
+        f"is {shown(given)}, more than {FAR:g} times off the present {field.show(old)}; write {given}x for a "
+        f"multiple of it, or '{meant}' for exactly that"
+    )

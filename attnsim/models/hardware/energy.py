@@ -9,14 +9,13 @@ down.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from importlib import resources
-from typing import TypeVar
 
 from attnsim.models.hardware.architectures import architecture_of
-from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.interval import Constant, Interval
 from attnsim.models.hardware.units import HBM
 from attnsim.models.tables import read_csv
 
@@ -24,44 +23,6 @@ PICO = 1e-12
 
 FORMAT_FACTORS = {"fp16": 1.0, "bf16": 1.0, "fp8": 0.5, "tf32": 2.0}
 """Energy of a FLOP over fp16's, assumed: every halving of the width doubles the rate of the same units."""
-
-_Ends = TypeVar("_Ends", bound="Interval")
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A value and how far off it may be; all three in one unit."""
-
-    low: float
-    typical: float
-    high: float
-
-    def over(self, divisor: float) -> Interval:
-        """Every end divided."""
-        return Interval(self.low / divisor, self.typical / divisor, self.high / divisor)
-
-    def times(self: _Ends, other: Interval) -> _Ends:
-        """Each end by that of the other."""
-        return replace(
-            self, low=self.low * other.low, typical=self.typical * other.typical, high=self.high * other.high
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Constant(Interval):
-    """One row of ``models/hardware/energy.csv``, which has the sources.
-
-    Parameters
-    ----------
-    unit : str
-        "pJ/FLOP", "pJ/instruction", "pJ/B", or "of TDP".
-    kind : {"derived", "assumed"}
-    source : str
-    """
-
-    unit: str
-    kind: str
-    source: str
 
 
 @cache
@@ -133,11 +94,6 @@ def constants(capability: int) -> dict[str, Constant]:
     }
     drawn = Interval(*[row.power_over_counted] * 3)
     return {name: one.times(drawn) for name, one in counted.items()} | {"static": table["static"]}
-
-
-def unchanged(gpu: Gpu) -> Gpu:
-    """The GPU without its changes, whose design power and clock the constants belong to."""
-    return load_gpu(gpu.base_id) if gpu.base_id in builtin_gpu_ids() else gpu
 
 
 def voltage_factor(clock_hz: float, base: Gpu) -> Interval:

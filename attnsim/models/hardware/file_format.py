@@ -117,7 +117,7 @@ def read_document(path: Path) -> dict[str, Any]:
     InputError
         One line naming the file, the key, what was given and what is allowed.
     """
-    content = read_yaml(path, "GPU")
+    content = read_yaml(path, "GPU", "or a built-in id")
     if not isinstance(content, dict):
         raise InputError(f"{path.name}: holds {_kind_of(content)}; write keys such as 'extends: h100-sxm5-80gb'")
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from types import MappingProxyType
@@ -12,13 +13,15 @@ from typing import Any
 
 import yaml
 
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.errors import InputError, Taken, nearest, shown
 from attnsim.models.files import shipped
 from attnsim.models.hardware.architectures import architecture_of
+from attnsim.models.hardware.attached import gpu_of_name
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.figure import Figure, show
 from attnsim.models.hardware.file_format import GpuFile, read_document
 from attnsim.models.hardware.gpu import Gpu, inconsistency
+from attnsim.models.hardware.names import named, usual
 from attnsim.models.hardware.rules import REQUIRED, gpu_of_figures, with_rules
 from attnsim.models.hardware.sections import FIELDS, SECTIONS, field_of
 
@@ -31,12 +34,14 @@ def builtin_gpu_ids() -> list[str]:
 
 
 def load_gpu(name_or_path: str) -> Gpu:
-    """A GPU by its built-in id, or from a YAML file.
+    """A GPU by its built-in id, by another of its names, or from a YAML file.
 
     Parameters
     ----------
     name_or_path
-        "h100-sxm5-80gb", or a path that ends in .yaml or .yml.
+        "h100-sxm5-80gb", a path that ends in .yaml or .yml, the name that a driver gives it ("NVIDIA H100 80GB HBM3"),
+        or what the GPU is called ("h100"): of several boards the SXM one with the most memory is taken, and a warning
+        (:class:`attnsim.models.errors.Taken`) says so.
 
     Raises
     ------
@@ -47,10 +52,17 @@ def load_gpu(name_or_path: str) -> Gpu:
         return _load_builtin(name_or_path)
     if name_or_path.lower().endswith((".yaml", ".yml")):
         return _load(Path(name_or_path), ())
-    raise InputError(
-        f"unknown GPU {shown(name_or_path)}; {nearest(name_or_path.lower(), _builtin_paths())}; "
-        "`attnsim gpus` lists all, a path ending in .yaml is read as a file"
-    )
+    try:
+        found = named(name_or_path, _builtin_paths())
+    except InputError:
+        if (driven := gpu_of_name(name_or_path, map(_load_builtin, _builtin_paths()))) is None:
+            raise
+        return driven
+    gpu = max(map(_load_builtin, usual(found)), key=lambda one: one.hbm.capacity_bytes)
+    if len(found) > 1:
+        others = ", ".join(one for one in found if one != gpu.id)
+        warnings.warn(f"{name_or_path} taken as {gpu.id}; others: {others}", Taken, stacklevel=2)
+    return gpu
 
 
 @functools.lru_cache(maxsize=64)

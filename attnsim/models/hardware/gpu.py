@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -24,6 +25,7 @@ from attnsim.models.hardware.sections import (
     changeable,
     field_of,
 )
+from attnsim.models.wording import html_table
 
 _LANES = 32  # threads of a warp
 
@@ -91,6 +93,23 @@ class Gpu:
         values = [getattr(self, item.name) for item in dataclasses.fields(self)]
         return (_rebuild, (*values[:-1], dict(self.provenance)))
 
+    def __repr__(self) -> str:
+        changed = "".join(f"; {change.setting}" for change in self.changes)
+        memory = ", ".join(FIELDS[key].show(self.get(key)) for key in ("hbm.capacity", "hbm.bandwidth"))
+        return f"<Gpu {self.id}: {self.architecture}, {self.sm.count} SMs, {memory}{changed}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            {"figure": key, "value": FIELDS[key].show(one.value), "kind": one.kind, "source": one.source}
+            for key, one in self.provenance.items()
+        ]
+        return html_table(f"{self.name}: {self.described}", rows)
+
+    def content(self) -> str:
+        """Everything that answers hang on, as text: what is hashed to tell two GPUs apart."""
+        told = [f"{one.name}={getattr(self, one.name)!r}" for one in dataclasses.fields(self) if one.repr]
+        return f"Gpu({', '.join(told)})"
+
     @property
     def compute_capability_number(self) -> int:
         """80 for compute capability 8.0, 120 for 12.0."""
@@ -139,6 +158,23 @@ class Gpu:
         """Its id and what was changed, in one line."""
         return "; ".join((self.id, *map(str, self.changes)))
 
+    @property
+    def unchanged(self) -> Gpu:
+        """The GPU without its changes. Conditions of a call, such as a clock that is held, stay."""
+        old = {one.key: one.old for change in reversed(self.changes) for one in (*change.follows, change)}
+        return dataclasses.replace(self.with_values(old), id=self.base_id, changes=()) if self.changes else self
+
+    @property
+    def tiled_for(self) -> Gpu:
+        """The GPU whose tiles a shipped call has: without its changes, but for instructions and number formats.
+
+        They are compiled for, and nobody has chosen a tile for a format that the unchanged GPU lacks.
+        """
+        base, keys = self.unchanged, {key for change in self.changes for key in change.keys}
+        new = {key for key in keys if key.startswith("tensor.") and not base.get(key)}
+        own = {key: self.get(key) for key in keys if key.startswith("features.") or key in new}
+        return base.with_values(own) if own else base
+
     def get(self, key: str) -> float:
         """The figure under a key such as `hbm.bandwidth`, in SI units; truth values as 1.0 and 0.0.
 
@@ -149,13 +185,14 @@ class Gpu:
         """
         return float(getattr(getattr(self, key.partition(".")[0], None), field_of(key).attribute))
 
-    def replace(self, key: str, value: str | float) -> Gpu:
-        """A hypothetical GPU with one figure changed, and the figures that hang on it.
+    def replace(self, key: str | Mapping[str, str | float], value: str | float | None = None) -> Gpu:
+        """A hypothetical GPU with one figure changed, or several, and the figures that hang on them.
 
         Parameters
         ----------
         key
-            `hbm.bandwidth`, `sm.shared_memory`, `sm.count`, ... : the keys of the GPU files.
+            `hbm.bandwidth`, `sm.shared_memory`, `sm.count`, ... : the keys of the GPU files; or a mapping of keys to
+            values, changed in order.
         value
             "6 TB/s", "2x" (times the present value), "160", or a number in SI units.
 
@@ -164,7 +201,19 @@ class Gpu:
         InputError
             Unknown key (names the nearest), a figure that no prediction reads, wrong unit, or a value outside the
             allowed range.
+
+        Examples
+        --------
+        >>> from attnsim.models.hardware.files import load_gpu
+        >>> load_gpu("l4").replace({"sm.count": "2x", "l2.capacity": "96 MB"}).sm.count
+        116
         """
+        if isinstance(key, Mapping):
+            if value is not None:
+                raise InputError(f"replace is given a mapping and the value {value!r}; leave the value out")
+            return functools.reduce(lambda gpu, one: gpu.replace(*one), key.items(), self)
+        if value is None:
+            raise InputError(f"replace is given {key} and the value None; give one, such as '2x'")
         asked, old = changeable(key), self.get(key)
         try:
             new = new_value(asked, old, value)

@@ -7,6 +7,7 @@ part of what it means.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from attnsim.models.errors import InputError
@@ -15,6 +16,7 @@ from attnsim.models.implementations.builds import told_apart
 from attnsim.models.implementations.implementation import Implementation, sizing
 from attnsim.models.implementations.names import (
     MEANINGS,
+    SPOKEN,
     Meaning,
     meanings_of,
     version_distance,
@@ -96,14 +98,18 @@ def settled_name(name: str) -> str:
     InputError
         Naming the nearest known names.
     """
-    found, key = match(name).record, name.strip().lower()
-    return key if "@" in key or meanings_of(key) else found.name
+    found, key = match(name, spoken=True).record, name.strip().lower()
+    known = key in IMPLEMENTATIONS
+    return key if "@" in key or (not known and meanings_of(key, spoken=True)) else found.name
 
 
-def match(name: str, version: str = "", gpu: Gpu | None = None, w: Workload | None = None) -> Match:
+def match(
+    name: str, version: str = "", gpu: Gpu | None = None, w: Workload | None = None, *, spoken: bool = False
+) -> Match:
     """The record that a name stands for in a version, on a GPU and for a workload where they are known.
 
-    Names whose meaning depends on them stand in ``names.csv``. The others are names of records, aliases, or a library
+    Names whose meaning depends on them stand in ``names.csv``, what people say in
+    ``spoken.csv``. The others are names of records, aliases, or a library
     with the nearest version. What follows an @ is a number of features or projected keys where the record has one to
     choose (`sized`), and a version of the library everywhere else. A call that chooses among implementations (`picks`)
     is the one it runs.
@@ -116,6 +122,9 @@ def match(name: str, version: str = "", gpu: Gpu | None = None, w: Workload | No
         As a measurement table states it: "2.8.3", "vllm 0.24.0".
     gpu : Gpu, optional
     w : Workload, optional
+    spoken : bool
+        Whether a person says it, who means FlashAttention-3 by "fa3"; in tables it is a column of SGLang's, and only
+        a name that is nothing else there is what people say.
 
     Raises
     ------
@@ -132,7 +141,12 @@ def match(name: str, version: str = "", gpu: Gpu | None = None, w: Workload | No
     if number and version.strip() not in ("", number):
         raise InputError(f"implementation {name!r} and version {version!r} name two versions; leave one of them out")
     version = number or version.strip()
-    found = _in_table(key, version, gpu, w) or _by_record(key, version, name)
+    lines = meanings_of(key, spoken and not version and key not in IMPLEMENTATIONS)
+    found = _in_table(key, lines, version, gpu, w) or _by_record(key, version, name)
+    if found is None and not version:  # in a table, too, what nothing else is called
+        found = _in_table(key, meanings_of(key, spoken=True), version, gpu, w)
+    if found is None:
+        raise InputError(_unknown(key, name))
     if at and not found.record.versions:
         sized = ", ".join(f"{one.name}@N" for one in IMPLEMENTATIONS.values() if one.sized)
         raise InputError(
@@ -150,11 +164,12 @@ def match(name: str, version: str = "", gpu: Gpu | None = None, w: Workload | No
     return Match(picked.record, "; ".join(filter(None, said)), True, version)
 
 
-def _in_table(key: str, version: str, gpu: Gpu | None, w: Workload | None) -> Match | None:
-    """What ``names.csv`` says of a name; None where it says nothing, or of other versions alone."""
-    lines = meanings_of(key)
+def _in_table(key: str, lines: Sequence[Meaning], version: str, gpu: Gpu | None, w: Workload | None) -> Match | None:
+    """What the lines of a name say; None where there are none, or of other versions alone."""
     held = [one for one in lines if one.holds("" if _is_foreign(version, one.implementation) else version, gpu)]
     able = [one for one in held if not one.implementation or w is None or _suits(_of(one), w)] or held
+    if gpu is None:  # on some GPU it is this
+        able = [one for one in able if one.implementation] or able
     if able and able[0].implementation:
         record, told = _of(able[0]), able[0].taken
         said = f"{record.name} taken for {key}: {told}" if told else ""
@@ -175,8 +190,8 @@ def _of(meaning: Meaning) -> Implementation:
     return IMPLEMENTATIONS[meaning.implementation]
 
 
-def _by_record(key: str, version: str, name: str) -> Match:
-    """The record of a name, an alias or a library."""
+def _by_record(key: str, version: str, name: str) -> Match | None:
+    """The record of a name, an alias or a library; None where it is none of these."""
     record, library = _NAMES.get(key), key.replace("_", "-")
     if library in _LIBRARIES and (record is None or version):
         record = _of_library(library, version, record)
@@ -188,18 +203,23 @@ def _by_record(key: str, version: str, name: str) -> Match:
                 told = version_number(key.removeprefix(alias[:-1].rstrip("0123456789.")))
                 taken = _taken(record, told) if told else f"{record.name} taken for {name}"
                 return Match(_versioned(record, told), taken, version=told)
-    known = {one.name for one in MEANINGS} | {one for one in _NAMES if not one.endswith("*")}
+    return None
+
+
+def _unknown(key: str, name: str) -> str:
+    """That a name is not known, and the nearest that are."""
+    known = {one.name for one in (*SPOKEN, *MEANINGS)} | {one for one in _NAMES if not one.endswith("*")}
     alike = difflib.get_close_matches(key, sorted(known), 3, 0.4)
     near = ", ".join(dict.fromkeys(_NAMES[one].name if one in _NAMES else _told(one) for one in alike))
-    raise InputError(
+    return (
         f"implementation {name!r} is not known; nearest: {near or ', '.join(sorted(IMPLEMENTATIONS)[:3])}; see "
         "`attnsim implementations`"
     )
 
 
 def _told(name: str) -> str:
-    """A record that a name of the table stands for somewhere, or the nearest to it."""
-    first = meanings_of(name)[0]
+    """A record that a name stands for somewhere, or the nearest to it."""
+    first = meanings_of(name, spoken=True)[0]
     return first.implementation or first.nearest
 
 

@@ -19,7 +19,7 @@ from attnsim.models.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True, order=True)
 class TileRequest:
-    """A tile that the user asks for.
+    """A tile that the user asks for, and what else of its kernel; None leaves that as the implementation has it.
 
     Parameters
     ----------
@@ -27,11 +27,16 @@ class TileRequest:
         Query rows x keys.
     stages : int, optional
         Buffers of K and V, for implementations that can have another number.
+    pack_gqa, persistent, longest_first : bool, optional
+        Query heads of a group in the rows of one tile; blocks that stay and fetch tiles; long row tiles first.
     """
 
     rows: int
     keys: int
     stages: int | None = None
+    pack_gqa: bool | None = None
+    persistent: bool | None = None
+    longest_first: bool | None = None
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.keys}"

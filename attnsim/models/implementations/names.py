@@ -1,4 +1,4 @@
-"""Names whose meaning depends on the GPU or the version, ``names.csv``; and what a version is."""
+"""Names whose meaning depends on the GPU or the version, ``names.csv`` and ``spoken.csv``; and what a version is."""
 
 from __future__ import annotations
 
@@ -71,17 +71,20 @@ class Meaning:
         return bool(given) and (given < limit if self.bound.startswith("<") else given >= limit)
 
 
-def _read() -> Iterator[Meaning]:
-    for row in read_csv(Path(__file__).with_name("names.csv")):
+def _read(file: str) -> Iterator[Meaning]:
+    for row in read_csv(Path(__file__).with_name(file)):
         low, _, high = row["on"].partition("-")
         on = (int(low), int(high or low)) if low else (0, 10**3)
         yield Meaning(row["name"], on, row["versions"], row["implementation"], row["nearest"], row["taken"])
 
 
-MEANINGS: tuple[Meaning, ...] = tuple(_read())
+MEANINGS: tuple[Meaning, ...] = tuple(_read("names.csv"))
+SPOKEN: tuple[Meaning, ...] = tuple(_read("spoken.csv"))
+"""What people say, which columns of tables may mean otherwise."""
 
 
 @functools.cache
-def meanings_of(name: str) -> tuple[Meaning, ...]:
-    """The lines of a name, in order."""
-    return tuple(one for one in MEANINGS if fnmatchcase(name, one.name))
+def meanings_of(name: str, spoken: bool = False) -> tuple[Meaning, ...]:
+    """The lines of a name, in order; of one that is `spoken` those that say what people mean, if there are any."""
+    said = tuple(one for one in SPOKEN if fnmatchcase(name, one.name)) if spoken else ()
+    return said or tuple(one for one in MEANINGS if fnmatchcase(name, one.name))

@@ -14,6 +14,7 @@ from attnsim.models.implementations import (
     cudnn,
     flash_attention,
     flash_attention_4,
+    flash_attention_sparse,
     flashinfer,
     flex,
     serving,
@@ -104,7 +105,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     known.name: replace(known, build=normalising(known))
     for known in (
         *(pytorch.RECORDS + transformers.RECORDS),
-        *(flash_attention.RECORDS + flash_attention_4.RECORDS + serving.RECORDS),
+        *(flash_attention.RECORDS + flash_attention_4.RECORDS + flash_attention_sparse.RECORDS + serving.RECORDS),
         *(cudnn.RECORDS + trtllm.RECORDS + triton.RECORDS + xformers.RECORDS + flex.RECORDS + flashinfer.RECORDS),
         *latent.RECORDS,
         *OWN_KERNELS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.files import read_yaml, shipped
 from attnsim.models.hardware.file_format import ID_PATTERN
 from attnsim.models.llm.huggingface import import_config
+from attnsim.models.llm.mlp import Experts, Mlp
 from attnsim.models.llm.model import Model
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Latent
@@ -31,6 +33,18 @@ class LatentEntry(BaseModel):
     rank: Count
     rope: Count
     query_rank: Count | None = None
+
+
+class ExpertsEntry(BaseModel):
+    """A mixture of experts."""
+
+    model_config = _STRICT
+
+    count: Count
+    active: Count
+    width: Count
+    shared: Annotated[StrictInt, Field(ge=0)] = 0
+    dense_layers: Annotated[StrictInt, Field(ge=0)] = 0
 
 
 class ModelFile(BaseModel):
@@ -51,6 +65,10 @@ class ModelFile(BaseModel):
     qkv_bias: StrictBool = False
     out_bias: StrictBool = False
     latent: LatentEntry | None = None
+    intermediate: Annotated[StrictInt, Field(ge=1, le=1 << 20)] | None = None
+    gated: StrictBool | None = None
+    experts: ExpertsEntry | None = None
+    vocabulary: Count | None = None
     source: StrictStr = Field(min_length=1, max_length=2000)
 
 
@@ -95,7 +113,7 @@ def _load_builtin(name: str) -> Model:
 
 
 def _load(path: Path) -> Model:
-    content = read_yaml(path, "model")
+    content = read_yaml(path, "model", "or a built-in id")
     if not isinstance(content, dict):
         raise InputError(f"{path.name}: holds no keys; write name: ..., layers: ..., heads: ... one a line")
     name = _id_of(path)
@@ -118,12 +136,32 @@ def _load(path: Path) -> Model:
             out_bias=checked.out_bias,
             latent=Latent(latent.rank, latent.rope) if latent else None,
             query_rank=(latent.query_rank or 0) if latent else 0,
+            mlp=_mlp(checked),
+            vocabulary=checked.vocabulary or 0,
             source=checked.source,
         )
     except ValidationError as error:
         raise InputError(f"{path.name}: {_reworded(error)}") from None
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
+
+
+def _mlp(checked: ModelFile) -> Mlp | None:
+    """The MLP that a file tells of.
+
+    Raises
+    ------
+    InputError
+        When it tells half of it.
+    """
+    given = [name for name in ("intermediate", "gated") if getattr(checked, name) is not None]
+    if not given and checked.experts is None:
+        return None
+    if checked.intermediate is None or checked.gated is None:
+        missing = next(name for name in ("intermediate", "gated") if name not in given)
+        raise InputError(f"{missing} is missing beside what the file says of its MLP; add it")
+    experts = Experts(**checked.experts.model_dump()) if checked.experts else None
+    return Mlp(checked.intermediate, checked.gated, experts)
 
 
 def _id_of(path: Path) -> str:
@@ -153,7 +191,8 @@ def _reworded(error: ValidationError) -> str:
     """The first of pydantic's complaints: the key, what was given, what is allowed."""
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"]))
-    names = LatentEntry.model_fields if where.startswith("latent.") else ModelFile.model_fields
+    parts: dict[str, type[BaseModel]] = {"latent.": LatentEntry, "experts.": ExpertsEntry}
+    names = next((kind for start, kind in parts.items() if where.startswith(start)), ModelFile).model_fields
     match first["type"]:
         case "extra_forbidden":
             return f"unknown key {shown(where)}; {nearest(where.rsplit('.', maxsplit=1)[-1], names)}"
@@ -183,5 +222,11 @@ def model_to_yaml(model: Model) -> str:
     if model.latent is not None:
         latent = {"rank": model.latent.rank, "rope": model.latent.rope}
         document["latent"] = latent | ({"query_rank": model.query_rank} if model.query_rank else {})
+    if model.mlp is not None:
+        document |= {"intermediate": model.mlp.width, "gated": model.mlp.gated}
+        if model.mlp.experts is not None:
+            document["experts"] = asdict(model.mlp.experts)
+    if model.vocabulary:
+        document["vocabulary"] = model.vocabulary
     document["source"] = model.source
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)

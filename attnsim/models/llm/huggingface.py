@@ -14,6 +14,7 @@ from pathlib import Path
 
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.files import read_bytes
+from attnsim.models.llm.mlp import Experts, Mlp
 from attnsim.models.llm.model import Model
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Latent
@@ -61,6 +62,11 @@ class _Config:
         value = self.content.get(key)
         return value if isinstance(value, str) else ""
 
+    def mlp(self, *keys: str, gated: bool, default: int = 0, experts: Experts | None = None) -> Mlp | None:
+        """The MLP whose width the first of `keys` states; None where nothing does."""
+        width = self.whole(*keys, default=default)
+        return Mlp(width, gated, experts) if width else None
+
     def head_dim(self, hidden: int, heads: int) -> int:
         """Width of a head: stated, or the hidden size shared out."""
         if self.content.get("head_dim") is None and hidden % heads:
@@ -68,12 +74,17 @@ class _Config:
         return self.whole("head_dim", default=hidden // heads)
 
 
+_WIDER = 4
+"""Widths of the model that the MLPs of GPT-2 and Falcon have, where `n_inner` or `ffn_hidden_size` is not set."""
+
 _unnamed = partial(Model, "", "")
 """A model whose id and name the file will give."""
 
 
-def _decoder(c: _Config, *, qkv_bias: bool | None = None, window: int = 0, note: str = "") -> Model:
-    """Llama and its relatives: causal, rotary over whole heads, `attention_bias` on all projections."""
+def _decoder(
+    c: _Config, *, qkv_bias: bool | None = None, window: int = 0, note: str = "", experts: Experts | None = None
+) -> Model:
+    """Llama and its relatives: causal, rotary over whole heads, `attention_bias` on all projections, a gated MLP."""
     hidden, heads = c.whole("hidden_size"), c.whole("num_attention_heads")
     width = c.head_dim(hidden, heads)
     bias = c.flag("attention_bias")
@@ -89,29 +100,51 @@ def _decoder(c: _Config, *, qkv_bias: bool | None = None, window: int = 0, note:
         rotary=width,
         qkv_bias=bias if qkv_bias is None else qkv_bias,
         out_bias=bias,
+        mlp=c.mlp("intermediate_size", gated=True, experts=experts),
+        vocabulary=c.whole("vocab_size", default=0),
         source=note,
     )
 
 
 def _mistral(c: _Config) -> Model:
-    return _decoder(c, window=c.whole("sliding_window", default=0))
+    """Mixtral's experts are as wide as `intermediate_size`."""
+    number, width = c.whole("num_local_experts", default=0), c.whole("intermediate_size", default=0)
+    experts = Experts(number, c.whole("num_experts_per_tok"), width) if number and width else None
+    return _decoder(c, window=c.whole("sliding_window", default=0), experts=experts)
+
+
+def _qwen_experts(c: _Config) -> Experts | None:
+    """The experts of a Qwen model, the shared one in widths of the routed; some layers may have none."""
+    number = c.whole("num_experts", default=0)
+    if not number:
+        return None
+    width, layers = c.whole("moe_intermediate_size"), c.whole("num_hidden_layers")
+    shared, wide = divmod(c.whole("shared_expert_intermediate_size", default=width), width)
+    if wide:
+        raise InputError(f"shared_expert_intermediate_size is no multiple of moe_intermediate_size = {width}")
+    given = c.content.get("mlp_only_layers")
+    dense = len(given) if isinstance(given, list) else 0
+    dense += layers - layers // c.whole("decoder_sparse_step", default=1)
+    shared = shared if "shared_expert_intermediate_size" in c.content else 0
+    return Experts(number, c.whole("num_experts_per_tok"), width, shared, dense)
 
 
 def _qwen(c: _Config, qkv_bias: bool | None = None) -> Model:
     """A window, where it is used, belongs to the layers from `max_window_layers` on."""
+    experts = _qwen_experts(c)
     if not c.flag("use_sliding_window") or c.content.get("sliding_window") is None:
-        return _decoder(c, qkv_bias=qkv_bias)
+        return _decoder(c, qkv_bias=qkv_bias, experts=experts)
     window, layers = c.whole("sliding_window"), c.whole("num_hidden_layers")
     first = c.content.get("max_window_layers", layers)
     if first == 0:
-        return _decoder(c, qkv_bias=qkv_bias, window=window)
+        return _decoder(c, qkv_bias=qkv_bias, window=window, experts=experts)
     note = f"; a window of {window} from layer {shown(first)} on is left out" if first != layers else ""
-    return _decoder(c, qkv_bias=qkv_bias, note=note)
+    return _decoder(c, qkv_bias=qkv_bias, note=note, experts=experts)
 
 
 def _gpt2(c: _Config) -> Model:
     names = ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"), ("n_layer", "num_hidden_layers")
-    return _learnt_positions(c, Mask.causal(), (*names, ("n_positions",)))
+    return _learnt_positions(c, Mask.causal(), (*names, ("n_positions",)), wider=_WIDER)
 
 
 def _bert(c: _Config, padded: int = 0) -> Model:
@@ -138,7 +171,7 @@ _BERT_NAMES = ("hidden_size",), ("num_attention_heads",), ("num_hidden_layers",)
 
 
 def _learnt_positions(
-    c: _Config, mask: Mask, names: tuple[tuple[str, ...], ...] = _BERT_NAMES, *, padded: int = 0
+    c: _Config, mask: Mask, names: tuple[tuple[str, ...], ...] = _BERT_NAMES, *, padded: int = 0, wider: int = 0
 ) -> Model:
     """BERT's and GPT-2's kind: a key/value head each, positions learnt, a bias on every projection."""
     hidden, heads, layers = (c.whole(*keys) for keys in names[:3])
@@ -154,6 +187,8 @@ def _learnt_positions(
         max_length=max(0, c.whole(*names[3], default=0) - padded),
         qkv_bias=True,
         out_bias=True,
+        mlp=c.mlp("intermediate_size", "n_inner", gated=False, default=wider * hidden),
+        vocabulary=c.whole("vocab_size", default=0) if mask.is_causal else 0,
     )
 
 
@@ -175,6 +210,8 @@ def _falcon(c: _Config) -> Model:
         rotary=0 if c.flag("alibi") else width,
         qkv_bias=bias,
         out_bias=bias,
+        mlp=c.mlp("ffn_hidden_size", gated=False, default=_WIDER * hidden),
+        vocabulary=c.whole("vocab_size", default=0),
     )
 
 
@@ -182,6 +219,15 @@ def _deepseek(c: _Config) -> Model:
     heads = c.whole("num_attention_heads")
     rope = c.whole("qk_rope_head_dim")
     bias = c.flag("attention_bias")
+    number = c.whole("n_routed_experts", default=0)
+    experts = (
+        Experts(
+            number, c.whole("num_experts_per_tok"), c.whole("moe_intermediate_size"),
+            c.whole("n_shared_experts", default=0), c.whole("first_k_dense_replace", default=0),
+        )
+        if number
+        else None
+    )  # fmt: skip
     return _unnamed(
         layers=c.whole("num_hidden_layers"),
         hidden=c.whole("hidden_size"),
@@ -195,6 +241,8 @@ def _deepseek(c: _Config) -> Model:
         out_bias=bias,
         latent=Latent(c.whole("kv_lora_rank"), rope),
         query_rank=c.whole("q_lora_rank", default=0),
+        mlp=c.mlp("intermediate_size", gated=True, experts=experts),
+        vocabulary=c.whole("vocab_size", default=0),
     )
 
 

@@ -1,4 +1,4 @@
-"""A model as attention sees it: heads, widths, mask and projections of one layer, and how many layers there are."""
+"""A model as a GPU sees it: heads, widths, mask, projections and MLP of one layer, and how many layers there are."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from attnsim.models.errors import InputError
+from attnsim.models.llm.mlp import Mlp
 from attnsim.models.mask.mask import Mask
+from attnsim.models.question.words import read_pass
 from attnsim.models.question.workload import DTYPE_BYTES, Latent, Workload
 
 Sharing = Literal["MHA", "GQA", "MQA", "MLA"]
 SHARINGS: tuple[Sharing, ...] = ("MHA", "GQA", "MQA", "MLA")
 
 LARGEST_COUNT = {"layers": 4096, "hidden": 1 << 20, "max_length": 1 << 27, "rotary": 1024, "query_rank": 1 << 16}
+LARGEST_COUNT |= {"vocabulary": 1 << 24}
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The attention layers of a model.
+    """The layers of a model.
 
     Parameters
     ----------
@@ -39,6 +42,10 @@ class Model:
         Of multi-head latent attention.
     query_rank : int
         Width of the latent that queries are made from (`q_lora_rank` in DeepSeek's configurations), 0 for none.
+    mlp : Mlp, optional
+        What follows the attention; None where it is not known.
+    vocabulary : int
+        Tokens that the LM head tells apart, 0 where that is not known or there is none.
     source : str
         Paper, or repository and file, that state the figures.
 
@@ -63,6 +70,8 @@ class Model:
     out_bias: bool = False
     latent: Latent | None = None
     query_rank: int = 0
+    mlp: Mlp | None = None
+    vocabulary: int = 0
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -135,6 +144,7 @@ class Model:
         ------
         InputError
         """
+        passes = read_pass(passes)
         queries = 1 if passes == "decode" and seq_kv is None else seq
         return Workload(
             batch=batch,

@@ -81,21 +81,36 @@ class Random(_WholeBlocks):
     block, number of the draw) and nothing else: two rounds of SplitMix64's mixing function (Steele, Lea, Flood,
     OOPSLA 2014, figure 15), scaled to the range by the upper 32 bits. The same seed and length give the same blocks on
     every machine and with every version of NumPy.
+
+    Parameters
+    ----------
+    count : int
+        Blocks for each; 0 where `percent` says how many.
+    block : int
+        Tokens of a block.
+    seed : int
+    percent : float
+        Of all key blocks, rounded and at least one, in place of `count`; 0 where `count` says how many.
     """
 
     count: int
     block: int
     seed: int = 0
+    percent: float = 0.0
 
     def __post_init__(self) -> None:
-        check_counts("random", count=self.count, block=self.block)
+        counted = {} if self.percent and not self.count else {"count": self.count}
+        check_counts("random", **counted, block=self.block)
+        if not 0 <= self.percent <= (0 if self.count else 100):
+            allowed = "more than 0 and up to 100 % of the key blocks, or a number of them"
+            raise InputError(f"mask: random is {self.percent:g} % of the blocks; allowed: {allowed}")
         if not 0 <= self.seed < 1 << 32:
             raise InputError(f"mask: random seed is {self.seed}; allowed: 0 to {(1 << 32) - 1}")
 
     def draws(self, row_block: Ints, seq_kv: int) -> Ints:
-        """Key blocks of each row block, shape ``[len(row_block), min(count, key blocks)]``."""
+        """Key blocks of each row block, shape ``[len(row_block), blocks drawn]``."""
         blocks = -(-seq_kv // self.block)
-        count = min(self.count, blocks)
+        count = min(self.count or max(1, round(self.percent * blocks / 100)), blocks)
         drawn = np.empty((len(row_block), count), dtype=np.int64)
         table = _Table(len(row_block), blocks) if count > COMPARED_DRAWS else None
         for number in range(count):
@@ -138,7 +153,7 @@ class Random(_WholeBlocks):
         return np.repeat(row_tile[entry], drawn.shape[1]), start, start + self.block
 
     def __str__(self) -> str:
-        return f"random {self.count}x{self.block} seed {self.seed}"
+        return f"random {self.count or f'{self.percent:g} % '}x{self.block} seed {self.seed}"
 
 
 @lru_cache(maxsize=4)

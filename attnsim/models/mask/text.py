@@ -1,6 +1,7 @@
 """Masks as text, and back: ``causal, window 512, global 16, random 3x64 seed 1``.
 
 Items stand between commas. ``causal``, ``left N`` and ``right N`` narrow the band; the others are united within it.
+Numbers of tokens may be written as everywhere else: ``window 4k``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ FORMS: dict[str, tuple[str, Callable[[re.Match[str]], Part]]] = {
         r"random (\d+)x(\d+)(?: seed (\d+))?",
         lambda m: Random(int(m[1]), int(m[2]), int(m[3] or 0)),
     ),
+    "random P % xB seed S": (
+        r"random (\d+(?:\.\d+)?) ?% ?x ?(\d+)(?: seed (\d+))?",
+        lambda m: Random(0, int(m[2]), int(m[3] or 0), float(m[1])),
+    ),
     "blocks B R:K": (r"blocks (\d+)((?: \d+:\d+)*)", lambda m: Blocks(int(m[1]), _pairs(m[2]))),
 }
 """Parts by the form that is shown to a reader: regular expression of the text, and what it makes."""
@@ -46,6 +51,7 @@ def parse(text: str) -> tuple[int | None, int | None, tuple[Part, ...]]:
     limits: dict[str, int] = {}
     parts: list[Part] = []
     words = re.sub(r"\bcausal (?=window)", "causal, ", " ".join(text.lower().split()))
+    words = re.sub(r"(?<= )(\d+)([km])\b", lambda found: str(int(found[1]) << (10 if found[2] == "k" else 20)), words)
     items = [item.strip() for item in words.split(",")]
     if items == ["full"]:
         return None, None, ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from attnsim.models.calibrations.choose import checked
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import check_mask, find_implementation, runs_on, unplayed
@@ -15,7 +16,7 @@ from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 
-NAIVE, FUSED = MECHANISMS["naive"], MECHANISMS["flash"]
+NAIVE, FUSED, SPARSE = MECHANISMS["naive"], MECHANISMS["flash"], MECHANISMS["sparse"]
 
 
 def choose_implementation(mechanism: Mechanism, record: Implementation | None, w: Workload, gpu: Gpu) -> Implementation:
@@ -47,7 +48,7 @@ def choose_implementation(mechanism: Mechanism, record: Implementation | None, w
 
 
 def default_implementation(mechanism: Mechanism, w: Workload, gpu: Gpu) -> Implementation:
-    """The best implementation available for a mechanism on a GPU.
+    """The best implementation available for a mechanism on a GPU: one whose times there were checked, if there is one.
 
     Raises
     ------
@@ -63,7 +64,8 @@ def default_implementation(mechanism: Mechanism, w: Workload, gpu: Gpu) -> Imple
         )
     usable = [record for record in usable if _suits(record, mechanism, w, gpu)] or usable
     able = [record for record in usable if w.dtype in record.dtypes]
-    return next((record for record in able if _fits(record, w, gpu)), [*able, *usable][0])
+    checked_first = sorted(able, key=lambda record: not checked(record, gpu, w.passes))
+    return next((record for record in checked_first if _fits(record, w, gpu)), [*able, *usable][0])
 
 
 def _suits(record: Implementation, mechanism: Mechanism, w: Workload, gpu: Gpu) -> bool:
@@ -88,7 +90,8 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
     if not runs_on(record, gpu):
         low, high = record.compute_capability
         span = f"sm_{low}" if low == high else f"sm_{low} or newer" if high >= 120 else f"sm_{low} to sm_{high}"
-        near = default_implementation(NAIVE if record.unfused or record.patterns else FUSED, w, gpu).name
+        like = SPARSE if record.patterns else NAIVE if record.unfused else FUSED
+        near = default_implementation(like, w, gpu).name
         if feature := unplayed(record, gpu):
             raise InputError(
                 f"no schedule: {record.name} runs {feature} instructions on {gpu.id} ({gpu.sm_arch}), modelled is what "

@@ -17,7 +17,9 @@ from attnsim.models.references.softmax import attention, attention_backward, sig
 from attnsim.models.references.tiled import flash1_reference, flash_reference, split_kv_reference
 
 ANY_FLASH = ("flash-1", "flash-2", "flash-3")
-FLASH = ("flash-attn.3", "flash-attn.4", "flash-attn.2", "flash-attn.1", "xformers.cutlass")
+_LIBRARIES = ("flash-attn.3", "flash-attn.4", "flash-attn.2", "flash-attn.1", "xformers.cutlass")
+FLASH = (*_LIBRARIES, "vllm.flash-attn-3", "vllm.trtllm-gen", "vllm.flash-attn-2")
+"""The libraries themselves, and for decoding, which none of their measurements is of, what serves models."""
 _PREFILL = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.causal())
 _WINDOW = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.sliding_window(512, causal=True))
 _DECODE = Workload(batch=4, heads_q=32, heads_kv=8, seq_q=1, seq_kv=8192, head_dim=128, passes="decode")
@@ -111,7 +113,7 @@ VARIANTS: tuple[Mechanism, ...] = (
     ),
     _softmax(
         "backward",
-        (*FLASH, "triton.tutorial-bwd"),
+        (*_LIBRARIES, "triton.tutorial-bwd"),
         replace(_PREFILL, passes="bwd"),
         shown_by=ANY_FLASH,
         refuses=_no_backward,

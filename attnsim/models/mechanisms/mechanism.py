@@ -41,7 +41,8 @@ class Mechanism:
         Chapter of the documentation: who shares keys, how dense attention is scheduled, which pairs are left out, what
         replaces the softmax.
     implementations : tuple of str
-        Those to imitate by default, best first; the first that runs on the GPU is taken.
+        Those to imitate by default, best first; taken is the first that runs on the GPU, of those before others whose
+        calibration there was checked on the pass that is asked about.
     example : Workload
         A question that shows it, small enough for a page.
     reference : callable

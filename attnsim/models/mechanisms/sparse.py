@@ -23,7 +23,7 @@ def _over(name: str, mask: Mask, own: bool = True, refuses: Refuses = lambda w: 
         name=name,
         group="sparse",
         shown_by=("sparse",),
-        implementations=("attnsim.sparse", "transformers.gather"),
+        implementations=("flash-attn.4-sparse", "attnsim.sparse", "transformers.gather"),
         example=Workload(batch=1, heads_q=12, seq_q=4096, head_dim=64, mask=mask),
         reference=softmax_reference,
         mask=str(mask) if own else "",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnsim.models.errors import InputError, nearest
-from attnsim.models.question.case_row import EMPTY, NUMBER, Case, parse_row, shown_cell
+from attnsim.models.errors import InputError
+from attnsim.models.question.case_row import EMPTY, NUMBER, Case, parse_row
+from attnsim.models.question.column_names import read_columns
+from attnsim.models.question.columns import NOTHING_SAID, Columns, Naming
 from attnsim.models.writing import writing
 
 if TYPE_CHECKING:
@@ -22,14 +25,12 @@ COLUMNS = (
 # fmt: on
 """The columns of every published table, in order."""
 
-OPTIONAL_COLUMNS = ("version", "launch", "clock_mhz", "page_size", "options")
-REQUIRED_COLUMNS = ("gpu", "batch", "heads_q", "seq_q", "head_dim")
 MAX_FILE_BYTES = 256 << 20
 _PARQUET_SUFFIXES = (".parquet", ".pq")
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
-    """Read a case table, keeping every row, the order, and columns the format does not know.
+    """Read a table, keeping every row, the order, and every column under its own name.
 
     Parameters
     ----------
@@ -39,28 +40,32 @@ def read_table(path: str | Path) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Cells as strings for CSV ("" where empty), as stored for Parquet.
+        Cells as strings for CSV ("" where empty), with the lines of the file as its index; as stored for Parquet.
 
     Raises
     ------
     InputError
-        One line, when the file as a whole cannot be a case table. Bad cells are left to `parse_row`.
+        One line, when the file as a whole cannot be a table. What its columns mean is left to `read_columns`, bad cells
+        to `parse_row`.
     """
     path = Path(path)
     content = _content(path)
-    frame = _from_parquet(path, content) if content.startswith(b"PAR1") else _from_csv(path, content)
-    columns = list(frame.columns)
-    repeated = sorted({name for name in columns if columns.count(name) > 1})
-    if repeated:
-        raise InputError(f"{path}: column {shown_cell(repeated[0])} appears more than once; keep one")
-    missing = [name for name in REQUIRED_COLUMNS if name not in columns]
-    if missing:
-        given = [name for name in columns if name not in (*COLUMNS, *OPTIONAL_COLUMNS)]
-        hints = [f"{name} ({nearest(name, given)})" if given else name for name in missing]
-        raise InputError(
-            f"{path}: no column {', '.join(hints)}; the first line must name at least {', '.join(REQUIRED_COLUMNS)}"
-        )
-    return frame
+    return _from_parquet(path, content) if content.startswith(b"PAR1") else _from_csv(path, content)
+
+
+def read_named(path: str | Path, naming: Naming = NOTHING_SAID) -> tuple[pd.DataFrame, Columns]:
+    """Read a table whose columns may have other people's names, and say which is which.
+
+    Raises
+    ------
+    InputError
+        As `read_table` and `read_columns` do.
+    """
+    frame = read_table(path)
+    try:
+        return frame, read_columns(frame, naming)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _content(path: Path) -> bytes:
@@ -92,7 +97,8 @@ def _from_parquet(path: Path, content: bytes) -> pd.DataFrame:
     except Exception as error:  # pyarrow's own hierarchy, which cannot be named without importing it
         raise InputError(f"{path} is not a readable Parquet file: {_first_line(error)}") from None
     frame.columns = pd.Index([str(name) for name in frame.columns])
-    return frame.reset_index(drop=frame.index.names == [None])
+    frame = frame.reset_index(drop=frame.index.names == [None])
+    return frame.set_index(pd.RangeIndex(1, len(frame) + 1, name="row"))
 
 
 def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
@@ -106,6 +112,7 @@ def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
         raise InputError(f"{path} is not a CSV file in UTF-8; save the table as CSV with commas, or as Parquet")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[list[str]] = []
+    lines: list[int] = []
     header: list[str] = []
     try:
         for cells in reader:
@@ -119,6 +126,7 @@ def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
                         f"{path}, line {reader.line_num}: {len(cells)} cells under {len(header)} column "
                         "names; put quotes around a cell that contains a comma"
                     )
+                lines.append(reader.line_num)
                 rows.append((cells + [""] * (len(header) - len(cells)))[: len(header)])
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: not CSV: {error}") from None
@@ -126,24 +134,41 @@ def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
         raise InputError(f"{path} is separated by {mark!r}; save it as CSV with commas")
     if header and all(NUMBER.fullmatch(name) or name.casefold() in EMPTY for name in header):
         raise InputError(f"{path}: the first line holds numbers; it must hold column names")
-    return pd.DataFrame(rows, columns=pd.Index(header), dtype=str)
+    return pd.DataFrame(rows, index=pd.Index(lines, name="line", dtype=int), columns=pd.Index(header), dtype=str)
 
 
-def read_cases(path: str | Path) -> list[Case]:
+def read_cases(
+    path: str | Path, naming: Naming = NOTHING_SAID, told: Callable[[Columns], None] = lambda _: None
+) -> list[Case]:
     """The cases of a table, every row one.
+
+    Parameters
+    ----------
+    path : str or Path
+    naming : Naming
+        What is known of the columns' names.
+    told : callable
+        Called with how the columns were read.
 
     Raises
     ------
     InputError
         Naming the first line that is not a case.
     """
+    frame, columns = read_named(path, naming)
+    told(columns)
     cases = []
-    for line, row in enumerate(read_table(path).to_dict("records"), start=2):
+    for line, row in zip(frame.index, records(frame), strict=True):
         try:
-            cases.append(parse_row({str(name): cell for name, cell in row.items()}))
+            cases.append(parse_row(row, columns))
         except InputError as error:
-            raise InputError(f"{path}, line {line}: {error}") from None
+            raise InputError(f"{path}, {frame.index.name} {line}: {error}") from None
     return cases
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, object]]:
+    """The rows of a table, cells by the name of their column."""
+    return [{str(name): cell for name, cell in row.items()} for row in frame.to_dict("records")]
 
 
 def write_table(frame: pd.DataFrame, path: str | Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
+from attnsim.models.question.columns import OWN, Columns, key, known_columns
 from attnsim.models.question.operations import Operations
+from attnsim.models.question.words import read_dtype, read_pass, whole
 from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent, Workload
 
 if TYPE_CHECKING:
@@ -21,8 +23,9 @@ LAUNCHES = ("stream", "host", "graph", "kernel")
 EMPTY = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>", "nat"})
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
-_DTYPE_ALIASES = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8"}
 _NEEDED = "every row needs it"
+FLOPS = "useful FLOPs, 2 B H (visible pairs)(d + dv) forward and 2.5 times that backward"
+"""What a throughput counts."""
 
 _T = TypeVar("_T", int, str)
 
@@ -56,52 +59,59 @@ class Case:
     assumed: Mapping[str, str] = field(hash=False)
 
 
-def parse_row(row: Mapping[str, object]) -> Case:
+def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
     """Read one row of a case table.
 
-    Spreadsheet spellings are accepted (``32.0``, ``TRUE``, blanks around a cell, ``NaN`` for empty), and
-    columns the format does not know are ignored. Whether the GPU, the algorithm and the implementation exist
-    is for those who look them up.
+    Spreadsheet spellings are accepted (``32.0``, ``TRUE``, blanks around a cell, ``NaN`` for empty), other people's
+    words (``columns.toml``), and columns that `columns` leaves out are not looked at. Whether the GPU, the algorithm
+    and the implementation exist is for those who look them up.
 
     Parameters
     ----------
     row : mapping of str to object
         Column name to cell, as strings or as the types of a Parquet file.
+    columns : Columns
+        Which of them is which, and in what unit; by default by our names.
 
     Returns
     -------
     Case
         Where a cell is empty: ``heads_kv``, ``seq_kv`` and ``head_dim_v`` as the query's, pass fwd, dtype
-        bf16, algorithm flash, causal 0, cache warm, launch stream; each is noted in ``assumed``.
+        bf16, algorithm flash, causal 0, cache warm, launch stream; each is noted in ``assumed``. ``seq`` is the length
+        of queries and keys, or in a decode row without ``seq_kv`` that of the keys of one query. A throughput,
+        ``tflops``, is a time by the useful FLOPs of softmax attention, 2 B H pairs (d + dv) forward.
 
     Raises
     ------
     InputError
         One line naming every bad cell: the column, what was given, what is allowed.
     """
-    cells = _Cells(row)
+    cells = _Cells(row, columns)
     gpu = cells.text("gpu", needed=_NEEDED)
     batch = cells.count("batch", LARGEST["batch"], needed=_NEEDED)
     heads_q = cells.count("heads_q", LARGEST["heads_q"], needed=_NEEDED)
-    seq_q = cells.count("seq_q", LARGEST["seq_q"], needed=_NEEDED)
+    length = cells.count("seq", LARGEST["seq_q"], needed=_NEEDED if columns.find("seq") else "")
+    seq_q = cells.count("seq_q", LARGEST["seq_q"], needed="" if length or columns.find("seq") else _NEEDED)
     head_dim = cells.count("head_dim", LARGEST["head_dim"], needed=_NEEDED)
-    passes = cells.choice("pass", PASSES) or cells.assume("pass", "fwd")
+    passes = cells.choice("pass", PASSES, read_pass) or cells.assume("pass", "fwd")
     seq_kv = cells.count(
         "seq_kv",
         LARGEST["seq_kv"],
-        needed="a decode row needs the keys in its cache" if passes == "decode" else "",
+        needed="a decode row needs the keys in its cache" if passes == "decode" and not length else "",
     )
+    if length and not seq_kv:
+        seq_q, seq_kv = 1 if passes == "decode" else length, length
     causal = cells.flag("causal")
     case = Case(
-        gpu=(gpu or "").lower(),
+        gpu=_file_or_id(gpu or ""),
         implementation=cells.text("implementation"),
         algorithm=(cells.text("algorithm") or cells.assume("algorithm", "flash")).lower(),
         passes=passes,
-        dtype=cells.choice("dtype", tuple(DTYPE_BYTES), _DTYPE_ALIASES) or cells.assume("dtype", "bf16"),
+        dtype=cells.choice("dtype", tuple(DTYPE_BYTES), read_dtype) or cells.assume("dtype", "bf16"),
         batch=batch or 0,
         heads_q=heads_q or 0,
         heads_kv=cells.count("heads_kv", LARGEST["heads_q"]) or cells.assume("heads_kv", heads_q or 0),
-        seq_q=seq_q or 0,
+        seq_q=seq_q or length or 0,
         seq_kv=seq_kv or cells.assume("seq_kv", seq_q or 0),
         head_dim=head_dim or 0,
         head_dim_v=cells.count("head_dim_v", LARGEST["head_dim"]) or cells.assume("head_dim_v", head_dim or 0),
@@ -117,16 +127,29 @@ def parse_row(row: Mapping[str, object]) -> Case:
         source=cells.text("source") or "",
         assumed=cells.assumed,
     )
+    rate = cells.number("tflops", "TFLOP/s")
     if cells.problems:
         raise InputError("; ".join(cells.problems))
-    return case
+    return case if rate is None or case.time_s is not None else _timed(case, rate * 1e12)
+
+
+def _timed(case: Case, flops_per_s: float) -> Case:
+    """A case with the time that its throughput says."""
+    w = workload_of(case)
+    said = {"tflops": f"time from the throughput by {FLOPS}"}
+    return replace(case, time_s=w.matrix_flops(w.visible_pairs) / flops_per_s, assumed={**case.assumed, **said})
+
+
+def _file_or_id(gpu: str) -> str:
+    return gpu if gpu.lower().endswith((".yaml", ".yml")) else gpu.lower()
 
 
 class _Cells:
     """The cells of one row as they are read, with what was wrong and what was assumed."""
 
-    def __init__(self, row: Mapping[str, object]) -> None:
+    def __init__(self, row: Mapping[str, object], columns: Columns) -> None:
         self.row = row
+        self.columns = columns
         self.problems: list[str] = []
         self.assumed: dict[str, str] = {}
 
@@ -136,18 +159,18 @@ class _Cells:
 
     def text(self, column: str, needed: str = "") -> str | None:
         """The stripped cell, or None if it is empty: a problem where `needed` says why."""
-        text = str(self.row.get(column, "")).strip()
+        text = str(self.columns.cell(self.row, column)).strip()
         if text.casefold() not in EMPTY:
             return text
         if needed:
-            self.problems.append(f"{column} is empty; {needed}")
+            self.problems.append(f"{self.columns.name_of(column)} is empty; {needed}")
         return None
 
     def count(self, column: str, largest: int, needed: str = "") -> int | None:
         text = self.text(column, needed)
         if text is None:
             return None
-        value = float(text) if NUMBER.fullmatch(text) else 0.0
+        value = float(text) if NUMBER.fullmatch(text) else float(whole(text) or 0)
         if 1 <= value <= largest and value.is_integer():
             return int(value)
         self._bad(column, text, f"a whole number from 1 to {largest}")
@@ -158,25 +181,27 @@ class _Cells:
         if text is None:
             return None
         value = float(text) if NUMBER.fullmatch(text) else 0.0
+        theirs = self.columns.find(column)
         if 0 < value < float("inf"):
-            return value
-        self._bad(column, text, f"a number of {unit} above 0, or empty")
+            return value if theirs is None else value * theirs.factor
+        foreign = theirs is not None and theirs.theirs != column
+        self._bad(column, text, f"a number of {theirs.unit if theirs and foreign else unit} above 0, or empty")
         return None
 
     def flag(self, column: str) -> bool | None:
         text = self.text(column)
         if text is None:
             return None
-        if text.casefold() not in _FLAGS:
+        said = known_columns()[column].words.get(key(text), text).casefold()
+        if said not in _FLAGS:
             self._bad(column, text, "1, 0, true, false or empty")
-        return _FLAGS.get(text.casefold())
+        return _FLAGS.get(said)
 
-    def choice(self, column: str, allowed: tuple[str, ...], aliases: Mapping[str, str] | None = None) -> str | None:
+    def choice(self, column: str, allowed: tuple[str, ...], read: Callable[[str], str] = str.lower) -> str | None:
         text = self.text(column)
         if text is None:
             return None
-        name = text.lower()
-        name = (aliases or {}).get(name, name)
+        name = read(known_columns()[column].words.get(key(text), text))
         if name in allowed:
             return name
         self._bad(column, text, ", ".join(allowed))
@@ -185,15 +210,15 @@ class _Cells:
     def pairs(self, column: str) -> dict[str, str]:
         found: dict[str, str] = {}
         for part in (self.text(column) or "").split(";"):
-            key, equals, value = (piece.strip() for piece in part.partition("="))
-            if key and equals and key not in found:
-                found[key] = value
+            option, equals, value = (piece.strip() for piece in part.partition("="))
+            if option and equals and option not in found:
+                found[option] = value
             elif part.strip():
                 self._bad(column, part, "key=value;key=value with each key once")
         return found
 
     def _bad(self, column: str, given: str, allowed: str) -> None:
-        self.problems.append(f"{column} is {shown_cell(given)}; allowed: {allowed}")
+        self.problems.append(f"{self.columns.name_of(column)} is {shown_cell(given)}; allowed: {allowed}")
 
 
 def workload_of(case: Case) -> Workload:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.operations import Operations
+from attnsim.models.question.words import understanding
 
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Bytes of one element; fp8 is e4m3 with 16-bit output, as FlashAttention-3 writes it."""
@@ -63,14 +64,21 @@ class Latent:
         return f"{self.rank}x{self.rope}"
 
 
+@understanding
 @dataclass(frozen=True, slots=True)
 class Workload:
     """An attention call on tensors ``[batch, heads, seq, head_dim]``.
 
+    The words of the command line are understood too (:mod:`attnsim.models.question.words`): ``heads=32``,
+    ``kv_heads=8``, ``seq="64k"`` (with pass decode the keys in the cache), ``causal=True``, ``window=4096``,
+    ``mask="causal, global 16"``, ``pass_="prefill"``, ``dtype="bfloat16"``.
+
     Parameters
     ----------
-    batch, heads_q, seq_q, head_dim : int
-        Shape of Q.
+    batch : int, optional
+        Sequences, 1 where it is not given.
+    heads_q, seq_q, head_dim : int
+        Shape of Q, which every question needs.
     heads_kv, seq_kv, head_dim_v : int, optional
         Heads and length of K and V and the width of V; they default to those of Q.
     dtype : {"fp16", "bf16", "fp32", "fp8"}
@@ -93,10 +101,10 @@ class Workload:
         When a figure is out of range or heads do not divide.
     """
 
-    batch: int
-    heads_q: int
-    seq_q: int
-    head_dim: int
+    batch: int = 1
+    heads_q: int = 0
+    seq_q: int = 0
+    head_dim: int = 0
     heads_kv: int = 0
     seq_kv: int = 0
     head_dim_v: int = 0

@@ -16,7 +16,7 @@ from typing import Literal
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.architectures import modelled
-from attnsim.models.hardware.attached import MEMORY_MARGIN
+from attnsim.models.hardware.attached import MEMORY_MARGIN, model_words, words_of
 from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu, inconsistency
@@ -167,17 +167,17 @@ def _of_rate(flops_per_clk: float, bandwidth: float) -> Gpu:
 
 def _of_name(card: import_nvidia_smi.Card) -> Gpu:
     """The built-in GPU of an nvidia-smi name: model and memory agree, then most words, then clock and power limit."""
-    words = _words(card.name)
+    words = words_of(card.name)
 
     def same(gpu: Gpu) -> bool:
         memory = card.memory_bytes
         near = memory is None or abs(memory / gpu.hbm.capacity_bytes - 1) <= MEMORY_MARGIN
-        return near and _model(words) & _model(_words(gpu.name)) != set()
+        return near and model_words(words) & model_words(words_of(gpu.name)) != set()
 
     def unlike(gpu: Gpu) -> tuple[int, float]:
         pairs = ((card.boost_hz, gpu.clock.boost_hz), (card.power_w, gpu.power.tdp_w))
         apart = sum(abs(math.log(found / known)) for found, known in pairs if found)
-        return -len(words & _words(gpu.name)), apart
+        return -len(words & words_of(gpu.name)), apart
 
     best = min(filter(same, _known()), key=unlike, default=None)
     if best is None:
@@ -185,14 +185,3 @@ def _of_name(card: import_nvidia_smi.Card) -> Gpu:
             f"{card.name!r} is not a built-in GPU, and nvidia-smi tells neither SMs nor rates; give --like ID for these"
         )
     return best
-
-
-def _words(name: str) -> set[str]:
-    return set(re.findall(r"[A-Z]+\d*[A-Z]*|\d+[A-Z]*", name.upper())) - {"NVIDIA", "TESLA", "GEFORCE"}
-
-
-def _model(words: set[str]) -> set[str]:
-    """Words that tell a model: letters and digits, sizes left out (``H100``, ``4090``, ``L40S``)."""
-    return {
-        word for word in words if re.fullmatch(r"[A-Z]+\d+[A-Z]*|\d{4}", word) and not word.startswith(("HBM", "SXM"))
-    }

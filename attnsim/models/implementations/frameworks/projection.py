@@ -106,7 +106,11 @@ class Cuts:
 
 
 def cut(product: Product, gpu: Gpu, dtype: str) -> Cut:
-    """The tile and the split of k that are done first by :func:`_estimate_s`, the largest tile among equals."""
+    """The tile and the split of k that are done first by :func:`_estimate_s`, the largest tile among equals.
+
+    Both for the GPU without its changes, as the library has chosen them.
+    """
+    gpu = gpu.tiled_for
     fitting = [
         tile for tile in _tiles(gpu, dtype) if _buffer_bytes(tile, dtype) <= gpu.sm.shared_memory_per_block_bytes
     ]

@@ -78,7 +78,7 @@ def flash_forward(
     (steps, masked, ragged_keys, ragged_rows), inverse = classes(*columns)
     ops = Operations(w, tile, shape, splits.partial, lse)
     body = LOOPS[tile.loop](ops, steps, masked, ragged_keys)
-    segments, repeats = loop_nest(_with_ends(ops, body, steps, ragged_rows, fetch_clks))
+    segments, repeats = loop_nest(with_ends(ops, body, steps, ragged_rows, fetch_clks))
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
     seen, sharers = _shared_keys(w, shape, w.group // pack)
     uses = (
@@ -130,7 +130,7 @@ def _output_uses(w: Workload, splits: Splits, lse: bool) -> tuple[TensorUse, ...
     return (*out, TensorUse("LSE", w.seq_q * 4, rows, written=True)) if lse else out
 
 
-def _with_ends(ops: Operations, body: Nest, steps: Ints, ragged_rows: Ints, fetch_clks: int) -> Nest:
+def with_ends(ops: Operations, body: Nest, steps: Ints, ragged_rows: Ints, fetch_clks: int = 0) -> Nest:
     """Put the prologue and epilogue, for full and for ragged row tiles, around a loop body.
 
     A prologue waits for page table, Q and K in turn, however many rows are valid. A part of the latency grows with the

@@ -45,6 +45,14 @@ class Operations:
         """Q of so many rows."""
         return TileOp("load", "Q", bytes=rows * self.w.head_dim * self.w.element_bytes)
 
+    def look_up(self) -> tuple[TileOp, ...]:
+        """What is read to learn which key tile is next, once for each: nothing where they follow one another."""
+        return ()
+
+    def looked_up(self) -> tuple[TileOp, ...]:
+        """Waiting for what :meth:`look_up` reads."""
+        return ()
+
     def scores(self, kind: Literal["mma", "mma_async"] = "mma") -> TileOp:
         """S = Q K^T."""
         e, keys = self.w.element_bytes, self.tile.keys
@@ -168,7 +176,7 @@ def _fill(ops: Operations, steps: Ints, ragged: Ints) -> Nest:
 
     def fill(name: str, size: int, wait: bool) -> Segment:
         wait_q = (TileOp("wait", "Q"),) if wait else ()
-        return Segment(name, (ops.load("K", size), ops.load("V", size), *wait_q))
+        return Segment(name, (*ops.look_up(), *ops.looked_up(), ops.load("K", size), ops.load("V", size), *wait_q))
 
     return [
         (fill("fill (last keys)", last, False), (busy & (ragged == 1)) * 1),
@@ -219,8 +227,9 @@ def _fa3_loop(ops: Operations, steps: Ints, masked: Ints, ragged: Ints) -> Nest:
             (
                 TileOp("wait", "K"),
                 TileOp("delay", "step"),
+                *(ops.look_up() if load else ()),
                 ops.scores(),
-                *((ops.load("K", keys),) if load else ()),
+                *((*ops.looked_up(), ops.load("K", keys)) if load else ()),
                 ops.softmax(mask),
             ),
         )
@@ -231,11 +240,12 @@ def _fa3_loop(ops: Operations, steps: Ints, masked: Ints, ragged: Ints) -> Nest:
             (
                 TileOp("wait", "K"),
                 TileOp("delay", "step"),
+                *(ops.look_up() if load_k else ()),
                 ops.scores("mma_async"),
                 TileOp("wait", "V"),
                 ops.output("mma_async"),
                 TileOp("mma_wait", "S"),
-                *((ops.load("K", keys),) if load_k else ()),
+                *((*ops.looked_up(), ops.load("K", keys)) if load_k else ()),
                 ops.softmax(mask),
                 TileOp("mma_wait", "O"),
                 *((ops.load("V", keys),) if load_v else ()),

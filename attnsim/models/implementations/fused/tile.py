@@ -231,6 +231,7 @@ def with_tile(tile: FlashTile, request: TileRequest) -> FlashTile:
     A request with stages changes the buffers of K and V too; a loop of one buffer becomes the ring that has several.
     """
     rows, keys, stages = request.rows, request.keys, request.stages
+    tile = _asked(tile, request)
     if stages is not None:
         loop: Loop = "ring" if tile.loop == "fa2" and stages > 1 else tile.loop
         tile = replace(tile, stages=stages, loop=loop)
@@ -244,3 +245,17 @@ def with_tile(tile: FlashTile, request: TileRequest) -> FlashTile:
     groups = max(1, rows // 64)
     registers = min(255, 65536 // (groups * 128 + tile.extra_threads) // 8 * 8)
     return replace(tile, rows=rows, keys=keys, warps=4 * groups, warpgroups=groups, registers=registers)
+
+
+def _asked(tile: FlashTile, request: TileRequest) -> FlashTile:
+    """The tile with what a request says beside rows, keys and stages."""
+    given = {name: getattr(request, name) for name in ("pack_gqa", "persistent") if getattr(request, name) is not None}
+    if request.longest_first is not None:
+        given["order"] = "longest_first" if request.longest_first else "ascending"
+    return replace(tile, **given)
+
+
+def meets(tile: FlashTile, request: TileRequest) -> bool:
+    """Whether a kernel is all that a request asks for."""
+    stages = request.stages in (None, tile.stages)
+    return (tile.rows, tile.keys) == (request.rows, request.keys) and stages and _asked(tile, request) == tile

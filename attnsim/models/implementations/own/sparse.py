@@ -16,6 +16,7 @@ import numpy as np
 from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
+from attnsim.models.implementations.fused.listed import busy_rows, keys_uses
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import kernel_label, registers_of
@@ -97,34 +98,18 @@ def _launches(order: Ints, heads: int, together: int) -> tuple[Launch, ...]:
 
 
 def _uses(w: Workload, tile: SparseTile, counts: TileCounts, together: int, running: int) -> tuple[TensorUse, ...]:
-    """Sharing of the tensors among the blocks that run at the same time.
-
-    A visit to a key tile that the row tile before visits too finds it in the L2. One that has no such neighbour (a
-    random block, a stride) reads it anew, and hits only if everything in between fits.
-    """
-    e, d, heads, kv_heads = w.element_bytes, w.head_dim, w.batch * w.heads_q, w.batch * w.heads_kv
-    touched, visits, row_tiles = counts.touched_keys, int(counts.visits.sum()), counts.tiles.row_tiles
-    passes = counts.fresh * tile.keys / touched if touched else 1.0
-    active = kv_heads if together > 1 else min(kv_heads, -(-running // (row_tiles * w.group)))
-    keys = (
-        TensorUse(tensor, touched * d * e, kv_heads, max(1.0, running / active), max(1.0, passes)) for tensor in "KV"
-    )
+    """Sharing of the tensors among the blocks that run at the same time."""
+    e, d, heads = w.element_bytes, w.head_dim, w.batch * w.heads_q
+    visits, row_tiles = int(counts.visits.sum()), counts.tiles.row_tiles
     return (
         TensorUse("Q", busy_rows(w, counts) * d * e, heads),
-        *keys,
+        *keys_uses(w, counts, 0 if together > 1 else row_tiles * w.group, running),
         TensorUse(ROW_TILES, row_tiles * ROW_TILE_BYTES, 1, running),
         TensorUse(LIST, visits * VISIT_BYTES, 1, running),
         TensorUse(MASKS, counts.patterns * tile.bit_mask_bytes, 1, running),
         TensorUse("O", w.seq_q * d * w.output_bytes, heads, written=True),
         TensorUse("LSE", w.seq_q * 4, heads, written=True),
     )
-
-
-def busy_rows(w: Workload, counts: TileCounts) -> int:
-    """Rows in row tiles that visit anything."""
-    busy = counts.visits > 0
-    short = -w.seq_q % counts.tiles.rows
-    return int(busy.sum()) * counts.tiles.rows - (short if busy[-1] else 0)
 
 
 Next = Literal["none", "whole", "masked"]

@@ -101,7 +101,7 @@ of each other's latencies."""
 
 
 def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> SparseTile:
-    """The tile given, or the one that is done first as :func:`_least_clks` reckons.
+    """The tile given, or the one that is done first as :func:`_least_clks` reckons for the GPU without its changes.
 
     Tall tiles read K and V for more rows at once; short ones visit less beside the pattern.
 
@@ -119,7 +119,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> Spar
     if not able:
         least = min(tiles, key=lambda tile: tile.shared_memory_bytes)
         check_shared_memory(f"{NAME} at head_dim {w.head_dim}", least.buffers, least.shared_memory_bytes, gpu)
-    return min(able, key=lambda tile: _least_clks(w, gpu, tile)) if len(able) > 1 else able[0]
+    return min(able, key=lambda tile: _least_clks(w, gpu.tiled_for, tile)) if len(able) > 1 else able[0]
 
 
 def _least_clks(w: Workload, gpu: Gpu, tile: SparseTile) -> tuple[float, float]:

@@ -1,0 +1,52 @@
+"""Closed form of FlashAttention-3's loop over a list of key tiles."""
+
+from __future__ import annotations
+
+from attnsim.models.closed_forms.form import Form, load, store
+from attnsim.models.implementations.flash_attention_sparse import (
+    COUNTS,
+    COUNTS_BYTES,
+    ENTRY_BYTES,
+    LIST,
+    ListedTile,
+    counts_of,
+)
+from attnsim.models.implementations.fused.listed import busy_rows
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
+
+
+def closed_form(w: Workload, schedule: Schedule, listed: ListedTile) -> list[Form]:
+    """The one kernel.
+
+    A block of ``rows`` queries has its list walked by one tile of each head, by fewer where the last block is shorter
+    and heads of a group share tiles. With ``v`` walked visits K and V are ``v keys`` rows less the missing rows of the
+    last tile, the list ``4 v`` bytes; each tile reads 8 bytes of counts, and Q where it visits anything.
+    """
+    t, counts = listed.flash, counts_of(w, listed.flash)
+    pack = w.group if t.pack_gqa else 1
+    walkers = -(-w.seq_q * pack // t.rows) - pack * (counts.tiles.row_tiles - 1)
+    visits, ends = (pack * int(n[:-1].sum()) + walkers * int(n[-1]) for n in (counts.visits, counts.last_key_tile))
+    heads_q, heads_kv, e = w.batch * w.heads_q, w.batch * w.heads_kv, w.element_bytes
+    heads, scores = heads_q // pack, visits * t.rows * t.keys
+    read = visits * t.keys - ends * (-w.seq_kv % t.keys)
+    d, dv = t.compiled(w)
+    operands = (t.readers * t.keys * (d + dv) + t.rows * d + t.p_in_smem * t.rows * t.keys) * e
+    tiles = pack * (counts.tiles.row_tiles - 1) + walkers
+    widths = {"K": w.head_dim * e, "V": w.head_dim_v * e}
+    return [
+        Form(
+            schedule.kernels[0].name,
+            (
+                load("Q", heads_q * busy_rows(w, counts) * w.head_dim * e),
+                *(load(x, heads * read * n, heads_kv * counts.touched_keys * n) for x, n in widths.items()),
+                load(COUNTS, heads * tiles * COUNTS_BYTES, counts.tiles.row_tiles * COUNTS_BYTES),
+                load(LIST, heads * visits * ENTRY_BYTES, int(counts.visits.sum()) * ENTRY_BYTES),
+                store("O", heads_q * w.seq_q * w.head_dim_v * w.output_bytes),
+                store("LSE", heads_q * w.seq_q * 4),
+            ),
+            flops=heads * scores * 2 * (d + dv),
+            exponentials=heads * (scores + visits * t.rows),
+            smem_bytes=heads * visits * operands,
+        )
+    ]

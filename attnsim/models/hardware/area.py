@@ -1,0 +1,186 @@
+"""Area of a GPU's die: what is published of the die, and what its changed figures add.
+
+The unchanged die has its published area. Its memory interface, L2 cells, crossbar and links are what the constants of
+``area.yaml`` give, a share is not modelled, and the SMs are what is left. A changed figure scales its part::
+
+    area = die + SMs ((n'/n) (1 + sum over units of share (f'/f - 1)) - 1) + L2 cells (c'/c - 1)
+               + crossbar ((b'/b)^x - 1) + memory interface ((m'/m)^y - 1)
+
+with n SMs, f the rate or size of a unit of an SM, c and b the L2's capacity and bandwidth, m the memory's bandwidth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from attnsim.models.errors import InputError
+from attnsim.models.files import read_typed
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.interval import Constant, Interval, propagated
+
+UNITS: Mapping[str, tuple[str, ...]] = {
+    "tensor": ("tensor.fp16", "tensor.bf16", "tensor.fp8"),
+    "fp32": ("sm.fp32_rate",),
+    "exp": ("sm.exp_rate",),
+    "registers": ("sm.registers",),
+    "shared memory": ("sm.shared_memory",),
+    "shared memory ports": ("sm.shared_memory_bandwidth",),
+}
+"""Parts of an SM whose share is in ``area.yaml``, and the figures that they grow with: the one that grows most."""
+FIGURES = frozenset(
+    ("sm.count", "l2.capacity", "l2.bandwidth", "hbm.bandwidth", *(key for keys in UNITS.values() for key in keys))
+)
+"""The figures that area follows."""
+FOLLOWING = frozenset(("sm.shared_memory_per_block", "hbm.capacity"))
+"""Figures that need no area of their own: limits, and memory beside the die."""
+
+
+@dataclass(frozen=True, slots=True)
+class Die:
+    """A die as it is made, with what it has of units that a GPU may have switched off.
+
+    Parameters
+    ----------
+    gpus : tuple of str
+        Ids of the built-in GPUs that have it.
+    process : str
+    area : Constant
+        mm2, of all dies of a package.
+    links : Constant
+        mm2 of NVLink and PCIe.
+    memory : {"hbm", "gddr"}
+    units : int
+        Stacks of HBM, or 32-bit channels.
+    sms, l2_mib : int
+    """
+
+    gpus: tuple[str, ...]
+    process: str
+    area: Constant
+    links: Constant
+    memory: str
+    units: int
+    sms: int
+    l2_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What a manufacturing process packs into a square millimetre, and what it costs."""
+
+    density: Constant
+    sram: Constant
+    wafer: Constant
+    defects: Constant
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The content of ``area.yaml``, whose first lines explain it."""
+
+    reticle_mm2: Constant
+    parts: Mapping[str, Constant]
+    sm: Mapping[str, Constant]
+    processes: Mapping[str, Process]
+    costs: Mapping[str, Constant]
+    dies: Mapping[str, Die]
+
+
+@cache
+def table() -> Table:
+    """The constants."""
+    return read_typed(Path(__file__).with_name("area.yaml"), "area", Table)
+
+
+def die_of(gpu: Gpu) -> tuple[str, Die]:
+    """Name and record of the die of a GPU, or of the one that it was before it was changed.
+
+    Raises
+    ------
+    InputError
+        When it is not known.
+    """
+    for name, die in table().dies.items():
+        if gpu.base_id in die.gpus:
+            return name, die
+    raise InputError(
+        f"the die of {gpu.base_id} is not known, so neither are area and cost; begin with a built-in GPU (extends in a "
+        "GPU file, --set), or give prices of your own with --cost"
+    )
+
+
+def constants_of(die: Die) -> dict[str, Constant]:
+    """The constants that the area of a die follows from, by name."""
+    found = table()
+    return {
+        "area": die.area,
+        "links": die.links,
+        "density": found.processes[die.process].density,
+        "sram": found.processes[die.process].sram,
+        **found.parts,
+        **{f"sm {name}": one for name, one in found.sm.items()},
+    }
+
+
+def parts_mm2(die: Die, values: Mapping[str, float]) -> dict[str, float]:
+    """The parts of a die in mm2, by these values of its constants; the SMs are what is left."""
+    phy, controller = values[f"{die.memory} phy"], values[f"{die.memory} controller"]
+    found = {
+        "memory": die.units * (phy + controller / values["density"]),
+        "l2": die.l2_mib * values["l2 cells"] * values["sram"],
+        "crossbar": die.sms * values["crossbar"] / values["density"],
+        "links": values["links"],
+        "rest": values["rest"] * values["area"],
+    }
+    return {"sms": values["area"] - sum(found.values()), **found}
+
+
+def typical_shares(die: Die) -> dict[str, float]:
+    """The parts of a die as shares of it, by typical constants."""
+    parts = parts_mm2(die, {name: one.typical for name, one in constants_of(die).items()})
+    return {name: part / die.area.typical for name, part in parts.items()}
+
+
+def area_with(gpu: Gpu, die: Die, values: Mapping[str, float]) -> float:
+    """Area in mm2 of a GPU that began with a die, by these values of its constants."""
+    base, parts = gpu.unchanged, parts_mm2(die, values)
+
+    def grown(*keys: str) -> float:
+        return max((gpu.get(key) / base.get(key) for key in keys if base.get(key)), default=1.0)
+
+    sm = 1 + sum(values[f"sm {name}"] * (grown(*keys) - 1) for name, keys in UNITS.items())
+    factors = {
+        "sms": grown("sm.count") * sm,
+        "l2": grown("l2.capacity"),
+        "crossbar": math.pow(grown("l2.bandwidth"), values["crossbar growth"]),
+        "memory": math.pow(grown("hbm.bandwidth"), values["memory growth"]),
+    }
+    return values["area"] + sum(parts[name] * (factor - 1) for name, factor in factors.items())
+
+
+def area_mm2(gpu: Gpu) -> Interval:
+    """Area of the die of a GPU, of both where it has two.
+
+    Raises
+    ------
+    InputError
+        When its die is not known.
+
+    Examples
+    --------
+    >>> from attnsim.models.hardware.files import load_gpu
+    >>> area_mm2(load_gpu("h100-sxm5-80gb"))
+    Interval(low=814.0, typical=814.0, high=814.0)
+    """
+    _, die = die_of(gpu)
+    return propagated(lambda values: area_with(gpu, die, values), constants_of(die))
+
+
+def without_area(gpu: Gpu) -> tuple[str, ...]:
+    """Figures that were changed and whose area is not known, so that their change looks free."""
+    changed = dict.fromkeys(key for change in gpu.changes for key in sorted(change.keys))
+    return tuple(key for key in changed if key not in FIGURES | FOLLOWING)

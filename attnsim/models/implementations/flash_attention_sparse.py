@@ -1,0 +1,178 @@
+"""FlashAttention's block-sparse forward on Hopper: ``flash_attn/cute`` of Dao-AILab/flash-attention, commit 03264f5.
+
+FlashAttention-3's loop (wgmma, TMA copies by a producer warp, two consumer warpgroups) over lists of visible tiles of
+128 queries x 128 keys, those seen in part before those seen whole (``block_sparse_utils.py``). The mask's function
+decides in registers about the pairs of a tile seen in part: here with the instructions of a causal mask. Heads of a
+group share the rows of a tile, and a list with the rows of 128 queries. A block has one tile of rows, launched in
+ascending order (``flash_fwd_sm90.py``: with a mask function `SingleTileScheduler`). FlexAttention runs it with
+``kernel_options={"BACKEND": "FLASH"}``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.flash_attention import hopper_tile
+from attnsim.models.implementations.fused.fits import check_tile
+from attnsim.models.implementations.fused.forward import flash_peak_bytes, with_ends
+from attnsim.models.implementations.fused.listed import busy_rows, keys_uses
+from attnsim.models.implementations.fused.loops import LOOPS, Operations
+from attnsim.models.implementations.fused.order import launch_order
+from attnsim.models.implementations.fused.tile import FlashTile, with_tile
+from attnsim.models.implementations.implementation import TileRequest, record
+from attnsim.models.mask.tile_counts import TileCounts
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.nest import loop_nest
+from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.row_tiles import RowTiles, classes
+from attnsim.models.schedule.schedule import Kernel, Schedule, TensorUse
+
+NAME = "flash-attn.4-sparse"
+COUNTS, LIST = "block counts", "block list"
+"""Tensors of the mask: how many tiles a block of queries sees whole and in part, and which."""
+COUNTS_BYTES, ENTRY_BYTES = 8, 4
+"""Two int32 a block of queries; one int32 a visit."""
+ROWS = 128
+KEYS = (128, 64)
+"""Rows of a tile, and its keys: the library's choice up to head_dim 128, and half of them for finer lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTile:
+    """A tile of FlashAttention-3's loop, over a list of key tiles."""
+
+    flash: FlashTile
+
+    @property
+    def rows(self) -> int:
+        """Queries of a list."""
+        return self.flash.rows
+
+    @property
+    def keys(self) -> int:
+        """Keys of an entry of it."""
+        return self.flash.keys
+
+    def __str__(self) -> str:
+        return str(self.flash)
+
+
+class _Operations(Operations):
+    """The producer reads a list entry for each key tile, while the tile before is copied and multiplied."""
+
+    def look_up(self) -> tuple[TileOp, ...]:
+        return (TileOp("load", LIST, bytes=ENTRY_BYTES),)
+
+    def looked_up(self) -> tuple[TileOp, ...]:
+        return (TileOp("wait", LIST),)
+
+
+def counts_of(w: Workload, tile: FlashTile) -> TileCounts:
+    """What the blocks of queries of a head visit."""
+    return w.mask.tile_counts(w.seq_q, w.seq_kv, tile.rows, tile.keys)
+
+
+def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None) -> FlashTile:
+    """128 x 128, or the one asked for.
+
+    Raises
+    ------
+    InputError
+        When the kernel has no such tile, or it does not fit.
+    """
+    tile = hopper_tile(ROWS, KEYS[0], p_in_smem=64 < max(w.head_dim, w.head_dim_v) <= 96, pack_gqa=w.group > 1)
+    tile = replace(tile, persistent=False)
+    if shape is not None:
+        if shape.rows != ROWS or shape.keys not in KEYS:
+            known = " or ".join(f"{ROWS} x {keys}" for keys in KEYS)
+            raise InputError(f"{NAME} has the tile {known}, not {shape}; take it or leave --tile out")
+        tile = with_tile(tile, shape)
+    check_tile(tile, w, gpu)
+    return tile
+
+
+def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """The one kernel of a forward pass.
+
+    Raises
+    ------
+    InputError
+        When the kernel has no such tile, or it does not fit.
+    """
+    tile = choose_tile(w, gpu, shape)
+    counts = counts_of(w, tile)
+    kernel = _kernel(w, gpu, tile, counts)
+    lists = sum(use.unique_bytes for use in kernel.uses if use.tensor in (COUNTS, LIST))
+    visits, every, part = int(counts.visits.sum()), counts.tiles.row_tiles * counts.tiles.key_tiles, counts.partial
+    note = f"{visits} of {every} tiles visited ({100 * visits / every:.3g} %), {int(part.sum())} of them in part"
+    return Schedule("sparse", NAME, (kernel,), ListedTile(tile), flash_peak_bytes(w, lists), (note,))
+
+
+def row_tiles(w: Workload, tile: FlashTile, counts: TileCounts) -> RowTiles:
+    """The row tiles of a head of K and V where heads are packed, of a head otherwise.
+
+    Of packed rows as many tiles as a group has heads lie in a block of queries and walk its list.
+    """
+    pack, tiles = w.group if tile.pack_gqa else 1, counts.tiles
+    rows = w.seq_q * pack
+    number = -(-rows // tile.rows)
+    block = np.arange(number) // pack
+    last_rows = rows - (number - 1) * tile.rows
+    return RowTiles(
+        steps=counts.visits[block],
+        masked=counts.partial[block],
+        ragged_keys=counts.last_key_tile[block],
+        ragged_rows=(np.arange(number) == number - 1) & (last_rows < tile.rows),
+        rows=tile.rows,
+        keys=tile.keys,
+        last_rows=last_rows,
+        last_keys=w.seq_kv - (tiles.key_tiles - 1) * tile.keys,
+        touched_keys=counts.touched_keys,
+    )
+
+
+def _kernel(w: Workload, gpu: Gpu, tile: FlashTile, counts: TileCounts) -> Kernel:
+    shape = row_tiles(w, tile, counts)
+    columns = shape.steps, shape.masked, shape.ragged_keys, shape.ragged_rows
+    (steps, masked, ragged_keys, ragged_rows), inverse = classes(*columns)
+    ops = _Operations(w, tile, shape, partial=False, lse=True)
+    body = LOOPS[tile.loop](ops, steps, masked, ragged_keys)
+    counted = Segment("block counts", (TileOp("load", COUNTS, bytes=COUNTS_BYTES), TileOp("wait", COUNTS)))
+    segments, repeats = loop_nest([(counted, np.ones_like(steps)), *with_ends(ops, body, steps, ragged_rows)])
+    widths, heads = tile.compiled(w), w.batch * (w.heads_kv if tile.pack_gqa else w.heads_q)
+    return Kernel(
+        name="flash_fwd_sparse",
+        threads=tile.threads,
+        registers_per_thread=tile.registers,
+        shared_memory_bytes=tile.shared_memory_bytes(*widths, w.element_bytes),
+        segments=segments,
+        repeats=repeats,
+        launches=launch_order(w, gpu, tile, inverse, heads, 1),
+        uses=_uses(w, tile, counts, min(heads * len(inverse), gpu.sm.count), len(inverse)),
+        warpgroups=tile.warpgroups,
+        path=tile.path,
+        max_blocks_per_sm=tile.max_blocks_per_sm,
+        buffers=tile.buffers(*widths, w.element_bytes),
+        dtype=w.dtype,
+        step="key tile",
+        role="attention",
+    )
+
+
+def _uses(w: Workload, tile: FlashTile, counts: TileCounts, running: int, tiles: int) -> tuple[TensorUse, ...]:
+    heads, e = w.batch * w.heads_q, w.element_bytes
+    return (
+        TensorUse("Q", busy_rows(w, counts) * w.head_dim * e, heads),
+        *keys_uses(w, counts, tiles * (1 if tile.pack_gqa else w.group), running),
+        TensorUse(COUNTS, counts.tiles.row_tiles * COUNTS_BYTES, 1, running),
+        TensorUse(LIST, int(counts.visits.sum()) * ENTRY_BYTES, 1, running),
+        TensorUse("O", w.seq_q * w.head_dim_v * w.output_bytes, heads, written=True),
+        TensorUse("LSE", w.seq_q * 4, heads, written=True),
+    )
+
+
+RECORDS = (record(NAME, build),)

@@ -1,0 +1,99 @@
+"""The MLP of a layer, and the LM head behind the last one.
+
+What is counted: the products into the intermediate width as one GEMM (vLLM's `MergedColumnParallelLinear`; gate and up
+where the MLP is gated), the activation, and the product back. Of a mixture of experts the products of the experts that
+the tokens reach, side by side in one kernel (a grouped GEMM), as many tokens each, and those of the shared experts.
+
+What is left out: the router, and bringing tokens to experts and back.
+"""
+
+from __future__ import annotations
+
+from attnsim.models.errors import InputError
+from attnsim.models.implementations.frameworks.step import Activation, Direction, Step, backward, product_step
+from attnsim.models.llm.mlp import Experts, Mlp
+from attnsim.models.llm.model import Model
+from attnsim.models.question.workload import Workload
+
+
+def mlp_steps(model: Model, w: Workload, direction: Direction = "fwd") -> tuple[Step, ...]:
+    """The steps of the MLP of most layers: that of the experts, where the model has them.
+
+    Raises
+    ------
+    InputError
+        When the model does not say what follows its attention.
+    """
+    mlp, rows = known_mlp(model), w.batch * w.seq_q
+    if mlp.experts is None:
+        return _dense(rows, model.hidden, mlp.width, mlp.gated, direction)
+    experts, shared = mlp.experts, mlp.experts.shared * mlp.experts.width
+    found = _routed(rows, model.hidden, experts, mlp.gated)
+    if shared:
+        found = (*_forward(rows, model.hidden, shared, mlp.gated, "shared expert "), *found)
+    return _directed(found, direction)
+
+
+def dense_mlp_steps(model: Model, w: Workload, direction: Direction = "fwd") -> tuple[Step, ...]:
+    """The steps of the MLP of layers without experts, in a model that has both kinds; nothing in others."""
+    mlp = known_mlp(model)
+    if mlp.experts is None or not mlp.experts.dense_layers:
+        return ()
+    return _dense(w.batch * w.seq_q, model.hidden, mlp.width, mlp.gated, direction)
+
+
+def head_step(model: Model, w: Workload, direction: Direction = "fwd") -> Step | None:
+    """The product with the LM head; None where the model's vocabulary is not known.
+
+    A forward pass alone serves: it asks for the next token of each sequence. In training every token has its own.
+    """
+    if not model.vocabulary:
+        return None
+    rows = w.batch * (w.seq_q if w.passes in ("decode", "bwd", "fwd+bwd") else 1)
+    head = product_step("LM head", (rows, model.vocabulary, model.hidden), ("X", "W_vocabulary", "logits"))
+    return head if direction == "fwd" else backward(head)
+
+
+def known_mlp(model: Model) -> Mlp:
+    """What follows the attention of a model.
+
+    Raises
+    ------
+    InputError
+        When the model does not say.
+    """
+    if model.mlp is None:
+        raise InputError(
+            f"{model.id} does not say what follows its attention; add intermediate: N (intermediate_size in a "
+            "config.json) and gated: true or false to its file"
+        )
+    return model.mlp
+
+
+def _dense(rows: int, hidden: int, width: int, gated: bool, direction: Direction) -> tuple[Step, ...]:
+    return _directed(_forward(rows, hidden, width, gated, ""), direction)
+
+
+def _forward(rows: int, hidden: int, width: int, gated: bool, whose: str) -> tuple[Step, ...]:
+    into, named = (2 * width, "gate and up") if gated else (width, "up")
+    return (
+        product_step(f"{whose}{named}", (rows, into, hidden), ("Y", "W_up", "G")),
+        Step(f"{whose}activation", activation=Activation(rows * width, gated)),
+        product_step(f"{whose}down", (rows, hidden, width), ("H", "W_down", "Z")),
+    )
+
+
+def _routed(tokens: int, hidden: int, experts: Experts, gated: bool) -> tuple[Step, ...]:
+    """The experts that the tokens reach, each with an equal share of the tokens' visits."""
+    touched = experts.touched(tokens)
+    rows = max(1, round(tokens * experts.active / touched))
+    into, named = (2 * experts.width, "gate and up") if gated else (experts.width, "up")
+    return (
+        product_step(f"experts' {named}", (rows, into, hidden), ("Y", "W_up", "G"), touched),
+        Step("experts' activation", activation=Activation(rows * touched * experts.width, gated)),
+        product_step("experts' down", (rows, hidden, experts.width), ("H", "W_down", "Z"), touched),
+    )
+
+
+def _directed(found: tuple[Step, ...], direction: Direction) -> tuple[Step, ...]:
+    return found if direction == "fwd" else tuple(backward(step) for step in reversed(found))

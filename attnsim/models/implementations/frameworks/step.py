@@ -1,0 +1,119 @@
+"""A step of a layer beside its attention: products, rotary embedding, an activation; and its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from attnsim.models.by_hand import by_hand
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.frameworks.projection import Cuts, Product, projection, rotary
+from attnsim.models.question.workload import DTYPE_BYTES
+from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.schedule import Kernel, Schedule
+
+Direction = Literal["fwd", "bwd"]
+
+ACTIVATION_INSTRUCTIONS = by_hand(6.0, "FP32-lane instructions per element of an activation, beside its exponential")
+"""SiLU: exponential, sum, division, product; the product with the gated half; conversions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """SiLU, GELU or a relative over what a product gave: one exponential per element of the output.
+
+    Parameters
+    ----------
+    elements : int
+        Of the output.
+    gated : bool
+        Whether two inputs are read for each.
+    backward : bool
+        The gradient of the output is read too, and those of the inputs are written.
+    """
+
+    elements: int
+    gated: bool
+    backward: bool = False
+
+    def accesses(self, dtype: str) -> list[Access]:
+        """What its kernel reads and writes, 16-bit for fp8 too."""
+        size = self.elements * max(2, DTYPE_BYTES[dtype])
+        inputs = size * (2 if self.gated else 1)
+        if self.backward:
+            return [Access("dH", size), Access("G", inputs), Access("dG", inputs, True)]
+        return [Access("G", inputs), Access("H", size, True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that a layer does besides attention.
+
+    Parameters
+    ----------
+    name : str
+    products : tuple of Product
+        GEMMs, in launch order.
+    turned : tuple of (str, int)
+        Tensors that rotary embedding turns, and how many of their elements.
+    activation : Activation, optional
+    """
+
+    name: str
+    products: tuple[Product, ...] = ()
+    turned: tuple[tuple[str, int], ...] = ()
+    activation: Activation | None = None
+
+    @property
+    def flops(self) -> int:
+        """Useful FLOPs: those of the products."""
+        return sum(product.flops for product in self.products)
+
+
+def product_step(name: str, shape: tuple[int, int, int], tensors: tuple[str, str, str], batch: int = 1) -> Step:
+    """A step of one product."""
+    return Step(name, (Product(name, shape, tensors, batch),))
+
+
+def backward(step: Step) -> Step:
+    """Gradients of the inputs and of the weights; rotary embedding turns back."""
+    products: list[Product] = []
+    for product in step.products:
+        (m, n, k), (a, b, c), batch = product.shape, product.tensors, product.batch
+        products += [
+            Product(f"{product.name}, dX", (m, k, n), (f"d{c}", b, f"d{a}"), batch),
+            Product(f"{product.name}, dW", (k, n, m), (a, f"d{c}", f"d{b}"), batch),
+        ]
+    turned = tuple((f"d{tensor}", elements) for tensor, elements in step.turned)
+    activation = step.activation and replace(step.activation, backward=True)
+    return Step(f"{step.name}, backward", tuple(products), turned, activation)
+
+
+def step_schedule(step: Step, gpu: Gpu, dtype: str) -> Schedule:
+    """The kernels of a step.
+
+    Parameters
+    ----------
+    step : Step
+    gpu : Gpu
+    dtype : str
+        Of inputs and weights.
+    """
+    kernels: list[Kernel] = []
+    cuts = []
+    for product in step.products:
+        found, chosen = projection(product, gpu, dtype)
+        kernels += found
+        cuts.append(chosen)
+    kernels += [rotary(tensor, elements, dtype) for tensor, elements in step.turned]
+    if step.activation is not None:
+        kernels.append(_activation(step.activation, dtype))
+    sizes = {use.tensor: use.unique_bytes for kernel in kernels for use in kernel.uses}
+    return Schedule("projection", "cublas", tuple(kernels), Cuts(tuple(cuts)), sum(sizes.values()))
+
+
+def _activation(one: Activation, dtype: str) -> Kernel:
+    return streaming(
+        "activation", one.accesses(dtype), elements=one.elements, exps=one.elements,
+        fp32_per_element=ACTIVATION_INSTRUCTIONS,
+    )  # fmt: skip

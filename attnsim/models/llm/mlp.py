@@ -1,0 +1,63 @@
+"""The MLP of a layer: its widths, and of a mixture of experts how many of them a token goes through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnsim.models.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts in place of one MLP.
+
+    Parameters
+    ----------
+    count, active : int
+        Routed experts, and how many of them a token goes through.
+    width : int
+        Intermediate width of one.
+    shared : int
+        Experts of that width that every token goes through.
+    dense_layers : int
+        Layers of the model that have the one MLP instead.
+    """
+
+    count: int
+    active: int
+    width: int
+    shared: int = 0
+    dense_layers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.active > self.count:
+            raise InputError(f"experts: active is {self.active} of {self.count}; allowed: at most all of them")
+
+    def touched(self, tokens: int) -> int:
+        """Experts that so many tokens reach, on average where each token's are drawn at random."""
+        return max(self.active, round(self.count * (1 - (1 - self.active / self.count) ** tokens)))
+
+    def __str__(self) -> str:
+        shared = f" and {self.shared} shared" if self.shared else ""
+        return f"{self.active} of {self.count} experts{shared}, width {self.width}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """What a layer does after its attention.
+
+    Parameters
+    ----------
+    width : int
+        Intermediate width (`intermediate_size`).
+    gated : bool
+        Whether two products go in, one of which gates the other (SwiGLU, GeGLU; Shazeer, arXiv 2002.05202).
+    experts : Experts, optional
+    """
+
+    width: int
+    gated: bool
+    experts: Experts | None = None
+
+    def __str__(self) -> str:
+        return f"{self.experts or f'width {self.width}'}{', gated' if self.gated else ''}"

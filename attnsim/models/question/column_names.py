@@ -1,0 +1,248 @@
+"""Which column of somebody's table is which of a case table: by its name, whatever its case, blanks and unit."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from attnsim.models.by_hand import by_hand
+from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.question.columns import (
+    MEASURED,
+    NOTHING_SAID,
+    Column,
+    Columns,
+    Naming,
+    key,
+    known_columns,
+    spelt,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REQUIRED_COLUMNS = ("gpu", "batch", "heads_q", "seq_q", "head_dim")
+_INSTEAD = {"seq_q": "seq"}
+"""A column that may stand for another."""
+
+_BRACKETS = re.compile(r"(.*?)[\[(]([^\])]*)[\])]\s*", re.DOTALL)
+TYPICAL_S = by_hand(
+    1e-3, "time of a call in seconds, to which the unit that is offered for times without one leads nearest"
+)
+
+
+def read_columns(frame: pd.DataFrame, naming: Naming = NOTHING_SAID) -> Columns:
+    """The mapping of a table's columns.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    naming : Naming
+
+    Raises
+    ------
+    InputError
+        One line: a column that could be two, two that could be one, an unknown unit, or one that is missing.
+    """
+    names = [str(name) for name in frame.columns]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InputError(f"column {shown(repeated[0])} appears more than once; keep one")
+    _check_maps(naming.maps, names)
+    claims: dict[str, list[Column]] = {ours: [_mapped(ours, theirs)] for ours, theirs in naming.maps.items()}
+    for name in names:
+        for one in _read(name) if name not in naming.maps.values() else ():
+            claims.setdefault(one.ours, []).append(one)
+    for ours, found in claims.items():
+        claims[ours] = found[:1] if ours in naming.maps else [one for one in found if one.theirs == ours] or found
+    reasons = {one.theirs: why for one, why in _set_aside(claims, naming)}
+    columns = [one for ours, found in claims.items() for one in found if one.theirs not in reasons]
+    _check_claims(columns)
+    columns = sorted((_with_unit(one, naming, frame) for one in columns), key=lambda one: names.index(one.theirs))
+    _check_time_unit(columns, naming)
+    used = {one.theirs for one in columns}
+    left = {name: reasons.get(name) or _why_not(name, claims) for name in names if name not in used}
+    _check_needed({one.ours for one in columns} | naming.given.keys(), list(left))
+    return Columns(tuple(columns), left, naming.given)
+
+
+def _read(name: str) -> list[Column]:
+    """What a name can mean: nothing, one column of ours, or several."""
+    own = name.strip().casefold()
+    if own in known_columns():
+        return [Column(name, own, *_own_unit(own))]
+    whole = key(name)
+    found = [Column(name, ours) for ours, known in known_columns().items() if whole and whole in known.names]
+    if found:
+        return found
+    parted = [
+        Column(name, ours, unit, known.units[unit])
+        for ours, known in known_columns().items()
+        for rest, unit in _parts(name, known.units)
+        if rest in known.names
+    ]
+    return parted[:1] if len({one.ours for one in parted}) == 1 else parted or list(_bracketed(name))
+
+
+def _own_unit(ours: str) -> tuple[str, float]:
+    """The unit in the name of one of our columns, ``time_s``."""
+    units = known_columns()[ours].units
+    return next(((unit, units[unit]) for unit in units if ours == unit or ours.endswith(f"_{unit}")), ("", 1.0))
+
+
+def _parts(name: str, units: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """The ways to part a name into the rest and a unit: a word, two ("TFLOP/s"), or the end of one ("timeMs")."""
+    words = re.findall(r"[a-z0-9]+", spelt(name))
+    for many in (1, 2):
+        for at in range(len(words) - many + 1):
+            unit = "".join(words[at : at + many])
+            if unit in units and (len(unit) > 1 or at + many == len(words)):
+                yield "".join(words[:at] + words[at + many :]), unit
+    for unit in units:
+        if len(unit) > 1 and words and words[-1].endswith(unit) and words[-1] != unit:
+            yield "".join(words).removesuffix(unit), unit
+
+
+def _bracketed(name: str) -> Iterator[Column]:
+    """A known name with something else in brackets: another of its names, or an unknown unit."""
+    match = _BRACKETS.fullmatch(name)
+    base, inside = (key(part) for part in match.groups()) if match else ("", "")
+    for ours, known in known_columns().items():
+        if base and base in known.names:
+            if inside in known.names:
+                yield Column(name, ours)
+            elif known.units:
+                raise InputError(
+                    f"column {shown(name)} has the unit {shown(match[2] if match else '')}; allowed: "
+                    f"{_units_text(known.units)}; rename it, or convert it"
+                )
+
+
+def _mapped(ours: str, theirs: str) -> Column:
+    """A column that a person has named."""
+    known = known_columns()[ours]
+    if theirs.strip().casefold() == ours:
+        return Column(theirs, ours, *_own_unit(ours))
+    unit = next((unit for _, unit in _parts(theirs, known.units)), "")
+    return Column(theirs, ours, unit, known.units.get(unit, 1.0))
+
+
+def _set_aside(claims: Mapping[str, Sequence[Column]], naming: Naming) -> Iterator[tuple[Column, str]]:
+    """Columns that are understood but do not count, and why."""
+    for ours, found in claims.items():
+        known, said = known_columns()[ours], naming.given.get(ours)
+        rival = next((one for one in naming.maps if one != ours and _stands_for(one) == _stands_for(ours)), None)
+        for one in found:
+            if said:
+                yield one, f"{ours} is given as {said}"
+            elif rival and ours not in naming.maps:
+                yield one, f"{shown(naming.maps[rival])} counts as {rival}"
+            elif ours == MEASURED[1] and claims.get(MEASURED[0]):
+                yield one, f"the time counts, {shown(claims[MEASURED[0]][0].theirs)}"
+            elif known.needs_unit and not one.unit and ours not in (*naming.maps, MEASURED[0]):
+                yield one, f"no unit in its name; for {ours} one of {_units_text(known.units)}"
+
+
+def _check_claims(columns: Sequence[Column]) -> None:
+    for one in columns:
+        mine = [other.ours for other in columns if other.theirs == one.theirs]
+        if len(mine) > 1:
+            text = f"column {shown(one.theirs)} could be {' or '.join(mine)}"
+            raise InputError(f"{text}; write --map '{mine[0]}={one.theirs}' for what it is")
+        same = [other.theirs for other in columns if _stands_for(other.ours) == _stands_for(one.ours)]
+        if len(same) > 1:
+            ours = _stands_for(one.ours)
+            raise InputError(
+                f"columns {' and '.join(map(shown, same))} could both be {ours}; name the one that counts, such as "
+                f"--map '{one.ours}={one.theirs}'"
+            )
+
+
+def _stands_for(ours: str) -> str:
+    return next((name for name, other in _INSTEAD.items() if other == ours), ours)
+
+
+def _with_unit(one: Column, naming: Naming, frame: pd.DataFrame) -> Column:
+    """The column of times with the unit that was given, where its name has none."""
+    if one.ours != MEASURED[0] or one.unit:
+        return one
+    units = known_columns()[one.ours].units
+    if naming.time_unit is None:
+        raise InputError(f"column {shown(one.theirs)} has no unit in its name{_offer(frame[one.theirs], units)}")
+    unit = key(naming.time_unit)
+    if unit not in units:
+        raise InputError(f"--time-unit {shown(naming.time_unit)} is not known; allowed: {_units_text(units)}")
+    return Column(one.theirs, one.ours, unit, units[unit])
+
+
+def _offer(cells: Iterable[object], units: Mapping[str, float]) -> str:
+    """What its unit looks like."""
+    numbers = [number for number in map(_number, cells) if number > 0]
+    if not numbers:
+        return f"; give --time-unit {_units_text(units)}"
+    median = statistics.median(numbers)
+    unit = min(units, key=lambda one: abs(math.log(median * units[one] / TYPICAL_S)))
+    return f", median {median:.3g}: looks like {unit}; give --time-unit {unit}, or what it is"
+
+
+def _units_text(units: Mapping[str, float]) -> str:
+    """Units, of several spellings the first."""
+    first: dict[float, str] = {}
+    for unit, factor in units.items():
+        first.setdefault(factor, unit)
+    return ", ".join(first.values())
+
+
+def _number(cell: object) -> float:
+    """A cell as a number; 0 where it is none."""
+    try:
+        found = float(str(cell))
+    except ValueError:
+        return 0.0
+    return found if math.isfinite(found) else 0.0
+
+
+def _check_time_unit(columns: Sequence[Column], naming: Naming) -> None:
+    if naming.time_unit is None:
+        return
+    time = next((one for one in columns if one.ours == MEASURED[0]), None)
+    if time is None:
+        raise InputError(f"--time-unit {naming.time_unit} is given, and no column is a time; add --map time_s=COLUMN")
+    if time.factor != known_columns()[time.ours].units.get(key(naming.time_unit)):
+        given = f"--time-unit {naming.time_unit} is given"
+        raise InputError(
+            f"{given}, and column {shown(time.theirs)} says {time.unit}; leave it out, or rename the column"
+        )
+
+
+def _check_maps(maps: Mapping[str, str], names: Sequence[str]) -> None:
+    for ours, theirs in maps.items():
+        if ours not in known_columns():
+            said = f"{shown(ours)} is no column of a case table; {nearest(ours, known_columns())}"
+            raise InputError(f"--map {ours}={theirs}: {said}; write --map ours=theirs")
+        if theirs not in names:
+            said = f"the table has no column {shown(theirs)}; {nearest(theirs, names)}"
+            raise InputError(f"--map {ours}={theirs}: {said}")
+    twice = [theirs for theirs in maps.values() if list(maps.values()).count(theirs) > 1]
+    if twice:
+        raise InputError(f"--map names column {shown(twice[0])} twice; a column is one of ours")
+
+
+def _check_needed(have: Collection[str], left: Sequence[str]) -> None:
+    missing = [ours for ours in REQUIRED_COLUMNS if ours not in have and _INSTEAD.get(ours) not in have]
+    if missing:
+        hints = [f"{ours} ({nearest(ours, left)})" if left else ours for ours in missing]
+        for_all = ", or --gpu ID for all rows" if "gpu" in missing else ""
+        raise InputError(
+            f"no column {', '.join(hints)}; a table needs {', '.join(REQUIRED_COLUMNS)} in these or others' names: "
+            f"--map {missing[0]}=COLUMN says which{for_all}"
+        )
+
+
+def _why_not(name: str, claims: Mapping[str, Sequence[Column]]) -> str:
+    """Why a column does not count: another does, or nobody knows it."""
+    ours = next((one.ours for one in _read(name)), None)
+    return f"{shown(claims[ours][0].theirs)} counts as {ours}" if ours and ours in claims else "not known"

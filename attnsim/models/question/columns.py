@@ -1,0 +1,158 @@
+"""The columns of a case table, and the names, units and words that other people have for them."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+MEASURED = ("time_s", "tflops")
+"""Columns that say how long a call took; the first counts where a table has both."""
+
+
+class Known(NamedTuple):
+    """What the data file says of a column; names, units and words as :func:`key` gives them."""
+
+    names: frozenset[str]
+    units: Mapping[str, float]
+    words: Mapping[str, str]
+
+    @property
+    def needs_unit(self) -> bool:
+        """Whether its numbers mean nothing without one."""
+        return any(factor != 1.0 for factor in self.units.values())
+
+
+def key(name: str) -> str:
+    """A name as it is compared: small letters and digits."""
+    return "".join(sign for sign in spelt(name) if sign.isascii() and sign.isalnum())
+
+
+def spelt(name: str) -> str:
+    """A name in small letters, micro as u."""
+    return name.casefold().replace("µ", "u").replace("μ", "u")
+
+
+@functools.cache
+def known_columns() -> dict[str, Known]:
+    """The columns of a case table and the names that others have for them, ``columns.toml``."""
+    found = {}
+    for ours, said in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items():
+        words = {key(word): meant for meant, others in said.get("words", {}).items() for word in others}
+        units = said.get("units", {})
+        own = [] if ours.rpartition("_")[2] in units else [ours]  # "times" says no seconds
+        found[ours] = Known(frozenset(map(key, [*own, *said["names"]])), units, words)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of somebody's table.
+
+    Parameters
+    ----------
+    theirs, ours : str
+    unit : str
+        As its name says it, or as it was given; "" where it needs none.
+    factor : float
+        What its numbers are multiplied with to be in our unit.
+    """
+
+    theirs: str
+    ours: str
+    unit: str = ""
+    factor: float = 1.0
+
+    @property
+    def is_name(self) -> bool:
+        """Whether its cells are words, not numbers."""
+        return self.ours in _WORDS
+
+
+_WORDS = ("gpu", "implementation", "algorithm", "version", "pass", "dtype", "causal", "cache", "launch", "options")
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """What a person says of a table's columns.
+
+    Parameters
+    ----------
+    maps : mapping of str to str
+        Their column by ours, over what the names tell.
+    time_unit : str, optional
+        Of a column of times whose name has none.
+    gpu, implementation : str, optional
+        Of all rows, whatever the table says.
+    """
+
+    maps: Mapping[str, str] = field(default_factory=dict)
+    time_unit: str | None = None
+    gpu: str | None = None
+    implementation: str | None = None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Cells of all rows, by our column."""
+        pairs = (("gpu", self.gpu), ("implementation", self.implementation))
+        return {ours: cell for ours, cell in pairs if cell}
+
+
+NOTHING_SAID = Naming()
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How a table is read.
+
+    Parameters
+    ----------
+    columns : tuple of Column
+        Those that count, in the table's order.
+    unused : mapping of str to str
+        The others, and why.
+    given : mapping of str to str
+        Cells that are the same in all rows, by our column.
+    """
+
+    columns: tuple[Column, ...] = ()
+    unused: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, ours: str) -> Column | None:
+        """Their column for ours; None where the table has none."""
+        return next((one for one in self.columns if one.ours == ours), None)
+
+    def name_of(self, ours: str) -> str:
+        """What they call our column; our name where they have none."""
+        found = self.find(ours)
+        return found.theirs if found else ours
+
+    def cell(self, row: Mapping[str, object], ours: str) -> object:
+        """What a row says of our column; "" where it says nothing."""
+        name = self.name_of(ours)
+        return self.given.get(ours) or ("" if name in self.unused else row.get(name, ""))
+
+    @property
+    def foreign(self) -> bool:
+        """Whether a column has another name than ours, or is not used."""
+        return bool(self.unused) or any(one.theirs != one.ours for one in self.columns)
+
+    @property
+    def time(self) -> Column | None:
+        """The column that says how long a call took."""
+        return next(filter(None, map(self.find, MEASURED)), None)
+
+    def table(self) -> list[dict[str, object]]:
+        """The mapping, a line for each column of the table and each thing given: ``column, read_as, unit``."""
+        lines = [{"column": one.theirs, "read_as": one.ours, "unit": one.unit} for one in self.columns]
+        lines += [{"column": name, "read_as": f"not used: {why}", "unit": ""} for name, why in self.unused.items()]
+        lines += [{"column": f"(given: {cell})", "read_as": ours, "unit": ""} for ours, cell in self.given.items()]
+        return [dict(line) for line in lines]
+
+
+OWN = Columns()
+"""Of a table whose columns have our names."""

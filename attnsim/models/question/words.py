@@ -1,0 +1,174 @@
+"""The words in which people put a question: one reader for flags, Python, tables and study files.
+
+The names of record are the fields of `Workload` and the columns of tables: ``heads_q``, ``seq_q``, ``passes`` (a column
+``pass``). The short words of the command line (``heads``, ``seq``, ``causal``, ``prefill``, ``64k``) mean the same
+everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from attnsim.models.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from attnsim.models.mask.mask import Mask
+
+DTYPES = {
+    "float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16",
+    "fp8_e4m3": "fp8", "float8": "fp8", "float8_e4m3fn": "fp8", "e4m3": "fp8",
+}  # fmt: skip
+"""Other names of number formats: those of PyTorch, NumPy and tables."""
+
+PASS_WORDS = {
+    "forward": "fwd", "prefill": "fwd", "backward": "bwd", "training": "fwd+bwd", "forward+backward": "fwd+bwd",
+    "generation": "decode",
+}  # fmt: skip
+"""Other names of passes."""
+
+FIELD_WORDS = {"heads": "heads_q", "kv_heads": "heads_kv", "pass": "passes", "pass_": "passes"}
+"""Other names of fields that mean a field by themselves."""
+
+COUNTS = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v")
+NEEDED = ("heads_q", "seq_q", "head_dim")
+SHORT = {"heads_q": "heads", "seq_q": "seq"}
+MULTIPLES = {"k": 1 << 10, "m": 1 << 20}
+
+T = TypeVar("T")
+
+
+def read_dtype(text: str) -> str:
+    """A number format by any of its names; what is none of them as it was given."""
+    key = text.strip().lower().removeprefix("torch.")
+    return DTYPES.get(key, key)
+
+
+def read_pass(text: str) -> str:
+    """A pass by any of its names; what is none of them as it was given."""
+    key = text.strip().lower()
+    return PASS_WORDS.get(key, key)
+
+
+def whole(text: str) -> int | None:
+    """A whole number as people write it: 65536, 65,536, 65_536, 64k (times 1024), 1M; None where it is none."""
+    word = text.strip().lower()
+    unit = MULTIPLES.get(word[-1:], 1)
+    digits = word[: -1 if unit > 1 else None].replace("_", "")
+    if unit == 1 and in_thousands(digits):
+        digits = digits.replace(",", "")
+    return int(digits) * unit if digits.isascii() and digits.isdigit() and len(digits) <= 9 else None
+
+
+def in_thousands(text: str) -> bool:
+    """Whether a text is one number with commas between its thousands, such as 65,536."""
+    first, *rest = text.split(",")
+    return bool(rest) and 0 < len(first) <= 3 and all(len(one) == 3 for one in rest)
+
+
+def listed(text: str, flag: str) -> list[str]:
+    """The parts of a list with commas; ``65,536`` is refused where it may be one number or two.
+
+    Raises
+    ------
+    InputError
+    """
+    parts = text.split(",")
+    if not (in_thousands(text) and all(part.isdigit() for part in parts)):
+        return [part.strip() for part in parts]
+    if any(part.startswith("0") for part in parts[1:]):
+        return [text]
+    if len(parts[0]) == 3 and all(int(a) < int(b) for a, b in itertools.pairwise(parts)):
+        return parts
+    joined = "".join(parts)
+    raise InputError(f"{flag}: {text} may be one number or several; write {joined}, or '{', '.join(parts)}'")
+
+
+def mask_of(given: str | None, causal: bool, window: int | None, own: Mask) -> Mask:
+    """The mask given; else `own` within the limits given: a window in place of its own.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.models.mask.mask import Mask
+
+    if given is not None:
+        if causal or window is not None:
+            raise InputError(
+                f"mask {given!r} says all of the mask; put causal and window into it, and leave the flags out"
+            )
+        return Mask.parse(given)
+    if window is not None:
+        return Mask.sliding_window(window, causal or own.is_causal)
+    return own & Mask.causal() if causal else own
+
+
+def understanding(cls: type[T]) -> type[T]:
+    """Let a dataclass of a question be made with the short words too; what it holds are the names of record."""
+    plain: Callable[..., None] = cls.__init__
+    names = [one.name for one in fields(cls)]  # type: ignore[arg-type]
+
+    @functools.wraps(plain)
+    def __init__(self: T, *values: Any, **given: Any) -> None:
+        twice = [name for name in names[: len(values)] if name in given]
+        if twice or len(values) > len(names):
+            raise InputError(f"{cls.__name__} is given {twice[0] if twice else 'too much'} twice; give each field once")
+        plain(self, **_read(cls.__name__, dict(zip(names, values, strict=False)) | given, names))
+
+    setattr(cls, "__init__", __init__)  # noqa: B010 mypy forbids the plain assignment
+    return cls
+
+
+def _read(owner: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The fields that words mean.
+
+    Raises
+    ------
+    InputError
+    """
+    found: dict[str, Any] = {}
+    for word, value in given.items():
+        name = FIELD_WORDS.get(word, word)
+        if name in found:
+            raise InputError(f"{word} and {name} are the same; give one of them")
+        found[name] = value
+    for name in (name for name in COUNTS if isinstance(found.get(name), str)):
+        number = whole(found[name])
+        found[name] = found[name] if number is None else number
+    for name, read in (("dtype", read_dtype), ("passes", read_pass)):
+        if isinstance(found.get(name), str):
+            found[name] = read(found[name])
+    if "seq" in found:
+        found |= _lengths(found.pop("seq"), found)
+    mask, causal, window = found.pop("mask", None), found.pop("causal", False), found.pop("window", None)
+    if isinstance(mask, str) or causal or window is not None:
+        from attnsim.models.mask.mask import Mask
+
+        text, own = (mask, Mask.full()) if isinstance(mask, str) else (None, mask or Mask.full())
+        found["mask"] = mask_of(text, bool(causal), window, own)
+    elif mask is not None:
+        found["mask"] = mask
+    for name in found:
+        if name not in names:
+            allowed = [*names, *FIELD_WORDS, "seq", "causal", "window"]
+            raise InputError(f"{owner} has no {name!r}; {nearest(name, allowed)}")
+    for name in NEEDED:
+        if name in names and name not in found:
+            short = f", or {SHORT[name]}" if name in SHORT else ""
+            raise InputError(f"{name} is missing; give {name}=N{short}")
+    return found
+
+
+def _lengths(seq: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What one length means: queries and keys; in decode alone the keys of the cache, and one query."""
+    if "seq_q" in found:
+        raise InputError("seq and seq_q are the same; give one of them")
+    length = whole(seq) if isinstance(seq, str) else seq
+    length = seq if length is None else length
+    if found.get("passes") == "decode" and "seq_kv" not in found:
+        return {"seq_q": 1, "seq_kv": length}
+    return {"seq_q": length}
