@@ -19,10 +19,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from attnsim.api import Prediction, compare, predict, predict_table
     from attnsim.api.breakeven import breakeven
+    from attnsim.api.checking import Check, check
     from attnsim.api.crossover import crossover
     from attnsim.api.energy import energy
     from attnsim.api.explaining import Explanation, explain
     from attnsim.api.layer import attention_share, layer
+    from attnsim.api.ratios import Ratio
+    from attnsim.api.results import Predictions
+    from attnsim.api.splitting import Split, split
+    from attnsim.api.tracing import trace
     from attnsim.api.trust import Trust
     from attnsim.models.errors import InputError
     from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
@@ -33,24 +38,34 @@ if TYPE_CHECKING:
     from attnsim.models.question.operations import Operations
     from attnsim.models.question.workload import Workload
     from attnsim.plots import pictures as plot
+    from attnsim.studies.hardware_search import search_hardware
+    from attnsim.studies.hardware_space import Space
+    from attnsim.studies.search import search_tiles
+    from attnsim.studies.sensitivity import sensitivity
 
     __version__: str
 
 # fmt: off
 __all__ = [
-    "Explanation", "Gpu", "InputError", "Mask", "Model", "Operations", "Prediction", "Trust", "Workload",
-    "__version__", "attention_share", "breakeven", "builtin_gpu_ids", "builtin_model_ids", "compare", "crossover",
-    "energy", "explain", "layer", "load_gpu", "load_model", "plot", "predict", "predict_table",
+    "Check", "Explanation", "Gpu", "InputError", "Mask", "Model", "Operations", "Prediction", "Predictions", "Ratio",
+    "Space", "Split", "Trust", "Workload", "__version__", "attention_share", "breakeven", "builtin_gpu_ids",
+    "builtin_model_ids", "check", "compare", "crossover", "energy", "explain", "layer", "load_gpu", "load_model",
+    "plot", "predict", "predict_table", "search_hardware", "search_tiles", "sensitivity", "split", "trace",
 ]
 # fmt: on
 
 _HOMES = {
     "api": "Prediction compare predict predict_table",
     "api.breakeven": "breakeven",
+    "api.checking": "Check check",
     "api.crossover": "crossover",
     "api.energy": "energy",
     "api.explaining": "Explanation explain",
     "api.layer": "attention_share layer",
+    "api.ratios": "Ratio",
+    "api.results": "Predictions",
+    "api.splitting": "Split split",
+    "api.tracing": "trace",
     "api.trust": "Trust",
     "models.errors": "InputError",
     "models.hardware.files": "builtin_gpu_ids load_gpu",
@@ -60,6 +75,10 @@ _HOMES = {
     "models.mask.mask": "Mask",
     "models.question.operations": "Operations",
     "models.question.workload": "Workload",
+    "studies.hardware_search": "search_hardware",
+    "studies.hardware_space": "Space",
+    "studies.search": "search_tiles",
+    "studies.sensitivity": "sensitivity",
 }
 _HOME_OF = {name: f"attnsim.{home}" for home, names in _HOMES.items() for name in names.split()}
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from attnsim.api.asking import Conditions, Question, ask, read_algorithm, read_conditions, read_gpu
 from attnsim.api.playing import play
 from attnsim.api.prediction import Prediction, prediction
+from attnsim.api.results import Predictions
 from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation, match
@@ -92,7 +93,7 @@ def answer(question: Question) -> Prediction:
 
 def compare(
     workload: Workload,
-    gpu: Gpu | str,
+    gpu: Gpu | str | Sequence[Gpu | str],
     algorithms: Sequence[str] = ("naive", "flash"),
     *,
     implementation: str | Sequence[str] | None = None,
@@ -103,8 +104,8 @@ def compare(
     launch: str = "stream",
     budget: int | None = None,
     told: Told | None = None,
-) -> list[Prediction]:
-    """Predict several algorithms for the same question, in the order given.
+) -> Predictions:
+    """Predict several algorithms for the same question, in the order given, on each of the GPUs.
 
     A window in the workload's mask applies to sliding-window and sparse only, patterns to sparse ones only: the others
     run the full or causal mask, so that the list shows what is saved. `implementation` and `tile` apply to
@@ -112,23 +113,70 @@ def compare(
 
     Parameters
     ----------
-    workload, gpu, tiles, tile, mode, cache, launch, budget, told
+    workload, tiles, tile, mode, cache, launch, budget, told
         As for `predict`.
+    gpu : Gpu, str, or a sequence of them
+        The rows of the first GPU come first.
     algorithms : sequence of str
     implementation : str or sequence of str, optional
+
+    Returns
+    -------
+    Predictions
+        A list with ``to_frame()``.
 
     Raises
     ------
     InputError
     """
-    gpu, conditions = read_gpu(gpu), read_conditions(tiles, tile, mode, cache, launch, budget, told)
+    gpus = [read_gpu(one) for one in ([gpu] if isinstance(gpu, (Gpu, str)) else gpu)]
+    conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told)
+    if not gpus:
+        raise InputError("no GPU is given; give one or more, such as 'h100-sxm5-80gb'")
     if not isinstance(workload, Workload):
         raise InputError(f"workload is {shown(workload)}; give an attnsim.Workload")
     chosen = [read_algorithm(name) for name in ([algorithms] if isinstance(algorithms, str) else algorithms)]
     if not chosen:
         raise InputError("no algorithm is given; give one or more, such as naive, flash")
     wanted = [implementation] if isinstance(implementation, str) else implementation or ()
-    named = {name: match(name, "", gpu, workload).record for name in wanted}
+    asked = [one for machine in gpus for one in _questions(workload, machine, chosen, wanted, conditions)]
+    return Predictions(with_speedup(answer(question), question) for question in asked)
+
+
+def _questions(
+    workload: Workload, gpu: Gpu, chosen: Sequence[Mechanism], wanted: Sequence[str], conditions: Conditions
+) -> list[Question]:
+    """What `compare` asks about one GPU.
+
+    Raises
+    ------
+    InputError
+        Where something is given that nothing of it uses.
+    """
+    runs = runs_of(chosen, wanted, gpu, workload)
+    questions = [ask(workload, gpu, item, name, conditions, beside_others=True) for item, name in runs]
+    if conditions.tile is not None and not any(question.record.tunable for question in questions):
+        raise InputError(f"tile is {conditions.tile}, but {chosen[0].name} has no tile to choose; leave it out")
+    if workload.operations is not None and all(question.w.operations is None for question in questions):
+        raise InputError(
+            f"operations are '{workload.operations}', which no implementation of "
+            f"{', '.join(item.name for item in chosen)} runs; add naive, or leave them out"
+        )
+    untiled = replace(conditions, tiles="shipped", tile=None) if conditions.tile is not None else conditions
+    return [one if one.record.tunable else replace(one, conditions=untiled) for one in questions]
+
+
+def runs_of(
+    chosen: Sequence[Mechanism], wanted: Sequence[str], gpu: Gpu, workload: Workload
+) -> list[tuple[Mechanism, str | None]]:
+    """Each mechanism with each of the implementations wanted that run it; with none where none of them does.
+
+    Raises
+    ------
+    InputError
+        For an implementation that runs none of them.
+    """
+    named = {name: match(name, "", gpu, workload, spoken=True).record for name in wanted}
     for record in named.values():
         if not any(item.run_by(record) for item in chosen):
             raise InputError(
@@ -139,17 +187,7 @@ def compare(
     for item in chosen:
         own = [name for name, record in named.items() if item.run_by(record)]
         runs += [(item, name) for name in own] or [(item, None)]
-    questions = [ask(workload, gpu, item, name, conditions, beside_others=True) for item, name in runs]
-    if tile is not None and not any(question.record.tunable for question in questions):
-        raise InputError(f"tile is {shown(tile)}, but {chosen[0].name} has no tile to choose; leave it out")
-    if workload.operations is not None and all(question.w.operations is None for question in questions):
-        raise InputError(
-            f"operations are '{workload.operations}', which no implementation of "
-            f"{', '.join(item.name for item in chosen)} runs; add naive, or leave them out"
-        )
-    untiled = replace(conditions, tiles=tiles, tile=None)
-    questions = [one if one.record.tunable else replace(one, conditions=untiled) for one in questions]
-    return [with_speedup(answer(question), question) for question in questions]
+    return runs
 
 
 def with_speedup(found: Prediction, question: Question) -> Prediction:
@@ -159,16 +197,19 @@ def with_speedup(found: Prediction, question: Question) -> Prediction:
     naive, conditions = MECHANISMS["naive"], question.conditions
     plain = replace(naive.beside_others(question.w), operations=None)
     itself = question.record is find_implementation(naive.implementations[0]) and plain == question.w
-    if itself and conditions.mode == "fast":
-        return replace(found, speedup_vs_naive=1.0)
-    time_s = _naive_time_s(plain, question.gpu, replace(conditions, tiles="shipped", tile=None, mode="fast"))
-    return replace(found, speedup_vs_naive=None if time_s is None else time_s / found.time_s)
+    asked = replace(conditions, tiles="shipped", tile=None, mode="fast")
+    base = found if itself and conditions.mode == "fast" else _naive(plain, question.gpu, asked)
+    ratio = found.speedup_over(base) if base else None
+    if ratio is None:
+        return found
+    low, high = ratio.low, ratio.high
+    return replace(found, speedup_vs_naive=ratio.value, speedup_vs_naive_low=low, speedup_vs_naive_high=high)
 
 
 @lru_cache(maxsize=1024)
-def _naive_time_s(w: Workload, gpu: Gpu, conditions: Conditions) -> float | None:
-    """Time of the default naive implementation, None where it does not run or does not fit."""
+def _naive(w: Workload, gpu: Gpu, conditions: Conditions) -> Prediction | None:
+    """The default naive implementation's answer, None where it does not run."""
     try:
-        return answer(ask(w, gpu, "naive", conditions=conditions)).time_s
+        return answer(ask(w, gpu, "naive", conditions=conditions))
     except InputError:
         return None

@@ -197,11 +197,13 @@ def ask(
     *,
     version: str = "",
     beside_others: bool = False,
+    spoken: bool = True,
 ) -> Question:
     """The question that is played: what the mechanism makes of a workload, by the implementation named or the best.
 
     A name means what it does on the GPU, in the version, for the workload (`models.implementations.choose.match`). A
-    mechanism that is a property of the question is shown by the implementation's own. With `beside_others` the
+    mechanism that is a property of the question is shown by the implementation's own; a name that a table gives is not
+    `spoken`. With `beside_others` the
     workload is asked of several mechanisms, see `Mechanism.beside_others`.
 
     Raises
@@ -218,7 +220,7 @@ def ask(
         said += (f"mask {w.mask}: the default of {asked.name}",)
     if w.latent != workload.latent:
         said += ("keys and values of every head cached, not the latent",)
-    named = _named(implementation, version, asked, w, gpu)
+    named = _named(implementation, version, asked, w, gpu, spoken)
     if named and named.picked and not asked.run_by(named.record):
         asked = running(named.record)[0]
     record = choose_implementation(asked, named.record if named else None, w, gpu)
@@ -228,8 +230,9 @@ def ask(
     return Question(w, gpu, asked, record, conditions, (*said, *filter(None, [found.taken])))
 
 
-def _named(name: str | None, version: str, mechanism: Mechanism, w: Workload, gpu: Gpu) -> Match | None:
+def _named(name: str | None, version: str, mechanism: Mechanism, w: Workload, gpu: Gpu, spoken: bool) -> Match | None:
     """What the name of an implementation stands for; with a number, the mechanism's where the name has none."""
     if not name:
         return None
-    return match(f"{name}@{mechanism.number}" if mechanism.number and "@" not in name else name, version, gpu, w)
+    numbered = f"{name}@{mechanism.number}" if mechanism.number and "@" not in name else name
+    return match(numbered, version, gpu, w, spoken=spoken)

@@ -3,81 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache as cache_of_calls
+from dataclasses import replace
 
+from attnsim.api.against import BLOCK, PATTERNS, Against, Grown
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask, read_conditions, read_gpu
 from attnsim.api.crossover import bisected
+from attnsim.api.density import BreakEven
 from attnsim.api.prediction import Prediction
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
-from attnsim.models.implementations.own.sparse_tiles import choose_tile, counts_of
-from attnsim.models.mask.block_patterns import Random
 from attnsim.models.mask.mask import Mask
-from attnsim.models.question.workload import Workload
+from attnsim.models.question.workload import LARGEST, Workload
 
-BLOCK = 64
-"""Tokens of a block of the patterns: BigBird's, and the smallest tile of the kernel."""
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Of the key blocks: where the curve is played whatever comes out."""
 STEPS = 100
 """Densities told apart, or as many as there are blocks in a row if those are fewer."""
-
-
-PATTERNS: dict[str, Callable[[int, Mask], Mask]] = {
-    "random": lambda blocks, band: Mask(parts=(Random(blocks, BLOCK),)) & band,
-    "window": lambda blocks, band: Mask.sliding_window(blocks * BLOCK, band.is_causal),
-    "bigbird": lambda blocks, band: Mask.bigbird(BLOCK, random_blocks=blocks) & band,
-}
-"""Patterns that grow from one block of keys a row to all of them: how many blocks, and the band around them."""
-
-
-@dataclass(frozen=True, slots=True)
-class BreakEven:
-    """The density at which a sparse kernel and dense flash take equally long.
-
-    Parameters
-    ----------
-    gpu : str
-    seq : int
-    tile : str
-        Of the sparse kernel.
-    tile_given : bool
-        Whether it was asked for, rather than taken for this length.
-    pattern : str
-    mask : str
-        The densest mask found under which the sparse kernel is not slower; the sparsest where it always is.
-    density : float
-        Visible pairs over those of dense attention: that mask's, 1 where even the densest pays, 0 where none does.
-    tiles, all_tiles : int
-        Tiles of a head that are visited under the mask, and all.
-    sparse_s, dense_s : float
-        Times of the two.
-    sparse, dense : str
-        Implementations.
-    trust : str
-        Whose numbers both times are made with.
-    """
-
-    gpu: str
-    seq: int
-    tile: str
-    tile_given: bool
-    pattern: str
-    mask: str
-    density: float
-    tiles: int
-    all_tiles: int
-    sparse_s: float
-    dense_s: float
-    sparse: str
-    dense: str
-    trust: str
-
-    def to_dict(self) -> dict[str, object]:
-        """The fields, ready for JSON."""
-        return asdict(self)
 
 
 def breakeven(
@@ -87,29 +31,41 @@ def breakeven(
     *,
     tiles: Sequence[str | tuple[int, int] | None] = (None,),
     pattern: str = "random",
+    block: int = BLOCK,
+    sparse: Sequence[str] = (),
     dense: str | None = None,
+    cache: str = "warm",
+    launch: str = "stream",
     done: Callable[[], None] = lambda: None,
 ) -> list[BreakEven]:
-    """The density below which the fused sparse kernel beats dense flash attention, for each length and tile.
+    """The density below which a sparse kernel beats dense flash attention, for each length, kernel and tile.
 
-    A pattern of blocks of 64 tokens grows from one block a row to all of them; the number of blocks at which the fast
-    replays of both take equally long is bisected.
+    A pattern of blocks grows from one block a row to all of them; the number of blocks at which the fast replays of
+    both take equally long is bisected, and so are those at which an end of the speedup's 90 % range is 1.
 
     Parameters
     ----------
     workload : Workload
-        Heads, widths and format; its mask is the band around the pattern, full or causal, and its lengths are not used.
+        Heads, widths and format; its lengths are not used. A full or causal mask is the band around the pattern. Any
+        other mask is answered too, beside the pattern in the band that it lies in (`BreakEven.yours`).
     gpu : Gpu or str
     seqs : sequence of int
         Lengths, as many queries as keys.
     tiles : sequence of str, (int, int) or None
-        Tiles of the sparse kernel, rows x keys; None is the one that the operation takes for each mask.
+        Tiles of the sparse kernels, rows x keys; None is the one that a kernel takes for each mask. Where `sparse` is
+        not given, a kernel is left out of a tile that it does not have and the other has.
     pattern : {"random", "window", "bigbird"}
         Which blocks: any; the nearest; three of window and two global, and beside them any.
+    block : int
+        Tokens of a block.
+    sparse : sequence of str
+        Sparse implementations, by default the best for the GPU and our own kernel.
     dense : str, optional
         Implementation to beat, by default the best for the GPU.
+    cache, launch : str
+        As for :func:`attnsim.predict`.
     done : callable
-        Called after each answer.
+        Called after each length and tile.
 
     Raises
     ------
@@ -118,58 +74,88 @@ def breakeven(
     Examples
     --------
     >>> row = breakeven(Workload(1, 16, 1, 128), "a100-sxm4-80gb", [2048])[0]
-    >>> row.dense, 0.5 < row.density < 1
-    ('flash-attn.2', True)
+    >>> row.dense, 0.5 < row.density < 1, row.density_low < row.density
+    ('flash-attn.2', True, True)
     """
-    where, band = read_gpu(gpu), workload.mask
-    if band not in (Mask.full(), Mask.causal()):
-        raise InputError(f"breakeven is asked for with the mask {band}; allowed: full, causal (the pattern is grown)")
+    where = read_gpu(gpu)
     if pattern not in PATTERNS:
         raise InputError(f"pattern is {shown(pattern)}; {nearest(str(pattern), PATTERNS)}; all: {', '.join(PATTERNS)}")
-    ways = [read_conditions(tile=tile) for tile in tiles]
+    if not 1 <= block <= LARGEST["seq_kv"]:
+        raise InputError(f"block is {shown(block)}; allowed: 1 or more tokens")
+    ways = [read_conditions(tile=tile, cache=cache, launch=launch) for tile in tiles]
+    band = Mask.causal() if workload.mask.is_causal else Mask.full()
     rows = []
     for seq in seqs:
-        question = replace(workload, seq_q=seq, seq_kv=seq)
-        to_beat = answer(ask(question, where, "flash", dense))
+        question = replace(workload, seq_q=seq, seq_kv=seq, mask=band)
+        yours = None if workload.mask == band else replace(question, mask=workload.mask)
+        to_beat = answer(ask(question, where, "flash", dense, read_conditions(cache=cache, launch=launch)))
+        names = _names(question, where, sparse)
         for conditions in ways:
-            rows.append(_row(question, where, conditions, pattern, to_beat))
+            found, refused = [], []
+            for name in names:
+                try:
+                    grown = Grown(question, where, name, conditions, pattern, block, to_beat)
+                    found.append(_row(grown, yours, conditions))
+                except InputError as error:
+                    refused.append(error)
             done()
+            if refused and (sparse or not (found and conditions.tile)):
+                raise refused[-1]
+            rows += found
     return rows
 
 
-def _row(question: Workload, gpu: Gpu, conditions: Conditions, pattern: str, dense: Prediction) -> BreakEven:
-    """The most blocks a row for which sparse is not slower."""
-    band, most, target = question.mask, -(-question.seq_kv // BLOCK), _time(dense)
+def _names(question: Workload, gpu: Gpu, asked: Sequence[str]) -> list[str]:
+    """The sparse implementations, each once."""
+    patterned = replace(question, mask=PATTERNS["random"](1, BLOCK, question.mask))
+    found = (ask(patterned, gpu, "sparse", name).record.name for name in asked or (None, "fused"))
+    return list(dict.fromkeys(found))
 
-    @cache_of_calls
-    def sparse(blocks: int) -> Prediction:
-        w = replace(question, mask=band if blocks == most else PATTERNS[pattern](blocks, band))
-        return answer(ask(w, gpu, "sparse", "fused", conditions))
 
-    def pays(blocks: int) -> bool:
-        return _time(sparse(blocks)) <= target
-
-    blocks, ever = 1, pays(1)
-    if ever:
-        blocks = most if pays(most) else bisected(pays, 1, most, max(1, most // STEPS))
-    found = sparse(blocks)
-    counts = counts_of(found.workload, choose_tile(found.workload, gpu, conditions.tile))
+def _row(grown: Grown, yours: Workload | None, conditions: Conditions) -> BreakEven:
+    """One kernel on one tile at one length."""
+    most = grown.most
+    shares = sorted({max(1, round(share * most)) for share in (1 / most, *SHARES)})
+    for blocks in shares:
+        grown.at(blocks)
+    crossing, low, high = (
+        _last(holds, shares, max(1, most // STEPS))
+        for holds in (
+            lambda blocks: grown.at(blocks).sparse_s <= grown.at(blocks).dense_s,
+            lambda blocks: grown.at(blocks).low >= 1,
+            lambda blocks: grown.at(blocks).high >= 1,
+        )
+    )
+    found = grown.at(crossing or 1)
     return BreakEven(
-        gpu=gpu.id,
-        seq=question.seq_q,
+        gpu=found.gpu,
+        seq=found.seq,
         tile=found.tile,
         tile_given=conditions.tile is not None,
-        pattern=pattern,
-        mask=str(found.workload.mask),
-        density=found.workload.visible_pairs / question.visible_pairs if ever else 0.0,
-        tiles=int(counts.visits.sum()),
-        all_tiles=counts.tiles.row_tiles * counts.tiles.key_tiles,
-        sparse_s=_time(found),
-        dense_s=target,
-        sparse=found.implementation,
-        dense=dense.implementation,
-        trust="; ".join((_whose_numbers(found, gpu), _whose_numbers(dense, gpu))),
+        pattern=grown.pattern,
+        block=grown.block,
+        mask=found.mask,
+        density=found.density if crossing else 0.0,
+        density_low=grown.at(low).density if low else 0.0,
+        density_high=grown.at(high).density if high else 0.0,
+        tiles=found.tiles,
+        all_tiles=found.all_tiles,
+        sparse_s=found.sparse_s,
+        dense_s=found.dense_s,
+        sparse=found.sparse,
+        dense=found.dense,
+        trust="; ".join(_whose_numbers(one, grown.gpu) for one in (grown.prediction(crossing or 1), grown.dense)),
+        yours=grown.of(yours) if yours is not None else None,
+        points=grown.points(),
     )
+
+
+def _last(holds: Callable[[int], bool], tried: Sequence[int], within: int) -> int | None:
+    """The most blocks for which something holds, which holds up to some number; None where it never does."""
+    failing = next((number for number, blocks in enumerate(tried) if not holds(blocks)), len(tried))
+    if failing in (0, len(tried)):
+        return tried[-1] if failing else None
+    return bisected(holds, tried[failing - 1], tried[failing], within)
 
 
 def _whose_numbers(found: Prediction, gpu: Gpu) -> str:
@@ -180,7 +166,4 @@ def _whose_numbers(found: Prediction, gpu: Gpu) -> str:
     return f"{chosen.reason}, 90 % range {trust.low:.2g} to {trust.high:.2g} of the time"
 
 
-def _time(found: Prediction) -> float:
-    if found.time_s is None:
-        raise InputError(f"{found.implementation} on {found.gpu}: {'; '.join(found.notes)}; take fewer heads or keys")
-    return found.time_s
+__all__ = ["Against", "BreakEven", "breakeven"]

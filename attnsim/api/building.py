@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from attnsim.api.asking import Conditions
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.figure import fields_of
-from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.sections import Sm
+from attnsim.models.hardware.sections import FIELDS, Sm
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.host import host_s
@@ -18,8 +19,11 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Schedule
 
-LIMITS = tuple(one.attribute for one in fields_of(Sm).values() if one.read == "limit")
-"""What a block may hold: figures of an SM."""
+LIMITS = tuple(f"sm.{name}" for name, one in fields_of(Sm).items() if one.read == "limit")
+"""What a block may hold."""
+
+ASKED = ("sm.count", "l2.capacity")
+"""What a call asks its device for as it runs: split rules count the SMs, schedulers ask whether keys fit the L2."""
 
 
 def peak_bytes(record: Implementation, w: Workload) -> int:
@@ -36,9 +40,9 @@ def scheduled(record: Implementation, w: Workload, gpu: Gpu, conditions: Conditi
         When a tile does not fit the GPU.
     """
     if conditions.tiles == "retuned" and record.tunable:
-        schedule = record.build(w, gpu, None)  # backward tiles are those the code would choose on this chip
+        schedule = chosen_anew(record, w, gpu)  # backward tiles are those the code would choose on this chip
     elif conditions.tile is not None:
-        schedule = _given(record, w, gpu, conditions.tile)
+        schedule = _given(record, w, _seen(gpu, (*ASKED, *LIMITS)), conditions.tile)
     else:
         schedule = shipped(record, w, gpu)
     check_paths(record, schedule, gpu)
@@ -48,18 +52,18 @@ def scheduled(record: Implementation, w: Workload, gpu: Gpu, conditions: Conditi
 def shipped(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:
     """The schedule with the tiles and the occupancy of the real implementation on the unchanged GPU.
 
-    Tiles depend on shared memory, registers and thread limits, and those are the unchanged GPU's; split rules
-    see the changed number of SMs, as the real code would ask for it.
+    Tiles were chosen by people for a chip with its rates, its SMs and its limits on what a block may hold. Of a changed
+    GPU a call sees what it asks for as it runs (`ASKED`).
 
     Raises
     ------
     InputError
         When the shipped tile no longer fits.
     """
-    base = _tile_gpu(gpu)
-    if base is gpu:
-        return record.build(w, gpu, None)
-    schedule = record.build(w, base, None)
+    schedule = record.build(w, _seen(gpu, ASKED), None)
+    base = gpu.tiled_for
+    if all(gpu.get(key) == base.get(key) for key in LIMITS):
+        return schedule
     kernels = tuple(
         replace(kernel, max_blocks_per_sm=occupancy(kernel, base).blocks_per_sm) for kernel in schedule.kernels
     )
@@ -72,14 +76,34 @@ def shipped(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:
     return replace(schedule, kernels=kernels)
 
 
-def _tile_gpu(gpu: Gpu) -> Gpu:
-    """`gpu` with the unchanged GPU's limits on what a block may hold."""
-    if not gpu.changes or gpu.base_id not in builtin_gpu_ids():
+def chosen_anew(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:
+    """The schedule with the tile that the implementation's own rule chooses where a changed GPU is the real one.
+
+    Raises
+    ------
+    InputError
+        When no tile fits.
+    """
+    return record.build(w, as_real(gpu), None)
+
+
+def as_real(gpu: Gpu) -> Gpu:
+    """A changed GPU as if it were built so: tiles are chosen for it."""
+    return replace(gpu, changes=())
+
+
+@lru_cache(maxsize=1024)
+def _seen(gpu: Gpu, asked: tuple[str, ...]) -> Gpu:
+    """The GPU that a shipped call sees: the one its tiles were chosen for, with these figures of the changed one.
+
+    The figures are on record as changes, so that a builder still knows for which GPU tiles are chosen.
+    """
+    if not gpu.changes:
         return gpu
-    base = load_gpu(gpu.base_id)
-    limits = {name: getattr(base.sm, name) for name in LIMITS}
-    same = all(getattr(gpu.sm, name) == limit for name, limit in limits.items())
-    return gpu if same else replace(gpu, sm=replace(gpu.sm, **limits))
+    base, values = gpu.tiled_for, {key: gpu.get(key) for key in asked}
+    new = {key: value for key, value in values.items() if value != base.get(key)}
+    changes = tuple(Change(key, base.get(key), value, FIELDS[key].unit) for key, value in new.items())
+    return replace(base.with_values(new), changes=changes)
 
 
 def _given(record: Implementation, w: Workload, gpu: Gpu, shape: TileRequest) -> Schedule:

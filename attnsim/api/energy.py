@@ -9,10 +9,11 @@ from types import MappingProxyType
 
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.energy import PICO, Interval, constants, unchanged, voltage_factor
+from attnsim.models.hardware.energy import PICO, constants, voltage_factor
 from attnsim.models.hardware.energy import work as counted
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.interval import Interval
 from attnsim.models.hardware.units import HBM
 
 
@@ -90,7 +91,7 @@ def energy(prediction: Prediction, gpu: Gpu | str) -> Energy:
     if prediction.time_s is None or prediction.clock_hz is None:
         raise InputError(prediction.notes[0])
     found = constants(gpu.compute_capability_number)
-    base = unchanged(gpu)
+    base = gpu.unchanged
     scale = voltage_factor(prediction.clock_hz, base)
     units = {
         name: _product(found[name] if name == HBM.name else found[name].times(scale), amount * PICO)

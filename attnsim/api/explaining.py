@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from html import escape
 
-from attnsim.api.asking import ask, read_conditions, read_mechanism
+from attnsim.api.asking import Question, ask, read_conditions, read_mechanism
+from attnsim.api.building import chosen_anew
+from attnsim.api.kernel_levers import KernelLever, kernel_levers
 from attnsim.api.levers import Lever, Turn, levers, turn
 from attnsim.api.playing import play, play_schedule
 from attnsim.api.prediction import Prediction, prediction
+from attnsim.api.ratios import Ratio, speedup
+from attnsim.api.retuning import replayed
 from attnsim.models.closed_forms.cost import Cost, cost_of
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import block_limits
 from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.wording import html_table, time_text, times_text
 from attnsim.simulator.replay import KernelReplay, Replay, Told
 
 
@@ -91,6 +99,11 @@ class Explanation:
     turn : Turn or None
         What would have to change for the bound to move.
     levers : tuple of Lever
+        Figures of the GPU, each twice as good, on the same tile.
+    kernel_levers : tuple of KernelLever
+        Properties of the kernel, each changed by itself.
+    unchanged : Prediction or None
+        The same call on the unchanged GPU, where `prediction` is of a changed one and that one runs it too.
     """
 
     mechanism: str
@@ -103,6 +116,13 @@ class Explanation:
     compulsory_bytes: int
     turn: Turn | None
     levers: tuple[Lever, ...]
+    kernel_levers: tuple[KernelLever, ...]
+    unchanged: Prediction | None = None
+
+    @property
+    def speedup(self) -> Ratio | None:
+        """How many times faster the call is than on the unchanged GPU."""
+        return speedup(self.unchanged, self.prediction) if self.unchanged else None
 
     def to_dict(self) -> dict[str, object]:
         """Plain types, as JSON holds them."""
@@ -111,10 +131,32 @@ class Explanation:
         return out | {
             "prediction": self.prediction.to_dict(),
             "turn": None if self.turn is None else asdict(self.turn),
+            "unchanged": None if self.unchanged is None else self.unchanged.to_dict(),
+            "speedup": self.speedup and self.speedup.to_dict(),
         }
 
+    def __repr__(self) -> str:
+        one = self.prediction
+        return f"<Explanation of {self.mechanism}: {len(self.kernels)} kernels, {len(self.levers)} levers, {one!r}>"
 
-_LISTS = ("kernels", "tensors", "counts", "levers")
+    def _repr_html_(self) -> str:
+        one = self.prediction
+        levers = [
+            {
+                "unit": lever.unit,
+                "busy": time_text(lever.busy_s),
+                "figure": lever.figure,
+                "now": lever.value,
+                "twice as good": times_text(lever.speedup),
+                "bound then": lever.bound,
+            }
+            for lever in self.levers
+        ]
+        nest = f"<details><summary>loop nest</summary><pre>{escape(self.loop_nest)}</pre></details>"
+        return f"{html_table(str(one.workload), [one.shown()])}{html_table('Levers', levers)}{nest}"
+
+
+_LISTS = ("kernels", "tensors", "counts", "levers", "kernel_levers")
 
 
 def explain(
@@ -157,10 +199,19 @@ def explain(
     # One tile for all changes of the GPU, unless each is to have its best.
     fixed = conditions if conditions.tiles == "retuned" else replace(conditions, mode="fast")
 
-    def on(changed: Gpu) -> Replay:
-        return play_schedule(asked.record, asked.w, changed, run.chosen.numbers, fixed)[1]
+    def on(changed: Gpu) -> tuple[Schedule, Replay]:
+        return play_schedule(asked.record, asked.w, changed, run.chosen.numbers, fixed)
 
-    base = played if conditions.mode == "fast" else on(asked.gpu)
+    def anew(changed: Gpu, held: Schedule) -> tuple[Schedule, Replay] | None:
+        if fixed.tiles != "shipped":
+            return None
+        with suppress(InputError):  # no tile fits
+            other = chosen_anew(asked.record, asked.w, changed)
+            if other.tile != held.tile:
+                return other, replayed(other, changed, run.chosen.numbers, fixed)
+        return None
+
+    base = played if conditions.mode == "fast" else on(asked.gpu)[1]
     return Explanation(
         mechanism=what.name,
         prediction=prediction(run),
@@ -173,8 +224,22 @@ def explain(
         useful_flops=asked.mechanism.useful(asked.w).flops,
         compulsory_bytes=form.compulsory_bytes,
         turn=turn(base, asked.gpu, asked.w, on),
-        levers=levers(base, asked.gpu, asked.w, conditions.launch, on),
+        levers=levers(base, asked.gpu, asked.w, conditions.launch, on, anew),
+        kernel_levers=kernel_levers(replace(asked, conditions=fixed), run.schedule, base, run.chosen.numbers),
+        unchanged=_before(asked),
     )
+
+
+def _before(asked: Question) -> Prediction | None:
+    """The call on the unchanged GPU; None where that is the one asked about, or does not run it."""
+    gpu = asked.gpu.unchanged
+    if gpu is asked.gpu:
+        return None
+    try:
+        check_runs(asked.record, asked.w, gpu)
+        return prediction(play(replace(asked, gpu=gpu)))
+    except InputError:
+        return None
 
 
 def _fit(kernel: Kernel, seen: KernelReplay, gpu: Gpu) -> KernelFit:

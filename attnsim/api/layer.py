@@ -1,15 +1,15 @@
-"""The whole attention layer: projections on the same simulator as the attention, and what share attention has."""
+"""The whole layer: projections and MLP on the same simulator as the attention, and what share attention has."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions, read_gpu
-from attnsim.api.layer_prediction import ATTENTION, LayerPart, LayerPrediction, total
+from attnsim.api.layer_prediction import ATTENTION, Group, LayerPart, LayerPrediction, total
 from attnsim.api.prediction import Prediction
 from attnsim.api.retuning import replayed
 from attnsim.api.trust import Reason, Trust
@@ -20,9 +20,12 @@ from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.frameworks.layer import Direction, Step, step_schedule, steps
+from attnsim.models.implementations.frameworks.layer import steps
+from attnsim.models.implementations.frameworks.mlp import dense_mlp_steps, head_step, known_mlp, mlp_steps
+from attnsim.models.implementations.frameworks.step import Direction, Step, step_schedule
 from attnsim.models.llm.files import load_model
 from attnsim.models.llm.model import Model
+from attnsim.models.llm.parallel import share_of_model
 from attnsim.models.mechanisms import playing
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import Told
@@ -47,8 +50,9 @@ def layer(
     batch: int = 1,
     seq: int,
     seq_kv: int | None = None,
-    pass_: str = "fwd",
+    passes: str = "fwd",
     dtype: str = "bf16",
+    tp: int = 1,
     algorithm: str | None = None,
     implementation: str | None = None,
     mode: str = "fast",
@@ -57,11 +61,12 @@ def layer(
     budget: int | None = None,
     told: Told | None = None,
 ) -> LayerPrediction:
-    """Predict one attention layer: projections, rotary embedding and attention.
+    """Predict one layer: projections, rotary embedding, attention and MLP.
 
-    The steps around the attention are those of :mod:`attnsim.models.implementations.frameworks.layer`. Projections are
-    cuBLAS-like GEMMs (:mod:`attnsim.models.implementations.frameworks.projection`) on the same simulator. They have no
-    calibration: numbers are priors, those of :data:`GEMM_NUMBERS` and what was fitted of the GPU's HBM and launches.
+    The steps around the attention are those of :mod:`attnsim.models.implementations.frameworks.layer`, those behind it
+    of :mod:`attnsim.models.implementations.frameworks.mlp`. Their products are cuBLAS-like GEMMs
+    (:mod:`attnsim.models.implementations.frameworks.projection`) on the same simulator. They have no calibration:
+    numbers are priors, those of :data:`GEMM_NUMBERS` and what was fitted of the GPU's HBM and launches.
 
     Parameters
     ----------
@@ -69,11 +74,13 @@ def layer(
         A model, or what :func:`attnsim.load_model` takes.
     gpu : Gpu or str
     batch, seq : int
-        Sequences and their length; with ``pass_="decode"`` and no `seq_kv` the keys in the cache.
+        Sequences and their length; with ``passes="decode"`` and no `seq_kv` the keys in the cache.
     seq_kv : int, optional
         Keys, where not as many as queries.
-    pass_ : {"fwd", "bwd", "fwd+bwd", "decode"}
+    passes : {"fwd", "bwd", "fwd+bwd", "decode"}
     dtype : str
+    tp : int
+        GPUs that share the layer (:mod:`attnsim.models.llm.parallel`); the answer is one GPU's part.
     algorithm : str, optional
         Of the attention; default: what plays the model's latent (mla) or mask (sliding-window, sparse), else flash.
     implementation : str, optional
@@ -91,22 +98,31 @@ def layer(
     --------
     >>> found = layer("llama-3-8b", "h100-sxm5-80gb", seq=8192)
     >>> [part.name for part in found.parts]
-    ['QKV projection', 'rotary', 'attention', 'O projection']
+    ['QKV projection', 'rotary', 'attention', 'O projection', 'gate and up', 'activation', 'down']
     """
-    chosen = _model(model)
+    chosen = share_of_model(_model(model), tp)
+    known_mlp(chosen)
     gpu = read_gpu(gpu)
     conditions = read_conditions(mode=mode, cache=cache, launch=launch, budget=budget, told=told)
-    w = chosen.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=pass_, dtype=dtype)
+    w = chosen.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype)
     asked = partial(_played, chosen, w, gpu, algorithm, implementation)
     parts, answers = asked(conditions)
     time_s = total(part.time_s for part in parts)
     if time_s and time_s > architecture_of(gpu.compute_capability_number).slowed_from_s and not gpu.clock.held_hz:
-        parts, answers = asked(replace(conditions, within_s=time_s))
+        conditions = replace(conditions, within_s=time_s)
+        parts, answers = asked(conditions)
+    dense, head = (
+        tuple(_part(step, gpu, dtype, conditions, group) for step in found)
+        for group, found in _elsewhere(chosen, w).items()
+    )
     return LayerPrediction(
         model=chosen,
+        gpus=tp,
         gpu=gpu.id,
         changes=gpu.changes,
         parts=tuple(parts),
+        dense=dense,
+        head=head,
         attention=tuple(answers),
         mode=mode,
         budget=conditions.limit,
@@ -129,10 +145,24 @@ def _played(
         found = answer(ask(call, gpu, mechanism, implementation, conditions))
         answers.append(found)
         around = steps(model, w, direction, [kernel for kernel, _ in found.kernels])
-        parts += [_part(step, gpu, w.dtype, conditions) for step in around.before]
-        parts.append(_attention_part(found, direction))
-        parts += [_part(step, gpu, w.dtype, conditions) for step in around.after]
+        before, after = (
+            [_part(step, gpu, w.dtype, conditions, "projections") for step in some]
+            for some in (around.before, around.after)
+        )
+        mlp = [_part(step, gpu, w.dtype, conditions, "mlp") for step in mlp_steps(model, w, direction)]
+        attention = [*before, _attention_part(found, direction), *after]
+        parts += [*attention, *mlp] if direction == "fwd" else [*mlp, *attention]
     return parts, answers
+
+
+def _elsewhere(model: Model, w: Workload) -> dict[Group, list[Step]]:
+    """What the model has beside such layers: the MLP of those without experts, and the LM head."""
+    ways = _DIRECTIONS[w.passes]
+    heads = (head_step(model, w, way) for way in ways)
+    return {
+        "mlp": [step for way in ways for step in dense_mlp_steps(model, w, way)],
+        "head": [step for step in heads if step is not None],
+    }
 
 
 def attention_share(
@@ -141,18 +171,19 @@ def attention_share(
     seqs: Sequence[int],
     *,
     batch: int = 1,
-    pass_: str = "fwd",
+    passes: str = "fwd",
     dtype: str = "bf16",
+    tp: int = 1,
     launch: str = "stream",
 ) -> list[LayerPrediction]:
     """The layer at several lengths, of which :attr:`LayerPrediction.attention_share` is the share of attention.
 
     Parameters
     ----------
-    model, gpu, batch, pass_, dtype, launch
+    model, gpu, batch, passes, dtype, tp, launch
         As for :func:`layer`.
     seqs : sequence of int
-        Lengths, with ``pass_="decode"`` of the cache.
+        Lengths, with ``passes="decode"`` of the cache.
 
     Raises
     ------
@@ -161,7 +192,7 @@ def attention_share(
     if not seqs:
         raise InputError("no length is given; give one or more, such as 512, 8192")
     chosen = _model(model)
-    return [layer(chosen, gpu, batch=batch, seq=seq, pass_=pass_, dtype=dtype, launch=launch) for seq in seqs]
+    return [layer(chosen, gpu, batch=batch, seq=seq, passes=passes, dtype=dtype, tp=tp, launch=launch) for seq in seqs]
 
 
 def _model(model: Model | str) -> Model:
@@ -193,7 +224,7 @@ def gemm_numbers(gpu: Gpu) -> Numbers:
     return Numbers(implementation, replace(gpu_numbers, l2_fraction=GEMM_NUMBERS["l2_fraction"]))
 
 
-def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions) -> LayerPart:
+def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: Group) -> LayerPart:
     schedule = step_schedule(step, gpu, dtype)
     played = replayed(schedule, gpu, gemm_numbers(gpu), conditions)
     known = widths()
@@ -209,20 +240,34 @@ def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions) -> LayerPart
         flops_executed=schedule.total("flops"),
         bound=played.bound,
         tile=schedule.tile_text,
+        group=group,
+        units_s=played.units_s(),
+        spread=played.spread,
     )
 
 
 def _attention_part(answer: Prediction, direction: Direction) -> LayerPart:
     """The attention call as a part, which has the answer's figures."""
     name = ATTENTION if direction == "fwd" else f"{ATTENTION}, backward"
-    return LayerPart(name, **{item.name: getattr(answer, item.name) for item in fields(LayerPart)[1:]})
+    same = (
+        "time_s",
+        "time_low_s",
+        "time_high_s",
+        "hbm_bytes",
+        "flops_useful",
+        "flops_executed",
+        "bound",
+        "tile",
+        "units_s",
+    )
+    return LayerPart(name, **{one: getattr(answer, one) for one in same}, group="attention")
 
 
 def _trust(parts: Sequence[LayerPart], answers: Sequence[Prediction]) -> Trust:
     """Extrapolated, as the projections are; the interval is the sum of the parts' intervals."""
     low, time, high = (total(getattr(part, name) for part in parts) for name in ("time_low_s", "time_s", "time_high_s"))
     measured = "their GEMMs have no calibration, measured ones were within a factor of 1.4 in nine cases of ten"
-    said = [Reason("projections", f"projections: {measured}")]
+    said = [Reason("projections", f"projections and MLP: {measured}")]
     for trust in (one.trust for one in answers):
         first, *rest = trust.reasons
         said += [Reason("attention", f"attention is {trust.level}: {first}"), *rest]

@@ -1,17 +1,24 @@
-"""The answer about a whole attention layer: its parts, and what share attention has."""
+"""The answer about a whole layer: its parts, and what share attention has of it and of the model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from attnsim.api.prediction import Prediction
+from attnsim.api.ratios import Ratio, moved, speedup
+from attnsim.api.shared_ratio import together
 from attnsim.api.trust import Trust
+from attnsim.models.calibrations.components import NORMAL_90, ratio_widths, widths
 from attnsim.models.hardware.changes import Change
 from attnsim.models.llm.model import Model
 from attnsim.models.question.workload import Workload
 
 ATTENTION = "attention"
+
+Group = Literal["projections", "attention", "mlp", "head"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +28,19 @@ class LayerPart:
     Parameters
     ----------
     name : str
-        ``attention`` is the attention call; the others are projections and rotary embedding.
+        ``attention`` is the attention call; the others are projections, rotary embedding and what follows.
     time_s, time_low_s, time_high_s : float or None
         With launches; None where attention does not fit the memory.
     hbm_bytes : int or None
     flops_useful, flops_executed : int or None
     bound : str or None
     tile : str
+    group : {"projections", "attention", "mlp", "head"}
+        What it belongs to.
+    units_s : mapping of str to float
+        Busy seconds of each unit.
+    spread : float
+        Relative half-width of the time of a GEMM by its sensitivity to timing; 0 of the attention.
     """
 
     name: str
@@ -39,20 +52,30 @@ class LayerPart:
     flops_executed: int | None
     bound: str | None
     tile: str
+    group: Group
+    units_s: Mapping[str, float]
+    spread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPrediction:
-    """How one attention layer of a model runs on a GPU.
+    """How one layer of a model runs on a GPU, and all of them.
 
     Parameters
     ----------
     model : Model
+        As one GPU computes it, where several share it.
+    gpus : int
+        GPUs that share each layer.
     gpu : str
     changes : tuple of Change
         What makes the GPU hypothetical.
     parts : tuple of LayerPart
-        In launch order.
+        Of a layer, in launch order; of one with experts, where the model has both kinds.
+    dense : tuple of LayerPart
+        The MLP of the layers without experts, in a model that has both kinds.
+    head : tuple of LayerPart
+        The LM head; empty where it is not known.
     attention : tuple of Prediction
         The attention call, forward and backward apart where both are asked for.
     mode, cache, launch : str
@@ -64,9 +87,12 @@ class LayerPrediction:
     """
 
     model: Model
+    gpus: int
     gpu: str
     changes: tuple[Change, ...]
     parts: tuple[LayerPart, ...]
+    dense: tuple[LayerPart, ...]
+    head: tuple[LayerPart, ...]
     attention: tuple[Prediction, ...]
     mode: str
     budget: int | None
@@ -97,6 +123,80 @@ class LayerPrediction:
         return None if attention is None or not whole else attention / whole
 
     @property
+    def time_by_group(self) -> dict[Group, float | None]:
+        """Seconds of the projections, the attention and the MLP."""
+        groups: tuple[Group, ...] = ("projections", "attention", "mlp")
+        return {group: total(part.time_s for part in self.parts if part.group == group) for group in groups}
+
+    @property
+    def experts_told(self) -> str:
+        """How many experts the tokens of a call reach, in words; nothing of a model without."""
+        mlp, tokens = self.model.mlp, self.workload.batch * self.workload.seq_q
+        if mlp is None or mlp.experts is None:
+            return ""
+        reached = mlp.experts.touched(tokens)
+        dense = f"; {mlp.experts.dense_layers} layers have one of width {mlp.width} instead" if self.dense else ""
+        return f"; {tokens} tokens reach {reached} experts where each token's are drawn at random{dense}"
+
+    @property
+    def model_parts(self) -> tuple[tuple[int, LayerPart], ...]:
+        """Every part of the model, and how often it runs."""
+        layers, dense = self.model.layers, self.dense_layers
+        return (
+            *((layers - dense if part.group == "mlp" else layers, part) for part in self.parts),
+            *((dense, part) for part in self.dense),
+            *((1, part) for part in self.head),
+        )
+
+    @property
+    def dense_layers(self) -> int:
+        """Layers of a mixture of experts that have the one MLP."""
+        mlp = self.model.mlp
+        return mlp.experts.dense_layers if mlp and mlp.experts else 0
+
+    @property
+    def model_time_s(self) -> float | None:
+        """Seconds of all layers and the LM head, where that is known."""
+        return total(part.time_s and number * part.time_s for number, part in self.model_parts)
+
+    @property
+    def model_range_s(self) -> tuple[float | None, float | None]:
+        """The ends of its 90 % range, of parts which are all off in the same direction."""
+        low, high = ([(n, getattr(part, end)) for n, part in self.model_parts] for end in ("time_low_s", "time_high_s"))
+        return total(s and n * s for n, s in low), total(s and n * s for n, s in high)
+
+    @property
+    def model_attention_share(self) -> float | None:
+        """Share of attention in the time of the model."""
+        attention, whole = self.attention_time_s, self.model_time_s
+        return None if attention is None or not whole else self.model.layers * attention / whole
+
+    def speedup_over(self, base: LayerPrediction) -> Ratio | None:
+        """How many times faster the layer is than the same layer on another GPU; None where one does not fit."""
+        ratios = self.speedups_over(base)
+        return together([(part.time_s or 0.0, one) for part, one in zip(base.parts, ratios, strict=True)])
+
+    def speedups_over(self, base: LayerPrediction) -> list[Ratio | None]:
+        """The same of each part."""
+        return self._speedups(base, self.parts, base.parts)
+
+    def model_speedup_over(self, base: LayerPrediction) -> Ratio | None:
+        """The same of all layers and the LM head."""
+        mine, theirs = ([part for _, part in one.model_parts] for one in (self, base))
+        times = [number * (part.time_s or 0.0) for number, part in base.model_parts]
+        return together(list(zip(times, self._speedups(base, mine, theirs), strict=True)))
+
+    def _speedups(
+        self, base: LayerPrediction, mine: Iterable[LayerPart], theirs: Iterable[LayerPart]
+    ) -> list[Ratio | None]:
+        calls = iter(zip(base.attention, self.attention, strict=True))
+        other = self.changes != base.changes or self.gpu != base.gpu
+        return [
+            speedup(*next(calls)) if one.group == "attention" else _gemm_speedup(two, one, other)
+            for one, two in zip(mine, theirs, strict=True)
+        ]
+
+    @property
     def hbm_bytes(self) -> int | None:
         """HBM traffic of all parts."""
         size = total(part.hbm_bytes for part in self.parts)
@@ -111,12 +211,15 @@ class LayerPrediction:
         """Plain types for JSON."""
         return {
             "model": self.model.id,
+            "tp": self.gpus,
             "gpu": self.gpu,
             "changes": list(map(str, self.changes)),
             "seq_q": self.workload.seq_q,
             "seq_kv": self.workload.seq_kv,
             "time_s": self.time_s,
             "attention_share": self.attention_share,
+            "model_time_s": self.model_time_s,
+            "model_attention_share": self.model_attention_share,
             "hbm_bytes": self.hbm_bytes,
             "flops_useful": self.flops_useful,
             "mode": self.mode,
@@ -124,9 +227,26 @@ class LayerPrediction:
             "cache": self.cache,
             "launch": self.launch,
             "trust": self.trust.to_dict(),
-            "parts": [{name: getattr(part, name) for name in LayerPart.__slots__} for part in self.parts],
+            **{name: _plain(getattr(self, name)) for name in ("parts", "dense", "head")},
             "attention": [item.to_dict() for item in self.attention],
         }
+
+
+def _plain(parts: tuple[LayerPart, ...]) -> list[dict[str, object]]:
+    return [{name: getattr(part, name) for name in LayerPart.__slots__} for part in parts]
+
+
+def _gemm_speedup(base: LayerPart, other: LayerPart, another_gpu: bool) -> Ratio | None:
+    """The speedup of a GEMM, whose own error is that of the same kernel twice and cancels out.
+
+    What is left: what the change moves, as of an attention kernel, and sensitivity to timing.
+    """
+    if not base.time_s or not other.time_s:
+        return None
+    known = ratio_widths()
+    spreads = [math.log1p(part.spread) / NORMAL_90 for part in (base, other)]
+    half = math.hypot(known.half_width([known.sd["change"] * moved(base, other)]), widths().half_width(spreads))
+    return Ratio.of(base.time_s, other.time_s, half)
 
 
 def total(values: Iterator[float | None]) -> float | None:

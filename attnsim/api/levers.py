@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from attnsim.models.hardware.gpu import LIMITS, Gpu
 from attnsim.models.hardware.sections import field_of
 from attnsim.models.hardware.units import UNITS
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import Replay
 
 BETTER = 2.0
 """How much better each figure is made: a rate twice as high, a latency half as long."""
 
-Play = Callable[[Gpu], Replay]
-"""The same schedule on another GPU."""
+Play = Callable[[Gpu], tuple[Schedule, Replay]]
+"""The same tile on another GPU."""
+
+Anew = Callable[[Gpu, Schedule], tuple[Schedule, Replay] | None]
+"""The tile that an implementation would choose on another GPU, beside the one held; None where it is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,10 @@ class Lever:
         Of the call with the figure `BETTER` times as good, replayed.
     bound : str
         What bounds it then.
+    anew : str
+        The tile that the implementation would choose anew on such a GPU, where it is another; else empty.
+    speedup_anew : float or None
+        With that tile.
     """
 
     unit: str
@@ -49,6 +57,8 @@ class Lever:
     takes_over_at: float | None
     speedup: float
     bound: str
+    anew: str = ""
+    speedup_anew: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +88,11 @@ class Turn:
     bound: str
 
 
-def levers(played: Replay, gpu: Gpu, w: Workload, launch: str, play: Play) -> tuple[Lever, ...]:
-    """Every unit's figure, latencies, launches, the clock and the SMs, each made `BETTER` times as good by itself."""
+def levers(played: Replay, gpu: Gpu, w: Workload, launch: str, play: Play, anew: Anew) -> tuple[Lever, ...]:
+    """Every unit's figure, latencies, launches, the clock and the SMs, each made `BETTER` times as good by itself.
+
+    All on the same tile; beside it the tile chosen anew, where that is another.
+    """
     units = played.units_s()
     busiest = max(busy for unit, busy in units.items() if unit in UNITS)
     figures: list[tuple[str, str]] = [(name, unit.figure_for(w.dtype)) for name, unit in UNITS.items()]
@@ -95,7 +108,9 @@ def levers(played: Replay, gpu: Gpu, w: Workload, launch: str, play: Play) -> tu
         if busy == 0.0 or not gpu.get(figure):
             continue
         shorter = unit in ("latency", "launch")
-        then = play(_changed(gpu, figure, 1 / BETTER if shorter else BETTER))
+        machine = _changed(gpu, figure, 1 / BETTER if shorter else BETTER)
+        held, then = play(machine)
+        other = anew(machine, held)
         out.append(
             Lever(
                 unit=unit,
@@ -106,20 +121,34 @@ def levers(played: Replay, gpu: Gpu, w: Workload, launch: str, play: Play) -> tu
                 takes_over_at=None if busy is None else busiest / busy,
                 speedup=played.time_s / then.time_s,
                 bound=then.bound,
+                anew=other[0].tile_text if other else "",
+                speedup_anew=played.time_s / other[1].time_s if other else None,
             )
         )
     return tuple(out)
 
 
-def turn(played: Replay, gpu: Gpu, w: Workload, play: Play) -> Turn | None:
-    """Where the bound moves to, None where no unit bounds the call or no other is busy."""
-    units = {unit: busy for unit, busy in played.units_s().items() if unit in UNITS and busy > 0}
-    if played.bound not in units or len(units) < 2:
+def two_busiest(bound: str | None, units_s: Mapping[str, float]) -> tuple[str, str, float] | None:
+    """The unit that bounds a call, the next busiest, and how much faster the first has to be for both to be as busy.
+
+    None where no unit bounds the call or no other is busy.
+    """
+    units = {unit: busy for unit, busy in units_s.items() if unit in UNITS and busy > 0}
+    if bound not in units or len(units) < 2:
         return None
     first, second = sorted(units, key=lambda unit: -units[unit])[:2]
-    factor, figure = units[first] / units[second], UNITS[first].figure_for(w.dtype)
-    time_s = play(_changed(gpu, figure, factor)).time_s
-    beyond = play(_changed(gpu, figure, 1.01 * factor))
+    return first, second, units[first] / units[second]
+
+
+def turn(played: Replay, gpu: Gpu, w: Workload, play: Play) -> Turn | None:
+    """Where the bound moves to, None where no unit bounds the call or no other is busy."""
+    busiest = two_busiest(played.bound, played.units_s())
+    if busiest is None:
+        return None
+    first, second, factor = busiest
+    figure = UNITS[first].figure_for(w.dtype)
+    time_s = play(_changed(gpu, figure, factor))[1].time_s
+    beyond = play(_changed(gpu, figure, 1.01 * factor))[1]
     return Turn(first, figure, second, factor, time_s, played.time_s / time_s, beyond.bound)
 
 

@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from html import escape
+from typing import TYPE_CHECKING
 
 from attnsim.api.approximation import ApproximationError, approximation_errors
+from attnsim.api.building import shipped
 from attnsim.api.playing import Played
+from attnsim.api.ratios import Ratio, speedup
 from attnsim.api.trust import Reason, Trust, assess
-from attnsim.models.hardware.changes import Change
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import Change, told
+from attnsim.models.hardware.units import bound_text
 from attnsim.models.question.workload import Workload
+from attnsim.models.wording import html_table, interval_text, time_text, times_text
 from attnsim.simulator.clock_law import ClockBy
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +36,12 @@ class Prediction:
         The question, with the mask that this algorithm was given.
     algorithm, implementation : str
         What was asked for, and the code that is imitated.
-    gpu : str
+    gpu, architecture : str
+        Id of the GPU, and its architecture.
     changes : tuple of Change
         What makes the GPU hypothetical, one line per change.
     tiles : {"shipped", "retuned", "given"}
+        "shipped" also where a retuning found no better one.
     mode, cache, launch : str
         Conditions of the replay.
     budget : int or None
@@ -58,6 +70,8 @@ class Prediction:
     speedup_vs_naive : float or None
         Over the unfused default implementation without the window, under the same conditions (always in fast
         mode); None when either does not fit or it was not asked for.
+    speedup_vs_naive_low, speedup_vs_naive_high : float or None
+        Between which that speedup is expected nine times in ten.
     trust : Trust
     units_s : mapping of str to float
         Busy seconds of each unit, and "idle".
@@ -81,6 +95,7 @@ class Prediction:
     algorithm: str
     implementation: str
     gpu: str
+    architecture: str
     changes: tuple[Change, ...]
     tiles: str
     mode: str
@@ -105,6 +120,8 @@ class Prediction:
     blocks_per_sm: int | None
     waves: float | None
     speedup_vs_naive: float | None
+    speedup_vs_naive_low: float | None
+    speedup_vs_naive_high: float | None
     trust: Trust
     units_s: Mapping[str, float]
     clock_hz: float | None
@@ -128,9 +145,66 @@ class Prediction:
         """Useful FLOPs over the time."""
         return None if not self.time_s else self.flops_useful / self.time_s
 
+    def speedup_over(self, other: Prediction) -> Ratio | None:
+        """How many times faster this call is than the other one, with its 90 % range.
+
+        Parameters
+        ----------
+        other : Prediction
+            Of the same question on another GPU, or by another kernel.
+
+        Returns
+        -------
+        Ratio or None
+            None where one of them does not fit its GPU's memory.
+        """
+        return speedup(other, self)
+
     def to_dict(self) -> dict[str, object]:
         """The fields as JSON holds them: plain types, null for what is unknown, no NaN or infinity."""
         return {item.name: _plain(getattr(self, item.name)) for item in fields(self) if item.name != "workload"}
+
+    def row(self) -> dict[str, object]:
+        """Question and answer as one row of plain values; units that are busy as ``busy_tensor_s``."""
+        w = self.workload
+        asked = {"pass" if name == "passes" else name: getattr(w, name) for name in ASKED}
+        plain = {name: value for name, value in self.to_dict().items() if not isinstance(value, (dict, list))}
+        more = {"changes": told(self.changes), "trust": self.trust.level, "trust_reason": self.trust.reason}
+        busy = {f"busy_{unit}_s": seconds for unit, seconds in self.units_s.items()}
+        return asked | {"mask": str(w.mask)} | plain | more | busy
+
+    def to_frame(self) -> pd.DataFrame:
+        """The one row of :meth:`row` as a frame; :func:`attnsim.compare` gives several."""
+        import pandas as pd
+
+        return pd.DataFrame([self.row()])
+
+    def shown(self) -> dict[str, str]:
+        """What a table for people says of it."""
+        return {
+            "algorithm": self.algorithm,
+            "implementation": self.implementation,
+            "gpu": "; ".join((self.gpu, *(change.setting for change in self.changes))),
+            "time": time_text(self.time_s) if self.fits else "too large",
+            "90 % range": interval_text(self.time_low_s, self.time_high_s, self.time_s),
+            "vs naive": times_text(self.speedup_vs_naive),
+            "bound": bound_text(self.bound),
+            "trust": self.trust.level,
+        }
+
+    def __repr__(self) -> str:
+        one = self.shown()
+        return (
+            f"<Prediction {self.algorithm} ({self.implementation}) on {one['gpu']}: {one['time']} "
+            f"({one['90 % range']}), bound {one['bound']}, {self.trust.level}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(str(self.workload), [self.shown()]) + f"<p>trust: {escape(self.trust.summary)}</p>"
+
+
+ASKED = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v", "dtype", "passes")
+"""Fields of the question in a row."""
 
 
 def _plain(value: object) -> object:
@@ -147,11 +221,22 @@ def _plain(value: object) -> object:
     return value
 
 
+def _as_shipped(run: Played) -> bool:
+    """Whether a retuning has found the tile that is shipped."""
+    asked = run.question
+    if asked.conditions.tiles != "retuned" or run.schedule is None:
+        return False
+    try:
+        return shipped(asked.record, asked.w, asked.gpu).tile_text == run.schedule.tile_text
+    except InputError:
+        return False  # what is shipped does not fit this GPU
+
+
 def prediction(run: Played) -> Prediction:
     """The answer that a played question gives."""
     asked, schedule, played = run.question, run.schedule, run.replay
     w, gpu, mechanism, record, conditions = asked.w, asked.gpu, asked.mechanism, asked.record, asked.conditions
-    tiles = conditions.tiles if record.tunable else "shipped"
+    tiles = "shipped" if not record.tunable or _as_shipped(run) else conditions.tiles
     spread = played.spread if played else None
     host_bound = played is not None and played.host_wait_s > 0
     trust = assess(
@@ -171,6 +256,7 @@ def prediction(run: Played) -> Prediction:
         algorithm=mechanism.name,
         implementation=record.name,
         gpu=gpu.id,
+        architecture=gpu.architecture,
         changes=gpu.changes,
         tiles=tiles,
         mode=conditions.mode,
@@ -195,6 +281,8 @@ def prediction(run: Played) -> Prediction:
         blocks_per_sm=main.blocks_per_sm if main else None,
         waves=main.waves if main else None,
         speedup_vs_naive=None,
+        speedup_vs_naive_low=None,
+        speedup_vs_naive_high=None,
         trust=trust,
         units_s=played.units_s() if played else {},
         clock_hz=played.clock_hz if played else None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from attnsim.api.asking import Conditions
-from attnsim.api.building import check_paths, with_shipped_backward
+from attnsim.api.building import as_real, check_paths, with_shipped_backward
 from attnsim.api.estimating import compute_time, step_waits
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.errors import InputError
@@ -40,7 +40,7 @@ def retuned(
 
     All tiles that fit are sorted by :func:`_estimate`; `REPLAYED_CANDIDATES` of them are replayed.
     """
-    forward = w.with_passes("fwd") if w.passes == "fwd+bwd" else w
+    forward, gpu = w.with_passes("fwd") if w.passes == "fwd+bwd" else w, as_real(gpu)
     choices = [one.schedule for one in fitting(record, forward, gpu, numbers)[:REPLAYED_CANDIDATES]]
     try:
         own = record.build(forward, gpu, None)
@@ -77,7 +77,7 @@ def fitting(
 
     With `stages`, every tile with each number of buffers of K and V; else with the implementation's own.
     """
-    found = []
+    found, gpu = [], as_real(gpu)
     for shape in (TileRequest(*sizes) for sizes in product(ROWS, KEYS, stages or (None,))):
         try:
             schedule = record.build(w, gpu, shape)

@@ -146,6 +146,15 @@ class Roofline:
         """Intensity in FLOP/byte at which a ceiling takes over from a diagonal."""
         return self.ceiling(unit) / self.bandwidth(level)
 
+    def reached(self, level: Level, intensity: float) -> float:
+        """What kernels reach at an intensity of one level, FLOP/s: the lower of its bandwidth and of the tensor cores.
+
+        Where nothing was fitted for the tensor cores of the architecture, the datasheet's rate stands for them.
+        """
+        tensor = next(c for c in self.ceilings if c.unit == "tensor")
+        memory = next(d for d in self.diagonals if d.level == level)
+        return min(tensor.achievable_flops_per_s or tensor.flops_per_s, memory.achievable_bytes_per_s * intensity)
+
     def roof(self, intensities: dict[Level, float]) -> tuple[float, str]:
         """Highest FLOP/s at these intensities, and what sets it.
 

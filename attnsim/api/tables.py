@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import ask, read_conditions
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import Match, check_pages, match
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mechanisms import ALGORITHMS, running
+from attnsim.models.question.case_file import records
 from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
+from attnsim.models.question.column_names import read_columns
+from attnsim.models.question.columns import NOTHING_SAID, Columns, Naming
 from attnsim.models.question.workload import Workload
 
 if TYPE_CHECKING:
@@ -34,6 +38,10 @@ ADDED_COLUMNS = (
 )
 """Columns that a prediction appends, in order."""
 
+MEASURED_COLUMNS = ("measured_s", "error_percent", "in_range")
+"""Columns appended after these where a table has a time: that in seconds, how far the prediction is above it, and
+whether it lies in the prediction's 90 % range."""
+
 OPTIONS = ("dropout", "latent", "operations")
 """Keys of the `options` column that change a prediction; any other is refused rather than ignored."""
 
@@ -46,7 +54,7 @@ _T = TypeVar("_T")
 Answer = dict[str, object]
 """One row's `ADDED_COLUMNS`; a column left out is empty."""
 
-_How = tuple[str, str, int | None]
+How = tuple[str, str, int | None]
 """Tiles, mode and budget, which are the same for all rows."""
 
 
@@ -58,6 +66,7 @@ def predict_table(
     budget: int | None = None,
     processes: int = 2,
     progress: bool = True,
+    naming: Naming = NOTHING_SAID,
 ) -> pd.DataFrame:
     """Predict every row of a case table.
 
@@ -69,7 +78,7 @@ def predict_table(
     Parameters
     ----------
     frame : pandas.DataFrame
-        As read by `attnsim.models.question.case_file.read_table`.
+        With the columns of a case table, in its names or in others' (`columns.toml`).
     tiles : {"shipped", "retuned"}
     mode : {"fast", "exact"}
     budget : int, optional
@@ -78,48 +87,129 @@ def predict_table(
         Worker processes, above `IN_ONE_PROCESS` questions.
     progress : bool
         Whether to show progress on stderr, if that is a terminal.
+    naming : Naming
+        What the names of the columns do not tell.
 
     Returns
     -------
     pandas.DataFrame
-        The rows in their order with `ADDED_COLUMNS` appended; one that cannot be predicted has an empty
-        `predicted_s` and the reason in `error`.
+        The rows in their order with `ADDED_COLUMNS` appended, and `MEASURED_COLUMNS` where a column is a time; one that
+        cannot be predicted has an empty `predicted_s` and the reason in `error`.
 
     Raises
     ------
     InputError
-        For `tiles`, `mode` or `budget`; never for a row.
+        For `tiles`, `mode`, `budget`, or columns whose meaning is not clear; never for a row.
     """
+    read_conditions(tiles, mode=mode, budget=budget)
+    columns = read_columns(frame, naming)
+    rows = predict_rows(frame, columns, (tiles, mode, budget), processes, progress)
+    return with_answers(frame, rows, measured=columns.time is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredRow:
+    """A row of a table with what is predicted for it.
+
+    Parameters
+    ----------
+    case : Case or None
+        None where the row cannot be read.
+    answer : mapping of str to object
+        By `ADDED_COLUMNS`.
+    """
+
+    case: Case | None
+    answer: Answer
+
+    @property
+    def measured_s(self) -> float | None:
+        """The time that the row states."""
+        return self.case.time_s if self.case else None
+
+    @property
+    def predicted_s(self) -> float | None:
+        """The predicted time; None where there is none."""
+        return cast("float | None", self.answer.get("predicted_s"))
+
+    @property
+    def low_s(self) -> float | None:
+        """The lower end of the prediction's 90 % range."""
+        return cast("float | None", self.answer.get("predicted_low_s"))
+
+    @property
+    def high_s(self) -> float | None:
+        """The upper end."""
+        return cast("float | None", self.answer.get("predicted_high_s"))
+
+    @property
+    def ratio(self) -> float | None:
+        """The predicted over the measured time."""
+        return self.predicted_s / self.measured_s if self.predicted_s and self.measured_s else None
+
+    @property
+    def in_range(self) -> bool | None:
+        """Whether the measured time lies in the range."""
+        if self.low_s is None or self.high_s is None or self.measured_s is None:
+            return None
+        return self.low_s <= self.measured_s <= self.high_s
+
+    @property
+    def gpu(self) -> str:
+        """Id of the GPU that an answered row is of, whatever the row calls it."""
+        return load_gpu(self.case.gpu).id if self.case else ""
+
+    @property
+    def level(self) -> str:
+        """The level of trust alone."""
+        return str(self.answer.get("trust", "")).partition(":")[0]
+
+    def to_dict(self) -> Answer:
+        """By `ADDED_COLUMNS` and `MEASURED_COLUMNS`."""
+        error = None if self.ratio is None else 100 * (self.ratio - 1)
+        return {**self.answer, "measured_s": self.measured_s, "error_percent": error, "in_range": self.in_range}
+
+
+def predict_rows(
+    frame: pd.DataFrame,
+    columns: Columns,
+    how: How = ("shipped", "fast", None),
+    processes: int = 2,
+    progress: bool = True,
+) -> list[AnsweredRow]:
+    """The rows of a table, each with its answer; equal questions are answered once."""
+    rows: list[AnsweredRow] = []
+    rows_of: dict[Case, list[int]] = {}
+    for number, row in enumerate(records(frame)):
+        try:
+            case = parse_row(row, columns)
+        except Exception as error:
+            rows.append(AnsweredRow(None, {"error": one_line(error)}))
+            continue
+        rows.append(AnsweredRow(case, {}))
+        rows_of.setdefault(replace(case, time_s=None, source=""), []).append(number)
+    for numbers, found in zip(rows_of.values(), _answers(list(rows_of), how, processes, progress), strict=True):
+        for number in numbers:
+            rows[number] = replace(rows[number], answer=found)
+    return rows
+
+
+def with_answers(frame: pd.DataFrame, rows: Sequence[AnsweredRow], measured: bool) -> pd.DataFrame:
+    """A table with `ADDED_COLUMNS` and, where times were measured, `MEASURED_COLUMNS` beside its own."""
     import pandas as pd
 
-    read_conditions(tiles, mode=mode, budget=budget)
-    answers, questions, question_of_row = _read(frame)
-    for question, found in zip(questions, _answers(questions, (tiles, mode, budget), processes, progress), strict=True):
-        for row in question_of_row[question]:
-            answers[row] = found
-    result = frame.copy()
-    for column in ADDED_COLUMNS:
-        kind = "Int64" if column.endswith("_bytes") else "float64" if column.endswith("_s") else "object"
-        result[column] = pd.Series([found.get(column) for found in answers], index=frame.index, dtype=kind)
+    result, cells = frame.copy(), [row.to_dict() for row in rows]
+    for column in (*ADDED_COLUMNS, *(MEASURED_COLUMNS if measured else ())):
+        kind = _KINDS.get(column.rpartition("_")[2], "object")
+        result[column] = pd.Series([found.get(column) for found in cells], index=frame.index, dtype=kind)
     return result
 
 
-def _read(frame: pd.DataFrame) -> tuple[list[Answer], list[Case], dict[Case, list[int]]]:
-    """The rows' questions, each once, and the answer of rows that cannot be read."""
-    answers: list[Answer] = []
-    rows_of: dict[Case, list[int]] = {}
-    for number, row in enumerate(frame.to_dict("records")):
-        answers.append({})
-        try:
-            case = replace(parse_row({str(key): cell for key, cell in row.items()}), time_s=None, source="")
-        except Exception as error:
-            answers[number] = {"error": one_line(error)}
-            continue
-        rows_of.setdefault(case, []).append(number)
-    return answers, list(rows_of), rows_of
+_KINDS = {"bytes": "Int64", "s": "float64", "percent": "float64", "range": "boolean"}
+"""Types of the added columns, by how their names end."""
 
 
-def _answers(cases: Sequence[Case], how: _How, processes: int, progress: bool) -> Iterator[Answer]:
+def _answers(cases: Sequence[Case], how: How, processes: int, progress: bool) -> Iterator[Answer]:
     if len(cases) <= IN_ONE_PROCESS or processes < 2 or (os.cpu_count() or 1) < 2:
         yield from _shown((predict_case(case, *how) for case in cases), len(cases), progress)
         return
@@ -130,7 +220,7 @@ def _answers(cases: Sequence[Case], how: _How, processes: int, progress: bool) -
     yield from _shown((found for part in work for found in part), len(cases), progress)
 
 
-def _chunk(cases: Sequence[Case], how: _How) -> list[Answer]:
+def _chunk(cases: Sequence[Case], how: How) -> list[Answer]:
     return [predict_case(case, *how) for case in cases]
 
 
@@ -159,7 +249,7 @@ def _predict_case(case: Case, tiles: str, mode: str, budget: int | None) -> Answ
     named = match(name, version, gpu, w) if name else None
     conditions = read_conditions(tiles, None, mode, case.cache, case.launch, budget)
     algorithm = _algorithm(case, named.record if named else None)
-    question = ask(w, gpu, algorithm, name, conditions, _assumed(case, named), version=version)
+    question = ask(w, gpu, algorithm, name, conditions, _assumed(case, named), version=version, spoken=False)
     check_pages(question.record, case.page_size)
     return answer_columns(answer(question))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnsim.api.asking import Question, ask, read_conditions
+from attnsim.api.answering import runs_of
+from attnsim.api.asking import Question, ask, read_algorithm, read_conditions
 from attnsim.api.playing import play
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -56,11 +57,29 @@ def trace(
 
 
 def traces(
-    workload: Workload, gpu: Gpu | str, algorithms: Sequence[str], *, cache: str, launch: str, sms: int
-) -> list[Trace]:
-    """Several algorithms for one question, each traced with what :func:`attnsim.compare` asks of it."""
+    workload: Workload,
+    gpu: Gpu,
+    algorithms: Sequence[str],
+    *,
+    implementation: Sequence[str] = (),
+    cache: str,
+    launch: str,
+    sms: int,
+) -> list[tuple[str, Trace]]:
+    """Several algorithms for one question, each traced with what :func:`attnsim.compare` asks of it, and its name.
+
+    Raises
+    ------
+    InputError
+    """
     conditions = read_conditions(cache=cache, launch=launch)
-    return [_traced(ask(workload, gpu, name, conditions=conditions, beside_others=True), sms) for name in algorithms]
+    runs = runs_of([read_algorithm(name) for name in algorithms], implementation, gpu, workload)
+    found = []
+    for item, name in runs:
+        traced = _traced(ask(workload, gpu, item, name, conditions, beside_others=True), sms)
+        several = sum(other is item for other, _ in runs) > 1
+        found.append((f"{item.name}/{traced.schedule.implementation}" if several else item.name, traced))
+    return found
 
 
 def _traced(question: Question, sms: int) -> Trace:

@@ -15,6 +15,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.host import HOST_WIDTH
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.question.workload import Workload
+from attnsim.models.wording import beyond_text, spread_text
 
 Kind = Literal[
     "hypothetical", "borrowed", "tile", "shape", "measured", "closed source", "assumed", "memory", "projections",
@@ -73,6 +74,11 @@ class Trust:
     def reason(self) -> str:
         """The reasons in one line."""
         return "; ".join(map(str, self.reasons))
+
+    @property
+    def summary(self) -> str:
+        """Level, range in words and weightiest reason: "interpolated, about ±6 %: twice the largest seq_q ..."."""
+        return f"{self.level}, about {spread_text(self.low, self.high)}: {self.reasons[0]}"
 
     def to_dict(self) -> dict[str, object]:
         """The fields, ready for JSON."""
@@ -187,6 +193,12 @@ def _level(far: Sequence[object], near: Sequence[object]) -> Level:
     return "extrapolated" if far else "interpolated" if near else "validated"
 
 
+def _furthest(size: tuple[str, int, tuple[int, int], bool]) -> float:
+    """A key that sorts the size that lies furthest outside its range first."""
+    _, value, (low, high), _ = size
+    return -max(value / high, low / value)
+
+
 class _Outside(NamedTuple):
     """What of a question lies outside a calibration's domain, in words: near it, and far from it."""
 
@@ -210,8 +222,8 @@ def _outside(w: Workload, gpu: Gpu, calibration: Calibration) -> _Outside:
         (near if between else far).append(f"head_dim {w.head_dim}, measured: {', '.join(map(str, dims))}")
     if w.head_dim_v != w.head_dim:
         far.append(f"head_dim_v {w.head_dim_v} differs from head_dim {w.head_dim}")
-    for name, value, (low, high), is_far in beyond(w, calibration):
-        (far if is_far else near).append(f"{name} {value}, measured: {low} to {high}")
+    for name, value, (low, high), is_far in sorted(beyond(w, calibration), key=_furthest):
+        (far if is_far else near).append(beyond_text(name, value, low, high))
     if w.mask.is_causal not in domain.causal:
         near.append(f"{'causal' if w.mask.is_causal else 'not causal'}, which was not measured")
     if w.mask.is_windowed and not domain.windowed:

@@ -16,9 +16,10 @@ then measured, so that nine rows in ten lie inside, with the row's laboratory le
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,8 @@ class Group:
         ``[rows]``, log of measured over predicted time.
     spread : float
         Mean size of the log errors that the calibration states of itself; 0 for priors.
+    sizes : mapping of str to float
+        By how much of a component they are separated, where that is not 1.
     """
 
     source: str
@@ -60,6 +63,12 @@ class Group:
     carried: tuple[str, ...]
     logs: NDArray[np.float64]
     spread: float
+    sizes: Mapping[str, float] = field(default_factory=dict)
+
+    def sd(self, widths: Widths) -> float:
+        """Standard deviation of log time that widths state for the group."""
+        parts = widths.parts(self.spread, self.carried)
+        return math.hypot(*(sd * self.sizes.get(name, 1.0) for name, sd in parts.items()))
 
     @property
     def category(self) -> str:
@@ -93,12 +102,12 @@ class Estimate:
     sd: float
 
 
-def estimate(groups: Sequence[Group]) -> dict[str, Estimate]:
-    """Every component, from all groups together."""
+def estimate(groups: Sequence[Group], names: Collection[str] = COMPONENTS) -> dict[str, Estimate]:
+    """Every component of these names, from all groups together."""
     from scipy.optimize import minimize, minimize_scalar
 
-    means = _Means.of([group for group in groups if group.carried])
-    number = len(COMPONENTS)
+    means = _Means.of([group for group in groups if group.carried], names)
+    number = len(names)
     every = np.ones(number)
     common = minimize_scalar(lambda log: means.unlikely(log * every)[0], bounds=_BOUNDS, method="bounded").x
 
@@ -113,7 +122,7 @@ def estimate(groups: Sequence[Group]) -> dict[str, Estimate]:
     left = np.linalg.inv((curvature + curvature.T) / 2).diagonal().clip(0, OPEN**2)
     return {
         name: Estimate(float(np.exp(log / 2)) / _AS_NORMAL, float(np.exp(log / 2 + open_ / 4)) / _AS_NORMAL)
-        for name, log, open_ in zip(COMPONENTS, logs, left, strict=True)
+        for name, log, open_ in zip(names, logs, left, strict=True)
     }
 
 
@@ -126,7 +135,7 @@ _BOUNDS = (2 * np.log(0.01), 2 * np.log(1.0))
 
 @dataclass(frozen=True, eq=False)
 class _Means:
-    """The groups' means: ``[groups]`` of them, their sampling variances, their votes, and ``[groups, components]``."""
+    """The groups' means: ``[groups]`` of them, their sampling variances, votes, and squared sizes of the components."""
 
     means: NDArray[np.float64]
     noise: NDArray[np.float64]
@@ -134,15 +143,15 @@ class _Means:
     carries: NDArray[np.float64]
 
     @classmethod
-    def of(cls, groups: Sequence[Group]) -> _Means:
+    def of(cls, groups: Sequence[Group], names: Collection[str]) -> _Means:
         sets = Counter((group.source, group.carried) for group in groups)
         return cls(
             np.array([group.bias for group in groups]),
             np.array([group.scatter**2 / len(group.logs) for group in groups]),
             np.array([1 / sets[group.source, group.carried] for group in groups]),
-            np.array([[name in group.carried for name in COMPONENTS] for group in groups], dtype=np.float64).reshape(
-                len(groups), len(COMPONENTS)
-            ),
+            np.array(
+                [[group.sizes.get(name, 1.0) ** 2 * (name in group.carried) for name in names] for group in groups]
+            ).reshape(len(groups), len(names)),
         )
 
     def unlikely(self, logs: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -158,7 +167,9 @@ class _Means:
 _ROUNDS = 20
 
 
-def measured(groups: Sequence[Group], *, crossed: bool = True) -> tuple[Widths, dict[str, Estimate]]:
+def measured(
+    groups: Sequence[Group], *, crossed: bool = True, names: Collection[str] = COMPONENTS
+) -> tuple[Widths, dict[str, Estimate]]:
     """The widths that the groups give, and the components behind them.
 
     Parameters
@@ -166,16 +177,20 @@ def measured(groups: Sequence[Group], *, crossed: bool = True) -> tuple[Widths, 
     groups : sequence of Group
     crossed : bool
         Whether each laboratory's rows are scored with components that its groups did not make.
+    names : collection of str
+        The components.
     """
-    found = estimate(groups)
+    found = estimate(groups, names)
     home, away = [[group for group in groups if bool(group.carried) == one] for one in (False, True)]
     without = {laboratory: _sds(found) for laboratory in {group.laboratory for group in away}}
     if crossed:
-        without = {one: _sds(estimate([group for group in groups if group.laboratory != one])) for one in without}
+        without = {
+            one: _sds(estimate([group for group in groups if group.laboratory != one], names)) for one in without
+        }
     at_home, factor = _score(home, [group.spread for group in home]), NORMAL_90
     for _ in range(_ROUNDS):  # home holds as much as what is away, by the multiple of a calibration's own errors
         widths = {name: Widths(factor, at_home / factor, sds) for name, sds in without.items()}
-        factor = _score(away, [widths[group.laboratory].sd_of(group.spread, group.carried) for group in away])
+        factor = _score(away, [group.sd(widths[group.laboratory]) for group in away])
     return Widths(factor, at_home / factor, _sds(found)), found
 
 
@@ -205,7 +220,7 @@ def needed(groups: Sequence[Group]) -> float:
 
 
 def _half(widths: Widths, group: Group) -> float:
-    return widths.factor * widths.sd_of(group.spread, group.carried)
+    return widths.factor * group.sd(widths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +231,12 @@ class Check:
     half: Mapping[Group, float]
 
 
-def left_out(groups: Sequence[Group], key: Callable[[Group], str]) -> Check:
+def left_out(groups: Sequence[Group], key: Callable[[Group], str], names: Collection[str] = COMPONENTS) -> Check:
     """Judge the groups of each laboratory (or chip: `key`) by widths from all others."""
     inside: dict[Group, float] = {}
     half: dict[Group, float] = {}
     for value in sorted({key(group) for group in groups}):
-        widths, _ = measured([group for group in groups if key(group) != value], crossed=False)
+        widths, _ = measured([group for group in groups if key(group) != value], crossed=False, names=names)
         for group in groups:
             if key(group) == value:
                 half[group] = _half(widths, group)

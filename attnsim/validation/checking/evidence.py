@@ -212,7 +212,29 @@ def _group(found: Sequence[Predicted]) -> Group:
     )
 
 
-def evidence(sample: int = SERVING_SAMPLE, found: Sequence[HeldOut] | None = None) -> list[Group]:
-    """The groups of all four kinds."""
-    away, _ = off_home(sample)
-    return groups_of([*away, *hidden(away), *home(found)])
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The rows of all four kinds.
+
+    Parameters
+    ----------
+    away, hidden, home : list of Predicted
+        Off home; with their own numbers hidden, or nothing fitted; held-out rows.
+    refused : list of Refused
+    """
+
+    away: list[Predicted]
+    hidden: list[Predicted]
+    home: list[Predicted]
+    refused: list[Refused]
+
+    @property
+    def groups(self) -> list[Group]:
+        """Their groups."""
+        return groups_of([*self.away, *self.hidden, *self.home])
+
+
+def evidence(sample: int = SERVING_SAMPLE, found: Sequence[HeldOut] | None = None) -> Evidence:
+    """All rows whose predictions are judged, with so many rows of the large tables for each GPU, kernel and pass."""
+    away, refused = off_home(sample)
+    return Evidence(away, hidden(away), home(found), refused)

@@ -14,6 +14,8 @@ from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.errors import InputError
 from attnsim.validation.checking.components import HOME, components_table, measured
 from attnsim.validation.checking.evidence import SERVING_SAMPLE, evidence
+from attnsim.validation.checking.ratio_steps import steps
+from attnsim.validation.checking.ratio_widths import ratios_record
 from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions
 from attnsim.validation.fitting.jobs import jobs
 from attnsim.validation.fitting.records import code_digest, evaluation, origins, provenance, rows_digest, write_yaml
@@ -84,7 +86,7 @@ def record(folder: Path, progress: Callable[[str], None] = lambda line: None) ->
     for job in jobs():
         if job.gpu_free:
             written.append(_renewed(folder / "gpus" / f"{job.gpu}.yaml", provenance(job.rows)))
-    progress("predicting rows of other sources, and with numbers from elsewhere")
+    progress("predicting rows of other sources, with numbers from elsewhere, and on pairs of GPUs")
     written.append(_widths(folder, found))
     return written
 
@@ -98,7 +100,8 @@ def _renewed(path: Path, fresh: dict[str, Any]) -> Path:
 
 
 def _widths(folder: Path, found: Sequence[HeldOut]) -> Path:
-    groups = evidence(found=found)
+    known_rows = evidence(found=found)
+    groups = known_rows.groups
     widths, known = measured(groups)
     table = {row.pop("component"): row for row in components_table(groups)}
     checks = {name: table[name] for name in known}
@@ -113,6 +116,7 @@ def _widths(folder: Path, found: Sequence[HeldOut]) -> Path:
             "within": round(widths.within, 4),
             "home": table[HOME],
             "components": checks,
+            "ratios": ratios_record(steps(), [*known_rows.home, *known_rows.away], groups),
         },
     )
 

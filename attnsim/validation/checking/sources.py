@@ -11,15 +11,9 @@ import numpy as np
 from attnsim.api.trust import Trust, assess
 from attnsim.models.calibrations.choose import choose
 from attnsim.validation.checking.components import components_table
-from attnsim.validation.checking.evidence import (
-    SERVING_SAMPLE,
-    Predicted,
-    Refused,
-    groups_of,
-    hidden,
-    home,
-    off_home,
-)
+from attnsim.validation.checking.evidence import SERVING_SAMPLE, Predicted, Refused, evidence
+from attnsim.validation.checking.ratio_steps import steps
+from attnsim.validation.checking.ratio_widths import kernels_table, pairs_table, ratios_table
 from attnsim.validation.measured.datasets import Row
 from attnsim.validation.measured.sources import ROLES, laboratory_of, role_of, source_of
 
@@ -37,15 +31,19 @@ def sources_report(sample: int = SERVING_SAMPLE) -> dict[str, list[dict[str, Any
     Returns
     -------
     dict of str to list of dict
-        "total" over all rows and those of each role; "source"; "component", `components_table`; "refused", rows that
-        get no prediction, by why.
+        "total" over all rows and those of each role; "source"; "component", `components_table`; "ratio", "pair"
+        and "kernels", of ratios of two times; "refused", rows that get no prediction, by why.
     """
-    away, refused = off_home(sample)
+    found = evidence(sample)
+    groups, stepped = found.groups, steps(sample)
     return {
-        "total": totals(away),
-        "source": sources_table(away),
-        "component": components_table(groups_of([*away, *hidden(away), *home()])),
-        "refused": refused_table(refused),
+        "total": totals(found.away),
+        "source": sources_table(found.away),
+        "component": components_table(groups),
+        "ratio": ratios_table(stepped),
+        "pair": pairs_table(stepped),
+        "kernels": kernels_table([*found.home, *found.away], groups),
+        "refused": refused_table(found.refused),
     }
 
 

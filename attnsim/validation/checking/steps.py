@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from attnsim.api.ratios import moved
 from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.components import ratio_widths
 from attnsim.models.files import read_typed
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
@@ -18,6 +20,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
 from attnsim.validation.checking.hypothetical import VIEWS, View, as_announced
+from attnsim.validation.measured.predicting import Time
 
 LENGTHS = (2048, 4096, 8192)
 BATCH, HEADS = 4, 32
@@ -43,8 +46,9 @@ def step_errors() -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        ``older, newer, implementation, head_dim, view, measured_low, measured_high, predicted, error``: `predicted` is
-        the geometric mean over `LENGTHS`, `error` how far it lies outside of what was measured, as a fraction.
+        ``older, newer, implementation, head_dim, view, measured_low, measured_high, predicted, low, high, error``:
+        `predicted` is the geometric mean over `LENGTHS`, `low` to `high` the range that a ratio states, which no such
+        step has made, `error` how far the prediction lies outside of what was measured, as a fraction.
     """
     steps = read_typed(Path(__file__).with_name("steps.yaml"), "step", tuple[Step, ...])
     return [_error(step, view) for step in steps for view in VIEWS]
@@ -53,7 +57,10 @@ def step_errors() -> list[dict[str, Any]]:
 def _error(step: Step, view: View) -> dict[str, Any]:
     older, newer = load_gpu(step.older), load_gpu(step.newer)
     then = as_announced(newer, older) if view == "datasheet" else newer
-    found = math.exp(float(np.mean([math.log(_time_s(step, older, n) / _time_s(step, then, n)) for n in LENGTHS])))
+    pairs = [(_time(step, older, n), _time(step, then, n)) for n in LENGTHS]
+    found = math.exp(float(np.mean([math.log(one.time_s / two.time_s) for one, two in pairs])))
+    sizes = {"machines": 1.0, "change": float(np.mean([moved(one, two) for one, two in pairs]))}
+    half = ratio_widths().half_width(ratio_widths().sd[name] * size for name, size in sizes.items())
     return {
         "older": step.older,
         "newer": step.newer,
@@ -63,14 +70,17 @@ def _error(step: Step, view: View) -> dict[str, Any]:
         "measured_low": step.low,
         "measured_high": step.high,
         "predicted": round(found, 4),
+        "low": round(found * math.exp(-half), 4),
+        "high": round(found * math.exp(half), 4),
         "error": round(max(step.low / found, found / step.high, 1.0) - 1, 4),
     }
 
 
-def _time_s(step: Step, gpu: Gpu, seq: int) -> float:
-    """Seconds of a call with the numbers that were fitted on the older GPU."""
+def _time(step: Step, gpu: Gpu, seq: int) -> Time:
+    """A call with the numbers that were fitted on the older GPU."""
     mask = Mask.causal() if step.causal else Mask.full()
     w = Workload(batch=BATCH, heads_q=HEADS, seq_q=seq, head_dim=step.head_dim, mask=mask)
     record = IMPLEMENTATIONS[step.implementation]
     numbers = choose(record, load_gpu(step.older)).numbers
-    return replay(record.build(w, gpu, None), gpu, numbers).time_s
+    played = replay(record.build(w, gpu, None), gpu, numbers)
+    return Time(played.time_s, played.units_s())

@@ -44,11 +44,11 @@ class Report:
     points : list of dict
         Every prediction with its measurement: ``kind, source, implementation, gpu, pass, split, seq_q, seq_kv,
         head_dim, measured_s, predicted_s, ratio``. "held out" are published rows, each predicted without its group;
-        "serving" a sample of the large tables, none without that package; "own" our own kernels.
+        "serving" a sample of the large tables, none without that package; "own" our own kernels; "given" a user's.
     tables : dict of str to list of dict
         "error" by what is predicted and what was left out of the fit, "error_by_length" by source and length;
-        "serving" and "own" with today's numbers; "dataset", the large tables' rows used and rejected; "calibration",
-        committed errors beside recomputed ones; "trust", the components of the intervals and their check, and
+        "serving", "own" and "given" with today's numbers; "dataset", the large tables' rows used and rejected;
+        "calibration", committed errors beside recomputed ones; "trust", the intervals' components and their check, and
         "stated", the intervals as stated, on serving rows; "hypothetical", GPUs as if they did not exist;
         "undetermined" numbers that their rows leave open; "assumed", what rows do not say of cache, launch and version,
         and how it is taken; "noise" of the data, below which no error can be expected.
@@ -76,7 +76,9 @@ def point(kind: str, row: Row, split: str, predicted_s: float) -> dict[str, Any]
     }  # fmt: skip
 
 
-def validate(sample: int, progress: Callable[[], None] = lambda: None, own: Sequence[Row] = ()) -> Report:
+def validate(
+    sample: int, progress: Callable[[], None] = lambda: None, own: Sequence[Row] = (), given: Sequence[Row] = ()
+) -> Report:
     """Predict everything recorded and published, none of it with numbers that saw it where they were fitted.
 
     Parameters
@@ -85,6 +87,8 @@ def validate(sample: int, progress: Callable[[], None] = lambda: None, own: Sequ
         Rows of the large tables for each GPU, kernel and pass.
     own : sequence of Row
         Our own kernels' measured rows.
+    given : sequence of Row
+        Those of tables that a user gave.
     progress : callable
         Called `STEPS` times.
     """
@@ -92,19 +96,20 @@ def validate(sample: int, progress: Callable[[], None] = lambda: None, own: Sequ
     progress()
     served = predictions(serving_rows(sample, SEED))
     progress()
-    trust = components_table(evidence(sample, held))
+    trust = components_table(evidence(sample, held).groups)
     progress()
     transfers = hypothetical.errors(hypothetical.outcomes(sample=sample))
     progress()
-    mine = predictions(own)
+    mine, theirs = predictions(own), predictions(given)
     points = [point("held out", one.row, one.split, one.predicted_s) for one in held]
-    for kind, found in (("serving", served), ("own", mine)):
+    for kind, found in (("serving", served), ("own", mine), ("given", theirs)):
         points += [point(kind, one.row, one.numbers, one.predicted_s) for one in found]
     tables = {
         "error": targets_table(held),
         "error_by_length": accuracy_table(held),
         "serving": serving_table(served),
         "own": serving_table(mine),
+        "given": serving_table(theirs),
         "dataset": datasets_table(),
         "calibration": differences(held),
         "trust": trust,
@@ -112,7 +117,7 @@ def validate(sample: int, progress: Callable[[], None] = lambda: None, own: Sequ
         "hypothetical": transfers,
         "undetermined": undetermined(),
         "noise": noise_table(),
-        "assumed": assumed_table([*{id(one.row): one.row for one in held}.values(), *own]),
+        "assumed": assumed_table([*{id(one.row): one.row for one in held}.values(), *own, *given]),
     }
     return Report(points, tables, aiconfigurator.missing())
 

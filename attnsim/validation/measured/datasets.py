@@ -16,7 +16,7 @@ from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.simulator.replay import replay
+from attnsim.simulator.replay import Replay, replay
 from attnsim.validation.measured.sources import PUBLISHED, Role, role_of, sources
 
 
@@ -45,10 +45,14 @@ class Row:
         return self.case.time_s
 
     def predict_s(self, numbers: Numbers) -> float:
-        """The replayed time with these numbers, in the row's cache state, launch mode and build."""
+        """The replayed time with these numbers."""
+        return self.replay(numbers).time_s
+
+    def replay(self, numbers: Numbers) -> Replay:
+        """The replay with these numbers, in the row's cache state, launch mode and build."""
         numbers = replace(numbers, speed=build_speed(self.record, self.workload, self.gpu))
         cache = "cold" if self.case.cache == "cold" else "warm"
-        return replay(self.schedule, self.gpu, numbers, cache=cache, launch=self.case.launch).time_s  # type: ignore[arg-type]
+        return replay(self.schedule, self.gpu, numbers, cache=cache, launch=self.case.launch)  # type: ignore[arg-type]
 
 
 def row_of(case: Case) -> Row:
@@ -64,7 +68,7 @@ def row_of(case: Case) -> Row:
     w, gpu = workload_of(case), gpu_of(case)
     found = match(case.implementation, case.version or "", gpu, w)
     unsaid = (case.assumed.get("cache"), case.assumed.get("launch"), found.assumed, found.taken)
-    return Row(case, w, gpu, found.record, tuple(filter(None, unsaid)))
+    return Row(replace(case, gpu=gpu.id), w, gpu, found.record, tuple(filter(None, unsaid)))
 
 
 @lru_cache(maxsize=1)

@@ -1,8 +1,9 @@
-"""Our own kernels' measured times: tables committed here, tables of users, and what is measured on the spot."""
+"""Measured times beside the published: our kernels' committed tables, tables of users, and what is measured here."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.case_file import read_cases
 from attnsim.models.question.case_row import Case, parse_row
+from attnsim.models.question.columns import NOTHING_SAID, Columns, Naming
 from attnsim.validation.measured.datasets import Row, row_of
 from attnsim.validation.measured.measured_table import measured_rows
 from attnsim.validation.measuring.measure import Told
@@ -23,13 +25,17 @@ def committed_tables() -> list[Path]:
     return sorted(folder.glob("*.csv"))
 
 
-def rows_of(table: Path) -> list[Row]:
-    """The measured rows of a case table, or of a run's folder.
+def rows_of(table: Path, naming: Naming = NOTHING_SAID, told: Callable[[Columns], None] = lambda _: None) -> list[Row]:
+    """The measured rows of a table, or of a run's folder.
 
     Parameters
     ----------
     table : Path
-        A CSV or Parquet file in the columns of a case table, or a folder of `attnsim measure`.
+        A CSV or Parquet file, its columns in the names of a case table or in others', or a folder of `attnsim measure`.
+    naming : Naming
+        What the names of a table's columns do not tell.
+    told : callable
+        Called with how a table's columns were read, once all rows are known to be good.
 
     Raises
     ------
@@ -37,7 +43,10 @@ def rows_of(table: Path) -> list[Row]:
         When it cannot be read, or a row has no time or cannot be predicted.
     """
     if not table.is_dir():
-        return [_row(table, case) for case in read_cases(table)]
+        read: list[Columns] = []
+        rows = [_row(table, case) for case in read_cases(table, naming, read.append)]
+        told(*read)
+        return rows
     if not (table / FILE_NAME).is_file():
         raise InputError(f"{table} has no {FILE_NAME}; give the folder of attnsim measure, or a table")
     return [_row(table, parse_row(row)) for row in measured_rows(Records(table / FILE_NAME).done.values())]
@@ -45,7 +54,9 @@ def rows_of(table: Path) -> list[Row]:
 
 def _row(table: Path, case: Case) -> Row:
     if case.time_s is None or case.implementation is None:
-        raise InputError(f"{table}: a row has no time_s or no implementation; a measured row has both")
+        raise InputError(
+            f"{table}: a row has no time_s or no implementation (in these names or others'); a measured row has both"
+        )
     row = row_of(case)
     check_runs(row.record, row.workload, row.gpu)
     return row

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,20 +19,34 @@ Task = tuple[Row, Numbers]
 """A row, and the numbers to predict it with."""
 
 
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A replayed time in seconds, and the busy seconds of each unit within it."""
+
+    time_s: float
+    units_s: Mapping[str, float]
+
+
 def predict_all(tasks: Sequence[Task]) -> list[float]:
     """The predicted time of each task in seconds, in their order, by two processes."""
+    return [one.time_s for one in play_all(tasks)]
+
+
+def play_all(tasks: Sequence[Task]) -> list[Time]:
+    """The same with the busy time of each unit."""
     from joblib import Parallel, delayed
 
     chunks = [tasks[start::_CHUNKS] for start in range(_CHUNKS)]
-    done = Parallel(n_jobs=min(2, os.cpu_count() or 1))(delayed(_predict)(chunk) for chunk in chunks)
-    found = [0.0] * len(tasks)
+    done = Parallel(n_jobs=min(2, os.cpu_count() or 1))(delayed(_play)(chunk) for chunk in chunks)
+    found = [Time(0.0, {})] * len(tasks)
     for start, times in enumerate(done):
         found[start::_CHUNKS] = times
     return found
 
 
-def _predict(tasks: Sequence[Task]) -> list[float]:
-    return [row.predict_s(numbers) for row, numbers in tasks]
+def _play(tasks: Sequence[Task]) -> list[Time]:
+    played = (row.replay(numbers) for row, numbers in tasks)
+    return [Time(one.time_s, one.units_s()) for one in played]
 
 
 def error_summary(errors: Iterable[float], digits: int = 4) -> dict[str, Any]:

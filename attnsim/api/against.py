@@ -1,0 +1,169 @@
+"""A sparse kernel against dense flash attention, under masks of growing density."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
+
+from attnsim.api.answering import answer
+from attnsim.api.asking import Conditions, ask
+from attnsim.api.building import scheduled
+from attnsim.api.prediction import Prediction
+from attnsim.api.ratios import speedup
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.mask.block_patterns import Random
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+
+BLOCK = 64
+"""Tokens of a block of the patterns where none is named: BigBird's."""
+
+PATTERNS: dict[str, Callable[[int, int, Mask], Mask]] = {
+    "random": lambda blocks, block, band: Mask(parts=(Random(blocks, block),)) & band,
+    "window": lambda blocks, block, band: Mask.sliding_window(blocks * block, band.is_causal),
+    "bigbird": lambda blocks, block, band: Mask.bigbird(block, random_blocks=blocks) & band,
+}
+"""Patterns that grow from one block of keys a row to all of them: how many blocks, their tokens, the band around."""
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A sparse kernel against dense flash attention under one mask.
+
+    Parameters
+    ----------
+    gpu : str
+    seq : int
+    sparse, dense : str
+        Implementations.
+    tile : str
+        Of the sparse kernel.
+    mask : str
+    density : float
+        Visible pairs over those of dense attention.
+    tiles, all_tiles : int
+        Tiles of a head that are visited under the mask, and in dense attention.
+    sparse_s, dense_s : float
+        Times of the two.
+    speedup, low, high : float
+        Dense over sparse time, with its 90 % range.
+    bound : str
+        What the sparse kernel is bound by.
+    """
+
+    gpu: str
+    seq: int
+    sparse: str
+    dense: str
+    tile: str
+    mask: str
+    density: float
+    tiles: int
+    all_tiles: int
+    sparse_s: float
+    dense_s: float
+    speedup: float
+    low: float
+    high: float
+    bound: str
+
+
+class _Sized(Protocol):
+    """A tile of queries x keys, as every sparse kernel has one."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def keys(self) -> int: ...
+
+
+class Grown:
+    """A sparse kernel under a pattern of so many blocks a row, each played once.
+
+    Parameters
+    ----------
+    question : Workload
+        Its mask is the band around the pattern.
+    gpu : Gpu
+    name : str
+        The sparse implementation.
+    conditions : Conditions
+    pattern : str
+        A name of `PATTERNS`.
+    block : int
+        Tokens of a block.
+    dense : Prediction
+        Of `question`.
+    """
+
+    def __init__(
+        self,
+        question: Workload,
+        gpu: Gpu,
+        name: str,
+        conditions: Conditions,
+        pattern: str,
+        block: int,
+        dense: Prediction,
+    ) -> None:
+        self.question, self.gpu, self.name, self.conditions = question, gpu, name, conditions
+        self.pattern, self.block, self.dense = pattern, block, dense
+        self.most = -(-question.seq_kv // block)
+        self._played: dict[int, tuple[Prediction, Against]] = {}
+
+    def at(self, blocks: int) -> Against:
+        """Under so many blocks a row; all of them are the whole band."""
+        return self._at(blocks)[1]
+
+    def prediction(self, blocks: int) -> Prediction:
+        """The sparse kernel's time under so many blocks a row."""
+        return self._at(blocks)[0]
+
+    def points(self) -> tuple[Against, ...]:
+        """Everything played so far, the sparsest first."""
+        return tuple(self._played[blocks][1] for blocks in sorted(self._played))
+
+    def _at(self, blocks: int) -> tuple[Prediction, Against]:
+        if blocks not in self._played:
+            band = self.question.mask
+            mask = band if blocks == self.most else PATTERNS[self.pattern](blocks, self.block, band)
+            self._played[blocks] = self._play(replace(self.question, mask=mask))
+        return self._played[blocks]
+
+    def of(self, w: Workload) -> Against:
+        """Under the mask of `w`."""
+        return self._play(w)[1]
+
+    def _play(self, w: Workload) -> tuple[Prediction, Against]:
+        asked = ask(w, self.gpu, "sparse", self.name, self.conditions)
+        found = answer(asked)
+        ratio = speedup(self.dense, found)
+        for one in (found, self.dense):
+            if one.time_s is None:
+                raise InputError(f"{one.implementation} on {one.gpu}: {'; '.join(one.notes)}; take fewer heads or keys")
+        assert ratio is not None and found.time_s is not None and self.dense.time_s is not None
+        tile = cast(_Sized, scheduled(asked.record, asked.w, self.gpu, self.conditions).tile)
+        visits, every = (
+            int(mask.tile_counts(w.seq_q, w.seq_kv, tile.rows, tile.keys).visits.sum())
+            for mask in (asked.w.mask, self.question.mask)
+        )
+        against = Against(
+            gpu=self.gpu.id,
+            seq=w.seq_q,
+            sparse=found.implementation,
+            dense=self.dense.implementation,
+            tile=found.tile,
+            mask=str(w.mask),
+            density=w.visible_pairs / self.question.visible_pairs,
+            tiles=visits,
+            all_tiles=every,
+            sparse_s=found.time_s,
+            dense_s=self.dense.time_s,
+            speedup=ratio.value,
+            low=ratio.low,
+            high=ratio.high,
+            bound=found.bound or "",
+        )
+        return found, against

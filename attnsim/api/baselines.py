@@ -1,0 +1,135 @@
+"""What the ratios of a table are over: the row or GPU that was named, or the first row that fits everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from attnsim.api.prediction import Prediction
+from attnsim.api.ratios import Ratio, speedup
+from attnsim.models.errors import InputError, shown
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import match
+
+UNFUSED, UNCHANGED = "naive", "base"
+"""What ratios are over where nothing is named: unfused attention on the same GPU; of a changed GPU, the unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """A column of ratios.
+
+    Parameters
+    ----------
+    over : str
+        What they are over: an algorithm, ``algorithm/implementation``, a GPU, "naive" or "base".
+    ratios : tuple of Ratio or None
+        Of each prediction; None where it or its baseline does not fit the memory.
+    note : str
+        Why they are over something else than was asked for; "" where they are not.
+    """
+
+    over: str
+    ratios: tuple[Ratio | None, ...]
+    note: str = ""
+
+
+def ratios_over(
+    predictions: Sequence[Prediction], baseline: str | None = None, among: Sequence[Prediction] = ()
+) -> Ratios:
+    """Ratios of predictions over one of their rows, each on the same GPU and of the same lengths.
+
+    Parameters
+    ----------
+    predictions : sequence of Prediction
+    baseline : str, optional
+        An algorithm, an implementation, ``algorithm/implementation`` or a GPU of a row; by default unfused attention.
+        Where that does not fit the memory everywhere, or a row that was named nowhere, the first row that fits
+        everywhere takes its place, and the note says so.
+    among : sequence of Prediction
+        Where a GPU's rows are looked for; by default the same.
+
+    Raises
+    ------
+    InputError
+        When no row is called so.
+    """
+    everywhere = among or predictions
+    if baseline is None:
+        usual = tuple(map(_over_unfused, predictions))
+        if all(found is not None for found, one in zip(usual, predictions, strict=True) if one.fits):
+            return Ratios(UNFUSED, usual)
+        return _instead(predictions, UNFUSED)
+    baseline = _meant(baseline, everywhere)
+    if baseline in {one.gpu for one in everywhere}:
+        machine = [one for one in everywhere if one.gpu == baseline and not one.changes]
+        return Ratios(baseline, tuple(_over(_twin(one, machine), one) for one in predictions))
+    found = _found(predictions, baseline)
+    return found if any(found.ratios) else _instead(predictions, baseline)
+
+
+def ratios_over_unchanged(predictions: Sequence[Prediction], unchanged: Sequence[Prediction]) -> Ratios:
+    """Ratios of predictions on changed GPUs over the same on the unchanged ones; others are over themselves."""
+    bases = [base for base in unchanged if not base.changes]
+    found = (_over(_twin(one, [base for base in bases if base.gpu == one.gpu]), one) for one in predictions)
+    return Ratios(UNCHANGED, tuple(found))
+
+
+def _over_unfused(one: Prediction) -> Ratio | None:
+    value, low, high = one.speedup_vs_naive, one.speedup_vs_naive_low, one.speedup_vs_naive_high
+    return None if value is None or low is None or high is None else Ratio(value, low, high)
+
+
+def _meant(baseline: str, everywhere: Sequence[Prediction]) -> str:
+    """A row's name for what may be called otherwise: "h100", "fa3"."""
+    rows = dict.fromkeys(name for one in everywhere for name in (one.algorithm, one.implementation, one.gpu))
+    if baseline in rows or any(baseline in _names(one) for one in everywhere):
+        return baseline
+    readers: tuple[Callable[[], str], ...] = (
+        lambda: load_gpu(baseline).id,
+        lambda: match(baseline, spoken=True).record.name,
+    )
+    for read in readers:
+        with suppress(InputError):
+            if (found := read()) in rows:
+                return found
+    raise InputError(f"baseline is {shown(baseline)}, which is no row; rows: {', '.join(rows)}")
+
+
+def _names(one: Prediction) -> tuple[str, ...]:
+    return one.algorithm, one.implementation, f"{one.algorithm}/{one.implementation}"
+
+
+def _place(one: Prediction) -> tuple[object, ...]:
+    return one.gpu, one.changes, one.workload.batch, one.workload.seq_q, one.workload.seq_kv
+
+
+def _over(base: Prediction | None, one: Prediction) -> Ratio | None:
+    return speedup(base, one) if base else None
+
+
+def _twin(one: Prediction, others: Iterable[Prediction]) -> Prediction | None:
+    """The same row of other ones: of its implementation, or else of its algorithm."""
+    alike = [base for base in others if base.algorithm == one.algorithm and _place(base)[2:] == _place(one)[2:]]
+    return next((base for base in alike if base.implementation == one.implementation), next(iter(alike), None))
+
+
+def _found(predictions: Sequence[Prediction], name: str) -> Ratios:
+    bases: dict[tuple[object, ...], Prediction] = {}
+    for one in predictions:
+        if name in _names(one):
+            bases.setdefault(_place(one), one)
+    return Ratios(name, tuple(_over(bases.get(_place(one)), one) for one in predictions))
+
+
+def _instead(predictions: Sequence[Prediction], wanted: str) -> Ratios:
+    """Ratios over the first row that fits wherever any does, or else over the one that fits most often."""
+    names = dict.fromkeys(one.algorithm for one in predictions if one.fits)
+    found = [_found(predictions, name) for name in names]
+    if len(found) < 2:
+        return Ratios(wanted, (None,) * len(predictions))
+    best = max(found, key=lambda one: sum(ratio is not None for ratio in one.ratios))
+    return Ratios(
+        best.over, best.ratios, f"Ratios are over {best.over}: {wanted} does not fit the memory, or does not run"
+    )

@@ -1,0 +1,268 @@
+"""Somebody's own timings held against predictions, row by row."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnsim.api.tables import AnsweredRow, predict_rows, with_answers
+from attnsim.models.errors import InputError, shown
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.question.case_file import read_named, records
+from attnsim.models.question.column_names import read_columns
+from attnsim.models.question.columns import MEASURED, Columns, Naming
+from attnsim.models.wording import share_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How near predictions are to the times of some rows.
+
+    Parameters
+    ----------
+    implementation : str
+        Whose code was predicted; "all" for every row.
+    rows : int
+        Those that have a time and a prediction.
+    mean, median : float
+        Of the size of the error, ``|predicted / measured - 1|``.
+    bias : float
+        Geometric mean of predicted over measured, less 1: above 0 where predictions are too long.
+    inside : int
+        Rows whose time lies in the prediction's 90 % range.
+    gpu : str
+        Where the rows ran; "" for every row, and where all ran on one GPU.
+    """
+
+    implementation: str
+    rows: int
+    mean: float
+    median: float
+    bias: float
+    inside: int
+    gpu: str = ""
+
+    @property
+    def coverage(self) -> float:
+        """The share of the rows inside."""
+        return self.inside / self.rows
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields and the coverage, ready for JSON."""
+        return {
+            "implementation": self.implementation, "gpu": self.gpu, "rows": self.rows, "mean": self.mean,
+            "median": self.median, "bias": self.bias, "inside": self.inside, "coverage": self.coverage,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """A table of timings and what is predicted for it.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        As it was given.
+    columns : Columns
+        How its columns were read.
+    answered : tuple of AnsweredRow
+        A row each, in its order.
+    """
+
+    frame: pd.DataFrame
+    columns: Columns
+    answered: tuple[AnsweredRow, ...]
+
+    def __repr__(self) -> str:
+        every = self.accuracy[0] if self.accuracy else None
+        told = (
+            f"mean error {share_text(every.mean)}, {every.inside} of {every.rows} inside" if every else "none answered"
+        )
+        return f"<Check of {len(self.answered)} rows: {told}>"
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """The table with the columns of `attnsim.predict_table` beside its own; the index is the line of the file."""
+        return with_answers(self.frame, self.answered, measured=True)
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """:class:`Accuracy` of all rows, and by implementation and GPU where there are several."""
+        import pandas as pd
+
+        return pd.DataFrame([one.to_dict() for one in self.accuracy])
+
+    @property
+    def mapping(self) -> pd.DataFrame:
+        """How each column was read: ``column, read_as, unit``."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns.table(), columns=["column", "read_as", "unit"])
+
+    @property
+    def lines(self) -> list[tuple[object, AnsweredRow]]:
+        """Each row with its line."""
+        return list(zip(self.frame.index, self.answered, strict=True))
+
+    @property
+    def line_name(self) -> str:
+        """What the rows are counted by: "line" of a CSV file, else "row"."""
+        return str(self.frame.index.name or "row")
+
+    @property
+    def accuracy(self) -> list[Accuracy]:
+        """Of all rows, then by implementation and GPU where there are several; empty where no row was answered."""
+        answered = [row for row in self.answered if row.ratio is not None]
+        several = len({row.gpu for row in answered}) > 1
+        parts: dict[tuple[str, str], list[AnsweredRow]] = {}
+        for row in answered:
+            parts.setdefault((str(row.answer["used_implementation"]), row.gpu if several else ""), []).append(row)
+        if not parts:
+            return []
+        each = [replace(accuracy_of(name, rows), gpu=gpu) for (name, gpu), rows in parts.items()]
+        return [accuracy_of("all", answered), *(each if len(each) > 1 else [])]
+
+    @property
+    def failed(self) -> dict[str, list[object]]:
+        """Lines of the rows without an answer, by the reason."""
+        found: dict[str, list[object]] = {}
+        for line, row in self.lines:
+            if row.ratio is None:
+                found.setdefault(str(row.answer.get("error") or ""), []).append(line)
+        return found
+
+    @property
+    def taken(self) -> list[tuple[str, str]]:
+        """Names of GPUs and implementations in the table, and ours of each that is called otherwise."""
+        found: dict[tuple[str, str], None] = {}
+        for cells, row in zip(records(self.frame), self.answered, strict=True):
+            if row.case is not None and row.ratio is not None:
+                used = (("gpu", row.gpu), ("implementation", str(row.answer["used_implementation"])))
+                for ours, name in used:
+                    given = str(self.columns.cell(cells, ours)).strip()
+                    found |= {} if given.lower() in ("", name) else {(given, name): None}
+        return list(found)
+
+    @property
+    def question(self) -> tuple[dict[str, str], list[dict[str, str]]]:
+        """What the table asks, under its own names: cells that are the same in all rows, and each row's others."""
+        kept = [one.theirs for one in self.columns.columns if one.ours not in (*MEASURED, "notes", "source")]
+        cells = [{name: str(row[name]) for name in kept} for row in records(self.frame)]
+        same = {name: cells[0][name] for name in kept if len(cells) > 1 and len({row[name] for row in cells}) == 1}
+        return same, [{name: cell for name, cell in row.items() if name not in same} for row in cells]
+
+    @property
+    def assumed(self) -> list[str]:
+        """What all answered rows leave open, and how it is taken."""
+        texts = [set(row.case.assumed.values()) for row in self.answered if row.case and row.ratio]
+        return sorted(set.intersection(*texts)) if texts else []
+
+    def to_dicts(self) -> list[dict[str, object]]:
+        """Mapping, rows and summary, ready for JSON; `table` says which."""
+        rows = ({"line": line, **row.to_dict()} for line, row in self.lines)
+        cells = {
+            "mapping": self.columns.table(),
+            "row": list(rows),
+            "summary": [one.to_dict() for one in self.accuracy],
+        }
+        return [{"table": name, **one} for name, several in cells.items() for one in several]
+
+
+def accuracy_of(name: str, rows: Sequence[AnsweredRow]) -> Accuracy:
+    """The accuracy of rows that have a time and a prediction, at least one."""
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    errors = [abs(ratio - 1) for ratio in ratios]
+    return Accuracy(
+        name,
+        len(ratios),
+        statistics.fmean(errors),
+        statistics.median(errors),
+        math.exp(statistics.fmean(map(math.log, ratios))) - 1,
+        sum(row.in_range is True for row in rows),
+    )
+
+
+def check(
+    table: pd.DataFrame | str | Path,
+    *,
+    maps: Mapping[str, str] | None = None,
+    time_unit: str | None = None,
+    gpu: str | None = None,
+    implementation: str | None = None,
+    processes: int = 2,
+    progress: bool = True,
+) -> Check:
+    """Hold a table of measured times against predictions.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame, str or Path
+        One call a row, its columns in the names of a case table or in others' (`columns.toml`); a file is CSV or
+        Parquet.
+    maps : mapping of str to str, optional
+        Their column by ours, where the name does not tell: ``{"heads_q": "n_heads"}``.
+    time_unit : {"s", "ms", "us", "ns"}, optional
+        Of a column of times whose name has no unit.
+    gpu, implementation : str, optional
+        Of all rows, whatever the table says.
+    processes : int
+        Worker processes, for large tables.
+    progress : bool
+        Whether to show progress on stderr, if that is a terminal.
+
+    Returns
+    -------
+    Check
+        Never without a row; rows without an answer have the reason in `error`.
+
+    Raises
+    ------
+    InputError
+        For a table that cannot be read as a whole: no rows, no time, a column that could be two, an unknown unit; and
+        for a GPU or implementation of all rows that is not known.
+
+    Examples
+    --------
+    >>> import attnsim, pandas
+    >>> mine = pandas.DataFrame({"B": [2], "H": [16], "N": [4096], "d": [128], "latency (ms)": [1.9], "causal": [True]})
+    >>> found = attnsim.check(mine, gpu="NVIDIA A100-SXM4-80GB", implementation="flash-attn.2")
+    >>> list(found.rows["in_range"])
+    [True]
+    >>> int(found.summary["inside"].iloc[0])
+    1
+    """
+    naming = Naming(maps or {}, time_unit, gpu, implementation)
+    if gpu is not None:
+        load_gpu(gpu)
+    if implementation is not None:
+        find_implementation(implementation)
+    if isinstance(table, (str, Path)):
+        frame, columns = read_named(table, naming)
+    else:
+        frame, columns = table, read_columns(table, naming)
+    where = f"{table}: " if isinstance(table, (str, Path)) else ""
+    if columns.time is None:
+        names = ", ".join(map(shown, columns.unused)) or "none that is not used"
+        raise InputError(
+            f"{where}no column is a time or a throughput (left over: {names}); write --map {MEASURED[0]}=COLUMN and "
+            "--time-unit"
+        )
+    if not len(frame):
+        raise InputError(f"{where}no rows below the column names; a table to check has a call a line")
+    rows = predict_rows(frame, columns, processes=processes, progress=progress)
+    return Check(frame, columns, tuple(_timed(row, columns) for row in rows))
+
+
+def _timed(row: AnsweredRow, columns: Columns) -> AnsweredRow:
+    """A row; without a time it has that as its error."""
+    if row.case is None or row.measured_s is not None or columns.time is None:
+        return row
+    return AnsweredRow(row.case, {"error": f"{columns.time.theirs} is empty; a row to check needs a time"})

@@ -1,0 +1,167 @@
+"""The density at which sparse attention breaks even, and what to make of it in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+
+from attnsim.api.against import Against
+from attnsim.models.by_hand import by_hand
+from attnsim.models.hardware.units import unit_text
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.wording import number, ratio_text
+
+FINER = by_hand(1.25, "tiles visited over pairs visible from which on a pattern is finer than the tile")
+TENTH = 0.1
+"""Density at which a speedup is told where nobody's own mask is."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """The density at which a sparse kernel and dense flash take equally long.
+
+    Parameters
+    ----------
+    gpu : str
+    seq : int
+    tile : str
+        Of the sparse kernel.
+    tile_given : bool
+        Whether it was asked for, rather than taken for this length.
+    pattern : str
+    block : int
+        Tokens of a block of the pattern.
+    mask : str
+        The densest mask found under which the sparse kernel is not slower; the sparsest where it always is.
+    density : float
+        Visible pairs over those of dense attention: that mask's, 1 where even the densest pays, 0 where none does.
+    density_low, density_high : float
+        Those at which the low and the high end of the speedup's 90 % range is 1: below the first it pays nineteen times
+        in twenty, above the second once in twenty.
+    tiles, all_tiles : int
+        Tiles of a head that are visited under the mask, and in dense attention.
+    sparse_s, dense_s : float
+        Times of the two.
+    sparse, dense : str
+        Implementations.
+    trust : str
+        Whose numbers both times are made with.
+    yours : Against, optional
+        The answer under the mask that was asked about.
+    points : tuple of Against
+        The pattern at every density that was played, the sparsest first.
+    """
+
+    gpu: str
+    seq: int
+    tile: str
+    tile_given: bool
+    pattern: str
+    block: int
+    mask: str
+    density: float
+    density_low: float
+    density_high: float
+    tiles: int
+    all_tiles: int
+    sparse_s: float
+    dense_s: float
+    sparse: str
+    dense: str
+    trust: str
+    yours: Against | None = None
+    points: tuple[Against, ...] = field(default=(), repr=False)
+
+    @property
+    def shape(self) -> str:
+        """Rows x keys of the tile."""
+        return _shape(self.tile)
+
+    @property
+    def band(self) -> str:
+        """The density with its range: "41 % (33-49)"."""
+        low, high = (number(100 * one, 2) for one in (self.density_low, self.density_high))
+        return f"{number(100 * self.density, 3)} % ({low}-{high})"
+
+    @property
+    def expected(self) -> Against:
+        """What to expect: under the mask that was asked about, else under the pattern at about a tenth of the pairs."""
+        return self.yours or min(self.points, key=lambda point: abs(point.density - TENTH))
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields without the points, ready for JSON."""
+        return {key: value for key, value in asdict(self).items() if key != "points"}
+
+
+def verdict(rows: Sequence[BreakEven]) -> list[str]:
+    """Whether to write a sparse kernel, what to expect of it, and what its tile asks of the pattern.
+
+    Parameters
+    ----------
+    rows : sequence of BreakEven
+        As :func:`attnsim.api.breakeven.breakeven` returns them.
+
+    Returns
+    -------
+    list of str
+        A paragraph a GPU and length.
+    """
+    return [
+        f"{gpu}, {seq:,} tokens: {_paragraph(list(some))}"
+        for (gpu, seq), some in groupby(rows, key=lambda row: (row.gpu, row.seq))
+    ]
+
+
+def _paragraph(rows: Sequence[BreakEven]) -> str:
+    best = max(rows, key=lambda row: row.expected.speedup if row.yours else row.density)
+    called = f"{best.sparse} is called as {find_implementation(best.sparse).calls[-1]}."
+    return " ".join(filter(None, (_when(best), _what(best, rows), _tiles(rows), called)))
+
+
+def _when(best: BreakEven) -> str:
+    whose = f"as {best.sparse} runs it on tiles of {best.shape}"
+    if best.density == 0:
+        return f"sparse attention does not pay, not even one block of {best.block} keys a row ({whose})."
+    low, high = (number(100 * one, 2) for one in (best.density_low, best.density_high))
+    sure = [f"below {low} % nineteen times in twenty"] if best.density_low < 1 else []
+    sure += [f"above {high} % once in twenty"] if best.density_high < 1 else []
+    until = f"below {number(100 * best.density, 2)} % of the pairs" if best.density < 1 else "at every density"
+    doubt = f" ({', '.join(sure)})" if sure else ""
+    return f"sparse attention pays {until}, {whose}{doubt}."
+
+
+def _what(best: BreakEven, rows: Sequence[BreakEven]) -> str:
+    point = best.expected
+    share = f"{number(100 * point.density, 3)} %"
+    others = [
+        f"{ratio_text(row.expected.speedup, row.expected.low, row.expected.high)} as {row.sparse} on {row.shape}"
+        for row in rows
+        if row is not best
+    ]
+    beside = f", against {'; '.join(others)}" if others else ""
+    gain = ratio_text(point.speedup, point.low, point.high)
+    text = f"expect {gain} over {best.dense}, bound by {unit_text(point.bound)}{beside}."
+    if best.yours is None:
+        return f"At {share} of the pairs {text}"
+    worth = "It pays" if point.low >= 1 else "It may pay" if point.high > 1 else "It does not pay"
+    return f"Your mask shows {share}. {worth}: {text}"
+
+
+def _tiles(rows: Sequence[BreakEven]) -> str:
+    """What the kernels' tiles ask of the pattern, where that is finer."""
+    found = []
+    for row in rows:
+        point = row.expected
+        visited = point.tiles / point.all_tiles
+        if visited > FINER * point.density:
+            found.append(f"{row.sparse} {number(100 * visited, 3)} % of its tiles of {_shape(point.tile)}")
+    if not found:
+        return ""
+    better = "better are blocks as large as a tile (--block) or smaller tiles (--tile)"
+    return f"Visited for them: {', '.join(found)}; {better}."
+
+
+def _shape(tile: str) -> str:
+    """Rows x keys of a tile in words."""
+    return tile.partition(",")[0]

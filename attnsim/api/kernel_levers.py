@@ -1,0 +1,176 @@
+"""What another kernel would do for a call on the same GPU: each lever a schedule that can be built, replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from attnsim.api.asking import Conditions, Question
+from attnsim.api.building import scheduled
+from attnsim.api.playing import play
+from attnsim.api.retuning import fitting, replayed
+from attnsim.models.calibrations.numbers import Numbers
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, meets
+from attnsim.models.implementations.implementation import Implementation, TileRequest
+from attnsim.models.implementations.registry import IMPLEMENTATIONS
+from attnsim.models.mechanisms import running
+from attnsim.models.mechanisms.choosing import check_runs
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Kernel, Path, Schedule
+from attnsim.simulator.replay import Replay
+
+TILES = 3
+"""Other tiles that are replayed, after a simple estimate has sorted all that fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLever:
+    """One property of the kernel changed, on the same GPU.
+
+    Parameters
+    ----------
+    lever : str
+        What is changed: "tile", "stages", "GQA packing", "blocks", "order", "instructions", "format".
+    change : str
+        What it is then.
+    time_s, speedup : float
+        Of the call, replayed.
+    bound : str
+        What bounds it then.
+    """
+
+    lever: str
+    change: str
+    time_s: float
+    speedup: float
+    bound: str
+
+
+def kernel_levers(question: Question, schedule: Schedule, played: Replay, numbers: Numbers) -> tuple[KernelLever, ...]:
+    """Every lever that the implementation, or one beside it, can be built with; the best first.
+
+    Parameters
+    ----------
+    question : Question
+    schedule, played : Schedule, Replay
+        How it runs, and in fast mode how long.
+    numbers : Numbers
+        Those of its implementation.
+    """
+    found = [
+        KernelLever(lever, change, then.time_s, played.time_s / then.time_s, then.bound)
+        for lever, change, then in _levers(question, schedule, numbers)
+        if then is not None
+    ]
+    return tuple(sorted(found, key=lambda one: one.time_s))
+
+
+def _levers(question: Question, schedule: Schedule, numbers: Numbers) -> Iterator[tuple[str, str, Replay | None]]:
+    """Lever, what is changed, and the replay; None where the tree has no schedule of it."""
+    w, record = question.w, question.record
+    tile = schedule.tile.forward if isinstance(schedule.tile, FusedTiles) else None
+    if record.tunable and w.directions == ("fwd",):
+        yield from _other_tile(question, schedule, numbers)
+        for lever, change, request in _requests(tile, w) if tile else ():
+            yield lever, change, _requested(question, request, numbers)
+    yield from _newer(question, schedule)
+    if w.dtype != "fp8":
+        yield "format", "fp8", _played(question, dtype="fp8")
+
+
+def _other_tile(question: Question, schedule: Schedule, numbers: Numbers) -> Iterator[tuple[str, str, Replay]]:
+    """The fastest of the most promising other tiles, unless the call has the best already."""
+    if question.conditions.tiles == "retuned":
+        return
+    fit = fitting(question.record, question.w, question.gpu, numbers)
+    others = [one.schedule for one in fit if one.schedule.tile_text != schedule.tile_text][:TILES]
+    timed = [(replayed(one, question.gpu, numbers, question.conditions), one.tile_text) for one in others]
+    for then, text in sorted(timed, key=lambda pair: pair[0].time_s)[:1]:
+        yield "tile", text, then
+
+
+def _requests(tile: FlashTile, w: Workload) -> Iterator[tuple[str, str, TileRequest]]:
+    """The same tile with one property of its kernel changed."""
+    own = TileRequest(tile.rows, tile.keys)
+    for stages in (tile.stages - 1, tile.stages + 1):
+        if stages:
+            yield "stages", f"{stages}", replace(own, stages=stages)
+    if w.group > 1:
+        yield "GQA packing", "off" if tile.pack_gqa else "on", replace(own, pack_gqa=not tile.pack_gqa)
+    if not tile.persistent:
+        yield "blocks", "persistent", replace(own, persistent=True)
+    differ = w.mask.within(w.seq_q, w.seq_kv).right is not None and w.seq_q > tile.rows
+    if tile.order == "ascending" and differ:
+        yield "order", "longest first", replace(own, longest_first=True)
+
+
+def _requested(question: Question, request: TileRequest, numbers: Numbers) -> Replay | None:
+    """The replay with a kernel so changed; None where the implementation's builder has no such kernel."""
+    conditions = replace(question.conditions, tiles="given", tile=request)
+    try:
+        schedule = scheduled(question.record, question.w, question.gpu, conditions)
+    except InputError:
+        return None
+    tile = schedule.tile.forward if isinstance(schedule.tile, FusedTiles) else None
+    if tile is None or not meets(tile, request):
+        return None
+    return replayed(schedule, question.gpu, numbers, conditions)
+
+
+def _played(question: Question, record: Implementation | None = None, dtype: str = "") -> Replay | None:
+    """The replay by another implementation or in another format, on the tiles it ships; None where it is not run."""
+    try:
+        other, w = record or question.record, replace(question.w, dtype=dtype or question.w.dtype)
+        check_runs(other, w, question.gpu)
+        return play(replace(question, record=other, w=w, conditions=_shipped(question.conditions))).replay
+    except InputError:
+        return None
+
+
+def _shipped(conditions: Conditions) -> Conditions:
+    return replace(conditions, tiles="shipped", tile=None)
+
+
+def _newer(question: Question, schedule: Schedule) -> Iterator[tuple[str, str, Replay]]:
+    """The fastest implementation of the same form with the GPU's newest tensor instructions, where this has others.
+
+    Of the same library or, where it has none, the defaults of the mechanisms that both run; `TILES` are replayed.
+    """
+    main, path = _main(schedule), _newest(question.gpu)
+    if main.path in (path, "simt"):
+        return
+    asked = running(question.record)
+    beside = (one for one in IMPLEMENTATIONS.values() if one.library == question.record.library)
+    usual = (IMPLEMENTATIONS[name] for mechanism in asked for name in mechanism.implementations)
+    for group in (beside, usual):
+        able = [one for one in dict.fromkeys(group) if any(mechanism.run_by(one) for mechanism in asked)]
+        like = islice((one for one in able if _issues(path, one, main, question)), TILES)
+        timed = [(then, one.name) for one in like if (then := _played(question, record=one))]
+        if timed:
+            then, name = min(timed, key=lambda pair: pair[0].time_s)
+            yield "instructions", f"{path}, {name}", then
+            return
+
+
+def _issues(path: Path, record: Implementation, like: Kernel, question: Question) -> bool:
+    """Whether an implementation runs the question with such instructions, softmax beside the products as here or apart.
+
+    It is asked for its schedule, which is not replayed.
+    """
+    try:
+        check_runs(record, question.w, question.gpu)
+        main = _main(scheduled(record, question.w, question.gpu, _shipped(question.conditions)))
+    except InputError:
+        return False
+    return main.path == path and (main.total("exps") > 0) == (like.total("exps") > 0)
+
+
+def _newest(gpu: Gpu) -> Path:
+    return "tcgen05" if gpu.features.tcgen05 else "wgmma" if gpu.features.wgmma else "mma_sync"
+
+
+def _main(schedule: Schedule) -> Kernel:
+    return max(schedule.kernels, key=lambda kernel: kernel.total("flops"))

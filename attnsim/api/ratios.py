@@ -1,0 +1,166 @@
+"""The range of a ratio of two predicted times: errors that both share cancel, what is left is measured.
+
+One kernel on two machines: the error of the ratio grows with what the change moves (`moved`), another card adds its own
+clocks and host, another architecture its instructions and tiles, more where its numbers are borrowed. Two kernels on
+one machine: each has its own errors, and only those of the machine, its laboratory's, cancel.
+`attnsim.validation.checking.ratio_widths` measures both and checks them, `attnsim fit --record` writes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from attnsim.api.trust import Trust
+from attnsim.models.calibrations.components import HOST, TIMING, ratio_widths, widths
+from attnsim.models.hardware.changes import Change
+from attnsim.models.question.workload import Workload
+from attnsim.models.wording import ratio_text
+
+LABORATORY = "laboratory"
+"""The component that two kernels on one machine share."""
+
+BORROWED = {"kernel", "architecture", "priors"}
+"""Components of a time whose numbers are another kernel's or architecture's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A ratio of two times; as text, with its range: "1.14x (1.08-1.19)".
+
+    Parameters
+    ----------
+    value : float
+        Above 1 where the second is faster.
+    low, high : float
+        Between which the true ratio is expected nine times in ten.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, base_s: float, other_s: float, half: float) -> Ratio:
+        """Of two times; `half` is the half-width of the range of its log."""
+        value = base_s / other_s
+        return cls(value, value * math.exp(-half), value * math.exp(half))
+
+    def __str__(self) -> str:
+        return ratio_text(self.value, self.low, self.high)
+
+    def to_dict(self) -> dict[str, float]:
+        """The fields, ready for JSON."""
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+class Played(Protocol):
+    """A time, and how long each unit was busy in it."""
+
+    @property
+    def time_s(self) -> float | None:
+        """Seconds of the call; None where it does not fit the memory."""
+
+    @property
+    def units_s(self) -> Mapping[str, float]:
+        """Busy seconds of each unit."""
+
+
+class Timed(Played, Protocol):
+    """What a ratio is taken of: a `Prediction`."""
+
+    @property
+    def workload(self) -> Workload:
+        """The question."""
+
+    @property
+    def implementation(self) -> str:
+        """Whose kernels."""
+
+    @property
+    def gpu(self) -> str:
+        """Id of the GPU."""
+
+    @property
+    def architecture(self) -> str:
+        """Of the GPU."""
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What makes that GPU hypothetical."""
+
+    @property
+    def tiles(self) -> str:
+        """Whether the tile is shipped, retuned or given."""
+
+    @property
+    def tile(self) -> str:
+        """The tile in words."""
+
+    @property
+    def trust(self) -> Trust:
+        """With the components of the time's own range."""
+
+
+def speedup(base: Timed, other: Timed) -> Ratio | None:
+    """How many times faster `other` is than `base`; None where one of them does not fit its GPU's memory."""
+    if not base.time_s or not other.time_s:
+        return None
+    same_call = (base.implementation, base.workload) == (other.implementation, other.workload)
+    one, two = base.trust.components, other.trust.components
+    half = math.hypot(
+        ratio_widths().half_width(_of_machines(base, other)),
+        widths().half_width(_of_one_call(base, other) if same_call else of_two_kernels(one, two)),
+    )
+    return Ratio.of(base.time_s, other.time_s, half)
+
+
+def speedup_of_tiles(base_s: float, other_s: float) -> Ratio:
+    """Of one kernel on another tile than the one that its code ships: nobody has timed it."""
+    return Ratio.of(base_s, other_s, widths().half_width([widths().sd["pass"]]))
+
+
+def moved(base: Played, other: Played) -> float:
+    """How far a change moves a call: the log of its time, or of a unit's busy time by the unit's share of the call.
+
+    The larger of the two: where another unit bounds the call the time stays, and yet the answer hangs on the unit
+    that has changed, the more the longer that is busy. What changes nothing at all moves nothing.
+    """
+    if not base.time_s or not other.time_s:
+        return 0.0
+    found = abs(math.log(base.time_s / other.time_s))
+    for unit in (base.units_s.keys() & other.units_s.keys()) - {"idle"}:
+        busy, then = base.units_s[unit], other.units_s[unit]
+        if busy > 0 and then > 0:
+            found = max(found, max(busy / base.time_s, then / other.time_s) * abs(math.log(busy / then)))
+    return found
+
+
+def of_two_kernels(one: Mapping[str, float], two: Mapping[str, float]) -> list[float]:
+    """Standard deviations of the log of two kernels' ratio on one machine, from the components of both."""
+    return [sd for made in (one, two) for name, sd in made.items() if name != LABORATORY]
+
+
+def _of_machines(base: Timed, other: Timed) -> Iterator[float]:
+    """Those of the machines, where they differ."""
+    sd = ratio_widths().sd
+    if base.gpu != other.gpu:
+        yield sd["machines"]
+    if base.architecture != other.architecture:
+        yield sd["architectures"]
+        if any(not made or BORROWED & made.keys() for made in (base.trust.components, other.trust.components)):
+            yield sd["borrowed"]
+    if base.changes != other.changes or (base.gpu != other.gpu and base.architecture == other.architecture):
+        yield sd["change"] * moved(base, other)
+
+
+def _of_one_call(base: Timed, other: Timed) -> Iterator[float]:
+    """Those of one call on two machines or tiles beyond the machines': a tile that nobody timed, what timing adds."""
+    one, two = base.trust.components, other.trust.components
+    if base.tile != other.tile:
+        yield from (widths().sd["pass"] for found in (base, other) if found.tiles != "shipped")
+    if moved(base, other):
+        yield from (made.get(TIMING, 0.0) for made in (one, two))
+        yield abs(one.get(HOST, 0.0) ** 2 - two.get(HOST, 0.0) ** 2) ** 0.5

@@ -1,0 +1,201 @@
+"""What each of several changes of a GPU brings: alone, as the last one, and on average over all orders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from attnsim.api.answering import answer
+from attnsim.api.asking import Question, ask, read_conditions, read_gpu
+from attnsim.api.prediction import Prediction
+from attnsim.api.ratios import Ratio, speedup
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import Change
+from attnsim.models.hardware.gpu import Gpu, inconsistency
+from attnsim.models.question.workload import Workload
+
+MOST = 8
+"""Changes that are split: every subset of them is replayed, 256 of eight."""
+
+Keys = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One change and what it brings.
+
+    Parameters
+    ----------
+    change : Change
+        Against the unchanged GPU.
+    alone, without : Prediction
+        The call with this change alone, and with all but this one.
+    first, last : Ratio
+        Speedup of the change on the unchanged GPU, and on the one with all others.
+    mean : Ratio
+        Geometric mean of its speedup over all orders of the changes; of all parts the means multiply to the whole.
+    """
+
+    change: Change
+    alone: Prediction
+    without: Prediction
+    first: Ratio
+    last: Ratio
+    mean: Ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The speedup of several changes, split among them.
+
+    Parameters
+    ----------
+    unchanged, changed : Prediction
+        Without any and with all of them.
+    together : Ratio
+        Speedup of all.
+    parts : tuple of Part
+        In the order in which they were given.
+    """
+
+    unchanged: Prediction
+    changed: Prediction
+    together: Ratio
+    parts: tuple[Part, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain types, as JSON holds them."""
+        return {
+            "unchanged": self.unchanged.to_dict(),
+            "changed": self.changed.to_dict(),
+            "together": self.together.to_dict(),
+            "parts": [
+                {
+                    "figure": one.change.key,
+                    "change": str(one.change),
+                    "alone_time_s": one.alone.time_s,
+                    "without_time_s": one.without.time_s,
+                    **{name: getattr(one, name).to_dict() for name in ("first", "last", "mean")},
+                }
+                for one in self.parts
+            ],
+        }
+
+
+def split(
+    workload: Workload,
+    gpu: Gpu | str,
+    algorithm: str = "flash",
+    *,
+    implementation: str | None = None,
+    tiles: str = "shipped",
+    tile: str | tuple[int, int] | None = None,
+    mode: str = "fast",
+    cache: str = "warm",
+    launch: str = "stream",
+    budget: int | None = None,
+) -> Split:
+    """Split the speedup of a changed GPU among its changes.
+
+    Every subset of the changes is replayed. The mean over orders is Shapley's value (*A Value for n-Person Games*,
+    1953) of the logarithm of the speedup.
+
+    Parameters
+    ----------
+    workload : Workload
+    gpu : Gpu or str
+        A GPU with 2 to `MOST` changes.
+    algorithm, implementation, tiles, tile, mode, cache, launch, budget
+        As for `predict`; the implementation is that of the unchanged GPU.
+
+    Raises
+    ------
+    InputError
+        Other numbers of changes, changes that cannot stand without one another, or a call that does not fit.
+
+    Examples
+    --------
+    >>> from attnsim.models.hardware.files import load_gpu
+    >>> gpu = load_gpu("h100-sxm5-80gb").replace("l2.bandwidth", "2x").replace("hbm.bandwidth", "6 TB/s")
+    >>> found = split(Workload(batch=1, heads_q=32, seq_q=8192, head_dim=128), gpu)
+    >>> [one.change.key for one in found.parts]
+    ['l2.bandwidth', 'hbm.bandwidth']
+    """
+    changed = read_gpu(gpu)
+    values = {change.key: change.new for change in changed.changes}
+    if not 2 <= len(values) <= MOST:
+        raise InputError(
+            f"{changed.id} has {len(values)} changed figures, of which every subset is replayed; "
+            f"allowed: 2 to {MOST}, such as --set l2.bandwidth=2x --set hbm.bandwidth=6TB/s"
+        )
+    conditions = read_conditions(tiles, tile, mode, cache, launch, budget)
+    question = ask(workload, changed.unchanged, algorithm, implementation, conditions)
+    subsets = [frozenset(keys) for size in range(len(values)) for keys in combinations(values, size)]
+    machines = {keys: _some(question.gpu, {key: values[key] for key in values if key in keys}) for keys in subsets}
+    machines[frozenset(values)] = changed
+    answers = {keys: _answered(replace(question, gpu=machine)) for keys, machine in machines.items()}
+    return Split(
+        unchanged=answers[frozenset()],
+        changed=answers[frozenset(values)],
+        together=_ratio(answers[frozenset()], answers[frozenset(values)]),
+        parts=tuple(_part(key, changed, answers) for key in values),
+    )
+
+
+def _some(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
+    """The unchanged GPU with some of the changes.
+
+    Raises
+    ------
+    InputError
+        When there is no such GPU.
+    """
+    for key, value in values.items():
+        gpu = gpu if gpu.get(key) == value else gpu.with_change(key, value)
+    if problem := inconsistency(gpu):
+        raise InputError(f"{' and '.join(values)} cannot be changed without the rest: {problem}; leave out the split")
+    return gpu
+
+
+def _answered(question: Question) -> Prediction:
+    """The answer, where the call fits the memory.
+
+    Raises
+    ------
+    InputError
+    """
+    found = answer(question)
+    if found.time_s is None:
+        raise InputError(f"{found.algorithm} {found.notes[0]}")
+    return found
+
+
+def _part(key: str, changed: Gpu, answers: Mapping[Keys, Prediction]) -> Part:
+    """What one change brings, by the subsets of the others it comes to."""
+    whole = max(answers, key=len)
+    base, alone, without = answers[frozenset()], answers[frozenset({key})], answers[whole - {key}]
+    logs = [0.0, 0.0, 0.0]
+    for others, before in answers.items():
+        if key in others:
+            continue
+        orders = math.factorial(len(others)) * math.factorial(len(whole) - len(others) - 1)
+        step = _ratio(before, answers[others | {key}])
+        for place, value in enumerate((step.value, step.low, step.high)):
+            logs[place] += orders / math.factorial(len(whole)) * math.log(value)
+    own = alone.changes[0] if alone.changes else next(one for one in changed.changes if one.key == key)
+    return Part(
+        change=own,
+        alone=alone,
+        without=without,
+        first=_ratio(base, alone),
+        last=_ratio(without, answers[whole]),
+        mean=Ratio(*map(math.exp, logs)),
+    )
+
+
+def _ratio(before: Prediction, after: Prediction) -> Ratio:
+    found = speedup(before, after)
+    assert found is not None  # all that do not fit are refused
+    return found

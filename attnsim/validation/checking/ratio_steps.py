@@ -1,0 +1,166 @@
+"""Measured steps: one kernel, timed on two GPUs by one laboratory with one version, predicted as a user would.
+
+Where the GPUs are of one architecture, or where the newer one's borrows from the older one's, the older GPU's numbers
+are *carried* over to the newer one as its datasheet describes it: a hypothetical GPU. Where the architectures differ,
+each is also predicted with its *own* numbers, which may be borrowed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+
+from attnsim.api.ratios import moved
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.components import RATIOS
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.architectures import architecture_of
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.validation.checking.components import Group
+from attnsim.validation.checking.evidence import SERVING_SAMPLE
+from attnsim.validation.checking.hypothetical import as_announced, question, twins
+from attnsim.validation.measured import aiconfigurator
+from attnsim.validation.measured.datasets import Row, published_cases, row_of
+from attnsim.validation.measured.groups import usable
+from attnsim.validation.measured.predicting import Task, play_all
+from attnsim.validation.measured.sources import ROLES, laboratory_of
+
+Way = Literal["carried", "own"]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A measured ratio of two times of one kernel on two GPUs, and the predicted one.
+
+    Parameters
+    ----------
+    older, newer : Row
+    way : {"carried", "own"}
+        Whether the newer GPU is predicted with the older one's numbers.
+    ratio : float
+        Predicted time on the older over that on the newer.
+    borrowed : bool
+        Whether any of the numbers are of another architecture or kernel.
+    moved : float
+        As `attnsim.api.ratios.moved`.
+    """
+
+    older: Row
+    newer: Row
+    way: Way
+    ratio: float
+    borrowed: bool
+    moved: float
+
+    @property
+    def log_error(self) -> float:
+        """Log of the measured over the predicted ratio."""
+        return math.log(self.older.measured_s / self.newer.measured_s / self.ratio)
+
+    @property
+    def pair(self) -> str:
+        """The GPUs, the older first."""
+        return f"{self.older.gpu.base_id} > {self.newer.gpu.base_id}"
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """What separates the two, of `attnsim.models.calibrations.components.RATIOS`."""
+        apart = self.older.gpu.architecture != self.newer.gpu.architecture
+        found = {"machines": True, "change": self.way == "carried", "architectures": apart}
+        found["borrowed"] = apart and self.borrowed
+        return tuple(name for name in RATIOS if found[name])
+
+
+def steps(sample: int = SERVING_SAMPLE) -> list[Step]:
+    """Every measured step that is known here.
+
+    Parameters
+    ----------
+    sample : int
+        Rows of the large tables for each pair of GPUs, kernel and pass; without that package, the papers' alone.
+    """
+    asked: list[tuple[Row, Row, Way, bool]] = []
+    tasks: list[Task] = []
+    for older, newer in [*_published(), *_serving(sample)]:
+        here, there = choose(older.record, older.gpu), choose(newer.record, newer.gpu)
+        if _carries(older.gpu, newer.gpu):
+            then = replace(newer, gpu=as_announced(newer.gpu, older.gpu))
+            asked.append((older, newer, "carried", True))
+            tasks += [(older, here.numbers), (then, here.numbers)]
+        if older.gpu.architecture != newer.gpu.architecture:
+            asked.append((older, newer, "own", not (here.own and there.own)))
+            tasks += [(older, here.numbers), (newer, there.numbers)]
+    times = play_all(tasks)
+    return [
+        Step(older, newer, way, one.time_s / two.time_s, borrowed, moved(one, two))
+        for (older, newer, way, borrowed), one, two in zip(asked, times[::2], times[1::2], strict=True)
+    ]
+
+
+def groups_of_steps(found: list[Step]) -> list[Group]:
+    """Every step as a group of its own: the source is a kernel's pass on a pair of GPUs, the laboratory the pair."""
+    return [
+        Group(
+            source=f"{one.pair}, {one.newer.record.name}, {one.newer.case.passes}", laboratory=one.pair,
+            gpu=one.newer.gpu.base_id, kernel=one.newer.record.name, passes=one.newer.case.passes,
+            carried=one.components, logs=np.array([one.log_error]), spread=0.0, sizes={"change": one.moved},
+        )
+        for one in found
+    ]  # fmt: skip
+
+
+def _carries(older: Gpu, newer: Gpu) -> bool:
+    """Whether the newer GPU's architecture may have the older one's numbers."""
+    same = older.architecture == newer.architecture
+    return same or older.architecture in architecture_of(newer.compute_capability_number).borrows
+
+
+def _in_order(one: Gpu, other: Gpu) -> tuple[Gpu, Gpu]:
+    """The two, the older one first: that of the lower compute capability."""
+    older, newer = sorted((one, other), key=lambda gpu: (gpu.compute_capability_number, gpu.base_id))
+    return older, newer
+
+
+def _published() -> Iterator[tuple[Row, Row]]:
+    """Pairs of published rows."""
+    alike: dict[tuple[object, ...], list[Row]] = {}
+    for case in published_cases(*ROLES):
+        try:
+            row = row_of(case)
+            row.schedule  # noqa: B018 built now, where it may be refused
+        except InputError:
+            continue
+        if usable(row):
+            alike.setdefault((laboratory_of(case.source), case.version, *question(row)), []).append(row)
+    for rows in alike.values():
+        for one, other in combinations(rows, 2):
+            if one.gpu.base_id != other.gpu.base_id:
+                yield (one, other) if _in_order(one.gpu, other.gpu)[0] is one.gpu else (other, one)
+
+
+def _serving(sample: int) -> Iterator[tuple[Row, Row]]:
+    """Pairs of rows of the large tables; none without that package."""
+    if not aiconfigurator.available():
+        return
+    tables = [table for table in aiconfigurator.tables() if table.kept]
+    for name in sorted({table.implementation for table in tables}):
+        for passes in ("fwd", "decode"):
+            decode = passes == "decode"
+            mine = [one for one in tables if one.implementation == name and one.kind.endswith("generation") == decode]
+            for gpus in combinations(sorted({one.gpu for one in mine}), 2):
+                older, newer = _in_order(*map(load_gpu, gpus))
+                yield from _twins(older.id, newer.id, name, passes, sample)
+
+
+def _twins(older: str, newer: str, name: str, passes: str, sample: int) -> Iterator[tuple[Row, Row]]:
+    there = twins(older, name, passes)
+    for row in aiconfigurator.rows(gpu=newer, implementation=name, passes=passes, sample=sample):
+        twin = there.get(question(row))
+        if twin is not None and usable(row) and twin.case.version == row.case.version:
+            yield twin, row

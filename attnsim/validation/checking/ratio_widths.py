@@ -1,0 +1,153 @@
+"""How wide the range of a ratio is: its components measured on steps, and checked with a pair of GPUs left out.
+
+The likeliest variances of the components are those of `components.py`, every step a group of its own and every pair of
+GPUs one vote for each set of components. Of two kernels on one GPU nothing is estimated: the components of their times
+are summed up as `attnsim.api.ratios` does, and checked with the laboratory left out of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from attnsim.api.carried import spread_of
+from attnsim.api.ratios import of_two_kernels
+from attnsim.models.calibrations.components import RATIOS, Widths
+from attnsim.validation.checking.components import Estimate, Group, left_out, measured
+from attnsim.validation.checking.evidence import Predicted
+from attnsim.validation.checking.ratio_steps import Step, groups_of_steps
+from attnsim.validation.measured.sources import laboratory_of
+
+
+def ratio_widths(found: list[Step]) -> tuple[Widths, dict[str, Estimate]]:
+    """The widths that the steps give, and the components behind them."""
+    return measured(groups_of_steps(found), names=RATIOS)
+
+
+def pairs_table(found: list[Step]) -> list[dict[str, Any]]:
+    """What the ranges hold, for each pair of GPUs with widths from all other pairs.
+
+    Returns
+    -------
+    list of dict
+        ``older, newer, numbers, steps, ratio, error, half_width, held``: `numbers` carried over or each GPU's own,
+        `ratio` the median predicted speedup, `error` the median size of the log of measured over predicted ratio,
+        `half_width` the median stated one, `held` the share of the steps inside.
+    """
+    groups = groups_of_steps(found)
+    check = left_out(groups, lambda group: group.laboratory, RATIOS)
+    cells: dict[tuple[str, str], list[tuple[Step, Group]]] = {}
+    for one, group in zip(found, groups, strict=True):
+        cells.setdefault((one.pair, one.way), []).append((one, group))
+    return [_pair(mine, check.inside, check.half) for _, mine in sorted(cells.items())]
+
+
+def _pair(mine: Sequence[tuple[Step, Group]], inside: Any, half: Any) -> dict[str, Any]:
+    first = mine[0][0]
+    return {
+        "older": first.older.gpu.base_id,
+        "newer": first.newer.gpu.base_id,
+        "numbers": first.way,
+        "steps": len(mine),
+        "ratio": round(float(np.median([one.ratio for one, _ in mine])), 4),
+        "error": round(float(np.median([abs(one.log_error) for one, _ in mine])), 4),
+        "half_width": round(float(np.median([half[group] for _, group in mine])), 4),
+        "held": round(float(np.mean([inside[group] for _, group in mine])), 4),
+    }
+
+
+def kernels_table(points: Sequence[Predicted], groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """The same for two kernels on one GPU, with widths from other laboratories than theirs.
+
+    Parameters
+    ----------
+    points : sequence of Predicted
+        At home and off home.
+    groups : sequence of Group
+        Those that the widths of times are measured on.
+
+    Returns
+    -------
+    list of dict
+        ``laboratory, gpu, kernels, steps, error, half_width, held``, `kernels` the number of pairs of kernels.
+    """
+    widths: dict[str, Widths] = {}
+    cells: dict[tuple[str, str], list[tuple[tuple[str, str], float, float]]] = {}
+    for one, other in two_kernels(points):
+        whose = laboratory_of(one.row.case.source)
+        if whose not in widths:
+            widths[whose], _ = measured([group for group in groups if group.laboratory != whose], crossed=False)
+        known = widths[whose]
+        made = [known.parts(spread_of(it.row.workload, it.calibration), it.carried) for it in (one, other)]
+        names = (one.row.record.name, other.row.record.name)
+        cells.setdefault((whose, one.row.gpu.base_id), []).append(
+            (names, abs(one.log_error - other.log_error), known.half_width(of_two_kernels(*made)))
+        )
+    return [
+        {
+            "laboratory": whose, "gpu": gpu, "kernels": len({names for names, _, _ in mine}), "steps": len(mine),
+            "error": round(float(np.median([error for _, error, _ in mine])), 4),
+            "half_width": round(float(np.median([half for _, _, half in mine])), 4),
+            "held": round(float(np.mean([error <= half for _, error, half in mine])), 4),
+        }
+        for (whose, gpu), mine in sorted(cells.items())
+    ]  # fmt: skip
+
+
+def two_kernels(points: Sequence[Predicted]) -> Iterator[tuple[Predicted, Predicted]]:
+    """Rows of one question, GPU, clock and laboratory that two kernels answer, each row's first prediction."""
+    alike: dict[tuple[object, ...], dict[tuple[object, ...], Predicted]] = {}
+    for one in points:
+        row, case = one.row, one.row.case
+        w = replace(row.workload, operations=None, dropout=False)
+        asked = replace(w, dtype="bf16") if w.element_bytes == 2 else w
+        key = (laboratory_of(case.source), row.gpu, case.cache, asked)
+        alike.setdefault(key, {}).setdefault((row.record.name, case.source, case.version, case.time_s), one)
+    for rows in alike.values():
+        for one, other in combinations(rows.values(), 2):
+            if one.row.record.name != other.row.record.name:
+                yield one, other
+
+
+def ratios_table(found: list[Step]) -> list[dict[str, Any]]:
+    """``component, sd, between, steps, pairs, error, half_width, held``: the components of ratios with their check.
+
+    A step counts for the farthest of its components; `error`, `half_width` and `held` as of `pairs_table`, with the
+    step's pair of GPUs left out.
+    """
+    groups = groups_of_steps(found)
+    check = left_out(groups, lambda group: group.laboratory, RATIOS)
+    table = []
+    for name, one in ratio_widths(found)[1].items():
+        mine = [group for group in groups if group.category == name]
+        line: dict[str, Any] = {
+            "component": name, "sd": round(one.sd, 4), "between": round(one.between, 4), "steps": len(mine),
+            "pairs": len({group.laboratory for group in mine}), "error": None, "half_width": None, "held": None,
+        }  # fmt: skip
+        if mine:
+            line["error"] = round(float(np.median([abs(group.bias) for group in mine])), 4)
+            line["half_width"] = round(float(np.median([check.half[group] for group in mine])), 4)
+            line["held"] = round(float(np.mean([check.inside[group] for group in mine])), 4)
+        table.append(line)
+    return table
+
+
+def ratios_record(found: list[Step], points: Sequence[Predicted], groups: Sequence[Group]) -> dict[str, Any]:
+    """The section ``ratios`` of ``trust.yaml``: factor and components, and what they hold, pair by pair."""
+    table = {row.pop("component"): row for row in ratios_table(found)}
+    kernels = kernels_table(points, groups)
+    return {
+        "factor": round(ratio_widths(found)[0].factor, 4),
+        "components": table,
+        "pairs": pairs_table(found),
+        "two_kernels": {
+            "steps": sum(row["steps"] for row in kernels),
+            "held": round(
+                float(np.average([row["held"] for row in kernels], weights=[row["steps"] for row in kernels])), 4
+            ),
+        },
+    }
