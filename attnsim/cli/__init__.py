@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from attnsim.models.errors import InputError
+from attnsim.models.errors import InputError, Taken
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -23,10 +26,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         In place of those of the process.
     """
     from attnsim.cli.app import app
+    from attnsim.cli.help import refused
 
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(args=given or ["--help"], prog_name="attnsim", standalone_mode=False)
+        with _notes():
+            code = app(args=given or ["--help"], prog_name="attnsim", standalone_mode=False)
         sys.stdout.flush()
     except InputError as error:
         return _refuse(str(error))
@@ -40,11 +45,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Some versions of Typer carry a copy of click, others depend on it: go by what its errors can do.
         if type(error).__name__ == "Abort":
             return INTERRUPTED
-        describe = getattr(error, "format_message", None)
-        if describe is None:
+        if not hasattr(error, "format_message"):
             raise
-        return _refuse(describe())
+        return _refuse(refused(error))
     return code if isinstance(code, int) else 0
+
+
+@contextlib.contextmanager
+def _notes() -> Iterator[None]:
+    """Print what was taken for a word as a line on stderr, once; other warnings as always."""
+    told: set[str] = set()
+    plain = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, Taken):
+            plain(message, category, *where, **more)
+        elif str(message) not in told:
+            told.add(str(message))
+            print(f"note: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", Taken)
+        warnings.showwarning = show
+        yield
 
 
 def _refuse(message: str) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from attnsim.cli import options, show
-from attnsim.cli.implementations import span
+from attnsim.cli.implementations import able, span
+from attnsim.models.question.words import read_pass
 
 if TYPE_CHECKING:
     from attnsim.models.implementations.implementation import Implementation
@@ -19,13 +22,22 @@ _GROUPS = {
 }
 
 
-def algorithms(json: options.Json = False) -> None:
-    """List mechanisms and implementations, the GPUs that run them and where they are calibrated."""
+def algorithms(
+    gpu: Annotated[str | None, typer.Option(metavar="ID", help="Only what runs on this GPU.")] = None,
+    passes: Annotated[
+        str | None,
+        typer.Option("--pass", metavar="PASS", help="Only what has kernels for fwd, bwd, fwd+bwd or decode."),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """List mechanisms and implementations: whose code, on which GPUs, where calibrated."""
     from attnsim.models.calibrations.calibration import calibrations
     from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
     from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
     from attnsim.models.mechanisms import MECHANISMS
 
+    records = able(list(IMPLEMENTATIONS.values()), gpu, passes and read_pass(passes))
+    known = [item for item in MECHANISMS.values() if any(_runs(one, item) for one in records)]
     calibrated: dict[str, list[str]] = {}
     for name, architecture in calibrations():
         calibrated.setdefault(name, []).append(architecture)
@@ -44,24 +56,23 @@ def algorithms(json: options.Json = False) -> None:
                 "closed": record.closed,
                 "source": record.source,
             }
-            for record in IMPLEMENTATIONS.values()
+            for record in records
         }
         show.print_json(
-            _described(item)
-            | {"implementations": [kernels[r.name] for r in IMPLEMENTATIONS.values() if _runs(r, item)]}
-            for item in MECHANISMS.values()
+            _described(item) | {"implementations": [kernels[r.name] for r in records if _runs(r, item)]}
+            for item in known
         )
         return
-    out = show.console()
+    out, names = show.console(), {record.name for record in records}
     for group, title in _GROUPS.items():
         rows = [
             {
                 "name": item.name,
                 "what it is": item.page.summary,
                 "asked by": "name" if item.selectable else "flags",
-                "first choice": item.implementations[:1],
+                "first choice": [name for name in item.implementations if name in names][:1],
             }
-            for item in MECHANISMS.values()
+            for item in known
             if item.group == group
         ]
         if rows:
@@ -73,11 +84,11 @@ def algorithms(json: options.Json = False) -> None:
             {
                 "name": record.name,
                 "runs": record.runs,
-                "runs on": span(record),
-                "formats": list(record.dtypes),
+                "on": span(record),
+                "whose code": record.source,
                 "calibrated on": sorted(calibrated.get(record.name, [])) or f"as {record.like}" * bool(record.like),
             }
-            for record in IMPLEMENTATIONS.values()
+            for record in records
         ],
     )
     out.print(

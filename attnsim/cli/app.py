@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -10,10 +11,12 @@ from attnsim.cli import (
     accuracy,
     algorithms,
     breakeven,
+    check,
     demo,
     doctor,
     explain,
     gpus,
+    help,
     implementations,
     kernels,
     measure,
@@ -30,36 +33,52 @@ from attnsim.cli import (
     validate,
 )
 
-app = typer.Typer(
+app = help.Commands(
     name="attnsim",
     help="Predict how attention runs on a GPU: time, bytes, what bounds it, and how far to trust the answer.",
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": help.WIDTH},
 )
-app.command("predict")(predict.predict)
-app.command("explain")(explain.explain)
-app.add_typer(gpus.app, name="gpus")
-app.add_typer(models.app, name="models")
-app.command("algorithms")(algorithms.algorithms)
-app.command("implementations")(implementations.implementations)
-app.command("roofline")(roofline.roofline)
-app.add_typer(plot.app, name="plot")
-app.command("breakeven")(breakeven.breakeven)
-app.command("trace")(trace.trace)
-app.command("report")(report.report)
-app.command("accuracy")(accuracy.accuracy)
-app.command("fit")(accuracy.fit)
-app.command("measure")(measure.measure)
-app.command("probe")(probe.probe)
-app.command("validate")(validate.validate)
-app.command("sweep")(sweep.sweep)
-app.command("sensitivity")(sensitivity.sensitivity)
-app.add_typer(search.app, name="search")
-app.command("demo")(demo.demo)
-app.add_typer(kernels.app, name="kernels")
-app.command("doctor")(doctor.doctor)
+
+ASK, DRAW, STUDY, CHECK, MAINTAIN = "Ask", "Draw", "Study", "Check", "Maintain"
+"""The groups of commands in the help, in this order."""
+
+LLAMA = "--model llama-3-8b --seq 8k"
+QUESTION = f"--gpu h100 {LLAMA}"
+
+
+def _add(group: str, name: str, command: Callable[..., None], example: str) -> None:
+    app.command(name, rich_help_panel=group, example=f"attnsim {name} {example}".strip())(command)
+
+
+def _add_all(group: str, name: str, commands: typer.Typer) -> None:
+    app.add_typer(commands, name=name, rich_help_panel=group)
+
+
+_add(ASK, "predict", predict.predict, f"{QUESTION} --set hbm.bandwidth=6TB/s")
+_add(ASK, "explain", explain.explain, f"flash {QUESTION}")
+_add(ASK, "breakeven", breakeven.breakeven, "--gpu h100 --heads 32 --kv-heads 8 --head-dim 128 --causal --seq 64k")
+_add(ASK, "sensitivity", sensitivity.sensitivity, QUESTION)
+_add(ASK, "algorithms", algorithms.algorithms, "")
+_add(ASK, "implementations", implementations.implementations, "--gpu h100 --pass decode")
+_add_all(ASK, "gpus", gpus.app)
+_add_all(ASK, "models", models.app)
+_add(DRAW, "roofline", roofline.roofline, f"{QUESTION} --out roofline.pdf --width column")
+_add(DRAW, "trace", trace.trace, f"{QUESTION} --picture timeline.png")
+_add_all(DRAW, "plot", plot.app)
+_add(STUDY, "sweep", sweep.sweep, "study.yaml --out results")
+_add(STUDY, "report", report.report, "study.yaml --out report.html")
+_add_all(STUDY, "search", search.app)
+_add(CHECK, "check", check.check, "mine.csv --time-unit ms")
+_add(CHECK, "validate", validate.validate, "--measured results --out validation")
+_add(CHECK, "accuracy", accuracy.accuracy, "--claims")
+_add_all(CHECK, "kernels", kernels.app)
+_add(CHECK, "measure", measure.measure, "--out results --minutes 8")
+_add(CHECK, "probe", probe.probe, "--out my-gpu.yaml")
+_add(MAINTAIN, "fit", accuracy.fit, "--check")
+_add(MAINTAIN, "demo", demo.demo, "")
+_add(MAINTAIN, "doctor", doctor.doctor, "")
 
 
 def _version(wanted: bool) -> None:

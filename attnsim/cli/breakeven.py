@@ -2,52 +2,67 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import options, show
+from attnsim.cli import given, options, show
 from attnsim.cli.plot_flags import numbers_of
 from attnsim.cli.progress import steps
+from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.cli.roofline import check_picture
 
 if TYPE_CHECKING:
-    from attnsim.api.breakeven import BreakEven
+    from attnsim.api.density import BreakEven
 
 
+@asking(without=("seq_kv", "head_dim_v", "latent", "window", "passes", "operations"))
 def breakeven(
     *,
+    context: typer.Context,
     gpu: options.ManyGpus,
-    seq: Annotated[str, typer.Option(metavar="N", help="Sequence lengths, with commas.")] = "4096,16384,65536",
-    batch: options.Batch = 1,
-    heads: options.Heads = 16,
-    kv_heads: options.KvHeads = None,
-    head_dim: options.HeadDim = 128,
-    dtype: options.Dtype = "bf16",
-    causal: options.Causal = False,
+    flags: QuestionFlags,
+    seq: Annotated[
+        str,
+        typer.Option(metavar="N", help="Sequence lengths: 64k; 4k,16k; 4k:64k.", rich_help_panel=options.QUESTION),
+    ] = "4096,16384,65536",
     pattern: Annotated[str, typer.Option(help="What grows until it no longer pays: random, window or bigbird.")] = (
         "random"
     ),
+    block: Annotated[int, options._count("Tokens of a block of the pattern.")] = 64,
     tile: Annotated[
         str, typer.Option(metavar="ROWSxKEYS", help="Tiles of the sparse kernel, with commas; default: its own choice.")
+    ] = "",
+    sparse: Annotated[
+        str, typer.Option(help="Sparse implementations, with commas; default: the best for the GPU and our own.")
     ] = "",
     dense: Annotated[str, typer.Option(help="Implementation to beat; default: the best for the GPU.")] = "",
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Picture, .png, .svg, .pdf or .pgf, with its CSV beside it.")
     ] = None,
     style: options.StyleName = "light",
+    width: options.PictureWidth = "page",
     changes: options.Changes = [],  # noqa: B006 Typer copies it
+    cache: options.Cache = "warm",
+    launch: options.Launch = "stream",
     json: options.Json = False,
 ) -> None:
-    """Find the density below which block-sparse attention beats dense flash, by length, tile and GPU."""
+    """Find the density below which block-sparse attention beats dense flash, by length, kernel, tile and GPU.
+
+    Without --model, --heads and --head-dim it has 16 heads of 128. A --mask of your own is answered and marked beside
+    the pattern.
+    """
+    given.refuse_style(context, plot)
     if plot is not None:
         check_picture(plot)
     lengths = numbers_of(seq, "--seq")
     tiles = options.words([tile], "--tile") if tile else [None]
-    question = options.workload(
-        batch=batch, heads=heads, kv_heads=kv_heads, seq=lengths[0], head_dim=head_dim, dtype=dtype, causal=causal
-    )
+    kernels = options.words([sparse], "--sparse") if sparse else []
+    if flags.model is None:
+        flags = replace(flags, heads=flags.heads or 16, head_dim=flags.head_dim or 128)
+    question = flags.workload(seq=lengths[0])
     from attnsim.api.breakeven import breakeven as search
     from attnsim.models.hardware.files import load_gpu
 
@@ -55,13 +70,19 @@ def breakeven(
     rows: list[BreakEven] = []
     with steps("bisecting densities", len(machines) * len(lengths) * len(tiles)) as done:
         for machine in machines:
-            rows += search(question, machine, lengths, tiles=tiles, pattern=pattern, dense=dense or None, done=done)
-    what = f"batch {batch}, heads {heads}{f'/{kv_heads}' * bool(kv_heads)}, head_dim {head_dim}, {dtype}"
-    title = f"{pattern} pattern, {what}, {'causal' if causal else 'full'}"
+            rows += search(
+                question, machine, lengths, tiles=tiles, pattern=pattern, block=block, sparse=kernels,
+                dense=dense or None, cache=cache, launch=launch, done=done,
+            )  # fmt: skip
+    w = question
+    heads = f"{w.heads_q}" if w.group == 1 else f"{w.heads_q}/{w.heads_kv}"
+    what = f"batch {w.batch}, heads {heads}, head_dim {w.head_dim}, {w.dtype}"
+    band = "causal" if w.mask.is_causal else "full"
+    title = f"{flags.title}{pattern} pattern, blocks of {block}, {what}, {band}"
     if plot is not None:
         from attnsim.plots import breakeven as picture
 
-        picture.breakeven(rows, title).write(plot, style)
+        picture.breakeven(rows, title).write(plot, style, width)
     if json:
         show.print_json(row.to_dict() for row in rows)
         return
@@ -71,25 +92,32 @@ def breakeven(
 
 
 def _print(rows: list[BreakEven], title: str) -> None:
+    from attnsim.api.density import verdict
+
     out = show.console()
     table: list[dict[str, object]] = [
         {
             "gpu": row.gpu,
+            "against": f"against {row.dense}",
             "seq": row.seq,
-            "tile": row.tile,
-            "density": f"{100 * row.density:.3g} %",
-            "tiles visited": f"{row.tiles:,} of {row.all_tiles:,}",
-            "sparse": show.time_text(row.sparse_s),
+            "sparse as": row.sparse,
+            "tile": row.shape,
+            "pays below": row.band,
+            "your mask" if row.yours else "near 10 %": show.ratio_text(
+                row.expected.speedup, row.expected.low, row.expected.high
+            ),
             "dense": show.time_text(row.dense_s),
-            "dense as": row.dense,
         }
         for row in rows
     ]
-    right = ("density", "tiles visited", "sparse", "dense")
-    show.print_rows(out, f"Break-even density: {title}\n", table, right=right, whole=("gpu", "tile"))
+    show.print_groups(out, f"Break-even density: {title}", table, by=("gpu", "against"))
+    for paragraph in verdict(rows):
+        out.print(paragraph)
     out.print(
-        "Below this density (visible pairs over those of dense attention) the fused sparse kernel is faster than dense "
-        "flash; 100 %: even where it visits every tile. 0 %: not even with one block of keys a row."
+        "\nPays below: visible pairs over those of dense attention at which both take equally long (in brackets: at "
+        "which the ends of the speedup's 90 % range are 1). 100 %: even where every tile is visited, 0 %: not even "
+        "with one block of keys a row."
     )
+    out.print(f"dense: {', '.join(dict.fromkeys(f'{row.dense} on {row.gpu}' for row in rows))}")
     for reason in dict.fromkeys(row.trust for row in rows):
         out.print(f"trust: {reason}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import options, show
+from attnsim.cli import asked, options, show
 from attnsim.cli.heading import caption, heading
 
 if TYPE_CHECKING:
@@ -24,14 +24,15 @@ def demo(
 ) -> None:
     """Predict naive, flash and sliding-window for two models on three GPUs, and draw the roofline."""
     from attnsim.api import compare
+    from attnsim.api.baselines import UNCHANGED, UNFUSED, ratios_over, ratios_over_unchanged
     from attnsim.models.hardware.files import load_gpu
     from attnsim.plots.roofline import roofline
 
     options.make_folder(out)
     a100, h100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
     doubled = options.changed(h100, HYPOTHETICAL)
-    gpt2 = options.workload(batch=8, heads=16, seq=1024, head_dim=64, dtype="fp16", causal=True, window=256)
-    llama = options.workload(batch=1, heads=32, kv_heads=8, seq=8192, head_dim=128, causal=True, window=1024)
+    gpt2 = asked.workload(batch=8, heads=16, seq=1024, head_dim=64, dtype="fp16", causal=True, window=256)
+    llama = asked.workload(batch=1, heads=32, kv_heads=8, seq=8192, head_dim=128, causal=True, window=1024)
     on_a100 = compare(gpt2, a100, ALGORITHMS)
     on_h100 = compare(llama, h100, ALGORITHMS)
     shipped = compare(llama, doubled, ALGORITHMS)
@@ -52,8 +53,9 @@ def demo(
         return
     console = show.console()
     for title, predictions, unchanged in tables:
-        show.print_predictions(console, title, predictions, unchanged)
+        over = ratios_over_unchanged(predictions, unchanged) if unchanged else ratios_over(predictions)
+        show.print_predictions(console, title, predictions, [over])
         show.print_remarks(console, predictions)
         console.print("")
-    console.print(caption(llama, True))
+    console.print(caption(llama, (UNFUSED, UNCHANGED)))
     console.print(f"written: {', '.join(map(str, written))}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import options, progress, show
+from attnsim.cli import compared, given, options, progress, show, split
 from attnsim.cli.heading import check_window
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
@@ -28,6 +28,7 @@ def explain(
     implementation: options.ImplementationName = None,
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
+    split_changes: split.Flag = False,
     tile: options.Tile = None,
     mode: options.Mode = "fast",
     budget: options.Budget = None,
@@ -41,8 +42,11 @@ def explain(
     """
     if not gpu:
         raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
-    question = flags.workload() if _asks(context) else None
+    if split_changes:
+        split.check(changes)
+    question = flags.workload() if any(given.is_given(context, one.name) for one in fields(QuestionFlags)) else None
     from attnsim.api.explaining import explain as explained
+    from attnsim.api.splitting import split as shared_out
     from attnsim.models.hardware.files import load_gpu
 
     if question is not None:
@@ -53,19 +57,25 @@ def explain(
             question, machine, algorithm, implementation=implementation, tile=tile, mode=mode, budget=budget,
             cache=cache, launch=launch, told=told,
         )  # fmt: skip
+    parts = None
+    if split_changes:
+        parts = shared_out(
+            found.prediction.workload, machine, found.prediction.algorithm, tile=tile, mode=mode, budget=budget,
+            implementation=found.prediction.implementation, cache=cache, launch=launch,
+        )  # fmt: skip
     if json:
-        show.print_json([found.to_dict()])
+        show.print_json([found.to_dict() | ({"split": parts.to_dict()} if parts else {})])
         return
-    _print(show.console(), found, machine, flags.title)
-
-
-def _asks(context: typer.Context) -> bool:
-    """Whether any flag of the question was given."""
-    sources = [context.get_parameter_source(one.name) for one in fields(QuestionFlags)]
-    return any(source is not None and source.name == "COMMANDLINE" for source in sources)
+    out = show.console()
+    _print(out, found, machine, flags.title)
+    if parts:
+        out.print("")
+        split.print_split(out, parts)
 
 
 def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
+    from attnsim.reports.sentences import anew_sentences
+
     asked = found.prediction
     out.print(f"{model}{asked.workload}\n{gpu.id}{''.join(f', {change}' for change in asked.changes)}\n")
     out.print(f"{found.loop_nest}\n")
@@ -118,9 +128,35 @@ def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
         whole=("unit", "figure", "now"),
     )
     if found.turn is not None:
-        out.print("share: of the time; bounds at: how much faster the busiest unit has to be for this one to bound.\n")
+        out.print("share: of the time; bounds at: how much faster the busiest unit has to be for this one to bound.")
+    for line in anew_sentences(found):
+        out.print(line)
+    out.print("")
+    _print_kernels(out, found)
+    compared.print_compared(out, found)
     for line in verdict(found):
         out.print(line)
+
+
+def _print_kernels(out: Console, found: Explanation) -> None:
+    if not found.kernel_levers:
+        return
+    show.print_rows(
+        out,
+        "The kernel changed in one property, on the same GPU",
+        [
+            {
+                "lever": lever.lever,
+                "change": lever.change,
+                "time": show.time_text(lever.time_s),
+                "speedup": f"{lever.speedup:.2f}x",
+                "bound then": lever.bound.replace("_", " "),
+            }
+            for lever in found.kernel_levers
+        ],
+        right=("time", "speedup"),
+        whole=("lever", "change"),
+    )
 
 
 def _bounds_at(factor: float | None, bounded: bool) -> str:

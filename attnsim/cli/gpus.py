@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import options, show
+from attnsim.cli import help, options, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.models.hardware.gpu import Gpu
 
-app = typer.Typer(help="List GPUs, show one, write or import a GPU file.", invoke_without_command=True)
+app = help.Commands(help="List GPUs, show one, write or import a GPU file.", invoke_without_command=True)
 
 
 @app.callback()
@@ -49,7 +49,7 @@ def list_gpus(context: typer.Context, json: options.Json = False) -> None:
     out.print("attnsim gpus new FILE --from ID --set KEY=VALUE: a file for another GPU")
 
 
-@app.command("show")
+@app.command("show", example="attnsim gpus show h100-sxm5-80gb")
 def show_gpu(
     gpu: Annotated[str, typer.Argument(metavar="ID", help="Built-in id or GPU file.")],
     changes: options.Changes = [],  # noqa: B006
@@ -107,7 +107,7 @@ def _record(gpu: Gpu) -> dict[str, object]:
     }
 
 
-@app.command("new")
+@app.command("new", example="attnsim gpus new my-gpu.yaml --from h100")
 def new_gpu(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .yaml; its name becomes the id.")],
     base: Annotated[str, typer.Option("--from", metavar="ID", help="Built-in id or GPU file to start from.")],
@@ -130,7 +130,7 @@ def new_gpu(
         print(f"{file} written: {machine.name}; use it with --gpu {file}")
 
 
-@app.command("import")
+@app.command("import", example="attnsim gpus import A100.json --out my-gpu.yaml")
 def import_gpu(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="Hardware file; none: the GPU of this machine, by NVML.")

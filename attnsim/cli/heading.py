@@ -45,13 +45,14 @@ def check_window(question: Workload, names: Sequence[str], window: int | None) -
         )
 
 
-def caption(question: Workload, based: bool, shown: Collection[str] = ()) -> str:
-    """How to read the table's columns; `based`: whether it has those of the unchanged GPU."""
+def caption(question: Workload, over: Collection[str], shown: Collection[str] = ()) -> str:
+    """How to read the table's columns; `over`: what its ratios are over."""
+    from attnsim.api.baselines import UNCHANGED, UNFUSED
     from attnsim.models.mechanisms import find_mechanism, only_for
 
-    text = "vs naive: speedup over unfused attention (torch.baddbmm) on the same GPU. "
-    if based:
-        text += "vs base: over the unchanged GPU. "
+    meant = {UNFUSED: "unfused attention (torch.baddbmm) on the same GPU", UNCHANGED: "the unchanged GPU"}
+    text = "".join(f"vs {name}: speedup over {meant.get(name, name)}. " for name in dict.fromkeys(over))
+    text += "90 % range in brackets. " if over else ""
     text += "TFLOP/s: useful FLOPs (visible pairs only) over the time."
     if question.latent is not None and not all(find_mechanism(name).reads_latent for name in shown):
         text += " Only mla reads the latent; the others attend K and V of every head, cached so."

@@ -8,27 +8,41 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import options, show
+from attnsim.models.question.words import read_pass
 
 if TYPE_CHECKING:
     from attnsim.models.implementations.implementation import Implementation
 
+USUAL = "a100-sxm4-80gb,h100-sxm5-80gb,b200-sxm-180gb"
+"""GPUs that libraries are shown for, where none is named."""
 IN_FULL = 12
 """Most implementations that are described in full; more are a table."""
 
 
 def implementations(
-    gpu: Annotated[str | None, typer.Option(metavar="ID", help="Only those that run on this GPU.")] = None,
-    passes: Annotated[str | None, typer.Option("--pass", help="Only those for fwd, bwd, fwd+bwd or decode.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only those that run on this GPU; several with --libraries.")
+    ] = None,
+    passes: Annotated[
+        str | None, typer.Option("--pass", metavar="PASS", help="Only those for fwd, bwd, fwd+bwd or decode.")
+    ] = None,
     call: Annotated[
         str | None, typer.Option("--for", metavar="CALL", help="Only those that a library's call, or a name, launches.")
     ] = None,
+    libraries: Annotated[
+        bool, typer.Option("--libraries", help="What each library runs by default, by GPU and pass.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Find the implementation behind a library's call, and say whose code it is."""
     from attnsim.models.implementations.choose import IMPLEMENTATIONS
 
+    passes = passes and read_pass(passes)
+    if libraries:
+        _print_libraries(gpu, passes, call, json)
+        return
     found = _of_call(call) if call else list(IMPLEMENTATIONS.values())
-    found = _able(found, gpu, passes)
+    found = able(found, gpu, passes)
     if json:
         show.print_json(map(_described, found))
         return
@@ -43,6 +57,40 @@ def implementations(
         return
     for one in found:
         out.print("\n".join(_lines(one, out.width)) + "\n")
+
+
+def _print_libraries(gpu: str | None, passes: str | None, call: str | None, json: bool) -> None:
+    """A table a pass of what libraries run, a column a GPU.
+
+    Raises
+    ------
+    InputError
+    """
+    from dataclasses import asdict
+
+    from attnsim.api.libraries import TYPICAL, library_defaults
+    from attnsim.models.errors import InputError, nearest, shown
+
+    if call is not None:
+        raise InputError(f"--for {call} and --libraries exclude each other; leave one out")
+    if passes is not None and passes not in TYPICAL:
+        raise InputError(f"pass is {shown(passes)}; {nearest(passes, TYPICAL)}")
+    found = library_defaults(options.words([gpu or USUAL], "--gpu"), (passes,) if passes else tuple(TYPICAL))
+    if json:
+        show.print_json(map(asdict, found))
+        return
+    out = show.console()
+    for one in dict.fromkeys(item.passes for item in found):
+        rows: dict[str, dict[str, object]] = {}
+        for item in (item for item in found if item.passes == one):
+            name = f"{item.implementation}{' *' * item.calibrated}" or show.NOTHING
+            rows.setdefault(item.library, {"library": item.library})[item.gpu] = name
+        show.print_rows(out, f"{one}: {TYPICAL[one]}", list(rows.values()))
+    out.print(
+        "*: calibrated on that architecture, by measurements of it or of the kernels that it launches. -: the library "
+        "has no kernel for it there, or none that is modelled. The names go with --implementation; another shape or "
+        "version may run another kernel."
+    )
 
 
 def _passes(one: Implementation) -> str:
@@ -78,7 +126,7 @@ def _of_call(call: str) -> list[Implementation]:
     )
 
 
-def _able(found: list[Implementation], gpu: str | None, passes: str | None) -> list[Implementation]:
+def able(found: list[Implementation], gpu: str | None, passes: str | None) -> list[Implementation]:
     """Those that run on a GPU and have kernels for a pass.
 
     Raises
@@ -126,9 +174,11 @@ def _lines(one: Implementation, width: int) -> list[str]:
 
 def known_as(one: Implementation) -> list[str]:
     """Other names of an implementation, with those that mean it on some GPUs or in some versions alone."""
-    from attnsim.models.implementations.names import MEANINGS
+    from attnsim.models.implementations.names import MEANINGS, SPOKEN
 
-    somewhere = [line.name for line in MEANINGS if line.implementation == one.name and line.name != one.name]
+    somewhere = [
+        line.name for line in (*MEANINGS, *SPOKEN) if line.implementation == one.name and line.name != one.name
+    ]
     return list(dict.fromkeys([*one.aliases, *somewhere]))
 
 

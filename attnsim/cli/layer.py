@@ -1,25 +1,30 @@
-"""`attnsim predict --layer`: the parts of an attention layer, and attention's share of it by length."""
+"""`attnsim predict --layer`: the parts of a layer, what the model takes, and attention's share by length."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from attnsim.cli import options, progress, show
+from attnsim.cli import given, options, progress, show
 from attnsim.cli.heading import heading
 from attnsim.models.errors import InputError
+from attnsim.models.wording import clock_text
 
 if TYPE_CHECKING:
     import typer
 
-    from attnsim.api.layer_prediction import LayerPart, LayerPrediction
+    from attnsim.api.layer_prediction import LayerPrediction
+    from attnsim.api.ratios import Ratio
     from attnsim.cli.question_flags import QuestionFlags
 
 _LEFT_OUT = (
-    "Left out: normalisation, residual additions, cache writes that the attention does not make itself, communication."
+    "Left out: normalisation, residual additions, cache writes that the attention does not make itself, "
+    "communication{routing}."
 )
-_RIGHT = ("time", "90 % range", "share", "HBM GB", "TFLOP/s")
+_NOT_OF_LAYERS = ("tile", "tiles", "baseline", "operations", "split_changes", "verbose")
+_RIGHT = ("time", "90 % range", "vs base", "share", "HBM GB", "TFLOP/s")
 
 
 def predict_layers(
@@ -46,104 +51,186 @@ def predict_layers(
     from attnsim.api.layer import layer
     from attnsim.models.hardware.files import load_gpu
 
+    given.refuse(context, "does not go with --layer", _NOT_OF_LAYERS)
     filled = flags.filled
     if filled is None:
         raise InputError("--layer needs a model; give --model ID (attnsim models lists them)")
-    for name in ("tile", "tiles"):
-        if _is_given(context, name):
-            raise InputError(f"--{name} does not go with --layer, whose tiles are the shipped ones; leave it out")
-    if flags.operations is not None:
-        raise InputError("--operations does not go with --layer, whose projections surround the call; leave it out")
-    machines = [options.changed(load_gpu(name), changes) for name in options.words(gpu, "--gpu")]
-    answers = []
+    if None in lengths:
+        raise InputError("--seq is missing; give --seq N, or several lengths with commas")
+    bases = [load_gpu(name) for name in options.words(gpu, "--gpu")]
+    pairs = [(base, options.changed(base, changes)) for base in bases]
+    answers: list[_Answer] = []
     with progress.plays() as told:
-        for machine, length in product(machines, lengths):
-            if length is None:
-                raise InputError("--seq is missing; give --seq N, or several lengths with commas")
-            answers.append(
+        for (base, machine), length in product(pairs, lengths):
+            found = [
                 layer(
-                    filled.model, machine, batch=flags.batch, seq=length, seq_kv=flags.seq_kv, pass_=flags.passes,
-                    dtype=flags.dtype, algorithm=algorithm or None, implementation=implementation or None, mode=mode,
-                    budget=budget, cache=cache if _is_given(context, "cache") else "cold", launch=launch, told=told,
+                    filled.model, one, batch=flags.batch, seq=length or 0, seq_kv=flags.seq_kv, passes=flags.passes,
+                    dtype=flags.dtype, tp=flags.tp, algorithm=algorithm or None,
+                    implementation=implementation or None, mode=mode, budget=budget,
+                    cache=cache if given.is_given(context, "cache") else "cold", launch=launch, told=told,
                 )
-            )  # fmt: skip
+                for one in dict.fromkeys((base, machine))
+            ]  # fmt: skip
+            answers.append(_Answer(found[0]))
+            answers += [_Answer(one, found[0]) for one in found[1:]]
+    answers.sort(key=lambda one: one.base is not None)
     if json:
-        show.print_json(answer.to_dict() for answer in answers)
+        show.print_json(one.to_dict() for one in answers)
     else:
-        print_layers(filled.title, answers)
+        print_layers(flags.title, answers)
 
 
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+@dataclass(frozen=True)
+class _Answer:
+    """A layer, and the same one on the unchanged GPU where this one is changed."""
+
+    found: LayerPrediction
+    base: LayerPrediction | None = None
+
+    @property
+    def place(self) -> str:
+        """The GPU, and under which conditions."""
+        cache = "" if self.found.cache == "cold" else ", warm L2"
+        return "; ".join((f"{self.found.gpu}{cache}", *map(str, self.found.changes)))
+
+    @property
+    def layer_speedup(self) -> Ratio | None:
+        """Of the layer over the unchanged GPU."""
+        return self.found.speedup_over(self.base) if self.base else None
+
+    @property
+    def model_speedup(self) -> Ratio | None:
+        """Of the model over the unchanged GPU."""
+        return self.found.model_speedup_over(self.base) if self.base else None
+
+    def to_dict(self) -> dict[str, object]:
+        """The layer for JSON, with its speedups where there is something to compare with."""
+        speedups = {"speedup": self.layer_speedup, "model_speedup": self.model_speedup} if self.base else {}
+        return self.found.to_dict() | {name: one and one.to_dict() for name, one in speedups.items()}
 
 
-def print_layers(title: str, answers: Sequence[LayerPrediction]) -> None:
+def print_layers(title: str, answers: Sequence[_Answer]) -> None:
     """One table of parts for each answer; where lengths are compared, one table of shares for each GPU."""
     out = show.console()
-    lengths = {answer.workload.seq_kv for answer in answers}
-    w = answers[0].workload
-    out.print(f"{title}: {_question(answers[0]) if len(lengths) == 1 else f'batch {w.batch}, {w.dtype}, {w.passes}'}\n")
-    if len(lengths) == 1:
-        for answer in answers:
-            show.print_rows(out, _place(answer), [_row(part, answer) for part in (*answer.parts, None)], right=_RIGHT)
+    first = answers[0].found
+    lengths = {one.found.workload.seq_kv for one in answers}
+    w, alone = first.workload, len(lengths) == 1
+    names = {item.algorithm for item in first.attention}
+    out.print(f"{title}{heading(w, names) if alone else f'batch {w.batch}, {w.dtype}, {w.passes}'}\n")
+    if alone:
+        for one in answers:
+            show.print_rows(out, one.place, _rows(one), right=_RIGHT, whole=("part", "vs base"))
     else:
-        for place in dict.fromkeys(map(_place, answers)):
-            rows = [_share_row(answer) for answer in answers if _place(answer) == place]
-            show.print_rows(out, place, rows, right=(*_RIGHT, "projections", "layer", "attention"))
-    for line in dict.fromkeys(line for answer in answers for line in _remarks(answer, len(lengths) == 1)):
+        for place in dict.fromkeys(one.place for one in answers):
+            rows = [_share_row(one) for one in answers if one.place == place]
+            show.print_rows(out, place, rows, right=rows[0].keys(), whole=("vs base",))
+    if alone:
+        for one in answers:
+            out.print(f"{one.place}: {_shares(one.found)}", soft_wrap=True)
+        clocks = [clock_text(call.clock_hz, call.clock_by) for one in answers for call in one.found.attention
+                  if call.clock_hz and call.clock_by]  # fmt: skip
+        if clocks:  # in the order of the tables
+            out.print(f"SM clock of attention within the layer: {', '.join(dict.fromkeys(clocks))}")
+    told = [one.found for one in answers if one.base] or [one.found for one in answers]
+    for line in dict.fromkeys(line for one in told for line in _remarks(one, alone)):
         out.print(line)
-    out.print(_LEFT_OUT)
+    if any(one.base for one in answers):
+        out.print("vs base: over the unchanged GPU. Tiles of GEMMs are chosen for each GPU, as cuBLAS does.")
+    experts = first.model.mlp and first.model.mlp.experts
+    out.print(_LEFT_OUT.format(routing=", routing tokens to experts" if experts else ""))
 
 
-def _question(answer: LayerPrediction) -> str:
-    return heading(answer.workload, {item.algorithm for item in answer.attention})
+def _rows(answer: _Answer) -> list[dict[str, object]]:
+    """Every part of a layer, the layer and the model."""
+    found = answer.found
+    whole, trust = found.time_s, found.trust
+    ratios = found.speedups_over(answer.base) if answer.base else [None] * len(found.parts)
+    rows: list[dict[str, object]] = [
+        {
+            "part": part.name,
+            "time": _time(part.time_s),
+            "90 % range": show.interval_text(part.time_low_s, part.time_high_s, part.time_s),
+            **_versus(answer, ratio),
+            **_rates(answer, part.hbm_bytes, part.flops_useful, part.time_s),
+            "bound": show.bound_text(part.bound),
+        }
+        for part, ratio in zip(found.parts, ratios, strict=True)
+    ]
+    rows.append(
+        {
+            "part": "layer",
+            "time": _time(whole),
+            "90 % range": show.interval_text(whole and whole * trust.low, whole and whole * trust.high, whole),
+            **_versus(answer, answer.layer_speedup),
+            **_rates(answer, found.hbm_bytes, found.flops_useful, whole),
+        }
+    )
+    rows.append(
+        {
+            "part": _model_parts(found),
+            "time": _time(found.model_time_s),
+            "90 % range": show.interval_text(*found.model_range_s, found.model_time_s),
+            **_versus(answer, answer.model_speedup),
+        }
+    )
+    return rows
 
 
-def _place(answer: LayerPrediction) -> str:
-    cache = "" if answer.cache == "cold" else ", warm L2"
-    return "; ".join((f"{answer.gpu}{cache}", *map(str, answer.changes)))
-
-
-def _row(part: LayerPart | None, answer: LayerPrediction) -> dict[str, object]:
-    """A part of a layer, or all of it."""
-    whole = answer.time_s
-    if part is None:
-        trust = answer.trust
-        time, low, high = whole, whole and whole * trust.low, whole and whole * trust.high
-        size, flops = answer.hbm_bytes, answer.flops_useful
-    else:
-        time, low, high = part.time_s, part.time_low_s, part.time_high_s
-        size, flops = part.hbm_bytes, part.flops_useful
+def _rates(answer: _Answer, size: int | None, flops: int, time_s: float | None) -> dict[str, object]:
+    """Share, bytes and FLOPs, for which a comparison with the unchanged GPU has no room."""
+    if answer.base is not None:
+        return {}
+    whole = answer.found.time_s
     return {
-        "part": part.name if part else "layer",
-        "time": show.time_text(time) if time else "too large",
-        "90 % range": show.interval_text(low, high, time),
-        "share": _percent(time / whole if time and whole else None),
+        "share": _percent(time_s / whole if time_s and whole else None),
         "HBM GB": show.number(None if size is None else size / 1e9),
-        "TFLOP/s": show.number(flops / time / 1e12 if time and flops else None),
-        "bound": show.bound_text(part.bound if part else None),
-        "tile": (part.tile if part else "") or show.NOTHING,
+        "TFLOP/s": show.number(flops / time_s / 1e12 if time_s and flops else None),
     }
 
 
-def _share_row(answer: LayerPrediction) -> dict[str, object]:
-    attention = answer.attention_time_s
-    rest = answer.time_s - attention if answer.time_s and attention else None
+def _model_parts(found: LayerPrediction) -> str:
+    """What the model's time is made of: "80 layers + LM head"."""
+    return f"{found.model.layers} layers{' + LM head' if found.head else ''}"
+
+
+def _versus(answer: _Answer, ratio: Ratio | None) -> dict[str, object]:
+    if answer.base is None:
+        return {}
+    return {"vs base": str(ratio or show.NOTHING)}
+
+
+def _time(seconds: float | None) -> str:
+    return show.time_text(seconds) if seconds else "too large"
+
+
+def _share_row(answer: _Answer) -> dict[str, object]:
+    found = answer.found
+    groups = found.time_by_group
     return {
-        "seq": answer.workload.seq_kv,
-        "projections": show.time_text(rest),
-        "attention": show.time_text(attention) if attention else "too large",
-        "layer": show.time_text(answer.time_s),
-        "share": _percent(answer.attention_share),
+        "seq": found.workload.seq_kv,
+        "projections": _time(groups["projections"]),
+        "attention": _time(groups["attention"]),
+        "MLP": _time(groups["mlp"]),
+        "layer": _time(found.time_s),
+        **_versus(answer, answer.layer_speedup),
+        "attention's share": _percent(found.attention_share),
     }
 
 
 def _percent(share: float | None) -> str:
-    return show.NOTHING if share is None else f"{100 * share:.1f} %"
+    return show.NOTHING if share is None else show.share_text(share)
+
+
+def _shares(found: LayerPrediction) -> str:
+    """What attention has of the layer and of the model, in words."""
+    layer, model = (_percent(share) for share in (found.attention_share, found.model_attention_share))
+    return f"attention takes {layer} of the layer, {model} of the model"
 
 
 def _remarks(answer: LayerPrediction, alone: bool) -> list[str]:
     lines = [f"attention: {item.algorithm}, {item.implementation}" for item in answer.attention]
+    lines += [f"MLP: {answer.model.mlp}{answer.experts_told if alone else ''}"]
+    tiles = [f"{part.name} {part.tile}" for part in answer.parts if part.tile]
+    lines += [f"tiles: {'; '.join(tiles)}"] if alone else []
     lines += [note for item in answer.attention for note in item.notes]
     return lines + [f"trust: {one}" for one in answer.trust.reasons if alone or one.kind == "projections"]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli.options import mask_of
+from attnsim.cli.options import QUESTION
+from attnsim.models.question.words import mask_of
 
 if TYPE_CHECKING:
     from attnsim.models.llm.model import Model
@@ -18,6 +19,7 @@ ModelName = Annotated[
         "--model",
         metavar="ID",
         help="Model (see attnsim models), YAML file or Hugging Face config.json; other flags override it.",
+        rich_help_panel=QUESTION,
     ),
 ]
 

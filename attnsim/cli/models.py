@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import options, show
+from attnsim.cli import help, options, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.models.llm.model import Model
 
-app = typer.Typer(help="List models, show one, or import one from Hugging Face.", invoke_without_command=True)
+app = help.Commands(help="List models, show one, or import one from Hugging Face.", invoke_without_command=True)
 
 _ModelId = Annotated[str, typer.Argument(metavar="ID", help="Built-in id, model file or Hugging Face config.json.")]
 
@@ -46,7 +46,6 @@ def list_models(
             "layers": model.layers,
             "heads": _pair(model.heads_q, model.heads_kv),
             "head_dim": _pair(model.head_dim, model.head_dim_v),
-            "mask": str(model.mask) if model.mask.is_band else "patterns",
         }
         for sharing in SHARINGS:
             size = model.kv_bytes_per_token(dtype, sharing)
@@ -65,7 +64,7 @@ def _pair(one: int, other: int) -> str:
     return f"{one}" if one == other else f"{one}/{other}"
 
 
-@app.command("show")
+@app.command("show", example="attnsim models show llama-3-8b")
 def show_model(model: _ModelId, json: options.Json = False) -> None:
     """Show every figure of a model, its KV cache, and where the figures come from."""
     from attnsim.models.llm.files import load_model
@@ -91,7 +90,7 @@ def show_model(model: _ModelId, json: options.Json = False) -> None:
     out.print(f"source: {found.source}")
 
 
-@app.command("import")
+@app.command("import", example="attnsim models import config.json --out my-model.yaml")
 def import_model(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Hugging Face config.json.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Ends in .yaml; its name becomes the id.")],
@@ -134,6 +133,8 @@ def _figures(model: Model) -> dict[str, object]:
         "out_bias": model.out_bias,
         "latent": str(model.latent) if model.latent else None,
         "query_rank": model.query_rank or None,
+        "mlp": str(model.mlp) if model.mlp else None,
+        "vocabulary": model.vocabulary or None,
         "source": model.source,
     }
 

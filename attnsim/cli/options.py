@@ -2,53 +2,84 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnsim.models.errors import InputError
+from attnsim.models.question.words import listed, read_dtype, read_pass, whole
 
 if TYPE_CHECKING:
     from attnsim.models.hardware.gpu import Gpu
-    from attnsim.models.llm.model import Model
-    from attnsim.models.mask.mask import Mask
-    from attnsim.models.question.workload import Workload
+
+PANELS = ("GPU and kernels", "Question", "Conditions", "Output")
+"""The groups of a command's flags in its help, in order; other flags stand below them."""
+MACHINE, QUESTION, CONDITIONS, OUTPUT = PANELS
 
 ManyGpus = Annotated[
-    list[str], typer.Option("--gpu", metavar="ID", help="Built-in id or GPU file; repeat it or use commas.")
+    list[str],
+    typer.Option(
+        "--gpu", metavar="ID", help="Id, name (h100) or GPU file; repeat it or use commas.", rich_help_panel=MACHINE
+    ),
 ]
-OneGpu = Annotated[str, typer.Option("--gpu", metavar="ID", help="Built-in id or GPU file.")]
-AlgorithmName = Annotated[str, typer.Option(help="As for predict.")]
-AlgorithmNames = Annotated[str, typer.Option(help="Names with commas.")]
-ImplementationName = Annotated[str | None, typer.Option(help="Whose kernels to imitate.")]
+OneGpu = Annotated[
+    str, typer.Option("--gpu", metavar="ID", help="Id, name (h100) or GPU file.", rich_help_panel=MACHINE)
+]
+AlgorithmName = Annotated[str, typer.Option(metavar="NAME", help="As for predict.", rich_help_panel=MACHINE)]
+AlgorithmNames = Annotated[str, typer.Option(metavar="NAMES", help="Names with commas.", rich_help_panel=MACHINE)]
+ImplementationName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Whose kernels to imitate.", rich_help_panel=MACHINE)
+]
 ImplementationNames = Annotated[
-    str, typer.Option(help="Whose kernels to imitate; with commas, each of them that runs the algorithm.")
+    str,
+    typer.Option(
+        metavar="NAMES",
+        help="Whose kernels to imitate; with commas, each of them that runs the algorithm.",
+        rich_help_panel=MACHINE,
+    ),
 ]
-Tile = Annotated[str | None, typer.Option(metavar="ROWSxKEYS", help="Tile of the forward kernel.")]
-Mode = Annotated[str, typer.Option(help="fast or exact.")]
-Cache = Annotated[str, typer.Option(help="cold or warm L2.")]
-Launch = Annotated[str, typer.Option(help="stream, host (from Python), graph or kernel (alone).")]
+Tile = Annotated[
+    str | None,
+    typer.Option(metavar="ROWSxKEYS", help="Tile of the forward kernel; default: as shipped.", rich_help_panel=MACHINE),
+]
+Mode = Annotated[str, typer.Option(metavar="MODE", help="fast or exact.", rich_help_panel=CONDITIONS)]
+Cache = Annotated[str, typer.Option(metavar="L2", help="cold or warm L2.", rich_help_panel=CONDITIONS)]
+Launch = Annotated[
+    str,
+    typer.Option(
+        metavar="HOW", help="stream, host (from Python), graph or kernel (alone).", rich_help_panel=CONDITIONS
+    ),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="What ratios are over: an algorithm, implementation or GPU of the table.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Changes = Annotated[
     list[str],
-    typer.Option("--set", metavar="KEY=VALUE", help="Change the GPU: hbm.bandwidth=6TB/s, sm.count=160, ...=2x."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change the GPU: hbm.bandwidth=6TB/s, sm.count=160, ...=2x.",
+        rich_help_panel=MACHINE,
+    ),
 ]
 
 
 def _whole(text: str | int) -> int:
     """A count from a flag; Typer's own message does not say what was given."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
+    value = whole(str(text)) or 0
     if value < 1:
-        raise typer.BadParameter(f"{text!r} given; allowed: whole numbers from 1")
+        raise typer.BadParameter(f"{text!r} given; allowed: whole numbers from 1, such as 65536 or 64k")
     return value
 
 
-def _count(help_text: str) -> Any:
-    return typer.Option(parser=_whole, metavar="N", help=help_text)
+def _count(help_text: str, panel: str | None = QUESTION) -> Any:
+    return typer.Option(parser=_whole, metavar="N", help=help_text, rich_help_panel=panel)
 
 
 def _budget(text: str | int) -> int:
@@ -60,128 +91,104 @@ def _budget(text: str | int) -> int:
 
 
 Budget = Annotated[
-    int | None, typer.Option(parser=_budget, metavar="N", help="Segment executions of a call that fast mode plays.")
+    int | None,
+    typer.Option(
+        parser=_budget,
+        metavar="N",
+        help="Segment executions of a call that fast mode plays.",
+        rich_help_panel=CONDITIONS,
+    ),
 ]
 Batch = Annotated[int, _count("Sequences.")]
 Heads = Annotated[int | None, _count("Query heads.")]
 KvHeads = Annotated[int | None, _count("Key/value heads; default: as --heads.")]
-Seq = Annotated[int | None, _count("Sequence length; with --pass decode the keys in the cache.")]
+Seq = Annotated[int | None, _count("Sequence length (64k); with --pass decode the keys in the cache.")]
 Seqs = Annotated[
     str | None,
     typer.Option(
         metavar="N",
-        help="Sequence length; with --pass decode the keys in the cache. With --layer several with commas.",
+        help="Sequence length (64k); with --pass decode the keys in the cache. With --layer several with commas.",
+        rich_help_panel=QUESTION,
     ),
 ]
 SeqKv = Annotated[int | None, _count("Keys, where not as many as queries.")]
 HeadDim = Annotated[int | None, _count("Width of Q and K.")]
 HeadDimV = Annotated[int | None, _count("Width of V; default: as --head-dim.")]
+Tp = Annotated[int, _count("GPUs that share each layer (tensor parallel): one GPU's heads, all-reduces left out.")]
 LatentText = Annotated[
     str | None,
-    typer.Option("--latent", metavar="RANKxROPE", help="Latent that is cached instead of K and V, such as 512x64."),
+    typer.Option(
+        "--latent",
+        metavar="RANKxROPE",
+        help="Latent that is cached instead of K and V, such as 512x64.",
+        rich_help_panel=QUESTION,
+    ),
 ]
 OperationsText = Annotated[
     str | None,
     typer.Option(
-        "--operations", metavar="TEXT", help="What unfused attention runs, such as 'scale, softmax, dropout 0.1'."
+        "--operations",
+        metavar="TEXT",
+        help="What unfused attention runs, such as 'scale, softmax, dropout 0.1'.",
+        rich_help_panel=QUESTION,
     ),
 ]
 Window = Annotated[int | None, _count("Keys seen to the left, the query's own included; for sliding-window only.")]
 Reach = Annotated[int | None, _count("Keys seen to the left, the query's own included.")]
-Dtype = Annotated[str, typer.Option(help="fp32, fp16, bf16 or fp8.")]
-Causal = Annotated[bool, typer.Option("--causal", help="Causal mask, last query against last key.")]
+Dtype = Annotated[
+    str,
+    typer.Option(parser=read_dtype, metavar="FORMAT", help="fp32, fp16, bf16 or fp8.", rich_help_panel=QUESTION),
+]
+Causal = Annotated[
+    bool,
+    typer.Option("--causal", help="Causal mask, last query against last key.", rich_help_panel=QUESTION),
+]
 MaskText = Annotated[
     str | None,
-    typer.Option("--mask", metavar="TEXT", help="Patterns for sparse, such as 'causal, window 512, global 16'."),
+    typer.Option(
+        "--mask",
+        metavar="TEXT",
+        help="Patterns for sparse, such as 'causal, window 512, global 16'.",
+        rich_help_panel=QUESTION,
+    ),
 ]
-Pass = Annotated[str, typer.Option("--pass", help="fwd, bwd, fwd+bwd or decode.")]
-StyleName = Annotated[str, typer.Option("--style", help="light, dark, print (grey) or latex (serif).")]
-PictureWidth = Annotated[str, typer.Option("--width", help="page, or column of a two-column paper.")]
-Json = Annotated[bool, typer.Option("--json", help="A list of objects on stdout, and nothing else.")]
+Pass = Annotated[
+    str,
+    typer.Option(
+        "--pass",
+        parser=read_pass,
+        metavar="PASS",
+        help="fwd (prefill), bwd, fwd+bwd (training) or decode.",
+        rich_help_panel=QUESTION,
+    ),
+]
+StyleName = Annotated[
+    str,
+    typer.Option("--style", metavar="NAME", help="light, dark, print (grey) or latex (serif).", rich_help_panel=OUTPUT),
+]
+PictureWidth = Annotated[
+    str, typer.Option("--width", metavar="NAME", help="page, or column of a two-column paper.", rich_help_panel=OUTPUT)
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="A list of objects on stdout, and nothing else.", rich_help_panel=OUTPUT)
+]
+Details = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="More columns, and all there is to say of the trust.", rich_help_panel=OUTPUT),
+]
+CaptionPlace = Annotated[
+    str,
+    typer.Option(
+        "--caption",
+        metavar="WHERE",
+        help="Title and caption: in the picture, in a file beside it, or none.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 
 
-def workload(
-    *,
-    batch: int = 1,
-    heads: int | None,
-    kv_heads: int | None = None,
-    seq: int | None,
-    seq_kv: int | None = None,
-    head_dim: int | None,
-    head_dim_v: int | None = None,
-    dtype: str = "bf16",
-    causal: bool = False,
-    window: int | None = None,
-    mask: str | None = None,
-    passes: str = "fwd",
-    latent: str | None = None,
-    operations: str | None = None,
-    model: Model | None = None,
-) -> Workload:
-    """The question that the flags ask, or, where they filled a model (`attnsim.cli.model_flags`), that it asks.
-
-    With ``--pass decode`` alone, `seq` is the length of the cache and there is one query a sequence; with
-    `seq_kv` too, that is the cache and `seq` the queries.
-
-    Raises
-    ------
-    InputError
-    """
-    from attnsim.models.mask.mask import Mask
-    from attnsim.models.question.operations import Operations
-    from attnsim.models.question.workload import Latent, Workload
-
-    named = None if operations is None else Operations.parse(operations)
-    for flag, value in (("--heads", heads), ("--seq", seq), ("--head-dim", head_dim)):
-        if value is None and (model is None or flag == "--seq"):
-            raise InputError(f"{flag} is missing; give {flag} N, or a table of questions with --cases")
-    if model is not None and latent is not None:
-        raise InputError(f"--latent {latent} and --model exclude each other; a model says itself what it caches")
-    if model is not None and seq is not None:
-        of_model = model.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype)
-        return replace(of_model, operations=named)
-    assert heads is not None and seq is not None and head_dim is not None
-    queries, keys = seq, seq_kv or seq
-    if passes == "decode" and seq_kv is None:
-        queries = 1
-    return Workload(
-        batch=batch,
-        heads_q=heads,
-        seq_q=queries,
-        head_dim=head_dim,
-        heads_kv=kv_heads or heads,
-        seq_kv=keys,
-        head_dim_v=head_dim_v or head_dim,
-        dtype=dtype,
-        passes=passes,
-        mask=mask_of(mask, causal, window, Mask.full()),
-        latent=Latent.parse(latent) if latent is not None else None,
-        operations=named,
-    )
-
-
-def mask_of(given: str | None, causal: bool, window: int | None, own: Mask) -> Mask:
-    """The mask given; else `own` with the flags' limits: a window in place of its own.
-
-    Raises
-    ------
-    InputError
-    """
-    from attnsim.models.mask.mask import Mask
-
-    if given is not None:
-        if causal or window is not None:
-            raise InputError(
-                f"--mask {given!r} says all of the mask; put causal and window into it, and leave the flags out"
-            )
-        return Mask.parse(given)
-    if window is not None:
-        return Mask.sliding_window(window, causal or own.is_causal)
-    return own & Mask.causal() if causal else own
-
-
-def lengths(text: str | None) -> list[int | None]:
-    """The lengths of ``--seq``, one or several with commas; without the flag one that is not known.
+def lengths(text: str | None, several: bool) -> list[int | None]:
+    """The lengths of ``--seq``, one, or `several` with commas; without the flag one that is not known.
 
     Raises
     ------
@@ -190,9 +197,9 @@ def lengths(text: str | None) -> list[int | None]:
     if text is None:
         return [None]
     found: list[int | None] = []
-    for word in text.split(","):
+    for word in listed(text, "--seq") if several or whole(text) is None else [text]:
         try:
-            found.append(_whole(word.strip()))
+            found.append(_whole(word))
         except typer.BadParameter as error:
             raise InputError(f"--seq: {error.message}; several with commas and --layer") from None
     return list(dict.fromkeys(found))

@@ -7,20 +7,20 @@ from typing import Annotated
 
 import typer
 
-from attnsim.cli import progress
+from attnsim.cli import help, options, progress
 from attnsim.cli.plot_flags import Asked, asking
+from attnsim.cli.split import check as check_changes
 from attnsim.models.errors import InputError
 
-app = typer.Typer(
+app = help.Commands(
     help="Draw predictions, a CSV beside each picture. Others: attnsim roofline, trace --picture, breakeven --plot.",
     no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 
-@app.command("scaling")
+@app.command("scaling", example="attnsim plot scaling --gpu h100 --model llama-3-8b --seq 1k:64k")
 @asking(algorithm="naive,flash,linear", seq="512:131072", out=Path("scaling.png"))
-def scaling(asked: Asked) -> None:
+def scaling(asked: Asked, *, baseline: options.Baseline = None) -> None:
     """Time and speedup over the length, with 90 % ranges, crossovers, and where memory ends a line."""
     from attnsim.api.crossover import crossover
     from attnsim.plots.scaling import crossing_pairs
@@ -39,10 +39,10 @@ def scaling(asked: Asked) -> None:
                           step=min(64, lengths[0]), cache=asked.cache, launch=asked.launch)
                 for slower, faster in crossing_pairs(found)
             ]  # fmt: skip
-    asked.finish(picture(found, crossings))
+    asked.finish(picture(found, crossings, baseline))
 
 
-@app.command("units")
+@app.command("units", example="attnsim plot units --gpu h100 --model llama-3-8b --seq 8k")
 @asking(out=Path("units.png"))
 def units(asked: Asked) -> None:
     """How long each unit is busy within the call: what is hidden under what."""
@@ -51,7 +51,7 @@ def units(asked: Asked) -> None:
     asked.finish(picture(asked.predictions()))
 
 
-@app.command("traffic")
+@app.command("traffic", example="attnsim plot traffic --gpu h100 --model llama-3-8b --seq 8k")
 @asking(out=Path("traffic.png"))
 def traffic(asked: Asked) -> None:
     """Bytes by tensor through HBM, asked of the L2, and in shared memory."""
@@ -68,7 +68,7 @@ def traffic(asked: Asked) -> None:
     asked.finish(picture(found))
 
 
-@app.command("waves")
+@app.command("waves", example="attnsim plot waves --gpu h100 --model llama-3-8b --seq 256:8k:256")
 @asking(algorithm="flash", seq="256:8192:256", out=Path("waves.png"))
 def waves(asked: Asked) -> None:
     """Waves of thread blocks over the length or the batch, how empty the last is, and the time per useful FLOP."""
@@ -77,7 +77,7 @@ def waves(asked: Asked) -> None:
     asked.finish(picture(asked.predictions()))
 
 
-@app.command("tornado")
+@app.command("tornado", example="attnsim plot tornado --gpu h100 --model llama-3-8b --seq 8k")
 @asking(out=Path("tornado.png"))
 def tornado(
     asked: Asked,
@@ -102,3 +102,27 @@ def tornado(
             found[name] = elasticities(question, step)
             done()
     asked.finish(picture(found, step, about(predictions)))
+
+
+@app.command(
+    "split",
+    example="attnsim plot split --gpu h100 --model llama-3-8b --seq 8k --set l2.bandwidth=2x --set sm.exp_rate=1.5x",
+)
+@asking(algorithm="flash", out=Path("split.png"))
+def split(asked: Asked) -> None:
+    """What each of several --set brings: steps from the unchanged GPU to the changed one."""
+    from attnsim.api.splitting import split as shared_out
+    from attnsim.plots.split import split as picture
+
+    check_changes(asked.changes)
+    changed = [(gpu, one) for gpu, one in asked.answers([asked.question()]) if gpu.changes]
+    answers = [(gpu, one) for gpu, one in changed if one.fits] or changed[:1]  # whose split says why it has none
+    with progress.steps("splitting", len(answers)) as done:
+        found = []
+        for gpu, one in answers:
+            found.append(
+                shared_out(one.workload, gpu, one.algorithm, implementation=one.implementation, cache=asked.cache,
+                           launch=asked.launch)
+            )  # fmt: skip
+            done()
+    asked.finish(picture(found))

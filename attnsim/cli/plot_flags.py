@@ -13,6 +13,7 @@ import typer
 from attnsim.cli import options, progress, question_flags, show
 from attnsim.cli.roofline import check_picture
 from attnsim.models.errors import InputError
+from attnsim.models.question.words import listed, whole
 
 if TYPE_CHECKING:
     from attnsim.api import Prediction
@@ -29,7 +30,7 @@ Lengths = Annotated[
 ]
 Batches = Annotated[str, typer.Option(metavar="N", help="Sequences; several as for --seq.")]
 
-asking = partial(question_flags.asking, without=("latent",), changes=[])
+asking = partial(question_flags.asking, changes=[])
 """What gives a command the flags of `Asked`."""
 
 
@@ -49,6 +50,7 @@ class Asked:
     out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg, .pdf or .pgf.")] = Path("plot.png")
     style: options.StyleName = "light"
     width: options.PictureWidth = "page"
+    caption: options.CaptionPlace = "picture"
     json: options.Json = False
 
     def __post_init__(self) -> None:
@@ -60,7 +62,7 @@ class Asked:
         """
         from attnsim.plots.styles import find_style
 
-        check_picture(self.out)
+        check_picture(self.out, self.caption)
         find_style(self.style, self.width)
 
     @property
@@ -134,31 +136,32 @@ class Asked:
 
     def finish(self, picture: Picture) -> None:
         """Write the picture and its table, and say so."""
-        written = picture.write(self.out, self.style, self.width)
+        written = picture.write(self.out, self.style, self.width, self.caption)
         if self.json:
             show.print_json(picture.rows)
             return
         out = show.console()
-        out.print(f"{picture.title}\n\n{picture.caption}\n")
+        told = filter(None, (f"{self.flags.title}{picture.title}", picture.subtitle, picture.caption))
+        out.print("\n\n".join(told) + "\n")
         out.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
 
 
 def numbers_of(text: str, flag: str) -> list[int]:
-    """Whole numbers: ``4096``, ``512,1024``, ``512:131072`` (each twice the last) or ``256:8192:256`` (in steps).
+    """Whole numbers: ``64k``, ``512,1024``, ``512:131072`` (each twice the last) or ``256:8192:256`` (in steps).
 
     Raises
     ------
     InputError
     """
     found: list[int] = []
-    for word in text.split(","):
-        parts = word.strip().split(":")
-        if len(parts) > 3 or not all(part.isascii() and part.isdigit() and 0 < len(part) < 10 for part in parts):
-            raise InputError(f"{flag}: {word.strip()!r} given; allowed: N, FIRST:LAST (doubling), FIRST:LAST:STEP")
-        numbers = [int(part) for part in parts]
+    for word in listed(text, flag):
+        parts = [whole(part) for part in word.split(":")]
+        numbers = [number for number in parts if number is not None]
+        if len(parts) > 3 or len(numbers) < len(parts):
+            raise InputError(f"{flag}: {word!r} given; allowed: N, FIRST:LAST (doubling), FIRST:LAST:STEP")
         first, last, step = numbers[0], numbers[:2][-1], (numbers[2] if len(numbers) == 3 else 0)
         if not 1 <= first <= last or (len(numbers) == 3 and step < 1):
-            raise InputError(f"{flag}: {word.strip()} is empty; allowed: 1 <= FIRST <= LAST, STEP from 1")
+            raise InputError(f"{flag}: {word} is empty; allowed: 1 <= FIRST <= LAST, STEP from 1")
         while first <= last and len(found) <= MOST:
             found.append(first)
             first = first + step if step else 2 * first

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import options, progress, show
+from attnsim.cli import given, options, progress, show, split, table_flags
 from attnsim.cli.heading import caption, heading
 from attnsim.cli.layer import predict_layers
 from attnsim.cli.question_flags import QuestionFlags, asking
@@ -17,7 +17,10 @@ from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.api import Prediction
+    from attnsim.api.baselines import Ratios
+    from attnsim.api.splitting import Split
     from attnsim.models.hardware.gpu import Gpu
+    from attnsim.models.question.columns import Naming
     from attnsim.models.question.workload import Workload
 
 
@@ -30,12 +33,14 @@ def predict(
         str, typer.Option(help="Names with commas; default: naive,flash, and what has the window or the patterns.")
     ] = "",
     implementation: options.ImplementationNames = "",
+    baseline: options.Baseline = None,
     layer: Annotated[
-        bool, typer.Option("--layer", help="The whole attention layer of --model, with its projections; cold L2.")
+        bool, typer.Option("--layer", help="The whole layer of --model: projections, attention and MLP; cold L2.")
     ] = False,
     flags: QuestionFlags,
     seq: options.Seqs = None,
     changes: options.Changes = [],  # noqa: B006
+    split_changes: split.Flag = False,
     tiles: Annotated[
         str | None, typer.Option(help="shipped or retuned; default: shipped, and both with --set.")
     ] = None,
@@ -46,18 +51,22 @@ def predict(
     launch: options.Launch = "stream",
     cases: Annotated[Path | None, typer.Option(metavar="FILE", help="Case table, CSV or Parquet.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the predicted table goes.")] = None,
+    maps: table_flags.Maps = [],  # noqa: B006
+    time_unit: table_flags.TimeUnit = None,
+    verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
     """Predict attention on a GPU: time, bytes, what bounds it, and how far to trust it."""
     if cases is not None:
-        _check_alone(context)
-        _predict_cases(cases, out, tiles or "shipped", mode, budget, json)
+        given.refuse(context, "is given with --cases, whose table holds the questions", but=_WITH_CASES)
+        _predict_cases(cases, table_flags.naming(maps, time_unit), out, tiles or "shipped", mode, budget, json)
         return
+    table_flags.check_without_table(maps, time_unit, "--cases")
     if out is not None:
         raise InputError(f"--out {out} goes with --cases; for one question use --json and redirect it")
     if not gpu:
         raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them), or a table with --cases")
-    lengths = options.lengths(seq)
+    lengths = options.lengths(seq, several=layer)
     if layer:
         predict_layers(
             context, flags, gpu=gpu, changes=changes, lengths=lengths, algorithm=algorithm,
@@ -66,18 +75,13 @@ def predict(
         return
     if len(lengths) > 1:
         raise InputError(f"--seq {seq} has several lengths, which go with --layer; give one, or a table with --cases")
+    if split_changes:
+        split.check(changes)
+        left_out = ("baseline",) if json else ()
+        given.refuse(context, "is about the table of times, which --split --json leaves out", left_out)
     question = flags.workload(seq=lengths[0])
-    from attnsim.models.mechanisms import only_for, playing
-
-    only = only_for(question)
     imitated = options.words([implementation], "--implementation") if implementation else []
-    usual = ("naive", playing(question.without_window()).name, *only[:1], *_run_by(imitated))
-    names = options.words([algorithm or ",".join(dict.fromkeys(usual))], "--algorithm")
-    if only and not set(only) & set(names):
-        window, mask = flags.window, flags.mask
-        told = f"--window {window}" if window else f"--mask {mask!r}" if mask else f"the mask of --model {flags.model}"
-        who = " and ".join(only) if question.mask.is_band else only[0]
-        raise InputError(f"{told} is for {who}, not for --algorithm {','.join(names)}; add {only[0]}")
+    names = _algorithms(question, algorithm, imitated, flags)
     if tile is not None and tiles is not None:
         raise InputError(f"--tile {tile} and --tiles {tiles} exclude each other; leave one out")
     asked = _Asked(names, imitated, tile, {"mode": mode, "budget": budget, "cache": cache, "launch": launch})
@@ -87,29 +91,68 @@ def predict(
     hypothetical = [options.changed(machine, changes) for machine in machines]
     ways = [tiles] if tiles else ["shipped", "retuned"] if changes and tile is None else ["shipped"]
     groups: list[_Group] = []
+    splits: list[Split] = []
     with progress.plays() as asked.conditions["told"]:
         for base, machine in zip(machines, hypothetical, strict=True):
             groups += asked.groups(question, base, machine, ways)
+            splits += asked.splits(question, machine, ways[0]) if split_changes else []
+    everything = [item for group in groups for item in group.predictions]
+    over = [_over(group, baseline, bool(changes), everything) for group in groups]
     if json:
         for group in groups:
             if group.refusal:
                 print(f"{group.title}: {group.refusal}", file=sys.stderr)
-        show.print_json(item.to_dict() for group in groups for item in group.predictions)
+        if split_changes:
+            show.print_json(item.to_dict() for item in splits)
+            return
+        show.print_json(
+            item.to_dict()
+            | {"ratios": {one.over: ratio and ratio.to_dict() for one in columns for ratio in [one.ratios[place]]}}
+            for group, columns in zip(groups, over, strict=True)
+            for place, item in enumerate(group.predictions)
+        )
         return
-    _print(question, groups, flags.title)
+    _print(question, groups, over, flags.title, splits, verbose)
+
+
+def _algorithms(question: Workload, algorithm: str, imitated: list[str], flags: QuestionFlags) -> list[str]:
+    """The algorithms that are asked for, or the usual ones for a question."""
+    from attnsim.models.mechanisms import only_for, playing
+
+    only = only_for(question)
+    usual = ("naive", playing(question.without_window()).name, *only[:1], *_run_by(imitated))
+    names = options.words([algorithm or ",".join(dict.fromkeys(usual))], "--algorithm")
+    if only and not set(only) & set(names):
+        window, mask = flags.window, flags.mask
+        told = f"--window {window}" if window else f"--mask {mask!r}" if mask else f"the mask of --model {flags.model}"
+        who = " and ".join(only) if question.mask.is_band else only[0]
+        raise InputError(f"{told} is for {who}, not for --algorithm {','.join(names)}; add {only[0]}")
+    return names
+
+
+def _over(group: _Group, baseline: str | None, changed: bool, everything: list[Prediction]) -> list[Ratios]:
+    """The ratios of a table: over the unchanged GPU where there is one, and over what was named or is usual."""
+    from attnsim.api.baselines import ratios_over, ratios_over_unchanged
+
+    found = [ratios_over_unchanged(group.predictions, group.unchanged)] if group.unchanged else []
+    if group.predictions and (baseline or not changed):
+        found.append(ratios_over(group.predictions, baseline, everything))
+    return found
 
 
 @dataclass(frozen=True)
 class _Group:
     """The predictions that share a table, and those on the unchanged GPU to hold against them.
 
-    Where tiles do not fit there are none, and `refusal` says why.
+    Where tiles do not fit there are none, and `refusal` says why; where they are the `same` as in the table before,
+    they are not printed again.
     """
 
     title: str
     predictions: list[Prediction]
     unchanged: list[Prediction]
     refusal: str = ""
+    same: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,7 +174,10 @@ class _Asked:
         for number, way in enumerate(ways):
             title = f"the same changes, {way} tiles" if number else f"{base.id} with {told}; {way} tiles"
             try:
-                found.append(_Group(title, self.answers(question, machine, way), unchanged))
+                answers = self.answers(question, machine, way)
+                same = number > 0 and all(item.tiles == "shipped" for item in answers)
+                title = "the same changes: no other tiles are faster" if same else title
+                found.append(_Group(title, answers, unchanged, same=same))
             except InputError as error:
                 if way == ways[-1]:
                     raise
@@ -151,65 +197,88 @@ class _Asked:
             **self.conditions,
         )
 
+    def splits(self, question: Workload, machine: Gpu, way: str) -> list[Split]:
+        """What each change brings, for every algorithm that fits the memory."""
+        from attnsim.api.splitting import split as shared_out
+
+        conditions = {key: value for key, value in self.conditions.items() if key != "told"}
+        return [
+            shared_out(
+                one.workload, machine, one.algorithm, implementation=one.implementation,
+                tiles=way if one.tiles != "given" else "shipped", tile=self.tile if one.tiles == "given" else None,
+                **conditions,
+            )
+            for one in self.answers(question, machine, way)
+            if one.fits
+        ]  # fmt: skip
+
 
 def _way(way: str) -> str:
     return "" if way == "shipped" else f", {way} tiles"
 
 
-def _print(question: Workload, groups: list[_Group], model: str) -> None:
+def _print(
+    question: Workload,
+    groups: list[_Group],
+    over: list[list[Ratios]],
+    model: str,
+    splits: list[Split],
+    verbose: bool,
+) -> None:
     out = show.console()
     names = [item.algorithm for group in groups for item in group.predictions]
     out.print(f"{model}{heading(question, names)}\n")
-    for group in groups:
+    for group, columns in zip(groups, over, strict=True):
         if group.refusal:
             out.print(f"{group.title}\n{group.refusal}\n")
+        elif group.same:
+            out.print(f"{group.title}\n")
         else:
-            show.print_predictions(out, group.title, group.predictions, group.unchanged)
-    everything = [item for group in groups for item in group.predictions]
-    show.print_remarks(out, everything)
-    out.print(caption(question, any(group.unchanged for group in groups), names))
+            show.print_predictions(out, group.title, group.predictions, columns, verbose)
+            show.print_why(out, group.predictions)
+    for split_up in splits:
+        split.print_split(out, split_up)
+    shown = [one for columns in over for one in columns if any(one.ratios)]
+    for note in dict.fromkeys(one.note for one in shown if one.note):
+        out.print(note)
+    everything = [item for group in groups if not group.same for item in group.predictions]
+    show.print_remarks(out, everything, verbose)
+    out.print(caption(question, [one.over for one in shown], names))
 
 
 def _run_by(implementations: list[str]) -> tuple[str, ...]:
     """The algorithm of each implementation that is none of the usual two."""
-    from attnsim.models.implementations.choose import find_implementation
+    from attnsim.models.implementations.choose import match
     from attnsim.models.mechanisms import running
 
-    return tuple(running(find_implementation(name))[0].name for name in implementations)
+    return tuple(running(match(name, spoken=True).record)[0].name for name in implementations)
 
 
-_WITH_CASES = {"cases", "out", "tiles", "mode", "budget", "json"}
+_WITH_CASES = {"cases", "out", "maps", "time_unit", "tiles", "mode", "budget", "json"}
 
 
-def _check_alone(context: typer.Context) -> None:
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if parameter.name not in _WITH_CASES and source is not None and source.name == "COMMANDLINE":
-            raise InputError(
-                f"{parameter.opts[0]} is given with --cases, whose table holds the questions; leave it out"
-            )
-
-
-def _predict_cases(cases: Path, out: Path | None, tiles: str, mode: str, budget: int | None, json: bool) -> None:
-    from attnsim.models.question.case_file import read_table, write_table
+def _predict_cases(
+    cases: Path, naming: Naming, out: Path | None, tiles: str, mode: str, budget: int | None, json: bool
+) -> None:
+    """The table of answers; ends with 1 where a row has none."""
+    from attnsim.models.question.case_file import read_named, write_table
 
     if out is not None:
-        if out.suffix.lower() not in (".csv", ".parquet", ".pq"):
-            raise InputError(f"{out}: end the name with .csv or .parquet, which choose the format")
-        options.check_output(out)
-    frame = read_table(cases)
+        table_flags.check_table(out)
+    frame, columns = read_named(cases, naming)
     from attnsim.api import predict_table
 
-    result = predict_table(frame, tiles=tiles, mode=mode, budget=budget)
+    result = predict_table(frame, tiles=tiles, mode=mode, budget=budget, naming=naming)
+    table_flags.print_columns(columns)
+    failed = int((result["error"] != "").sum())
     if out is not None:
         write_table(result, out)
-        failed = int((result["error"] != "").sum())
-        print(
-            f"{len(result)} rows predicted to {out}" + (f", {failed} of them not: see column error" if failed else ""),
-            file=sys.stderr,
-        )
+        told = f", {failed} of them not: see column error" if failed else ""
+        print(f"{len(result)} rows predicted to {out}{told}", file=sys.stderr)
     if json:
         rows = result.astype(object).where(result.notna(), None).to_dict("records")
         show.print_json(rows)
     elif out is None:
         result.to_csv(sys.stdout, index=False, lineterminator="\n")
+    if failed:
+        raise typer.Exit(1)

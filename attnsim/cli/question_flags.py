@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from attnsim.cli import model_flags, options
+from attnsim.cli import asked, model_flags, options
 
 if TYPE_CHECKING:
     from attnsim.models.question.workload import Workload
@@ -27,6 +27,7 @@ class QuestionFlags:
     head_dim: options.HeadDim = None
     head_dim_v: options.HeadDimV = None
     latent: options.LatentText = None
+    tp: options.Tp = 1
     dtype: options.Dtype = "bf16"
     causal: options.Causal = False
     window: options.Window = None
@@ -51,8 +52,16 @@ class QuestionFlags:
 
     @property
     def title(self) -> str:
-        """What stands before the question: the model and a colon, or nothing."""
-        return f"{self.filled.title}: " if self.filled else ""
+        """What stands before the question: the model, how many GPUs share it, and a colon; or nothing."""
+        told = ", ".join(filter(None, (self.filled.title if self.filled else "", self.shared)))
+        return f"{told}: " if told else ""
+
+    @property
+    def shared(self) -> str:
+        """How many GPUs share each layer, and what is left out; nothing where one computes it alone."""
+        from attnsim.models.llm.parallel import LEFT_OUT
+
+        return f"one of {self.tp} GPUs ({LEFT_OUT})" if self.tp > 1 else ""
 
     def workload(self, **other: int | None) -> Workload:
         """The question; `other` values in place of those of the flags.
@@ -63,7 +72,7 @@ class QuestionFlags:
         """
         filled = self.filled
         values: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
-        return options.workload(**values | other | {"model": filled.model if filled else None})
+        return asked.workload(**values | other | {"model": filled.model if filled else None})
 
 
 def asking(

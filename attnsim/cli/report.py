@@ -38,9 +38,13 @@ def report(
 
         show.print_json([*parts(found), {"part": "files", "written": [str(path) for path in written]}])
         return
+    from attnsim.reports.headline import changes, headline
     from attnsim.reports.sentences import short_answer
 
     print(f"{asked.title}\n")
+    for line in (*headline(found), *changes(found)):
+        print(textwrap.fill(line, show.WIDTH))
+    print()
     for case in found.cases:
         print(case.case.label)
         for line in short_answer(case):

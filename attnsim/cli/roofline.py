@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import options, show
+from attnsim.cli import given, options, show, table_flags
 from attnsim.cli.heading import heading
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
@@ -18,24 +19,35 @@ if TYPE_CHECKING:
 
     from attnsim.api import Prediction
     from attnsim.models.hardware.gpu import Gpu
+    from attnsim.models.question.columns import Naming
 
 
-@asking(without=("latent", "mask"), seq=8192, dtype="fp16")
+@asking(seq=8192)
 def roofline(
     *,
+    context: typer.Context,
     gpu: options.ManyGpus,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg, .pdf or .pgf.")] = Path(
         "roofline.png"
     ),
     algorithm: options.AlgorithmNames = "naive,flash",
+    implementation: options.ImplementationNames = "",
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
+    cache: options.Cache = "warm",
+    launch: options.Launch = "stream",
     measured: Annotated[
         Path | None,
         typer.Option("--measured", metavar="TABLE", help="Draw the calls of a case table, and how long they took."),
     ] = None,
+    maps: table_flags.Maps = [],  # noqa: B006
+    time_unit: table_flags.TimeUnit = None,
+    levels: Annotated[str, typer.Option(help="Levels of memory with a roof: some of hbm,l2,smem.")] = "hbm",
+    ceilings: Annotated[str, typer.Option(help="Further roofs: some of exp,fp32,mma_sync.")] = "",
     style: options.StyleName = "light",
     width: options.PictureWidth = "page",
+    caption: options.CaptionPlace = "picture",
+    verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
     """Draw rooflines with predicted points, and a CSV of them beside the picture; 32 heads of 128 without a model.
@@ -43,48 +55,64 @@ def roofline(
     A GPU that --set changes is drawn beside the unchanged one.
     """
     from attnsim.api import compare
+    from attnsim.api.baselines import ratios_over, ratios_over_unchanged
     from attnsim.models.hardware.files import load_gpu
     from attnsim.plots.roofline import roofline as picture
 
-    check_picture(out)
+    check_picture(out, caption)
+    roofs = partial(
+        picture,
+        levels=options.words([levels], "--levels"),
+        ceilings=options.words([ceilings], "--ceilings") if ceilings else [],
+    )
     unchanged = [load_gpu(name) for name in options.words(gpu, "--gpu")]
     if measured is not None:
-        if changes:
-            raise InputError("--measured is of GPUs that exist; leave --set out")
-        found, times = _measured(measured, unchanged)
-        written = picture(found, unchanged, measured=times).write(out, style, width)
+        given.refuse(context, "is given with --measured, whose table holds the questions", but=_WITH_MEASURED)
+        table_flags.check_apart(measured, out.with_suffix(".csv"))
+        found, times = _measured(measured, table_flags.naming(maps, time_unit), unchanged)
+        written = roofs(found, unchanged, measured=times).write(out, style, width, caption)
         _print_measured(found, times, written, json)
         return
+    table_flags.check_without_table(maps, time_unit, "--measured")
     if flags.model is None:
         flags = replace(flags, heads=flags.heads or 32, head_dim=flags.head_dim or 128)
     question = flags.workload()
     machines = [one for base in unchanged for one in ([base, options.changed(base, changes)] if changes else [base])]
     names = options.words([algorithm], "--algorithm")
-    groups = [(machine, compare(question, machine, names)) for machine in machines]
+    imitated = options.words([implementation], "--implementation") if implementation else []
+    groups = [
+        (machine, compare(question, machine, names, implementation=imitated, cache=cache, launch=launch))
+        for machine in machines
+    ]
     predictions = [item for _, found in groups for item in found]
-    written = picture(predictions, machines).write(out, style, width)
+    written = roofs(predictions, machines).write(out, style, width, caption)
     if json:
         show.print_json(item.to_dict() for item in predictions)
         return
     console = show.console()
-    console.print(f"{flags.title}{heading(question)}\n")
+    console.print(f"{flags.title}{heading(question, names)}\n")
     for machine, found in groups:
-        show.print_predictions(console, machine.described, found)
-    show.print_remarks(console, predictions)
-    console.print(f"written: {', '.join(map(str, written))}")
+        over = ratios_over_unchanged(found, predictions) if machine.changes else ratios_over(found)
+        show.print_predictions(console, machine.described, found, [over], verbose)
+    show.print_remarks(console, predictions, verbose)
+    console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
 
+
+_WITH_MEASURED = {
+    "gpu", "out", "measured", "maps", "time_unit", "levels", "ceilings", "style", "width", "caption", "json",
+}  # fmt: skip
 
 MOST_ROWS = 40
 """Of a table in one picture."""
 
 
-def _measured(table: Path, gpus: Sequence[Gpu]) -> tuple[list[Prediction], list[float]]:
+def _measured(table: Path, naming: Naming, gpus: Sequence[Gpu]) -> tuple[list[Prediction], list[float]]:
     """The measured calls of a table on some GPUs, predicted, and their times."""
     from attnsim.api import predict
     from attnsim.validation.measured.own_runs import rows_of
 
     known = {gpu.id: gpu for gpu in gpus}
-    rows = [row for row in rows_of(table) if row.case.gpu in known]
+    rows = [row for row in rows_of(table, naming, table_flags.print_columns) if row.case.gpu in known]
     if not 1 <= len(rows) <= MOST_ROWS:
         raise InputError(
             f"{table} has {len(rows)} rows of {', '.join(known)}; a picture holds 1 to {MOST_ROWS}: give fewer rows"
@@ -112,7 +140,7 @@ def _print_measured(found: Sequence[Prediction], times: Sequence[float], written
             "workload": str(one.workload),
             "measured": show.time_text(time_s),
             "predicted": show.time_text(one.time_s),
-            "error": "" if one.time_s is None else f"{100 * (one.time_s / time_s - 1):+.1f} %",
+            "error": show.error_text(one.time_s and one.time_s / time_s),
         }
         for number, (one, time_s) in enumerate(zip(found, times, strict=True), 1)
     ]
@@ -120,14 +148,15 @@ def _print_measured(found: Sequence[Prediction], times: Sequence[float], written
     console.print(f"written: {', '.join(map(str, written))}")
 
 
-def check_picture(out: Path) -> None:
-    """Refuse, before anything is computed, a picture that could not be written.
+def check_picture(out: Path, caption: str = "picture") -> None:
+    """Refuse, before anything is computed, a picture or a place of its caption that could not be written.
 
     Raises
     ------
     InputError
     """
-    from attnsim.plots.files import check_suffix
+    from attnsim.plots.files import check_caption, check_suffix
 
     check_suffix(out)
+    check_caption(caption)
     options.check_output(out)

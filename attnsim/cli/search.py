@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import options, progress, show
+from attnsim.cli import given, help, options, progress, show
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.cli.roofline import check_picture
 from attnsim.models.errors import InputError
@@ -15,11 +15,11 @@ from attnsim.models.errors import InputError
 if TYPE_CHECKING:
     from attnsim.studies.search import MeasuredTiles, TileSearch
 
-app = typer.Typer(help="Search for the best tile of a GPU, or the best hardware within limits.", no_args_is_help=True)
+app = help.Commands(help="Search for the best tile of a GPU, or the best hardware within limits.", no_args_is_help=True)
 
 
-@app.command("tile")
-@asking(without=("head_dim_v", "latent"))
+@app.command("tile", example="attnsim search tile --gpu h100 --model llama-3-8b --seq 8k")
+@asking()
 def tile(
     *,
     gpu: options.OneGpu,
@@ -29,7 +29,8 @@ def tile(
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     cache: options.Cache = "warm",
     launch: options.Launch = "stream",
-    top: Annotated[int, typer.Option(min=1, help="Tiles to print.")] = 12,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Tiles to print.")] = 12,
+    verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
     """Replay every tile and number of stages that fits a GPU, the fastest first."""
@@ -49,24 +50,44 @@ def tile(
         show.print_json([_tiles_record(found, measured, reason)])
         return
     out = show.console()
-    out.print(f"{w}\n\n{machine.described}, {found.implementation}\n", soft_wrap=True)
-    _print_tiles(out, found, top)
-    _print_measured(out, measured, reason)
+    out.print(f"{flags.title}{w}\n\n{machine.described}, {found.implementation}\n")
+    _print_tiles(out, found, top, verbose)
+    _print_measured(out, measured, reason if verbose else "")
 
 
-@app.command("hardware")
-@asking(without=("head_dim_v", "latent"))
+@app.command(
+    "hardware",
+    example="attnsim search hardware --model llama-3-8b --seq 8k --vary sm.count=100:160",
+)
+@asking()
 def hardware(
     *,
+    context: typer.Context,
     vary: Annotated[
         list[str],
-        typer.Option("--vary", metavar="KEY=LOW:HIGH[:STEP]", help="A figure to search over; repeat it."),
+        typer.Option(
+            "--vary", metavar="KEY=LOW:HIGH[:STEP]", help="A figure to search over, values or 1x:2x; repeat it."
+        ),
     ],
     limit: Annotated[
         list[str],
-        typer.Option("--limit", metavar="NAME<=VALUE", help="time, energy, power or a GPU's figure; repeat it."),
+        typer.Option(
+            "--limit", metavar="NAME<=VALUE", help="time, energy, power, area, cost or a figure; values or 1.1x."
+        ),
     ] = [],  # noqa: B006 Typer copies it
-    minimise: Annotated[str, typer.Option(help="time, energy, power or a GPU's figure; two with a comma.")] = "time",
+    minimise: Annotated[
+        str, typer.Option(help="time, energy, power, area, cost or a figure; two with a comma.")
+    ] = "time",
+    case: Annotated[
+        list[str],
+        typer.Option("--case", metavar="CASE:WEIGHT", help="A workload of several: 'pass=decode, seq=8192: 0.5'."),
+    ] = [],  # noqa: B006 Typer copies it
+    cost: Annotated[
+        str,
+        typer.Option(
+            metavar="SUM", help="Your prices, in US dollars: 'sm.count*5 + l2.capacity*2/MiB + area*0.3/mm2'."
+        ),
+    ] = "",
     gpu: options.OneGpu = "h100-sxm5-80gb",
     algorithm: options.AlgorithmName = "flash",
     implementation: options.ImplementationName = None,
@@ -81,36 +102,42 @@ def hardware(
         Path | None, typer.Option(metavar="FILE", help="Picture of the front, .png, .svg, .pdf or .pgf, with its CSV.")
     ] = None,
     style: options.StyleName = "light",
+    width: options.PictureWidth = "page",
     json: options.Json = False,
 ) -> None:
     """Find the hardware that answers a question best within limits, and what it trades."""
+    from attnsim.cli.cases import asked, cases_of
     from attnsim.cli.search_hardware import plot_front, print_search, rows_of
     from attnsim.models.hardware.files import load_gpu
     from attnsim.studies.hardware_search import search_hardware
     from attnsim.studies.hardware_space import Space
+    from attnsim.studies.prices import Prices
 
+    given.refuse_style(context, plot)
     if plot is not None:
         check_picture(plot)
     if out is not None:
         options.check_output(out)
-    w = flags.workload()
+    cases = cases_of(flags, case)
+    prices = Prices.parse(cost) if cost else None
     space = Space.read(options.changed(load_gpu(gpu), changes), vary, limit)
     with progress.rate("answering machines", min(points, space.size)) as done:
         found = search_hardware(
-            w, space, algorithm, implementation=implementation, objectives=options.words([minimise], "--minimise"),
-            points=points, seed=seed, cache=cache, launch=launch, done=done,
+            cases, space, algorithm, implementation=implementation, objectives=options.words([minimise], "--minimise"),
+            prices=prices, points=points, seed=seed, cache=cache, launch=launch, done=done,
         )  # fmt: skip
     rows = rows_of(found)
+    questions = [asked(one, flags.title) for one in cases]
     if out is not None:
         from attnsim.plots.files import write_csv
 
         write_csv(out, list(rows[0]), rows)
     if plot is not None:
-        plot_front(found, rows, plot, f"{w}", style)
+        plot_front(found, rows, plot, "; ".join(questions), style, width)
     if json:
         show.print_json(rows)
         return
-    print_search(found, rows, f"{w}")
+    print_search(found, rows, questions, cost)
     files = dict.fromkeys(filter(None, (out, plot, plot and plot.with_suffix(".csv"))))
     print(f"written: {', '.join(map(str, files))}" if files else "", end="\n" * bool(files))
 
@@ -121,6 +148,7 @@ def _tiles_record(found: TileSearch, measured: MeasuredTiles | None, reason: str
     return {
         "implementation": found.implementation,
         "tiles": [asdict(one) for one in found.tiles],
+        "speedup_over_shipped": found.gain and found.gain.to_dict(),
         "short_list_regret": found.regret,
         "short_list_regret_with_stages": found.regret_with_stages,
         "measured": None if measured is None else asdict(measured) | {"regret": measured.regret},
@@ -128,7 +156,7 @@ def _tiles_record(found: TileSearch, measured: MeasuredTiles | None, reason: str
     }
 
 
-def _print_tiles(out: Any, found: TileSearch, top: int) -> None:
+def _print_tiles(out: Any, found: TileSearch, top: int, verbose: bool) -> None:
     shown = list(found.tiles[:top])
     if found.shipped is not None and found.shipped not in shown:
         shown.append(found.shipped)
@@ -138,8 +166,7 @@ def _print_tiles(out: Any, found: TileSearch, top: int) -> None:
             "tile": one.tile,
             "time": show.time_text(one.time_s),
             "over best": f"{100 * (one.time_s / found.best.time_s - 1):.1f} %",
-            "blocks/SM": one.blocks_per_sm,
-            "limited by": one.limited_by,
+            **({"blocks/SM": one.blocks_per_sm, "limited by": one.limited_by} if verbose else {}),
             "waves": show.number(one.waves),
             "bound": show.bound_text(one.bound),
             "": "shipped" if one.shipped else "" if one.own_stages else "other stages",
@@ -155,12 +182,15 @@ def _print_tiles(out: Any, found: TileSearch, top: int) -> None:
         f"that --tiles retuned replays lose {100 * found.regret:.2f} % to the best of those {own} and "
         f"{100 * found.regret_with_stages:.2f} % to the best of all."
     )
+    if found.gain is not None:
+        out.print(f"The best is {found.gain} as fast as the shipped tile; nobody has timed it.")
     out.print("Other stages are the model's alone: no measurement of such a kernel stands behind them.")
 
 
 def _print_measured(out: Any, measured: MeasuredTiles | None, reason: str) -> None:
     if measured is None:
-        out.print(f"not measured: {reason}")
+        if reason:
+            out.print(f"not measured: {reason}")
         return
     rows: list[dict[str, object]] = [
         {"tile": one.tile, "measured": show.time_text(one.measured_s), "model": show.time_text(one.predicted_s)}

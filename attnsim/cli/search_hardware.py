@@ -2,69 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnsim.cli import show
+from attnsim.cli.search_area import told_of_area, told_of_cost
+from attnsim.models.wording import ratio_text
+from attnsim.plots.pareto import UNITS
 
 if TYPE_CHECKING:
-    from attnsim.studies.hardware_search import Design, HardwareSearch
+    from attnsim.models.hardware.interval import Interval
+    from attnsim.studies.hardware_machines import Design
+    from attnsim.studies.hardware_search import HardwareSearch
 
 SHOWN = 10
 """Machines printed at most."""
 
 
 def rows_of(found: HardwareSearch) -> list[dict[str, Any]]:
-    """Every machine as a plain record, SI units."""
+    """The unchanged machine and every other as a plain record, SI units."""
     front = {id(one) for one in found.front}
-    return [_row(number, one, id(one) in front) for number, one in enumerate(found.machines)]
+    machines = (found.unchanged, *found.machines)
+    return [_row(number, one, found, id(one) in front) for number, one in enumerate(machines)]
 
 
-def _row(number: int, one: Design, front: bool) -> dict[str, Any]:
-    answer, used = one.prediction, one.energy
-    joules = used.joules if used else None
-    watts = used.watts if used else None
+def _row(number: int, one: Design, found: HardwareSearch, front: bool) -> dict[str, Any]:
+    answer = one.answer
+    results = answer.results if answer else dict.fromkeys(UNITS)
+    ratio = answer.speedup if answer else None
+    cases = found.mix.cases if len(found.mix.cases) > 1 else ()
+    parts = answer.predictions if answer else [None] * len(cases)
     return {
         "machine": number,
+        "unchanged": number == 0,
         **one.figures,
-        "time_s": answer.time_s if answer else None,
-        "time_low_s": answer.time_low_s if answer else None,
-        "time_high_s": answer.time_high_s if answer else None,
-        "energy_j": joules.typical if joules else None,
-        "energy_low_j": joules.low if joules else None,
-        "energy_high_j": joules.high if joules else None,
-        "power_w": watts.typical if watts else None,
-        "power_low_w": watts.low if watts else None,
-        "power_high_w": watts.high if watts else None,
-        "bound": answer.bound if answer else None,
-        "tile": answer.tile if answer else "",
-        "trust": answer.trust.level if answer else None,
+        **{column: value for name, ends in results.items() for column, value in _ends(name, ends).items()},
+        **{f"time_s of {case.name}": part and part.time_s for case, part in zip(cases, parts, strict=False)},
+        "speedup": ratio and ratio.value,
+        "speedup_low": ratio and ratio.low,
+        "speedup_high": ratio and ratio.high,
+        "bound": _joined([part.bound or "" for part in answer.predictions]) if answer else None,
+        "tile": _joined([part.tile for part in answer.predictions]) if answer else "",
+        "trust": _joined([part.trust.level for part in answer.predictions]) if answer else None,
         "feasible": not one.broken,
         "front": front,
         "breaks": "; ".join(one.broken),
     }
 
 
-def plot_front(found: HardwareSearch, rows: list[dict[str, Any]], plot: Path, question: str, style: str) -> None:
-    """Draw the two objectives, or the one against power (time against power where it is that)."""
+def _ends(name: str, ends: Interval | None) -> dict[str, float | None]:
+    unit = UNITS[name]
+    typical, low, high = (ends.typical, ends.low, ends.high) if ends else (None, None, None)
+    return {f"{name}_{unit}": typical, f"{name}_low_{unit}": low, f"{name}_high_{unit}": high}
+
+
+def _joined(words: Sequence[str]) -> str:
+    return "; ".join(dict.fromkeys(words))
+
+
+def plot_front(
+    found: HardwareSearch, rows: list[dict[str, Any]], plot: Path, question: str, style: str, width: str
+) -> None:
+    """Draw two objectives, or one against the first result that is limited (power where none is)."""
     from attnsim.plots.pareto import pareto
 
     first = found.objectives[0]
-    second = found.objectives[1] if len(found.objectives) == 2 else "power" if first != "power" else "time"
+    limited = [limit.name for limit in found.space.limits if limit.name in UNITS and limit.name != first]
+    usual = "power" if first != "power" else "time"
+    second = found.objectives[1] if len(found.objectives) == 2 else (*limited, usual)[0]
     caption = (
-        f"{question}. Every machine that was answered; what varies: {', '.join(one.key for one in found.space.ranges)}"
-        f"{', limits: ' if found.space.limits else ''}{'; '.join(one.text for one in found.space.limits)}. "
-        "Power and energy from published constants, off by a third and more."
+        f"Every machine that was answered, and {found.space.gpu.id} unchanged; what varies: "
+        f"{', '.join(one.key for one in found.space.ranges)}"
+        f"{'. Limits: ' if found.space.limits else ''}{'; '.join(one.text for one in found.space.limits)}. "
+        "Power, energy, area and cost by published constants, off by a tenth to a third; the table has every range."
     )
     title = f"Hardware from {found.space.gpu.id}: {first} against {second}"
-    pareto(rows, (first, second), title, caption).write(plot, style)
+    limits = {limit.name: limit.value for limit in found.space.limits}
+    pareto(rows, (first, second), title, question, caption, keys=[one.key for one in found.space.ranges], limits=limits,
+           mixed=len(found.mix.cases) > 1).write(plot, style, width)  # fmt: skip
 
 
-def print_search(found: HardwareSearch, rows: list[dict[str, Any]], question: str) -> None:
+def print_search(found: HardwareSearch, rows: list[dict[str, Any]], questions: Sequence[str], prices: str) -> None:
     """The best machines or the front, and how far to believe them."""
     out = show.console()
     space = found.space
-    out.print(f"{question}\n", soft_wrap=True)
+    out.print("".join(f"{one}\n" for one in questions), soft_wrap=True)
     how = "all" if found.exhaustive else f"{len(found.machines)} of"
     ranges = ", ".join(one.key for one in space.ranges)
     out.print(
@@ -77,30 +100,56 @@ def print_search(found: HardwareSearch, rows: list[dict[str, Any]], question: st
         out.print(f"no machine keeps the limits; the nearest breaks {'; '.join(nearest.broken)}")
         return
     two = len(found.objectives) == 2
-    chosen = found.front if two else found.feasible[:SHOWN]
-    table = [_line(found, rows[found.machines.index(one)]) for one in chosen[:SHOWN]]
-    right = tuple(name for name in table[0] if name not in ("bound", "tile"))
+    chosen = found.front if two else found.feasible
+    shown = chosen[:SHOWN]
+    # Rows of the table are numbered as they are printed; the unchanged machine stands above them.
+    asked = {*found.objectives, *(limit.name for limit in space.limits), *(["cost"] if prices else [])}
+    numbered = [rows[0], *(rows[1 + found.machines.index(one)] for one in shown)]
+    lines = [{"": str(at or "unchanged"), **_line(found, row, asked)} for at, row in enumerate(numbered)]
+    tiles = {row.pop("tile") for row in lines} if len({row["tile"] for row in lines}) == 1 else set()
+    right = tuple(name for name in lines[0] if name not in ("bound", "tile"))
     title = f"Pareto front, {' against '.join(found.objectives)}" if two else f"least {found.objectives[0]} first"
-    show.print_rows(out, title, table, right=right, whole=("tile",))
+    show.print_rows(out, title, lines, right=right, whole=("", "vs base", "tile"))
+    for tile in tiles:
+        out.print(f"tile of all: {tile}")
+    if found.unchanged.broken:
+        out.print(f"the unchanged machine breaks {'; '.join(found.unchanged.broken)}")
     if len(chosen) > SHOWN and two:
         out.print(f"{len(chosen) - SHOWN} more on the front: --out FILE has all")
-    _print_uncertainty(out, found, chosen[0], rows)
+    _print_uncertainty(out, found, shown, told_of_cost(prices) if "cost" in asked else "")
 
 
-def _line(found: HardwareSearch, row: dict[str, Any]) -> dict[str, object]:
+def _line(found: HardwareSearch, row: Mapping[str, Any], asked: Collection[str]) -> dict[str, object]:
     from attnsim.models.hardware.sections import FIELDS
 
+    results = [name for name in ("power", "area", "energy", "cost") if name in asked or name in ("power", "area")]
+    cases = found.mix.cases if len(found.mix.cases) > 1 else ()
+    times: dict[str, object] = {case.name: show.time_text(row[f"time_s of {case.name}"]) for case in cases}
+    if not cases:
+        times = {
+            "time": show.time_text(row["time_s"]),
+            "90 %": show.interval_text(row["time_low_s"], row["time_high_s"], row["time_s"]),
+        }
     return {
         **{one.key: _short(FIELDS[one.key].show(row[one.key]), one.key, row[one.key]) for one in found.space.ranges},
-        "time": show.time_text(row["time_s"]),
-        "90 %": show.interval_text(row["time_low_s"], row["time_high_s"], row["time_s"]),
-        "energy J": show.number(row["energy_j"]),
-        "low-high": f"{show.number(row['energy_low_j'])}-{show.number(row['energy_high_j'])}",
-        "power W": f"{row['power_w']:.0f}",
-        " low-high": f"{row['power_low_w']:.0f}-{row['power_high_w']:.0f}",
-        "bound": show.bound_text(row["bound"]),
+        **times,
+        "vs base": ratio_text(row["speedup"], row["speedup_low"], row["speedup_high"]),
+        **{_HEADS[name]: _result(name, row) for name in results},
+        "bound": "; ".join(show.bound_text(one) for one in (row["bound"] or "").split("; ")),
         "tile": row["tile"],
     }
+
+
+_HEADS = {"power": "power W", "area": "area mm2", "energy": "energy J", "cost": "cost"}
+
+
+def _result(name: str, row: Mapping[str, Any]) -> str:
+    """A result with its range: "882 (813-906)"."""
+    typical, low, high = (row[f"{name}_{end}{UNITS[name]}"] for end in ("", "low_", "high_"))
+    if typical is None:
+        return show.NOTHING
+    text = show.number(typical)
+    return text if low == high else f"{text} ({show.number(low)}-{show.number(high)})"
 
 
 def _short(text: str, key: str, value: float) -> str:
@@ -111,30 +160,48 @@ def _short(text: str, key: str, value: float) -> str:
     return text if exact else FIELDS[key].show(float(f"{value:.4g}"))
 
 
-def _print_uncertainty(out: Any, found: HardwareSearch, best: Design, rows: list[dict[str, Any]]) -> None:
+def _print_uncertainty(out: Any, found: HardwareSearch, shown: Sequence[Design], cost: str) -> None:
     from attnsim.models.hardware.sections import FIELDS
+    from attnsim.studies.hardware_space import with_figures
 
-    first = best.objectives[0]
-    near = [one for one in found.feasible if one.objectives[0] <= 1.02 * first]
+    groups = [", ".join(str(at + 1) for at in run) for run in found.alike_runs(shown) if len(run) > 1]
+    if groups:
+        out.print(f"within the model's error of each other in time: {'; '.join(groups)}")
+    near = [str(number) for number, one in enumerate(shown, 1) if found.alike(found.unchanged, one)]
+    if near:
+        out.print(f"within the model's error of the unchanged machine in time: {', '.join(near)}")
+    best = shown[0]
+    rivals = [one for one in found.feasible if found.alike(best, one)]
     spans = []
     for one in found.space.ranges:
-        ends = sorted({machine.figures[one.key] for machine in near})
-        spans.append(
-            f"{one.key} {' to '.join(_short(FIELDS[one.key].show(end), one.key, end) for end in (ends[0], ends[-1]))}"
-        )
-    others = f"{len(near)} machines, {', '.join(spans)}" if len(near) > 1 else "no other machine that was answered"
-    out.print(f"within 2 % of the least {found.objectives[0]}, which the model cannot tell apart: {others}")
-    row = rows[found.machines.index(best)]
+        ends = sorted({machine.figures[one.key] for machine in rivals})
+        words = [_short(FIELDS[one.key].show(end), one.key, end) for end in dict.fromkeys((ends[0], ends[-1]))]
+        spans.append(f"{one.key} {' to '.join(words)}")
+    others = f"{len(rivals)} machines, {', '.join(spans)}" if len(rivals) > 1 else "no other machine that was answered"
+    out.print(f"of all within the limits the model cannot tell apart from machine 1: {others}")
+    answer = best.answer
+    assert answer is not None
     for limit in found.space.limits:
-        if limit.name in ("power", "energy"):
-            unit = "w" if limit.name == "power" else "j"
-            low, high = row[f"{limit.name}_low_{unit}"], row[f"{limit.name}_high_{unit}"]
+        interval = answer.results.get(limit.name) if limit.name != "time" else None
+        if interval is not None and interval.low < interval.high:
             out.print(
-                f"{limit.text} holds for the typical constants; the first machine may take {show.number(low)} to "
-                f"{show.number(high)} {unit.upper()}"
+                f"{limit.text} holds for the typical constants; machine 1 may take {show.number(interval.low)} to "
+                f"{show.number(interval.high)}"
             )
-    assumed = best.energy.assumed if best.energy else ()
     out.print(
-        f"power and energy: published constants scaled to the process node, assumed for {', '.join(assumed)}. trust: "
-        f"{best.prediction.trust.reason if best.prediction else ''}"
+        f"power and energy: published constants scaled to the process node, assumed for {', '.join(answer.assumed)}"
     )
+    machines = [found.space.gpu, *(with_figures(found.space.gpu, one.figures) for one in shown)]
+    for line in told_of_area(found.space.gpu, machines):
+        out.print(line)
+    if cost:
+        out.print(cost)
+    if answer.predictions[0].cache == "warm" and any(one.key == "l2.capacity" for one in found.space.ranges):
+        out.print(
+            "L2 warm: it holds what the same call left there, and a larger one holds more; between two runs of a layer "
+            "the model's other layers run: --cache cold"
+        )
+    for case, prediction in zip(found.mix.cases, answer.predictions, strict=True):
+        out.print(f"trust{f' of {case.name}' if case.name else ''}: {prediction.trust.reason}")
+    if len(found.mix.cases) > 1:
+        out.print("weights are shares of the unchanged machine's time; vs base, energy and power are of that mix")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attnsim.studies.sensitivity import Elasticity, Index
 
 
-@asking(without=("model", "latent"))
+@asking()
 def sensitivity(
     *,
     gpu: options.OneGpu,
@@ -22,7 +22,7 @@ def sensitivity(
     implementation: options.ImplementationName = None,
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
-    tile: Annotated[str, typer.Option(metavar="ROWSxKEYS", help="Tile of the forward kernel.")] = "shipped",
+    tile: options.Tile = None,
     cache: options.Cache = "warm",
     launch: options.Launch = "stream",
     step: Annotated[float, typer.Option(help="Relative step of the differences.")] = 0.05,
@@ -41,7 +41,7 @@ def sensitivity(
     from attnsim.studies.sensitivity import time_s as replayed
 
     w, changed = flags.workload(), options.changed(load_gpu(gpu), changes)
-    conditions = read_conditions(tile=None if tile == "shipped" else tile, cache=cache, launch=launch)
+    conditions = read_conditions(tile=tile, cache=cache, launch=launch)
     asked = ask(w, changed, algorithm, implementation, conditions)
     with progress.busy("varying figures"):
         found = elasticities(asked, step)
@@ -55,8 +55,8 @@ def sensitivity(
         )
         return
     out = show.console()
-    out.print(f"{w}\n")
-    out.print(f"{changed.described}, {algorithm}: {show.time_text(time_s)}\n", soft_wrap=True)
+    out.print(f"{flags.title}{w}\n")
+    out.print(f"{changed.described}, {algorithm}: {show.time_text(time_s)}\n")
     _print(out, found, step)
     if shares:
         _print_indices(out, shares, sobol or 0, spread)
@@ -79,7 +79,7 @@ def _print(out: Any, found: list[Elasticity], step: float) -> None:
             "10 % more": show.NOTHING if item.up is None else f"{100 * (1.1**item.up - 1):+.1f} % time",
             "": "kink" if item.kink else "",
         }
-        for item in found
+        for item in sorted(found, key=lambda one: one.kink)
         if abs(item.elasticity) >= SMALL or item.kink
     ]
     show.print_rows(out, "", rows, right=("elasticity", "down", "up", "10 % more"))
@@ -88,9 +88,9 @@ def _print(out: Any, found: list[Elasticity], step: float) -> None:
         out.print(f"no effect: {', '.join(idle)}")
     out.print(
         f"elasticity: d log time / d log figure, central difference over {100 * step:g} % down and up (beside it). "
-        "-1: the figure alone decides; 0: it does not matter. kink: the two sides differ, another unit takes over here "
-        "or the number of waves changes. Tiles stay as they are; times are replayed, and may jump by up to 2 % from "
-        "anomalies of scheduling."
+        "-1: the figure alone decides; 0: it does not matter. Figures of which more moves the time most come first. "
+        "kink: the two sides differ, another unit takes over here or the number of waves changes. Tiles stay as they "
+        "are; times are replayed, and may jump by up to 2 % from anomalies of scheduling."
     )
 
 

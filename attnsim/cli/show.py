@@ -1,28 +1,44 @@
-"""What people read: tables as wide as the terminal, 100 columns and plain text in a pipe, sentences below."""
+"""What people read: tables as wide as the terminal, 80 columns and plain text in a pipe, sentences below."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import NoneType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnsim.models.hardware.units import bound_text
-from attnsim.models.wording import NOTHING, clock_text, interval_text, number, time_text, times_text
+from attnsim.models.wording import (
+    NOTHING,
+    clock_text,
+    error_text,
+    interval_text,
+    number,
+    ratio_text,
+    share_text,
+    spread_text,
+    time_text,
+    times_text,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
     from attnsim.api import Prediction
+    from attnsim.api.baselines import Ratios
 
 __all__ = [
     "NOTHING",
     "WIDTH",
     "bound_text",
     "console",
+    "error_text",
+    "fits",
     "interval_text",
     "number",
     "print_groups",
@@ -30,22 +46,45 @@ __all__ = [
     "print_predictions",
     "print_remarks",
     "print_rows",
+    "print_why",
+    "ratio_text",
+    "share_text",
     "time_text",
     "times_text",
 ]
 
-WIDTH = 100
+WIDTH = 80
+"""Columns of a table in a pipe, and of sentences anywhere."""
 
 _SHORT = 26
 """Longest cell that is never folded."""
 
 
 def console() -> Console:
-    """A console on stdout: colours and its own width on a terminal, `WIDTH` columns elsewhere."""
+    """A console on stdout: colours and its own width on a terminal, `WIDTH` columns elsewhere.
+
+    Text is folded at `WIDTH` columns, without blanks at the ends of lines, unless it is printed with `soft_wrap`.
+    """
     from rich.console import Console
 
-    found = Console(highlight=False, markup=False, emoji=False)
-    return found if found.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDTH)
+    class Paper(Console):
+        def print(self, *objects: Any, **more: Any) -> None:
+            if "soft_wrap" not in more and all(isinstance(one, str) for one in objects):
+                objects = tuple(folded(one, self.width) for one in objects)
+                more["soft_wrap"] = True
+            super().print(*objects, **more)
+
+    found = Paper(highlight=False, markup=False, emoji=False)
+    return found if found.is_terminal else Paper(highlight=False, markup=False, emoji=False, width=WIDTH)
+
+
+def folded(text: str, width: int = WIDTH) -> str:
+    """A text in lines of at most `WIDTH` columns, or fewer; words are never cut, its own line ends stay."""
+    lines = (
+        textwrap.wrap(line, min(width, WIDTH), break_long_words=False, break_on_hyphens=False) or [""]
+        for line in text.split("\n")
+    )
+    return "\n".join(itertools.chain.from_iterable(lines))
 
 
 def print_json(items: Iterable[object]) -> None:
@@ -54,62 +93,105 @@ def print_json(items: Iterable[object]) -> None:
     sys.stdout.write("\n")
 
 
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table of predictions: its head, what it says of one, and whether only `-v` shows it."""
+
+    head: str
+    cell: Callable[[Prediction], object]
+    right: bool = True
+    detail: bool = False
+
+
 def print_predictions(
-    out: Console, title: str, predictions: Sequence[Prediction], unchanged: Sequence[Prediction] = ()
+    out: Console, title: str, predictions: Sequence[Prediction], over: Sequence[Ratios] = (), verbose: bool = False
 ) -> None:
-    """A table of predictions, one a line; with `unchanged`, also the speedup over those."""
-    before = {(item.algorithm, item.implementation): item.time_s for item in unchanged}
-    rows: list[dict[str, object]] = []
-    for item, name in zip(predictions, _names(predictions), strict=True):
-        old = before.get((item.algorithm, item.implementation))
-        flops = item.useful_flops_per_s
-        rows.append(
-            {
-                "algorithm": name,
-                "time": time_text(item.time_s) if item.fits else "too large",
-                "90 % range": interval_text(item.time_low_s, item.time_high_s, item.time_s),
-                "vs\nnaive": times_text(item.speedup_vs_naive),
-                **({"vs\nbase": times_text(old / item.time_s if old and item.time_s else None)} if unchanged else {}),
-                "HBM\nGB": number(None if item.hbm_bytes is None else item.hbm_bytes / 1e9),
-                "TFLOP/s": number(None if flops is None else flops / 1e12),
-                "bound": bound_text(item.bound),
-                "blocks\n/SM": item.blocks_per_sm,
-                "waves": number(item.waves),
-                "trust": item.trust.level,
-            }
-        )
-    columns = rows[0] if rows else {}
-    print_rows(out, title, rows, right=columns.keys() - {"algorithm", "bound", "trust"}, whole=columns)
+    """A table of predictions, one a line, with a column for each kind of ratios that any of them has."""
+    names = dict(zip(map(id, predictions), _names(predictions), strict=True))
+
+    def ratios(one: Ratios) -> Column:
+        of = dict(zip(map(id, predictions), one.ratios, strict=True))
+        return Column(f"vs {one.over}", lambda item: str(of[id(item)] or NOTHING))
+
+    columns = [
+        Column("algorithm", lambda item: names[id(item)], right=False),
+        Column("time", lambda item: time_text(item.time_s) if item.fits else "too large"),
+        Column("90 % range", lambda item: interval_text(item.time_low_s, item.time_high_s, item.time_s)),
+        *(ratios(one) for one in over if any(one.ratios)),
+        Column("HBM\nGB", lambda item: number(None if item.hbm_bytes is None else item.hbm_bytes / 1e9)),
+        Column("TFLOP/s", lambda item: number(item.useful_flops_per_s and item.useful_flops_per_s / 1e12)),
+        Column("bound", lambda item: bound_text(item.bound), right=False),
+        Column("blocks\n/SM", lambda item: item.blocks_per_sm, detail=True),
+        Column("waves", lambda item: number(item.waves), detail=True),
+        Column("trust", lambda item: item.trust.level, right=False, detail=True),
+    ]
+    shown = [one for one in columns if verbose or not one.detail]
+    rows = [{one.head: one.cell(item) for one in shown} for item in predictions]
+    print_rows(out, title, rows, right=[one.head for one in shown if one.right], whole=[one.head for one in shown])
 
 
-def print_remarks(out: Console, predictions: Sequence[Prediction]) -> None:
-    """What the tables cannot hold: implementations, tiles, notes, and why to trust a time so far."""
+def print_why(out: Console, predictions: Sequence[Prediction]) -> None:
+    """What bounds the fastest of a table, and what would turn it."""
+    from attnsim.api.why import why
+
+    timed = [one for one in predictions if one.time_s is not None]
+    if timed:
+        out.print(f"{why(min(timed, key=lambda one: one.time_s or 0.0))}\n")
+
+
+def print_remarks(out: Console, predictions: Sequence[Prediction], verbose: bool = False) -> None:
+    """What the tables cannot hold: implementations, tiles, notes, and why to trust a time so far.
+
+    Without `verbose` of the trust only its level, range and weightiest reason, once for all that share them, and what
+    was assumed.
+    """
     lines: list[str] = []
     names = _names(predictions)
-    for item in predictions:
+    kernels = [f"{item.implementation}, tile {item.tile}" for item in predictions]
+    placed = _placed(predictions, [item.algorithm for item in predictions], kernels)
+    for item, kernel, name in zip(predictions, kernels, placed, strict=True):
         tiles = "" if item.tiles == "shipped" else f" ({item.tiles})"
         if item.tile:
-            lines.append(f"{item.algorithm}: {item.implementation}, tile {item.tile}{tiles}")
+            lines.append(f"{name}: {kernel}{tiles}")
     about: dict[str, list[str]] = {}
     clocks = [clock_text(item.clock_hz, item.clock_by) for item in predictions if item.clock_hz and item.clock_by]
     if len(set(clocks)) > 1:  # in the order of the tables
-        timed = [name for item, name in zip(predictions, names, strict=True) if item.clock_hz]
+        known = [(item, name) for item, name in zip(predictions, names, strict=True) if item.clock_hz and item.clock_by]
+        by_gpu = len({(item.gpu, text) for (item, _), text in zip(known, clocks, strict=True)})
+        timed = _placed([item for item, _ in known], [name for _, name in known], clocks)
+        if by_gpu == len({item.gpu for item, _ in known}):  # each GPU has one
+            timed = [item.gpu for item, _ in known]
         clocks = [f"{name} {text}" for name, text in zip(timed, clocks, strict=True)]
     lines += [f"SM clock: {', '.join(dict.fromkeys(clocks))}"] if clocks else []
     for item, name in zip(predictions, names, strict=True):
         for note in item.notes:
             about.setdefault(note, []).append(name)
+    everyone = set(names)
     for item, name in zip(predictions, names, strict=True):
         for reason in item.trust.reasons:
-            if name not in about.get(reason.text, ()):  # an assumption may be a note already
-                about.setdefault(f"trust: {reason}", []).append(name)
-    everyone = set(names)
+            if name in about.get(reason.text, ()):
+                continue  # an assumption may be a note already
+            if verbose or reason.kind == "assumed":
+                about.setdefault(f"trust: {reason}" if verbose else f"{reason}", []).append(name)
     for text, named in about.items():
         whose = list(dict.fromkeys(named))
         lines.append(text if set(whose) == everyone else f"{text} ({', '.join(whose)})")
+    lines += [] if verbose else _trust(predictions, names)
     lines += _approximations(predictions, names)
     for line in dict.fromkeys(lines):
         out.print(line)
+
+
+def _trust(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str]:
+    """How far each time is to be trusted, in a line a reason."""
+    why: dict[tuple[str, str], list[str]] = {}
+    spreads = [spread_text(item.trust.low, item.trust.high) for item in predictions]
+    for item, name in zip(predictions, _placed(predictions, names, spreads), strict=True):
+        if item.time_s is not None:
+            spread = spread_text(item.trust.low, item.trust.high)
+            tiles = "" if item.tiles == "shipped" else f" ({item.tiles})"
+            why.setdefault((item.trust.level, str(item.trust.reasons[0])), []).append(f"{name}{tiles} about {spread}")
+    return [f"trust: {', '.join(dict.fromkeys(whose))}, {level}: {reason}" for (level, reason), whose in why.items()]
 
 
 def _approximations(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str]:
@@ -123,6 +205,18 @@ def _approximations(predictions: Sequence[Prediction], names: Sequence[str]) -> 
     return [
         f"error of O against softmax attention, untrained, on Gaussian inputs (N {stated[0].seq}, head_dim "
         f"{stated[0].head_dim}, scores of deviation {deviations}): {', '.join(sizes)}"
+    ]
+
+
+def _placed(predictions: Sequence[Prediction], names: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """Names with their GPU, where what is said of a name differs by GPU."""
+    said: dict[str, set[str]] = {}
+    for name, text in zip(names, texts, strict=True):
+        said.setdefault(name, set()).add(text)
+    if len({item.gpu for item in predictions}) == 1:
+        return list(names)
+    return [
+        f"{name} on {item.gpu}" if len(said[name]) > 1 else name for item, name in zip(predictions, names, strict=True)
     ]
 
 
@@ -176,6 +270,12 @@ def print_rows(
         _print_table(out, table, max(out.width, sum(widths[name] + 1 for name in part)))
 
 
+def fits(out: Console, rows: Sequence[Mapping[str, object]]) -> bool:
+    """Whether a table with whole cells need not be cut between columns."""
+    names = dict.fromkeys(key for row in rows for key in row)
+    return sum(_least_width(name, [_cell(row.get(name)) for row in rows], True) + 1 for name in names) <= out.width
+
+
 def print_groups(
     out: Console, title: str, rows: Sequence[Mapping[str, object]], by: Sequence[str], join: str = ", "
 ) -> None:
@@ -216,16 +316,13 @@ def _parts(columns: Mapping[str, Sequence[str]], widths: Mapping[str, int], widt
 
 
 def _print_table(out: Console, table: Table, width: int) -> None:
-    """Print a table within `width` columns, without trailing blanks where nobody sees colours."""
+    """Print a table within `width` columns, without trailing blanks."""
     from rich.console import Console
 
     wide = Console(highlight=False, markup=False, emoji=False, width=width)
-    if wide.is_terminal:
+    with wide.capture() as captured:
         wide.print(table)
-    else:
-        with wide.capture() as captured:
-            wide.print(table)
-        out.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    out.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
     out.print("")
 
 

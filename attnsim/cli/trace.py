@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,50 +13,78 @@ from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
 
+if TYPE_CHECKING:
+    from attnsim.models.hardware.gpu import Gpu
 
-@asking(without=("model", "latent"))
+
+@asking()
 def trace(
     *,
-    gpu: options.OneGpu,
+    gpu: options.ManyGpus,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Trace, .json or .json.gz, for ui.perfetto.dev; one algorithm.")
     ] = None,
     picture: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="First turns of an SM, .png, .svg or .pdf; a panel an algorithm."),
+        typer.Option(metavar="FILE", help="First turns of an SM, .png, .svg or .pdf; a panel an algorithm and GPU."),
     ] = None,
     algorithm: options.AlgorithmNames = "flash",
+    implementation: options.ImplementationNames = "",
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
     cache: options.Cache = "warm",
-    sms: Annotated[int, options._count("SMs in the trace, where the grid is small enough to be played whole.")] = 2,
+    launch: options.Launch = "stream",
+    sms: Annotated[
+        int, options._count("SMs in the trace, where the grid is small enough to be played whole.", None)
+    ] = 2,
+    style: options.StyleName = "light",
+    width: options.PictureWidth = "page",
+    caption: options.CaptionPlace = "picture",
     json: options.Json = False,
 ) -> None:
-    """Show which unit of an SM does what when."""
+    """Show which unit of an SM does what when; a picture has the unchanged GPU beside one that --set changes."""
+    from attnsim.models.hardware.changes import told as changes_text
     from attnsim.models.hardware.files import load_gpu
     from attnsim.plots import perfetto
     from attnsim.plots.timeline import timeline
 
     names = options.words([algorithm], "--algorithm")
-    _check(out, picture, names)
+    imitated = options.words([implementation], "--implementation") if implementation else []
+    bases = [load_gpu(one) for one in options.words(gpu, "--gpu")]
+    _check(out, picture, max(len(names), len(imitated)) * len(bases), style, width, caption)
     question = flags.workload()
     check_window(question, names, flags.window)
-    machine = options.changed(load_gpu(gpu), changes)
+    changed = [options.changed(base, changes) for base in bases]
+    pairs = zip(bases if picture else changed, changed, strict=True)
+    machines = list(dict.fromkeys(one for pair in pairs for one in pair))
     from attnsim.api.tracing import traces
 
     with busy("replaying"):
-        found = traces(question, machine, names, cache=cache, launch="stream", sms=sms)
+        found = [
+            (machine, name, one)
+            for machine in machines
+            for name, one in traces(
+                question, machine, names, implementation=imitated, cache=cache, launch=launch, sms=sms
+            )
+        ]
     written: list[Path] = []
-    about = {"workload": str(question), "gpu": machine.described}
+    asked = f"{flags.title}{question}"
     if out is not None:
-        written.append(perfetto.write_trace(found[0], out, about))
+        about = {"workload": asked, "gpu": machines[-1].described}
+        written.append(perfetto.write_trace(found[-1][2], out, about))
     if picture is not None:
-        written += timeline(found, names).write(picture)
-    kernels = [(name, one.schedule.implementation, kernel) for name, one in zip(names, found, strict=True)
+        several = len(machines) > 1
+        titles = [f"{name}, {_starred(machine)}" if several else name for machine, name, _ in found]
+        modified = [f"{_starred(one)}: {changes_text(one.changes)}" for one in machines if one.changes]
+        told = "; ".join((asked, *modified))
+        subtitle = told if several else f"{machines[0].id}: {told}"
+        written += timeline([one for _, _, one in found], titles, subtitle).write(picture, style, width, caption)
+    kernels = [(machine, name, one.schedule.implementation, kernel) for machine, name, one in found
                for kernel in one.kernels]  # fmt: skip
     if json:
         show.print_json(
             {
+                "gpu": machine.described,
                 "algorithm": name,
                 "implementation": implementation,
                 "kernel": kernel.name,
@@ -66,37 +94,46 @@ def trace(
                 "slices": len(kernel.slices),
                 "left_out": kernel.left_out,
             }
-            for name, implementation, kernel in kernels
+            for machine, name, implementation, kernel in kernels
         )
         return
     console = show.console()
-    console.print(f"{heading(question)}\n")
-    lines = [
-        {
-            "algorithm": name,
-            "implementation": implementation,
-            "kernel": kernel.name,
-            "start": show.time_text(kernel.start_s),
-            "time": show.time_text(kernel.time_s),
-            "slices": f"{len(kernel.slices):,}",
-            "shown": kernel.left_out or "everything",
-        }
-        for name, implementation, kernel in kernels
-    ]
-    show.print_rows(console, about["gpu"], lines)
+    console.print(f"{flags.title}{heading(question, names)}\n")
+    for machine in machines:
+        lines = [
+            {
+                "algorithm": name,
+                "implementation": implementation,
+                "kernel": kernel.name,
+                "start": show.time_text(kernel.start_s),
+                "time": show.time_text(kernel.time_s),
+                "slices": f"{len(kernel.slices):,}",
+                "shown": kernel.left_out or "everything",
+            }
+            for owner, name, implementation, kernel in kernels
+            if owner == machine
+        ]
+        show.print_rows(console, machine.described, lines)
     console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
 
 
-def _check(out: Path | None, picture: Path | None, names: list[str]) -> None:
+def _starred(gpu: Gpu) -> str:
+    """A GPU's name, with a star where it is changed."""
+    return f"{gpu.id}{'*' if gpu.changes else ''}"
+
+
+def _check(out: Path | None, picture: Path | None, runs: int, style: str, width: str, caption: str) -> None:
     from attnsim.cli.roofline import check_picture
     from attnsim.plots import perfetto
+    from attnsim.plots.styles import find_style
 
+    find_style(style, width)
     if out is None and picture is None:
         raise InputError("nothing to write; give --out trace.json.gz, --picture timeline.png or both")
     if out is not None:
         perfetto.check_suffix(out)
         options.check_output(out)
-        if len(names) > 1:
-            raise InputError(f"--out holds one algorithm, {len(names)} are given; give one, or only --picture")
+        if runs > 1:
+            raise InputError(f"--out holds one trace, {runs} are given; give one algorithm and GPU, or only --picture")
     if picture is not None:
-        check_picture(picture)
+        check_picture(picture, caption)

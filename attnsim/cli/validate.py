@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import on_gpu, options, show
+from attnsim.cli import on_gpu, options, show, table_flags
 from attnsim.cli.progress import budget, busy, steps
 from attnsim.models.errors import InputError
 
@@ -45,8 +45,11 @@ def validate(
         float, typer.Option(min=0, help="On a machine with a GPU: measure our kernels on it first; 0 does not.")
     ] = MINUTES,
     measured: Annotated[
-        list[Path], typer.Option("--measured", metavar="PATH", help="Tables or folders of attnsim measure; repeat it.")
+        list[Path],
+        typer.Option("--measured", metavar="PATH", help="Your tables, or folders of attnsim measure; repeat it."),
     ] = [],  # noqa: B006 Typer copies it
+    maps: table_flags.Maps = [],  # noqa: B006
+    time_unit: table_flags.TimeUnit = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write a picture, its table and an HTML page there.")
     ] = None,
@@ -57,6 +60,8 @@ def validate(
     Ends with 1 if a committed calibration no longer gives its committed errors.
     """
     _check(hypothetical=hypothetical, io=io, counters=counters, cases=cases, measured=measured, out=out)
+    if not measured:
+        table_flags.check_without_table(maps, time_unit, "--measured")
     if hypothetical:
         _hypothetical(sample, json)
         return
@@ -67,10 +72,13 @@ def validate(
         options.make_folder(out)
     from attnsim.validation.checking.validate import STEPS
     from attnsim.validation.checking.validate import validate as run
+    from attnsim.validation.measured.own_runs import rows_of
 
-    own, told = _own(measured, minutes)
+    naming = table_flags.naming(maps, time_unit)
+    given = [row for table in measured for row in rows_of(table, naming, table_flags.print_columns)]
+    own, told = _own(minutes)
     with steps("validating", STEPS) as advance:
-        report = run(sample, advance, own)
+        report = run(sample, advance, own, given)
     written = []
     if out is not None:
         from attnsim.plots.validation import write_report
@@ -102,11 +110,11 @@ def _check(
         raise InputError("--counters belongs to --io; add it")
 
 
-def _own(measured: Sequence[Path], minutes: float) -> tuple[list[Row], str]:
-    """Our kernels' measured rows: committed ones, the user's, and this GPU's."""
+def _own(minutes: float) -> tuple[list[Row], str]:
+    """Our kernels' measured rows: committed ones, and this GPU's."""
     from attnsim.validation.measured.own_runs import committed_tables, measure_here, rows_of
 
-    rows = [row for table in (*committed_tables(), *measured) for row in rows_of(table)]
+    rows = [row for table in committed_tables() for row in rows_of(table)]
     if minutes == 0:
         return rows, ""
     with on_gpu.told(), budget("measuring", 60 * minutes) as shown:
@@ -181,7 +189,11 @@ def _step(row: Mapping[str, Any]) -> dict[str, object]:
     return (
         named
         | asked
-        | {"predicted": f"{row['predicted']:.2f}x", "measured": measured, "off": f"{100 * row['error']:.1f} %"}
+        | {
+            "predicted": show.ratio_text(row["predicted"], row["low"], row["high"]),
+            "measured": measured,
+            "off": f"{100 * row['error']:.1f} %",
+        }
     )
 
 
@@ -213,6 +225,7 @@ _TITLES = {
     "dataset": "Rows of the serving tables",
     "serving": "Serving tables (a sample), with the numbers that a question gets today",
     "own": "Our own kernels, measured, with the numbers that a question gets today",
+    "given": "Tables of --measured, with the numbers that a question gets today",
     "hypothetical": "",
     "trust": "90 % intervals: true times inside, and width",
     "stated": "The same of the intervals as stated, on serving rows that did not set them",

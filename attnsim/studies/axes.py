@@ -14,6 +14,7 @@ from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.changes import TIMES
 from attnsim.models.hardware.sections import changeable
 from attnsim.models.mask.mask import Mask
+from attnsim.models.question import words
 from attnsim.models.question.operations import Operations
 from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent
 
@@ -210,10 +211,11 @@ def field_value(where: str, name: str, given: object) -> Any:
     """
     if name in COUNTS:
         limit = LARGEST[name.replace("_kv", "_q") if name.startswith("heads") else name.removesuffix("_v")]
-        whole = int(given) if isinstance(given, float) and given.is_integer() else given
-        if isinstance(whole, bool) or not isinstance(whole, int) or not 1 <= whole <= limit:
+        count = words.whole(given) if isinstance(given, str) else given
+        count = int(count) if isinstance(count, float) and count.is_integer() else count
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= limit:
             raise InputError(f"{where} is {shown(given)}; allowed: whole numbers from 1 to {limit}")
-        return whole
+        return count
     if name == "dropout":
         if not isinstance(given, bool):
             raise InputError(f"{where} is {shown(given)}; allowed: true, false")
@@ -230,10 +232,11 @@ def field_value(where: str, name: str, given: object) -> Any:
         if not isinstance(given, str):
             raise InputError(f"{where} is {shown(given)}; write operations such as 'scale, softmax, dropout 0.1'")
         return read_at(f"{where}:", Operations.parse, given)
-    allowed = tuple(DTYPE_BYTES) if name == "dtype" else PASSES
-    if given not in allowed:
+    allowed, read = (tuple(DTYPE_BYTES), words.read_dtype) if name == "dtype" else (PASSES, words.read_pass)
+    value = read(given) if isinstance(given, str) else given
+    if value not in allowed:
         raise InputError(f"{where} is {shown(given)}; allowed: {', '.join(allowed)}")
-    return given
+    return value
 
 
 def _entry(where: str, given: object) -> list[Any] | dict[str, Any]:

@@ -1,9 +1,8 @@
 """The best hardware for a question under limits, and what it trades: SciPy's differential evolution over whole steps.
 
-A machine is answered by the replay, on the best of a few tiles where the search changes what a block may hold. Small
-spaces are walked through whole; in larger ones an evolution with a Sobol start (Storn and Price, J. Global Optim. 11,
-1997; constraints after Lampinen, CEC 2002; both as in `scipy.optimize.differential_evolution`) looks for each objective
-alone and for mixtures of two, and everything it asks for is kept.
+Small spaces are walked through whole; in larger ones an evolution with a Sobol start (Storn and Price, J. Global Optim.
+11, 1997; constraints after Lampinen, CEC 2002; both as in `scipy.optimize.differential_evolution`) looks for each
+objective alone and for mixtures of two, and everything it asks for is kept.
 """
 
 from __future__ import annotations
@@ -11,57 +10,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from attnsim.api.answering import answer
-from attnsim.api.asking import Conditions, ask, read_conditions
-from attnsim.api.energy import Energy, energy
-from attnsim.api.prediction import Prediction
-from attnsim.api.retuning import fitting
-from attnsim.models.calibrations.choose import built, choose
+from attnsim.api.asking import ask, read_conditions
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.hardware.area import area_mm2
+from attnsim.models.hardware.cost import cost_usd
 from attnsim.models.question.workload import Workload
-from attnsim.simulator.replay import replay
-from attnsim.studies.hardware_space import Space, check_name, with_figures
-from attnsim.studies.points import RATES
+from attnsim.studies.hardware_answer import Case, Mix, compared
+from attnsim.studies.hardware_machines import INFEASIBLE, Asked, Design
+from attnsim.studies.hardware_space import Space, check_name
+from attnsim.studies.prices import Prices
 
 POINTS = 200
-CORNER_TILES = 6
-"""Tiles replayed at each corner of the space, after an estimate has sorted all that fit; the best is kept."""
-CORNER_RATES = 2
-"""Ranges whose ends make the corners."""
 MIXTURES = (1.0, 0.0, 0.5, 0.25, 0.75)
 """Weights of the first of two objectives (their logarithms are mixed), in the order in which they are looked for."""
-_INFEASIBLE = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Design:
-    """One machine of a search.
-
-    Parameters
-    ----------
-    figures : dict of str to float
-        What varies, SI units.
-    prediction, energy
-        None where the machine cannot answer.
-    objectives : tuple of float
-    broken : tuple of str
-        Limits that it does not keep, or why it cannot answer.
-    excess : tuple of float
-        How far it is beyond each limit, relative.
-    """
-
-    figures: dict[str, float]
-    prediction: Prediction | None
-    energy: Energy | None
-    objectives: tuple[float, ...]
-    broken: tuple[str, ...]
-    excess: tuple[float, ...]
+ANOMALIES = by_hand(
+    0.02, "difference of two replayed times that may be an anomaly of scheduling (docs/design/what-if.md)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +46,17 @@ class HardwareSearch:
     space : Space
     exhaustive : bool
         Whether they are all there are.
+    unchanged : Design
+        The GPU from which the search starts, on the shipped tile.
+    mix : Mix
     """
 
     objectives: tuple[str, ...]
     machines: tuple[Design, ...]
     space: Space
     exhaustive: bool
+    unchanged: Design
+    mix: Mix
 
     @property
     def feasible(self) -> tuple[Design, ...]:
@@ -98,112 +73,49 @@ class HardwareSearch:
                 found.append(one)
         return tuple(found)
 
+    def alike(self, one: Design, other: Design) -> bool:
+        """Whether the model cannot tell the times of two machines apart.
 
-@dataclass
-class _Asked:
-    """The question, and what is already known of the space."""
-
-    workload: Workload
-    space: Space
-    algorithm: str
-    implementation: str | None
-    objectives: tuple[str, ...]
-    conditions: Conditions
-    done: Callable[[int], object]
-    known: dict[tuple[int, ...], Design] = field(default_factory=dict)
-    tiles: dict[object, tuple[TileRequest | None, ...]] = field(default_factory=dict)
-
-    def machine(self, index: tuple[int, ...]) -> Design:
-        """The machine at a place of the space, answered once."""
-        if index not in self.known:
-            self.known[index] = self._answered(index)
-            self.done(1)
-        return self.known[index]
-
-    def _answered(self, index: tuple[int, ...]) -> Design:
-        figures = self.space.values(index)
-        try:
-            gpu = self.space.machine(index)
-            prediction = self._predicted(gpu)
-            used = energy(prediction, gpu)
-        except InputError as error:
-            worst = tuple(math.inf for _ in self.objectives)
-            return Design(figures, None, None, worst, (str(error),), tuple(_INFEASIBLE for _ in self.space.limits))
-        known = {"time": prediction.time_s, "energy": used.joules.typical, "power": used.watts.typical}
-        values = {name: value for name, value in known.items() if value is not None}
-        of = {**{limit.name: gpu.get(limit.name) for limit in self.space.limits if limit.name not in values}, **values}
-        excess = tuple(limit.excess(of[limit.name]) for limit in self.space.limits)
-        broken = tuple(limit.text for limit, far in zip(self.space.limits, excess, strict=True) if far)
-        objectives = tuple(values[name] if name in values else gpu.get(name) for name in self.objectives)
-        return Design(figures, prediction, used, objectives, broken, excess)
-
-    def _predicted(self, gpu: Gpu) -> Prediction:
-        """The fastest of the tiles that promise something.
-
-        Raises
-        ------
-        InputError
-            When none fits.
+        The range of their ratio holds 1, or they differ by no more than anomalies of scheduling (`ANOMALIES`).
         """
-        found: list[Prediction] = []
-        problems: list[InputError] = []
-        for tile in self._promising(gpu):
-            conditions = replace(self.conditions, tile=tile, tiles="given" if tile else "shipped")
-            try:
-                found.append(answer(ask(self.workload, gpu, self.algorithm, self.implementation, conditions)))
-            except InputError as error:
-                problems.append(error)
-        if not found:
-            raise problems[-1]
-        return min(found, key=lambda one: math.inf if one.time_s is None else one.time_s)
+        if one.answer is None or other.answer is None:
+            return False
+        ratio = compared(one.answer.predictions, other.answer.predictions, self.mix)
+        if ratio is None:
+            return False
+        return ratio.low <= 1 <= ratio.high or abs(ratio.value - 1) <= ANOMALIES
 
-    def _promising(self, gpu: Gpu) -> tuple[TileRequest | None, ...]:
-        """The best tile of each corner of the machines whose blocks may hold as much; None stands for the shipped one.
-
-        Corners, because a tile that suits few SMs may starve many of them.
-        """
-        key = tuple(gpu.get(one.key) for one in self.space.ranges if one.key not in RATES)
-        if not key:
-            return (None,)
-        if key not in self.tiles:
-            best = dict.fromkeys(self._best_tile(corner) for corner in self._corners(gpu))
-            self.tiles[key] = tuple(best) or (None,)
-        return self.tiles[key]
-
-    def _corners(self, gpu: Gpu) -> list[Gpu]:
-        """The machine with its rates in the middle of their ranges, and at the ends of the first `CORNER_RATES`."""
-        rates = [one for one in self.space.ranges if one.key in RATES][:CORNER_RATES]
-        middle = tuple(one.values[len(one.values) // 2] for one in rates)
-        corners = dict.fromkeys((middle, *product(*((one.values[0], one.values[-1]) for one in rates))))
-        return [with_figures(gpu, {one.key: end for one, end in zip(rates, ends, strict=True)}) for ends in corners]
-
-    def _best_tile(self, gpu: Gpu) -> TileRequest | None:
-        question = ask(self.workload, gpu, self.algorithm, self.implementation)
-        if not question.record.tunable:
-            return None
-        numbers = built(choose(question.record, gpu), question.record, question.w, gpu).numbers
-        best: list[tuple[float, TileRequest]] = []
-        for one in fitting(question.record, question.w, gpu, numbers)[:CORNER_TILES]:
-            with suppress(InputError):
-                best.append((replay(one.schedule, gpu, numbers).time_s, one.shape))
-        return min(best)[1] if best else None
+    def alike_runs(self, machines: Sequence[Design]) -> list[list[int]]:
+        """Places of machines in runs by time: those that cannot be told apart from the fastest of their run."""
+        order = sorted((one.answer.time_s.typical, at) for at, one in enumerate(machines) if one.answer)
+        runs: list[list[int]] = []
+        for _, at in order:
+            if runs and self.alike(machines[runs[-1][0]], machines[at]):
+                runs[-1].append(at)
+            else:
+                runs.append([at])
+        return [sorted(run) for run in runs]
 
 
 def search_hardware(
-    w: Workload, space: Space, algorithm: str = "flash", *, implementation: str | None = None,
-    objectives: Sequence[str] = ("time",), points: int = POINTS, seed: int = 0, cache: str = "warm",
-    launch: str = "stream", done: Callable[[int], object] = lambda count: None,
+    workloads: Workload | Sequence[Case], space: Space, algorithm: str = "flash", *,
+    implementation: str | None = None, objectives: Sequence[str] = ("time",), prices: Prices | None = None,
+    points: int = POINTS, seed: int = 0, cache: str = "warm", launch: str = "stream",
+    done: Callable[[int], object] = lambda count: None,
 ) -> HardwareSearch:  # fmt: skip
     """Find the machines that answer a question best within limits.
 
     Parameters
     ----------
-    w : Workload
+    workloads : Workload or sequence of Case
+        One, or several with weights (`attnsim.studies.hardware_answer`).
     space : Space
     algorithm, implementation, cache, launch
         As for `attnsim.predict`.
     objectives : sequence of str
-        One or two of "time", "energy" and "power", or a figure of the GPU as a stand-in for cost; each minimised.
+        One or two of "time", "energy", "power", "area" and "cost", or a figure of the GPU; each minimised.
+    prices : Prices, optional
+        What "cost" is; default: dies, memory and package by published prices.
     points : int
         Machines answered at most.
     seed : int
@@ -214,7 +126,7 @@ def search_hardware(
     Raises
     ------
     InputError
-        For unknown objectives, or when no machine can answer at all.
+        For unknown objectives, when no machine can answer at all, or when area or cost is asked for and not known.
     """
     names = tuple(objectives)
     for name in names:
@@ -223,7 +135,18 @@ def search_hardware(
         raise InputError(f"--minimise {', '.join(names)}: give one or two different ones, such as time,energy")
     if not 1 <= points <= 100_000:
         raise InputError(f"points is {points}; allowed: 1 to 100000")
-    asked = _Asked(w, space, algorithm, implementation, names, read_conditions(cache=cache, launch=launch), done)
+    cases = (Case(workloads),) if isinstance(workloads, Workload) else tuple(workloads)
+    wanted = {*names, *(limit.name for limit in space.limits)}
+    if "area" in wanted:
+        area_mm2(space.gpu)
+    if "cost" in wanted:
+        (prices.cost if prices else cost_usd)(space.gpu)
+    conditions = read_conditions(cache=cache, launch=launch)
+    base = [answer(ask(case.workload, space.gpu, algorithm, implementation, conditions)) for case in cases]
+    mix = Mix.of(cases, base)
+    asked = Asked(mix, space, algorithm, implementation, names, conditions, prices, done)
+    unchanged = asked.measure_unchanged()
+    space = asked.space
     exhaustive = space.size <= points
     if exhaustive:
         for index in product(*(range(len(one.values)) for one in space.ranges)):
@@ -233,16 +156,16 @@ def search_hardware(
         for number, weight in enumerate(mixtures):  # all from one Sobol start, which is answered once
             _evolve(asked, weight, points * (number + 1) // len(mixtures), seed)
     machines = tuple(asked.known.values())
-    if all(one.prediction is None for one in machines):
+    if all(one.answer is None for one in machines):
         raise InputError(f"no machine can answer: {machines[0].broken[0]}")
-    return HardwareSearch(names, machines, space, exhaustive)
+    return HardwareSearch(names, machines, space, exhaustive, unchanged, mix)
 
 
 class _Spent(Exception):
     """All points are answered."""
 
 
-def _evolve(asked: _Asked, weight: float, points: int, seed: int) -> None:
+def _evolve(asked: Asked, weight: float, points: int, seed: int) -> None:
     """Let the evolution ask for machines until so many are answered, or it has converged."""
     import numpy as np
     from scipy import optimize
@@ -258,7 +181,7 @@ def _evolve(asked: _Asked, weight: float, points: int, seed: int) -> None:
     def mixed(place: Any) -> float:
         first, *rest = at(place).objectives
         if not math.isfinite(first):
-            return _INFEASIBLE
+            return INFEASIBLE
         logs = [math.log(max(value, 1e-300)) for value in (first, *rest)]
         return weight * logs[0] + (1 - weight) * logs[-1]
 

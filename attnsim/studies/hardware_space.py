@@ -6,14 +6,15 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.hardware.changes import TIMES, decimal, new_value
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS, changeable
 from attnsim.models.units import parse_quantity
 
-RESULTS = {"time": "s", "energy": "J", "power": "W"}
+RESULTS = {"time": "s", "energy": "J", "power": "W", "area": "mm2", "cost": "USD"}
 """What a search can limit and minimise beside a GPU's figures, and its unit."""
 FINE = 64
 """Steps of a range that names none and does not count something."""
@@ -35,8 +36,10 @@ class Range:
     values: tuple[float, ...]
 
     @classmethod
-    def parse(cls, text: str) -> Range:
+    def parse(cls, text: str, gpu: Gpu) -> Range:
         """Read ``sm.count=100:200`` or ``sm.shared_memory=96KiB:256KiB:32KiB`` (low : high : step), or a list.
+
+        Values may be multiples of the GPU's, ``l2.bandwidth=1x:2x``, as where a figure is set.
 
         Without a step, figures that count go in steps of one and others in `FINE` steps; ``hbm.bandwidth=3TB/s,6TB/s``
         lists values.
@@ -54,8 +57,9 @@ class Range:
         parts = given.split(":") if ":" in given else given.split(",")
         ends, steps = (parts[:2], parts[2:]) if ":" in given else (parts, [])
         try:
-            numbers = [field.parse(part.strip()) for part in ends]
-            step = parse_quantity(steps[0], field.unit) if steps else 1.0
+            old = gpu.get(key)
+            numbers = [new_value(field, old, part.strip(), of_range=True) for part in ends]
+            step = _step(steps[0], field.unit, old) if steps else 1.0
         except InputError as error:
             raise InputError(f"--vary {key} {error}") from None
         if ":" not in given:
@@ -67,16 +71,22 @@ class Range:
             step = (high - low) / FINE
         if step == 0:
             return cls(key, (low,))
-        number = math.floor((high - low) / step + 1e-9)
+        number = math.floor((high - low + 0.5 * field.integer) / step + 1e-9)
         if number > 1_000_000:
             raise InputError(f"--vary {shown(text)} has {number} values; allowed: a million; give a larger step")
-        values = [low + step * i for i in range(number + 1)]
-        return cls(key, tuple(dict.fromkeys(float(round(one)) if field.integer else one for one in values)))
+        values = [decimal(low + step * i) for i in range(number + 1)]
+        return cls(key, tuple(dict.fromkeys(min(high, float(round(one))) if field.integer else one for one in values)))
+
+
+def _step(text: str, unit: str, old: float) -> float:
+    """A step in the figure's unit, or in multiples of its present value."""
+    match = TIMES.fullmatch(text)
+    return float(match[1]) * old if match else parse_quantity(text, unit)
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a machine may not exceed, or must reach: ``power<=700 W``.
+    """What a machine may not exceed, or must reach: ``power<=700 W``, ``area<=1.1x``.
 
     Parameters
     ----------
@@ -84,15 +94,18 @@ class Limit:
         Of `RESULTS` or a figure's key.
     sign : {"<=", ">="}
     value : float
-        SI units.
+        SI units, or times the unchanged machine's.
     text : str
         As given.
+    times : bool
+        Whether the value is a multiple.
     """
 
     name: str
     sign: str
     value: float
     text: str
+    times: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Limit:
@@ -107,11 +120,22 @@ class Limit:
             raise InputError(f"--limit {shown(text)} is not NAME<=VALUE or NAME>=VALUE; write --limit 'power<=700 W'")
         name, sign, given = match.groups()
         check_name(name, "--limit")
+        multiple = TIMES.fullmatch(given)
+        if multiple:
+            return cls(name, sign, float(multiple[1]), f"{name} {sign} {given}", times=True)
         try:
             value = parse_quantity(given, RESULTS[name]) if name in RESULTS else FIELDS[name].parse(given)
         except InputError as error:
             raise InputError(f"--limit {name} {error}") from None
         return cls(name, sign, value, f"{name} {sign} {given}")
+
+    def over(self, unchanged: float) -> Limit:
+        """The limit as a value, where it is a multiple of the unchanged machine's."""
+        if not self.times:
+            return self
+        value = self.value * unchanged
+        told = f"{value:.4g} {RESULTS[self.name]}" if self.name in RESULTS else FIELDS[self.name].show(value)
+        return replace(self, value=value, text=f"{self.text} ({told})", times=False)
 
     def excess(self, value: float) -> float:
         """How far a value is beyond the limit, relative to it; 0 within."""
@@ -156,13 +180,14 @@ class Space:
         InputError
             Also when a limit on a figure leaves no value.
         """
-        ranges = tuple(Range.parse(text) for text in vary)
+        ranges = tuple(Range.parse(text, gpu) for text in vary)
         keys = [one.key for one in ranges]
         if not keys:
             raise InputError("nothing varies; give --vary KEY=LOW:HIGH, such as --vary sm.count=100:200")
         if len(set(keys)) < len(keys):
             raise InputError(f"--vary {next(key for key in keys if keys.count(key) > 1)} is given twice; keep one")
-        known = tuple(Limit.parse(text) for text in limits)
+        read = [Limit.parse(text) for text in limits]
+        known = tuple(one.over(gpu.get(one.name)) if one.name in FIELDS else one for one in read)
         narrowed = tuple(_narrowed(one, known) for one in ranges)
         for limit in known:
             if limit.name in FIELDS and limit.name not in keys and limit.excess(gpu.get(limit.name)):

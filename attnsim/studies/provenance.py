@@ -28,7 +28,7 @@ def inputs_of(study: Study) -> dict[str, Any]:
     gpus = study.axes[0].values
     return {
         "study": study.digest(),
-        "gpus": {gpu.id: hashlib.sha256(repr(gpu).encode()).hexdigest() for gpu in gpus},
+        "gpus": {gpu.id: hashlib.sha256(gpu.content().encode()).hexdigest() for gpu in gpus},
         "version": attnsim.__version__,
         "code": code_digest(),
         "calibrations": calibration_digests(),

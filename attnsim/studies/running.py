@@ -14,7 +14,7 @@ from attnsim.studies.answers import answer
 from attnsim.studies.folder import Folder
 from attnsim.studies.study import Chunk, Study
 
-BACKENDS = ("local", "dask", "ray")
+BACKENDS = ("local", "dask")
 CONNECT_S = 10.0
 """Seconds that a scheduler is waited for."""
 LOST_WORKER = ("TerminatedWorkerError", "BrokenProcessPool", "KilledWorker")
@@ -58,7 +58,7 @@ def run(
         Folder of the results; made if it is missing, continued if it holds chunks of the same inputs.
     jobs : int, optional
         Worker processes on this machine; default: as many as it has processors. 1 starts none.
-    backend : {"local", "dask", "ray"}
+    backend : {"local", "dask"}
         Where chunks are answered. Those of a cluster come back here to be written.
     scheduler : str
         Address of the cluster, ``tcp://host:8786``.
@@ -124,7 +124,7 @@ def _cluster(backend: str, scheduler: str) -> Iterator[None]:
 
     if backend == "local":
         yield
-    elif backend == "dask":
+    else:
         import distributed
 
         try:
@@ -136,14 +136,6 @@ def _cluster(backend: str, scheduler: str) -> Iterator[None]:
                 f"no Dask scheduler answers at {scheduler}: {reason}; start one with `dask scheduler`"
             ) from None
         with client, parallel_config(backend="dask", client=client):
-            yield
-    else:
-        from importlib import import_module
-
-        ray, register_ray = import_module("ray"), import_module("ray.util.joblib").register_ray
-        ray.init(address=scheduler or "auto", ignore_reinit_error=True)
-        register_ray()
-        with parallel_config(backend="ray"):
             yield
 
 
@@ -158,10 +150,8 @@ def _check(jobs: int, backend: str, scheduler: str) -> None:
     if backend not in BACKENDS:
         raise InputError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
     if backend == "local" and scheduler:
-        raise InputError(f"scheduler {scheduler} goes with backend dask or ray; leave it out, or add --backend dask")
+        raise InputError(f"scheduler {scheduler} goes with backend dask; leave it out, or add --backend dask")
     if backend == "dask" and not scheduler:
         raise InputError("backend dask needs the scheduler's address: --scheduler tcp://host:8786")
     if backend == "dask" and find_spec("distributed") is None:
         raise InputError('backend dask needs dask[distributed]: pip install "attnsim[cluster]"')
-    if backend == "ray" and find_spec("ray") is None:
-        raise InputError("backend ray needs ray: pip install ray")

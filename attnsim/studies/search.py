@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from attnsim.api.asking import ask, read_conditions
 from attnsim.api.building import shipped
+from attnsim.api.ratios import Ratio, speedup_of_tiles
 from attnsim.api.retuning import REPLAYED_CANDIDATES, fitting, replayed
 from attnsim.kernels.gpu.bench import Bench
 from attnsim.models.calibrations.choose import built, choose
@@ -80,6 +81,12 @@ class TileSearch:
     def shipped(self) -> Tile | None:
         """The implementation's own choice, None where it does not fit."""
         return next((one for one in self.tiles if one.shipped), None)
+
+    @property
+    def gain(self) -> Ratio | None:
+        """How many times faster the best is than the implementation's own choice; None where that is it."""
+        own = self.shipped
+        return None if own is None or own is self.best else speedup_of_tiles(own.time_s, self.best.time_s)
 
     @property
     def regret(self) -> float:

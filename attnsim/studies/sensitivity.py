@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.api.asking import Question
+from attnsim.api.asking import Question, ask, read_conditions
 from attnsim.api.playing import play
 from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.question.workload import Workload
 from attnsim.studies.axes import WORKLOAD_FIELDS, Axis
 from attnsim.studies.closed_answers import closed_forms
 from attnsim.studies.points import RATES, changed
@@ -65,6 +67,11 @@ class Elasticity:
     up: float | None
 
     @property
+    def upward(self) -> float:
+        """What more of the figure brings: the elasticity above, where that is known."""
+        return self.elasticity if self.up is None else self.up
+
+    @property
     def kink(self) -> bool:
         """Whether the two sides differ: another unit takes over here, or the number of waves changes."""
         return self.down is not None and self.up is not None and abs(self.up - self.down) > KINK
@@ -108,8 +115,45 @@ def _figures(question: Question) -> list[str]:
     return [name for name in names if name in FIELDS and question.gpu.get(name) > 0]
 
 
+def sensitivity(
+    workload: Workload,
+    gpu: Gpu | str,
+    algorithm: str = "flash",
+    *,
+    implementation: str | None = None,
+    tile: str | None = None,
+    cache: str = "warm",
+    launch: str = "stream",
+    step: float = STEP,
+) -> list[Elasticity]:
+    """How the time of a question answers to each figure of the GPU, the largest first.
+
+    Parameters
+    ----------
+    workload, gpu, algorithm, implementation, tile, cache, launch
+        As for :func:`attnsim.predict`.
+    step : float
+        Each figure is multiplied and divided by ``1 + step``.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> question = Workload(batch=8, heads_q=32, seq_q=1, seq_kv=8192, head_dim=128, passes="decode")
+    >>> sensitivity(question, "h100-sxm5-80gb")[0].figure
+    'hbm.bandwidth'
+    """
+    return elasticities(
+        ask(workload, gpu, algorithm, implementation, read_conditions(tile=tile, cache=cache, launch=launch)), step
+    )
+
+
 def elasticities(question: Question, step: float = STEP) -> list[Elasticity]:
-    """Elasticities of the replayed time, the largest first.
+    """Elasticities of the replayed time, those first of whose figures more moves it most.
+
+    Beside a kink the central difference is no slope, and large where less of a figure costs another wave.
 
     Parameters
     ----------
@@ -146,7 +190,7 @@ def elasticities(question: Question, step: float = STEP) -> list[Elasticity]:
         down = next((time / move for move, time in sides if move < 0), None)
         up = next((time / move for move, time in sides if move > 0), None)
         found.append(Elasticity(figure, value, central, down, up))
-    return sorted(found, key=lambda item: -abs(item.elasticity))
+    return sorted(found, key=lambda item: (-abs(item.upward), -abs(item.elasticity)))
 
 
 def sobol(question: Question, samples: int, seed: int = 0, spread: float = SPREAD) -> list[Index]:

@@ -242,4 +242,5 @@ class Study:
 
     def digest(self) -> str:
         """SHA-256 of everything that decides the points and how they are answered, the title left out."""
-        return hashlib.sha256(repr((replace(self, title=""), self.chunk_points)).encode()).hexdigest()
+        gpus = [gpu.content() for gpu in self.axes[0].values]
+        return hashlib.sha256(repr((replace(self, title=""), self.chunk_points, gpus)).encode()).hexdigest()

@@ -14,6 +14,7 @@ from attnsim.models.files import read_yaml
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import settled_name
 from attnsim.models.llm.files import load_model
+from attnsim.models.question.words import FIELD_WORDS
 from attnsim.studies.axes import COLUMNS, Axis, T, change_axis, check_keys, read_at, shape_axis, workload_axis
 from attnsim.studies.study import Study
 
@@ -97,14 +98,33 @@ def _axes(entry: StudyEntry) -> list[Axis]:
         ("tile", entry.tile, _checked_tile),
     )
     axes += [Axis(key, "choice", _read(key, given, read)) for key, given, read in choices if given is not None]
-    given = {key: value for key, value in entry.workload.items() if value is not None}
+    given = {key: value for key, value in _of_record(entry.workload).items() if value is not None}
     check_keys("workload", given, ("shape", *COLUMNS.values()))
     shape = given.get("shape")
     if isinstance(shape, (str, list)):
         axes.append(_models(shape, given))
     elif shape is not None:
         axes.append(shape_axis(shape))
+    if axes[-1].kind != "shape" or "batch" not in axes[-1].values[0]:
+        given.setdefault("batch", 1)
     return axes + [workload_axis(name, given[column]) for name, column in COLUMNS.items() if column in given]
+
+
+def _of_record(workload: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields under their names of record (:mod:`attnsim.models.question.words`).
+
+    Raises
+    ------
+    InputError
+        For a field that is given twice.
+    """
+    found: dict[str, Any] = {}
+    for key, value in workload.items():
+        name = COLUMNS.get(FIELD_WORDS.get(key, key), key)
+        if name in found:
+            raise InputError(f"workload.{key} and workload.{name} are the same; keep one")
+        found[name] = value
+    return found
 
 
 def _models(given: str | list[Any], beside: Mapping[str, Any]) -> Axis:

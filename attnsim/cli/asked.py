@@ -1,0 +1,67 @@
+"""The question that flags ask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.models.llm.model import Model
+    from attnsim.models.question.workload import Workload
+
+
+def workload(
+    *,
+    batch: int = 1,
+    heads: int | None,
+    kv_heads: int | None = None,
+    seq: int | None,
+    seq_kv: int | None = None,
+    head_dim: int | None,
+    head_dim_v: int | None = None,
+    dtype: str = "bf16",
+    causal: bool = False,
+    window: int | None = None,
+    mask: str | None = None,
+    passes: str = "fwd",
+    latent: str | None = None,
+    operations: str | None = None,
+    tp: int = 1,
+    model: Model | None = None,
+) -> Workload:
+    """The question that the flags ask, or, where they filled a model (`attnsim.cli.model_flags`), that it asks.
+
+    With ``--pass decode`` alone, `seq` is the length of the cache and there is one query a sequence; with
+    `seq_kv` too, that is the cache and `seq` the queries. With `tp` it is one GPU's part.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.models.llm.parallel import share_of_heads, share_of_model
+    from attnsim.models.question.operations import Operations
+    from attnsim.models.question.workload import Latent, Workload
+
+    named = None if operations is None else Operations.parse(operations)
+    for flag, value in (("--heads", heads), ("--seq", seq), ("--head-dim", head_dim)):
+        if value is None and (model is None or flag == "--seq"):
+            raise InputError(f"{flag} is missing; give {flag} N, or a table of questions with --cases")
+    if model is not None and latent is not None:
+        raise InputError(f"--latent {latent} and --model exclude each other; a model says itself what it caches")
+    if model is not None and seq is not None:
+        of_model = share_of_model(model, tp).workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype)
+        return replace(of_model, operations=named)
+    assert heads is not None and head_dim is not None
+    heads_q, heads_kv = share_of_heads(heads, kv_heads or heads, tp)
+    given: dict[str, Any] = {"heads": heads_q, "kv_heads": heads_kv, "seq": seq, "seq_kv": seq_kv, "head_dim": head_dim}
+    given |= {"head_dim_v": head_dim_v, "mask": mask, "causal": causal, "window": window}
+    return Workload(
+        batch=batch,
+        dtype=dtype,
+        passes=passes,
+        latent=Latent.parse(latent) if latent is not None else None,
+        operations=named,
+        **{name: value for name, value in given.items() if value is not None},
+    )

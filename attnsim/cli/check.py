@@ -1,0 +1,145 @@
+"""`attnsim check`: a table of one's own timings, each beside its prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnsim.cli import given, options, show, table_flags
+from attnsim.cli.roofline import check_picture
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attnsim.api.checking import Accuracy, Check
+    from attnsim.api.tables import AnsweredRow
+
+
+def check(
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="CSV or Parquet: a call a line, columns named freely.")
+    ],
+    *,
+    context: typer.Context,
+    maps: table_flags.Maps = [],  # noqa: B006 Typer copies it
+    time_unit: table_flags.TimeUnit = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", metavar="ID", help="GPU of all rows, whatever the table says.")
+    ] = None,
+    implementation: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose kernels all rows are, whatever the table says.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The table with the predictions, CSV or Parquet.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Picture of measured over predicted, and its CSV.")
+    ] = None,
+    style: options.StyleName = "light",
+    width: options.PictureWidth = "page",
+    caption: options.CaptionPlace = "picture",
+    json: options.Json = False,
+) -> None:
+    """Hold your own timings against predictions: error and 90 % range of each row, bias and coverage of all.
+
+    Ends with 0 if every row was answered, 1 if some were not, 2 if the table cannot be read at all.
+    """
+    naming = table_flags.naming(maps, time_unit, gpu, implementation)
+    if out is not None:
+        table_flags.check_table(out)
+    given.refuse_style(context, plot)
+    if plot is not None:
+        check_picture(plot, caption)
+        if out == plot.with_suffix(".csv"):
+            raise InputError(f"--out {out} is also the table beside --plot {plot}; give one another name")
+    table_flags.check_apart(table, out, plot and plot.with_suffix(".csv"))
+    from attnsim.api.checking import check as run
+
+    found = run(
+        table, maps=naming.maps, time_unit=naming.time_unit, gpu=naming.gpu, implementation=naming.implementation
+    )
+    written = _written(found, out, plot, style, width, caption)
+    if json:
+        show.print_json(found.to_dicts())
+    else:
+        _print(show.console(), found, written)
+    if found.failed:
+        raise typer.Exit(1)
+
+
+def _written(found: Check, out: Path | None, plot: Path | None, style: str, width: str, caption: str) -> list[Path]:
+    written = []
+    if out is not None:
+        from attnsim.models.question.case_file import write_table
+
+        write_table(found.rows, out)
+        written.append(out)
+    if plot is not None:
+        from attnsim.plots.check import check as picture
+
+        written += picture(found).write(plot, style, width, caption)
+    return written
+
+
+def _print(out: Console, found: Check, written: list[Path]) -> None:
+    show.print_rows(out, "Columns", [_column(line) for line in found.columns.table()], whole=("column",))
+    same, questions = found.question
+    told = [f"{name} {cell}" for name, cell in same.items() if cell]
+    if told:
+        out.print(f"all rows: {', '.join(told)}\n")
+    lines: list[dict[str, object]] = [{found.line_name: str(line)} for line, _ in found.lines]
+    answers = [_answer(row) for row in found.answered]
+    table = [line | question | answer for line, question, answer in zip(lines, questions, answers, strict=True)]
+    if not show.fits(out, table):  # what was answered stands in the first part
+        table = [line | answer | question for line, question, answer in zip(lines, questions, answers, strict=True)]
+    names = [one.theirs for one in found.columns.columns if one.is_name]
+    show.print_rows(out, "", table, right=table[0].keys() - {"inside", "trust", *names}, whole=table[0])
+    if found.accuracy:
+        several = any(one.gpu for one in found.accuracy)
+        parts = [_accuracy(one, several) for one in found.accuracy]
+        show.print_rows(out, "Predicted against measured", parts, right=_NUMBERS)
+    if found.taken:
+        out.print(f"names: {', '.join(f'{given} is {name}' for given, name in found.taken)}")
+    if found.assumed:
+        out.print(f"left open: {'; '.join(found.assumed)}")
+    for reason, where in found.failed.items():
+        out.print(f"{found.line_name} {', '.join(map(str, where))} without an answer: {reason}")
+    for path in written:
+        out.print(f"written: {path}")
+
+
+def _answer(row: AnsweredRow) -> dict[str, object]:
+    return {
+        "measured": show.time_text(row.measured_s),
+        "predicted": show.time_text(row.predicted_s),
+        "90 % range": show.interval_text(row.low_s, row.high_s, row.predicted_s),
+        "error": show.error_text(row.ratio),
+        "inside": {True: "yes", False: "NO", None: show.NOTHING}[row.in_range],
+        "trust": row.level,
+    }
+
+
+_NUMBERS = ("rows", "mean |error|", "median", "median |error|", "bias", "inside", "inside the 90 % range")
+
+
+def _column(line: dict[str, object]) -> dict[str, object]:
+    return {"column": line["column"], "read as": line["read_as"], "unit": line["unit"]}
+
+
+def _accuracy(one: Accuracy, with_gpu: bool) -> dict[str, object]:
+    inside = f"{one.inside} of {one.rows}"
+    head: dict[str, object] = {"implementation": one.implementation}
+    if with_gpu:  # 80 columns hold no long heads then
+        head |= {"GPU": one.gpu, "rows": one.rows, "mean |error|": show.share_text(one.mean)}
+        head |= {"median": show.share_text(one.median), "bias": show.share_text(one.bias, signed=True)}
+        return head | {"inside": inside}
+    return head | {
+        "rows": one.rows,
+        "mean |error|": show.share_text(one.mean),
+        "median |error|": show.share_text(one.median),
+        "bias": show.share_text(one.bias, signed=True),
+        "inside the 90 % range": f"{inside} ({show.share_text(one.coverage, 0)})",
+    }

@@ -1,0 +1,104 @@
+"""Help for a terminal of 80 columns: commands and flags in groups, an example below; and which commands have a flag."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from attnsim.cli import options
+
+WIDTH = 80
+
+
+class Command(TyperCommand):
+    """A command whose flags stand in the groups that they name (`rich_help_panel`), and its example as it is typed."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the flags, those that name no group last."""
+        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *options.PANELS)}
+        for one in self.get_params(ctx):
+            record = one.get_help_record(ctx)
+            if record is not None:
+                panel = "Arguments" if one.param_type_name == "argument" else getattr(one, "rich_help_panel", None)
+                groups.setdefault(panel or "Options", []).append(record)
+        groups = {name: records for name, records in groups.items() if records}
+        for group, records in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(records)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the example on lines of its own."""
+        _write_example(self.epilog, formatter)
+
+
+class Group(TyperGroup):
+    """Commands in the groups that they name, their summaries never cut."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands with their summaries, in groups."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        shown = [(name, one) for name, one in found if one is not None and not one.hidden]
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name, one in shown:
+            panel = getattr(one, "rich_help_panel", None)
+            groups.setdefault(panel if isinstance(panel, str) else "Commands", []).append((name, _summary(one)))
+        for group, records in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(records)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the example on lines of its own."""
+        _write_example(self.epilog, formatter)
+
+
+class Commands(typer.Typer):
+    """A Typer application whose groups and commands show their help so."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=Group, rich_markup_mode=None, **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
+        """As Typer's, with `example`: the command as it is typed."""
+        example = settings.pop("example", None)
+        return super().command(name, cls=Command, epilog=example, **settings)
+
+
+def _summary(command: Any) -> str:
+    """The first sentence of a command's help."""
+    first = " ".join((command.help or "").split("\n\n")[0].split())
+    return first.partition(". ")[0].removesuffix(".")
+
+
+def _write_example(example: str | None, formatter: Any) -> None:
+    if example:
+        with formatter.section("Example"):
+            for line in example.splitlines():
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+def refused(error: Any) -> str:
+    """What was wrong in click's words; for a flag that a command does not have, which commands have it."""
+    flag, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if flag is None or context is None:
+        return str(error.format_message())
+    having = [path for path, command in commands(context.find_root().command) if _has(command, flag)]
+    own = {one.lstrip("-"): one for command in context.command.params for one in command.opts if one.startswith("--")}
+    near = [own[name] for name in difflib.get_close_matches(flag.lstrip("-"), own, 3, 0.6)]
+    more = f"commands that have it: {', '.join(having)}" if having else f"nearest: {', '.join(near)}" if near else ""
+    return f"{context.command_path} has no {flag}; {more or 'no command has it; --help lists the flags of this one'}"
+
+
+def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command with its path, such as "plot units"."""
+    for name, one in group.commands.items():
+        where = f"{path} {name}".strip()
+        yield from commands(one, where) if hasattr(one, "commands") else iter([(where, one)])
+
+
+def _has(command: Any, flag: str) -> bool:
+    return flag in itertools.chain.from_iterable(one.opts for one in command.params)

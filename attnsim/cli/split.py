@@ -1,0 +1,56 @@
+"""What several changes of a GPU bring each, as `predict` and `explain` print it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnsim.cli import show
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attnsim.api.splitting import Split
+
+Flag = Annotated[bool, typer.Option("--split", help="What each of several --set brings: alone, last, on average.")]
+
+
+def check(settings: Sequence[str]) -> None:
+    """Refuse a split of fewer than two changes.
+
+    Raises
+    ------
+    InputError
+    """
+    if len(settings) < 2:
+        given = f"one, {settings[0]}" if settings else "none"
+        raise InputError(f"--split shares out several changes and there is {given}; give --set KEY=VALUE twice or more")
+
+
+def print_split(out: Console, found: Split) -> None:
+    """A line for each change, and one for all together."""
+    rows: list[dict[str, object]] = [
+        {
+            "figure": one.change.key,
+            "mean over\norders": str(one.mean),
+            "alone": show.time_text(one.alone.time_s),
+            "speedup\nalone": str(one.first),
+            "all\nwithout it": show.time_text(one.without.time_s),
+            "speedup\nlast": str(one.last),
+        }
+        for one in found.parts
+    ]
+    whole: dict[str, object] = {
+        "figure": "all together",
+        "alone": show.time_text(found.changed.time_s),
+        "all\nwithout it": show.time_text(found.unchanged.time_s),
+        "mean over\norders": str(found.together),
+    }
+    rows.append(dict.fromkeys(rows[0], "") | whole)
+    one = found.changed
+    title = f"{one.algorithm} ({one.implementation}) on {one.gpu}, {one.tiles} tiles: what each change brings"
+    show.print_rows(out, title, rows, right=rows[0].keys() - {"figure"}, whole=rows[0])
+    out.print("alone: on the unchanged GPU. last: after all others. The means multiply to the whole.\n")

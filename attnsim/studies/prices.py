@@ -1,0 +1,85 @@
+"""Prices of a user's own: a sum of figures of a GPU, each times a number, ``sm.count*5 + l2.capacity*2/MiB``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.hardware.area import area_mm2
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.interval import Interval
+from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.units import EXAMPLES, parse_quantity
+
+AREA = "area"
+_HOW = "write a sum of figures times a number, such as 'sm.count*5 + l2.capacity*2/MiB + area*0.3/mm2'"
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices per figure.
+
+    Parameters
+    ----------
+    terms : tuple of (str, float)
+        Figure, or "area", and price per SI unit of it (area: per mm2).
+    text : str
+        As given.
+    """
+
+    terms: tuple[tuple[str, float], ...]
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> Prices:
+        """Read an expression; nothing but sums of products is understood, and nothing is evaluated.
+
+        Raises
+        ------
+        InputError
+        """
+        terms = tuple(_term(part.strip(), text) for part in text.split("+"))
+        names = [name for name, _ in terms]
+        if len(set(names)) < len(names):
+            raise InputError(f"--cost has {next(name for name in names if names.count(name) > 1)} twice; add them up")
+        return cls(terms, text)
+
+    def cost(self, gpu: Gpu) -> Interval:
+        """What a GPU costs by these prices, in their currency; uncertain by its area alone.
+
+        Raises
+        ------
+        InputError
+            When the area is priced and the GPU's die is not known.
+        """
+        fixed = sum(gpu.get(name) * price for name, price in self.terms if name != AREA)
+        per_mm2 = sum(price for name, price in self.terms if name == AREA)
+        area = area_mm2(gpu) if per_mm2 else Interval(0.0, 0.0, 0.0)
+        return Interval(*(fixed + per_mm2 * end for end in (area.low, area.typical, area.high)))
+
+
+def _term(part: str, text: str) -> tuple[str, float]:
+    """A figure and its price per SI unit."""
+    one, times, other = (word.strip() for word in part.partition("*"))
+    if not times or "*" in other:
+        raise InputError(f"--cost {shown(text)}: {shown(part)} is not FIGURE*NUMBER; {_HOW}")
+    figure, price = (one, other) if one[:1].isalpha() else (other, one)
+    if figure != AREA and figure not in FIELDS:
+        raise InputError(f"--cost: {shown(figure)} is not known; {nearest(figure, (AREA, *FIELDS))}; {_HOW}")
+    unit = "mm2" if figure == AREA else FIELDS[figure].unit
+    number, _, per = (word.strip() for word in price.partition("/"))
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise InputError(f"--cost: {figure} costs {shown(number)}; allowed: a number from 0")
+    if not per and unit != "1":
+        wanted = EXAMPLES[unit].partition(" ")[2]
+        raise InputError(f"--cost: {figure} is in {unit}; say per how much, such as {figure}*{number}/{wanted}")
+    try:
+        size = parse_quantity(f"1 {per.strip('()')}", unit) if per else 1.0
+    except InputError as error:
+        raise InputError(f"--cost: the price of {figure} is per {shown(per)}: {error}") from None
+    return figure, value / size
