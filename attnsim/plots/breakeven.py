@@ -1,86 +1,167 @@
-"""The break-even density of sparse attention over the sequence length, a curve for each GPU and tile."""
+"""Speedup of sparse over dense attention by density: a curve with its band for each kernel, and its break-even."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from attnsim.api.breakeven import BreakEven
-from attnsim.plots.series import length_text
-from attnsim.plots.sheet import Panel, Picture, plain_axes
+from attnsim.api.against import Against
+from attnsim.api.density import BreakEven
+from attnsim.models.errors import InputError
+from attnsim.models.wording import times_text
+from attnsim.plots.layout import Panel
+from attnsim.plots.roofline_labels import halo
+from attnsim.plots.sheet import Picture, heading, plain_axes
 from attnsim.plots.styles import DASHES, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = tuple(item.name for item in fields(BreakEven))
-MARKERS = "os^DvPX*"
+_POINT = tuple(item.name for item in fields(Against))
+COLUMNS = ("kind", *_POINT, "pattern", "block", "density_low", "density_high")
+LEFT, RIGHT = 0.06, 0.25
+"""Densities up to which a label has room below the curves, and to the right of its line."""
+SPARSEST = 0.01
+"""Lowest density that is drawn where nobody's mask is sparser."""
+TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
 def breakeven(rows: Sequence[BreakEven], title: str = "") -> Picture:
-    """The picture of break-even densities over the length.
+    """The speedup over dense attention by density, a panel for each GPU and length, a curve for each kernel and tile.
+
+    Rings mark the densities at which sparse and dense take equally long, lines beside them those at which an end of the
+    90 % range is 1; a diamond is the mask that was asked about.
 
     Parameters
     ----------
     rows : sequence of BreakEven
-        Of one pattern.
+        As `attnsim.breakeven` returns them, of one pattern.
     title : str
         The question in words.
+
+    Raises
+    ------
+    InputError
+        Without rows.
+
+    Examples
+    --------
+    >>> import attnsim
+    >>> found = attnsim.breakeven(attnsim.Workload(1, 16, 1, 128), "a100-sxm4-80gb", [2048])
+    >>> len(attnsim.plot.breakeven(found).axes)
+    1
     """
+    if not rows:
+        raise InputError("no break-even to draw; give what attnsim.breakeven returns")
+    panels = [list(some) for _, some in groupby(rows, key=lambda row: (row.gpu, row.seq))]
+    names = list(dict.fromkeys(map(_label, rows)))
+    inches = 2.6 if len(panels) == 1 else 1.9
     return Picture(
-        f"Break-even density: {title}",
+        "Speedup of sparse over dense attention",
         _caption(rows),
-        (Panel(partial(_draw, rows=rows), 3.0),),
+        tuple(Panel(partial(_draw, rows=some, names=names, last=some is panels[-1]), inches) for some in panels),
         COLUMNS,
-        tuple(row.to_dict() for row in rows),
-        left=("100 share",),
+        tuple(one for row in rows for one in _rows(row)),
+        left=("100x",),
+        subtitle="; ".join(filter(None, (", ".join(dict.fromkeys(row.gpu for row in rows)), title))),
     )
 
 
-def _draw(axes: Axes, look: Style, *, rows: Sequence[BreakEven]) -> None:
-    curves: dict[str, list[BreakEven]] = {}
+def _draw(axes: Axes, look: Style, *, rows: Sequence[BreakEven], names: Sequence[str], last: bool) -> None:
     for row in rows:
-        curves.setdefault(_label(row), []).append(row)
-    lengths = sorted({row.seq for row in rows})
-    gpus, tiles = ([*dict.fromkeys(one)] for one in ((row.gpu for row in rows), (_tile(row) for row in rows)))
-    for number, (label, found) in enumerate(curves.items()):
-        ordered = sorted(found, key=lambda row: row.seq)
-        axes.plot(
-            [row.seq for row in ordered], [100 * row.density for row in ordered],
-            color=look.colour(gpus.index(found[0].gpu)), linestyle=DASHES[tiles.index(_tile(found[0])) % len(DASHES)],
-            marker=MARKERS[number % len(MARKERS)], markersize=5, linewidth=1.6, label=label, clip_on=False, zorder=3,
+        place = names.index(_label(row))
+        colour = look.colour(place)
+        across = [100 * point.density for point in row.points]
+        axes.fill_between(
+            across, [point.low for point in row.points], [point.high for point in row.points], color=colour,
+            alpha=0.16, linewidth=0, zorder=2,
         )  # fmt: skip
-    axes.legend(frameon=False, fontsize=look.size, loc="best")
-    _scales(axes, lengths, look)
+        axes.plot(
+            across, [point.speedup for point in row.points], color=colour, linestyle=DASHES[place % len(DASHES)],
+            linewidth=0.19 * look.size, label=f"{_label(row)}: below {row.band}", zorder=3,
+        )  # fmt: skip
+    axes.axhline(1.0, color=look.text, linewidth=0.8, zorder=1)
+    _scales(axes, rows, look)
+    for row in rows:
+        _mark_even(axes, row, look.colour(names.index(_label(row))), look)
+    _mark_yours(axes, rows, names, look)
+    axes.legend(frameon=True, framealpha=1, facecolor=look.page, edgecolor=look.page, fontsize=look.size,
+                loc="upper right", borderpad=0.2)  # fmt: skip
+    seq, dense = rows[0].seq, " or ".join(dict.fromkeys(row.dense for row in rows))
+    heading(axes, f"{rows[0].gpu}, {seq:,} tokens: over {dense}; band: 90 % range", look)
+    if last:
+        axes.set_xlabel("visible share of the pairs, %", fontsize=look.size)
 
 
-def _scales(axes: Axes, lengths: Sequence[int], look: Style) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [length_text(seq) for seq in lengths])
-    axes.minorticks_off()
-    axes.set_xlim(lengths[0] / 1.15, lengths[-1] * 1.15)
-    axes.set_ylim(0, 100)
-    axes.set_xlabel("sequence length, tokens", fontsize=look.size)
-    axes.set_ylabel("visible share of the pairs, %", fontsize=look.size)
-    plain_axes(axes, look, grid="y")
+def _scales(axes: Axes, rows: Sequence[BreakEven], look: Style) -> None:
+    yours = [row.yours for row in rows if row.yours is not None]
+    known = [point for row in rows for point in row.points]
+    sparsest = min(max(SPARSEST, min(point.density for point in known)), *(point.density for point in yours), 1.0)
+    shown = [point for point in known if point.density >= 0.9 * sparsest] + yours
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(80 * sparsest, 115)
+    axes.set_ylim(0.8 * min(point.low for point in shown), 1.4 * max(point.high for point in shown))
+    for axis, (low, high), unit in ((axes.xaxis, axes.get_xlim(), ""), (axes.yaxis, axes.get_ylim(), "x")):
+        places = [one for one in TICKS if low <= one <= high]
+        axis.set_ticks(places, [f"{one:g}{unit}" for one in places])
+        axis.set_minor_formatter(lambda value, _: "")
+    plain_axes(axes, look)
+
+
+def _mark_even(axes: Axes, row: BreakEven, colour: str, look: Style) -> None:
+    """A ring where both take equally long, with the range of that density."""
+    if not 0 < row.density < 1:
+        return
+    axes.plot([100 * max(row.density_low, 1e-4), 100 * row.density_high], [1, 1], color=colour, alpha=0.45,
+              linewidth=0.45 * look.size, solid_capstyle="butt", zorder=4)  # fmt: skip
+    axes.plot([100 * row.density], [1], "o", markersize=0.8 * look.size, markerfacecolor=look.page,
+              markeredgecolor=colour, markeredgewidth=1.4, zorder=6)  # fmt: skip
+
+
+def _mark_yours(axes: Axes, rows: Sequence[BreakEven], names: Sequence[str], look: Style) -> None:
+    """The mask that was asked about: a line at its density, a diamond with its range for each kernel."""
+    found = [(row, row.yours) for row in rows if row.yours is not None]
+    if not found:
+        return
+    axes.axvline(100 * found[0][1].density, color=look.faint, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
+    best = max(found, key=lambda one: one[1].speedup)[1]
+    for place, (row, point) in enumerate(found):
+        colour, at = look.colour(names.index(_label(row))), 100 * point.density
+        axes.plot([at, at], [point.low, point.high], color=colour, linewidth=1.2, zorder=6)
+        size = 0.95 / (1 + 0.45 * place) * look.size  # the second within the first where they agree
+        axes.plot([at], [point.speedup], "D", markersize=size, color=colour, markeredgecolor=look.page,
+                  markeredgewidth=0.6, zorder=8)  # fmt: skip
+    below, before = best.density < LEFT, best.density > RIGHT  # where curves are high; where the frame is near
+    axes.annotate(
+        f"your mask: {times_text(best.speedup)}", (100 * best.density, 0.1 if below else 0.64),
+        ((-0.4 if before else 0.4) * look.size, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
+        ha="right" if before else "left", va="center", fontsize=look.size, color=look.text, path_effects=halo(look),
+        zorder=9,
+    )  # fmt: skip
 
 
 def _label(row: BreakEven) -> str:
-    return ", tile ".join(filter(None, (row.gpu, _tile(row))))
-
-
-def _tile(row: BreakEven) -> str:
-    """The tile that was asked for, if any."""
-    return row.tile.split(",")[0] if row.tile_given else ""
+    """The kernel, with the tile that was asked for, if any."""
+    return f"{row.sparse}, tile {row.shape}" if row.tile_given else row.sparse
 
 
 def _caption(rows: Sequence[BreakEven]) -> str:
-    names = " and ".join(dict.fromkeys(row.sparse for row in rows))
-    dense: dict[str, list[str]] = {}
-    for row in rows:
-        dense.setdefault(row.dense, []).append(row.gpu)
-    played = (f"{name} on {', '.join(dict.fromkeys(gpus))}" for name, gpus in dense.items())
-    text = f"Below a line the block-sparse kernel ({names}) is predicted to be faster than dense flash attention"
-    return f"{text}: {'; '.join(played)}."
+    text = (
+        "Rings: sparse and dense take equally long; thick lines: between ends of the speedup's 90 % range that are 1."
+    )
+    yours = next((row.yours.mask for row in rows if row.yours), "")
+    return f"{text} Diamonds: {yours}." if yours else text
+
+
+def _rows(row: BreakEven) -> list[dict[str, object]]:
+    """The curve, the break-even and the mask that was asked about."""
+    of_pattern = {"pattern": row.pattern, "block": row.block}
+    found: list[dict[str, object]] = [{"kind": "pattern", **asdict(point), **of_pattern} for point in row.points]
+    shared = {name: getattr(row, name) for name in _POINT if hasattr(row, name)}
+    ends = {"density_low": row.density_low, "density_high": row.density_high}
+    found.append({"kind": "break-even", **shared, **of_pattern, **ends})
+    return found + ([{"kind": "yours", **asdict(row.yours)}] if row.yours else [])

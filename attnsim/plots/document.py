@@ -19,9 +19,10 @@ def clean(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Some sentences."""
+    """Some sentences, strong where they are what to read first."""
 
     text: str
+    strong: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,14 @@ SUFFIXES = (".png", ".svg", ".pdf", ".pgf")
 LATEX = ("xelatex", "lualatex", "pdflatex")
 """What measures the text of a PGF picture."""
 
+CAPTIONS = ("picture", "file", "none")
+"""Where title and caption go: into the picture, into a file beside it, or nowhere."""
+LATEX_CHARACTERS = str.maketrans(
+    {one: f"\\{one}" for one in "&%$#_{}"}
+    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": "$<$", ">": "$>$"}
+    | {"µ": r"\textmu{}", "\n": "\n\n"}
+)
+
 
 def check_suffix(out: Path) -> str:
     """The format that a file name asks for.
@@ -45,3 +53,19 @@ def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> st
     table.writeheader()
     table.writerows(rows)
     return out.getvalue()
+
+
+def check_caption(caption: str) -> None:
+    """Refuse a place for the caption that there is not.
+
+    Raises
+    ------
+    InputError
+    """
+    if caption not in CAPTIONS:
+        raise InputError(f"caption {caption!r} is not known; allowed: {', '.join(CAPTIONS)}")
+
+
+def latex_text(text: str) -> str:
+    """Text as LaTeX reads it, its characters escaped."""
+    return text.translate(LATEX_CHARACTERS)

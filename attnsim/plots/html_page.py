@@ -29,9 +29,9 @@ DARK = "screen and (prefers-color-scheme: dark)"
 """Paper is never dark."""
 
 STYLE = """
-:root{--page:#fff;--text:#1a1a1a;--faint:#555;--line:#d5d5d5;--tint:#f4f5f6;--link:#0b57a4}
+:root{--page:#fff;--text:#1a1a1a;--faint:#555;--line:#d5d5d5;--tint:#f4f5f6;--link:#0b57a4;--shade:#0006}
 @media screen and (prefers-color-scheme:dark){
-:root{--page:#15181c;--text:#ececec;--faint:#b6bcc4;--line:#3f464e;--tint:#20252b;--link:#8cc2ff}}
+:root{--page:#15181c;--text:#ececec;--faint:#b6bcc4;--line:#3f464e;--tint:#20252b;--link:#8cc2ff;--shade:#fff7}}
 *{box-sizing:border-box}
 body{font:1rem/1.5 system-ui,sans-serif;margin:0 auto;max-width:70rem;padding:1.5rem 1rem 3rem;color:var(--text);
 background:var(--page);overflow-wrap:break-word}
@@ -42,12 +42,16 @@ a{color:var(--link)}a:focus-visible,[tabindex]:focus-visible,summary:focus-visib
 outline-offset:2px}
 .skip{position:absolute;left:-999rem}.skip:focus{position:static;display:inline-block;padding:.3rem .6rem}
 nav ul{columns:2 16rem;padding-left:1.2rem}main:focus{outline:none}
-.scroll{overflow-x:auto;margin:.8rem 0 1.4rem}
+.scroll{overflow-x:auto;margin:.8rem 0 1.4rem;background:
+linear-gradient(to right,var(--page) 40%,transparent) 0 0/3rem 100% no-repeat local,
+linear-gradient(to left,var(--page) 40%,transparent) 100% 0/3rem 100% no-repeat local,
+linear-gradient(to right,var(--shade),transparent) 0 50%/.8rem calc(100% - 4px) no-repeat scroll,
+linear-gradient(to left,var(--shade),transparent) 100% 50%/.8rem calc(100% - 4px) no-repeat scroll}
 table{border-collapse:collapse;font-size:.875rem;line-height:1.4}
-caption{text-align:left;padding-bottom:.4rem}
+caption{text-align:left;padding-bottom:.4rem;max-width:min(46rem,100vw - 3.2rem)}
 th,td{padding:.25rem .7rem .25rem 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 thead th{border-bottom:2px solid var(--line);vertical-align:bottom}tbody th{font-weight:600}
-.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}.w{min-width:14rem}
+.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}.w{min-width:12rem}
 .s{white-space:nowrap}
 figure{margin:1rem 0 1.8rem}img{width:100%;height:auto;display:block}.wide img{min-width:44rem}
 figcaption{font-size:.875rem;margin-top:.5rem;
@@ -60,7 +64,7 @@ body{font-size:9.5pt;max-width:none;padding:0}h1{font-size:17pt}h2{font-size:13p
 header p{font-size:11pt}table,figcaption{font-size:8pt}nav,.skip,.table-link{display:none}
 p,li,figcaption{max-width:none}
 h2,h3,summary,caption{break-after:avoid}figure,tr{break-inside:avoid}thead{display:table-header-group}
-.scroll{overflow:visible}.w{min-width:0;overflow-wrap:anywhere}
+.scroll{overflow:visible;background:none}.w{min-width:4rem;overflow-wrap:anywhere}
 th,td{padding:.12rem .45rem .12rem 0}thead .n,thead .s{white-space:normal}
 img{max-width:100%!important;max-height:9.4cm;width:auto}.wide img{min-width:0}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:7.5pt;border:1px solid var(--line);background:none}
@@ -68,10 +72,8 @@ summary{list-style:none;font-weight:600}details::details-content{content-visibil
 a{color:inherit;text-decoration:none}}
 """
 
-WIDE = 40
-"""Letters from which on a column of text is kept from becoming narrow."""
 SHORT = 26
-"""Letters up to which a column of text is kept on one line."""
+"""Letters up to which a column of text is kept on one line; columns of longer ones are kept from becoming narrow."""
 SCROLLED = 50
 """Width, in rem, from which on a picture without a narrow drawing scrolls on a narrow page."""
 
@@ -122,8 +124,8 @@ def _blocks(blocks: Sequence[Block | Section], level: int, numbers: count[int]) 
 
 def _block(block: Block, level: int, numbers: count[int]) -> str:
     match block:
-        case Paragraph(text):
-            return f"<p>{_safe(text)}</p>"
+        case Paragraph(text, strong):
+            return f"<p><strong>{_safe(text)}</strong></p>" if strong else f"<p>{_safe(text)}</p>"
         case Bullets(items):
             return "<ul>" + "".join(f"<li>{_safe(item)}</li>" for item in items) + "</ul>"
         case Code(text):
@@ -159,7 +161,7 @@ def _kind(table: Table, place: int) -> str:
     if table.columns[place] in table.right:
         return ' class="n"'
     longest = max((len(row[place]) for row in table.rows), default=0)
-    return ' class="w"' if longest > WIDE else ' class="s"' if longest <= SHORT else ""
+    return ' class="s"' if longest <= SHORT else ' class="w"'
 
 
 def _figure(picture: Picture) -> str:

@@ -60,8 +60,8 @@ def _blocks(blocks: Sequence[Block | Section], level: int, folder: str) -> list[
 
 def _block(block: Block, level: int, folder: str) -> list[str]:
     match block:
-        case Paragraph(text):
-            return [begun(text)]
+        case Paragraph(text, strong):
+            return [f"**{escaped(text)}**" if strong else begun(text)]
         case Bullets(items):
             return ["\n".join(f"- {begun(item)}" for item in items)]
         case Code(text, language):

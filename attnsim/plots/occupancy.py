@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
+from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_labels import short
 from attnsim.plots.series import FLOPS, Over, Series, about, end_labels, identity, length_text, place, series_of
-from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
-from attnsim.plots.styles import DASHES, Style
+from attnsim.plots.sheet import Picture, heading, plain_axes
+from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +54,10 @@ def waves(predictions: Sequence[Prediction], over: Over | None = None) -> Pictur
     panels = (
         Panel(partial(draw, value=lambda one: one.waves or 0.0, text="waves of the longest kernel", named=_name), 1.5),
         Panel(partial(draw, value=lambda one: 100 * empty_share(one), text="empty part of the last wave, %"), 1.1),
-        Panel(partial(draw, value=_ms_per_teraflop, text="time per useful FLOP, ms per TFLOP", last=True), 1.7),
+        Panel(
+            partial(draw, value=_ms_per_teraflop, text="ms per useful TFLOP (not from zero)", last=True),
+            1.7,
+        ),
     )
     return Picture(
         f"Waves and what they cost, over the {'batch' if over == 'batch' else 'sequence length'}",
@@ -63,6 +67,7 @@ def waves(predictions: Sequence[Prediction], over: Over | None = None) -> Pictur
         tuple(_row(line.label, one) for line in lines for one in line.drawn),
         left=("1,000",),
         right=tuple(map(_name, lines)),
+        subtitle=about(predictions),
     )
 
 
@@ -91,19 +96,22 @@ def _draw(
     for line in lines:
         xs, ys = [place(one, over) for one in line.drawn], [value(one) for one in line.drawn]
         axes.plot(
-            xs, ys, color=look.colour(line.number), linewidth=0.15 * look.size, marker=line.marker, zorder=3,
-            markersize=(0.45 if len(xs) < 40 else 0.28) * look.size, linestyle=DASHES[line.number % len(DASHES)],
+            xs, ys, color=look.colour(line.hue), linewidth=0.15 * look.size, marker=line.marker, zorder=3,
+            markersize=(0.45 if len(xs) < 40 else 0.28) * look.size, linestyle=look.dash(line.hue, line.before),
             markevery=max(1, round(look.crowding * len(xs) / 40)),
         )  # fmt: skip
-        ends.append((xs[-1], ys[-1], named(line), look.colour(line.number)))
+        ends.append((xs[-1], ys[-1], named(line), look.colour(line.hue)))
     places = sorted({place(one, over) for line in lines for one in line.drawn})
     axes.set_xlim(places[0] - 0.02 * (places[-1] - places[0] or 1), places[-1] + 0.02 * (places[-1] - places[0] or 1))
     heights = [value(one) for line in lines for one in line.drawn]
-    if last and max(heights) > LINEAR * min(heights):
+    low, high = min(heights), max(heights)
+    if last and high > LINEAR * low:
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(lambda _value, _: "")
+    elif last:
+        axes.set_ylim(low - 0.12 * (high - low or low), high + 0.12 * (high - low or low))
     else:
-        axes.set_ylim(0, 1.08 * max(heights) or 1)
+        axes.set_ylim(0, 1.08 * high or 1)
     axes.yaxis.set_major_formatter(lambda number, _: short(number) if number else "0")
     axes.xaxis.set_major_formatter(lambda number, _: length_text(number) if over == "seq" else f"{number:g}")
     if over == "seq":
@@ -122,14 +130,15 @@ def _ticks(places: Sequence[int]) -> list[int]:
 
 def _name(line: Series) -> str:
     found = sorted({one.blocks_per_sm or 0 for one in line.drawn})
-    return f"{line.label}, {' to '.join(map(str, dict.fromkeys((found[0], found[-1]))))} an SM"
+    held = " to ".join(map(str, dict.fromkeys((found[0], found[-1]))))
+    return f"{line.label}, {held} block{'s' * (found[-1] > 1)} per SM"
 
 
 def _caption(predictions: Sequence[Prediction], lines: Sequence[Series], over: Over) -> str:
     missing = sum(one.time_s is None for one in predictions)
     text = (
-        f"{about(predictions)} A wave is a block in every place that the SMs have for the longest kernel's blocks ("
-        "beside the line: blocks an SM); places of the last wave that no block takes stay idle. "
+        "A wave is a block in every place that the SMs have for the longest kernel's blocks ("
+        "beside the line: how many an SM holds); places of the last wave that no block takes stay idle. "
         f"Lines join the {'batches' if over == 'batch' else 'lengths'} asked for; what lies between is not "
         f"predicted. Where waves jump, another kernel or tile is taken. {FLOPS}"
     )

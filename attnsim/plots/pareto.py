@@ -1,62 +1,91 @@
-"""What a search over hardware found: two objectives of every machine, and the front."""
+"""What a search over hardware found: two objectives of every machine, the front with names, the unchanged machine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.sections import FIELDS
-from attnsim.plots.sheet import Panel, Picture, plain_axes
+from attnsim.plots.layout import Panel, longest
+from attnsim.plots.sheet import Picture, plain_axes
 from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LABELS = {"time": ("time, ms", 1e3), "energy": ("energy, J", 1.0), "power": ("power, W", 1.0)}
-LABELLED = 8
-"""Most machines of a front that are numbered beside their markers."""
+LABELS = {"energy": "energy, J", "power": "power, W", "area": "area, mm²", "cost": "cost, USD"}
+TIMES = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
+"""Units of time, the longest first, and how many of them are in a second."""
+UNITS = {"time": "s", "energy": "j", "power": "w", "area": "mm2", "cost": "usd"}
+NAME_SHARE = 0.55
+"""Share of the width beyond which the name of a machine takes a line for each figure."""
 
 
-def pareto(rows: Sequence[dict[str, Any]], objectives: tuple[str, str], title: str, caption: str) -> Picture:
+def pareto(
+    rows: Sequence[dict[str, Any]],
+    objectives: tuple[str, str],
+    title: str,
+    subtitle: str,
+    caption: str,
+    *,
+    keys: Sequence[str] = (),
+    limits: Mapping[str, float] | None = None,
+    mixed: bool = False,
+) -> Picture:
     """The picture of two objectives of machines.
 
     Parameters
     ----------
     rows : sequence of dict
-        As `attnsim.cli.search_hardware` writes them: objectives under ``time_s``, ``energy_j``, ``power_w`` or a
-        figure's key, ``feasible`` and ``front``.
+        As `attnsim.cli.search_hardware` writes them: objectives under ``time_s``, ``energy_j``, ``power_w``,
+        ``area_mm2``, ``cost_usd`` or a figure's key, with their low and high ends; ``feasible``, ``front`` and
+        ``unchanged``.
     objectives : (str, str)
-    title, caption : str
+    title, subtitle, caption : str
+    keys : sequence of str
+        Figures that machines are named by.
+    limits : mapping of str to float
+        Values that an objective may not exceed, drawn as lines.
+    mixed : bool
+        Whether time is that of a mix of workloads, per second of the unchanged machine.
 
     Raises
     ------
     InputError
         Without a machine that keeps the limits.
     """
-    if not any(row["feasible"] for row in rows):
+    if not any(row["feasible"] and not row["unchanged"] for row in rows):
         raise InputError("no machine keeps the limits, so there is no front to draw; widen a limit or a range")
-    panel = Panel(partial(_draw, rows=rows, objectives=objectives), 3.4)
-    return Picture(title, caption, (panel,), tuple(rows[0]), tuple(rows), left=("0.001 share",))
+    shown = [row for row in rows if all(row[column(name)] is not None for name in objectives)]
+    if not shown:
+        raise InputError(f"{' or '.join(objectives)} is not known of these machines, so there is nothing to draw")
+    panel = Panel(partial(_draw, rows=shown, objectives=objectives, keys=keys, limits=limits or {}, mixed=mixed), 3.6)
+    return Picture(title, caption, (panel,), tuple(rows[0]), tuple(rows), left=("0.001 share",), subtitle=subtitle)
 
 
-def column(objective: str) -> str:
-    """The column of an objective: ``time_s``, ``energy_j``, ``power_w``, or a figure's key."""
-    return {"time": "time_s", "energy": "energy_j", "power": "power_w"}.get(objective, objective)
+def column(objective: str, end: str = "") -> str:
+    """The column of an objective or of an end of it: ``time_s``, ``time_low_s``, or a figure's key."""
+    return f"{objective}_{end}{UNITS[objective]}" if objective in UNITS else objective
 
 
-def _draw(axes: Axes, look: Style, *, rows: Sequence[dict[str, Any]], objectives: tuple[str, str]) -> None:
+def _draw(
+    axes: Axes, look: Style, *, rows: Sequence[dict[str, Any]], objectives: tuple[str, str], keys: Sequence[str],
+    limits: Mapping[str, float], mixed: bool,
+) -> None:  # fmt: skip
     """The first objective across, the second up."""
-    scales = [LABELS.get(name, ("", 1.0))[1] for name in objectives]
+    unit, per_second = next((one for one in TIMES if rows[0]["time_s"] * one[1] >= 1), TIMES[-1])
+    scales = [per_second if name == "time" else 1.0 for name in objectives]
 
     def places(wanted: Sequence[dict[str, Any]]) -> list[list[float]]:
         return [[row[column(name)] * scale for row in wanted] for name, scale in zip(objectives, scales, strict=True)]
 
-    answered = [row for row in rows if row["time_s"] is not None]
-    front = sorted((row for row in rows if row["front"]), key=lambda row: row[column(objectives[0])])
-    beyond = [row for row in answered if not row["feasible"]]
-    within = [row for row in answered if row["feasible"] and not row["front"]]
+    others = [row for row in rows if not row["unchanged"]]
+    front = sorted((row for row in others if row["front"]), key=lambda row: row[column(objectives[0])])
+    beyond = [row for row in others if not row["feasible"]]
+    within = [row for row in others if row["feasible"] and not row["front"]]
+    base = [row for row in rows if row["unchanged"]]
     if beyond:
         axes.plot(
             *places(beyond), linestyle="none", marker="x", markersize=4, color=look.faint, alpha=0.5,
@@ -68,18 +97,79 @@ def _draw(axes: Axes, look: Style, *, rows: Sequence[dict[str, Any]], objectives
     )  # fmt: skip
     axes.plot(
         *places(front), linestyle="-", linewidth=1.2, drawstyle="steps-post", marker="D", markersize=6,
-        color=look.colour(1), label="Pareto front", zorder=4,
+        color=look.colour(1), label="Pareto front" if len(front) > 1 else f"least {objectives[0]}", zorder=4,
     )  # fmt: skip
-    if len(front) <= LABELLED:
-        for number, (x, y) in enumerate(zip(*places(front), strict=True), start=1):
-            axes.annotate(
-                str(number), (x, y), xytext=(5, 5), textcoords="offset points", fontsize=look.size, color=look.text
-            )
-    axes.set_xlabel(_label(objectives[0]), fontsize=look.size)
-    axes.set_ylabel(_label(objectives[1]), fontsize=look.size)
-    axes.legend(frameon=False, fontsize=look.size)
+    if base:
+        axes.plot(
+            *places(base), linestyle="none", marker="*", markersize=13, color=look.text, label="unchanged", zorder=5
+        )
+    for name, scale, line in zip(objectives, scales, (axes.axvline, axes.axhline), strict=True):
+        if name in limits:
+            line(limits[name] * scale, color=look.faint, linewidth=1.0, linestyle="--", zorder=1)
+            _name_limit(axes, name == objectives[0], limits[name] * scale, look)
+    _name(axes, front, list(zip(*places(front), strict=True)), _names(front, base, keys), look)
+    axes.set_xlabel(_label(objectives[0], unit, mixed), fontsize=look.size)
+    axes.set_ylabel(_label(objectives[1], unit, mixed), fontsize=look.size)
+    axes.legend(frameon=False, fontsize=look.size, loc="best")
     plain_axes(axes, look)
 
 
-def _label(objective: str) -> str:
-    return LABELS[objective][0] if objective in LABELS else f"{objective}, {FIELDS[objective].unit}"
+def _names(front: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
+    """What each machine of the front has more or less of than the unchanged one; nothing of that one itself."""
+    old = base[0] if base else {}
+    return [
+        ", ".join(f"{key} {_told(key, row[key], old.get(key))}" for key in keys if row[key] != old.get(key))
+        for row in front
+    ]
+
+
+def _told(key: str, value: float, old: float | None) -> str:
+    """A number of something as it is, another figure as a multiple."""
+    if FIELDS[key].integer and FIELDS[key].unit == "1":
+        return f"{value:g}"
+    return f"{value / old:.3g}x" if old else FIELDS[key].show(value)
+
+
+def _name(
+    axes: Axes,
+    front: Sequence[dict[str, Any]],
+    places: Sequence[tuple[float, float]],
+    names: Sequence[str],
+    look: Style,
+) -> None:
+    """Names below and to the left of the front, where no machine is; one too near to the last has none."""
+    axes.margins(0.1)
+    inches = axes.get_window_extent().width / axes.figure.dpi
+    names = [name if longest([name], look) < NAME_SHARE * inches else name.replace(", ", "\n") for name in names]
+    share = min(0.9, (longest(names, look) + 0.15) / inches)
+    low, high = axes.get_xlim()
+    named = [place[0] for name, place in zip(names, places, strict=True) if name]
+    axes.set_xlim(min([low, *((first - share * high) / (1 - share) for first in named)]), high)
+    axes.autoscale(False)
+    last = None
+    for name, place in zip(names, places, strict=True):
+        height = axes.transData.transform(place)[1] * 72 / axes.figure.dpi
+        if not name or (last is not None and abs(height - last) < 1.4 * look.size * (1 + name.count("\n"))):
+            continue
+        last = height
+        axes.annotate(
+            name, place, xytext=(-7, -1), textcoords="offset points", fontsize=look.size, color=look.text, ha="right",
+            va="top", zorder=6,
+        )  # fmt: skip
+
+
+def _name_limit(axes: Axes, across: bool, value: float, look: Style) -> None:
+    """The word "limit" beside its line, at the end of it."""
+    where = (value, 1.0) if across else (1.0, value)
+    transform = axes.get_xaxis_transform() if across else axes.get_yaxis_transform()
+    axes.annotate(
+        f"limit {value:,.4g}", where, xycoords=transform, xytext=(-3, -3) if across else (-3, 3),
+        textcoords="offset points", fontsize=look.size, color=look.faint, ha="right", va="top" if across else "bottom",
+        rotation=90 if across else 0,
+    )  # fmt: skip
+
+
+def _label(objective: str, unit: str, mixed: bool) -> str:
+    if objective == "time":
+        return f"time of what takes the unchanged machine a second, {unit}" if mixed else f"time, {unit}"
+    return LABELS[objective] if objective in LABELS else f"{objective}, {FIELDS[objective].unit}"

@@ -22,10 +22,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attnsim.models.errors import InputError, nearest, shown
+from attnsim.plots.breakeven import breakeven as _breakeven
+from attnsim.plots.check import check as _check
 from attnsim.plots.occupancy import waves as _waves
 from attnsim.plots.roofline import roofline as _roofline
 from attnsim.plots.scaling import scaling as _scaling
 from attnsim.plots.sheet import Picture
+from attnsim.plots.split import split as _split
 from attnsim.plots.timeline import timeline as _timeline
 from attnsim.plots.tornado import tornado as _tornado
 from attnsim.plots.traffic import traffic as _traffic
@@ -35,7 +38,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["roofline", "rows", "scaling", "timeline", "tornado", "traffic", "units", "waves"]
+__all__ = [
+    "breakeven", "check", "roofline", "rows", "scaling", "split", "timeline", "tornado", "traffic", "units", "waves",
+]  # fmt: skip
 
 _LOOK = """ax : Axes or sequence of Axes, optional
     One for each panel from above, or fewer.
@@ -80,7 +85,8 @@ def _drawing(picture: Callable[..., Picture]) -> _Draws:
 
 
 _PICTURES: dict[str, Callable[..., Picture]] = {
-    made.__name__: made for made in (_roofline, _timeline, _scaling, _units, _traffic, _waves, _tornado)
+    made.__name__: made
+    for made in (_roofline, _timeline, _scaling, _units, _traffic, _waves, _tornado, _breakeven, _check, _split)
 }
 roofline = _drawing(_roofline)
 timeline = _drawing(_timeline)
@@ -89,6 +95,9 @@ units = _drawing(_units)
 traffic = _drawing(_traffic)
 waves = _drawing(_waves)
 tornado = _drawing(_tornado)
+check = _drawing(_check)
+breakeven = _drawing(_breakeven)
+split = _drawing(_split)
 
 
 def rows(picture: str, *arguments: Any, **options: Any) -> list[dict[str, object]]:

@@ -1,29 +1,35 @@
-"""The roofline picture: one pair of axes, and beside or below it a table that names the numbered points."""
+"""The roofline picture: where calls stand under what a GPU could do, and how predictions stand to measured calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
-from attnsim.api.roofline import LEVELS
+from attnsim.api.roofline import LEVELS, Level
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.plots import roofline_axes
+from attnsim.plots.colours import algorithm_hue
+from attnsim.plots.layout import Panel
+from attnsim.plots.roofline_axes import Shown
 from attnsim.plots.roofline_data import COLUMNS, Drawn, Entry, entries, machines, rows
-from attnsim.plots.roofline_labels import short
-from attnsim.plots.sheet import Panel, Picture, new_figure
-from attnsim.plots.styles import COLUMN_INCHES, Style
+from attnsim.plots.series import FLOPS, listed, shared_words
+from attnsim.plots.sheet import Picture, heading, plain_axes
+from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-TITLE = "Roofline: predicted attention"
+FURTHER: tuple[str, ...] = ("exp", "fp32", "mma_sync")
+"""Rates of arithmetic that can be drawn beside the tensor cores'."""
+BAND = 0.1
+"""Errors within this share are inside the grey band."""
+ROW = 0.17
+"""Inches of a measured call."""
 
 
 def roofline(
@@ -31,41 +37,56 @@ def roofline(
     gpus: Sequence[Gpu | str] | None = None,
     *,
     measured: Sequence[float | None] = (),
+    levels: Sequence[Level] = ("hbm",),
+    ceilings: Sequence[str] = (),
 ) -> Picture:
-    """Rooflines of GPUs, one colour each, with predictions on them, and a table that names the points.
+    """Where calls stand under the roof of a GPU's datasheet and the one that kernels reach.
+
+    An arrow leads from a call to the same one on a GPU made of its own. Measured calls stand beside their predictions,
+    and below them the ratios of the two.
 
     Parameters
     ----------
     predictions : sequence of Prediction
-        On those GPUs; one that does not fit is listed, not drawn.
+        On those GPUs; one that does not fit is told in the caption.
     gpus : sequence of Gpu or str, optional
         By default those of the predictions, which have to be built in and unchanged.
     measured : sequence of float or None
         Seconds that each call took; empty where none was measured.
+    levels : sequence of {"hbm", "l2", "smem"}
+        Levels of memory with a roof; calls are named at the first.
+    ceilings : sequence of {"exp", "fp32", "mma_sync"}
+        Rates of arithmetic with a roof, beside the tensor cores'.
 
     Raises
     ------
     InputError
-        No GPU, or a prediction for another GPU.
+        No GPU, a prediction for another GPU, or a level or rate that there is not.
 
     Examples
     --------
     >>> import attnsim
     >>> question = attnsim.Workload(batch=1, heads_q=16, seq_q=1024, head_dim=128)
     >>> figure = attnsim.plot.roofline(attnsim.compare(question, "a100-sxm4-80gb"))
-    >>> figure.axes[0].get_ylabel()
-    'useful TFLOP/s'
+    >>> figure.axes[0].get_xlabel()
+    'useful FLOPs per byte of HBM'
     """
     drawn = machines(_gpus(predictions, gpus), predictions)
-    shown = entries(drawn, predictions, measured)
-    panel = Panel(partial(roofline_axes.draw, drawn=drawn, shown=shown), 0)
+    shown = Shown(drawn, entries(drawn, predictions, measured), _levels(levels), _ceilings(ceilings, drawn))
+    panels = [Panel(partial(roofline_axes.draw, shown=shown), 3.6)]
+    compared = [one for one in shown.placed if one.measured_s]
+    if compared:
+        panels.append(Panel(partial(_ratios, compared=compared, shown=shown), ROW * len(compared) + 0.15, apart=True))
+    changed = (f"{one.label}: {told(one.gpu.changes)}" for one in drawn if one.gpu.changes)
     return Picture(
-        TITLE,
-        " ".join(caption_lines(drawn, shown)),
-        (panel,),
+        f"{'Measured and predicted calls' if compared else 'Predicted attention'} under the roofline of "
+        f"{listed([one.label for one in drawn])}",
+        _caption(shown),
+        tuple(panels),
         COLUMNS,
-        tuple(rows(drawn, shown)),
-        page=lambda look, width: (_page if width == "page" else _column)(drawn, shown, look),
+        tuple(rows(drawn, shown.entries)),
+        left=("1,000 x",),
+        subtitle="; ".join(filter(None, (*_asked(drawn, predictions), *changed))),
     )
 
 
@@ -78,120 +99,90 @@ def _gpus(predictions: Sequence[Prediction], gpus: Sequence[Gpu | str] | None) -
     return [load_gpu(name) for name in dict.fromkeys(one.gpu for one in predictions)]
 
 
-def _page(drawn: Sequence[Drawn], shown: Sequence[Entry], style: Style) -> Figure:
-    lines = 7 + len(shown) + 2 * len(drawn)
-    height = max(7.5, 0.235 * lines + 1.6)
-    figure = new_figure(15.5, height, style)
-    caption = caption_lines(drawn, shown)
-    bottom = (0.72 + 0.155 * len(caption)) / height
-    axes = figure.add_axes((0.05, bottom, 0.475, 1 - 0.48 / height - bottom))
-    table = figure.add_axes((0.545, 0.02, 0.445, 0.96))
-    axes.grid(True, which="major", color=style.grid, linewidth=0.7)
-    roofline_axes.draw(axes, style, drawn=drawn, shown=shown)
-    axes.set_title(TITLE, loc="left", fontsize=12, fontweight="bold")
-    _table(table, drawn, shown, height, style)
-    figure.text(0.05, 0.14 / height, "\n".join(caption), fontsize=style.size, va="bottom", color=style.faint)
-    return figure
+def _asked(drawn: Sequence[Drawn], predictions: Sequence[Prediction]) -> list[str]:
+    """What the questions have in common, of each GPU's where GPUs were asked others."""
+    words = {
+        one.short: shared_words([item for item in predictions if item.gpu == one.gpu.id])
+        for one in drawn
+        if not one.gpu.changes
+    }
+    if len(set(words.values())) <= 1:
+        return [shared_words(predictions)]
+    return [f"{name}: {text}" for name, text in words.items()]
 
 
-def _column(drawn: Sequence[Drawn], shown: Sequence[Entry], style: Style) -> Figure:
-    """Axes above, the numbered points below; the caption is the paper's."""
-    line = 0.105
-    below = line * (len(shown) + len(drawn) + 2.2)
-    height = 2.9 + below
-    figure = new_figure(COLUMN_INCHES, height, style)
-    axes = figure.add_axes((0.14, (below + 0.36) / height, 0.83, (2.9 - 0.41) / height))
-    axes.tick_params(labelsize=style.size, length=2)
-    roofline_axes.draw(axes, style, drawn=drawn, shown=shown)
-    axes.xaxis.labelpad = axes.yaxis.labelpad = 1.5
-    axes.xaxis.label.set_fontsize(style.size + 0.5)
-    axes.yaxis.label.set_fontsize(style.size + 0.5)
-    table = figure.add_axes((0.02, 0, 0.97, below / height))
-    table.set_axis_off()
-    y, step = 0.99, line / below
-    columns: tuple[float, ...] = (0.0, 0.05, 0.33, 0.66, 0.78, 0.9, 1.0)
-    small = replace(style, size=style.size - 0.4)
-    for number, machine in enumerate(drawn):
-        _row(table, y, (0.0,), (f"● {machine.label}",), style.colour(number), small, left=1)
-        y -= step
-    head = ("", "algorithm", "implementation", "HBM", "TFLOP/s", "roof", "bound")
-    y = _row(table, y, columns, head, style.text, small, left=3, bold=True) - step
-    for entry in shown:
-        cells = _cells(entry)
-        chosen = (cells[0], cells[1], cells[2], cells[3], cells[6], cells[7], entry.bound)
-        y = _row(table, y, columns, chosen, style.colour(entry.machine), small, left=3) - step
-    return figure
+def _levels(levels: Sequence[Level]) -> tuple[Level, ...]:
+    other = [one for one in levels if one not in LEVELS]
+    if other or not levels:
+        raise InputError(f"levels are {', '.join(levels) or 'none'}; allowed: some of {', '.join(LEVELS)}")
+    return tuple(dict.fromkeys(levels))
 
 
-def _table(axes: Axes, drawn: Sequence[Drawn], shown: Sequence[Entry], height: float, style: Style) -> None:
-    """The GPUs with their ceilings and ridges, then the numbered points."""
-    axes.set_axis_off()
-    line = 0.235 / (0.96 * height)
-    columns: tuple[float, ...] = (0.0, 0.315, 0.385, 0.46, 0.6, 0.74, 0.805, 0.925, 1.0)
-    head: tuple[str, ...] = ("GPU", "tensor", "fp32", "exp", "HBM TB/s", "L2 TB/s", "smem", "HBM ridge", "L2")
-    y = _row(axes, 1.0, columns, head, style.text, style, left=1, bold=True) - line
-    for number, machine in enumerate(drawn):
-        roofline = machine.roofline
-        rates = [short(roofline.ceiling(unit) / 1e12) for unit in ("tensor", "fp32", "exp")]
-        bands = [f"{d.bytes_per_s / 1e12:.3g} ({d.achievable_bytes_per_s / 1e12:.3g})" for d in roofline.diagonals[:2]]
-        bands.append(short(roofline.bandwidth("smem") / 1e12))
-        ridges = [short(roofline.ridge(level)) for level in LEVELS[:2]]
-        cells: tuple[str, ...] = (f"● {machine.label}", *rates, *bands, *ridges)
-        y = _row(axes, y, columns, cells, style.colour(number), style, left=1) - line
-    y -= 0.6 * line
-    columns = (0.0, 0.035, 0.262, 0.425, 0.645, 0.705, 0.768, 0.865, 0.928, 1.0)
-    head = ("", "algorithm", "implementation", "GPU", "HBM", "L2", "smem", "TFLOP/s", "roof", "bound")
-    y = _row(axes, y, columns, head, style.text, style, left=4, bold=True) - line
-    for entry in shown:
-        about = _cells(entry)
-        cells = (*about[:3], drawn[entry.machine].label, *about[3:], entry.bound)
-        y = _row(axes, y, columns, cells, style.colour(entry.machine), style, left=4) - line
+def _ceilings(ceilings: Sequence[str], drawn: Sequence[Drawn]) -> tuple[str, ...]:
+    for one in ceilings:
+        if one not in FURTHER:
+            raise InputError(f"ceiling {one!r} is not known; allowed: {', '.join(FURTHER)}")
+        if not any(ceiling.unit == one for machine in drawn for ceiling in machine.roofline.ceilings):
+            raise InputError(f"{one} is no ceiling of {drawn[0].gpu.id}, whose tensor peak it reaches; leave it out")
+    return tuple(dict.fromkeys(ceilings))
 
 
-def _cells(entry: Entry) -> tuple[str, ...]:
-    """Number, algorithm, implementation, intensity at each level, TFLOP/s and share of the roof."""
-    item = entry.prediction
-    name = item.algorithm if item.tiles == "shipped" else f"{item.algorithm}, {item.tiles}"
-    intensity = [short(entry.points[level].intensity) if level in entry.points else "–" for level in LEVELS]
-    rate, roof = entry.flops_per_s, entry.roof_flops_per_s
-    achieved = short(rate / 1e12) if rate else "–"
-    share = f"{100 * rate / roof:.0f} %" if rate and roof else "–"
-    return str(entry.number), name, item.implementation, *intensity, achieved, share
+def _named(compared: Sequence[Entry]) -> list[str]:
+    """Calls by implementation and by what tells them from the others."""
+    alike = shared_words([one.prediction for one in compared]).split(", ")
+    machines_ = {one.prediction.gpu for one in compared}
+    return [
+        ", ".join(
+            (one.prediction.implementation, *([one.prediction.gpu] if len(machines_) > 1 else []),
+             *(part for part in str(one.prediction.workload).split(", ") if part not in alike))
+        )
+        for one in compared
+    ]  # fmt: skip
 
 
-def _row(
-    axes: Axes,
-    y: float,
-    columns: Sequence[float],
-    cells: Sequence[str],
-    colour: str,
-    style: Style,
-    *,
-    left: int,
-    bold: bool = False,
-) -> float:
-    """One line of the table: the first `left` cells begin at their column, the others end there."""
-    for number, (x, cell) in enumerate(zip(columns, cells, strict=True)):
-        axes.text(
-            x, y, cell, fontsize=style.size, ha="left" if number < left else "right", va="top", color=colour,
-            fontweight="bold" if bold else "normal", transform=axes.transAxes,
+def _ratios(axes: Axes, look: Style, *, compared: Sequence[Entry], shown: Shown) -> None:
+    """Predicted over measured time, a row a call."""
+    spans = []
+    for row, entry in enumerate(compared):
+        one, taken = entry.prediction, entry.measured_s or 1.0
+        colour, ratio = look.colour(algorithm_hue(one.algorithm)), (one.time_s or 0.0) / taken
+        low, high = ((end or one.time_s or 0.0) / taken for end in (one.time_low_s, one.time_high_s))
+        axes.plot([low, high], [-row, -row], color=colour, linewidth=0.16 * look.size, zorder=3)
+        axes.plot([ratio], [-row], shown.shape(entry), color=colour, markersize=0.6 * look.size, zorder=4)
+        axes.annotate(
+            f"{100 * (ratio - 1):+.1f} %", (1, -row), (0.5 * look.size, 0), axes.get_yaxis_transform(), "offset points",
+            fontsize=look.size, va="center", annotation_clip=False,
         )  # fmt: skip
-    return y
+        spans += [low, high]
+    plain_axes(axes, look, grid="x")
+    axes.axvspan(1 - BAND, 1 + BAND, color=look.grid, zorder=0)
+    axes.axvline(1.0, color=look.text, linewidth=0.1 * look.size, zorder=1)
+    axes.set_yticks([-row for row in range(len(compared))], _named(compared))
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(0.6 - len(compared), 0.6)
+    wide = max(BAND, max(spans) - 1, 1 - min(spans)) * 1.08
+    axes.set_xlim(1 - wide, 1 + wide)
+    axes.set_xlabel("predicted over measured time", fontsize=look.size)
+    heading(axes, f"bar: 90 % range; grey: within {100 * BAND:.0f} %", look)
 
 
-def caption_lines(drawn: Sequence[Drawn], shown: Sequence[Entry]) -> list[str]:
-    """What a reader has to know: FLOP convention, clocks, caches, what solid, dashed, hollow and filled mean."""
-    caches = sorted({entry.prediction.cache for entry in shown})
-    clocks = ", ".join(f"{m.label} {m.gpu.clock.tensor_hz / 1e6:.0f} MHz" for m in drawn)
-    per_exp = ", ".join(sorted({f"{machine.roofline.flops_per_exp:.4g}" for machine in drawn}))
-    filled = " Filled: measured." if any(entry.measured_s for entry in shown) else ""
-    text = [
-        "Useful FLOPs: 2 B H (visible pairs)(d + dv) forward, 2.5 times that backward. Hollow: predicted, at the "
-        f"intensity of HBM (circle), L2 (square) and shared memory (triangle); bar: 90 % range.{filled}",
-        f"Solid: datasheet; dashed: achievable. Ceilings in TFLOP/s at {clocks}; "
-        f"exp at {per_exp} FLOPs per exponential.",
-        "Table: useful FLOPs per byte; roof: share of the lowest of tensor, exp, HBM, L2 and smem roofs there; "
-        "in brackets achievable." + (f" L2 cache {' and '.join(caches)}." if caches else ""),
-    ]
-    text += [f"{machine.label}: {told(machine.gpu.changes)}" for machine in drawn if machine.gpu.changes]
-    return text
+def _caption(shown: Shown) -> str:
+    """What a reader has to know: roofs, marks, FLOP convention, clocks, caches."""
+    clocks = ", ".join(f"{one.label} at {one.gpu.clock.tensor_hz / 1e6:.0f} MHz" for one in shown.machines)
+    text = [f"Solid: datasheet ({clocks}); dashed: what kernels reach of it."]
+    if any(one.measured_s for one in shown.entries):
+        text.append("Filled: measured; hollow: predicted.")
+    text.append("Bar: 90 % range of the prediction.")
+    if any(one.base for one in shown.placed):
+        text.append("Arrow: from the GPU as it is to the changed one, with the speedup and its range.")
+    if any(not one.base and not one.measured_s for one in shown.placed):
+        text.append("In brackets: share of the dashed roof.")
+    if len(shown.levels) > 1:
+        text.append("Small: the same call at its intensity of the other levels.")
+    if "exp" in shown.ceilings:
+        rates = ", ".join(sorted({f"{one.roofline.flops_per_exp:.4g}" for one in shown.machines}))
+        text.append(f"exp: at {rates} useful FLOPs per exponential.")
+    caches = sorted({one.prediction.cache for one in shown.entries})
+    text.append(FLOPS + (f" L2 {' and '.join(caches)}." if caches else ""))
+    text += [f"{one.prediction.algorithm}: does not fit the memory." for one in shown.entries if not one.points]
+    return " ".join(dict.fromkeys(text))

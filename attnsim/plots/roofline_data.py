@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnsim.api.prediction import Prediction
@@ -25,6 +25,8 @@ class Drawn:
     gpu: Gpu
     label: str
     roofline: Roofline
+    short: str = ""
+    """The label as a point has it: "h100*"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,8 @@ class Entry:
         The prediction's own answer, else the roof's.
     measured_s : float or None
         What the same call took on the GPU.
-    base : int or None
-        Number of the same prediction on the unchanged GPU.
+    base : Entry or None
+        The same prediction on the unchanged GPU.
     """
 
     number: int
@@ -57,7 +59,7 @@ class Entry:
     roof_flops_per_s: float | None
     bound: str
     measured_s: float | None = None
-    base: int | None = None
+    base: Entry | None = None
 
     @property
     def flops_per_s(self) -> float | None:
@@ -93,12 +95,19 @@ def machines(gpus: Sequence[Gpu], predictions: Sequence[Prediction]) -> list[Dra
             known = ", ".join(gpu.id for gpu in gpus)
             raise InputError(f"a prediction is for {item.gpu}, which is not among the GPUs drawn: {known}")
     out = []
+    families = _families({gpu.id for gpu in gpus})
     for number, gpu in enumerate(gpus):
         mine = [item for item in predictions if _same(item, gpu)]
         stars = "*" * sum(bool(other.changes) for other in gpus[: number + 1]) if gpu.changes else ""
         roofline = Roofline(gpu, _dtype(gpu, mine), _flops_per_exp(mine or predictions))
-        out.append(Drawn(gpu, gpu.id + stars, roofline))
+        out.append(Drawn(gpu, gpu.id + stars, roofline, families[gpu.id] + stars))
     return out
+
+
+def _families(ids: Collection[str]) -> dict[str, str]:
+    """What comes before the first dash, where that is enough to tell GPUs apart: "h100"."""
+    first = [one.partition("-")[0] for one in ids]
+    return {one: one if first.count(short := one.partition("-")[0]) > 1 else short for one in ids}
 
 
 def entries(
@@ -141,7 +150,7 @@ def entries(
             }
         roof, limit = drawn[index].roofline.roof({level: p.intensity for level, p in points.items()})
         bound = (item.bound or limit) if points else "does not fit"
-        base = next((one.number for one in out if _is_base(one.prediction, item)), None)
+        base = next((one for one in out if _is_base(one.prediction, item)), None)
         out.append(Entry(number, item, index, points, roof if points else None, bound, taken[number - 1], base))
     return out
 

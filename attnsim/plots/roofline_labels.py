@@ -1,171 +1,191 @@
-"""Labels of the roofline picture: beside their lines and points, clear of one another."""
+"""Names in a picture, beside what they name and clear of one another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from attnsim.api.roofline import LEVELS, Level
 from attnsim.models.hardware.units import UNITS
-from attnsim.plots.roofline_data import Drawn, Entry, ceiling_name
 from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.patheffects import AbstractPathEffect
+    from matplotlib.text import Text
 
-NAMES = {unit.level: unit.short for unit in UNITS.values() if unit.level}
+LEVEL_NAMES = {unit.level: unit.short for unit in UNITS.values() if unit.level}
 
-Box = tuple[float, float, float, float]
-"""Left, bottom, right, top as fractions of the axes."""
+Boxes = npt.NDArray[np.float64]
+"""Left, bottom, right, top in pixels, ``[boxes, 4]``."""
 
 
-def ceiling_labels(axes: Axes, drawn: Sequence[Drawn], style: Style) -> None:
-    """Ceilings are named at the right end, each rate once: above the line, the lower of two below."""
-    _, right = axes.get_xlim()
-    named: dict[tuple[str, float], str] = {}
-    for number, machine in enumerate(drawn):
-        for ceiling in machine.roofline.ceilings:
-            if style.crowding > 1 and ceiling.unit in ("mma_sync", "fp32"):
-                continue  # a column has room for two names
-            unit = ceiling_name(ceiling.unit, machine.roofline.dtype)
-            named.setdefault((unit, ceiling.flops_per_s / 1e12), style.colour(number))
-    ordered = sorted(named, key=lambda key: key[1])
-    heights = [to_axes(axes, right, rate)[1] for _, rate in ordered]
-    gaps = [1.0, *np.diff(heights).tolist(), 1.0]
-    shifted = 0.0
-    for place, ((unit, rate), at) in enumerate(zip(ordered, heights, strict=True)):
-        below, above = gaps[place] < 0.055 * style.crowding, gaps[place + 1] < 0.035 * style.crowding
-        crowded = below and above
-        shifted = shifted + 0.2 * style.crowding if crowded else 0.0
-        under = above and not below
-        axes.text(
-            0.995 - shifted, at + (-0.006 if under else 0.004), f"{unit} {short(rate)}",
-            color=named[unit, rate],
-            fontsize=style.size, ha="right", va="top" if under else "bottom", transform=axes.transAxes,
-            path_effects=halo(style), zorder=3,
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A name and the place in data coordinates that it names; `bold` ones come first."""
+
+    x: float
+    y: float
+    text: str
+    colour: str
+    bold: bool = False
+
+
+def at_right(axes: Axes, named: Sequence[tuple[float, str, bool]], look: Style) -> None:
+    """Names of level lines ``(height, text, above)`` at the right end, above or below, clear of one another."""
+    pixel = frame_dpi(axes) / 72
+    taken = np.concatenate((_markers(axes), _bars(axes)))
+    for height, text, above in sorted(named, key=lambda one: (not one[2], one[0])):
+        label = axes.annotate(
+            text, (1, height), (0, 0.3 * look.size * (1 if above else -1)), axes.get_yaxis_transform(),
+            "offset points", fontsize=look.size, ha="right", va="bottom" if above else "top", color=look.text,
+            path_effects=halo(look), zorder=3,
         )  # fmt: skip
+        for _ in range(len(taken)):  # left of those that are in the way
+            inside = _shared(_box(label), taken) > 0
+            if not inside.any():
+                break
+            x, y = label.get_position()
+            label.set_position((x - (_box(label)[0, 2] - taken[inside, 0].min()) / pixel - 0.5 * look.size, y))
+        taken = np.concatenate((taken, _box(label)))
 
 
-def diagonal_labels(axes: Axes, drawn: Sequence[Drawn], taken: list[Box], style: Style) -> None:
-    """Each bandwidth once, along its line, where it hides no point and no other label."""
-    left, right = axes.get_xlim()
-    diagonals: dict[tuple[float, str], str] = {}
-    for number, machine in enumerate(drawn):
-        for diagonal in machine.roofline.diagonals:
-            diagonals.setdefault((diagonal.bytes_per_s, diagonal.level), style.colour(number))
-    for (rate, level), colour in sorted(diagonals.items()):
-        start = max(left, axes.get_ylim()[0] * 1e12 / rate)
-        slope = _slope(axes, start, rate)
-        across = 0.105 * style.crowding * np.cos(np.radians(slope))
-
-        def boxes(share: float, start: float = start, rate: float = rate, across: float = across) -> list[Box]:
-            ends = [start * (right / left) ** (share + across * part) for part in np.linspace(0, 1, 8)]
-            places = [to_axes(axes, x, x * rate / 1e12 * 1.08) for x in ends]
-            wide, high = 0.01 * style.crowding, 0.012 * style.crowding
-            return [(x - wide, y - high, x + wide, y + high) for x, y in places]
-
-        shares = np.arange(0.015, 0.4, 0.015)
-        there = tuple(taken)
-        top = to_axes(axes, start, min(m.roofline.ceiling("tensor") for m in drawn) / 1e12)[1]
-
-        def badness(
-            share: float,
-            top: float = top,
-            boxes: Callable[[float], list[Box]] = boxes,
-            there: tuple[Box, ...] = there,
-        ) -> float:
-            found = boxes(share)
-            return sum(_overlap(box, there) for box in found) + share + 10 * (found[-1][3] > top)
-
-        best = min(shares, key=badness)
-        taken += boxes(best)
-        x = start * (right / left) ** best
-        axes.text(
-            x, x * rate / 1e12 * 1.03, f"{NAMES[level]} {rate / 1e12:.3g} TB/s", color=colour, fontsize=style.size,
-            rotation=slope, rotation_mode="anchor", va="bottom", zorder=3, path_effects=halo(style),
+def along(axes: Axes, named: Sequence[tuple[float, str]], look: Style) -> Boxes:
+    """Names of slanted lines ``(bytes/s, text)`` along them, where they hide nothing; and the places that they take."""
+    frame = np.array(axes.get_window_extent().extents)
+    left, bottom = axes.get_xlim()[0], axes.get_ylim()[0]
+    taken, lines, new = np.concatenate((_texts(axes), _markers(axes))), _lines(axes), np.empty((0, 4))
+    size = look.size * frame_dpi(axes) / 72
+    for rate, text in named:
+        start = max(left, bottom * 1e12 / rate)
+        ends = [(x, x * rate / 1e12) for x in (start, 9 * start)]
+        (x0, y0), (x1, y1) = axes.transData.transform(ends)
+        slope = float(np.arctan2(y1 - y0, x1 - x0))
+        label = axes.text(
+            start, start * rate / 1e12, text, fontsize=look.size, rotation=float(np.degrees(slope)),
+            rotation_mode="anchor", va="bottom", color=look.text, zorder=3, path_effects=halo(look),
         )  # fmt: skip
+        whole, across, up = label.get_window_extent(), np.cos(slope), np.sin(slope)
+        long = max(0.0, float(whole.width) - size * abs(up)) / max(across, 0.1)
+        steps = np.linspace(0, long, max(2, int(long / size)))
+        best, least, kept = 0.0, np.inf, np.empty((0, 4))
+        for shift in np.linspace(0.3 * size, 0.6 * (frame[2] - frame[0]), 40):
+            x = x0 + (shift + steps) * across - 0.8 * size * up
+            y = y0 + (shift + steps) * up + 0.8 * size * across
+            boxes = np.stack((x, y, x, y), axis=1) + size / 2 * np.array((-1, -1, 1, 1))
+            cost = (_shared(boxes, taken).sum() + 0.1 * _shared(boxes, lines).sum()) / size**2
+            cost += 10 * _outside(boxes, frame) / size + shift / (frame[2] - frame[0])
+            if cost < least:
+                best, least, kept = float(shift), cost, boxes
+        at = (x0 + best * across - 0.3 * size * up, y0 + best * up + 0.3 * size * across)
+        label.set_position(tuple(axes.transData.inverted().transform(at)))
+        taken, new = np.concatenate((taken, kept)), np.concatenate((new, kept))
+    return new
 
 
-def _slope(axes: Axes, x: float, rate: float) -> float:
-    (x0, y0), (x1, y1) = axes.transData.transform([(x, x * rate / 1e12), (2 * x, 2 * x * rate / 1e12)])
-    return float(np.degrees(np.arctan2(y1 - y0, x1 - x0)))
-
-
-def ridges(axes: Axes, drawn: Sequence[Drawn], style: Style) -> None:
-    """A dot where a diagonal meets the tensor ceiling, a thin line down, its intensity at the foot."""
-    found: dict[tuple[float, float, Level], str] = {}
-    for number, machine in enumerate(drawn):
-        for level in LEVELS:
-            x, y = machine.roofline.ridge(level), machine.roofline.ceiling("tensor") / 1e12
-            found.setdefault((x, y, level), style.colour(number))
-    ordered = sorted(found)
-    places = spread([to_axes(axes, x, y)[0] for x, y, _ in ordered], 0.024 * style.crowding)
-    bottom = axes.get_ylim()[0]
-    for key, at in zip(ordered, places, strict=True):
-        x, y, level = key
-        colour = found[key]
-        axes.plot([x], [y], marker="D", markersize=5, color=colour, zorder=4)
-        axes.plot([x, x], [bottom, y], color=colour, linewidth=0.6, linestyle=(0, (1, 3)), zorder=1)
-        axes.text(
-            at, 0.012, f"{NAMES[level]} ridge {x:.3g}", color=colour, fontsize=style.size, rotation=90, ha="center",
-            va="bottom", transform=axes.transAxes, path_effects=halo(style),
+def at_points(axes: Axes, spots: Sequence[Spot], look: Style, taken: Boxes) -> None:
+    """Names of points, each at the nearest place that hides no marker, no line, no other name and nothing `taken`."""
+    frame, pixel = np.array(axes.get_window_extent().extents), frame_dpi(axes) / 72
+    taken = np.concatenate((taken, _texts(axes), _markers(axes), _bars(axes)))
+    lines = _lines(axes)
+    for spot in sorted(spots, key=lambda one: not one.bold):
+        x, y = axes.transData.transform((spot.x, spot.y))
+        label = axes.annotate(
+            spot.text, (spot.x, spot.y), (0, 0), textcoords="offset points", fontsize=look.size, color=spot.colour,
+            fontweight="bold" if spot.bold else "normal", ha="center", va="center", zorder=8, path_effects=halo(look),
         )  # fmt: skip
+        box = label.get_window_extent()
+        half = np.array((box.width, box.height)) / 2
+        offsets = np.array(list(_around(box.width, box.height, look.size * pixel)))
+        middles = np.array((x, y)) + offsets
+        boxes = np.concatenate((middles - half, middles + half), axis=1)
+        away = np.hypot(*np.maximum(0.0, np.abs(offsets) - half).T)
+        cost = [
+            8 * _shared(one, taken).sum() / (4 * half.prod())
+            + _shared(one, lines).sum() / (3 * look.size * pixel) ** 2
+            + (20 * _outside(one, frame) + 0.25 * far) / box.height
+            for one, far in zip(boxes[:, None], away, strict=True)
+        ]
+        best = int(np.argmin(cost))
+        label.set_position(tuple(offsets[best] / pixel))
+        taken = np.concatenate((taken, boxes[best : best + 1]))
+        if away[best] > 1.6 * look.size * pixel:
+            nearest = np.clip((x, y), boxes[best, :2], boxes[best, 2:])
+            ends = axes.transData.inverted().transform([(x, y), nearest])
+            axes.plot(*ends.T, color=spot.colour, linewidth=0.08 * look.size, zorder=7)
 
 
-def numbers(axes: Axes, shown: Sequence[Entry], taken: list[Box], style: Style) -> None:
-    """Points on one another share a label; labels dodge what is there already. A column names the HBM points only."""
-    groups: list[tuple[float, float, str, list[int]]] = []
-    for entry in shown:
-        colour = style.colour(entry.machine)
-        for level, point in entry.points.items():
-            if style.crowding > 1 and level != "hbm":
-                continue  # the others lie at the same height
-            x, y = to_axes(axes, point.intensity, point.flops_per_s / 1e12)
-            for gx, gy, other, numbers in groups:
-                if other == colour and abs(gx - x) < 0.012 and abs(gy - y) < 0.016:
-                    numbers.append(entry.number)
-                    break
-            else:
-                groups.append((x, y, colour, [entry.number]))
-    for x, y, colour, numbers in groups:
-        text = ",".join(map(str, dict.fromkeys(numbers)))
-        width, height = (0.0115 * len(text) + 0.004) * style.crowding, 0.024 * style.crowding
-        best = min(
-            _offsets(width, style.crowding),
-            key=lambda o: _overlap(_box(x, y, o, width, height), taken) + 0.02 * np.hypot(*o),
-        )
-        box = _box(x, y, best, width, height)
-        taken.append(box)
-        axes.annotate(
-            text, (x, y), ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2), "axes fraction", "axes fraction",
-            ha="center", va="center", fontsize=style.size + 1, fontweight="bold", color=colour, zorder=6,
-            path_effects=halo(style),
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkB": 4, "shrinkA": 1},
-        )  # fmt: skip
+def _around(wide: float, tall: float, size: float) -> Iterator[tuple[float, float]]:
+    """Offsets of the middle of a name, the nearest first."""
+    for reach in (0.75, 1.2, 2.0, 3.0, 4.2, 5.6):
+        away = reach * size
+        for across, up in ((1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1), (0.5, 1), (-0.5, 1),
+                           (0.5, -1), (-0.5, -1)):  # fmt: skip
+            sideways = across * (wide / 2 + away) if abs(across) == 1 else across * wide * 0.8
+            yield sideways, up * (tall / 2 + (away if abs(across) < 1 else 0.4 * away))
 
 
-def _offsets(width: float, crowding: float) -> list[tuple[float, float]]:
-    directions = [(0, 1), (0, -1), (1, 0), (-1, 0), (0.8, 0.8), (-0.8, 0.8), (0.8, -0.8), (-0.8, -0.8)]
-    reaches = [crowding * reach for reach in (0.032, 0.05, 0.075, 0.11)]
-    return [(dx * r * (0.6 + 15 * width / crowding), dy * r) for r in reaches for dx, dy in directions]
+def _texts(axes: Axes) -> Boxes:
+    """Places of the level texts that are there already."""
+    level = [_box(text) for text in axes.texts if text.get_text() and not text.get_rotation()]
+    return np.concatenate((np.empty((0, 4)), *level))
 
 
-def _box(x: float, y: float, offset: tuple[float, float], w: float, h: float) -> Box:
-    cx, cy = x + offset[0], y + offset[1]
-    return (cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2)
+def _markers(axes: Axes) -> Boxes:
+    found = [np.empty((0, 4))]
+    for line in axes.lines:
+        if line.get_marker() not in ("None", None, "", " "):
+            half = 0.7 * line.get_markersize() * frame_dpi(axes) / 72
+            at = axes.transData.transform(np.asarray(line.get_xydata()))
+            found.append(np.concatenate((at - half, at + half), axis=1))
+    return np.concatenate(found)
 
 
-def _overlap(box: Box, taken: Iterable[Box]) -> float:
-    """Area shared with what is there already, and any part outside the axes."""
-    a0, b0, a1, b1 = box
-    shared = 0.0
-    for c0, d0, c1, d1 in taken:
-        shared += max(0.0, min(a1, c1) - max(a0, c0)) * max(0.0, min(b1, d1) - max(b0, d0))
-    outside = max(0.0, -a0) + max(0.0, a1 - 1) + max(0.0, -b0) + max(0.0, b1 - 1)
-    return 1e4 * shared + 1e2 * outside
+def _bars(axes: Axes) -> Boxes:
+    """Places of the upright lines."""
+    found = [np.empty((0, 4))]
+    for line in axes.lines:
+        ends = axes.transData.transform(np.asarray(line.get_xydata()))
+        if len(ends) > 1 and np.ptp(ends[:, 0]) == 0:
+            found.append(np.array([[*(ends.min(axis=0) - 3), *(ends.max(axis=0) + 3)]]))
+    return np.concatenate(found)
+
+
+def _lines(axes: Axes) -> Boxes:
+    """Small boxes along every line."""
+    found = [np.empty((0, 4))]
+    for line in axes.lines:
+        ends = axes.transData.transform(np.asarray(line.get_xydata()))
+        for one, other in pairwise(ends):
+            at = np.linspace(one, other, 2 + int(np.hypot(*(other - one)) / 6))
+            found.append(np.concatenate((at - 3, at + 3), axis=1))
+    return np.concatenate(found)
+
+
+def _box(text: Text) -> Boxes:
+    return np.array([text.get_window_extent().extents])
+
+
+def _shared(some: Boxes, others: Boxes) -> Boxes:
+    """Area that each of the others has in common with all of some."""
+    sides = np.minimum(some[:, None, 2:], others[:, 2:]) - np.maximum(some[:, None, :2], others[:, :2])
+    return np.asarray(np.maximum(0.0, sides).prod(axis=2).sum(axis=0))
+
+
+def _outside(boxes: Boxes, frame: Boxes) -> float:
+    """Pixels by which boxes stand out of a frame."""
+    return float(np.maximum(0.0, frame[:2] - boxes[:, :2]).sum() + np.maximum(0.0, boxes[:, 2:] - frame[2:]).sum())
+
+
+def frame_dpi(axes: Axes) -> float:
+    """Dots per inch of the figure of axes."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    return float(figure.dpi)
 
 
 def short(value: float) -> str:
@@ -177,13 +197,7 @@ def halo(style: Style) -> list[AbstractPathEffect]:
     """A rim that keeps text legible on lines."""
     from matplotlib.patheffects import withStroke
 
-    return [withStroke(linewidth=2.8, foreground=style.page)]
-
-
-def to_axes(axes: Axes, x: float, y: float) -> tuple[float, float]:
-    """Data coordinates as fractions of the axes."""
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    return float(np.log(x / left) / np.log(right / left)), float(np.log(y / bottom) / np.log(top / bottom))
+    return [withStroke(linewidth=0.3 * style.size, foreground=style.page)]
 
 
 def spread(places: Sequence[float], gap: float) -> list[float]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
+from attnsim.api.baselines import UNCHANGED, UNFUSED, Ratios, ratios_over, ratios_over_unchanged
 from attnsim.api.crossover import Crossover
 from attnsim.api.prediction import Prediction
+from attnsim.api.ratios import Ratio
+from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_labels import halo
 from attnsim.plots.series import (
     Series,
@@ -23,7 +27,7 @@ from attnsim.plots.series import (
     place,
     series_of,
 )
-from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
+from attnsim.plots.sheet import Picture, heading, plain_axes
 from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:
@@ -31,15 +35,20 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "kind", "series", "algorithm", "implementation", "gpu", "changes", "batch", "seq_q", "seq_kv", "time_s",
-    "time_low_s", "time_high_s", "speedup_vs_naive", "flops_useful", "peak_memory_bytes", "fits", "trust", "slower",
+    "time_low_s", "time_high_s", "speedup_vs_naive", "baseline", "speedup", "speedup_low", "speedup_high",
+    "flops_useful", "peak_memory_bytes", "fits", "trust", "slower",
 )  # fmt: skip
-DASHED = (0, (4, 2))
+STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+FINE_STEPS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2, 2.5, 3, 4)
+"""Ticks of speedups that differ by more than 4 times, and by less."""
 NEAR = 0.15
 """Difference of log length below which two crossings share a label."""
 
 
-def scaling(predictions: Sequence[Prediction], crossovers: Sequence[Crossover] = ()) -> Picture:
-    """Time over the sequence length with 90 % ranges, and below it the speedup over unfused attention.
+def scaling(
+    predictions: Sequence[Prediction], crossovers: Sequence[Crossover] = (), baseline: str | None = None
+) -> Picture:
+    """Time over the sequence length, and below it the speedup over a baseline, both with their 90 % ranges.
 
     Parameters
     ----------
@@ -47,11 +56,13 @@ def scaling(predictions: Sequence[Prediction], crossovers: Sequence[Crossover] =
         Of several lengths; one that does not fit the memory ends its line.
     crossovers : sequence of Crossover
         As `attnsim.api.crossover.crossover` gives them, to be marked.
+    baseline : str, optional
+        As for `attnsim.api.baselines.ratios_over`; by default the unchanged GPU where one is changed.
 
     Raises
     ------
     InputError
-        Without predictions, or for two of one algorithm, GPU and length.
+        Without predictions, for two of one algorithm, GPU and length, or without a row of the baseline's name.
 
     Examples
     --------
@@ -65,17 +76,36 @@ def scaling(predictions: Sequence[Prediction], crossovers: Sequence[Crossover] =
     marked = sorted((one for one in crossovers if one.seq and one.time_s), key=lambda one: one.seq or 0)
     named = tuple(line.label + error_text(line.points[0]) for line in lines)
     panels = [Panel(partial(_times, lines=lines, marked=marked), 2.7)]
-    if any(one.speedup_vs_naive for one in predictions):
-        panels.append(Panel(partial(_speedups, lines=lines), 1.8))
+    found = _ratios(predictions, baseline)
+    ratios = {id(one): ratio for one, ratio in zip(predictions, found.ratios, strict=True)}
+    if any(found.ratios):
+        panels.append(Panel(partial(_speedups, lines=lines, ratios=ratios, over=found.over), 1.8))
     return Picture(
         "Time of attention over the sequence length",
-        _caption(predictions, lines, marked),
+        _caption(predictions, lines, marked) + _over(found),
         tuple(panels),
         COLUMNS,
-        (*(_row(line.label, one) for line in lines for one in line.points), *map(_crossover_row, marked)),
+        (
+            *(_row(line.label, one, found.over, ratios[id(one)]) for line in lines for one in line.points),
+            *map(_crossover_row, marked),
+        ),
         left=("100 ms",),
         right=named,
+        subtitle=about(predictions),
     )
+
+
+def _over(found: Ratios) -> str:
+    """What the caption says of the ratios."""
+    if not any(found.ratios):
+        return ""
+    return f" {found.note}." if found.note else " Unfused: torch.baddbmm." if found.over == UNFUSED else ""
+
+
+def _ratios(predictions: Sequence[Prediction], baseline: str | None) -> Ratios:
+    if baseline is None and any(one.changes for one in predictions):
+        return ratios_over_unchanged(predictions, predictions)
+    return ratios_over(predictions, baseline)
 
 
 def crossing_pairs(predictions: Sequence[Prediction]) -> list[tuple[str, str]]:
@@ -101,16 +131,18 @@ def _times(axes: Axes, look: Style, *, lines: Sequence[Series], marked: Sequence
         _line(axes, line, [one.time_s or 0.0 for one in line.drawn], look)
         axes.fill_between(
             [place(one) for one in line.drawn], [one.time_low_s or 0.0 for one in line.drawn],
-            [one.time_high_s or 0.0 for one in line.drawn], color=look.colour(line.number), alpha=0.16, linewidth=0,
+            [one.time_high_s or 0.0 for one in line.drawn], color=look.colour(line.hue), alpha=0.16, linewidth=0,
             zorder=2,
         )  # fmt: skip
     _length_axis(axes, lines, look)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: engineering(value, "s"))
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high * 1.5)  # room for a name above the highest line
     heading(axes, "predicted time; band: 90 % range", look)
     _rings(axes, marked, look)
     whole = [line for line in lines if line.drawn and line.drawn[-1] is line.points[-1]]
-    ends = [(*_end(line), line.label + error_text(line.points[0]), look.colour(line.number)) for line in whole]
+    ends = [(*_end(line), line.label + error_text(line.points[0]), look.colour(line.hue)) for line in whole]
     end_labels(axes, ends, look)
     _memory_ends(axes, [line for line in lines if line.drawn and line not in whole], look)
 
@@ -124,13 +156,13 @@ def _memory_ends(axes: Axes, cut: Sequence[Series], look: Style) -> None:
     """Crosses where the next length does not fit, and the names of these lines above the highest."""
     for at in dict.fromkeys(_end(line)[0] for line in cut):
         here = sorted((line for line in cut if _end(line)[0] == at), key=lambda line: _end(line)[1])
-        for number, line in enumerate(here):
+        for line in here:
             axes.plot(*_end(line), "x", color=look.text, markersize=0.95 * look.size, markeredgewidth=1.4, zorder=6)
-            axes.annotate(
-                f"{line.label}: up to {length_text(at)}", _end(here[-1]),
-                (-0.6 * look.size, (0.6 + 1.3 * number) * look.size), textcoords="offset points", ha="right",
-                fontsize=look.size, color=look.colour(line.number), path_effects=halo(look), zorder=6,
-            )  # fmt: skip
+        axes.annotate(
+            f"{', '.join(line.label for line in here)}: up to {length_text(at)}", _end(here[-1]),
+            (-0.6 * look.size, 0.6 * look.size), textcoords="offset points", ha="right", fontsize=look.size,
+            color=look.colour(here[-1].hue), path_effects=halo(look), zorder=6,
+        )  # fmt: skip
 
 
 def _rings(axes: Axes, marked: Sequence[Crossover], look: Style) -> None:
@@ -149,31 +181,45 @@ def _rings(axes: Axes, marked: Sequence[Crossover], look: Style) -> None:
         )  # fmt: skip
 
 
-def _speedups(axes: Axes, look: Style, *, lines: Sequence[Series]) -> None:
+def _speedups(
+    axes: Axes, look: Style, *, lines: Sequence[Series], ratios: Mapping[int, Ratio | None], over: str
+) -> None:
+    """How many times faster each line is than the baseline; bands: the range of that ratio."""
     ends = []
     for line in lines:
-        known = [one for one in line.drawn if one.speedup_vs_naive]
-        if any(one.speedup_vs_naive != 1 for one in known):
-            gains = [one.speedup_vs_naive or 0.0 for one in known]
-            _line(axes, Series(line.label, line.number, tuple(known)), gains, look)
-            ends.append((place(known[-1]), gains[-1], line.label, look.colour(line.number)))
-    axes.axhline(1.0, color=look.faint, linewidth=0.8, zorder=1)
+        known = [(one, ratio) for one in line.drawn if (ratio := ratios[id(one)]) is not None]
+        if any(ratio.value != 1 for _, ratio in known):
+            gains = [ratio.value for _, ratio in known]
+            _line(axes, replace(line, points=tuple(one for one, _ in known)), gains, look)
+            axes.fill_between(
+                [place(one) for one, _ in known], [ratio.low for _, ratio in known],
+                [ratio.high for _, ratio in known], color=look.colour(line.hue), alpha=0.16, linewidth=0, zorder=2,
+            )  # fmt: skip
+            ends.append((place(known[-1][0]), gains[-1], line.label, look.colour(line.hue)))
+    axes.axhline(1.0, color=look.text, linewidth=0.1 * look.size, zorder=1)
     _length_axis(axes, lines, look)
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    axes.set_yticks([one for one in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500) if low <= one <= high])
+    low, high = min(low, 0.9), max(high, 1.1)
+    axes.set_ylim(low, high)
+    steps = STEPS if high / low > 4 else FINE_STEPS
+    ticks = [one for one in steps if low <= one <= high]
+    axes.set_yticks(
+        [one for number, one in enumerate(reversed(ticks)) if number % -(-len(ticks) // 7) == 0 or one == 1]
+    )
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     axes.yaxis.set_minor_formatter(lambda value, _: "")
     axes.set_xlabel("sequence length, tokens", fontsize=look.size)
-    heading(axes, "speedup over unfused attention (torch.baddbmm)", look)
+    meant = {UNFUSED: "unfused attention", UNCHANGED: "the unchanged GPU"}
+    heading(axes, f"speedup over {meant.get(over, over)}; band: 90 % range", look)
     end_labels(axes, ends, look)
 
 
 def _line(axes: Axes, line: Series, heights: Sequence[float], look: Style) -> None:
     axes.plot(
-        [place(one) for one in line.drawn], heights, color=look.colour(line.number), marker=line.marker,
+        [place(one) for one in line.drawn], heights, color=look.colour(line.hue), marker=line.marker,
         markersize=0.55 * look.size, markeredgecolor=look.page, markeredgewidth=0.5, linewidth=0.19 * look.size,
-        linestyle=DASHED if line.approximate else "-", markevery=max(1, len(heights) // 12), zorder=4,
+        linestyle=look.dash(line.hue, line.before), markevery=max(1, len(heights) // 12), zorder=4,
     )  # fmt: skip
 
 
@@ -188,7 +234,7 @@ def _length_axis(axes: Axes, lines: Sequence[Series], look: Style) -> None:
 
 
 def _caption(predictions: Sequence[Prediction], lines: Sequence[Series], marked: Sequence[Crossover]) -> str:
-    text = about(predictions) + approximations(predictions)
+    text = approximations(predictions)
     none = [line.label for line in lines if not line.drawn]
     if none:
         text += f" {', '.join(none)}: too large for the memory at every length."
@@ -199,16 +245,16 @@ def _caption(predictions: Sequence[Prediction], lines: Sequence[Series], marked:
             f"{n}: {one.faster} beats {one.slower} from {one.seq:,} tokens" for n, one in enumerate(marked, 1)
         )
         text += f" Rings: {told}."
-    if any(one.speedup_vs_naive for one in predictions):
-        text += " Speedups as far as unfused attention fits the memory."
-    return text
+    return text.strip()
 
 
-def _row(label: str, one: Prediction) -> dict[str, object]:
+def _row(label: str, one: Prediction, over: str, ratio: Ratio | None) -> dict[str, object]:
     return {
         "kind": "prediction", "series": label, **identity(one), "batch": one.workload.batch,
         "seq_q": one.workload.seq_q, "seq_kv": one.workload.seq_kv, "time_s": one.time_s, "time_low_s": one.time_low_s,
-        "time_high_s": one.time_high_s, "speedup_vs_naive": one.speedup_vs_naive, "flops_useful": one.flops_useful,
+        "time_high_s": one.time_high_s, "speedup_vs_naive": one.speedup_vs_naive, "baseline": over if ratio else None,
+        "speedup": ratio and ratio.value, "speedup_low": ratio and ratio.low, "speedup_high": ratio and ratio.high,
+        "flops_useful": one.flops_useful,
         "peak_memory_bytes": one.peak_memory_bytes, "fits": one.fits, "trust": one.trust.level,
     }  # fmt: skip
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import Change, told
 from attnsim.models.mechanisms import find_mechanism
+from attnsim.plots.colours import algorithm_hue
 from attnsim.plots.roofline_labels import halo, short, spread
 from attnsim.plots.styles import Style
 
@@ -32,13 +33,21 @@ class Series:
     ----------
     label : str
     number : int
-        Of its colour and marker.
+        Of its marker.
     points : tuple of Prediction
+    before : int
+        How many series before it have its hue.
     """
 
     label: str
     number: int
     points: tuple[Prediction, ...]
+    before: int = 0
+
+    @property
+    def hue(self) -> int:
+        """Its algorithm's (:mod:`attnsim.plots.colours`)."""
+        return algorithm_hue(self.points[0].algorithm)
 
     @property
     def drawn(self) -> tuple[Prediction, ...]:
@@ -70,10 +79,11 @@ def series_of(predictions: Sequence[Prediction], over: Over = "seq") -> list[Ser
         if at in found.setdefault(name, {}):
             raise InputError(f"two predictions of {name} at {over} {at}; give one for each length, batch and GPU")
         found[name][at] = one
-    return [
-        Series(name, number, tuple(points[at] for at in sorted(points)))
-        for number, (name, points) in enumerate(found.items())
-    ]
+    lines: list[Series] = []
+    for number, (name, points) in enumerate(found.items()):
+        line = Series(name, number, tuple(points[at] for at in sorted(points)))
+        lines.append(replace(line, before=sum(other.hue == line.hue for other in lines)))
+    return lines
 
 
 def names_of(predictions: Sequence[Prediction]) -> list[str]:
@@ -121,6 +131,12 @@ def place(one: Prediction, over: Over = "seq") -> int:
     return one.workload.batch if over == "batch" else one.workload.seq_kv
 
 
+def shared_words(predictions: Sequence[Prediction]) -> str:
+    """What the questions have in common: "batch 1, heads 16, head_dim 128"."""
+    parts = [str(one.workload).split(", ") for one in predictions]
+    return ", ".join(part for part in parts[0] if all(part in other for other in parts)) if parts else ""
+
+
 def about(predictions: Sequence[Prediction]) -> str:
     """The conditions of all predictions in words: machines, shape, cache, launch, and what only some have."""
     machines = ", ".join(
@@ -128,7 +144,7 @@ def about(predictions: Sequence[Prediction]) -> str:
         for (_, changes), name in _machine_names(predictions).items()
     )
     parts = [str(one.workload).split(", ") for one in predictions]
-    shared = [part for part in parts[0] if all(part in other for other in parts)]
+    shared = shared_words(predictions).split(", ")
     cache, launch = (
         " and ".join(dict.fromkeys(getattr(one, name) for one in predictions)) for name in ("cache", "launch")
     )
@@ -138,7 +154,7 @@ def about(predictions: Sequence[Prediction]) -> str:
         if rest:
             own.setdefault(", ".join(rest), []).append(one.algorithm)
     others = "".join(f" {', '.join(dict.fromkeys(names))}: {words}." for words, names in own.items())
-    return f"Predicted on {machines}: {', '.join(shared)}; {cache} L2, launch {launch}.{others}"
+    return f"Predicted on {machines}: {shared_words(predictions)}; {cache} L2, launch {launch}.{others}"
 
 
 def approximations(predictions: Sequence[Prediction]) -> str:
@@ -152,9 +168,14 @@ def approximations(predictions: Sequence[Prediction]) -> str:
         f"{name} {'/'.join(f'{100 * one.relative:.0f}' for one in found)} %" for name, found in rough.items()
     )
     return (
-        f" Dashed: not softmax attention; error of O on untrained Gaussian inputs whose scores have deviation "
-        f"{deviations}: {sizes}; beside the line at deviation 1."
+        " With an error beside its name: not softmax attention; the error is of O on untrained Gaussian inputs whose "
+        f"scores have deviation 1 (at {deviations}: {sizes})."
     )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def error_text(one: Prediction) -> str:
@@ -162,9 +183,10 @@ def error_text(one: Prediction) -> str:
     return next((f" (error {100 * e.relative:.0f} %)" for e in one.approximation if e.score_deviation == 1), "")
 
 
-def engineering(value: float, unit: Literal["s", "B"]) -> str:
-    """Three digits with a prefix: "4.33 ms"."""
-    scale, prefix = next((one for one in PREFIXES[unit] if value >= one[0] * 0.9995), PREFIXES[unit][-1])
+def engineering(value: float, unit: Literal["s", "B"], like: float | None = None) -> str:
+    """Three digits with a prefix: "4.33 ms"; that of another value where numbers are to be compared."""
+    over = value if like is None else like
+    scale, prefix = next((one for one in PREFIXES[unit] if over >= one[0] * 0.9995), PREFIXES[unit][-1])
     return f"{short(value / scale)} {prefix}{unit}"
 
 

@@ -4,41 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnsim.models.errors import InputError
-from attnsim.models.writing import writing
-from attnsim.plots.files import check_suffix, write_csv
-from attnsim.plots.styles import COLUMN_INCHES, SIZE, Style, applied, find_style
+from attnsim.models.writing import write_whole, writing
+from attnsim.plots.files import check_caption, check_suffix, latex_text, write_csv
+from attnsim.plots.layout import DPI, Panel, Words, longest, stacked
+from attnsim.plots.styles import SIZE, Style, applied, find_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.backend_bases import RendererBase
     from matplotlib.figure import Figure
 
-PAGE_INCHES = 7.2
-GAP = 0.64
-"""Inches between panels: ticks and name of the upper x axis, heading of the lower panel."""
-DPI = {"page": 150, "column": 300}
+UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+"""So that the same picture is the same file."""
 
 Row = Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One pair of axes.
-
-    Parameters
-    ----------
-    draw : callable
-        Draws on axes in a style.
-    inches : float
-        Height on a page.
-    """
-
-    draw: Callable[[Axes, Style], None]
-    inches: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +32,7 @@ class Picture:
     Parameters
     ----------
     title, caption : str
+        What is shown, and what a reader has to know of it.
     panels : tuple of Panel
         From above.
     columns : tuple of str
@@ -57,6 +42,8 @@ class Picture:
         Texts beside the axes, whose margins hold the longest; left of them also the name of the axis.
     page : callable, optional
         Draws the whole figure in a style and width, where it is not the panels below one another.
+    subtitle : str
+        The GPU and the question.
     """
 
     title: str
@@ -67,44 +54,33 @@ class Picture:
     left: tuple[str, ...] = ("0.001",)
     right: tuple[str, ...] = ()
     page: Callable[[Style, str], Figure] | None = None
+    subtitle: str = ""
 
-    def figure(self, style: str = "light", width: str = "page") -> Figure:
-        """All panels with title and caption.
+    def figure(self, style: str = "light", width: str = "page", caption: str = "picture") -> Figure:
+        """All panels, with title and caption where they belong in the picture.
+
+        Parameters
+        ----------
+        style, width : str
+            As :func:`attnsim.plots.styles.find_style` has them.
+        caption : {"picture", "file", "none"}
+            Where title and caption go; only "picture" draws them.
 
         Raises
         ------
         InputError
-            For an unknown style or width.
+            For an unknown style, width or place of the caption.
         """
         look = find_style(style, width)
-        if self.page is not None:
-            with applied(look):
-                return self.page(look, width)
-        scale = look.size / SIZE
-        wide = PAGE_INCHES if width == "page" else COLUMN_INCHES
+        check_caption(caption)
         with applied(look):
-            left = 0.34 * scale + _longest(self.left, look)
-            right = 0.14 * scale + _longest(self.right, look)
-            title = _wrapped(self.title, wide - 0.2, 1.1 * (look.size + 1), look)
-            caption = _wrapped(self.caption, wide - 0.2, look.size - 0.5, look)
-            line = 1.36 * (look.size - 0.5) / 72
-            above = 0.1 + 1.3 * len(title) * (look.size + 1) / 72 + 0.32 * scale
-            below = 0.08 + line * len(caption) + 0.46 * scale
-            heights = [scale * panel.inches for panel in self.panels]
-            tall = above + sum(heights) + GAP * scale * (len(heights) - 1) + below
-            figure = new_figure(wide, tall, look, dpi=DPI[width])
-            top = tall - above
-            for panel, height in zip(self.panels, heights, strict=True):
-                axes = figure.add_axes(
-                    (left / wide, (top - height) / tall, (wide - left - right) / wide, height / tall)
-                )
-                panel.draw(axes, look)
-                top -= height + GAP * scale
-            text = "\n".join(title)
-            figure.text(0.1 / wide, 1 - 0.08 / tall, text, fontsize=look.size + 1, fontweight="bold", va="top")
-            text = "\n".join(caption)
-            figure.text(0.1 / wide, 0.06 / tall, text, fontsize=look.size - 0.5, color=look.faint, va="bottom")
-        return figure
+            if self.page is not None:
+                return self.page(look, width)
+            words = Words.of(self.title, self.subtitle, self.caption, look, width) if caption == "picture" else Words()
+            sides = (
+                0.34 * look.size / SIZE + longest(self.left, look), 0.14 * look.size / SIZE + longest(self.right, look)
+            )  # fmt: skip
+            return stacked(self.panels, words, sides, look, width)
 
     def on(self, axes: Sequence[Axes], style: str = "light", width: str = "page") -> Figure:
         """The first panels on axes of the caller's, without title and caption.
@@ -127,31 +103,54 @@ class Picture:
         assert figure is not None
         return figure
 
-    def write(self, out: Path, style: str = "light", width: str = "page") -> list[Path]:
-        """Write the picture and its table, and say where.
+    @property
+    def told(self) -> str:
+        """Title, what was asked, and caption, in lines."""
+        return "\n".join(filter(None, (self.title, self.subtitle, self.caption)))
+
+    def write(self, out: Path, style: str = "light", width: str = "page", caption: str = "picture") -> list[Path]:
+        """Write the picture and its table, and say where; with the caption "file" that, too.
+
+        The caption of a picture for LaTeX is a ``.tex`` file, of others a ``.txt`` file.
 
         Raises
         ------
         InputError
-            For an unknown suffix, style or width, or a path that cannot be written.
+            For an unknown suffix, style, width or place of the caption, or a path that cannot be written.
         """
         kind = check_suffix(out)
-        figure = self.figure(style, width)
-        with applied(find_style(style, width)), writing(out) as file:
-            figure.savefig(file, format=kind, dpi=DPI[width])
+        look = find_style(style, width)
+        figure = self.figure(style, width, caption)
+        if kind != "png":
+            keep_letters(figure, look)
+        with applied(look), writing(out) as file:
+            figure.savefig(file, format=kind, dpi=DPI[width], metadata=UNDATED.get(kind))
         table = out.with_suffix(".csv")
         write_csv(table, self.columns, self.rows)
-        return [out, table]
+        if caption != "file":
+            return [out, table]
+        latex = kind == "pgf" or look.serif
+        text = out.with_suffix(".tex" if latex else ".txt")
+        write_whole(text, f"{latex_text(self.told) if latex else self.told}\n")
+        return [out, table, text]
 
 
-def new_figure(wide: float, tall: float, look: Style, dpi: float = 100) -> Figure:
-    """An empty figure of a size in inches, which needs no screen."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def keep_letters(figure: Figure, look: Style) -> None:
+    """Have text with a rim drawn as a rim of outlines below and letters above; Matplotlib makes outlines of both."""
+    from matplotlib.text import Text
 
-    figure = Figure(figsize=(wide, tall), dpi=dpi, facecolor=look.page)
-    FigureCanvasAgg(figure)
-    return figure
+    def draw(text: Text, renderer: RendererBase) -> None:
+        rim, colour = text.get_path_effects(), text.get_color()
+        text.set_color(look.page)
+        type(text).draw(text, renderer)
+        text.set_color(colour)
+        text.set_path_effects([])
+        type(text).draw(text, renderer)
+        text.set_path_effects(rim)
+
+    for one in figure.findobj(Text):
+        if isinstance(one, Text) and one.get_path_effects():
+            one.draw = partial(draw, one)  # type: ignore[method-assign]
 
 
 def plain_axes(axes: Axes, look: Style, *, grid: str = "both") -> None:
@@ -164,35 +163,17 @@ def plain_axes(axes: Axes, look: Style, *, grid: str = "both") -> None:
         axes.spines[side].set_visible(False)
 
 
+def key(axes: Axes, entries: Sequence[tuple[str, str]], look: Style) -> None:
+    """What colours mean, ``(text, colour)``, above a panel on the right."""
+    aside = 0.0
+    for text, colour in reversed(entries):
+        axes.annotate(
+            text, (1, 1), (-aside, 4), "axes fraction", "offset points", ha="right", fontsize=look.size, color=colour,
+            fontweight="bold", annotation_clip=False,
+        )  # fmt: skip
+        aside += 72 * 1.12 * longest([text], look) + 0.7 * look.size
+
+
 def heading(axes: Axes, text: str, look: Style) -> None:
     """What a panel shows, above it on the left."""
     axes.set_title(text, loc="left", fontsize=look.size, color=look.faint, pad=4)
-
-
-def _wrapped(text: str, inches: float, size: float, look: Style) -> list[str]:
-    """Lines of words that fit."""
-    blank = _text_inches("n n", size, look.serif) - _text_inches("nn", size, look.serif)
-    lines: list[list[str]] = [[]]
-    left = inches
-    for word in text.split():
-        wide = 1.03 * _text_inches(word, size, look.serif) + blank  # letters on whole pixels take more
-        if wide > left and lines[-1]:
-            lines.append([])
-            left = inches
-        lines[-1].append(word)
-        left -= wide
-    return [" ".join(line) for line in lines if line]
-
-
-def _longest(texts: Sequence[str], look: Style) -> float:
-    return max((_text_inches(line, look.size, look.serif) for text in texts for line in text.split("\n")), default=0.0)
-
-
-@lru_cache(maxsize=1024)
-def _text_inches(text: str, size: float, serif: bool) -> float:
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    family = ["STIXGeneral", "DejaVu Serif"] if serif else None
-    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(family=family, size=size), False)
-    return float(width) / 72

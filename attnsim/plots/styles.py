@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from attnsim.models.errors import InputError
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#A67C00", "#3B9AD9", "#000000")
-"""Okabe and Ito's colours (jfly.uni-koeln.de/color), the light ones darkened to be read as text."""
+COLOURS = ("#1F53D1", "#CF7D07", "#008054", "#C9259B", "#875D1A", "#2093F8", "#720047", "#000000")
+"""The hues of :mod:`attnsim.plots.colours` on a light page.
+
+Okabe and Ito's (jfly.uni-koeln.de/color), moved until any two differ by at least 22 in CIELAB for people with all cones
+and for those who miss one kind (Machado, Oliveira and Fernandes, IEEE TVCG 15(6), 2009), each at 3:1 or more on the
+page.
+"""
+DARK = ("#587CDA", "#DF8522", "#4CE69B", "#D590B1", "#EDDC1D", "#ABB9FC", "#DF4E4D", "#FFFFFF")
+"""The same on a dark page."""
+GREYS = ("#000000", "#949494", "#616161", "#303030") * 2
+"""The same in print; those of one grey are told apart by dashes and hatches."""
 
 SIZE = 8.5
 """Smallest text of a page, in points."""
@@ -25,10 +35,10 @@ class Style:
     Parameters
     ----------
     name : str
-    page, text, faint, grid : str
-        Colours of the background, of text, of remarks and of the grid.
+    page, text, faint, middle, grid : str
+        Colours of the background, of text, of remarks, of what has no hue, and of the grid.
     colours : tuple of str
-        Of what is compared, in order; told apart by people who see red and green alike.
+        The hues of :mod:`attnsim.plots.colours`.
     serif : bool
         Text as LaTeX sets it.
     size : float
@@ -41,32 +51,56 @@ class Style:
     page: str
     text: str
     faint: str
+    middle: str
     grid: str
     colours: tuple[str, ...]
     serif: bool = False
     size: float = SIZE
     crowding: float = 1.0
 
-    def colour(self, number: int) -> str:
-        """The colour of the `number`-th thing compared."""
-        return self.colours[number % len(self.colours)]
+    def colour(self, hue: int | None) -> str:
+        """A hue as the style has it; None is grey. What has no hue of its own, GPUs say, takes them in order."""
+        return self.middle if hue is None else self.colours[hue % len(self.colours)]
+
+    def dash(self, hue: int, before: int = 0) -> Any:
+        """How a line is dashed that has `before` others of its hue before it."""
+        return DASHES[(before + self._same(hue)) % len(DASHES)]
+
+    @property
+    def fonts(self) -> tuple[str, ...]:
+        """Families that Matplotlib brings along, the first that has a letter counts."""
+        return ("STIXGeneral", "DejaVu Serif") if self.serif else ("DejaVu Sans",)
+
+    @property
+    def spacing(self) -> float:
+        """Of lines: 1.2 times their size, in Matplotlib's measure, which is the height of the font's "lp"."""
+        return 0.95 if self.serif else 1.2
+
+    def hatch(self, hue: int | None) -> str:
+        """What tells the areas of two hues of one grey apart."""
+        return HATCHES[self._same(hue or 0)]
+
+    def _same(self, hue: int) -> int:
+        """How many hues before this one have its colour."""
+        return self.colours[: hue % len(self.colours)].count(self.colour(hue))
 
 
 STYLES = {
     one.name: one
     for one in (
-        Style("light", "white", "black", "#333333", "#E4E4E4", COLOURS),
+        Style("light", "white", "black", "#333333", "#A8A8A8", "#E4E4E4", COLOURS),
         Style(
-            "dark", "#15181C", "#F2F2F2", "#C8C8C8", "#3A3F45",
-            ("#56B4E9", "#F0803C", "#2FC79A", "#E08BD0", "#F0C93A", "#9AD1F5", "#FFFFFF"),
+            "dark", "#15181C", "#F2F2F2", "#C8C8C8", "#7C828A", "#3A3F45", DARK
         ),
-        Style("print", "white", "black", "#222222", "#DDDDDD", ("#000000", "#6E6E6E", "#3A3A3A", "#969696")),
-        Style("latex", "white", "black", "#222222", "#E4E4E4", COLOURS, serif=True),
+        Style("print", "white", "black", "#222222", "#C4C4C4", "#DDDDDD", GREYS),
+        Style("latex", "white", "black", "#222222", "#A8A8A8", "#E4E4E4", COLOURS, serif=True),
     )
 }  # fmt: skip
 
-DASHES = ("-", (0, (6, 2)), (0, (3, 1.5)), (0, (1, 1)))
-"""Of what is compared, in print, where colours are too alike."""
+DASHES = ("-", (0, (5, 2)), (0, (2.5, 1.5)), (0, (1, 1)))
+"""Of lines that share a colour."""
+HATCHES = ("", "////")
+"""Of areas that share a colour."""
 
 
 WIDTHS = ("page", "column")
@@ -86,12 +120,21 @@ def find_style(name: str, width: str = "page") -> Style:
     return STYLES[name] if width == "page" else replace(STYLES[name], size=6.0, crowding=1.9)
 
 
+def ink_on(colour: str) -> str:
+    """Black or white, whichever is better read on a colour."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = to_rgb(colour)
+    return "black" if 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 > 0.18 else "white"
+
+
 @contextmanager
 def applied(style: Style) -> Iterator[None]:
     """Matplotlib's own defaults for text, ticks and axes, within the block."""
     import matplotlib as mpl
 
     settings: dict[str, object] = {
+        "font.family": list(style.fonts),  # by name: a figure is often saved outside of this block
         "text.color": style.text,
         "axes.labelcolor": style.text,
         "axes.edgecolor": style.text,
@@ -101,9 +144,12 @@ def applied(style: Style) -> Iterator[None]:
         "figure.facecolor": style.page,
         "savefig.facecolor": style.page,
         "svg.hashsalt": "attnsim",  # the same picture is the same file
+        "svg.fonttype": "none",  # text stays text
+        "pdf.fonttype": 42,  # and fonts are TrueType: upload checks refuse Type 3
+        "ps.fonttype": 42,
+        "hatch.linewidth": 0.6,
     }
     if style.serif:
-        settings |= {"font.family": "serif", "font.serif": ["STIXGeneral", "DejaVu Serif"], "mathtext.fontset": "stix",
-                     "axes.unicode_minus": False}  # fmt: skip
+        settings |= {"mathtext.fontset": "stix", "axes.unicode_minus": False}
     with mpl.rc_context(settings):  # type: ignore[arg-type]
         yield

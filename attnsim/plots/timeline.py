@@ -1,33 +1,40 @@
-"""The first turns of an SM as a picture: what is copied, multiplied and exponentiated at the same time."""
+"""The first turns of an SM as a picture: what each warpgroup computes while which copies are in flight."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import groupby
 from statistics import median
 from typing import TYPE_CHECKING
 
 from attnsim.models.errors import InputError
-from attnsim.plots.sheet import Panel, Picture, new_figure
-from attnsim.plots.styles import Style
+from attnsim.models.wording import time_text
+from attnsim.plots.colours import tensor_hue
+from attnsim.plots.layout import Panel, longest, wrapped
+from attnsim.plots.sheet import Picture, key, plain_axes
+from attnsim.plots.styles import Style, ink_on
 from attnsim.simulator.trace import KernelTrace, Slice, Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-COLUMNS = ("panel", "implementation", "kernel", "unit", "tensor", "start_us", "end_us", "bytes")
-LANES = ("copy", "tensor", "softmax", "store")
-COLOURS = {"K": "#56B4E9", "V": "#0072B2", "Q": "#8FA6B5", "S": "#D55E00", "O": "#E69F00", "P": "#009E73"}
-"""Okabe and Ito's (jfly.uni-koeln.de/color); other tensors are grey."""
-MEANINGS = {"K": "K", "V": "V", "Q": "Q", "S": "S = Q K^T", "O": "O, P V", "P": "P, softmax"}
-OTHER = "#BBBBBB"
+COLUMNS = ("panel", "implementation", "kernel", "unit", "tensor", "warpgroup", "start_us", "end_us", "bytes")
+WORK = {"S": r"$\mathregular{S = QK^T}$", "P": "softmax", "O": r"$\mathregular{O = PV}$"}
+"""What the bars of the warpgroups are, by tensor; others are called as they are."""
 TURNS = 5
 """Softmax steps of a warpgroup that the picture begins with."""
+MOST_WARPGROUPS = 4
+"""Lanes of warpgroups that are drawn; elementwise kernels have up to 16 blocks an SM, all alike."""
+LANE = 0.17
+"""Inches of a lane."""
 
 
-def timeline(traces: Sequence[Trace], names: Sequence[str] | None = None) -> Picture:
-    """What one SM's units do in the first turns of each trace's longest kernel, a panel a trace, all on one scale.
+def timeline(traces: Sequence[Trace], names: Sequence[str] | None = None, subtitle: str = "") -> Picture:
+    """What one SM does in the first turns of each trace's longest kernel, a panel a trace, all on one scale of time.
+
+    A lane is a warpgroup, its products above and its softmax below, or a tensor whose copies are in flight. Where a
+    call has several kernels a strip above says how long each takes.
 
     Parameters
     ----------
@@ -35,6 +42,8 @@ def timeline(traces: Sequence[Trace], names: Sequence[str] | None = None) -> Pic
         As `attnsim.api.tracing.trace` gives them.
     names : sequence of str, optional
         Titles; by default the algorithms of the schedules.
+    subtitle : str
+        The GPU and the question.
 
     Raises
     ------
@@ -48,29 +57,34 @@ def timeline(traces: Sequence[Trace], names: Sequence[str] | None = None) -> Pic
     >>> question = attnsim.Workload(batch=1, heads_q=16, seq_q=1024, head_dim=128)
     >>> found = [trace(question, "a100-sxm4-80gb", name) for name in ("flash-1", "flash-2")]
     >>> figure = attnsim.plot.timeline(found)
-    >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    ['store', 'softmax', 'tensor', 'copy']
+    >>> [label.get_text() for label in figure.axes[-1].get_yticklabels()]
+    ['load Q', 'load K', 'load V', 'block 1', 'block 2']
     """
     titles = names if names is not None else [one.schedule.algorithm for one in traces]
     if len(titles) != len(traces):
         raise InputError(f"{len(titles)} names for {len(traces)} traces; give one for each, or none")
     main, span = _longest_kernels(traces)
+    whole = max(one.replay.time_s for one in traces)
+    panels: list[Panel] = []
+    for name, one, kernel in zip(titles, traces, main, strict=True):
+        title = name
+        if len(one.kernels) > 1:
+            title = f"{kernel.name}, the longest kernel"
+            panels.append(Panel(partial(_kernels, name=name, one=one, whole=whole), LANE * 1.3))
+        draw = partial(_first_turns, title=title, one=one, kernel=kernel, span=span)
+        panels.append(Panel(draw, LANE * len(_lanes(kernel, span))))
     rows = tuple(
         {
             "panel": name, "implementation": one.schedule.implementation, "kernel": kernel.name, "unit": piece.unit,
-            "tensor": piece.tensor, "start_us": round(piece.start_s * 1e6, 6), "end_us": round(piece.end_s * 1e6, 6),
-            "bytes": piece.bytes,
+            "tensor": piece.tensor, "warpgroup": piece.warpgroup, "start_us": round(piece.start_s * 1e6, 6),
+            "end_us": round(piece.end_s * 1e6, 6), "bytes": piece.bytes,
         }
         for name, one, kernel in zip(titles, traces, main, strict=True)
         for piece in _shown(kernel, span)
     )  # fmt: skip
-    panels = tuple(
-        Panel(partial(_panel, name=name, one=one, kernel=kernel, span=span), 1.75)
-        for name, one, kernel in zip(titles, traces, main, strict=True)
-    )
-    shown = {piece.tensor.split(" ")[0]: 0 for kernel in main for piece in _shown(kernel, span)}
-    legend = {MEANINGS.get(tensor, "other"): COLOURS.get(tensor, OTHER) for tensor in shown}
-    return Picture("First turns of an SM", "", panels, COLUMNS, rows, page=partial(_page, panels=panels, legend=legend))
+    caption = "A warpgroup's lane: products above, softmax below. Loads last from their issue to their landing."
+    left = tuple(lane for kernel in main for lane, _ in _lanes(kernel, span))
+    return Picture("First turns of an SM", caption, tuple(panels), COLUMNS, rows, left=left, subtitle=subtitle)
 
 
 def _longest_kernels(found: Sequence[Trace]) -> tuple[list[KernelTrace], float]:
@@ -81,8 +95,13 @@ def _longest_kernels(found: Sequence[Trace]) -> tuple[list[KernelTrace], float]:
     return main, median(_span(kernel) for kernel in main)
 
 
+def span_of(found: Sequence[Trace]) -> float:
+    """Seconds of the longest kernels that the picture shows."""
+    return _longest_kernels(found)[1]
+
+
 def _first_sm(kernel: KernelTrace) -> list[Slice]:
-    return [piece for piece in kernel.slices if piece.sm == 0 and piece.unit in LANES]
+    return [piece for piece in kernel.slices if piece.sm == 0 and piece.unit != "block"]
 
 
 def _span(kernel: KernelTrace) -> float:
@@ -118,42 +137,121 @@ def overlap(kernel: KernelTrace, span: float) -> tuple[float, float, float]:
     return busy[0] / whole, busy[1] / whole, busy[2] / whole
 
 
-def _page(look: Style, width: str, *, panels: Sequence[Panel], legend: Mapping[str, str]) -> Figure:
-    if width != "page":
-        raise InputError(f"width {width!r} is too narrow for a timeline; allowed: page")
-    height = 1.1 + sum(panel.inches for panel in panels)
-    figure = new_figure(10, height, look)
-    every = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, panel in zip(every, panels, strict=True):
-        panel.draw(axes, look)
-    every[-1].set_xlabel("microseconds from the start of the kernel, first SM", fontsize=9)
-    handles = [every[0].barh([0], [0], color=colour, label=tensor) for tensor, colour in legend.items()]
-    figure.subplots_adjust(left=0.075, right=0.985, top=1 - 0.42 / height, bottom=0.82 / height, hspace=0.5)
-    figure.legend(handles=handles, loc="lower center", ncols=len(handles), frameon=False, fontsize=8.5)
-    return figure
+def _lanes(kernel: KernelTrace, span: float) -> list[tuple[str, list[Slice]]]:
+    """Lanes from above: loads by tensor, warpgroups, stores by tensor."""
+    pieces = _shown(kernel, span)
+    moved = {unit: dict.fromkeys(one.tensor for one in pieces if one.unit == unit) for unit in ("copy", "store")}
+    working = sorted({one.warpgroup for one in pieces if one.unit in ("tensor", "softmax")})[:MOST_WARPGROUPS]
+    return [
+        *(
+            (f"load {name}", [one for one in pieces if (one.unit, one.tensor) == ("copy", name)])
+            for name in moved["copy"]
+        ),
+        *(
+            (
+                _warpgroup(kernel, number),
+                [one for one in pieces if one.warpgroup == number and one.unit in ("tensor", "softmax")],
+            )
+            for number in working
+        ),
+        *(
+            (f"store {name}", [one for one in pieces if (one.unit, one.tensor) == ("store", name)])
+            for name in moved["store"]
+        ),
+    ]
 
 
-def _panel(axes: Axes, look: Style, *, name: str, one: Trace, kernel: KernelTrace, span: float) -> None:
-    for piece in _shown(kernel, span):
-        colour = COLOURS.get(piece.tensor.split(" ")[0], OTHER)
-        lane = len(LANES) - 1 - LANES.index(piece.unit)
-        end = min(piece.end_s, span)
-        alpha = 0.55 if piece.unit == "copy" else 1.0  # copies of several tensors are in flight together
-        axes.barh(
-            [lane], [(end - piece.start_s) * 1e6], left=[piece.start_s * 1e6], height=0.74, color=colour, alpha=alpha,
-            edgecolor=look.page, linewidth=0.5,
-        )  # fmt: skip
-    tensor, softmax, both = overlap(kernel, span)
-    hidden = (
-        f"{100 * both / min(tensor, softmax):.0f} % of the shorter under the other" if min(tensor, softmax) else "-"
-    )
-    blocks = f"{kernel.blocks_per_sm} block{'s' * (kernel.blocks_per_sm > 1)} an SM"
-    axes.set_title(f"{name}: {one.schedule.implementation}, {one.schedule.tile_text}, {blocks}", fontsize=9, loc="left")
-    text = f"tensor busy {100 * tensor:.0f} %, softmax {100 * softmax:.0f} %; {hidden}"
-    axes.set_title(text, fontsize=8.5, loc="right", color=look.faint)
-    axes.set_yticks(range(len(LANES)), [*reversed(LANES)], fontsize=8.5)
+def _warpgroup(kernel: KernelTrace, number: int) -> str:
+    block, one = divmod(number, kernel.warpgroups)
+    if kernel.warpgroups == 1:
+        return f"block {block + 1}"
+    return f"warpgroup {one + 1}" if kernel.blocks_per_sm == 1 else f"block {block + 1}, warpgroup {one + 1}"
+
+
+def _first_turns(axes: Axes, look: Style, *, title: str, one: Trace, kernel: KernelTrace, span: float) -> None:
+    lanes = _lanes(kernel, span)
+    for lane, (_, pieces) in enumerate(lanes):
+        for tensor, begin, end, unit in _bars(pieces):
+            place = lane + {"tensor": -0.2, "softmax": 0.2}.get(unit, 0.0)
+            axes.barh(
+                [place], [(min(end, span) - begin) * 1e6], left=[begin * 1e6], height=0.4 if place != lane else 0.62,
+                color=look.colour(tensor_hue(tensor)), edgecolor=look.page, linewidth=0.3,
+            )  # fmt: skip
+    plain_axes(axes, look, grid="x")
+    axes.set_yticks(range(len(lanes)), [text for text, _ in lanes])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
     axes.set_xlim(0, span * 1e6)
-    axes.set_ylim(-0.6, len(LANES) - 0.4)
-    axes.tick_params(labelsize=8.5, length=2)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.set_ylim(len(lanes) - 0.45, -0.55)
+    axes.set_xlabel("µs from the start of the kernel", fontsize=look.size)
+    work = dict.fromkeys(one.tensor for one in _shown(kernel, span) if one.unit in ("tensor", "softmax"))
+    about = f"{one.schedule.implementation}, {one.schedule.tile_text}, {_busy(kernel, span)}"
+    _head(axes, title, about, look)
+    key(axes, [(WORK.get(tensor, tensor), look.colour(tensor_hue(tensor))) for tensor in work], look)
+
+
+def _bars(pieces: Iterable[Slice]) -> Iterable[tuple[str, float, float, str]]:
+    """Copies of a tensor that are in flight together as one bar; work as it is."""
+    order = sorted(pieces, key=lambda one: (one.unit, one.start_s))
+    for unit, same in groupby(order, key=lambda one: one.unit):
+        if unit in ("tensor", "softmax"):
+            yield from ((one.tensor, one.start_s, one.end_s, unit) for one in same)
+            continue
+        first, *others = same
+        begin, end = first.start_s, first.end_s
+        for one in others:
+            if one.start_s > end:
+                yield first.tensor, begin, end, unit
+                begin = one.start_s
+            end = max(end, one.end_s)
+        yield first.tensor, begin, end, unit
+
+
+def _busy(kernel: KernelTrace, span: float) -> str:
+    """How busy the SM is and what of it is hidden, in words."""
+    tensor, softmax, both = overlap(kernel, span)
+    blocks = kernel.blocks_per_sm
+    found = [f"{blocks} block{'s' * (blocks > 1)} an SM"]
+    if blocks * kernel.warpgroups > MOST_WARPGROUPS:
+        found[0] += f" ({MOST_WARPGROUPS} of {blocks * kernel.warpgroups} lanes drawn)"
+    found += [f"tensor cores busy {100 * tensor:.0f} %"] if tensor else []
+    found += [f"softmax {100 * softmax:.0f} %"] if softmax and tensor else []
+    if tensor and softmax:
+        less, more = ("softmax", "products") if softmax <= tensor else ("products", "softmax")
+        found.append(f"{100 * both / min(tensor, softmax):.0f} % of the {less} under {more}")
+    return ", ".join(found)
+
+
+def _kernels(axes: Axes, look: Style, *, name: str, one: Trace, whole: float) -> None:
+    """How long each kernel of the call takes, in launch order, the longest in colour."""
+    main = max(kernel.time_s for kernel in one.kernels)
+    inches = axes.get_window_extent().width / axes.get_figure(root=True).dpi  # type: ignore[union-attr]
+    for kernel in one.kernels:
+        colour = look.text if kernel.time_s == main else look.middle
+        axes.barh([0], [kernel.time_s * 1e6], left=[kernel.start_s * 1e6], color=colour, edgecolor=look.page, height=1)
+        label = f"{kernel.name}, {time_text(kernel.time_s)}"
+        if 1.1 * longest([label], look) < inches * kernel.time_s / whole:
+            middle = (kernel.start_s + kernel.time_s / 2) * 1e6
+            axes.text(middle, 0, label, ha="center", va="center", fontsize=look.size, color=ink_on(colour))
+    axes.set_xlim(0, whole * 1e6)
+    axes.set_ylim(-0.5, 0.5)
+    axes.set_yticks([0], ["kernels"], fontsize=look.size)
+    axes.set_xticks([])
+    axes.tick_params(axis="y", length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    _head(axes, f"{name}, {time_text(one.replay.time_s)} in {len(one.kernels)} kernels", "", look)
+
+
+def _head(axes: Axes, title: str, about: str, look: Style) -> None:
+    """What a panel shows, from the left edge of the picture; below more than a title a key has room."""
+    wide = float(axes.get_figure(root=True).get_size_inches()[0])  # type: ignore[union-attr]
+    faint = wrapped(about, wide - 0.2, look.size, look) if about else []
+    high = 4 + 1.36 * look.size * bool(about)
+    for place, line in enumerate(reversed([title, *faint])):
+        bold = place == len(faint)
+        axes.annotate(
+            line, (0.1 / wide, 1), (0, high + 1.36 * look.size * place), ("figure fraction", "axes fraction"),
+            "offset points", fontsize=look.size, fontweight="bold" if bold else "normal", annotation_clip=False,
+            color=look.text if bold else look.faint,
+        )  # fmt: skip

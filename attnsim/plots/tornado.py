@@ -7,7 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from attnsim.models.errors import InputError
-from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
+from attnsim.plots.colours import figure_hue
+from attnsim.plots.layout import Panel
+from attnsim.plots.sheet import Picture, heading, plain_axes
 from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:
@@ -17,8 +19,10 @@ COLUMNS = (
     "name", "figure", "value", "elasticity", "less_time_change", "more_time_change", "step", "elasticity_less",
     "elasticity_more",
 )  # fmt: skip
-ROW = 0.2
-"""Inches of a bar and the room around it."""
+ROW = 0.33
+"""Inches of two bars and the room around them."""
+LESS = "/////"
+"""Of the bars of lower figures."""
 SMALL = 0.005
 """Changes of time below are not told apart from none."""
 
@@ -48,7 +52,7 @@ def tornado(elasticities: Mapping[str, Sequence[Answered]], step: float, questio
     step : float
         With which the elasticities were asked for: each figure was divided and multiplied by ``1 + step``.
     question : str
-        In words, for the caption.
+        In words.
 
     Raises
     ------
@@ -68,11 +72,12 @@ def tornado(elasticities: Mapping[str, Sequence[Answered]], step: float, questio
         panels.append(Panel(draw, ROW * max(1, len(ordered)) + 0.1))
     return Picture(
         f"Change of the time with one figure of the GPU {100 * step:g} % higher or lower",
-        _caption(moved, step, question),
+        _caption(moved, step),
         tuple(panels),
         COLUMNS,
         tuple(_row(name, one, step) for name, each in elasticities.items() for one in each),
         left=tuple(one.figure for each in moved.values() for one in each),
+        subtitle=question,
     )
 
 
@@ -94,22 +99,21 @@ def _draw(
     axes: Axes, look: Style, *, name: str, found: Sequence[Answered], step: float, widest: float, last: bool
 ) -> None:
     for number, one in enumerate(found):
-        sides = list(zip(changes(one, step), (look.colour(1), look.colour(0)), ("////", ""), strict=True))
-        for change, colour, hatch in sorted(sides, key=lambda side: -abs(side[0] or 0.0)):
-            axes.barh([-number], [100 * (change or 0.0)], height=0.7, color=colour, hatch=hatch,
-                      edgecolor=look.page, linewidth=0, zorder=3)  # fmt: skip
-        for side in (-1, 1):
-            there = [change for change, _, _ in sides if change is not None and side * change >= SMALL]
-            if there:
-                far = side * max(side * change for change in there)
-                axes.annotate(
-                    f"{100 * far:+.1f} %", (100 * far, -number), (0.35 * side * look.size, 0),
-                    textcoords="offset points", fontsize=look.size, va="center", ha="left" if side > 0 else "right",
-                )  # fmt: skip
+        colour = look.colour(figure_hue(one.figure))
+        for change, up, hatch in zip(changes(one, step), (-0.2, 0.2), (LESS, ""), strict=True):
+            if change is None:
+                continue
+            axes.barh([up - number], [100 * change], height=0.38, facecolor=look.page if hatch else colour, hatch=hatch,
+                      edgecolor=colour, linewidth=0.6, zorder=3)  # fmt: skip
+            side = 1 if change > 0 else -1
+            axes.annotate(
+                f"{100 * change:+.1f} %", (100 * change, up - number), (0.35 * side * look.size, 0),
+                textcoords="offset points", fontsize=look.size, va="center", ha="left" if side > 0 else "right",
+            )  # fmt: skip
     axes.axvline(0, color=look.text, linewidth=0.9, zorder=4)
     plain_axes(axes, look, grid="x")
     axes.set_yticks([-number for number in range(len(found))], [one.figure for one in found])
-    axes.set_ylim(-max(len(found), 1) + 0.4, 0.6)
+    axes.set_ylim(-max(len(found), 1) + 0.4, 0.5)
     figure = axes.get_figure(root=True)
     assert figure is not None
     half = axes.get_position().width * figure.get_size_inches()[0] / 2
@@ -123,13 +127,13 @@ def _draw(
     heading(axes, name, look)
 
 
-def _caption(moved: Mapping[str, Sequence[Answered]], step: float, question: str) -> str:
+def _caption(moved: Mapping[str, Sequence[Answered]], step: float) -> str:
     still = [name for name, each in moved.items() if not each]
     return (
-        f"{question} Plain: the figure times {1 + step:g}; hatched: over {1 + step:g}. Each change is replayed by "
-        "itself, with tiles as they are and latencies in clocks following the clock; scheduling makes times jump by up "
-        f"to 2 %. Figures that move a time by less than {100 * SMALL:g} % are in the table only."
-        + "".join(f" Nothing moves {name}." for name in still)
+        f"Upper bar, plain: the figure times {1 + step:g}; lower, hatched: over {1 + step:g}. Colours: the "
+        "unit that the figure is of. Each change is replayed by itself, with tiles as they are and latencies in clocks "
+        "following the clock; scheduling makes times jump by up to 2 %. Figures that move a time by less than "
+        f"{100 * SMALL:g} % are in the table only." + "".join(f" Nothing moves {name}." for name in still)
     ).strip()
 
 

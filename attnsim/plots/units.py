@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
+from attnsim.api.ratios import speedup
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.units import UNITS
+from attnsim.plots.colours import unit_hue
+from attnsim.plots.layout import Panel
 from attnsim.plots.series import about, engineering, identity, names_of
-from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
+from attnsim.plots.sheet import Picture, heading, plain_axes
 from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:
@@ -24,10 +28,28 @@ HEIGHT = 0.165
 """Inches of a row."""
 WIDEST = 5.0
 """Ratio of times up to which all calls are drawn on one scale of time."""
+CHANGED = "//////"
+"""Of the bars on a changed GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A call, and beside it the same call on changed GPUs, on one axis."""
+
+    label: str
+    calls: tuple[Prediction, ...]
+
+    @property
+    def parts(self) -> list[str]:
+        """Launch, units and waits of any of them."""
+        found = dict.fromkeys(part for one in self.calls for part, _ in _parts(one))
+        return [part for part in (LAUNCH, *UNITS, WAITS) if part in found]
 
 
 def units(predictions: Sequence[Prediction]) -> Picture:
     """How long each unit is busy within each call, a frame as long as the call around them.
+
+    The same call on a changed GPU is drawn within the frame of the unchanged one, bar beside bar.
 
     Parameters
     ----------
@@ -44,17 +66,19 @@ def units(predictions: Sequence[Prediction]) -> Picture:
     if not shown:
         raise InputError(f"nothing to draw: {predictions[0].notes[0]}")
     times = [one.time_s or 0.0 for _, one in shown]
+    frames = _frames(shown)
     relative = max(times) > WIDEST * min(times)
-    lines = sum(len(_parts(one)) + 2 for _, one in shown)
+    lines = sum(len(one.parts) * _tall(one) + 1 + len(one.calls) for one in frames)
     missing = [label for label, one in zip(labels, predictions, strict=True) if not one.time_s]
     return Picture(
         "Busy time of each unit within the call",
         _caption([one for _, one in shown], missing),
-        (Panel(partial(_draw, shown=shown, relative=relative), HEIGHT * lines),),
+        (Panel(partial(_draw, frames=frames, relative=relative), HEIGHT * lines),),
         COLUMNS,
         tuple(row for label, one in shown for row in _rows(label, one)),
         left=(*(unit.label for unit in UNITS.values()), WAITS),
         right=("100 %     123 ms",),
+        subtitle=about([one for _, one in shown]),
     )
 
 
@@ -64,6 +88,23 @@ def _labels(predictions: Sequence[Prediction]) -> list[str]:
     if len({one.workload.seq_kv for one in predictions}) == 1:
         return names
     return [f"{name}, {one.workload.seq_kv:,} keys" for name, one in zip(names, predictions, strict=True)]
+
+
+def _frames(shown: Sequence[tuple[str, Prediction]]) -> list[Frame]:
+    """Calls, those on changed GPUs with the same one on the GPU that these were made of."""
+    found: dict[tuple[object, ...], Frame] = {}
+    for label, one in shown:
+        key = (one.algorithm, one.implementation, one.gpu, one.workload, one.tiles)
+        if one.changes and key in found:
+            found[key] = Frame(found[key].label, (*found[key].calls, one))
+        else:
+            found[(*key, one.changes) if key in found else key] = Frame(label, (one,))
+    return list(found.values())
+
+
+def _tall(frame: Frame) -> float:
+    """Height of a row of a frame, in rows of a single call."""
+    return 1 + 0.55 * (len(frame.calls) - 1)
 
 
 def _parts(one: Prediction) -> list[tuple[str, float]]:
@@ -76,67 +117,112 @@ def _parts(one: Prediction) -> list[tuple[str, float]]:
     ]
 
 
-def _draw(axes: Axes, look: Style, *, shown: Sequence[tuple[str, Prediction]], relative: bool) -> None:
-    from matplotlib.patches import Rectangle
-
+def _draw(axes: Axes, look: Style, *, frames: Sequence[Frame], relative: bool) -> None:
     ticks: list[tuple[float, str]] = []
-    longest = max(one.time_s or 0.0 for _, one in shown)
-    scale = 100.0 if relative else longest
+    every = [one for frame in frames for one in frame.calls]
+    longest = max((one.time_s or 0.0) / (_first(frame) if relative else 1) for frame in frames for one in frame.calls)
     y = 0.0
-    for label, one in shown:
-        whole = one.time_s or 0.0
-        across = scale if relative else whole
-        launch = (one.launch_s or 0.0) / whole * across
-        parts = _parts(one)
-        axes.text(0, y, f"{label}: {engineering(whole, 's')}", fontsize=look.size, fontweight="bold", va="center")
-        low = y - 0.5 - len(parts)
-        axes.add_patch(
-            Rectangle((0, low), across, len(parts), fill=False, edgecolor=look.text, linewidth=0.9, zorder=5)
-        )
-        axes.add_patch(Rectangle((0, low), launch, len(parts), facecolor=look.faint, alpha=0.22, linewidth=0, zorder=1))
-        for number, (part, seconds) in enumerate(parts, 1):
-            bar = seconds / whole * across
-            start = 0.0 if part == LAUNCH else launch
-            bounds = part == one.bound
-            axes.barh(
-                [y - number], [bar], left=[start], height=0.72, zorder=3, color=_colour(part, look),
-                edgecolor=look.page, linewidth=0, hatch="////" if part == WAITS else "",
-            )  # fmt: skip
-            weight = "bold" if bounds else "normal"
-            for text, aside in ((f"{100 * seconds / whole:.0f} %", 3.6), (engineering(seconds, "s"), 9.1)):
-                axes.annotate(
-                    text, (1, y - number), (aside * look.size, 0), axes.get_yaxis_transform(), "offset points",
-                    fontsize=look.size, fontweight=weight, va="center", ha="right", annotation_clip=False,
-                )  # fmt: skip
-            ticks.append((y - number, UNITS[part].label if part in UNITS else part))
-        y -= len(parts) + 2
+    for frame in frames:
+        scale = 100.0 / _first(frame) if relative else 1.0
+        heads = ["changed" if one.changes else "as it is" for one in frame.calls]
+        heads = heads if len(heads) > 1 else ["share", "time"]
+        _cells(axes, y, heads, [False] * len(heads), look, head=True)
+        for line in _titles(frame):
+            axes.text(0, y, line, fontsize=look.size, fontweight="bold", va="center")
+            y -= 1
+        high = y + 0.5
+        tall, low = _tall(frame), high - len(frame.parts) * _tall(frame)
+        for one in frame.calls:
+            _frame(axes, one, scale, low, high, look)
+        for number, part in enumerate(frame.parts):
+            at = high - tall * (number + 0.5)
+            _bars(axes, frame, part, at, scale, look)
+            ticks.append((at, UNITS[part].label if part in UNITS else part))
+        y = low - 1
     plain_axes(axes, look, grid="x")
     axes.set_yticks([at for at, _ in ticks], [text for _, text in ticks])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_ylim(y + 1.4, 0.7)
-    axes.set_xlim(0, scale * 1.002)
+    axes.set_ylim(y + 0.9, 0.7)
+    axes.set_xlim(0, (100.0 if relative else 1.0) * longest * 1.002)
     heading(axes, "frame: the call; bars: its units", look)
     if relative:
         axes.set_xlabel("share of the call's time, %", fontsize=look.size)
     else:
         axes.locator_params(axis="x", nbins=6)
-        axes.xaxis.set_major_formatter(lambda value, _: engineering(value, "s") if value else "0")
+        unit = max(one.time_s or 0.0 for one in every)
+        axes.xaxis.set_major_formatter(lambda value, _: engineering(value, "s", like=unit) if value else "0")
         axes.set_xlabel("time", fontsize=look.size)
 
 
-def _colour(part: str, look: Style) -> str:
-    return look.colour(int(UNITS[part].moves)) if part in UNITS else look.faint
+def _first(frame: Frame) -> float:
+    return frame.calls[0].time_s or 0.0
+
+
+def _titles(frame: Frame) -> list[str]:
+    """The call, its time, and in a line each what changed GPUs make of it."""
+    first, *others = frame.calls
+    found = [f"{frame.label}: {engineering(_first(frame), 's')}"]
+    for one in others:
+        gain = speedup(first, one)
+        assert gain is not None
+        found.append(f"changed: {engineering(one.time_s or 0.0, 's')}, {gain}")
+    return found
+
+
+def _frame(axes: Axes, one: Prediction, scale: float, low: float, high: float, look: Style) -> None:
+    """The call as a frame, and what launches take of it in grey."""
+    from matplotlib.patches import Rectangle
+
+    whole, launch = (one.time_s or 0.0) * scale, (one.launch_s or 0.0) * scale
+    line = (0, (3, 2)) if one.changes else "-"
+    axes.add_patch(
+        Rectangle((0, low), whole, high - low, fill=False, edgecolor=look.text, linewidth=0.9, linestyle=line, zorder=5)
+    )
+    axes.add_patch(Rectangle((0, low), launch, high - low, facecolor=look.middle, alpha=0.3, linewidth=0, zorder=1))
+
+
+def _bars(axes: Axes, frame: Frame, part: str, at: float, scale: float, look: Style) -> None:
+    """A unit's bar for each call, and its numbers on the right."""
+    count, colour = len(frame.calls), look.colour(unit_hue(part))
+    cells: list[str] = []
+    bold: list[bool] = []
+    for place, one in enumerate(frame.calls):
+        seconds, whole = dict(_parts(one)).get(part, 0.0), one.time_s or 0.0
+        high = 0.78 * _tall(frame) / count
+        axes.barh(
+            [at + high * ((count - 1) / 2 - place)], [seconds * scale], height=0.92 * high,
+            left=[0.0 if part == LAUNCH else (one.launch_s or 0.0) * scale],
+            facecolor=look.page if one.changes else colour, edgecolor=colour, linewidth=0.6,
+            hatch=CHANGED if one.changes else "", zorder=3,
+        )  # fmt: skip
+        cells += [] if count > 1 else [f"{100 * seconds / whole:.0f} %"]
+        cells.append(engineering(seconds, "s"))
+        bold += [part == one.bound] * (1 if count > 1 else 2)
+    _cells(axes, at, cells, bold, look)
+
+
+def _cells(
+    axes: Axes, y: float, cells: Sequence[str], bold: Sequence[bool], look: Style, *, head: bool = False
+) -> None:
+    """Numbers or their heads in columns right of the axes."""
+    for number, (text, strong) in enumerate(zip(cells, bold, strict=True)):
+        axes.annotate(
+            text, (1, y), ((4.8 + 5.4 * number) * look.size, 0), axes.get_yaxis_transform(), "offset points",
+            fontsize=look.size, fontweight="bold" if strong else "normal", color=look.faint if head else look.text,
+            va="center", ha="right", annotation_clip=False,
+        )  # fmt: skip
 
 
 def _caption(shown: Sequence[Prediction], missing: Sequence[str]) -> str:
     text = (
-        f"{about(shown)} Bars: work of a unit over its rate, averaged over the SMs. Units work at the same time: bars "
-        "overlap in time and do not add up to the call (frame). Bold: the unit that bounds it. Grey from the left: "
-        "launches, under which nothing runs. Hatched: warpgroups waiting for data, on average. What the longest bar "
-        "leaves of the frame is latency, uneven SMs and dependences. Tensor cores: executed FLOPs, whole tiles and "
-        "recomputation included."
+        "Bars: work of a unit over its rate, averaged over the SMs. Units work at the same time: bars "
+        "overlap and do not add up to the call (frame). Bold: the unit that bounds it. Grey from the left: launches, "
+        "under which nothing runs. Waits for data: of warpgroups, on average. What the longest bar leaves of the frame "
+        "is latency, uneven SMs and dependences. Tensor cores: executed FLOPs, recomputation included."
     )
+    if any(one.changes for one in shown):
+        text += " Hatched, and dashed frame: the changed GPU."
     return text + "".join(f" {label}: does not fit the memory." for label in missing)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnsim.api import Prediction, predict
 from attnsim.api.explaining import Explanation, explain
+from attnsim.api.ratios import Ratio, speedup
 from attnsim.api.tables import one_line
 from attnsim.api.tracing import trace
 from attnsim.models.errors import InputError
@@ -71,15 +72,18 @@ class Answered:
         Retuned predictions left out because the shipped tile is the best.
     explanations : tuple of Explanation
         Of the fastest exact algorithm on each GPU, on the tile that its code ships where that fits.
-    traces : tuple of (str, Trace)
-        Algorithms on the first GPU, with their names.
+    traces : tuple of (Answer, Trace)
+        The best gain's call before and after it; of one GPU alone each algorithm.
+    names : mapping of Gpu to str
+        Short ones, the same in all cases of a report.
     """
 
     case: Case
     answers: tuple[Answer, ...]
     same_tile: tuple[str, ...]
     explanations: tuple[Explanation, ...]
-    traces: tuple[tuple[str, Trace], ...]
+    traces: tuple[tuple[Answer, Trace], ...]
+    names: Mapping[Gpu, str] = field(default_factory=dict)
 
     @property
     def predictions(self) -> list[Prediction]:
@@ -89,7 +93,16 @@ class Answered:
     @property
     def machines(self) -> list[Gpu]:
         """GPUs with a prediction, in order."""
-        return list(dict.fromkeys(one.gpu for one in self.answers if one.gpu is not None and one.prediction))
+        return machines_of(self.answers)
+
+    @property
+    def gains(self) -> list[Gain]:
+        """What each GPU brings, in their order."""
+        return gains(self.answers)
+
+    def machine(self, found: Prediction) -> str:
+        """Short name of a prediction's GPU."""
+        return next(name for gpu, name in self.names.items() if (gpu.id, gpu.changes) == (found.gpu, found.changes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +116,32 @@ class Report:
     def machines(self) -> list[Gpu]:
         """GPUs of all cases."""
         return list(dict.fromkeys(gpu for case in self.cases for gpu in case.machines))
+
+    @property
+    def names(self) -> dict[Gpu, str]:
+        """Short names of all GPUs."""
+        return labels(self.machines)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A call on two GPUs.
+
+    Parameters
+    ----------
+    before, after : Answer
+        On the GPU that is compared with, and on the one that was asked about.
+    ratio : Ratio
+    """
+
+    before: Answer
+    after: Answer
+    ratio: Ratio
+
+
+def machines_of(answers: Sequence[Answer]) -> list[Gpu]:
+    """GPUs with a prediction, in order."""
+    return list(dict.fromkeys(one.gpu for one in answers if one.gpu is not None and one.prediction))
 
 
 def labels(gpus: Sequence[Gpu]) -> dict[Gpu, str]:
@@ -135,7 +174,9 @@ def answer(asked: ReportStudy, told: Told = lambda: None) -> Report:
     InputError
         When no point of the study can be answered.
     """
-    report = Report(asked, tuple(_answered(case, asked, told) for case in cases(asked)))
+    found = [_answered(case, asked, told) for case in cases(asked)]
+    report = Report(asked, tuple(found))
+    report = replace(report, cases=tuple(replace(case, names=report.names) for case in found))
     if not any(case.predictions for case in report.cases):
         first = next(one.error for case in report.cases for one in case.answers)
         raise InputError(f"{asked.name}: none of the points can be answered; the first: {first}")
@@ -214,6 +255,38 @@ def fastest(answers: Sequence[Answer]) -> Answer | None:
     return min(exact or timed, key=lambda one: one.time_s or 0.0, default=None)
 
 
+def compared_with(one: Answer, answers: Sequence[Answer]) -> Answer | None:
+    """The same call on the unchanged GPU; on a GPU that exists, that of the first GPU."""
+    if one.question.changes:
+        return base_of(one, answers)
+    first = next((other.gpu for other in answers if other.prediction is not None), None)
+    alike = (
+        other for other in answers
+        if other.gpu == first != one.gpu and other.prediction is not None
+        and (other.question.algorithm, other.question.tile) == (one.question.algorithm, one.question.tile)
+    )  # fmt: skip
+    return next(alike, None)
+
+
+def gains(answers: Sequence[Answer]) -> list[Gain]:
+    """What each GPU brings: a changed one for the call that is fastest without the change, others for the fastest."""
+    found = []
+    machines = machines_of(answers)
+    for gpu in machines[1:]:
+        here = [one for one in answers if one.gpu == gpu]
+        if gpu.changes:
+            before = fastest([one for one in answers if one.gpu and one.gpu.id == gpu.id and not one.gpu.changes])
+            after = next((one for one in here if before is not None and base_of(one, answers) is before), None)
+        else:
+            before, after = fastest([one for one in answers if one.gpu == machines[0]]), fastest(here)
+        if before is None or after is None or before.prediction is None or after.prediction is None:
+            continue
+        ratio = speedup(before.prediction, after.prediction)
+        if ratio is not None:
+            found.append(Gain(before, after, ratio))
+    return found
+
+
 def _explanations(answers: Sequence[Answer], asked: ReportStudy) -> list[Explanation]:
     found = []
     for gpu in dict.fromkeys(one.gpu for one in answers if one.gpu is not None):
@@ -228,17 +301,20 @@ def _explanations(answers: Sequence[Answer], asked: ReportStudy) -> list[Explana
     return found
 
 
-def _traces(answers: Sequence[Answer], asked: ReportStudy) -> list[tuple[str, Trace]]:
-    """One trace an algorithm, on the first GPU and the shipped tile."""
-    found: dict[str, Trace] = {}
-    first = next((one.gpu for one in answers if one.time_s is not None), None)
-    for one in answers:
-        if one.gpu is None or one.gpu != first or one.prediction is None or one.time_s is None:
-            continue
-        name = one.question.algorithm
-        if name not in found and one.question.tile == "shipped":
-            found[name] = trace(
-                one.prediction.workload, one.gpu, name, implementation=one.prediction.implementation,
-                cache=asked.study.cache, launch=asked.study.launch, sms=1,
-            )  # fmt: skip
-    return list(found.items())
+def _traces(answers: Sequence[Answer], asked: ReportStudy) -> list[tuple[Answer, Trace]]:
+    """The call of the best gain on both GPUs, of one GPU alone each algorithm; on shipped tiles, which are traced."""
+    shipped = [one for one in answers if one.question.tile == "shipped" and one.time_s is not None]
+    best = max(gains(shipped), key=lambda one: one.ratio.value, default=None)
+    if best is not None:
+        wanted = [best.before, best.after]
+    else:
+        wanted = list({one.question.algorithm: one for one in reversed(shipped) if one.gpu == shipped[0].gpu}.values())
+        wanted.reverse()
+    return [(one, _traced(one.prediction, one.gpu, asked)) for one in wanted if one.prediction and one.gpu]
+
+
+def _traced(one: Prediction, gpu: Gpu, asked: ReportStudy) -> Trace:
+    return trace(
+        one.workload, gpu, one.algorithm, implementation=one.implementation,
+        cache=asked.study.cache, launch=asked.study.launch, sms=1,
+    )  # fmt: skip

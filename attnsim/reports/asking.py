@@ -65,12 +65,16 @@ class Case:
 
     Parameters
     ----------
+    name : str
+        In a word or two, what tells it from the others; "" where it is the only one and the study does not name it.
     label : str
+        The whole workload, with the name that the study gives it.
     workload : Workload
     questions : tuple of Point
         Unchanged GPUs before those made of them.
     """
 
+    name: str
     label: str
     workload: Workload
     questions: tuple[Point, ...]
@@ -163,9 +167,20 @@ def cases(asked: ReportStudy) -> tuple[Case, ...]:
     if len(grouped) > MOST_WORKLOADS:
         raise InputError(f"the study has {len(grouped)} workloads; a report holds {MOST_WORKLOADS}: take fewer values")
     return tuple(
-        Case(f"{labels[w]}: {w}" if w in labels else str(w), w, tuple(_completed(found, tiles == ("shipped",))))
+        Case(
+            labels.get(w) or _apart(w, grouped),
+            f"{labels[w]}: {w}" if w in labels else str(w),
+            w,
+            tuple(_completed(found, tiles == ("shipped",))),
+        )
         for w, found in grouped.items()
     )
+
+
+def _apart(w: Workload, others: Iterable[Workload]) -> str:
+    """The words of a workload that not all have."""
+    every = [str(one).split(", ") for one in others]
+    return ", ".join(part for part in str(w).split(", ") if not all(part in words for words in every))
 
 
 def _completed(found: Iterable[Point], retune: bool) -> list[Point]:

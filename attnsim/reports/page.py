@@ -12,15 +12,15 @@ from attnsim.api.explaining import Explanation
 from attnsim.api.levers import BETTER
 from attnsim.api.prediction import Prediction
 from attnsim.models.hardware.changes import told
-from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import bound_text
-from attnsim.models.wording import interval_text, number, time_text, times_text
+from attnsim.models.wording import NOTHING, interval_text, number, ratio_text, time_text, times_text
 from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph, Picture, Section, Table
 from attnsim.reports import pictures
-from attnsim.reports.answers import Answer, Answered, Report, base_of, labels, machine_name
+from attnsim.reports.answers import Answer, Answered, Report, base_of
 from attnsim.reports.evidence import error_blocks, repeat_blocks
 from attnsim.reports.hardware import FigureLine, figure_lines
-from attnsim.reports.sentences import bound_sentences, short_answer
+from attnsim.reports.headline import answer_table, changes, headline
+from attnsim.reports.sentences import anew_sentences, bound_sentences, short_answer
 from attnsim.reports.trusting import applying, calibrations_used, files_used, residuals, uses
 
 Told = Callable[[], None]
@@ -60,6 +60,10 @@ def parts(report: Report) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = [
         {"part": "question", "title": asked.title, "question": asked.question, "date": asked.date}
     ]
+    out += [{"part": "headline", "text": line} for line in headline(report)]
+    out += [
+        {"part": "gpu", "name": name, "gpu": gpu.id, "changes": told(gpu.changes)} for gpu, name in report.names.items()
+    ]
     differing, rest = figure_lines(report.machines)
     for lines, differs in ((differing, True), (rest, False)):
         out += [{"part": "figure", "differs": differs, **asdict(line)} for line in lines]
@@ -94,20 +98,20 @@ def document_of(report: Report, drawn: Drawn, out: str = "report.html") -> Docum
         Name of the file, for the command that makes it again.
     """
     asked, found = report.asked, uses(report.cases)
-    lead: list[Block] = [Paragraph(asked.question)] if asked.question else []
-    if asked.date:
-        lead.append(Paragraph(asked.date))
-    sections = [
-        Section("answer", "The short answer", _by_case(report, "answer", _answer)),
-        Section("hardware", "The hardware", tuple(_hardware(report))),
-        Section("predictions", "Predictions", _by_case(report, "predictions", _predictions)),
-    ]
+    lead: list[Block] = [Paragraph(text) for text in (asked.question, asked.date) if text]
+    lead += [Paragraph(line, strong=True) for line in headline(report)]
+    if changed := changes(report):
+        lead.append(Bullets(tuple(changed)))
+    sections = [Section("answer", "The short answer", (answer_table(report),))]
     for ident, title in (("rooflines", "Rooflines"), ("busy", "What is busy"), ("timelines", "Timelines")):
         if drawn.get(ident):
             sections.append(Section(ident, title, tuple(drawn[ident])))
     sections += [
-        Section("bounds", "What bounds it, and what would move the bound", _by_case(report, "bounds", _bounds)),
+        Section("words", "In words, and how far to trust it", _by_case(report, "words", _words)),
         Section("errors", "How wrong these predictions are", tuple(error_blocks(found))),
+        Section("predictions", "Predictions", _by_case(report, "predictions", _predictions)),
+        Section("bounds", "What bounds it, and what would move the bound", _by_case(report, "bounds", _bounds)),
+        Section("hardware", "The hardware", tuple(_hardware(report))),
         Section("again", "How to make this report again", tuple(repeat_blocks(report.asked, found, out))),
     ]
     return Document(asked.title, tuple(lead), tuple(sections), f"Made by attnsim {attnsim.__version__}.")
@@ -123,7 +127,7 @@ def _by_case(report: Report, ident: str, blocks: Callable[[Answered], Sequence[B
     )
 
 
-def _answer(case: Answered) -> list[Block]:
+def _words(case: Answered) -> list[Block]:
     return [Bullets(tuple(short_answer(case)))] if case.predictions else [Paragraph("No point could be answered.")]
 
 
@@ -136,8 +140,6 @@ def _hardware(report: Report) -> Blocks:
             "or a value chosen by whoever asked."
         )
     ]
-    if any(gpu.changes for gpu in gpus):
-        blocks.append(_legend(gpus))
     caption = "Figures that differ" if len(gpus) > 1 else f"Figures of {gpus[0].id} that times are computed from"
     if any(gpu.changes for gpu in gpus):
         caption += "; a changed GPU is named where it differs from the unchanged one"
@@ -146,11 +148,6 @@ def _hardware(report: Report) -> Blocks:
         summary = "All other figures" if len(gpus) == 1 else "All other figures, of equal value on all GPUs"
         blocks.append(Details(summary, (_figures("Other figures", rest),)))
     return blocks
-
-
-def _legend(gpus: Sequence[Gpu]) -> Bullets:
-    """What the stars mean."""
-    return Bullets(tuple(f"{name}: {told(gpu.changes)}" for gpu, name in labels(gpus).items() if gpu.changes))
 
 
 def _figures(caption: str, lines: Sequence[FigureLine]) -> Table:
@@ -173,14 +170,12 @@ def _predictions(case: Answered) -> list[Block]:
     ]
     if not answered:
         return [Bullets(tuple(failed))]
-    names = labels(case.machines)
     columns = ("no.", "GPU", "algorithm", "time", "90 % range", "vs naive", "vs unchanged", "HBM GB", "TFLOP/s",
                "bound", "trust")  # fmt: skip
-    rows = [_line(one, found, case, names[one.gpu] if one.gpu else "") for one, found in answered]
+    rows = [_line(one, found, case, case.names[one.gpu] if one.gpu else "") for one, found in answered]
     changed = any(found.changes for _, found in answered)
     keep = [place for place, name in enumerate(columns) if changed or name != "vs unchanged"]
-    blocks: list[Block] = [_legend(case.machines)] if changed else []
-    blocks += [
+    blocks: list[Block] = [
         Table(
             "Predicted times, and the range in which nine of ten are expected",
             tuple(columns[place] for place in keep),
@@ -189,8 +184,9 @@ def _predictions(case: Answered) -> list[Block]:
             heads=3,
         ),
         Paragraph(
-            "vs naive: speedup over unfused attention (torch.baddbmm) on the same GPU. TFLOP/s: useful FLOPs "
-            "(visible pairs only) over the time. bound: the unit that is busy longest."
+            "vs naive: speedup over unfused attention (torch.baddbmm) on the same GPU; vs unchanged: over the "
+            "unchanged GPU; 90 % range in brackets. TFLOP/s: useful FLOPs (visible pairs only) over the time. bound: "
+            "the unit that is busy longest."
         ),
         Table(
             "Whose kernels, on which tile, and why each is trusted so far",
@@ -207,7 +203,7 @@ def _predictions(case: Answered) -> list[Block]:
 
 def _line(one: Answer, found: Prediction, case: Answered, machine: str) -> tuple[str, ...]:
     base = base_of(one, case.answers)
-    ratio = base.time_s / found.time_s if base and base.time_s and found.time_s else None
+    ratio = found.speedup_over(base.prediction) if base and base.prediction else None
     flops, moved = found.useful_flops_per_s, found.hbm_bytes
     return (
         str(one.number),
@@ -215,8 +211,8 @@ def _line(one: Answer, found: Prediction, case: Answered, machine: str) -> tuple
         f"{found.algorithm}{'' if found.tiles == 'shipped' else f', {found.tiles}'}",
         time_text(found.time_s) if found.fits else "too large",
         interval_text(found.time_low_s, found.time_high_s, found.time_s),
-        times_text(found.speedup_vs_naive),
-        times_text(ratio),
+        ratio_text(found.speedup_vs_naive, found.speedup_vs_naive_low, found.speedup_vs_naive_high),
+        str(ratio or NOTHING),
         number(None if moved is None else moved / 1e9),
         number(None if flops is None else flops / 1e12),
         bound_text(found.bound),
@@ -233,9 +229,9 @@ def _bounds(case: Answered) -> list[Block]:
     blocks: list[Block] = []
     for found in case.explanations:
         one = found.prediction
-        what = f"{one.algorithm} ({one.implementation}) on {machine_name(one.gpu, one.changes)}"
+        what = f"{one.algorithm} ({one.implementation}) on {case.machine(one)}"
         table = _levers(found, what)
-        blocks.append(Paragraph(f"{what}. {' '.join(bound_sentences(found))}"))
+        blocks.append(Paragraph(f"{what}. {' '.join((*bound_sentences(found), *anew_sentences(found)))}"))
         blocks.append(Details("Figure by figure", (table,)) if one.changes else table)
     return blocks or [Paragraph("Nothing fits the memory.")]
 

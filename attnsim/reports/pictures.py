@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import BytesIO
+from math import inf
 from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
+from attnsim.api.roofline import LEVELS
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.models.wording import number, time_text
@@ -15,8 +17,10 @@ from attnsim.plots import roofline, timeline, units
 from attnsim.plots.document import Image
 from attnsim.plots.document import Picture as Shown
 from attnsim.plots.files import csv_text
+from attnsim.plots.layout import DPI
 from attnsim.plots.roofline_data import Entry, entries, machines
-from attnsim.plots.sheet import DPI
+from attnsim.plots.series import listed
+from attnsim.plots.sheet import Picture
 from attnsim.plots.styles import applied, find_style
 from attnsim.reports.answers import Answered
 
@@ -28,37 +32,67 @@ LOOKS = ((True, True), (True, False), (False, True), (False, False))
 
 
 TOGETHER = 3
-"""GPUs that one roofline shows; of more, each unchanged one gets a picture with those made of it."""
+"""GPUs that one picture shows; of more, each unchanged one with those made of it that gain most."""
 FRAMES = 4
-"""Calls whose units one picture shows; of more, each GPU gets a picture."""
+"""Calls whose units one picture shows; of more, each GPU gets a picture with those made of it."""
 
 
-def roofline_pictures(case: Answered, name: str) -> list[Shown]:
-    """The predictions of a case under the rooflines of their GPUs, numbered as in its table where all are in one."""
-    if len(case.machines) <= TOGETHER:
-        return [_roofline(case.machines, case.predictions, name, case.case.label)]
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The calls of one picture, on the tiles that their code ships where the study asks for these.
+
+    Parameters
+    ----------
+    name : str
+        Of the picture's files.
+    label : str
+        Its case, and what is left out.
+    gpus : tuple of Gpu
+        Unchanged ones and those made of them.
+    predictions : tuple of Prediction
+    """
+
+    name: str
+    label: str
+    gpus: tuple[Gpu, ...]
+    predictions: tuple[Prediction, ...]
+
+
+def groups(case: Answered, name: str, together: bool) -> list[Group]:
+    """What each picture shows: all GPUs where they go together, else an unchanged GPU and what was made of it."""
+    if together:
+        return [_group(case, name, case.case.name, case.machines)]
     found = []
+    gain = {one.after.gpu: one.ratio.value for one in case.gains}
     for place, base in enumerate(dict.fromkeys(gpu.id for gpu in case.machines), 1):
-        gpus = [gpu for gpu in case.machines if gpu.id == base]
-        mine = [one for one in case.predictions if one.gpu == base]
-        found.append(_roofline(gpus, mine, f"{name}-{place}", f"{case.case.label}, {base}, numbered by itself"))
+        mine = [gpu for gpu in case.machines if gpu.id == base]
+        best = sorted(mine, key=lambda gpu: -gain.get(gpu, 0.0) if gpu.changes else -inf)[:TOGETHER]
+        left = f", without {len(mine) - TOGETHER} that gain less" if len(mine) > TOGETHER else ""
+        label = ", ".join(filter(None, (case.case.name, base))) + left
+        found.append(_group(case, f"{name}-{place}", label, [gpu for gpu in mine if gpu in best]))
     return found
 
 
-def _roofline(gpus: Sequence[Gpu], predictions: Sequence[Prediction], name: str, label: str) -> Shown:
-    drawn = machines(gpus, predictions)
-    shown = entries(drawn, predictions)
+def _group(case: Answered, name: str, label: str, gpus: Sequence[Gpu]) -> Group:
+    here = [one for one in case.answers if one.gpu in gpus and one.prediction is not None]
+    shown = [one for one in here if one.question.tile != "retuned"] or here
+    return Group(name, label, tuple(gpus), tuple(one.prediction for one in shown if one.prediction is not None))
 
-    picture = roofline.roofline(predictions, gpus)
-    points = " ".join(_point(one, drawn[one.machine].label) for one in shown if one.points)
-    return Shown(
-        name=name,
-        caption=f"{label}. {picture.caption}",
-        alt=f"Rooflines of {_listed([one.label for one in drawn])}, useful FLOP/s over FLOPs a byte. {points}",
-        images=_images(lambda style, _: picture.figure(style, "column"), narrow=False),
-        table=csv_text(picture.columns, picture.rows).encode(),
-        widest=34,
-    )
+
+def roofline_pictures(case: Answered, name: str) -> list[Shown]:
+    """The predictions of a case under the rooflines of their GPUs, in one picture where these are few."""
+    return [_roofline(one) for one in groups(case, name, len(case.machines) <= TOGETHER)]
+
+
+def _roofline(group: Group) -> Shown:
+    drawn = machines(group.gpus, group.predictions)
+    shown = entries(drawn, group.predictions)
+    timed = [one for one in shown if one.points]
+    level = next((level for level in LEVELS if all(level in one.points for one in timed)), LEVELS[0])
+    picture = roofline.roofline(group.predictions, group.gpus, levels=(level,))  # small calls stay in a warm L2
+    points = " ".join(_point(one, drawn[one.machine].label) for one in timed)
+    alt = f"Rooflines of {listed([one.label for one in drawn])}, useful FLOP/s over FLOPs a byte. {points}"
+    return _shown(picture, group.name, group.label, alt)
 
 
 def _point(entry: Entry, machine: str) -> str:
@@ -66,28 +100,23 @@ def _point(entry: Entry, machine: str) -> str:
     hbm = entry.points.get("hbm")
     at = f" at {number(hbm.intensity)} FLOPs a byte of HBM" if hbm else ""
     return (
-        f"{entry.number}, {entry.prediction.algorithm} on {machine}: {number(rate / 1e12)} TFLOP/s{at}, "
+        f"{entry.prediction.algorithm} on {machine}: {number(rate / 1e12)} TFLOP/s{at}, "
         f"{100 * rate / roof:.0f} % of its roof, bound by {unit_text(entry.bound)}."
     )
 
 
 def units_pictures(case: Answered, name: str) -> list[Shown]:
-    """Busy times of the units on the unchanged GPUs, none where nothing fits their memory."""
-    predictions = [one for one in case.predictions if not one.changes and one.tiles != "retuned"]
-    timed = [one for one in predictions if one.time_s]
-    if len(timed) <= FRAMES:
-        return [_units(predictions, name)] if timed else []
-    found = dict.fromkeys(one.gpu for one in timed)
-    return [
-        _units([one for one in predictions if one.gpu == gpu], f"{name}-{place}") for place, gpu in enumerate(found, 1)
-    ]
+    """Busy times of the units, changed GPUs beside unchanged ones; none where nothing fits their memory."""
+    (whole,) = groups(case, name, together=True)
+    calls = {(one.algorithm, one.implementation, one.gpu) for one in whole.predictions if one.time_s}
+    few = len(case.machines) <= TOGETHER and len(calls) <= FRAMES
+    return [_units(one, case) for one in groups(case, name, few) if any(item.time_s for item in one.predictions)]
 
 
-def _units(predictions: Sequence[Prediction], name: str) -> Shown:
-    drawn = units.units(predictions)
-    bare = replace(drawn, title="", caption="")  # the page has them as text
+def _units(group: Group, case: Answered) -> Shown:
+    predictions = group.predictions
     told = " ".join(
-        f"{one.algorithm} on {one.gpu} takes {time_text(one.time_s)}: "
+        f"{one.algorithm} on {case.machine(one)} takes {time_text(one.time_s)}: "
         + ", ".join(
             f"{unit_text(unit)} {100 * busy / (one.time_s or 1.0):.0f} %"
             for unit, busy in one.units_s.items()
@@ -97,50 +126,51 @@ def _units(predictions: Sequence[Prediction], name: str) -> Shown:
         for one in predictions
         if one.time_s
     )
-    return Shown(
-        name=name,
-        caption=f"{drawn.title}. {drawn.caption}",
-        alt=f"Bars: the share of each call's time in which a unit is busy. {told}",
-        images=_images(bare.figure, narrow=True),
-        table=csv_text(drawn.columns, drawn.rows).encode(),
-    )
+    alt = f"Bars: the share of each call's time in which a unit is busy. {told}"
+    return _shown(units.units(predictions), group.name, group.label, alt)
 
 
 def timeline_pictures(case: Answered, name: str) -> list[Shown]:
-    """The first turns of one SM, a panel an algorithm; none where nothing was traced."""
-    named = [(title, one) for title, one in case.traces if any(kernel.slices for kernel in one.kernels)]
+    """The first turns of one SM, a panel a trace; none where nothing was traced."""
+    named = [(one, made) for one, made in case.traces if any(kernel.slices for kernel in made.kernels)]
     if not named:
         return []
-    titles, found = [title for title, _ in named], [one for _, one in named]
-    picture = timeline.timeline(found, titles)
-    figure = picture.figure()
-    span = 1e-6 * figure.axes[0].get_xlim()[1]
+    titles = [f"{one.question.algorithm}, {case.names[one.gpu]}" if one.gpu else "" for one, _ in named]
+    found = [made for _, made in named]
+    picture = timeline.timeline(found, titles, f"One SM, all panels on one scale of time; {case.case.workload}")
+    span = timeline.span_of(found)
     told = []
-    for title, one in named:
-        kernel = max(one.kernels, key=lambda item: item.time_s)
+    for title, made in zip(titles, found, strict=True):
+        kernel = max(made.kernels, key=lambda item: item.time_s)
         tensor, softmax, both = (f"{100 * part:.0f} %" for part in timeline.overlap(kernel, span))
         told.append(f"{title}, {kernel.name}: tensor cores {tensor}, softmax {softmax}, both at once {both}.")
-    shown = Shown(
-        name=name,
-        caption=f"What one SM of {case.machines[0].id} does first, by unit: {case.case.label}. Bars that stand above "
-        "one another at the same time overlap.",
-        alt=f"Bars on the tracks {_listed(timeline.LANES)} over the first {time_text(span)}. Busy from the first "
-        f"multiplication on: {' '.join(told)}",
-        images=(Image(_png(figure, 150)),),
-        table=csv_text(picture.columns, picture.rows).encode(),
-        widest=68,
+    alt = (
+        f"Bars by warpgroup and by copied tensor over the first {time_text(span)}. Busy from the first multiplication "
+        f"on: {' '.join(told)}"
     )
-    return [shown]
+    return [_shown(picture, name, case.case.name, alt)]
 
 
-def _images(draw: Callable[[str, str], Figure], narrow: bool) -> tuple[Image, ...]:
+def _shown(picture: Picture, name: str, label: str, alt: str) -> Shown:
+    """A picture for a page, which has its title and caption as text."""
+    bare = replace(picture, title="", subtitle="", caption="")
+    title = f"{label}: {picture.title}" if label else picture.title
+    words = (f"{text.rstrip('.')}." for text in (title, picture.subtitle) if text)
+    return Shown(
+        name=name,
+        caption=f"{' '.join(words)} {picture.caption}",
+        alt=alt,
+        images=_images(bare.figure),
+        table=csv_text(picture.columns, picture.rows).encode(),
+    )
+
+
+def _images(draw: Callable[[str, str], Figure]) -> tuple[Image, ...]:
     found = []
     for dark, small in LOOKS:
-        if small and not narrow:
-            continue
         style, width = "dark" if dark else "light", "column" if small else "page"
         with applied(find_style(style)):
-            found.append(Image(_png(draw(style, width), DPI[width if narrow else "column"]), dark, small))
+            found.append(Image(_png(draw(style, width), DPI[width]), dark, small))
     return tuple(found)
 
 
@@ -148,7 +178,3 @@ def _png(figure: Figure, dpi: int) -> bytes:
     out = BytesIO()
     figure.savefig(out, format="png", dpi=dpi)
     return out.getvalue()
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from attnsim.api.explaining import Explanation
 from attnsim.api.prediction import Prediction
+from attnsim.api.why import unturned
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import unit_text
 from attnsim.models.wording import interval_text, number, time_text, times_text
-from attnsim.reports.answers import Answer, Answered, base_of, fastest, machine_name
+from attnsim.reports.answers import Answer, Answered, base_of, fastest
 
 SAME = 1.005
 """Ratio of times below which two are said to be equal."""
@@ -22,7 +23,7 @@ def short_answer(case: Answered) -> list[str]:
         here = [one for one in case.answers if one.gpu == gpu and one.prediction is not None]
         best = fastest(here)
         if best is None or best.prediction is None:
-            found.append(f"On {machine_name(gpu.id, gpu.changes)} nothing fits the memory.")
+            found.append(f"On {case.names[gpu]} nothing fits the memory.")
         elif gpu.changes:
             found.append(_changed(case, gpu, here))
         else:
@@ -40,7 +41,7 @@ def _fastest(best: Answer, found: Prediction, here: Sequence[Answer]) -> str:
     name = f"{best.question.algorithm} ({found.implementation})"
     text = f"On {best.machine} {name} takes {timed_text(found)}"
     timed = sorted((one for one in others if one.time_s and one.exact), key=lambda one: one.time_s or 0.0)
-    compared = [_compared((one.time_s or 0.0) / (found.time_s or 1.0), one) for one in timed]
+    compared = [_compared(found, one) for one in timed]
     text += f": {', '.join(compared)}." if compared else "."
     large = dict.fromkeys(one.question.algorithm for one in others if one.prediction and not one.prediction.fits)
     if large:
@@ -56,14 +57,15 @@ def _fastest(best: Answer, found: Prediction, here: Sequence[Answer]) -> str:
     return f"{text} Trust: {found.trust.level}, {found.trust.reasons[0]}."
 
 
-def _compared(ratio: float, one: Answer) -> str:
-    times = "" if ratio < SAME else f"{times_text(ratio)} "
+def _compared(found: Prediction, one: Answer) -> str:
+    ratio = found.speedup_over(one.prediction) if one.prediction else None
+    times = "" if ratio is None or ratio.value < SAME else f"{ratio} "
     return f"{times}as fast as {one.question.algorithm} ({time_text(one.time_s)})"
 
 
 def _changed(case: Answered, gpu: Gpu, here: Sequence[Answer]) -> str:
     """What a change does for the algorithm that is fastest without it, on both tiles."""
-    name = machine_name(gpu.id, gpu.changes)
+    name = case.names[gpu]
     before = fastest([one for one in case.answers if one.gpu and one.gpu.id == gpu.id and not one.gpu.changes])
     if before is None or before.prediction is None:
         best = fastest(here)
@@ -85,13 +87,8 @@ def _gain(one: Answer, base: Answer | None) -> str:
     if now is None or old is None or not now.time_s or not old.time_s:
         return ""
     tile = {"retuned": f"with the best tile that fits ({now.tile}) ", "shipped": ""}.get(now.tiles, f"on {now.tile} ")
-    apart = (now.time_high_s or 0.0) < (old.time_low_s or 0.0) or (old.time_high_s or 0.0) < (now.time_low_s or 0.0)
     whose = "" if now.implementation == old.implementation else f" by {now.implementation}"
-    ratio = times_text(old.time_s / now.time_s)
-    return (
-        f"{tile}{timed_text(now)}{whose}, {ratio} as fast as the unchanged GPU; the ranges "
-        f"{'do not overlap' if apart else 'overlap'}"
-    )
+    return f"{tile}{timed_text(now)}{whose}, {now.speedup_over(old)} as fast as the unchanged GPU"
 
 
 def bound_sentences(found: Explanation) -> list[str]:
@@ -107,24 +104,25 @@ def bound_sentences(found: Explanation) -> list[str]:
         f"{text[0].upper()}{text[1:]}." for text in (r.text for r in one.trust.reasons if r.kind in ("timing", "host"))
     ]
     if turn is None:
-        what = {
-            "launch": "Launches take more than half of the time: fewer kernels, or a CUDA graph, before a faster GPU.",
-            "latency": "No unit is busy for 35 % of the time: latency bounds it, too few blocks or too short a "
-            "pipeline to hide it.",
-        }
-        return [
-            *lines,
-            what.get(one.bound or "", f"Bound by {unit_text(one.bound)}; no other unit has work."),
-            _best(found),
-        ]
+        return [*lines, unturned(one.bound), _best(found)]
+    would = "would still" if turn.bound == turn.unit else "would"
     return [
         *lines,
         f"Bound by {unit_text(turn.unit)}, busy {100 * shares[turn.unit]:.0f} % of the time; next: "
         f"{unit_text(turn.next_unit)}, {100 * shares[turn.next_unit]:.0f} %.",
         f"With {turn.figure} {times_text(turn.factor)} the two are equally busy and the call takes "
-        f"{time_text(turn.time_s)} ({times_text(turn.speedup)}); beyond that {unit_text(turn.bound)} would bound it.",
+        f"{time_text(turn.time_s)} ({times_text(turn.speedup)}); beyond that {unit_text(turn.bound)} {would} bound it.",
         _best(found),
     ]
+
+
+def anew_sentences(found: Explanation) -> list[str]:
+    """A line for each other tile that the implementation would choose on a GPU with such a figure."""
+    tiles: dict[str, list[str]] = {}
+    for lever in found.levers:
+        if lever.anew:
+            tiles.setdefault(lever.anew, []).append(f"{lever.figure} {times_text(lever.speedup_anew)}")
+    return [f"All on the same tile; with it chosen anew, {tile}: {', '.join(each)}." for tile, each in tiles.items()]
 
 
 def _best(found: Explanation) -> str:

@@ -1,0 +1,142 @@
+"""What each of several changes of a GPU brings: steps from the unchanged GPU to the changed one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from attnsim.api.ratios import Ratio
+from attnsim.api.splitting import Part, Split
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import Change
+from attnsim.models.hardware.figure import show
+from attnsim.models.wording import number, times_text
+from attnsim.plots.layout import Panel
+from attnsim.plots.series import about, identity, names_of
+from attnsim.plots.sheet import Picture, heading, plain_axes
+from attnsim.plots.styles import Style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RATIOS = ("first", "last", "mean")
+COLUMNS = (
+    "name", "algorithm", "implementation", "gpu", "changes", "figure", "change", "alone_time_s", "without_time_s",
+    *(f"{name}{end}" for name in RATIOS for end in ("", "_low", "_high")),
+)  # fmt: skip
+ROW = 0.36
+"""Inches of a bar and the room around it: its label has two lines."""
+TOGETHER = "all together"
+
+
+def split(splits: Sequence[Split]) -> Picture:
+    """Steps from the unchanged GPU to the changed one, a bar for what each change brings on average over all orders.
+
+    Parameters
+    ----------
+    splits : sequence of Split
+        As `attnsim.split` gives them; a panel for each.
+
+    Raises
+    ------
+    InputError
+        Without any.
+    """
+    if not splits:
+        raise InputError("nothing to draw; give at least one split, as attnsim.split returns it")
+    names = names_of([one.changed for one in splits])
+    last = len(splits) - 1
+    labels = [_label(part.change) for one in splits for part in one.parts]
+    texts = [_text(ratio) for one in splits for ratio in (*(part.mean for part in one.parts), one.together)]
+    return Picture(
+        "What each change of the GPU brings",
+        _caption(splits),
+        tuple(
+            Panel(partial(_draw, name=name, found=one, last=place == last), ROW * (len(one.parts) + 1))
+            for place, (name, one) in enumerate(zip(names, splits, strict=True))
+        ),
+        COLUMNS,
+        tuple(row for name, one in zip(names, splits, strict=True) for row in _rows(name, one)),
+        left=(*labels, TOGETHER),
+        right=tuple(f"   {line}" for text in texts for line in text.split("\n")),
+        subtitle=about([one.changed for one in splits]),
+    )
+
+
+def _draw(axes: Axes, look: Style, *, name: str, found: Split, last: bool) -> None:
+    parts = sorted(found.parts, key=lambda part: -part.mean.value)
+    start, seen = 1.0, [1.0, found.together.value]
+    for row, part in enumerate(parts):
+        end = start * part.mean.value
+        axes.barh(
+            [-row], [end - start], left=[start], height=0.56, color=look.colour(0 if end >= start else 1), zorder=3
+        )
+        axes.plot([end, end], [-row + 0.28, -row - 1.28], color=look.faint, linewidth=0.7, zorder=2)
+        marks = ((part.first, look.page), (part.last, look.text))
+        for ratio, inside in marks:
+            axes.plot(
+                [start * ratio.value], [-row], "o", markersize=0.5 * look.size, markerfacecolor=inside,
+                markeredgecolor=look.text, markeredgewidth=0.8, zorder=5,
+            )  # fmt: skip
+        seen += [end, *(start * ratio.value for ratio, _ in marks)]
+        start = end
+    rows = len(parts)
+    axes.barh([-rows], [found.together.value - 1], left=[1.0], height=0.56, color=look.faint, zorder=3)
+    for row, ratio in enumerate((*(part.mean for part in parts), found.together)):
+        axes.annotate(
+            _text(ratio), (1, -row), (0.6 * look.size, 0), axes.get_yaxis_transform(), "offset points",
+            fontsize=look.size, fontweight="bold" if row == rows else "normal", va="center", annotation_clip=False,
+        )  # fmt: skip
+    axes.axvline(1, color=look.text, linewidth=0.9, zorder=4)
+    plain_axes(axes, look, grid="x")
+    axes.set_yticks([-row for row in range(rows + 1)], [*(_label(part.change) for part in parts), TOGETHER])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    room = 0.04 * max(0.05, max(seen) - min(seen))
+    axes.set_xlim(min(seen) - room, max(seen) + room)
+    axes.set_ylim(-rows - 0.5, 0.5)
+    axes.locator_params(axis="x", nbins=5)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+    if last:
+        axes.set_xlabel("speedup over the unchanged GPU", fontsize=look.size)
+    heading(axes, f"{name}   ○ alone  ● after the others", look)
+
+
+def _label(change: Change) -> str:
+    return f"{change.key}\n{show(change.new, change.unit)}"
+
+
+def _text(ratio: Ratio) -> str:
+    """A ratio above its range, as narrow as it can be."""
+    return f"{times_text(ratio.value)}\n{number(ratio.low)}-{number(ratio.high)}"
+
+
+def _caption(splits: Sequence[Split]) -> str:
+    return (
+        "Bars: the change's mean speedup over all orders in which "
+        "the changes can come, one after the other, the largest first; together they are the whole (grey). Hollow: the "
+        "change alone; filled: after all others; where the two lie apart, changes help or spare one another. Beside: "
+        "the mean and its 90 % range. Every subset of the changes is replayed."
+    )
+
+
+def _rows(name: str, found: Split) -> list[dict[str, object]]:
+    together = dict.fromkeys(RATIOS, found.together)
+    of_all = {"figure": TOGETHER, "change": "", "alone_time_s": found.changed.time_s}
+    whole = of_all | {"without_time_s": found.unchanged.time_s} | _ratios(together)
+    mine: list[dict[str, object]] = [_row(part) for part in found.parts]
+    return [{"name": name} | identity(found.changed) | row for row in (*mine, whole)]
+
+
+def _row(part: Part) -> dict[str, object]:
+    own: dict[str, object] = {"figure": part.change.key, "change": part.change.setting}
+    times = {"alone_time_s": part.alone.time_s, "without_time_s": part.without.time_s}
+    return own | times | _ratios({name: getattr(part, name) for name in RATIOS})
+
+
+def _ratios(given: dict[str, Ratio]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, ratio in given.items():
+        found |= {name: ratio.value, f"{name}_low": ratio.low, f"{name}_high": ratio.high}
+    return found

@@ -1,0 +1,142 @@
+"""What a report answers, first: how many times as fast each GPU is, which unit that comes from, and the table of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attnsim.api.ratios import Ratio, speedup
+from attnsim.models.hardware.changes import told
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.units import UNITS, unit_text
+from attnsim.models.wording import NOTHING, interval_text, ratio_text, time_text
+from attnsim.plots.document import Table
+from attnsim.reports.answers import Answer, Answered, Gain, Report, compared_with, fastest
+from attnsim.reports.sentences import SAME
+
+MOST = 4
+"""GPUs that the headline names; of more, those that gain most."""
+
+
+def headline(report: Report) -> list[str]:
+    """A sentence for each GPU that another one is compared with: its speedup in each case, and what it comes from.
+
+    Of one GPU alone: the fastest algorithm in each case, and how much faster than the first of the study.
+    """
+    pairs = list(dict.fromkeys((gain.before.gpu, gain.after.gpu) for case in report.cases for gain in case.gains))
+    if not pairs:
+        return [line for case in report.cases if (line := _alone(case))]
+    found = {pair: [(case, gain) for case in report.cases for gain in case.gains
+                    if (gain.before.gpu, gain.after.gpu) == pair] for pair in pairs}  # fmt: skip
+    best = sorted(found, key=lambda pair: -max(gain.ratio.value for _, gain in found[pair]))[:MOST]
+    lines = [_speedups(found[pair]) for pair in pairs if pair in best]
+    return [*lines, f"Of {len(pairs)} GPUs these gain most; the table has all."] if len(pairs) > MOST else lines
+
+
+def changes(report: Report) -> list[str]:
+    """What was changed, once for all tables and pictures."""
+    return [f"{name}: {told(gpu.changes)}" for gpu, name in report.names.items() if gpu.changes]
+
+
+def _speedups(found: Sequence[tuple[Answered, Gain]]) -> str:
+    case, gain = found[0]
+    names = {one.after.question.algorithm for _, one in found}
+    several = len(names) > 1
+    parts: list[str] = []
+    for one, made in found:
+        call = _case(one.case.name, made.after.question.algorithm if several else "")
+        gain_text = ratio(made.ratio) if parts else ratio(made.ratio).replace("(", "(90 % range ")
+        parts.append(" ".join(filter(None, (call, gain_text, _source(made)))))
+    who = "Speedup" if several else f"Speedup of {names.pop()}"
+    return f"{who} on {_name(gain.after, case.names)} over {_name(gain.before, case.names)}: {', '.join(parts)}."
+
+
+def _name(one: Answer, names: Mapping[Gpu, str]) -> str:
+    return names[one.gpu] if one.gpu and one.gpu in names else one.machine
+
+
+def _case(name: str, algorithm: str) -> str:
+    """Which call: its case and its algorithm, each where there is something to say."""
+    return ", ".join(filter(None, (name, algorithm)))
+
+
+def _what(one: Answer) -> str:
+    """Algorithm, implementation and tile, as far as the study names them."""
+    asked = one.question
+    name = f"{asked.algorithm}/{asked.implementation}" if asked.implementation else asked.algorithm
+    return name if asked.tile == "shipped" else f"{name}, {asked.tile}"
+
+
+def _source(gain: Gain) -> str:
+    """The unit whose busy time fell most, or rose most where the call became slower; "" for what stays as it is."""
+    before, after = gain.before.prediction, gain.after.prediction
+    if before is None or after is None or 1 / SAME < gain.ratio.value < SAME:
+        return ""
+    sign = 1 if gain.ratio.value > 1 else -1
+    moved = {unit: sign * (before.units_s.get(unit, 0.0) - after.units_s.get(unit, 0.0)) for unit in UNITS}
+    unit = max(moved, key=lambda one: moved[one])
+    return f"from {unit_text(unit)}" if moved[unit] > 0 else ""
+
+
+def _alone(case: Answered) -> str:
+    best = fastest(case.answers)
+    if best is None or best.prediction is None:
+        return ""
+    found = best.prediction
+    span = interval_text(found.time_low_s, found.time_high_s, found.time_s)
+    call = f"{_case(case.case.name, best.question.algorithm)} on {_name(best, case.names)}"
+    text = f"{call}: {time_text(found.time_s)} ({span})"
+    first = _first(best, case)
+    if first is None or (gain := speedup(first.prediction, found) if first.prediction else None) is None:
+        return f"{text}."
+    return f"{text}, {ratio(gain)} as fast as {first.question.algorithm}."
+
+
+def _first(one: Answer, case: Answered) -> Answer | None:
+    """The study's first algorithm on the same GPU, where that is another one."""
+    first = next((other for other in case.answers if other.gpu == one.gpu and other.prediction is not None), None)
+    return first if first and first.question.algorithm != one.question.algorithm else None
+
+
+def ratio(found: Ratio | None) -> str:
+    """A ratio with its range; a dash where there is none."""
+    return ratio_text(found.value, found.low, found.high) if found else NOTHING
+
+
+def answer_table(report: Report) -> Table:
+    """Every call on every GPU, on the tile that was asked for: times, ratios and trust."""
+    rows, based, several = [], False, False
+    for case in report.cases:
+        shown = [one for one in case.answers if one.question.tile != "retuned"] or list(case.answers)
+        order = list(dict.fromkeys(map(_call, shown)))
+        for one in sorted(shown, key=lambda one: order.index(_call(one))):
+            base, first = compared_with(one, case.answers), _first(one, case)
+            based, several = based or base is not None, several or first is not None
+            rows.append((_case(case.case.name, _what(one)), *_cells(one, base, first, case.names)))
+    head = ("call", "GPU", "time", "90 % range", "speedup", "over the first", "trust")
+    keep = [place for place, name in enumerate(head) if {"speedup": based, "over the first": several}.get(name, True)]
+    caption = "Predicted times, with the range in which nine of ten are expected, for ratios in brackets"
+    caption += "; speedup: over the same call on the unchanged or first GPU" if based else ""
+    caption += "; over the first: over the study's first algorithm on the same GPU" if several else ""
+    return Table(
+        caption, tuple(head[place] for place in keep), tuple(tuple(row[place] for place in keep) for row in rows),
+        right=tuple(head[place] for place in keep[2:-1]), heads=2,
+    )  # fmt: skip
+
+
+def _call(one: Answer) -> tuple[object, ...]:
+    """What makes calls on two GPUs the same."""
+    return one.question.algorithm, one.question.implementation, one.question.tile
+
+
+def _cells(one: Answer, base: Answer | None, first: Answer | None, names: Mapping[Gpu, str]) -> tuple[str, ...]:
+    found = one.prediction
+    if found is None:
+        return _name(one, names), "not answered", NOTHING, NOTHING, NOTHING, NOTHING
+    ratios = (speedup(other.prediction, found) if other and other.prediction else None for other in (base, first))
+    return (
+        _name(one, names),
+        time_text(found.time_s) if found.fits else "too large",
+        interval_text(found.time_low_s, found.time_high_s, found.time_s),
+        *map(ratio, ratios),
+        found.trust.level,
+    )
