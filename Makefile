@@ -38,6 +38,7 @@ sizes: ## lines of Python by part, and the longest files
 outputs: $(STAMP) ## write every output shown in a document, notebook or picture anew
 	$(BIN)/python benchmarks/architecture_picture.py
 	$(BIN)/python benchmarks/mechanism_pages.py
+	$(BIN)/python benchmarks/gallery.py
 	$(BIN)/python benchmarks/refresh_readme.py
 	$(BIN)/python benchmarks/refresh_notebooks.py
 

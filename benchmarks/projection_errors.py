@@ -16,8 +16,8 @@ import pandas as pd
 
 from attnsim.api.layer import gemm_numbers
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.frameworks.layer import Step, step_schedule
 from attnsim.models.implementations.frameworks.projection import Product
+from attnsim.models.implementations.frameworks.step import Step, step_schedule
 from attnsim.simulator.replay import replay
 
 TABLES = {

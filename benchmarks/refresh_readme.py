@@ -101,7 +101,7 @@ def documents() -> list[Path]:
         *sorted((REPOSITORY / "docs").glob("*.md")),
         *(
             path
-            for part in ("cli", "design", "extending")
+            for part in ("cli", "design", "extending", "tasks")
             for path in sorted((REPOSITORY / "docs" / part).glob("*.md"))
         ),
     ]

@@ -28,6 +28,7 @@ def write_generated(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "options.md").write_text(options_page(), encoding="utf-8")
     (folder / "errors.md").write_text(errors_page(), encoding="utf-8")
+    (folder / "ratios.md").write_text(ratios_page(), encoding="utf-8")
     for name, page in OUTSIDE.items():
         text = (REPOSITORY / name).read_text(encoding="utf-8")
         (folder / f"{page}.md").write_text(moved(text), encoding="utf-8")
@@ -38,6 +39,9 @@ def write_generated(folder: Path) -> None:
     _run("plot", "units", *SHAPE, "--algorithm", ALGORITHMS, "--out", str(folder / "units.png"))
     _run("plot", "traffic", *SHAPE, "--algorithm", THREE, "--out", str(folder / "traffic.png"))
     _run("plot", "tornado", *SHAPE, "--algorithm", THREE, "--out", str(folder / "tornado.png"))
+    changes = ("--set", "l2.bandwidth=2x", "--set", "sm.exp_rate=1.5x", "--set", "hbm.bandwidth=6TB/s")
+    llama = ("--model", "llama-3-70b", "--seq", "8192")
+    _run("plot", "split", *SHAPE[:2], *llama, *changes, "--out", str(folder / "split.png"))
     waves = ("--gpu", "a100-sxm4-80gb", "--heads", "16", "--head-dim", "128", "--seq", "1024:6144:128")
     more = ("--algorithm", "flash-2", "--set", "sm.count=132", "--out", str(folder / "waves.png"))
     _run("plot", "waves", *waves, *more)
@@ -85,13 +89,47 @@ def errors_page() -> str:
     from attnsim.validation.checking.accuracy import accuracy_table
     from attnsim.validation.fitting.held_out import held_out_predictions
 
-    rows = accuracy_table(held_out_predictions())
-    columns = list(rows[0])
-    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    lines += [f"| {' | '.join(_cell(row[name]) for name in columns)} |" for row in rows]
+    lines = _table(accuracy_table(held_out_predictions()))
     title = "# Errors by source, implementation, pass and length"
     note = "Computed when this page was built, on rows that the numbers had not seen."
     return "\n".join((title, "", note, "", *lines, ""))
+
+
+def ratios_page() -> str:
+    """What the ranges of ratios hold, as the last `attnsim fit --record` found."""
+    import yaml
+
+    text = (REPOSITORY / "attnsim/models/calibrations/trust.yaml").read_text(encoding="utf-8")
+    found = yaml.safe_load(text)["ratios"]
+    components = [{"component": name} | row for name, row in found["components"].items()]
+    pairs = [row | {"ratio": f"{row['ratio']:.2f}x"} for row in found["pairs"]]
+    return "\n".join(
+        (
+            "# Ranges of ratios, pair by pair",
+            "",
+            "One kernel timed on two GPUs: the median predicted speedup, the median error of it (log of measured over "
+            "predicted), the median half-width that is stated, and the share of the steps inside. Widths are set "
+            "without the pair. *own*: each GPU with its own numbers; *carried*: the older one's, on the newer one's "
+            "datasheet. Written by `attnsim fit --record`; `attnsim accuracy --sources` computes it anew.",
+            "",
+            *_table(pairs),
+            "",
+            f"Components; the half-width is {found['factor']:.2f} times the root of the sum of their squares:",
+            "",
+            *_table(components),
+            "",
+            f"Two kernels on one GPU: {found['two_kernels']['steps']} ratios, of which "
+            f"{_cell(found['two_kernels']['held'])} lie inside the stated range, with the laboratory left out of the "
+            "components.",
+            "",
+        )
+    )
+
+
+def _table(rows: list[dict[str, object]]) -> list[str]:
+    columns = list(rows[0])
+    lines = [f"| {' | '.join(name.replace('_', ' ') for name in columns)} |", f"|{'---|' * len(columns)}"]
+    return lines + [f"| {' | '.join(_cell(row[name]) for name in columns)} |" for row in rows]
 
 
 def _cell(value: object) -> str:

@@ -13,7 +13,11 @@ from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.flash_attention_sparse import choose_tile
 from attnsim.models.implementations.frameworks.gather_blocks import choose_block, gathering
+from attnsim.models.implementations.fused.building import flash_schedule
+from attnsim.models.implementations.fused.forward import flash_forward
+from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import tile_counts
@@ -25,6 +29,7 @@ from tests.model.bounds import roofline_time
 
 A100, H100 = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb"))
 GATHER, FUSED = find_implementation("transformers.gather"), find_implementation("fused")
+LISTED, FLASH_3 = find_implementation("flash-attn.4-sparse"), find_implementation("flash-attn.3")
 MASKS = (
     Mask.longformer(100, 3),
     Mask.longformer(64, 20, dilation=3, causal=True),
@@ -75,6 +80,47 @@ def test_gather_asks_for_the_same_bytes_in_closed_form_stream_and_exact_replay(g
         if number % 3 == 0:
             for kernel, shown in zip(schedule.kernels, played(schedule, few, "exact").kernels, strict=True):
                 assert shown.requested == kernel.requested(), f"{kernel.name}: {w}"
+
+
+def same_loop(w: Workload, gpu: Gpu) -> Schedule:
+    """The dense kernel on the sparse one's tile: its loop without a list."""
+    tile = choose_tile(w, gpu, None)
+    return flash_schedule(w, "flash-attn.4", [flash_forward(w, gpu, tile)], FusedTiles(tile))
+
+
+@pytest.mark.parametrize("mask", [Mask.full(), Mask.causal()], ids=str)
+@pytest.mark.parametrize("seq", [1, 128, 1000, 4096, 16384])
+@pytest.mark.parametrize(("heads", "heads_kv", "head_dim"), [(16, 16, 128), (32, 8, 128), (6, 2, 64)])
+def test_at_full_density_the_dense_kernel_of_the_same_loop_is_never_slower(
+    mask: Mask, seq: int, heads: int, heads_kv: int, head_dim: int
+) -> None:
+    w = Workload(1, heads, seq, head_dim, heads_kv, mask=mask)
+    sparse, dense = LISTED.build(w, H100, None), same_loop(w, H100)
+    assert sparse.total("flops") >= dense.total("flops")
+    assert played(sparse, H100).time_s >= played(dense, H100).time_s
+    if seq >= 4096:  # in shorter ones FlashAttention-3's own tiles leave more empty
+        assert played(sparse, H100).time_s >= played(FLASH_3.build(w, H100, None), H100).time_s
+
+
+@pytest.mark.parametrize("group", [1, 3, 4])
+def test_heads_of_a_group_walk_one_list_of_each_128_queries(group: int) -> None:
+    mask = Mask.parse("causal, random 2x64 seed 5, global 3")
+    w = Workload(2, 2 * group, 500, 64, 2, 700, mask=mask)
+    schedule = LISTED.build(w, H100, None)
+    seen = np.pad(visible(mask, 500, 700), ((0, 12), (0, 68))).reshape(4, 128, 6, 128)
+    visits = seen.any(axis=(1, 3)).sum(axis=1)
+    tiles = [group, group, group, -(-(500 - 384) * group // 128)]
+    walked = 2 * 2 * int(np.dot(tiles, visits)) if group > 1 else 2 * 2 * int(visits.sum())
+    assert schedule.requested()["flash_fwd_sparse", "load", "block list"] == 4 * walked
+    assert schedule.kernels[0].blocks == 2 * 2 * sum(tiles)
+
+
+def test_rows_without_keys_are_written_and_nothing_is_read_for_them() -> None:
+    w = Workload(1, 4, 512, 128, mask=Mask.blocks(128, ((1, 0), (3, 2))))
+    requested = LISTED.build(w, H100, None).requested()
+    assert requested["flash_fwd_sparse", "load", "Q"] == 4 * 256 * 128 * 2
+    assert requested["flash_fwd_sparse", "store", "O"] == 4 * 512 * 128 * 2
+    assert requested["flash_fwd_sparse", "load", "K"] == 4 * 2 * 128 * 128 * 2
 
 
 def test_the_replay_of_gather_lies_between_its_closed_forms() -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from typer.testing import CliRunner
 
 import attnsim
 from attnsim.api import predict
-from attnsim.api.breakeven import PATTERNS, BreakEven, breakeven
+from attnsim.api.against import PATTERNS
+from attnsim.api.breakeven import breakeven
 from attnsim.api.crossover import crossover
+from attnsim.api.density import BreakEven, verdict
+from attnsim.cli import main
 from attnsim.cli.app import app
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
@@ -29,26 +33,71 @@ def run(*arguments: str) -> str:
 
 def ratio(row: BreakEven, blocks: int) -> float:
     """Sparse over dense time with so many blocks a row."""
-    w = replace(HEADS, seq_q=row.seq, seq_kv=row.seq, mask=PATTERNS[row.pattern](blocks, Mask.full()))
+    w = replace(HEADS, seq_q=row.seq, seq_kv=row.seq, mask=PATTERNS[row.pattern](blocks, row.block, Mask.full()))
     tile = row.tile.split(",")[0].replace(" ", "")
-    time = predict(w, row.gpu, "sparse", implementation="fused", tile=tile, baseline=False).time_s
+    time = predict(w, row.gpu, "sparse", implementation=row.sparse, tile=tile, baseline=False).time_s
     assert time is not None
     return time / row.dense_s
 
 
+@pytest.mark.parametrize("sparse", ["fused", "flash-attn.4-sparse"])
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_below_the_density_sparse_is_faster_and_above_it_slower(pattern: str) -> None:
-    (row,) = breakeven(HEADS, H100, [4096], pattern=pattern, tiles=["128x64"])
+def test_below_the_density_sparse_is_faster_and_above_it_slower(pattern: str, sparse: str) -> None:
+    (row,) = breakeven(HEADS, H100, [4096], pattern=pattern, tiles=["128x64"], sparse=[sparse])
     assert 0 < row.density < 1 and row.sparse_s <= row.dense_s
     most = 4096 // 64
     below = [ratio(row, max(1, round(row.density * most * part))) for part in (0.25, 0.5)]
-    above = [ratio(row, min(most, round(row.density * most * part))) for part in (1.5, 2.5)]
+    above = [ratio(row, min(most, round(row.density * most * part))) for part in (1.25, 2.5)]
     assert below[0] < below[1] < 1 < above[0] < above[1]
 
 
+def test_the_range_of_the_density_is_where_the_ends_of_the_speedup_are_one() -> None:
+    for row in breakeven(HEADS, H100, [8192]):
+        assert 0 < row.density_low < row.density < row.density_high <= 1
+        for point in row.points:
+            assert point.low < point.speedup < point.high
+            assert (point.low >= 1) == (point.density <= row.density_low)
+            assert (point.high >= 1) == (point.density <= row.density_high)
+            assert (point.sparse_s <= point.dense_s) == (point.density <= row.density)
+
+
+def test_the_best_for_the_gpu_and_our_own_kernel_are_answered_where_they_differ() -> None:
+    names = {gpu: [row.sparse for row in breakeven(HEADS, gpu, [1024])] for gpu in (A100, H100, B200)}
+    assert names == {A100: ["attnsim.sparse"], H100: ["flash-attn.4-sparse", "attnsim.sparse"],
+                     B200: ["attnsim.sparse"]}  # fmt: skip
+    (wide,) = breakeven(replace(HEADS, head_dim=256, head_dim_v=256), H100, [1024])
+    assert wide.sparse == "attnsim.sparse"
+
+
+def test_in_blocks_of_its_tile_the_hopper_kernel_wins_and_in_finer_ones_it_does_not() -> None:
+    fine, coarse = ({row.sparse: row for row in breakeven(HEADS, H100, [8192], block=size)} for size in (64, 128))
+    assert fine["flash-attn.4-sparse"].density < fine["attnsim.sparse"].density
+    assert coarse["flash-attn.4-sparse"].density > coarse["attnsim.sparse"].density
+    assert coarse["flash-attn.4-sparse"].density > 1.5 * fine["flash-attn.4-sparse"].density
+    told = [" ".join(verdict(list(rows.values()))) for rows in (fine, coarse)]
+    assert "its tiles of 128 x 128; better are blocks as large as a tile" in told[0]
+    assert "as flash-attn.4-sparse runs it on tiles of 128 x 128" in told[1] and "Visited for them" not in told[1]
+
+
+def test_a_mask_of_ones_own_is_answered_beside_the_pattern() -> None:
+    mask = Mask.parse("causal, random 10 % x128")
+    question = replace(HEADS, heads_q=32, heads_kv=8, mask=mask)
+    hopper, own = breakeven(question, H100, [16384], block=128)
+    assert hopper.yours is not None and own.yours is not None
+    asked = replace(question, seq_q=16384, seq_kv=16384)
+    alone = predict(asked, H100, "sparse", baseline=False)
+    dense = predict(replace(asked, mask=Mask.causal()), H100, baseline=False)
+    assert hopper.yours.sparse_s == alone.time_s and hopper.yours.dense_s == dense.time_s == hopper.dense_s
+    assert hopper.yours.density == pytest.approx(0.1, abs=0.01) and hopper.yours.mask == str(mask)
+    assert hopper.yours.speedup > own.yours.speedup > 1
+    assert Mask.parse(hopper.mask).is_causal
+    (told,) = verdict([hopper, own])
+    assert "Your mask shows 10" in told and "It pays: expect " in told
+
+
 def test_random_blocks_break_even_earlier_than_a_window_on_a_tall_tile() -> None:
-    tall, square = breakeven(HEADS, H100, [2048], tiles=["128x64", "64x64"])
-    (window,) = breakeven(HEADS, H100, [2048], pattern="window", tiles=["128x64"])
+    tall, square = breakeven(HEADS, H100, [2048], tiles=["128x64", "64x64"], sparse=["fused"])
+    (window,) = breakeven(HEADS, H100, [2048], pattern="window", tiles=["128x64"], sparse=["fused"])
     assert tall.density < 0.7 * window.density  # two rows of random blocks share few
     assert tall.tiles / tall.all_tiles == pytest.approx(1 - (1 - tall.density) ** 2, abs=0.03)
     assert square.tiles / square.all_tiles == pytest.approx(square.density, abs=1e-9)
@@ -60,9 +109,10 @@ def test_on_an_a100_a_window_pays_up_to_nearly_all_of_the_keys() -> None:
 
 
 def test_a_faster_dense_kernel_leaves_less_to_sparse_ones() -> None:
-    densities = [breakeven(HEADS, gpu, [2048], tiles=["128x64"])[0].density for gpu in (A100, H100, B200)]
+    only = partial(breakeven, HEADS, seqs=[2048], tiles=["128x64"], sparse=["fused"])
+    densities = [only(gpu=gpu)[0].density for gpu in (A100, H100, B200)]
     assert densities == sorted(densities, reverse=True) and densities[2] < 0.5 * densities[0]
-    (older,) = breakeven(HEADS, H100, [2048], tiles=["128x64"], dense="flash-attn.2")
+    (older,) = only(gpu=H100, dense="flash-attn.2")
     assert older.dense == "flash-attn.2" and older.density > densities[1]
 
 
@@ -74,16 +124,18 @@ def test_causal_density_is_of_the_causal_pairs() -> None:
 
 
 def test_a_row_says_whose_numbers_it_is_made_with() -> None:
-    (row,) = attnsim.breakeven(HEADS, H100, [1024])
-    assert "no calibration of attnsim.sparse on hopper; nearest: flash-attn.2 on hopper" in row.trust
-    assert "flash-attn.3: its own numbers on hopper" in row.trust
+    hopper, own = attnsim.breakeven(HEADS, H100, [1024])
+    assert "no calibration of flash-attn.4-sparse on hopper; nearest: flash-attn.3 on hopper" in hopper.trust
+    assert "no calibration of attnsim.sparse on hopper; nearest: flash-attn.2 on hopper" in own.trust
+    assert all("flash-attn.3: its own numbers on hopper" in row.trust for row in (hopper, own))
 
 
 def test_where_one_block_a_row_is_already_all_sparse_pays_or_never_does() -> None:
     (row,) = breakeven(HEADS, A100, [64])
     assert (row.mask, row.density, row.tiles, row.all_tiles) == ("full", 1.0, 1, 1)
-    (never,) = breakeven(HEADS, H100, [512], pattern="bigbird")
-    assert never.density == 0 and never.sparse_s > never.dense_s and "random 1x64" in never.mask
+    (never,) = breakeven(HEADS, H100, [512], pattern="bigbird", sparse=["fused"])
+    assert never.density == never.density_low == 0 and never.sparse_s > never.dense_s and "random 1x64" in never.mask
+    assert "sparse attention does not pay, not even one block of 64 keys a row" in verdict([never])[0]
 
 
 def sparse_over_dense(question: Workload, implementation: str, seq: int) -> float:
@@ -117,37 +169,48 @@ def test_a_crossover_that_does_not_come_is_none() -> None:
 def test_the_command_prints_a_row_for_each_gpu_length_and_tile(tmp_path: Path) -> None:
     out = tmp_path / "breakeven.png"
     shown = run("--gpu", A100, "--tile", "64x64,128x64", "--pattern", "window", "--plot", str(out))
-    assert len([line for line in shown.splitlines() if line.startswith((A100, H100)) and " 1024 " in line]) == 4
+    assert len([line for line in shown.splitlines() if line.split()[:1] == ["1024"]]) == 5
     assert "nearest: flash-attn.2 on hopper" in " ".join(shown.split())
     assert out.read_bytes()[:4] == b"\x89PNG"
     with out.with_suffix(".csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["gpu"] for row in rows] == [H100, H100, A100, A100]
-    assert {row["tile_given"] for row in rows} == {"True"} and all(0 < float(row["density"]) <= 1 for row in rows)
+    even = [row for row in rows if row["kind"] == "break-even"]
+    assert [row["gpu"] for row in even] == [H100, H100, H100, A100, A100]  # 64 x 64 is no tile of the Hopper kernel
+    assert all(0 <= float(row["density_low"]) <= float(row["density"]) <= float(row["density_high"]) for row in even)
+    curve = [row for row in rows if row["kind"] == "pattern" and row["gpu"] == A100]
+    assert len(curve) >= 10 and all(float(row["low"]) < float(row["speedup"]) < float(row["high"]) for row in curve)
+    assert attnsim.plot.rows("breakeven", breakeven(HEADS, A100, [1024]))[0].keys() <= rows[0].keys()
 
 
 def test_json_holds_the_rows_and_nothing_else() -> None:
-    (row,) = json.loads(run("--json", "--heads", "8"))
+    (row,) = json.loads(run("--json", "--heads", "8", "--sparse", "attnsim.sparse"))
     assert row["seq"] == 1024 and row["sparse"] == "attnsim.sparse" and 0 < row["tiles"] <= row["all_tiles"]
+    assert row["density_low"] <= row["density"] <= row["density_high"] and row["yours"] is None
+    assert "points" not in row
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--seq", "4k"], "--seq: '4k' given; allowed: N"),
+        (["--seq", "4q"], "--seq: '4q' given; allowed: N"),
         (["--pattern", "windw"], "pattern is 'windw'; nearest: window"),
         (["--tile", "32x32"], "not 32 x 32"),
+        (["--tile", "64x64", "--sparse", "flash-attn.4-sparse"], "has the tile 128 x 128 or 128 x 64, not 64x64"),
+        (["--sparse", "flash-attn.3"], "flash-attn.3 does not run algorithm sparse"),
+        (["--mask", "random 200 % x64"], "up to 100 % of the key blocks"),
         (["--plot", "x.gif"], "x.gif"),
         (["--head-dim", "80"], "attnsim.sparse has head_dim 64, 128, 256"),
         (["--dense", "torch.baddbmm"], "torch.baddbmm does not run algorithm flash"),
     ],
 )
-def test_bad_flags_get_one_line(flags: list[str], said: str) -> None:
-    result = CliRunner().invoke(app, ["breakeven", "--gpu", H100, "--seq", "1024", *flags])
-    assert result.exit_code != 0 and said in str(result.exception)
-    assert "\n" not in str(result.exception)
+def test_bad_flags_get_one_line(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["breakeven", "--gpu", H100, "--seq", "1024", *flags]) == 2
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == 1
 
 
-def test_a_mask_with_a_window_is_refused() -> None:
-    with pytest.raises(InputError, match="allowed: full, causal"):
-        breakeven(replace(HEADS, mask=Mask.sliding_window(64)), H100, [1024])
+def test_a_window_is_a_mask_of_ones_own() -> None:
+    (row,) = breakeven(replace(HEADS, mask=Mask.sliding_window(512)), A100, [4096])
+    assert row.yours is not None and row.yours.mask == "causal window 512" and Mask.parse(row.mask).is_causal
+    with pytest.raises(InputError, match="block is 0"):
+        breakeven(HEADS, A100, [1024], block=0)

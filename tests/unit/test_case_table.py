@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from attnsim.models.errors import InputError
 from attnsim.models.question import case_file as case_table
-from attnsim.models.question.case_file import COLUMNS, REQUIRED_COLUMNS, read_table, write_table
+from attnsim.models.question.case_file import COLUMNS, read_cases, read_table, write_table
 from attnsim.models.question.case_row import parse_row
+from attnsim.models.question.column_names import REQUIRED_COLUMNS
 
 SMALLEST = {"gpu": "h100-sxm5-80gb", "batch": "4", "heads_q": "32", "seq_q": "8192", "head_dim": "128"}
 HEADER = ",".join(REQUIRED_COLUMNS)
@@ -31,7 +32,7 @@ def problem(**cells: object) -> str:
 def file_problem(path: Path, content: bytes | str) -> str:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(InputError) as caught:
-        read_table(path)
+        read_cases(path)
     message = str(caught.value)
     assert message.startswith(str(path))
     assert "\n" not in message
@@ -98,8 +99,8 @@ class TestRow:
             "1e999",
             "inf",
             "0x10",
-            "1_000",
-            "1,024",
+            "10,24",
+            "1024 k",
             "٣",
             "4 heads",
             "³",
@@ -233,7 +234,7 @@ class TestFile:
             (f"{HEADER},gpu\n", "column 'gpu' appears more than once"),
             (f"{HEADER}\na,1,1,8,64,an, unquoted note\n", "line 2: 7 cells under 5 column names"),
             (f'{HEADER}\n"a,1,1,8,64\n', "not CSV"),
-            ("gpu,batch,heads,seq_q,head_dim\n", "no column heads_q (nearest: heads)"),
+            ("gpu,batch,heads,extent,head_dim\n", "no column seq_q (nearest: extent)"),
         ],
         ids=lambda value: None if isinstance(value, bytes) else str(value)[:20],
     )

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,18 +33,18 @@ def start(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_question_is_answered_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     text = run(capsys, "predict", *QUESTION, "--window", "256")
-    rows = [line.split()[0] for line in text.splitlines() if line.endswith("polated")]
+    rows = [words[0] for words in map(str.split, text.splitlines()) if words[2:3] in (["us"], ["ms"])]
     assert rows == ["naive", "flash", "sliding-window"]
     assert "flash-attn.3" in text and "trust:" in text and "…" not in text
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_patterns_are_written_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     question = [word for word in QUESTION if word != "--causal"]
     text = run(capsys, "predict", *question, "--mask", "causal, window 256, global 16")
-    rows = [line.split()[0] for line in text.splitlines() if line.endswith("polated")]
+    rows = [words[0] for words in map(str.split, text.splitlines()) if words[2:3] in (["us"], ["ms"])]
     assert rows == ["naive", "flash", "sparse"]
-    assert "causal; sparse: causal, window 256, global 16" in text and "tiles visited" in text
+    assert "causal; sparse: causal, window 256, global 16" in " ".join(text.split()) and "tiles visited" in text
     assert "Only sparse has the patterns" in " ".join(text.split())
     for wrong, told in (
         (["--mask", "windw 3"], "'windw 3' is not understood; write causal, left N"),
@@ -59,7 +60,7 @@ def test_a_what_if_shows_the_unchanged_gpu_and_both_ways_of_tiling(
 ) -> None:
     text = run(capsys, "predict", *QUESTION, "--set", "sm.shared_memory=2x", "--window", "256")
     assert "unchanged" in text and "shipped tiles" in text and "retuned tiles" in text and "vs base" in text
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 80
     one = run(capsys, "predict", *QUESTION, "--set", "sm.shared_memory=2x", "--tiles", "shipped")
     assert "retuned" not in one
 
@@ -122,16 +123,17 @@ def test_decode_has_one_query_a_sequence(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_table_is_answered_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases, out = tmp_path / "in.csv", tmp_path / "out.csv"
     cases.write_text("mine,gpu,batch,heads_q,seq_q,head_dim\nx,l4,1,8,512,64\ny,nosuch,1,8,512,64\nz,l4,1,8,512,64\n")
-    assert main(["predict", "--cases", str(cases), "--out", str(out)]) == 0
+    assert main(["predict", "--cases", str(cases), "--out", str(out)]) == 1
     captured = capsys.readouterr()
-    assert captured.out == "" and "1 of them not" in captured.err
+    assert captured.out == "" and "1 of them not" in captured.err and "column mine: not used" in captured.err
     rows = list(csv.DictReader(out.open()))
     assert [row["mine"] for row in rows] == ["x", "y", "z"]
     assert rows[1]["predicted_s"] == "" and "nosuch" in rows[1]["error"]
     assert rows[0]["predicted_s"] == rows[2]["predicted_s"] != ""
-    printed = run(capsys, "predict", "--cases", str(cases))
-    assert printed == out.read_text()
-    records = json.loads(run(capsys, "predict", "--cases", str(cases), "--json"))
+    assert main(["predict", "--cases", str(cases)]) == 1
+    assert capsys.readouterr().out == out.read_text()
+    assert main(["predict", "--cases", str(cases), "--json"]) == 1
+    records = json.loads(capsys.readouterr().out)
     assert records[1]["predicted_s"] is None and records[0]["hbm_read_bytes"] >= 0
 
 
@@ -178,7 +180,7 @@ def test_an_interruption_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnsim.cli.options.workload", interrupted)
+    monkeypatch.setattr("attnsim.cli.asked.workload", interrupted)
     assert main(["predict", *QUESTION]) == 130
 
 
@@ -203,3 +205,22 @@ def test_starting_up_loads_little(arguments: list[str], absent: list[str]) -> No
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_details_come_when_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    short = run(capsys, "predict", *QUESTION, "--set", "hbm.bandwidth=6TB/s")
+    assert "waves" not in short and "range made of" not in short and "vs naive" not in short
+    (told,) = [line for line in short.replace("\n", " ").split("trust: ") if line.startswith("flash about")][:1]
+    assert re.match(r"flash about -\d+ to \+\d+ %, extrapolated: 12 % of the smallest", told)
+    long = run(capsys, "predict", *QUESTION, "--set", "hbm.bandwidth=6TB/s", "-v")
+    assert {"waves", "naive"} <= set(long.split()) and "range made of" in long
+    for text in (short, long):
+        assert max(map(len, text.splitlines())) <= 80
+        assert text == "".join(f"{line.rstrip()}\n" for line in text.splitlines()), "no blanks at the ends of lines"
+
+
+def test_tiles_that_a_retuning_leaves_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    gpu = ["--gpu", "a100-sxm4-80gb", "--heads", "8", "--seq", "2048", "--head-dim", "64", "--algorithm", "naive"]
+    text = run(capsys, "predict", *gpu, "--set", "hbm.bandwidth=2x")
+    assert text.count("HBM\n") and "the same changes: no other tiles are faster" in text
+    assert "nobody has timed" not in text

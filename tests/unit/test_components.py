@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnsim.cli import accuracy_sources, main
-from attnsim.models.calibrations.components import COMPONENTS, Widths, widths
+from attnsim.models.calibrations.components import COMPONENTS, RATIOS, Widths, widths
 from attnsim.validation.checking import sources
 from attnsim.validation.checking.components import HOME, Group, components_table, estimate, left_out, measured, needed
 from attnsim.validation.checking.evidence import Refused
@@ -80,7 +80,8 @@ def test_more_components_never_make_a_range_narrower() -> None:
             assert wider >= half
             half = wider
     assert Widths(2.0, 1.0, {"chip": 0.04}).half_width([0.03, 0.04]) == pytest.approx(0.1)
-    assert Widths(2.0, 1.5, {"chip": 0.04}).sd_of(0.02, ["chip"]) == pytest.approx(0.05)
+    parts = Widths(2.0, 1.5, {"chip": 0.04}).parts(0.02, ["chip"])
+    assert math.hypot(*parts.values()) == pytest.approx(0.05)
 
 
 def test_every_component_is_committed_and_its_check_holds() -> None:
@@ -103,6 +104,25 @@ REPORT = {
         }
         for name in COMPONENTS
     ],
+    "ratio": [
+        {
+            "component": name, "sd": 0.2, "between": 0.17, "steps": 3, "pairs": 1, "error": 0.024, "half_width": 0.115,
+            "held": None,
+        }
+        for name in RATIOS
+    ],
+    "pair": [
+        {
+            "older": "h100-sxm5-80gb", "newer": "h200-sxm-141gb", "numbers": "carried", "steps": 3, "ratio": 1.4,
+            "error": 0.024, "half_width": 0.115, "held": 0.958,
+        }
+    ],
+    "kernels": [
+        {
+            "laboratory": "Tsinghua", "gpu": "rtx-3090", "kernels": 2, "steps": 3, "error": 0.1, "half_width": 0.2,
+            "held": 0.875,
+        }
+    ],
     "refused": sources.refused_table([Refused("paper", "h100-sxm5-80gb", "someones", "is not known")] * 2),
 }  # fmt: skip
 
@@ -119,6 +139,7 @@ def test_accuracy_sources_prints_sources_components_and_refusals(
     out = capsys.readouterr().out
     assert "sage_readme_fig" in out and "66.7 %" in out and "-2.0 %" in out
     assert all(name in out for name in COMPONENTS)
+    assert all(name in out for name in RATIOS) and "1.40x" in out and "95.8" in out
     assert "someones" in out and "is not known" in out
 
 

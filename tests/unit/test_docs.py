@@ -19,7 +19,7 @@ from benchmarks.refresh_readme import DATE, FENCE, blocks, commands, documents, 
 
 DOCUMENTS = {name_of(path): path.read_text(encoding="utf-8") for path in documents()}
 EVERYTHING = {*DOCUMENTS, "CHANGELOG.md"}
-COMMANDS = {*get_command(app).commands, "--version"}  # type: ignore[attr-defined]
+COMMANDS = {*get_command(app).commands, "--version", "--help"}  # type: ignore[attr-defined]
 """A command that takes longer on a laptop is to be marked `# takes ...`."""
 
 

@@ -1,6 +1,7 @@
 """explain: the figures are those of the schedule, the replay and the limits; what would move the bound does move it."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
+from attnsim.reports.sentences import bound_sentences
 from benchmarks.mechanism_pages import GPUS
 
 A100, H100 = "a100-sxm4-80gb", "h100-sxm5-80gb"
@@ -102,6 +104,14 @@ def test_beyond_the_turn_another_unit_bounds(w: Workload, gpu: str, name: str) -
     assert predict(w, short, name, baseline=False).bound in (turn.unit, "latency")
 
 
+def test_a_unit_that_goes_on_bounding_is_said_to_do_so(prefill: Explanation) -> None:
+    turn = prefill.turn
+    assert turn is not None and turn.bound != turn.unit
+    assert "beyond that latency would bound it." in " ".join(bound_sentences(prefill))
+    same = replace(prefill, turn=replace(turn, bound=turn.unit))
+    assert "beyond that the tensor cores would still bound it." in " ".join(bound_sentences(same))
+
+
 def test_exponentials_bind_sooner_at_head_dim_64_than_at_128() -> None:
     """FlashAttention-3 on H100: 1 : 1 against 2 : 1 in clocks, before efficiencies."""
     factors = {}
@@ -180,7 +190,8 @@ def test_a_model_fills_the_question(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_changed_gpu_is_explained_as_changed_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text, _ = run(capsys, "split-kv", "--gpu", H100, "--set", "hbm.bandwidth=3x", "--json")
+    asked = ("split-kv", "--gpu", H100, "--implementation", "flash-attn.3")
+    code, text, _ = run(capsys, *asked, "--set", "hbm.bandwidth=3x", "--json")
     (found,) = json.loads(text)
     assert code == 0
     levers: dict[str, Any] = {lever["figure"]: lever for lever in found["levers"]}
@@ -210,3 +221,67 @@ def test_bad_input_is_one_line(words: str, told: str, capsys: pytest.CaptureFixt
 
 def test_a_name_is_read_as_a_person_writes_it() -> None:
     assert read_mechanism(" Flash-2 ").name == "flash-2"
+
+
+GROUPED = Workload(1, 16, 2048, 128, 4, mask=Mask.causal())
+
+
+def test_a_kernel_lever_is_the_call_with_that_kernel() -> None:
+    found = explain(GROUPED, H100, "flash-2")
+    levers = {lever.lever: lever for lever in found.kernel_levers}
+    path, newer = levers["instructions"].change.split(", ")
+    assert path == "wgmma" and newer == "flash-attn.3"
+    by_newer = predict(GROUPED, H100, implementation=newer, baseline=False)
+    assert levers["instructions"].time_s == by_newer.time_s
+    shape = "x".join(levers["tile"].change.split(",")[0].split(" x "))
+    other = predict(GROUPED, H100, "flash-2", tile=shape, baseline=False)
+    assert (levers["tile"].time_s, levers["tile"].bound) == (other.time_s, other.bound) and other.tile != ""
+    assert (levers["GQA packing"].change, levers["order"].change) == ("on", "longest first")
+    for lever in found.kernel_levers:
+        assert lever.speedup == pytest.approx((found.prediction.time_s or 0) / lever.time_s)
+    assert [one.time_s for one in found.kernel_levers] == sorted(one.time_s for one in found.kernel_levers)
+
+
+def test_eight_bits_are_the_same_question_in_fp8() -> None:
+    found = explain(GROUPED, H100, "flash-3")
+    (lever,) = [one for one in found.kernel_levers if one.lever == "format"]
+    assert lever.time_s == predict(replace(GROUPED, dtype="fp8"), H100, "flash-3", baseline=False).time_s
+    assert not any(one.lever in ("instructions", "blocks", "order") for one in found.kernel_levers)  # it has them
+
+
+def test_a_kernel_that_cannot_be_built_is_no_lever() -> None:
+    assert not explain(Workload(2, 16, 2048, 64), A100, "linear").kernel_levers
+    levers = {one.lever for one in explain(PREFILL, A100, "flash-2").kernel_levers}
+    assert levers == {"tile", "stages", "blocks", "order"}  # no group, no fp8, mma.sync is the newest there
+    own = {one.lever for one in explain(PREFILL, A100, implementation="attnsim.flash").kernel_levers}
+    assert own == {"tile"}  # its tiles are compiled, nothing else is
+    assert "tile" not in {one.lever for one in explain(PREFILL, A100, "flash-2", tiles="retuned").kernel_levers}
+
+
+def test_a_changed_gpu_is_held_against_the_unchanged_one(capsys: pytest.CaptureFixture[str]) -> None:
+    gpu = load_gpu(A100).replace("tensor.bf16", "2x")
+    found = explain(PREFILL, gpu, "flash-2")
+    assert found.unchanged is not None and found.speedup is not None
+    assert found.unchanged.time_s == predict(PREFILL, A100, "flash-2", baseline=False).time_s
+    assert found.speedup.value == pytest.approx((found.unchanged.time_s or 0) / (found.prediction.time_s or 1))
+    assert explain(PREFILL, A100, "flash-2").speedup is None
+    shape = ("--heads", "16", "--seq", "2048", "--head-dim", "128", "--causal")
+    code, text, _ = run(capsys, "flash-2", "--gpu", A100, *shape, "--set", "tensor.bf16=2x")
+    assert code == 0 and "Unchanged and changed: 1." in text
+    (bounds,) = [line.split() for line in text.splitlines() if line.startswith("bound  ")]
+    assert bounds == ["bound", "tensor", bounds[2]]
+    assert sum(line.startswith("tensor ") and "█" in line for line in text.splitlines()) == 1
+
+
+def test_the_tile_chosen_anew_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    mask = "causal, window 4096, global 64, random 48x64"
+    shape = ("--heads", "32", "--kv-heads", "8", "--seq", "65536", "--head-dim", "128", "--mask", mask)
+    code, text, _ = run(capsys, "sparse", "--implementation", "attnsim.sparse", "--gpu", H100, *shape)
+    (line,) = [line for line in text.splitlines() if line.startswith("All on the same tile")]
+    assert code == 0 and "with it chosen anew, 128 x 64, 4 warps: tensor.bf16 1." in line
+
+
+def test_without_the_change_the_call_may_not_run_at_all() -> None:
+    gpu = load_gpu(A100).replace("tensor.fp8", 4096)
+    found = explain(Workload(1, 8, 1024, 128, dtype="fp8"), gpu, "naive")
+    assert found.unchanged is None and found.speedup is None and found.prediction.time_s

@@ -196,7 +196,7 @@ def test_import_needs_the_standard_library_only() -> None:
         ("hbm.bandwidth", 6e12, 6e12),
         ("sm.count", "160", 160),
         ("sm.count", 1, 1),
-        ("sm.count", "10000", 10_000),
+        ("sm.count", "=10000", 10_000),
         ("sm.count", "1.05x", 139),
         ("sm.exp_rate", "2x", 32),
         ("clock.sustained", "1.5GHz", 1.5e9),
@@ -296,3 +296,48 @@ def test_impossible_changes_are_refused(h100: Gpu, key: str, value: object, word
 
 def test_twice_nothing_is_refused() -> None:
     assert "present value is 0" in refused(load_gpu("t4").replace, "tensor.bf16", "2x")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "new"),
+    [
+        ("sm.exp_rate", "1.5x", 24),
+        ("sm.exp_rate", "24", 24),
+        ("sm.exp_rate", "1.5 op/clk", 1.5),
+        ("sm.exp_rate", 1.5, 1.5),
+        ("sm.count", "=2", 2),
+        ("sm.count", "160", 160),
+        ("tensor.mma_sync_fraction", "0.95", 0.95),
+        ("tensor.fp8", "0", 0),
+    ],
+)
+def test_a_change_is_taken_as_it_is_written(key: str, value: str | float, new: float) -> None:
+    assert load_gpu("h100-sxm5-80gb").replace(key, value).get(key) == new
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("sm.exp_rate", "1.5", "present 16 op/clk; write 1.5x for a multiple of it, or '1.5 op/clk' for exactly that"),
+        ("sm.exp_rate", "100", "more than 4 times off"),
+        ("sm.count", "2", "present 132; write 2x for a multiple of it, or '=2' for exactly that"),
+        ("tensor.fp16", "2", "write 2x"),
+        ("l2.bandwidth", "2", "has no unit"),
+    ],
+)
+def test_a_number_without_a_unit_that_is_far_off_asks_whether_a_multiple_is_meant(
+    key: str, value: str, said: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        load_gpu("h100-sxm5-80gb").replace(key, value)
+    assert said in str(caught.value)
+
+
+def test_several_figures_are_changed_at_once() -> None:
+    gpu = load_gpu("h100-sxm5-80gb")
+    both = gpu.replace({"hbm.bandwidth": "6 TB/s", "sm.exp_rate": "1.5x"})
+    assert both == gpu.replace("hbm.bandwidth", "6 TB/s").replace("sm.exp_rate", "1.5x") and len(both.changes) == 2
+    with pytest.raises(InputError, match=r"^replace is given a mapping and the value 4"):
+        gpu.replace({"sm.count": 3}, 4)
+    with pytest.raises(InputError, match=r"^replace is given sm\.count and the value None"):
+        gpu.replace("sm.count")

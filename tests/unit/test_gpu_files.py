@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import attnsim.models
-from attnsim.models.errors import InputError
+from attnsim.models.errors import InputError, Taken
 from attnsim.models.hardware.files import builtin_gpu_ids, gpu_to_yaml, load_gpu, write_json_schema
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
@@ -127,15 +127,32 @@ def test_h20_has_a_quarter_of_hopper_s_tensor_rate_and_mma_sync_reaches_it(h100:
     assert (h20.tensor.mma_sync_fraction, h100.tensor.mma_sync_fraction) == (0.95, 0.629)
 
 
+def test_a_name_that_is_none_has_the_nearest() -> None:
+    assert "gb300" in refused(load_gpu, "gb300-nvl72").partition("nearest: ")[2].partition(";")[0].split(", ")
+
+
 @pytest.mark.parametrize(
     ("written", "found"),
     [
-        ("h20-sxm", "h20"), ("a6000", "rtx-a6000"), ("5090", "rtx-5090"), ("3080", "rtx-3080"), ("l40s-48gb", "l40s"),
-        ("b300", "b300-sxm"), ("gb300-nvl72", "gb300"), ("A800-SXM", "a800"), ("h800", "h800-sxm"),
+        ("a6000", "rtx-a6000"), ("5090", "rtx-5090"), ("RTX 4090", "rtx-4090"), ("rtx3080", "rtx-3080"),
+        ("b300", "b300-sxm"), ("h800", "h800-sxm"), ("h100", "h100-sxm5-80gb"), ("H100-SXM", "h100-sxm5-80gb"),
+        ("NVIDIA A100", "a100-sxm4-80gb"), ("a100-40gb", "a100-sxm4-40gb"), ("h100-pcie", "h100-pcie-80gb"),
+        ("h20-sxm", "h20"), ("l40s-48gb", "l40s"), ("A800-SXM", "a800"),
     ],
 )  # fmt: skip
-def test_other_names_of_a_gpu_lead_to_it(written: str, found: str) -> None:
-    assert found in refused(load_gpu, written).partition("nearest: ")[2].partition(";")[0].split(", ")
+@pytest.mark.filterwarnings("ignore::attnsim.models.errors.Taken")
+def test_what_people_call_a_gpu_leads_to_it(written: str, found: str) -> None:
+    assert load_gpu(written) is load_gpu(found)
+
+
+def test_which_board_was_taken_is_said() -> None:
+    with pytest.warns(Taken, match="h100 taken as h100-sxm5-80gb; others: h100-pcie-80gb"):
+        load_gpu("h100")
+
+
+@pytest.mark.parametrize("written", ["mi300x", "MI355X", "tpu-v5e", "gaudi3", "rx7900", "m4"])
+def test_processors_of_others_are_refused_as_such(written: str) -> None:
+    assert "GPUs of NVIDIA only" in refused(load_gpu, written)
 
 
 def test_changed_gpu_of_ones_own_round_trips(tmp_path: Path) -> None:
@@ -213,8 +230,7 @@ def test_bad_files_are_refused_in_one_line(tmp_path: Path, case: str) -> None:
 
 
 def test_unreadable_paths_and_ids_are_refused(tmp_path: Path) -> None:
-    assert "h100-sxm5-80gb" in refused(load_gpu, "h100")
-    assert "h100-sxm5-80gb" in refused(load_gpu, "H100-SXM")
+    assert "h100-sxm5-80gb" in refused(load_gpu, "h100-smx5-80gb")
     assert "nearest" in refused(load_gpu, "")
     assert "cannot be read" in refused(load_gpu, str(tmp_path / "none.yaml"))
     (tmp_path / "folder.yaml").mkdir()

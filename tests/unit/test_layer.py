@@ -1,13 +1,17 @@
 """The attention layer: its steps, the Python functions and the command."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
 from attnsim import attention_share, layer, load_gpu, load_model
 from attnsim.cli import main
 from attnsim.models.errors import InputError
-from attnsim.models.implementations.frameworks.layer import Step, steps
+from attnsim.models.implementations.frameworks.layer import steps
+from attnsim.models.implementations.frameworks.mlp import dense_mlp_steps, head_step, mlp_steps
+from attnsim.models.implementations.frameworks.step import Step
 from attnsim.models.llm.model import Model
 
 GPU = "h100-sxm5-80gb"
@@ -77,19 +81,86 @@ def test_backward_multiplies_twice() -> None:
 
 def test_the_parts_add_up() -> None:
     found = layer("llama-3-8b", GPU, batch=1, seq=2048)
-    assert [part.name for part in found.parts] == ["QKV projection", "rotary", "attention", "O projection"]
+    assert [part.name for part in found.parts] == [
+        "QKV projection", "rotary", "attention", "O projection", "gate and up", "activation", "down",
+    ]  # fmt: skip
     assert found.time_s == pytest.approx(sum(part.time_s or 0 for part in found.parts))
     assert found.attention_time_s == found.attention[0].time_s
     assert found.attention_share == pytest.approx((found.attention_time_s or 0) / (found.time_s or 1))
     assert found.trust.level == "extrapolated" and "no calibration" in found.trust.reason
     assert found.trust.low < 1 < found.trust.high
     assert found.flops_useful == sum(part.flops_useful for part in found.parts)
-    both = layer("gpt2-small", "a100-sxm4-80gb", batch=4, seq=512, pass_="fwd+bwd")
+    both = layer("gpt2-small", "a100-sxm4-80gb", batch=4, seq=512, passes="fwd+bwd")
     assert [part.name for part in both.parts] == [
-        "QKV projection", "attention", "O projection", "O projection, backward", "attention, backward",
+        "QKV projection", "attention", "O projection", "up", "activation", "down", "down, backward",
+        "activation, backward", "up, backward", "O projection, backward", "attention, backward",
         "QKV projection, backward",
     ]  # fmt: skip
     assert both.workload.passes == "fwd+bwd" and len(both.attention) == 2
+
+
+def test_the_mlp_has_the_weights_that_the_model_is_said_to_have() -> None:
+    """8.03e9, 70.6e9 and 671e9 parameters with an embedding as large as the head; norms and routers are not counted."""
+    for name, billions, tied in (("llama-3-8b", 8.03, 2), ("llama-3-70b", 70.55, 2), ("deepseek-v3", 671.0, 2)):
+        model = load_model(name)
+        w = model.workload(batch=1, seq=1 << 20)
+        mlp, head = mlp_steps(model, w), head_step(model, w)
+        around = steps(model, w)
+        attention = weights((*around.before, *around.after))
+        assert model.mlp is not None and head is not None
+        dense = model.mlp.experts.dense_layers if model.mlp.experts else 0
+        every = model.layers * attention + (model.layers - dense) * weights(mlp) + tied * weights((head,))
+        every += dense * weights(dense_mlp_steps(model, w))
+        assert every / 1e9 == pytest.approx(billions, rel=0.005)
+
+
+def weights(found: tuple[Step, ...]) -> int:
+    return sum(one.batch * one.shape[1] * one.shape[2] for step in found for one in step.products)
+
+
+def test_few_tokens_reach_few_experts() -> None:
+    model = load_model("qwen3-235b-a22b")
+    for batch, touched, rows in ((1, 8, 1), (16, 82, 2), (4096, 128, 256)):
+        routed = mlp_steps(model, model.workload(batch=batch, seq=100, passes="decode"))[0].products[0]
+        assert (routed.batch, routed.shape) == (touched, (rows, 2 * 1536, 4096))
+
+
+def test_a_share_of_a_layer_has_its_share_of_the_work() -> None:
+    whole, part = (layer("llama-3-70b", GPU, seq=4096, tp=tp) for tp in (1, 8))
+    assert part.flops_useful * 8 == pytest.approx(whole.flops_useful, rel=1e-3)
+    assert (part.workload.heads_q, part.workload.heads_kv) == (8, 1) and part.gpus == 8
+    assert 0.1 < (part.model_time_s or 0) / (whole.model_time_s or 1) < 0.16
+    copied = layer("llama-3-70b", GPU, seq=512, tp=16)
+    assert (copied.workload.heads_q, copied.workload.heads_kv) == (4, 1)
+    for model, gpus, told in (
+        ("llama-3-70b", 6, "must divide 64 query heads: one of 1, 2, 4"),
+        ("qwen2.5-7b", 7, "4 key/value heads divide among one of 1, 2, 4, or are copied to a multiple of 4"),
+        ("gpt2-xl", 5, None),
+    ):
+        if told:
+            with pytest.raises(InputError, match=told):
+                layer(model, GPU, seq=512, tp=gpus)
+        else:
+            assert layer(model, GPU, seq=512, tp=gpus).time_s
+
+
+def test_a_layer_on_another_gpu_has_a_speedup_with_a_range() -> None:
+    gpu = load_gpu(GPU)
+    base, fast = (layer("llama-3-70b", one, batch=16, seq=8192, passes="decode", tp=8)
+                  for one in (gpu, gpu.replace("hbm.bandwidth", "2x")))  # fmt: skip
+    found, parts = fast.speedup_over(base), fast.speedups_over(base)
+    assert found is not None and found.value == pytest.approx((base.time_s or 0) / (fast.time_s or 1))
+    assert found.low < found.value < found.high < 1.3 * found.value
+    assert min(one.value for one in parts if one) < found.value < max(one.value for one in parts if one)
+    all_of_it = fast.model_speedup_over(base)
+    assert all_of_it is not None and all_of_it.value > found.value  # the head is bound by its weights alone
+    same = base.speedup_over(base)
+    assert same is not None and same.value == 1 and same.high < 1.01
+
+
+def test_a_model_that_does_not_say_its_mlp_is_refused() -> None:
+    with pytest.raises(InputError, match="llama-3-8b does not say what follows its attention; add intermediate"):
+        layer(replace(load_model("llama-3-8b"), mlp=None), GPU, seq=512)
 
 
 def test_the_mask_of_the_model_is_played() -> None:
@@ -121,10 +192,19 @@ def test_the_command_prints_parts_and_shares(capsys: pytest.CaptureFixture[str])
     ask = ["predict", "--layer", "--model", "llama-3-8b", "--gpu", GPU, "--seq"]
     assert main([*ask, "2048"]) == 0
     text = capsys.readouterr().out
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 80
     rows = [line.split("  ")[0] for line in text.splitlines()]
     assert [row for row in rows if row in PARTS] == PARTS
     assert "Left out: normalisation" in text and "attention: flash, flash-attn.3" in text
+    assert "SM clock of attention within the layer: 1980 MHz (boost)" in text
+    assert main([*ask, "2048", "--set", "l2.bandwidth=2x", "--tp", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "one of 2 GPUs (all-reduces left out)" in text and "32 layers + LM head" in text
+    layers = [line for line in text.splitlines() if line.startswith("layer ")]
+    assert len(layers) == 2 and "x (" not in layers[0] and "x (" in layers[1]
+    assert main([*ask, "16384", "--set", "power.limit=500W"]) == 0  # the power of the GEMMs beside it slows attention
+    clocks = " ".join(capsys.readouterr().out.split("within the layer: ")[1].split("attention:")[0].split())
+    assert re.fullmatch(r"1\d{3} MHz \(what the power limit allows\), 1\d{3} MHz \(what the power .*", clocks)
     assert main([*ask, "512,4096"]) == 0
     shares = [line.split() for line in capsys.readouterr().out.splitlines() if line.endswith(" %")]
     assert [line[0] for line in shares] == ["512", "4096"]
@@ -143,17 +223,19 @@ def test_the_command_prints_parts_and_shares(capsys: pytest.CaptureFixture[str])
         assert told in capsys.readouterr().err
 
 
-PARTS = ["QKV projection", "rotary", "attention", "O projection", "layer"]
+PARTS = ["QKV projection", "rotary", "attention", "O projection", "gate and up", "activation", "down", "layer"]
 
 
 def test_latent_attention_brings_its_own_products() -> None:
     for passes in ("fwd", "decode"):
-        found = layer("deepseek-v3", GPU, batch=2, seq=1024, pass_=passes)
+        found = layer("deepseek-v3", GPU, batch=2, seq=1024, passes=passes)
         assert found.attention[0].algorithm == "mla"
         assert [part.name for part in found.parts] == [
             "down projections", "Q up projection", "rotary", "attention", "O projection",
+            "shared expert gate and up", "shared expert activation", "shared expert down",
+            "experts' gate and up", "experts' activation", "experts' down",
         ]  # fmt: skip
-    backward = layer("deepseek-v3", GPU, batch=1, seq=1024, pass_="bwd")
+    backward = layer("deepseek-v3", GPU, batch=1, seq=1024, passes="bwd")
     assert backward.attention[0].algorithm == "flash"
     assert "KV up projection, backward" in [part.name for part in backward.parts]
 

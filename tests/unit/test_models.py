@@ -28,39 +28,48 @@ WANTED = {
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 8, "max_position_embeddings": 8192, "attention_bias": False,
+    "intermediate_size": 14336, "vocab_size": 128256,
 }  # fmt: skip
 BERT = {
     "model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
-    "max_position_embeddings": 512,
+    "max_position_embeddings": 512, "intermediate_size": 3072, "vocab_size": 30522,
 }  # fmt: skip
 CONFIGS: dict[str, dict[str, object]] = {
     "llama-3-8b": LLAMA,
-    "mistral-7b": LLAMA | {"model_type": "mistral", "sliding_window": 4096, "max_position_embeddings": 32768},
+    "mistral-7b": LLAMA
+    | {"model_type": "mistral", "sliding_window": 4096, "max_position_embeddings": 32768, "vocab_size": 32000},
     "qwen2.5-7b": LLAMA
     | {
         "model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
         "num_key_value_heads": 4, "max_position_embeddings": 131072, "sliding_window": 131072,
-        "use_sliding_window": False,
+        "use_sliding_window": False, "intermediate_size": 18944, "vocab_size": 152064,
     },
     "qwen3-235b-a22b": LLAMA
     | {
         "model_type": "qwen3_moe", "num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4,
-        "head_dim": 128, "max_position_embeddings": 40960,
+        "head_dim": 128, "max_position_embeddings": 40960, "intermediate_size": 12288, "vocab_size": 151936,
+        "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1536, "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
     },
     "gemma-2b": {
         "model_type": "gemma", "hidden_size": 2048, "num_hidden_layers": 18, "num_attention_heads": 8,
         "num_key_value_heads": 1, "head_dim": 256, "max_position_embeddings": 8192,
+        "intermediate_size": 16384, "vocab_size": 256000,
     },
-    "gpt2-xl": {"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "n_positions": 1024},
+    "gpt2-xl": {"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "n_positions": 1024, "n_inner": None,
+                "vocab_size": 50257},
     "bert-base": BERT,
     "falcon-180b": {
         "model_type": "falcon", "hidden_size": 14848, "num_hidden_layers": 80, "num_attention_heads": 232,
         "num_kv_heads": 8, "new_decoder_architecture": True, "multi_query": True, "bias": False, "alibi": False,
+        "vocab_size": 65024,
     },
     "deepseek-v3": {
         "model_type": "deepseek_v3", "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128,
         "num_key_value_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
         "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 163840, "attention_bias": False,
+        "intermediate_size": 18432, "vocab_size": 129280, "n_routed_experts": 256, "n_shared_experts": 1,
+        "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "first_k_dense_replace": 3,
     },
     "longformer-base": BERT
     | {"model_type": "longformer", "attention_window": [512] * 12, "max_position_embeddings": 4098},
@@ -283,7 +292,7 @@ def test_the_command_lists_shows_and_imports(
     monkeypatch.chdir(tmp_path)
     assert main(["models"]) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in PRESETS) and max(map(len, text.splitlines())) <= 100
+    assert all(name in text for name in PRESETS) and max(map(len, text.splitlines())) <= 80
     row = next(line.split() for line in text.splitlines() if line.startswith("llama-3-8b"))
     assert row[-4:] == ["524,288", "131,072*", "16,384", "-"]
     assert main(["models", "--json"]) == 0

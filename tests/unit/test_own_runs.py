@@ -88,13 +88,14 @@ def test_with_a_gpu_it_is_measured_first_and_gone_on_with(tmp_path: Path, monkey
 def test_validate_predicts_the_users_measurements(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def quick(sample: int, progress: Callable[[], None], own: Any) -> Report:
-        return Report([], {"own": serving_table(predictions(own[:4])), "calibration": []}, "")
+    def quick(sample: int, progress: Callable[[], None], own: Any, given: Any) -> Report:
+        assert not own  # a user's rows are not called our own
+        return Report([], {"given": serving_table(predictions(given[:4])), "calibration": []}, "")
 
     monkeypatch.setattr(validation, "validate", quick)
     assert main(["validate", "--measured", str(run), "--minutes", "0", "--json"]) == 0
     lines = json.loads(capsys.readouterr().out)
-    assert {line["table"] for line in lines} == {"own"} and sum(line["rows"] for line in lines) == 4
+    assert {line["table"] for line in lines} == {"given"} and sum(line["rows"] for line in lines) == 4
     assert all(line["mean"] > 0 for line in lines)
 
 

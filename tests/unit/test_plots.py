@@ -1,17 +1,19 @@
-"""Scaling, units, traffic, waves, tornado: rows as predicted, all within the axes, labels clear of each other."""
+"""Scaling, units, traffic, waves, tornado, split: rows as predicted, all within the axes, labels clear of others."""
 
 import csv
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from typer.testing import CliRunner
@@ -20,14 +22,17 @@ import attnsim
 from attnsim import InputError, Mask, Prediction, Workload, compare, load_gpu
 from attnsim.api.crossover import Crossover
 from attnsim.api.explaining import Explanation, explain
+from attnsim.api.ratios import speedup
 from attnsim.api.tracing import trace
 from attnsim.cli.app import app
 from attnsim.cli.plot_flags import numbers_of
 from attnsim.models.hardware.changes import Change
+from attnsim.plots.colours import tensor_hue, unit_hue
 from attnsim.plots.occupancy import empty_share, waves
 from attnsim.plots.scaling import crossing_pairs, scaling
 from attnsim.plots.series import engineering, names_of
 from attnsim.plots.sheet import Picture
+from attnsim.plots.split import split
 from attnsim.plots.styles import STYLES
 from attnsim.plots.tornado import changes, tornado
 from attnsim.plots.traffic import traffic
@@ -35,6 +40,8 @@ from attnsim.plots.units import units
 
 MORE_SMS = Change("sm.count", 108, 120, "1")
 A100 = load_gpu("a100-sxm4-80gb")
+CHANGED = A100.replace("l2.bandwidth", "2x").replace("tensor.bf16", "1.5x").replace("sm.exp_rate", "0.7x")
+H100 = load_gpu("h100-sxm5-80gb")
 QUESTION = Workload(batch=1, heads_q=16, seq_q=2048, head_dim=64, mask=Mask.causal())
 NAMES = ("naive", "flash", "linear")
 
@@ -78,6 +85,7 @@ def pictures(growing: list[Prediction], explained: list[Explanation]) -> dict[st
         "traffic": traffic(explained),
         "waves": waves([one for one in growing if one.algorithm == "flash"]),
         "tornado": tornado({"naive": ANSWERS[:1], "flash": ANSWERS}, 0.1, "On an A100."),
+        "split": split([attnsim.split(QUESTION, CHANGED, name) for name in ("naive", "flash-2")]),
     }
 
 
@@ -86,7 +94,7 @@ def drawn(pictures: dict[str, Picture]) -> Callable[[str, str], Figure]:
     return cache(lambda name, width: pictures[name].figure(width=width))
 
 
-PICTURES = ("scaling", "units", "traffic", "waves", "tornado")
+PICTURES = ("scaling", "units", "traffic", "waves", "tornado", "split")
 
 
 def texts_of(figure: Figure) -> Iterator[Text]:
@@ -118,7 +126,7 @@ def test_no_text_leaves_the_page_or_covers_another(drawn: Callable[[str, str], F
         assert min(across, up) < 0.15 * (one_box[3] - one_box[1]), f"{first!r} covers {second!r}"
 
 
-@pytest.mark.parametrize(("name", "style"), [*zip(PICTURES, ("light", *STYLES), strict=True)])
+@pytest.mark.parametrize(("name", "style"), [*zip(PICTURES, ("light", *STYLES, "light"), strict=True)])
 def test_every_style_draws_and_the_table_lies_beside(
     pictures: dict[str, Picture], name: str, style: str, tmp_path: Path
 ) -> None:
@@ -129,6 +137,52 @@ def test_every_style_draws_and_the_table_lies_beside(
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == pictures[name].columns
     assert len(rows) == len(pictures[name].rows)
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".pdf"])
+def test_text_is_text_in_real_fonts_and_the_same_picture_is_the_same_file(
+    pictures: dict[str, Picture], suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    for number, date in enumerate(("1000000000", "1700000000")):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", date)  # which Matplotlib takes for today
+        out = tmp_path / f"{number}{suffix}"
+        pictures["units"].write(out, "latex", "column")
+        written.append(out.read_bytes())
+    assert written[0] == written[1] and b"Date" not in written[0]
+    if suffix == ".svg":
+        assert b"<text" in written[0] and b"tensor cores" in written[0]
+    else:
+        assert b"/Type3" not in written[0] and b"/CIDFontType2" in written[0]
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".pdf"])
+def test_names_with_a_rim_are_letters_over_the_rim(pictures: dict[str, Picture], suffix: str, tmp_path: Path) -> None:
+    out = tmp_path / f"a{suffix}"
+    pictures["scaling"].write(out, "latex", "column", "none")
+    rimmed = [one.get_text() for one in texts_of(pictures["scaling"].figure("latex", "column", "none"))
+              if one.get_path_effects()]  # fmt: skip
+    assert rimmed
+    if suffix == ".svg":
+        letters = re.findall("<text[^>]*>([^<]*)</text>", out.read_text(encoding="utf-8"))
+        assert {line for one in rimmed for line in one.splitlines()} <= set(letters)
+    else:
+        assert b"STIXGeneral-Bold" in out.read_bytes()
+
+
+def test_a_caption_goes_into_the_picture_beside_it_or_nowhere(pictures: dict[str, Picture], tmp_path: Path) -> None:
+    one = pictures["units"]
+    plain, latex = (
+        one.write(tmp_path / "a.svg", caption="file"),
+        one.write(tmp_path / "b.svg", "latex", "column", "file"),
+    )
+    assert [path.name for path in (*plain, *latex)] == ["a.svg", "a.csv", "a.txt", "b.svg", "b.csv", "b.tex"]
+    assert plain[2].read_text() == f"{one.title}\n{one.subtitle}\n{one.caption}\n"
+    assert r"head\_dim 64" in latex[2].read_text() and "_dim" not in latex[2].read_text().replace(r"\_dim", "")
+    assert one.title not in (tmp_path / "a.svg").read_text()
+    assert len(one.write(tmp_path / "c.svg", caption="none")) == 2
+    with pytest.raises(InputError, match="caption 'below' is not known; allowed: picture, file, none"):
+        one.write(tmp_path / "d.svg", caption="below")
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -163,13 +217,35 @@ def test_a_line_ends_where_the_memory_does(pictures: dict[str, Picture], growing
     assert "does not fit the memory" in pictures["scaling"].caption
 
 
-def test_approximations_are_dashed_and_say_how_far_off(pictures: dict[str, Picture], growing: list[Prediction]) -> None:
+def test_approximations_say_how_far_off_they_are(pictures: dict[str, Picture], growing: list[Prediction]) -> None:
     picture = pictures["scaling"]
-    dashed = [line for line in picture.figure().axes[0].lines if line.get_linestyle() == "--"]
-    assert len(dashed) == 1
     error = next(one for one in growing if one.algorithm == "linear").approximation[1]
     assert f"linear (error {100 * error.relative:.0f} %)" in picture.right
-    assert "Dashed: not softmax attention" in picture.caption
+    assert "With an error beside its name: not softmax attention" in picture.caption
+
+
+def test_speedups_go_over_the_line_that_fits_every_length(growing: list[Prediction]) -> None:
+    below = scaling(growing).figure().axes[1]
+    assert below.get_title(loc="left") == "speedup over flash; band: 90 % range"  # naive does not fit the longest
+    linear = next(line for line in below.lines if len(np.asarray(line.get_xdata())) == 4)
+    times = {(one.algorithm, one.workload.seq_kv): one.time_s or 0.0 for one in growing}
+    ratios = [times["flash", seq] / times["linear", seq] for seq in (512, 2048, 8192, 1 << 17)]
+    assert np.asarray(linear.get_ydata()) == pytest.approx(ratios)
+    over = scaling(growing, baseline="naive").figure().axes[1]
+    assert over.get_title(loc="left") == "speedup over unfused attention; band: 90 % range"
+    with pytest.raises(InputError, match="baseline is 'torch', which is no row"):
+        scaling(growing, baseline="torch")
+
+
+def test_a_changed_gpu_is_compared_with_the_one_that_it_was_made_of() -> None:
+    changed = A100.replace("sm.count", 120)
+    found = [one for seq in (1024, 2048) for gpu in (A100, changed) for one in compare(at(seq), gpu, ["flash"])]
+    below = scaling(found).figure().axes[1]
+    assert below.get_title(loc="left") == "speedup over the unchanged GPU; band: 90 % range"
+    gains = [speedup(one, other) for one, other in zip(found[::2], found[1::2], strict=True)]
+    (line,) = (line for line in below.lines if line.get_marker() not in ("None", ""))
+    assert np.asarray(line.get_ydata()) == pytest.approx([gain.value for gain in gains if gain])
+    assert below.collections, "the range of the ratio"
 
 
 def test_near_crossings_share_a_label_and_are_told(pictures: dict[str, Picture]) -> None:
@@ -206,6 +282,19 @@ def test_units_of_like_times_share_a_scale_and_unlike_ones_are_shares(growing: l
     assert "flash, 512 keys" in {row["name"] for row in unlike.rows}
 
 
+def test_a_changed_gpu_stands_within_the_frame_of_the_unchanged_one(growing: list[Prediction]) -> None:
+    flash = next(one for one in growing if one.algorithm == "flash")
+    changed = replace(flash, changes=(MORE_SMS,), time_s=(flash.time_s or 0) / 2)
+    (axes,) = units([flash, changed]).figure().axes
+    frames = [patch for patch in axes.patches if not patch.get_fill()]
+    assert sorted(patch.get_extents().transformed(axes.transData.inverted()).x1 for patch in frames) == pytest.approx(
+        [changed.time_s, flash.time_s]
+    )
+    told = [text.get_text() for text in axes.texts]
+    assert {"as it is", "changed"} <= set(told) and "share" not in told
+    assert any(text.startswith("changed: ") and "2.00x (" in text for text in told)
+
+
 def test_traffic_rows_add_up_to_the_prediction(explained: list[Explanation]) -> None:
     rows = traffic(explained).rows
     for one in explained:
@@ -216,17 +305,30 @@ def test_traffic_rows_add_up_to_the_prediction(explained: list[Explanation]) -> 
             assert sum(found) == pytest.approx(total, abs=len(found))  # type: ignore[arg-type]
 
 
-def test_traffic_is_logarithmic_where_totals_are_far_apart_and_says_so(explained: list[Explanation]) -> None:
+def test_traffic_is_in_shares_where_totals_are_far_apart_and_says_so(explained: list[Explanation]) -> None:
     picture = traffic(explained)
-    figure = picture.figure()
-    assert figure.axes[0].get_xscale() == "log" and figure.axes[2].get_xscale() == "linear"
-    assert "Logarithmic" in picture.caption
-    hbm = figure.axes[0]
-    ends = sorted({round(patch.get_extents().transformed(hbm.transData.inverted()).x1) for patch in hbm.patches})
-    totals = [sum(row.hbm_bytes for row in one.tensors) for one in explained]
-    assert ends[-1] == pytest.approx(max(totals), rel=1e-6)
-    assert any(end == pytest.approx(min(totals), rel=1e-6) for end in ends)
-    assert "Logarithmic" not in traffic(explained[:1]).caption
+    hbm, _, smem = picture.figure().axes
+    assert hbm.get_title(loc="left") == "from and to HBM, % of each total"
+    assert "a bar is its call's whole" in picture.caption
+    for number, one in enumerate(explained):
+        bars = [patch.get_extents().transformed(hbm.transData.inverted()) for patch in hbm.patches]
+        mine = [box for box in bars if abs((box.y0 + box.y1) / 2 + number) < 0.01]
+        assert sum(box.width for box in mine) == pytest.approx(100)
+        assert any(engineering(sum(row.hbm_bytes for row in one.tensors), "B") in text.get_text() for text in hbm.texts)
+    ends = {round(patch.get_extents().transformed(smem.transData.inverted()).x1) for patch in smem.patches}
+    assert ends == {one.prediction.smem_bytes for one in explained}
+    assert all(axes.get_xscale() == "linear" for axes in (hbm, smem))
+    assert "a bar is its call's whole" not in traffic(explained[:1]).caption
+
+
+def test_a_tensor_has_its_colour_and_order_in_every_bar(explained: list[Explanation]) -> None:
+    for axes in traffic(explained).figure().axes[:2]:
+        bars = [(to_hex(patch.get_facecolor()), patch.get_extents().transformed(axes.transData.inverted()).x0)
+                for patch in axes.patches]  # fmt: skip
+        hues = [STYLES["light"].colour(tensor_hue(name)).lower() for name in "QKVSPO"]
+        naive = [colour for colour, _ in bars if colour in hues][: len(hues) * 2]
+        first = list(dict.fromkeys(naive))
+        assert first == [hue for hue in hues if hue in first] and len(first) >= 5
 
 
 def test_waves_rows_and_the_empty_part(growing: list[Prediction]) -> None:
@@ -251,8 +353,22 @@ def test_tornado_bars_are_the_changes_of_time(pictures: dict[str, Picture]) -> N
     assert changes(ANSWERS[1], 0.1)[0] is None
     axes = pictures["tornado"].figure().axes[1]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["hbm.bandwidth", "l2.latency"]
-    assert "+10.0 %" in [text.get_text() for text in axes.texts]
+    told = [text.get_text() for text in axes.texts]
+    assert told == ["+10.0 %", "-7.3 %", "+1.9 %"], "every bar has its number"
+    hbm, exps = (STYLES["light"].colour(unit_hue(name)).lower() for name in ("hbm", "l2"))
+    assert {to_hex(patch.get_edgecolor()) for patch in axes.patches} == {hbm, exps}
     assert len(pictures["tornado"].rows) == 4
+
+
+def test_split_s_steps_lead_from_one_to_the_whole(pictures: dict[str, Picture]) -> None:
+    picture = pictures["split"]
+    for axes, name in zip(picture.figure().axes, ("naive", "flash-2"), strict=True):
+        *steps, whole = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]  # type: ignore[attr-defined]
+        assert steps[0][0] == whole[0] == 1 and steps[-1][1] == pytest.approx(whole[1])
+        assert all(one[1] == pytest.approx(two[0]) for one, two in pairwise(steps))
+        rows = [row for row in picture.rows if str(row["name"]).startswith(name)]
+        assert rows[-1]["figure"] == "all together" and rows[-1]["mean"] == pytest.approx(whole[1])
+        assert axes.get_title(loc="left").endswith("○ alone  ● after the others")
 
 
 def test_names_tell_implementations_and_gpus_apart(growing: list[Prediction]) -> None:
@@ -261,7 +377,7 @@ def test_names_tell_implementations_and_gpus_apart(growing: list[Prediction]) ->
     assert names_of([flash, changed]) == ["flash", "flash*"]
     assert names_of([flash, replace(changed, gpu="other")]) == [f"flash, {A100.id}", "flash, other*"]
     assert names_of([flash, replace(flash, implementation="other")]) == [f"flash/{flash.implementation}", "flash/other"]
-    assert "a100-sxm4-80gb* with sm.count = 120 (was 108)" in units([flash, changed]).caption
+    assert "a100-sxm4-80gb* with sm.count = 120 (was 108)" in units([flash, changed]).subtitle
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.99996e-3, "1 ms"), (4.33e-3, "4.33 ms"), (9e-10, "0.9 ns")])
@@ -288,17 +404,28 @@ def test_the_facade_draws_timelines() -> None:
     assert len(attnsim.plot.timeline(found).axes) == 2
     panels = Figure().subplots(2)
     assert attnsim.plot.timeline(found, ["one", "two"], ax=panels) is panels[0].figure
-    assert panels[1].get_title(loc="left").startswith("two: flash-attn.2")
+    assert "two" in [text.get_text() for text in panels[1].texts]
     with pytest.raises(InputError, match="1 names for 2 traces"):
         attnsim.plot.timeline(found, ["one"])
     with pytest.raises(InputError, match="3 axes of 1 figures are given; allowed: 1 to 2"):
         attnsim.plot.timeline(found, ax=Figure().subplots(3))
-    with pytest.raises(InputError, match="width 'column' is too narrow for a timeline"):
-        attnsim.plot.timeline(found, width="column")
+    assert attnsim.plot.timeline(found, width="column").get_size_inches()[0] == pytest.approx(3.4)
+
+
+def test_a_timeline_has_a_lane_a_warpgroup_and_a_strip_of_kernels() -> None:
+    """FlashAttention-3 has three warpgroups in one block; unfused attention several kernels, the longest below them."""
+    found = [trace(at(512), H100, name) for name in ("flash-3", "naive")]
+    flash, strip, longest = attnsim.plot.timeline(found).axes
+    lanes = [text.get_text() for text in flash.get_yticklabels()]
+    assert [lane for lane in lanes if "warpgroup" in lane] == [f"warpgroup {number}" for number in (1, 2, 3)]
+    assert len(strip.patches) == len(found[1].kernels) > 1
+    assert any("longest kernel" in text.get_text() for text in longest.texts)
+    rows = attnsim.plot.rows("timeline", found, ["flash-3", "naive"])
+    assert {row["warpgroup"] for row in rows if row["panel"] == "flash-3" and row["unit"] == "tensor"} == {0, 1, 2}
 
 
 def test_the_facade_says_how_a_picture_looks() -> None:
-    for name in ("roofline", "timeline", "scaling", "units", "traffic", "waves", "tornado"):
+    for name in ("roofline", "timeline", "scaling", "units", "traffic", "waves", "tornado", "split"):
         draw = getattr(attnsim.plot, name)
         assert list(inspect.signature(draw).parameters)[-3:] == ["ax", "style", "width"]
         assert 'style : {"light", "dark", "print", "latex"}' in draw.__doc__ and draw.__name__ == name
@@ -314,6 +441,7 @@ def test_what_cannot_be_drawn_is_refused_in_a_line(growing: list[Prediction]) ->
         (lambda: attnsim.plot.traffic([]), "no explanation to draw"),
         (lambda: attnsim.plot.tornado({"flash": ANSWERS[2:]}, 0.1), "no figure of the GPU moves"),
         (lambda: attnsim.plot.tornado({"flash": ANSWERS}, 0), "step is 0"),
+        (lambda: attnsim.plot.split([]), "nothing to draw; give at least one split"),
         (lambda: attnsim.plot.units(growing[:1], ax=Figure().subplots(2)), "2 axes of 1 figures are given; allowed: 1"),
         (lambda: attnsim.plot.units(growing[:1], style="neon"), "style 'neon' is not known"),
         (lambda: attnsim.plot.units(growing[:1], width="poster"), "width 'poster' is not known"),
@@ -366,6 +494,8 @@ def test_the_commands_draw(tmp_path: Path) -> None:
     assert [row["batch"] for row in rows] == [1, 2, 3]  # type: ignore[attr-defined]
     rows = invoke(tmp_path, "tornado", "--seq", "256", "--algorithm", "flash", "--step", "0.2")
     assert {row["step"] for row in rows} == {0.2}  # type: ignore[attr-defined]
+    rows = invoke(tmp_path, "split", "--seq", "256", "--set", "sm.count=120", "--set", "hbm.bandwidth=2x")
+    assert [row["figure"] for row in rows] == ["sm.count", "hbm.bandwidth", "all together"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -377,6 +507,7 @@ def test_the_commands_draw(tmp_path: Path) -> None:
         (("units", "--seq", "512", "--style", "neon"), "style 'neon'"),
         (("units", "--seq", "512", "--out", "picture.doc"), "no picture ends in .doc"),
         (("tornado", "--seq", "512", "--step", "0"), "step is 0"),
+        (("split", "--seq", "512", "--set", "sm.count=120"), "give --set KEY=VALUE twice or more"),
     ],
 )
 def test_bad_flags_are_refused_before_anything_is_written(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
@@ -18,6 +19,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
+from attnsim.plots.colours import algorithm_hue
 from attnsim.plots.roofline import roofline as picture_of
 from attnsim.plots.roofline_data import entries, machines
 from attnsim.plots.styles import STYLES, find_style
@@ -141,6 +143,8 @@ def test_a_call_that_does_not_fit_is_listed_not_drawn(tmp_path: Path) -> None:
     picture_of([*ANSWERS, large], [H100]).write(tmp_path / "r.png")
     rows = (tmp_path / "r.csv").read_text(encoding="utf-8").splitlines()
     assert sum("does not fit" in row for row in rows) == 1
+    alone = picture_of([large], [H100])
+    assert "naive: does not fit the memory" in alone.caption and len(alone.figure().axes[0].lines) == 4  # the roofs
 
 
 def test_hypothetical_gpus_are_told_apart_by_their_changes() -> None:
@@ -173,12 +177,71 @@ def test_a_measured_call_is_filled_beside_its_prediction(tmp_path: Path) -> None
 
 def test_an_arrow_leads_from_the_unchanged_gpu_to_the_hypothetical_one() -> None:
     changed = H100.replace("hbm.bandwidth", "6 TB/s")
-    both = [answer(), answer(algorithm="naive"), answer(changes=changed.changes)]
-    assert [entry.base for entry in entries(machines([H100, changed], both), both)] == [None, None, 1]
-    figure = Figure()
-    picture_of(both, [H100, changed]).on([figure.add_subplot()])
-    assert sum(text.arrow_patch is not None and not text.get_text() for text in figure.axes[0].texts
-               if isinstance(text, Annotation)) == 1  # fmt: skip
+    both = [answer(), answer(algorithm="naive"), answer(changes=changed.changes, time_s=5e-4)]
+    found = entries(machines([H100, changed], both), both)
+    assert [entry.base for entry in found] == [None, None, found[0]]
+    axes = Figure().add_subplot()
+    picture_of(both, [H100, changed]).on([axes])
+    told = [text for text in axes.texts if isinstance(text, Annotation)]
+    assert sum(text.arrow_patch is not None and not text.get_text() for text in told) == 1
+    assert any(text.get_text().startswith("flash*: 1,200 TFLOP/s, 2.00x (") for text in told)
+
+
+def test_an_arrow_that_would_hide_the_points_is_left_out() -> None:
+    changed = H100.replace("hbm.bandwidth", "6 TB/s")
+    axes = Figure().add_subplot()
+    picture_of([answer(), answer(changes=changed.changes, time_s=0.99e-3)], [H100, changed]).on([axes])
+    assert not any(text.arrow_patch for text in axes.texts if isinstance(text, Annotation))
+
+
+def test_one_roof_is_the_datasheets_and_one_what_kernels_reach() -> None:
+    (axes,) = picture_of(ANSWERS, [H100]).figure().axes
+    (machine,) = machines([H100], ANSWERS)
+    tensor, hbm = machine.roofline.ceilings[0], machine.roofline.diagonals[0]
+    flat = {line.get_linestyle(): float(np.max(np.asarray(line.get_ydata()))) for line in axes.lines[:4]}
+    assert flat == pytest.approx({"-": tensor.flops_per_s / 1e12, "--": (tensor.achievable_flops_per_s or 0) / 1e12})
+    texts = [text.get_text() for text in axes.texts]
+    assert "datasheet 989 TFLOP/s" in texts and any(text.startswith("HBM 3.35 TB/s, kernels reach") for text in texts)
+    share = 100 * 75e12 / machine.roofline.reached("hbm", 600e9 / 2.01e10)
+    assert f"naive: 75 TFLOP/s ({share:.0f} %)" in texts
+    assert machine.roofline.reached("hbm", 1.0) == hbm.achievable_bytes_per_s
+    assert machine.roofline.reached("hbm", 1e9) == tensor.achievable_flops_per_s
+
+
+def test_points_are_coloured_by_algorithm_and_shaped_by_gpu() -> None:
+    both = [*ANSWERS, answer(gpu=A100.id)]
+    (axes,) = picture_of(both, [H100, A100]).figure().axes
+    hues = {name: STYLES["light"].colour(algorithm_hue(name)) for name in ("flash", "naive")}
+    marks = {(line.get_markeredgecolor(), line.get_marker()) for line in axes.lines}
+    drawn = {(name, shape) for name, hue in hues.items() for colour, shape in marks if colour == hue and shape != "_"}
+    assert {one for one in drawn if one[1] != "None"} == {("flash", "o"), ("naive", "o"), ("flash", "s")}
+
+
+def test_levels_and_further_roofs_are_drawn_when_asked_for() -> None:
+    (axes,) = picture_of(ANSWERS, [H100], levels=["l2", "hbm"], ceilings=["exp", "mma_sync"]).figure().axes
+    texts = [text.get_text() for text in axes.texts]
+    for words in ("L2 9.7 TB/s", "HBM 3.35 TB/s", "exp ", "mma.sync bf16 622"):
+        assert any(text.startswith(words) for text in texts), words
+    assert axes.get_xlabel() == "useful FLOPs per byte of the level"
+    for given, words in (
+        ({"levels": ["l3"]}, "levels are l3; allowed: some of hbm, l2, smem"),
+        ({"levels": []}, "levels are none"),
+        ({"ceilings": ["int8"]}, "ceiling 'int8' is not known; allowed: exp, fp32, mma_sync"),
+    ):
+        with pytest.raises(InputError, match=words):
+            picture_of(ANSWERS, [H100], **given)
+    with pytest.raises(InputError, match="mma_sync is no ceiling of rtx-4090"):
+        picture_of([answer(gpu="rtx-4090")], ["rtx-4090"], ceilings=["mma_sync"])
+
+
+def test_measured_calls_have_a_panel_of_ratios() -> None:
+    one, two = answer(time_low_s=0.9e-3, time_high_s=1.2e-3), answer(implementation="flash-attn.2", time_s=2e-3)
+    above, below = picture_of([one, two], [H100], measured=[1.25e-3, 1.6e-3]).figure().axes
+    points = [float(np.asarray(line.get_xdata())[0]) for line in below.lines if line.get_marker() != "None"]
+    assert points == pytest.approx([0.8, 1.25])
+    assert {"-20.0 %", "+25.0 %"} <= {text.get_text() for text in below.texts}
+    assert [label.get_text() for label in below.get_yticklabels()] == ["flash-attn.3", "flash-attn.2"]
+    assert len(above.lines) > len(below.lines)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -188,7 +251,7 @@ def test_every_style_and_width_is_drawn(style: str, width: str, tmp_path: Path) 
     text = (tmp_path / "r.svg").read_text(encoding="utf-8")
     assert find_style(style).colour(0).lower() in text.lower()
     inches = float(text.split('width="')[1].split("pt")[0]) / 72
-    assert inches == pytest.approx(3.4 if width == "column" else 15.5)
+    assert inches == pytest.approx(3.4 if width == "column" else 7.2)
 
 
 def test_unknown_styles_and_latex_that_is_not_there_are_refused(

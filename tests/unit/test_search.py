@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,15 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnsim.api import predict
+from attnsim.api.ratios import speedup
 from attnsim.api.retuning import REPLAYED_CANDIDATES
 from attnsim.cli import main
+from attnsim.cli.cases import cases_of
+from attnsim.cli.question_flags import QuestionFlags
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.own import flash as own_flash
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.studies.hardware_search import Design, HardwareSearch, search_hardware
+from attnsim.studies.hardware_answer import Case, Mix
+from attnsim.studies.hardware_machines import Design
+from attnsim.studies.hardware_search import HardwareSearch, search_hardware
 from attnsim.studies.hardware_space import Limit, Range, Space
+from attnsim.studies.prices import Prices
 from attnsim.studies.search import measure_tiles, search_tiles
 from tests.unit.fake_bench import make_bench
 
@@ -77,14 +85,17 @@ def test_measured_tiles_set_the_choice_against_the_fastest() -> None:
         ("sm.shared_memory=100KiB:228KiB:64KiB", (102400, 167936, 233472)),
         ("hbm.bandwidth=6TB/s,3TB/s", (3e12, 6e12)),
         ("hbm.bandwidth=3TB/s:3TB/s", (3e12,)),
+        ("l2.bandwidth=1x:2x:0.5x", (9.7e12, 14.55e12, 19.4e12)),
+        ("sm.count=1x:1.1x:0.1x", (132, 145)),
+        ("hbm.capacity=1x,80 GB,2x", (80e9, 160e9)),
     ],
 )
 def test_ranges_are_read(text: str, values: tuple[float, ...]) -> None:
-    assert Range.parse(text).values == values
+    assert Range.parse(text, H100).values == values
 
 
 def test_a_range_without_a_step_is_cut_finely() -> None:
-    values = Range.parse("hbm.bandwidth=2TB/s:8TB/s").values
+    values = Range.parse("hbm.bandwidth=2TB/s:8TB/s", H100).values
     assert (len(values), values[0]) == (65, 2e12)
     assert values[-1] == pytest.approx(8e12)
 
@@ -110,6 +121,9 @@ def test_a_range_without_a_step_is_cut_finely() -> None:
         (["sm.count=1:2"], ["time<=5 W"], "not a value in s|is in W"),
         (["sm.count=1:2"], ["hbm.bandwidth<=1TB/s"], "does not vary"),
         (["sm.count=10:20"], ["sm.count<=5"], "leaves no value"),
+        (["sm.count=1x:0.5x"], [], "LOW not above HIGH"),
+        (["sm.count=10:20"], ["area<=900"], "'900' has no unit; write a value in mm2"),
+        (["sm.count=10:20"], ["area<=900 W"], "is in W, not a value in mm2"),
     ],
 )
 def test_wrong_spaces_are_refused_in_one_line(vary: list[str], limits: list[str], told: str) -> None:
@@ -135,8 +149,8 @@ def test_a_small_space_is_walked_through_whole(decode_search: HardwareSearch) ->
     found = decode_search
     assert found.exhaustive and len(found.machines) == 8
     for one in found.machines:
-        assert one.prediction is not None and one.energy is not None
-        assert ("power <= 600 W" in one.broken) == (one.energy.watts.typical > 600)
+        assert one.answer is not None
+        assert ("power <= 600 W" in one.broken) == (one.answer.watts.typical > 600)
     assert any(one.broken for one in found.machines) and found.feasible
     front = found.front
     times, powers = ([one.objectives[number] for one in front] for number in (0, 1))
@@ -151,7 +165,10 @@ def test_the_answer_is_that_of_predict_on_that_machine(decode_search: HardwareSe
     gpu = H100
     for key, value in one.figures.items():
         gpu = gpu.replace(key, value)
-    assert one.prediction == predict(DECODE, gpu, baseline=False)
+    assert one.answer is not None and one.answer.predictions == (predict(DECODE, gpu, baseline=False),)
+    base = decode_search.unchanged.answer
+    assert base is not None and base.predictions == (predict(DECODE, H100, baseline=False),)
+    assert one.answer.speedup == speedup(base.predictions[0], one.answer.predictions[0])
 
 
 def test_the_evolution_is_the_same_for_a_seed_and_keeps_to_its_points() -> None:
@@ -180,15 +197,15 @@ def test_the_evolution_finds_the_best_of_a_space_that_can_be_counted() -> None:
 def test_more_shared_memory_is_used_by_another_tile() -> None:
     space = Space.read(H100, ["sm.shared_memory=100KiB,228KiB"], [])
     small, large = search_hardware(QUESTION, space).machines
-    assert small.prediction is not None and large.prediction is not None
-    assert small.prediction.tile != large.prediction.tile
+    assert small.answer is not None and large.answer is not None
+    assert small.answer.predictions[0].tile != large.answer.predictions[0].tile
     assert large.objectives <= small.objectives
 
 
 def test_machines_that_cannot_answer_are_kept_with_the_reason() -> None:
     space = Space.read(H100, ["sm.registers=2048,65536"], [])
     none, one = search_hardware(QUESTION, space).machines
-    assert none.prediction is None and none.broken and one.prediction is not None
+    assert none.answer is None and none.broken and one.answer is not None
     with pytest.raises(InputError, match="no machine can answer"):
         search_hardware(QUESTION, Space.read(H100, ["sm.registers=2048"], []))
     for names, told in ((("time", "time"), "different ones"), (("speed",), "nearest"), (("time", "power", "energy"), "one or two")):  # noqa: E501  # fmt: skip
@@ -198,8 +215,9 @@ def test_machines_that_cannot_answer_are_kept_with_the_reason() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
 def test_no_machine_of_a_front_is_beaten_and_all_others_are(objectives: list[tuple[int, int]]) -> None:
-    machines = tuple(Design({}, None, None, tuple(map(float, one)), (), ()) for one in objectives)
-    front = HardwareSearch(("time", "power"), machines, Space(H100, (), ()), True).front
+    machines = tuple(Design({}, None, tuple(map(float, one)), (), ()) for one in objectives)
+    nothing = Design({}, None, (), (), ())
+    front = HardwareSearch(("time", "power"), machines, Space(H100, (), ()), True, nothing, Mix((), (), ())).front
     kept = {one.objectives for one in front}
     assert len(kept) == len(front)
     for one in {machine.objectives for machine in machines}:
@@ -211,7 +229,7 @@ def test_the_tile_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["search", "tile", "--gpu", "a100-sxm4-80gb", *QUESTION_FLAGS, "--top", "3"]) == 0
     text = capsys.readouterr().out
     assert "shipped" in text and "lose 0" in text
-    assert "not measured: " in text or "regret" in text
+    assert "not measured" not in text
     assert main(["search", "tile", "--gpu", "a100-sxm4-80gb", *QUESTION_FLAGS, "--algorithm", "naive"]) == 2
 
 
@@ -226,7 +244,8 @@ def test_the_hardware_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert picture.stat().st_size > 10_000
     with table.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 4 and {"sm.count", "time_s", "power_high_w", "front", "breaks"} <= set(rows[0])
+    assert len(rows) == 5 and {"sm.count", "time_s", "power_high_w", "front", "breaks"} <= set(rows[0])
+    assert [row["unchanged"] for row in rows] == ["True", *["False"] * 4] and rows[0]["speedup"] == "1.0"
     assert picture.with_suffix(".csv").read_text(encoding="utf-8") == table.read_text(encoding="utf-8")
     assert main(["search", "hardware", *DECODE_FLAGS, *vary, *limits, *two, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -237,3 +256,115 @@ def test_the_hardware_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["search", "hardware", *DECODE_FLAGS, *one, "--limit", "power<=50 W", "--plot", str(picture)]) == 2
     assert main(["search", "hardware", "--model", "llama-3-8b", "--seq", "512", *one, "--minimise", "energy"]) == 0
     assert "least energy first" in capsys.readouterr().out
+    larger = ["--vary", "l2.capacity=1x,2x"]
+    for cache, told in (("warm", True), ("cold", False)):  # a larger L2 that keeps the call's own operands is told so
+        assert main(["search", "hardware", *DECODE_FLAGS, *larger, "--cache", cache]) == 0
+        assert ("L2 warm: it holds what the same call left" in capsys.readouterr().out) == told
+
+
+PREFILL = Workload(batch=1, heads_q=8, heads_kv=1, seq_q=8192, head_dim=128, mask=Mask.causal())
+
+
+def test_a_mix_is_counted_by_the_unchanged_machines_time() -> None:
+    space = Space.read(H100, ["hbm.bandwidth=1x,2x"], [])
+    mixed = search_hardware([Case(PREFILL, 3, "prefill"), Case(DECODE, 1, "decode")], space)
+    same, fast = (one.answer for one in mixed.machines)
+    assert same is not None and fast is not None and mixed.unchanged.answer is not None
+    assert mixed.unchanged.answer.time_s.typical == pytest.approx(1.0) == same.time_s.typical
+    gains = [speedup(*pair) for pair in zip(same.predictions, fast.predictions, strict=True)]
+    assert all(gains) and fast.speedup is not None
+    expected = 0.75 / gains[0].value + 0.25 / gains[1].value  # type: ignore[union-attr]
+    assert fast.time_s.typical == pytest.approx(expected)
+    assert fast.speedup.value == pytest.approx(1 / expected)
+    assert fast.speedup.low <= fast.speedup.value <= fast.speedup.high
+    assert same.joules.typical == pytest.approx(same.watts.typical)  # of a second
+
+
+def test_limits_may_be_multiples_of_the_unchanged_machine() -> None:
+    space = Space.read(H100, ["sm.count=1x,1.05x,1.2x"], ["area<=1.1x", "power<=2x", "cost<=3000"])
+    found = search_hardware(DECODE, space, objectives=("time", "area"))
+    area = found.space.limits[0]
+    assert area.value == pytest.approx(1.1 * 814) and area.text == "area <= 1.1x (895.4 mm2)" and not area.times
+    assert ["area <= 1.1x (895.4 mm2)" in one.broken for one in found.machines] == [False, False, True]
+    assert [one.objectives[1] for one in found.machines] == sorted(one.objectives[1] for one in found.machines)
+
+
+def test_machines_of_one_time_are_said_to_be_alike() -> None:
+    space = Space.read(H100, ["l2.capacity=1x,1.1x", "hbm.bandwidth=1x,2x"], [])
+    found = search_hardware(DECODE, space)
+    small, _, large, _ = found.machines
+    assert found.alike(small, large)  # the cache of this call fits no L2
+    assert found.alike_runs(found.machines) == [[1, 3], [0, 2]]
+    slow, fast = found.machines[:2]
+    assert slow.answer is not None and fast.answer is not None
+    assert slow.answer.time_s.typical > 1.5 * fast.answer.time_s.typical and not found.alike(slow, fast)
+
+
+def test_a_users_prices_decide() -> None:
+    prices = Prices.parse("sm.count*2 + 3/MiB*l2.capacity + 20/(TB/s)*hbm.bandwidth + area*0.5/mm2")
+    cost = prices.cost(H100)
+    assert cost.typical == pytest.approx(2 * 132 + 3 * 50 + 20 * 3.35 + 0.5 * 814) and cost.low == cost.high
+    space = Space.read(H100, ["sm.count=100,132"], [])
+    found = search_hardware(DECODE, space, objectives=("cost",), prices=prices)
+    assert found.feasible[0].figures == {"sm.count": 100}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import os", "is not FIGURE"),
+        ("sm.count", "is not FIGURE"),
+        ("sm.count*2 - 3", "sm.count costs '2 - 3'"),
+        ("sm.count*2*3", "is not FIGURE"),
+        ("sm.count**2", "is not FIGURE"),
+        ("(sm.count)*2", "is not known; nearest"),
+        ("sm.cont*2", "nearest: sm.count"),
+        ("sm.count*-1", "allowed: a number from 0"),
+        ("sm.count*nan", "allowed: a number from 0"),
+        ("l2.capacity*2", "is in B; say per how much"),
+        ("l2.capacity*2/GHz", "price of l2.capacity is per 'GHz'"),
+        ("sm.count*2 + sm.count*3", "sm.count twice"),
+        ("", "is not FIGURE"),
+    ],
+)
+def test_prices_that_are_no_sum_are_refused(text: str, told: str) -> None:
+    with pytest.raises(InputError, match=re.escape(told)) as refused:
+        Prices.parse(text)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_area_of_an_unknown_die_is_refused_and_its_machines_answer() -> None:
+    own = replace(H100, id="mine", base_id="mine")
+    found = search_hardware(DECODE, Space.read(own, ["sm.count=100,132"], []))
+    assert found.machines[0].answer is not None and found.machines[0].answer.area is None
+    for name in ("area", "cost"):
+        with pytest.raises(InputError, match="the die of mine is not known"):
+            search_hardware(DECODE, Space.read(own, ["sm.count=100,132"], []), objectives=(name,))
+
+
+def test_cases_come_from_flags_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "decode.yaml").write_text("model: llama-3-70b\ntp: 8\npass: decode\nbatch: 16\nseq: 8192\n")
+    vary = ["search", "hardware", "--vary", "hbm.bandwidth=1x,2x"]
+    flags = ["--model", "llama-3-70b", "--tp", "8"]
+    picture = tmp_path / "front.svg"
+    cases = ["--case", "seq=4096: 2", "--case", f"{tmp_path / 'decode.yaml'}:1"]
+    area = ["--minimise", "time,area", "--limit", "area<=1.1x", "--plot", str(picture), "--cost", "sm.count*5"]
+    assert main([*vary, *flags, *cases, *area]) == 0
+    text = capsys.readouterr().out
+    assert "\ncost: sm.count*5\n" in text
+    assert "decode (weight 1): batch 16, heads 8/1, seq 1 x 8192" in text and "seq=4096 (weight 2)" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert any(row[:1] == ["unchanged"] for row in rows) and "GH100 has 814 mm2 (datasheet)" in text
+    assert picture.read_text(encoding="utf-8").startswith("<?xml")
+    (masked,) = cases_of(QuestionFlags(model="llama-3-70b"), ["seq=4k, mask=causal, window 512, causal=false: 2"])
+    assert masked.workload == replace(masked.workload, seq_q=4096, mask=Mask.sliding_window(512)) and masked.weight == 2
+    for case, refused in (
+        ("seq=4096", "has no weight"),
+        ("seq=4096:0", "the weight is '0'"),
+        ("seq=four:1", "seq is 'four'"),
+        ("sequence=4:1", "nearest: seq"),
+        ("causal=yes:1", "allowed: true or false"),
+        (f"{tmp_path / 'none.yaml'}:1", "cannot be read"),
+    ):
+        assert main([*vary, *flags, "--case", case]) == 2
+        assert refused in capsys.readouterr().err

@@ -84,9 +84,15 @@ def test_a_figure_at_its_end_is_varied_to_one_side() -> None:
     assert share.elasticity == pytest.approx(found["tensor.bf16"].down or 0.0, abs=1e-9)
 
 
-def test_elasticities_are_sorted_by_size() -> None:
-    found = [abs(item.elasticity) for item in kernel_only(DECODE, "h100-sxm5-80gb")]
-    assert found == sorted(found, reverse=True)
+def test_figures_of_which_more_helps_most_come_first() -> None:
+    found = kernel_only(DECODE, "h100-sxm5-80gb")
+    gains = [abs(item.upward) for item in found]
+    assert gains == sorted(gains, reverse=True)
+    waves = Workload(1, 16, 4096, 128)  # 512 tiles: less than 132 SMs cost a wave, more bring nothing
+    kinked = [item for item in elasticities(kernel_of(waves, load_gpu("h100-sxm5-80gb"))) if item.kink]
+    first = elasticities(kernel_of(waves, load_gpu("h100-sxm5-80gb")))[0]
+    assert [item.figure for item in kinked] == ["sm.count"] and abs(kinked[0].elasticity) > abs(first.elasticity)
+    assert first.figure == "clock.free"
 
 
 def test_closed_forms_of_scaled_gpus_answer_alike() -> None:

@@ -4,7 +4,8 @@ import pytest
 from rich.console import Console
 
 import attnsim
-from attnsim.cli import show
+from attnsim.api.baselines import ratios_over_unchanged
+from attnsim.cli import main, show
 
 WINDOWED = attnsim.Workload(1, 32, 8192, 128, heads_kv=8, mask=attnsim.Mask.sliding_window(1024))
 ROWS = [
@@ -20,7 +21,8 @@ def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_predictions_fit_the_terminal_and_no_cell_is_cut(width: int, capsys: pytest.CaptureFixture[str]) -> None:
     found = attnsim.compare(WINDOWED, "h100-sxm5-80gb", ["naive", "flash", "sliding-window"])
-    show.print_predictions(Console(width=width, highlight=False), "a title", found, found)
+    over = [ratios_over_unchanged(found, found)]
+    show.print_predictions(Console(width=width, highlight=False), "a title", found, over, verbose=True)
     lines = printed(capsys)
     assert max(map(len, lines)) <= width
     words = [word for line in lines for word in line.split()]
@@ -56,3 +58,16 @@ def test_a_cell_wider_than_the_terminal_is_not_cut(capsys: pytest.CaptureFixture
 def test_an_empty_table_is_its_title(capsys: pytest.CaptureFixture[str]) -> None:
     show.print_rows(Console(width=60, highlight=False), "nothing found", [])
     assert printed(capsys)[0] == "nothing found"
+
+
+def test_remarks_that_differ_by_gpu_say_which(capsys: pytest.CaptureFixture[str]) -> None:
+    question = ["--heads", "16", "--seq", "2048", "--head-dim", "128"]
+    assert main(["predict", "--gpu", "a100-sxm4-80gb,h100-sxm5-80gb", "--algorithm", "flash", *question]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for words in (
+        "flash on a100-sxm4-80gb: flash-attn.2, tile",
+        "flash on h100-sxm5-80gb: flash-attn.3, tile",
+        "SM clock: a100-sxm4-80gb 1410 MHz (boost), h100-sxm5-80gb 1980 MHz (boost)",
+        "trust: flash on a100-sxm4-80gb about",
+    ):
+        assert words in text

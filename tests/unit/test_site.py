@@ -35,7 +35,10 @@ def test_every_page_is_reached_from_the_index(generated: ModuleType) -> None:
             todo += [line for line in below if not line.startswith("_generated/")]
     pages = {str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.md")}
     pages = {page for page in pages if not page.startswith(("_generated/", "_build/"))}
-    assert pages | {f"_generated/{page}" for page in (*generated.OUTSIDE.values(), "options", "errors")} == reached
+    assert (
+        pages | {f"_generated/{page}" for page in (*generated.OUTSIDE.values(), "options", "errors", "ratios")}
+        == reached
+    )
 
 
 def test_every_command_has_a_page() -> None:

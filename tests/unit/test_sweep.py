@@ -393,8 +393,8 @@ def test_without_xarray_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"backend": "spark"}, "backend is 'spark'; allowed: local, dask, ray"),
-        ({"scheduler": "tcp://x:1"}, "goes with backend dask or ray"),
+        ({"backend": "spark"}, "backend is 'spark'; allowed: local, dask"),
+        ({"scheduler": "tcp://x:1"}, "goes with backend dask"),
         ({"backend": "dask"}, "needs the scheduler's address"),
         ({"jobs": 0}, "jobs is 0"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import itertools
 import json
@@ -132,10 +133,10 @@ def test_a_windowed_question_has_one_answer(name: str) -> None:
     gpu = "a100-sxm4-80gb"
     answer, (compared,) = attnsim.predict(question, gpu, name), attnsim.compare(question, gpu, [name])
     explained = attnsim.explain(question, gpu, name).prediction
-    several = traces(question, gpu, [name], cache="warm", launch="stream", sms=2)
+    several = traces(question, attnsim.load_gpu(gpu), [name], cache="warm", launch="stream", sms=2)
     assert answer.workload == compared.workload == explained.workload
     times = [answer.time_s, compared.time_s, explained.time_s]
-    assert {*times, trace(question, gpu, name).replay.time_s, several[0].replay.time_s} == {answer.time_s}
+    assert {*times, trace(question, gpu, name).replay.time_s, several[0][1].replay.time_s} == {answer.time_s}
     assert answer.workload.mask == (
         attnsim.Mask.sliding_window(512)
         if name in ("sliding-window", "sparse")
@@ -157,7 +158,7 @@ def test_the_picture_and_its_table(tmp_path: Path) -> None:
     names = ["flash-1", "flash-2"]
     picture, table = timeline([trace(SMALL, GPU, name) for name in names], names).write(tmp_path / "first.svg")
     text = picture.read_text(encoding="utf-8")
-    assert "<svg" in text
+    assert "<svg" in text and "load K" in text
     lines = table.read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("panel,implementation,kernel,unit") and {line.split(",")[0] for line in lines[1:]} == {
         *names
@@ -176,6 +177,38 @@ def test_the_command_writes_both(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert row["kernel"] == "flash_fwd" and row["slices"] > 0
 
 
+def test_a_picture_has_the_unchanged_gpu_beside_the_changed_one_on_one_scale(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = ["--heads", "32", "--kv-heads", "8", "--seq", "4096", "--head-dim", "128", "--pass", "decode"]
+    picture, out = tmp_path / "both.svg", tmp_path / "changed.json"
+    one = ["trace", "--gpu", GPU, *shape, "--set", "hbm.bandwidth=2x", "--out", str(out)]
+    look = ["--picture", str(picture), "--style", "dark", "--width", "column", "--caption", "file"]
+    assert main([*one, *look, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    unchanged, changed = dict.fromkeys(row["gpu"] for row in rows)
+    assert unchanged == GPU and changed.startswith(f"{GPU}; hbm.bandwidth = 6.7 TB/s")
+    with picture.with_suffix(".csv").open(encoding="utf-8", newline="") as file:
+        pieces = list(csv.DictReader(file))
+    panels = dict.fromkeys(piece["panel"] for piece in pieces)
+    assert [*panels] == [f"flash, {GPU}", f"flash, {GPU}*"]
+    told = picture.with_suffix(".txt").read_text(encoding="utf-8")
+    assert f"seq 1 x 4096, head_dim 128, bf16, decode, full; {GPU}*: hbm.bandwidth = 6.7 TB/s (was" in told
+    assert json.loads(out.read_bytes())["otherData"]["gpu"] == changed, "the file holds the one that was asked about"
+    assert main([*one, "--json"]) == 0
+    assert {row["gpu"] for row in json.loads(capsys.readouterr().out)} == {changed}
+
+
+def test_several_gpus_have_a_panel_and_a_table_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "gpus.png"
+    shape = ["--heads", "4", "--seq", "512", "--head-dim", "64", "--picture", str(picture)]
+    assert main(["trace", "--gpu", f"a100-sxm4-80gb,{GPU}", *shape]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told.count("a100-sxm4-80gb") == told.count(GPU) == 1
+    table = picture.with_suffix(".csv").read_text(encoding="utf-8")
+    assert "flash, a100-sxm4-80gb" in table and f"flash, {GPU}" in table
+
+
 def test_the_same_trace_is_the_same_file(tmp_path: Path) -> None:
     first, second = (write_trace(trace(SMALL, GPU), tmp_path / name) for name in ("a.json.gz", "b.json.gz"))
     assert gzip.decompress(first.read_bytes()) == gzip.decompress(second.read_bytes())
@@ -188,7 +221,11 @@ def test_the_same_trace_is_the_same_file(tmp_path: Path) -> None:
         (["--out", "trace.txt"], ".json"),
         (["--out", "nowhere/trace.json"], "not a folder"),
         (["--picture", "turns.gif"], ".png"),
-        (["--out", "trace.json", "--algorithm", "flash,naive"], "one algorithm"),
+        (["--out", "trace.json", "--algorithm", "flash,naive"], "one trace, 2 are given; give one algorithm and GPU"),
+        (["--out", "trace.json", "--gpu", "a100-sxm4-80gb"], "one trace, 2 are given; give one algorithm and GPU"),
+        (["--picture", "turns.png", "--style", "drak"], "dark"),
+        (["--picture", "turns.png", "--width", "wide"], "column"),
+        (["--picture", "turns.png", "--caption", "below"], "file"),
         (["--out", "trace.json", "--sms", "40"], "1 to 16"),
         (["--out", "trace.json", "--algorithm", "flush"], "not known"),
     ],

@@ -1,0 +1,349 @@
+"""Tables of other people's timings: which column is which, and each row beside its prediction."""
+
+import csv
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import attnsim
+from attnsim.api.tables import MEASURED_COLUMNS
+from attnsim.cli import main
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.question.case_row import parse_row
+from attnsim.models.question.column_names import read_columns
+from attnsim.models.question.columns import Naming, key, known_columns
+from attnsim.plots.check import check as picture
+from attnsim.validation.measured.own_runs import rows_of
+
+SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "mine.csv"
+SHAPE: dict[str, list[object]] = {"GPU": ["h100-sxm5-80gb"], "B": [4], "H": [16], "N": [4096], "d": [128]}
+MINE: dict[str, list[object]] = {
+    **SHAPE,
+    "kernel": ["flash-attn.3"],
+    "dtype": ["fp16"],
+    "causal": [1],
+    "latency (ms)": [0.4747],
+}
+
+
+def mapped(*names: str, **said: object) -> dict[str, str]:
+    """Our columns by those of a table with a shape and these."""
+    frame = pd.DataFrame({**SHAPE, **{name: ["1"] for name in names}})
+    return {one.theirs: one.ours for one in read_columns(frame, Naming(**said)).columns if one.theirs not in SHAPE}  # type: ignore[arg-type]
+
+
+def problem(table: dict[str, list[object]] | Path, **said: object) -> str:
+    """The one line with which a table is refused."""
+    given = table if isinstance(table, Path) else pd.DataFrame(table)
+    with pytest.raises(InputError) as caught:
+        attnsim.check(given, progress=False, **said)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_no_name_stands_for_two_columns() -> None:
+    seen: dict[str, str] = {}
+    for ours, known in known_columns().items():
+        for name in known.names - {""}:
+            assert seen.setdefault(name, ours) == ours, name
+    assert not any(key(ours) in known.names for ours, known in known_columns().items() if known.needs_unit)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "unit"),
+    [
+        ("latency (ms)", "time_s", 1e-3),
+        ("time [us]", "time_s", 1e-6),
+        ("time_ms", "time_s", 1e-3),
+        ("timeMs", "time_s", 1e-3),
+        ("latency_us", "time_s", 1e-6),
+        ("Time (µs)", "time_s", 1e-6),
+        ("us", "time_s", 1e-6),
+        ("mean latency ms", "time_s", 1e-3),
+        ("latency_ms_median", "time_s", 1e-3),
+        ("time_s", "time_s", 1.0),
+        ("Duration (ns)", "time_s", 1e-9),
+        ("TFLOPS", "tflops", 1.0),
+        ("TFLOP/s", "tflops", 1.0),
+        ("throughput (GFLOPS)", "tflops", 1e-3),
+        ("SM clock (GHz)", "clock_mhz", 1e3),
+    ],
+)
+def test_units_of_columns(name: str, ours: str, unit: float) -> None:
+    columns = read_columns(pd.DataFrame({**SHAPE, name: [1]}))
+    found = columns.find(ours)
+    assert found is not None and found.theirs == name and found.factor == unit and not columns.unused
+
+
+@pytest.mark.parametrize(
+    ("names", "ours"),
+    [
+        (("batch_size", "bs", "Batch Size", "B"), "batch"),
+        (("H", "n_heads", "num_heads", "nheads", "Num Heads"), "heads_q"),
+        (("Hkv", "n_kv_heads", "num_kv_heads", "num_key_value_heads"), "heads_kv"),
+        (("N", "seqlen", "seq_len", "S", "context", "Sequence Length", "N (tokens)"), "seq"),
+        (("d", "headdim", "head_size", "hdim", "head dim", "D (head dim)"), "head_dim"),
+        (("is_causal", "Causal"), "causal"),
+        (("device", "GPU", "gpu_name"), "gpu"),
+        (("kernel", "backend", "provider", "impl"), "implementation"),
+        (("precision", "data type"), "dtype"),
+        (("mode", "pass", "Direction"), "pass"),
+    ],
+)
+def test_names_of_columns(names: tuple[str, ...], ours: str) -> None:
+    other = {"gpu": "GPU", "batch": "B", "heads_q": "H", "seq": "N", "head_dim": "d"}
+    for name in names:
+        shape = {theirs: [1] for mine, theirs in other.items() if mine != ours}
+        found = read_columns(pd.DataFrame({**shape, name: [1]})).find(ours)
+        assert found is not None and found.theirs == name
+
+
+def test_words_of_cells() -> None:
+    cells = {"gpu": "l4", "batch": 1, "heads_q": 8, "head_dim": 64, "seq": 512}
+    for word, passes in (("forward", "fwd"), ("Backward", "bwd"), ("fwd_bwd", "fwd+bwd"), ("prefill", "fwd")):
+        assert parse_row({**cells, "pass": word}).passes == passes
+    case = parse_row({**cells, "pass": "generation", "dtype": "torch.bfloat16", "causal": "yes"})
+    assert (case.passes, case.seq_q, case.seq_kv, case.dtype, case.causal) == ("decode", 1, 512, "bf16", True)
+    assert (parse_row(cells).seq_q, parse_row(cells).seq_kv) == (512, 512)
+
+
+def test_what_is_said_goes_over_the_names() -> None:
+    assert mapped("kernel", "mine", maps={"implementation": "mine"}) == {"mine": "implementation"}
+    assert mapped("t", maps={"time_s": "t"}, time_unit="us") == {"t": "time_s"}
+    assert mapped("time_s", "time") == {"time_s": "time_s"}  # our own name counts
+    columns = read_columns(pd.DataFrame({**MINE, "run": [1]}), Naming(gpu="l4"))
+    assert columns.unused == {"GPU": "gpu is given as l4", "run": "not known"} and columns.given == {"gpu": "l4"}
+
+
+@pytest.mark.parametrize(
+    ("table", "said", "words"),
+    [
+        ({**SHAPE}, {}, ("no column is a time", "--map time_s=COLUMN")),
+        ({**SHAPE, "time": [0.9]}, {}, ("'time' has no unit", "median 0.9: looks like ms; give --time-unit ms")),
+        ({**SHAPE, "time": [900]}, {}, ("looks like us",)),
+        ({**SHAPE, "time": [0.9]}, {"time_unit": "weeks"}, ("'weeks' is not known; allowed: s, ms, us, ns",)),
+        ({**SHAPE, "ms": [0.9]}, {"time_unit": "us"}, ("--time-unit us", "'ms' says ms")),
+        ({**SHAPE, "latency (ticks)": [0.9]}, {}, ("has the unit 'ticks'; allowed: s, ms, us, ns",)),
+        ({**MINE, "time_us": [1]}, {}, ("'latency (ms)' and 'time_us' could both be time_s", "--map 'time_s=")),
+        ({**MINE, "seq_q": [1]}, {}, ("'N' and 'seq_q' could both be seq_q",)),
+        ({**MINE}, {"maps": {"heads": "H"}}, ("'heads' is no column of a case table", "heads_q")),
+        ({**MINE}, {"maps": {"heads_q": "nh"}}, ("no column 'nh'",)),
+        ({**MINE}, {"maps": {"heads_q": "H", "heads_kv": "H"}}, ("'H' twice",)),
+        ({name: cells for name, cells in MINE.items() if name != "H"}, {}, ("no column heads_q", "--map heads_q=")),
+        ({name: cells for name, cells in MINE.items() if name != "GPU"}, {}, ("no column gpu", "--gpu ID")),
+        ({name: [] for name in MINE}, {}, ("no rows",)),
+    ],
+)
+def test_a_table_is_refused_in_one_line(
+    table: dict[str, list[object]], said: dict[str, object], words: tuple[str, ...]
+) -> None:
+    message = problem(table, **said)
+    assert all(word in message for word in words), message
+
+
+def test_a_bad_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    for text, words in (
+        ("", "is empty"),
+        ("B,B,H\n1,1,1\n", "column 'B' appears more than once"),
+        ("1,2\n", "holds numbers"),
+    ):
+        path.write_text(text)
+        message = problem(path)
+        assert message.startswith(str(path)) and words in message
+
+
+def test_bad_rows_have_their_reason_and_the_others_an_answer() -> None:
+    rows: list[dict[str, object]] = [
+        {"latency (ms)": 0.4747}, {"latency (ms)": -1}, {"latency (ms)": math.nan}, {"GPU": "RTX 9999"},
+        {"GPU": "Cray-1"}, {"kernel": "nonesuch"}, {"H": "many"}, {"N": 8192, "latency (ms)": 1.9},
+    ]  # fmt: skip
+    frame = pd.DataFrame([{name: cells[0] for name, cells in MINE.items()} | row for row in rows])
+    found = attnsim.check(frame, progress=False)
+    assert [bool(row.ratio) for row in found.answered] == [True, *[False] * 6, True]
+    reasons = list(found.failed)
+    assert len(reasons) == 6 and all("\n" not in reason for reason in reasons)
+    words = (
+        "is '-1.0'; allowed: a number of ms above 0",
+        "latency (ms) is empty",
+        "rtx 9999",
+        "cray-1",
+        "nonesuch",
+        "H is 'many'",
+    )
+    assert all(word in reason for word, reason in zip(words, reasons, strict=True)), reasons
+    assert list(found.rows["error_percent"].isna()) == [False, *[True] * 6, False]
+
+
+def test_the_sample_is_answered_and_its_figures_are_those_of_its_rows() -> None:
+    found = attnsim.check(SAMPLE, progress=False)
+    rows = found.rows
+    assert len(rows) == 18 and not found.failed and list(rows.index) == list(range(2, 20))
+    assert list(rows["measured_s"]) == pytest.approx([1e-3 * float(cell) for cell in rows["latency (ms)"]])
+    ratios = rows["predicted_s"] / rows["measured_s"]
+    assert list(rows["error_percent"]) == pytest.approx(list(100 * (ratios - 1)))
+    inside = (rows["predicted_low_s"] <= rows["measured_s"]) & (rows["measured_s"] <= rows["predicted_high_s"])
+    assert list(rows["in_range"]) == list(inside)
+    every = found.summary.iloc[0]
+    assert every["mean"] == pytest.approx((ratios - 1).abs().mean())
+    assert every["median"] == pytest.approx((ratios - 1).abs().median())
+    assert every["bias"] == pytest.approx(math.exp(ratios.map(math.log).mean()) - 1)
+    assert (every["inside"], every["rows"]) == (inside.sum(), 18)
+    assert list(found.summary["implementation"]) == ["all", "flash-attn.2", "nvidia.cudnn", "flash-attn.3"]
+    assert found.summary["rows"].iloc[1:].sum() == 18 and found.summary["inside"].iloc[1:].sum() == inside.sum()
+    assert ("NVIDIA H100 80GB HBM3", "h100-sxm5-80gb") in found.taken
+
+
+def test_gpus_whose_errors_cancel_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    two = {name: cells * 2 for name, cells in MINE.items()} | {
+        "GPU": ["a100-sxm4-80gb", "h100-sxm5-80gb"], "kernel": ["flash-attn.2"] * 2, "latency (ms)": [1.0, 0.8617]
+    }  # fmt: skip
+    found = attnsim.check(pd.DataFrame(two), progress=False)
+    assert list(found.summary["gpu"]) == ["", "a100-sxm4-80gb", "h100-sxm5-80gb"]
+    assert list(found.summary["implementation"]) == ["all", "flash-attn.2", "flash-attn.2"]
+    every, low, high = found.accuracy
+    assert math.log1p(every.bias) == pytest.approx((math.log1p(low.bias) + math.log1p(high.bias)) / 2)
+    (tmp_path / "two.csv").write_text(pd.DataFrame(two).to_csv(index=False))
+    assert main(["check", str(tmp_path / "two.csv")]) == 0
+    text = capsys.readouterr().out
+    assert len(re.findall(r"^flash-attn.2 +(a100-sxm4|h100-sxm5)-80gb +1 ", text, re.MULTILINE)) == 2
+
+
+def test_a_throughput_is_a_time_by_the_useful_flops() -> None:
+    table = {name: cells for name, cells in MINE.items() if name != "latency (ms)"} | {"TFLOPS": [500.0]}
+    (row,) = attnsim.check(pd.DataFrame(table), progress=False).answered
+    flops = 2 * 4 * 16 * (4096 * 4097 // 2) * 256  # 2 B H pairs (d + dv)
+    assert row.measured_s == pytest.approx(flops / 500e12)
+    assert row.case is not None and "useful FLOPs" in row.case.assumed["tflops"]
+    both = attnsim.check(pd.DataFrame({**MINE, "TFLOPS": [1.0]}), progress=False)
+    assert both.answered[0].measured_s == pytest.approx(0.4747e-3)
+    assert both.columns.unused == {"TFLOPS": "the time counts, 'latency (ms)'"}
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100-sxm5-80gb"),
+        ("nvidia h100 pcie", "h100-pcie-80gb"),
+        ("NVIDIA A100-SXM4-40GB", "a100-sxm4-40gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("Tesla T4", "t4"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+    ],
+)
+def test_names_of_drivers_are_gpus(name: str, gpu: str) -> None:
+    assert load_gpu(name).id == gpu
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100 NVL", "Tesla V100-SXM2-16GB", "NVIDIA GeForce RTX 3080 Ti", "TPU v4"])
+def test_another_gpu_is_not_taken_for_a_known_one(name: str) -> None:
+    with pytest.raises(InputError, match="unknown GPU"):
+        load_gpu(name)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, plot = tmp_path / "out.csv", tmp_path / "ratio.png"
+    assert main(["check", str(SAMPLE), "--out", str(out), "--plot", str(plot)]) == 0
+    text = capsys.readouterr().out
+    for words in (
+        "latency (ms)",
+        "not used: not known",
+        "90 % range",
+        "17 of 18",
+        "flash_attn_v3 is flash-attn.3",
+        "left open",
+    ):
+        assert words in text
+    rows = list(csv.DictReader(out.open()))
+    assert len(rows) == 18 and {"provider", *MEASURED_COLUMNS} <= rows[0].keys()
+    drawn = list(csv.DictReader((tmp_path / "ratio.csv").open()))
+    assert [row["in_range"] for row in drawn] == [row["in_range"] for row in rows]
+    assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith(("written", "names", "left")))
+
+
+def test_the_exit_code_says_whether_all_rows_were_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "mine.csv"
+    table.write_text("gpu,kernel,B,H,N,d,us\nH100,flash-attn.3,4,16,4096,128,475\nH100,flash-attn.3,4,16,4096,128,\n")
+    assert main(["check", str(table)]) == 1
+    assert "line 3 without an answer: us is empty" in capsys.readouterr().out
+    assert main(["check", str(table), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [row["table"] for row in found] == [*["mapping"] * 7, "row", "row", "summary"]
+    assert found[-1]["rows"] == 1 and found[8]["predicted_s" if "predicted_s" in found[8] else "error"]
+    names = (["--gpu", "foo"], ["--implementation", "foo"])
+    for wrong in (["--map", "heads_q"], ["--time-unit", "ms"], ["--out", "x.txt"], ["--plot", "x.jpg"], *names):
+        assert main(["check", str(table), *wrong]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    for over in (["--plot", str(tmp_path / "mine.png")], ["--out", str(table)]):
+        assert main(["check", str(table), *over]) == 2 and "written over the table" in capsys.readouterr().err
+    over = ["roofline", "--gpu", "l4", "--measured", str(table), "--out", str(tmp_path / "mine.png")]
+    assert main(over) == 2 and "written over the table" in capsys.readouterr().err
+    clash = ["--out", str(tmp_path / "x.csv"), "--plot", str(tmp_path / "x.png")]
+    assert main(["check", str(table), *clash]) == 2 and "another name" in capsys.readouterr().err
+
+
+def test_the_same_reading_serves_the_other_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "mine.csv"
+    table.write_text("device,impl,bs,nheads,seqlen,hdim,time_ms\nH100,flash-attn.3,4,16,4096,128,0.9\n")
+    assert main(["predict", "--cases", str(table)]) == 0
+    said = capsys.readouterr()
+    (row,) = csv.DictReader(said.out.splitlines())
+    assert float(row["measured_s"]) == pytest.approx(0.9e-3)
+    assert float(row["error_percent"]) == pytest.approx(100 * (float(row["predicted_s"]) / 0.9e-3 - 1))
+    assert "column time_ms: time_s in ms" in said.err
+    (measured,) = rows_of(table)
+    assert measured.measured_s == pytest.approx(0.9e-3)
+    assert measured.gpu.id == measured.case.gpu == "h100-sxm5-80gb"
+    shown = tmp_path / "roof.png"
+    assert main(["roofline", "--gpu", "h100-sxm5-80gb", "--measured", str(table), "--out", str(shown)]) == 0
+    assert "900 us" in capsys.readouterr().out
+    table.write_text("device,impl,bs,nheads,seqlen,hdim,time\nH100,flash-attn.3,4,16,4096,128,0.9\n")
+    for command in (
+        ["predict", "--cases"],
+        ["roofline", "--gpu", "h100-sxm5-80gb", "--measured"],
+        ["validate", "--measured"],
+    ):
+        assert main([*command, str(table)]) == 2
+        assert "--time-unit ms" in capsys.readouterr().err
+    assert main(["predict", "--cases", str(table), "--time-unit", "ms"]) == 0
+    for command in (["predict", "--gpu", "l4"], ["roofline", "--gpu", "l4"], ["validate"]):
+        assert main([*command, "--time-unit", "ms"]) == 2
+        assert "--time-unit is about the table" in capsys.readouterr().err
+
+
+def test_the_picture_holds_every_answered_row(tmp_path: Path) -> None:
+    found = attnsim.check(SAMPLE, progress=False)
+    axes = picture(found).figure().axes[0]
+    low, high = axes.get_ylim()
+    bars = [(box.y0, box.y1) for box in (bar.get_path().get_extents(bar.get_patch_transform()) for bar in axes.patches)]
+    heights = [
+        (line, np.asarray(line.get_ydata(), float)) for line in axes.lines if line.get_marker() not in ("None", "")
+    ]
+    drawn = [float(height) for _, several in heights for height in several]
+    assert len(bars) == len(drawn) == 18 and all(low < end < high for bar in bars for end in bar)
+    assert sorted(drawn) == pytest.approx(sorted(1 / row.ratio for row in found.answered if row.ratio))
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["512", "1k", "2k", "4k", "8k", "16k"]
+    legend = axes.get_legend()
+    assert legend is not None
+    box = legend.get_window_extent()
+    top = max(axes.transData.transform((0, end))[1] for bar in (*bars, (0.0, max(drawn))) for end in bar if end > 0)
+    assert box.y0 >= top  # nothing lies behind it
+    assert sum(len(several) for line, several in heights if line.get_markerfacecolor() == "white") == 1
+    assert len(attnsim.plot.rows("check", found)) == 18
+    one_length = found.frame[found.frame["SeqLen"] == "512"]
+    alone = picture(attnsim.check(one_length, progress=False)).figure().axes[0]
+    assert alone.get_xlabel() == "line of the table"
+    table, out = tmp_path / "mine.csv", tmp_path / "ratios.pdf"
+    one_length.to_csv(table, index=False)
+    assert main(["check", str(table), "--plot", str(out), "--style", "latex", "--caption", "file"]) == 0
+    assert r"90 \% range" in out.with_suffix(".tex").read_text(encoding="utf-8")
+    nothing = attnsim.check(one_length, implementation="flash-attn.4", progress=False)
+    with pytest.raises(InputError, match="nothing to draw; line 2: "):
+        picture(nothing)

@@ -1,0 +1,80 @@
+"""What notebooks and frames show of predictions, GPUs and explanations."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+
+import attnsim
+from attnsim.models.wording import beyond_text, html_table, spread_text
+
+QUESTION = attnsim.Workload(heads_q=8, heads_kv=2, seq_q=1024, head_dim=64, mask=attnsim.Mask.causal())
+
+
+@pytest.fixture(scope="module")
+def found() -> attnsim.Predictions:
+    gpu = attnsim.load_gpu("a100-sxm4-80gb").replace({"hbm.bandwidth": "2x"})
+    return attnsim.compare(QUESTION, gpu, ["naive", "flash"])
+
+
+def test_a_frame_has_question_and_answer_as_plain_values(found: attnsim.Predictions) -> None:
+    frame = found.to_frame()
+    assert list(frame["algorithm"]) == ["naive", "flash"] and list(frame["heads_kv"]) == [2, 2]
+    assert list(frame["time_s"]) == [one.time_s for one in found] and set(frame["pass"]) == {"fwd"}
+    assert set(frame["changes"]) == {"hbm.bandwidth = 4078 GB/s (was 2039 GB/s)"}
+    assert frame["busy_tensor_s"].between(0, frame["time_s"]).all()
+    assert list(found[1].to_frame().columns) == list(frame.columns)
+    assert not any(isinstance(value, (dict, list, tuple)) for row in frame.to_dict("records") for value in row.values())
+
+
+def test_representations_are_short_and_say_the_answer(found: attnsim.Predictions) -> None:
+    text = repr(found[1])
+    assert text.startswith("<Prediction flash (flash-attn.2) on a100-sxm4-80gb; hbm.bandwidth = 4078 GB/s: ")
+    assert "extrapolated" in text and len(text) < 200
+    assert repr(found) == f"[{found[0]!r},\n {text}]"
+    gpu = attnsim.load_gpu("a100-sxm4-80gb")
+    assert repr(gpu) == "<Gpu a100-sxm4-80gb: ampere, 108 SMs, 80 GB, 2039 GB/s>"
+    assert gpu.content() != gpu.replace("sm.exp_rate", "2x").content()
+
+
+def test_tables_in_notebooks_hold_the_figures_and_escape_text(found: attnsim.Predictions) -> None:
+    explained = attnsim.explain(QUESTION, "a100-sxm4-80gb")
+    for shown in (found, found[0], explained, attnsim.load_gpu("l4")):
+        text = shown._repr_html_()
+        assert len(re.findall("<tr>", text)) == len(re.findall("</tr>", text)) > 1
+    rows = re.findall(r"<td>(.*?)</td>", found._repr_html_())
+    assert rows[:2] == ["naive", "torch.baddbmm"] and "4078 GB/s" in rows[2]
+    assert html.escape(explained.loop_nest) in explained._repr_html_()
+    assert "<b>" not in html_table("a <b>", [{"<b>": "<b>"}])
+
+
+def test_studies_are_asked_at_the_top() -> None:
+    decode = attnsim.Workload(batch=8, heads_q=32, heads_kv=8, seq_q=1, seq_kv=4096, head_dim=128, passes="decode")
+    assert attnsim.sensitivity(decode, "h100-sxm5-80gb")[0].figure == "hbm.bandwidth"
+    assert attnsim.trace(QUESTION, "a100-sxm4-80gb").kernels
+    gpu = attnsim.load_gpu("a100-sxm4-80gb")
+    assert attnsim.search_tiles(QUESTION, gpu).tiles
+    space = attnsim.Space.read(gpu, ["sm.count=100:120:20"], [])
+    assert len(attnsim.search_hardware(QUESTION, space).machines) == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"), [(0.94, 1.06, "±6 %"), (0.82, 1.22, "-18 to +22 %"), (1.0, 1.0, "±0 %")]
+)
+def test_a_range_in_words(low: float, high: float, text: str) -> None:
+    assert spread_text(low, high) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (32768, "twice the largest seq_q measured (32,768 against 16,384)"),
+        (20000, "1.2 times the largest seq_q measured (20,000 against 16,384)"),
+        (1 << 20, "64 times the largest seq_q measured (1,048,576 against 16,384)"),
+        (256, "50 % of the smallest seq_q measured (256 against 512)"),
+    ],
+)
+def test_how_far_a_size_lies_outside(value: int, text: str) -> None:
+    assert beyond_text("seq_q", value, 512, 16384) == text
