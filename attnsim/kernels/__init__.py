@@ -2,8 +2,8 @@
 
 The functions of :data:`attnsim.kernels.catalog.OPERATIONS` are here under their names, on NumPy arrays (run by the
 interpreter) or on CuPy arrays (run by the GPU); float16 is fp16, uint16 holds the bits of bf16. ``run_ptx`` runs any
-other kernel in the interpreter. Each is imported when it is first asked for, and this package needs NumPy alone until
-something is launched.
+other kernel in the interpreter, ``trace_ptx`` and ``trace_cuda`` find its schedule. Each is imported when it is first
+asked for, and this package needs NumPy alone until something is launched.
 
 Examples
 --------
@@ -21,7 +21,11 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """An operation by the name of its function, or ``run_ptx`` (PEP 562)."""
+    """An operation by the name of its function, ``run_ptx``, ``trace_ptx`` or ``trace_cuda`` (PEP 562)."""
+    if name in ("trace_cuda", "trace_ptx"):
+        from attnsim.kernels.lift import tracing
+
+        return getattr(tracing, name)
     if name == "run_ptx":
         from attnsim.kernels.foreign.run import run_ptx
 
@@ -40,4 +44,6 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from attnsim.kernels.catalog import OPERATIONS
 
-    return sorted({*globals(), "run_ptx", *(operation.function for operation in OPERATIONS.values())})
+    return sorted(
+        {*globals(), "run_ptx", "trace_cuda", "trace_ptx", *(operation.function for operation in OPERATIONS.values())}
+    )

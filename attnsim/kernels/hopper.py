@@ -12,26 +12,26 @@ from attnsim.kernels.flash import numbers
 from attnsim.kernels.limits import check_architecture
 from attnsim.models.implementations.own import hopper as own_hopper
 from attnsim.models.mask.mask import Mask
-from attnsim.models.question.workload import Workload
 
 
 def variants() -> tuple[Variant, ...]:
-    """Both formats at each width."""
+    """Both formats of every tile."""
     return tuple(
-        variant(Workload(1, 1, 128, head_dim, dtype=dtype))
+        variant(dtype, head_dim, keys)
         for dtype in ("bf16", "fp16")
-        for head_dim in own_hopper.HEAD_DIMS
+        for head_dim, tiles in own_hopper.TILES.items()
+        for keys in tiles
     )
 
 
-def variant(w: Workload) -> Variant:
-    """The compilation that answers a workload."""
+def variant(dtype: str, head_dim: int, keys: int) -> Variant:
+    """The compilation of the kernel for a tile of so many keys."""
     return Variant(
         source="hopper.cu",
         entry=own_hopper.ENTRY,
-        defines=own_hopper.constants(w),
-        threads=128 * (own_hopper.consumers(w.head_dim) + 1),
-        shared_memory_bytes=own_hopper.shared_memory_bytes(w.head_dim),
+        defines=own_hopper.constants(dtype, head_dim, keys),
+        threads=128 * (own_hopper.consumers(head_dim) + 1),
+        shared_memory_bytes=own_hopper.shared_memory_bytes(head_dim, keys),
         compute_capability=(9, 0),
         arch_suffix="a",
     )
@@ -65,7 +65,8 @@ def flash_hopper(
         When the inputs or the GPU do not fit the kernel.
     """
     w = attention_workload(q, k, v, mask, head_dims=own_hopper.HEAD_DIMS)
-    chosen, tile = variant(w), own_hopper.tile_of(w)
+    tile = own_hopper.tile_of(w)
+    chosen = variant(w.dtype, w.head_dim, tile.keys)
     check_architecture(chosen, device.gpu)
     factor = factor_of(w, scale, positive=True)
     o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")

@@ -44,6 +44,7 @@ CASES: dict[str, Workload] = {
     "128, whole tiles": Workload(1, 1, 128, 128, seq_kv=256, dtype="fp16"),
     "200 causal, grouped": Workload(1, 4, 200, 64, heads_kv=2, mask=Mask.causal()),
     "500, three turns of the ring": Workload(1, 1, 500, 64, seq_kv=700, dtype="fp16"),
+    "200, three turns of 176 keys": Workload(1, 1, 200, 128, seq_kv=900, dtype="fp16"),
     "500 causal": Workload(1, 2, 500, 128, heads_kv=1, dtype="fp16", mask=Mask.causal()),
     "two batches, one key head": Workload(2, 3, 130, 64, heads_kv=1, seq_kv=129),
     "more keys than queries, causal": Workload(1, 2, 70, 128, seq_kv=301, mask=Mask.causal()),

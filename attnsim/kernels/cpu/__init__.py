@@ -23,7 +23,8 @@ What it does not know:
 - Bytes are those requested, sectors those touched: no caches. Bank conflicts follow a model (see `banks`). No time.
 - Fragment layouts are those of the PTX ISA; they have been checked against its formulas, not against a GPU.
 - Of Hopper it plays mbarriers, tensor copies, bulk stores and reductions (see `bulk_stores`), wgmma on 16-bit elements,
-  named barriers and setmaxnreg: no clusters, no multicast. Of Blackwell it knows ``f32x2``, and no tcgen05.
+  named barriers and setmaxnreg: no clusters, no multicast. Of Blackwell it knows ``f32x2`` and tcgen05 of one block
+  on 16-bit elements (see `tensor_memory`, also for what Triton leaves to the assembler and so is not asked for).
   ``mbarrier.try_wait`` suspends its thread until the phase is over, so a kernel that counts on its time limit stops
   here. A bulk copy arrives when no thread can go on. wgmma reads its operands when it is issued; whoever stores to them
   before it is over is refused.

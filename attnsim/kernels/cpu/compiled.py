@@ -8,10 +8,9 @@ numba compiles it anew when the file changes, and looks at no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
+
+from attnsim.models.jit import jit
 
 WARP = 32
 LANE_BITS = np.uint32(5)
@@ -20,40 +19,36 @@ UNWRITTEN = np.uint32(0xFFFF_FFFF)
 IN_FLIGHT = np.uint32(0xFFFF_FFFE)
 
 
-def jit(function: Callable[..., Any]) -> Any:
-    """Compile a function when it is first called, and keep the code for other processes where that can be done."""
-    try:
-        from numba import njit
-    except ImportError:  # nobody calls it then: see `loops`
-        return function
-    try:
-        return njit(cache=True)(function)
-    except RuntimeError:  # neither this folder nor the user's own may be written
-        return njit(function)
-
-
 @jit
 def passes(addresses, index, shift, groups, phase_lanes):
     """Passes of an access through the banks, and phases that take at least one; see `banks`."""
-    total, phases, start = 0, 0, 0
+    total, phases, start, end = 0, 0, 0, len(addresses)
     words = np.empty(phase_lanes, np.int64)
-    while start < len(addresses):
-        phase, stop, count, worst = index[start] // phase_lanes, start, 0, 0
-        while stop < len(addresses) and index[stop] // phase_lanes == phase:
-            word = addresses[stop] >> shift
-            new = True
-            same_bank = 1
-            for other in range(count):
-                if words[other] == word:
-                    new = False
-                    break
-                if (words[other] ^ word) & (groups - 1) == 0:
-                    same_bank += 1
-            if new:
-                words[count] = word
-                count += 1
-                worst = max(worst, same_bank)
+    while start < end:
+        # To where the phase ends: lanes ascend, and a phase begins at a multiple of its lanes.
+        last, stop, taken = index[start] | (phase_lanes - 1), start, 0
+        clear = True
+        while stop < end and index[stop] <= last:
+            bank = 1 << ((addresses[stop] >> shift) & (groups - 1))
+            clear = clear and taken & bank == 0
+            taken |= bank
             stop += 1
+        worst = 1
+        if not clear:
+            count, worst = 0, 0
+            for lane in range(start, stop):
+                word = addresses[lane] >> shift
+                new, same_bank = True, 1
+                for other in range(count):
+                    if words[other] == word:
+                        new = False
+                        break
+                    if (words[other] ^ word) & (groups - 1) == 0:
+                        same_bank += 1
+                if new:
+                    words[count] = word
+                    count += 1
+                    worst = max(worst, same_bank)
         total += worst
         phases += 1
         start = stop
@@ -63,12 +58,14 @@ def passes(addresses, index, shift, groups, phase_lanes):
 @jit
 def sectors(addresses, index, size):
     """Sectors that each warp touches, summed; see `memory`."""
-    total, start = 0, 0
+    total, start, end, shift = 0, 0, len(addresses), 0
+    while size > 1 << shift:
+        shift += 1
     touched = np.empty(WARP, np.int64)
-    while start < len(addresses):
-        warp, stop, count = index[start] // WARP, start, 0
-        while stop < len(addresses) and index[stop] // WARP == warp:
-            sector = addresses[stop] // size
+    while start < end:
+        last, stop, count = index[start] | (WARP - 1), start, 0
+        while stop < end and index[stop] <= last:
+            sector = addresses[stop] >> shift
             new = True
             for other in range(count - 1, -1, -1):
                 if touched[other] == sector:
@@ -86,9 +83,11 @@ def sectors(addresses, index, size):
 @jit
 def tags_read(rows, index, granules, floors, warps, synced, lanes, written, read, author):
     """Check and note a load by the tags of `hazards`; what is noted before it returns False may be noted again."""
-    period = len(floors)
+    period, base = len(floors), 0
     for i in range(len(rows)):
-        lane = index[i] % period
+        while index[i] - base >= period:  # the next instruction's lanes
+            base += period
+        lane = index[i] - base
         floor = floors[lane]
         mine, since, me = floor | warps[lane], synced[lane], synced[lane] | lanes[lane]
         for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
@@ -108,9 +107,11 @@ def tags_read(rows, index, granules, floors, warps, synced, lanes, written, read
 @jit
 def tags_write(rows, index, granules, floors, warps, synced, lanes, written, read, author):
     """Check and note a store; False before any tag has changed, or where two warps store to one granule at once."""
-    period = len(floors)
+    period, base = len(floors), 0
     for i in range(len(rows)):
-        lane = index[i] % period
+        while index[i] - base >= period:
+            base += period
+        lane = index[i] - base
         floor, mine = floors[lane], floors[lane] | warps[lane]
         for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
             tag, last = written[granule], read[granule]
@@ -118,8 +119,11 @@ def tags_write(rows, index, granules, floors, warps, synced, lanes, written, rea
             if (other and tag != UNWRITTEN) or (last >= floor and last != mine):
                 return False
     tags_land(rows, index, granules, floors, warps, synced, lanes, written, author)
+    base = 0
     for i in range(len(rows)):
-        lane = index[i] % period
+        while index[i] - base >= period:
+            base += period
+        lane = index[i] - base
         mine = floors[lane] | warps[lane]
         for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
             if written[granule] != mine:
@@ -130,12 +134,15 @@ def tags_write(rows, index, granules, floors, warps, synced, lanes, written, rea
 @jit
 def tags_land(rows, index, granules, floors, warps, synced, lanes, written, author):
     """Note who has written."""
-    period = len(floors)
+    period, base = len(floors), 0
     for i in range(len(rows)):
-        lane = index[i] % period
+        while index[i] - base >= period:
+            base += period
+        lane = index[i] - base
+        mine, me = floors[lane] | warps[lane], synced[lane] | lanes[lane]
         for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
-            written[granule] = floors[lane] | warps[lane]
-            author[granule] = synced[lane] | lanes[lane]
+            written[granule] = mine
+            author[granule] = me
 
 
 @jit
@@ -234,6 +241,61 @@ def clocks_read_by_wgmma(places, groups, numbers, warps, granules, known, writer
         for piece in range(places.shape[1]):
             for granule in range(places[i, piece] * granules, (places[i, piece] + 1) * granules):
                 read[granule, agent] = numbers[i]
+    return True
+
+
+@jit
+def clocks_written(rows, granules, known, who, writer, written, unwritten):
+    """Whether the last writes of what is accessed are known to be over, by the clocks of `ordering`.
+
+    Access i goes by the clock ``known[who[i]]``. What nobody has written is fine where `unwritten`.
+    """
+    for i in range(len(rows)):
+        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
+            by = writer[granule]
+            if written[granule] > known[who[i], by] and not (unwritten and by == -1):
+                return False
+    return True
+
+
+@jit
+def clocks_sign(rows, granules, agents, times, writer, written, by_atomic):
+    """Note who has written, access by access."""
+    for i in range(len(rows)):
+        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
+            writer[granule] = agents[i]
+            written[granule] = times[i]
+            by_atomic[granule] = False
+
+
+@jit
+def clocks_signed(rows, granules, agents, writer):
+    """Whether what was accessed is still noted as written by the same."""
+    for i in range(len(rows)):
+        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
+            if writer[granule] != agents[i]:
+                return False
+    return True
+
+
+@jit
+def clocks_note_read(rows, granules, agents, times, read):
+    """Note who has read."""
+    for i in range(len(rows)):
+        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
+            read[granule, agents[i]] = times[i]
+
+
+@jit
+def clocks_read(rows, granules, who, known, read):
+    """Whether the last reads of what is accessed are known to be over."""
+    for i in range(len(rows)):
+        clock = known[who[i], 0]
+        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
+            times = read[granule]
+            for agent in range(len(times)):
+                if times[agent] > clock[agent]:
+                    return False
     return True
 
 

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST = 50
+"""Different faults of a run that are kept."""
+
 
 class Fault(Exception):
     """Something that a GPU forbids or leaves undefined.
@@ -12,6 +20,8 @@ class Fault(Exception):
         What happened, with the tensor or the shared address.
     lane : int, optional
         Lane of the batch that did it; whoever runs the batch turns it into a block and a thread.
+    lanes : ndarray of int, optional
+        All lanes whose access is bad: the others may go on.
 
     Attributes
     ----------
@@ -19,17 +29,32 @@ class Fault(Exception):
         Number of the instruction, once known.
     place : str
         Where it happened, in words, once known.
+    line : int or None
+        Of the PTX, once known.
+    times : int
+        How often it was found at this instruction.
+    others : sequence of Fault
+        The other faults of the run, each kind once for an instruction.
+    left_out : int
+        Faults of the run that are not among those.
     """
 
-    def __init__(self, what: str, lane: int | None = None) -> None:
+    def __init__(self, what: str, lane: int | None = None, lanes: NDArray[np.int64] | None = None) -> None:
         super().__init__(what)
         self.what = what
-        self.lane = lane
+        self.lane, self.lanes = lane, lanes
         self.position: int | None = None
         self.place = ""
+        self.line: int | None = None
+        self.times = 1
+        self.others: Sequence[Fault] = ()
+        self.left_out = 0
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.what}" if self.place else self.what
+        more = "; more of this run: " if self.others else ""
+        more += ", ".join(f"{type(one).__name__} (line {one.line})" for one in self.others)
+        more += f", {self.left_out} not listed" if self.left_out else ""
+        return f"{self.place}: {self.what}{more}" if self.place else f"{self.what}{more}"
 
 
 class UnsupportedInstruction(Fault):
@@ -76,6 +101,14 @@ class RegisterInFlight(Fault):
     """A register that a wgmma works on was touched before wgmma.wait_group, or handed over without wgmma.fence."""
 
 
+class TensorMemoryInFlight(Fault):
+    """Tensor memory was touched while a load, a store or a product on it was not known to be over."""
+
+
+class MisusedTensorMemory(Fault):
+    """Tensor memory that is not allocated, of another warp's lanes, or kept beyond the end of the block."""
+
+
 class InactiveLane(Fault):
     """A warp-wide instruction (mma, ldmatrix, shfl, ...) ran without a lane that it needs."""
 
@@ -86,3 +119,49 @@ class NotUniform(Fault):
 
 class Trapped(Fault):
     """The kernel executed ``trap``."""
+
+
+class Reports:
+    """What becomes of a fault after which a kernel can go on: it is raised, or kept to be told with others.
+
+    Attributes
+    ----------
+    found : dict of (int, type) to Fault
+        Those that were kept, each kind once for an instruction.
+    left_out : set of (int, type)
+        Those that were too many.
+    position : int or None
+        The instruction that is executed; None while faults are raised.
+    """
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+        self.found: dict[tuple[int, type[Fault]], Fault] = {}
+        self.left_out: set[tuple[int, type[Fault]]] = set()
+
+    def start(self) -> None:
+        """Nothing found; raise what comes."""
+        self.position, self.found, self.left_out = None, {}, set()
+
+    def __call__(self, fault: Fault) -> None:
+        """Keep a fault, or raise it."""
+        if self.position is None:
+            raise fault
+        fault.position = self.position
+        self.keep(fault)
+
+    def keep(self, fault: Fault) -> None:
+        """Keep a fault whose position is known."""
+        key = (-1 if fault.position is None else fault.position, type(fault))
+        if key in self.found:
+            self.found[key].times += fault.times
+        elif len(self.found) < MOST:
+            self.found[key] = fault
+        else:
+            self.left_out.add(key)
+
+    def first(self) -> Fault:
+        """The first of those kept, which knows the others."""
+        first, *others = self.found.values()
+        first.others, first.left_out = others, len(self.left_out)
+        return first

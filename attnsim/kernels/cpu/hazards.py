@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.kernels.cpu.faults import CopyInFlight, Fault, Race, UninitialisedRead
+from attnsim.kernels.cpu.faults import CopyInFlight, Fault, Race, Reports, UninitialisedRead
 from attnsim.kernels.cpu.lanes import Bools, Lanes, Mask, Values
 from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.registers import row_type
@@ -84,10 +84,12 @@ class Hazards:
     bytes_per_block : int
     granule : int
         Bytes that share a tag.
+    reports : Reports
+        Takes faults.
     """
 
-    def __init__(self, lanes: Lanes, bytes_per_block: int, granule: int) -> None:
-        self._granule = granule
+    def __init__(self, lanes: Lanes, bytes_per_block: int, granule: int, reports: Reports) -> None:
+        self._granule, self._reports = granule, reports
         self._lanes = lanes
         self._bytes_per_block = bytes_per_block
         granules = lanes.blocks * bytes_per_block // granule
@@ -206,18 +208,15 @@ class Hazards:
         if bad.any():
             place, lane, position = self._place(bad, access)
             mine, other = int(self._lane[lane]), int(author[position]) % (1 << _LANE_BITS)
-            raise Race(
-                f"{place} by lane {mine} of warp {int(self._warp[lane])}, written by its lane {other} with no "
-                "__syncwarp between",
-                lane,
-            )
+            what = f"{place} by lane {mine} of warp {int(self._warp[lane])}, written by its lane {other}"
+            self._reports(Race(f"{what} with no __syncwarp between", lane))
 
     def _refuse(self, bad: Bools, tags: Values, access: _Access, other: str = "written") -> None:
-        """Raise for the first bad granule, if there is one."""
+        """Report the first bad granule, if there is one."""
         if not bad.any():
             return
         place, lane, position = self._place(bad, access)
-        raise _fault(int(tags[position]), place, other, int(self._warp[lane]), lane)
+        self._reports(_fault(int(tags[position]), place, other, int(self._warp[lane]), lane))
 
     def _place(self, bad: Bools, access: _Access) -> tuple[str, int, int]:
         """The first bad granule of an access: in words, by which lane, and its position in the access."""

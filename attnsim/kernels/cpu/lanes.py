@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,25 @@ Indices = NDArray[np.int64]
 Dim3 = tuple[int, int, int]
 
 Index = TypeVar("Index", int, Indices)
+
+
+class Meetings(NamedTuple):
+    """Who of a block works beside its warps, so that checks of shared memory need vector clocks.
+
+    Parameters
+    ----------
+    pairwise : bool
+        Whether warps meet a few at a time: at mbarriers, or at barriers with a count of threads. The copy engine and
+        tensor cores count as some of those whom they meet.
+    stores : bool
+        Whether the copy engine reads shared memory.
+    products : bool
+        Whether tcgen05.mma reads it.
+    """
+
+    pairwise: bool
+    stores: bool
+    products: bool
 
 
 class Lanes:
@@ -163,6 +182,11 @@ class Mask:
         return np.flatnonzero(self.by_warp)
 
     @cached_property
+    def warp_bits(self) -> int:
+        """The same as bits of a number."""
+        return sum(1 << warp for warp in self.warp_index.tolist())
+
+    @cached_property
     def whole_warps(self) -> bool:
         """Whether every warp is active with all lanes or none."""
         return self.full or self.count == WARP * self.warp_count
@@ -170,7 +194,15 @@ class Mask:
     @cached_property
     def warpgroups(self) -> Indices:
         """Warpgroups of the batch with an active lane, ascending."""
-        return np.unique(self.warp_index // 4)
+        return np.flatnonzero(np.add.reduceat(self.by_warp, np.arange(0, len(self.by_warp), 4)))
+
+    @cached_property
+    def part_of_warpgroup(self) -> int | None:
+        """The first warpgroup with an active lane and not all of them, or with fewer than four warps."""
+        whole = len(self.by_warp) % 4 == 0
+        active = self.by_warp.reshape(-1, 4).sum(axis=1) if whole else self.by_warp
+        partial = np.flatnonzero((active > 0) & (active < WARPGROUP))
+        return int(partial[0]) if len(partial) else None
 
     @cached_property
     def warpgroup_bits(self) -> int:

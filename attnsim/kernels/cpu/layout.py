@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attnsim.kernels.cpu.lanes import Meetings
 from attnsim.kernels.cpu.ptx import Function, Immediate, Instruction, size_of
 from attnsim.kernels.cpu.registers import DTYPES
 
@@ -25,22 +26,19 @@ def shared_granule(function: Function) -> int:
     return min((_width(i) for i in function.instructions), default=16)
 
 
-def meets_pairwise(function: Function) -> bool:
-    """Whether warps of a block meet a few at a time: at mbarriers, or at barriers with a count of threads.
-
-    The copy engine counts as one of those whom they meet.
-    """
-    return any(
-        i.name in ("mbarrier", "wgmma")
-        or "bulk" in i.modifiers
-        or (i.name in ("bar", "barrier") and _counts_threads(i))
-        for i in function.instructions
+def meetings(function: Function) -> Meetings:
+    """Who works beside the warps of a kernel's blocks."""
+    instructions = function.instructions
+    return Meetings(
+        pairwise=any(
+            i.name in ("mbarrier", "wgmma", "tcgen05")
+            or "bulk" in i.modifiers
+            or (i.name in ("bar", "barrier") and _counts_threads(i))
+            for i in instructions
+        ),
+        stores=any("bulk_group" in i.modifiers for i in instructions),
+        products=any(i.name == "tcgen05" for i in instructions),
     )
-
-
-def stores_in_bulk(function: Function) -> bool:
-    """Whether the copy engine reads a kernel's shared memory."""
-    return any("bulk_group" in i.modifiers for i in function.instructions)
 
 
 def _counts_threads(instruction: Instruction) -> bool:
@@ -55,6 +53,8 @@ def _width(instruction: Instruction) -> int:
     modifiers = instruction.modifiers
     if instruction.name == "mbarrier":
         return 8
+    if instruction.name == "tcgen05" and "alloc" in modifiers:
+        return 4
     if "bulk" in modifiers:
         return 16
     if instruction.name == "cp" and len(instruction.operands) > 2:

@@ -52,10 +52,13 @@ def require_inside(
 ) -> None:
     """Refuse accesses that are Misaligned, or OutOfBounds: outside a block's or thread's `size_bytes`."""
     if int(np.bitwise_or.reduce(addresses)) & (width - 1):
-        bad = int(np.flatnonzero(addresses & (width - 1))[0])
+        off = np.flatnonzero(addresses & (width - 1))
+        bad = int(off[0])
         place = f"{what} of {width} bytes at {space} address {int(addresses[bad]):#x}"
-        raise Misaligned(f"{place} is not aligned to {width} bytes", mask.lane(bad))
+        raise Misaligned(f"{place} is not aligned to {width} bytes", mask.lane(bad), mask.index[off])
     if int(addresses.min()) < 0 or int(addresses.max()) + width > size_bytes:
-        bad = int(np.flatnonzero((addresses < 0) | (addresses + width > size_bytes))[0])
+        off = np.flatnonzero((addresses < 0) | (addresses + width > size_bytes))
+        bad = int(off[0])
         place = f"{what} of {width} bytes at {space} address {int(addresses[bad]):#x}"
-        raise OutOfBounds(f"{place}, but the {owner} has {size_bytes} bytes of {space} memory", mask.lane(bad))
+        what = f"{place}, but the {owner} has {size_bytes} bytes of {space} memory"
+        raise OutOfBounds(what, mask.lane(bad), mask.index[off])

@@ -8,9 +8,9 @@ from typing import Protocol, TypeVar, cast
 import numpy as np
 
 from attnsim.kernels.cpu.counters import Counters
-from attnsim.kernels.cpu.faults import UnsupportedInstruction
+from attnsim.kernels.cpu.faults import Reports, UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARP, Bools, Lanes, Mask, Values, lanes_of
-from attnsim.kernels.cpu.layout import lay_out, meets_pairwise, shared_granule, stores_in_bulk
+from attnsim.kernels.cpu.layout import lay_out, meetings, shared_granule
 from attnsim.kernels.cpu.local import LocalMemory
 from attnsim.kernels.cpu.memory import GlobalMemory
 from attnsim.kernels.cpu.ptx import Address, Function, Instruction, Operand, Vector
@@ -53,16 +53,17 @@ class Machine:
     addresses : dict of str to int
         Of the kernel's shared and local variables.
     parameters : dict of str to bytes
+    reports : Reports
+        Takes the faults after which a kernel can go on.
     """
 
     def __init__(self, function: Function) -> None:
         (shared, shared_bytes), (local, local_bytes) = lay_out(function, "shared"), lay_out(function, "local")
         self.addresses = shared | local
         self.registers = Registers()
+        self.reports = Reports()
         self.memory = GlobalMemory()
-        self.shared = SharedMemory(
-            shared_bytes, shared_granule(function), meets_pairwise(function), stores_in_bulk(function)
-        )
+        self.shared = SharedMemory(shared_bytes, shared_granule(function), meetings(function), self.reports)
         self.local = LocalMemory(local_bytes)
         self.counters = Counters()
         self.parameters: dict[str, bytes] = {}
@@ -80,6 +81,7 @@ class Machine:
         """Get ready for a batch: registers and memories as before any instruction."""
         self.lanes, self.counters = lanes, counters
         self.live = lanes.thread_of < lanes.threads
+        self.reports.start()
         self.registers.reset()
         self.memory.clear(counters)
         self.shared.start(lanes, dynamic_bytes, checks, counters)

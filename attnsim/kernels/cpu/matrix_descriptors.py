@@ -1,31 +1,72 @@
-"""Operands of wgmma in shared memory: from a matrix descriptor to the 16-byte pieces of the matrix.
+"""Operands of wgmma and tcgen05.mma in shared memory: from a matrix descriptor to the pieces of the matrix, and those.
 
-PTX ISA 9.0, "Asynchronous wgmma: Matrix Descriptor Format" and "Strides"; the layouts are those that CUTLASS writes out
-beside ``make_gmma_desc`` (include/cute/atom/mma_traits_sm90_gmma.hpp).
+PTX ISA 9.0, "Asynchronous wgmma: Matrix Descriptor Format" and "Strides", "tcgen05: Shared memory descriptor" and
+"Canonical layouts"; the layouts are those that CUTLASS writes out beside ``make_gmma_desc`` and ``make_umma_desc``
+(include/cute/atom/mma_traits_sm90_gmma.hpp, mma_traits_sm100.hpp), the same for both but for the bits.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from attnsim.kernels.cpu.faults import Fault
 from attnsim.kernels.cpu.lanes import Indices, Values
+from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.ordering import PIECE
+from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, half_to_float
 from attnsim.kernels.cpu.tensor_maps import swizzled
 
 DEPTH = 16
-"""k of a wgmma on 16-bit elements."""
-
-SPAN_BYTES = {0: 16, 1: 128, 2: 64, 3: 32}
-"""Bytes that each swizzle mode permutes, by the mode's number in bits 62 and 63; 0 does not permute."""
-
-_USED = 0xC000_3FFF_3FFF_3FFF
-"""Bits of a descriptor that may be set here: of the others, only the base offset (49 to 51) has a meaning."""
+"""k of a wgmma or tcgen05.mma on 16-bit elements."""
 
 
-def piece_addresses(descriptors: Indices, rows: int, transposed: bool, lanes: Indices) -> Values:
+@dataclass(frozen=True)
+class Form:
+    """What the bits of a descriptor mean beside its address and strides.
+
+    Parameters
+    ----------
+    name : str
+        Of the instruction.
+    mode_at : int
+        Where the number of the swizzle mode begins.
+    span_bytes : mapping of int to int
+        Bytes that each mode permutes; 16 where it does not permute.
+    fixed : int
+        Bits that are always set.
+    """
+
+    name: str
+    mode_at: int
+    span_bytes: Mapping[int, int]
+    fixed: int = 0
+
+    def span_of(self, descriptor: int, lane: int) -> int:
+        """Bytes that its swizzle permutes; Fault for bits that mean nothing, a base offset or another mode."""
+        mode = descriptor >> self.mode_at
+        strange = descriptor & ~(_PLACES | -1 << self.mode_at) ^ self.fixed
+        if strange or mode not in self.span_bytes:
+            raise Fault(
+                f"the matrix descriptor {descriptor:#018x} of {self.name} has bits "
+                f"{strange or mode << self.mode_at:#x}: tiles that do not start on a repetition of the swizzle, and "
+                "other modes, are not modelled",
+                lane,
+            )
+        return self.span_bytes[mode]
+
+
+_PLACES = 0x3FFF_3FFF_3FFF
+"""Address and strides; of the other bits, only the base offset (49 to 51) and modes have a meaning."""
+
+WGMMA = Form("wgmma", 62, {0: 16, 1: 128, 2: 64, 3: 32})
+TCGEN05 = Form("tcgen05.mma", 61, {0: 16, 2: 128, 4: 64, 6: 32}, fixed=1 << 46)
+
+
+def piece_addresses(descriptors: Indices, rows: int, transposed: bool, lanes: Indices, form: Form = WGMMA) -> Values:
     """Shared addresses of the pieces of A or B, `rows` along m or n and 16 along k.
 
     Parameters
@@ -36,6 +77,8 @@ def piece_addresses(descriptors: Indices, rows: int, transposed: bool, lanes: In
         False where k is contiguous, True where m or n is.
     lanes : ndarray ``[matrices]``
         Whom to blame.
+    form : Form
+        Of which instruction they are.
 
     Returns
     -------
@@ -46,20 +89,17 @@ def piece_addresses(descriptors: Indices, rows: int, transposed: bool, lanes: In
     Fault
         For a descriptor with bits that mean nothing, or a base offset.
     """
-    for descriptor, lane in zip(descriptors.tolist(), lanes.tolist(), strict=True):
-        if strange := descriptor & ~_USED:
-            raise Fault(
-                f"the matrix descriptor {descriptor:#018x} has bits {strange:#x}: tiles that do not start on a "
-                "repetition of the swizzle, and other modes, are not modelled",
-                lane,
-            )
-    return np.stack([_pieces(descriptor, rows, transposed) for descriptor in descriptors.tolist()])
+    return np.stack(
+        [
+            _pieces(descriptor, rows, transposed, form.span_of(descriptor, lane))
+            for descriptor, lane in zip(descriptors.tolist(), lanes.tolist(), strict=True)
+        ]
+    )
 
 
 @functools.lru_cache(maxsize=1024)
-def _pieces(descriptor: int, rows: int, transposed: bool) -> Values:
+def _pieces(descriptor: int, rows: int, transposed: bool, span: int) -> Values:
     start, leading, stride = ((descriptor >> at & 0x3FFF) << 4 for at in (0, 16, 32))
-    span = SPAN_BYTES[descriptor >> 62]
     offsets = _across_rows(rows, span, leading, stride) if transposed else _along_rows(rows, span, leading, stride)
     return swizzled(start + offsets, span)
 
@@ -83,3 +123,14 @@ def _across_rows(rows: int, span: int, leading: int, stride: int) -> Values:
     if span == PIECE:
         leading, stride = stride, leading
     return k % 8 * span + k // 8 * stride + piece % per_span * PIECE + piece // per_span * leading
+
+
+def matrices(memory: Values, places: Indices, rows: int, transposed: bool, kind: str) -> Values:
+    """Matrices of f16 or bf16 as float32 ``[matrices, rows, 16]``, from pieces of shared memory ``[pieces, 8]``."""
+    fast = compiled()
+    if fast:
+        result = np.empty((len(places), rows, DEPTH), np.uint32)
+        fast.pieces_to_floats(memory, places, transposed, kind == "bf16", result)
+        return result.view(np.float32)
+    found = bf16_to_float(memory[places]) if kind == "bf16" else half_to_float(memory[places])
+    return found.reshape(len(places), DEPTH, rows).swapaxes(1, 2) if transposed else found.reshape(-1, rows, DEPTH)

@@ -139,9 +139,10 @@ class GlobalMemory:
         if len(addresses) == 0:
             return
         if int(np.bitwise_or.reduce(addresses)) & (width - 1):
-            bad = int(np.flatnonzero(addresses & (width - 1))[0])
-            where = self._describe(int(addresses[bad]))
-            raise Misaligned(f"{verb} of {width} bytes at {where} is not aligned to {width} bytes", mask.lane(bad))
+            off = np.flatnonzero(addresses & (width - 1))
+            bad = int(off[0])
+            what = f"{verb} of {width} bytes at {self._describe(int(addresses[bad]))} is not aligned to {width} bytes"
+            raise Misaligned(what, mask.lane(bad), mask.index[off])
         shift = width.bit_length() - 1
         low, high = int(addresses.min()), int(addresses.max())
         position = bisect_right(self._addresses, low) - 1
@@ -159,9 +160,10 @@ class GlobalMemory:
             if tensor and position >= 0:
                 outside = part + width > tensor.address + tensor.size_bytes
             if tensor is None or outside.any():
-                bad = int(selected[np.flatnonzero(outside)[0]])
+                off = selected[np.flatnonzero(outside)]
+                bad = int(off[0])
                 where = self._describe(int(addresses[bad]))
-                raise OutOfBounds(f"{verb} of {width} bytes at {where}", mask.lane(bad))
+                raise OutOfBounds(f"{verb} of {width} bytes at {where}", mask.lane(bad), mask.index[off])
             self._prepare(tensor, verb, mask.lane(int(selected[0])))
             yield tensor, selected, (part - tensor.address) >> shift
 

@@ -2,7 +2,8 @@
 
 Named barriers and mbarriers order some warps and not others, so that counting barriers (hazards.py) says too little.
 Here each warp has a vector clock: how much of every agent's work it knows to be over (FastTrack: Flanagan and Freund,
-PLDI 2009). Agents are the warps, the tensor cores of each warpgroup, and the copy engine once for each mbarrier.
+PLDI 2009). Agents are the warps, the tensor cores of each warpgroup, the copy engine once for each mbarrier, and for
+each warp the copy engine and the tensor cores that read late what that warp told them to.
 
 The clock has a second plane for the asynchronous proxy, through which wgmma and bulk copies see shared memory: what
 threads have written is on it only after ``fence.proxy.async`` (PTX ISA 9.0, "Async proxy").
@@ -13,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.kernels.cpu.faults import CopyInFlight, Fault, MisusedMbarrier, Race, UninitialisedRead
-from attnsim.kernels.cpu.lanes import WARP, Bools, Indices, Lanes, Mask, Values
+from attnsim.kernels.cpu.faults import CopyInFlight, Fault, MisusedMbarrier, Race, Reports, UninitialisedRead
+from attnsim.kernels.cpu.lanes import WARP, Bools, Indices, Lanes, Mask, Meetings, Values
 from attnsim.kernels.cpu.loops import compiled
 
 Clock = NDArray[np.int32]
@@ -43,15 +44,19 @@ class Ordering:
     bytes_per_block : int
     granule : int
         Bytes that are tracked together.
-    bulk_stores : bool, optional
-        Whether the copy engine reads, for each warp as an agent of its own.
+    meetings : Meetings
+        Who works on it beside the warps.
+    reports : Reports
+        Takes faults.
     """
 
-    def __init__(self, lanes: Lanes, bytes_per_block: int, granule: int, bulk_stores: bool = False) -> None:
+    def __init__(self, lanes: Lanes, bytes_per_block: int, granule: int, meetings: Meetings, reports: Reports) -> None:
+        self._reports = reports
         self._granule, self._bytes_per_block = granule, bytes_per_block
         self._blocks, self._warps = lanes.blocks, lanes.warps_per_block
         self._stores = self._warps + -(-self._warps // 4)
-        self._readers = self._stores + self._warps * bulk_stores
+        self._products = self._stores + self._warps * meetings.stores
+        self._readers = self._products + self._warps * meetings.products
         self._own = np.arange(lanes.warps) % self._warps
         granules = lanes.blocks * bytes_per_block // granule
         self._writer = np.full(granules, _UNWRITTEN, np.int16)
@@ -110,15 +115,17 @@ class Ordering:
         warps = mask.index // WARP
         self._check_written(rows, width, self._known[:, _GENERIC], warps, mask.index, f"load of {width} bytes")
         own = self._own[warps]
-        self._of(self._read, width)[rows, :, own] = self._known[warps, _GENERIC, own][:, None]
+        self._note_read(rows, width, own, self._known[warps, _GENERIC, own])
 
     def write(self, rows: Values, width: int, mask: Mask, verb: str = "store") -> None:
         """Check and note a store."""
         warps, what = mask.index // WARP, f"{verb} of {width} bytes"
-        known, written = self._known[:, _GENERIC], self._of(self._writer, width)[rows] != _UNWRITTEN
-        self._check_written(rows, width, known, warps, mask.index, what, written)
+        self._check_written(rows, width, self._known[:, _GENERIC], warps, mask.index, what, unwritten=True)
         self._check_read(rows, width, warps, mask.index, what)
         self._sign(rows, width, warps)
+        fast = compiled()
+        if fast and fast.clocks_signed(rows, width // self._granule, self._own[warps], self._writer):
+            return
         clash = self._of(self._writer, width)[rows] != self._own[warps][:, None]  # two warps at once
         self._refuse(clash, rows, width, mask.index, what)
 
@@ -135,7 +142,7 @@ class Ordering:
         """Check and note an atomic: in order with other atomics, not with plain accesses."""
         warps, what = mask.index // WARP, f"atomic of {width} bytes"
         known, plain = self._known[:, _GENERIC], ~self._of(self._by_atomic, width)[rows]
-        self._check_written(rows, width, known, warps, mask.index, what, plain)
+        self._check_written(rows, width, known, warps, mask.index, what, where=plain)
         self._check_read(rows, width, warps, mask.index, what)
         self._sign(rows, width, warps)
         self._of(self._by_atomic, width)[rows] = True
@@ -157,7 +164,7 @@ class Ordering:
         lanes = groups[which] * 4 * WARP
         self._check_written(flat, PIECE, known[:, _ASYNC], which, lanes, "read by wgmma", told=known[:, _GENERIC])
         agents = self._warps + self._own[groups * 4] // 4
-        self._of(self._read, PIECE)[flat, :, agents[which]] = numbers[which][:, None]
+        self._note_read(flat, PIECE, agents[which], numbers[which])
 
     def wgmma_done(self, groups: Indices, numbers: Indices) -> None:
         """The warps of these warpgroups have waited for their wgmma groups up to such numbers."""
@@ -177,12 +184,43 @@ class Ordering:
         agent = self._stores + self._own[warp]
         self._known[warp, :, agent] = np.maximum(self._known[warp, :, agent], number)
 
+    def read_by_product(self, rows: Values, warps: Indices, numbers: Indices) -> None:
+        """Check and note what tcgen05.mma of threads of these warps read ``[products, pieces]``, as of such numbers."""
+        flat, which = rows.reshape(-1), np.repeat(warps, rows.shape[1])
+        known, told = self._known[:, _ASYNC], self._known[:, _GENERIC]
+        self._check_written(flat, PIECE, known, which, which * WARP, "read by tcgen05.mma", told=told)
+        agents = self._products + self._own[which]
+        self._note_read(flat, PIECE, agents, np.repeat(numbers, rows.shape[1]))
+
+    def product_of(self, warps: Indices) -> Indices:
+        """The agents that are the tensor cores working for these warps."""
+        agents: Indices = self._products + self._own[warps]
+        return agents
+
+    def products_done(self, clock: Clock, block: int, agent: int, number: int) -> None:
+        """Tell an mbarrier that the products of that agent are over, up to such a number."""
+        clock[block, :, agent] = np.maximum(clock[block, :, agent], number)
+
+    def time_of(self, warps: Indices) -> tuple[Indices, Values]:
+        """These warps as agents, and what they do now as others may come to know it."""
+        own = self._own[warps]
+        return own, self._known[warps, _GENERIC, own]
+
+    def knowledge(self, warps: Indices) -> Values:
+        """What these warps know to be over of every agent that reads or writes, ``[warps, agents]``."""
+        known: Values = self._known[warps, _GENERIC]
+        return known
+
+    @property
+    def readers(self) -> int:
+        """Agents that read."""
+        return self._readers
+
     def begin_copy(self, rows: Values, lanes: Indices) -> None:
         """Check and note the start of bulk copies by these lanes."""
         by_piece, flat = np.repeat(lanes, rows.shape[1]), rows.reshape(-1)
-        known, written = self._known[:, _ASYNC], self._of(self._writer, PIECE)[flat] != _UNWRITTEN
-        told = self._known[:, _GENERIC]
-        self._check_written(flat, PIECE, known, by_piece // WARP, by_piece, "bulk copy", written, told)
+        known, told = self._known[:, _ASYNC], self._known[:, _GENERIC]
+        self._check_written(flat, PIECE, known, by_piece // WARP, by_piece, "bulk copy", told=told, unwritten=True)
         self._check_read(flat, PIECE, by_piece // WARP, by_piece, "bulk copy")
         self._take(flat, PIECE, _IN_FLIGHT)
 
@@ -214,9 +252,21 @@ class Ordering:
         """What these warps do from now on comes after what they have told."""
         self._known[warps, _GENERIC, self._own[warps]] += 1
 
+    def _note_read(self, rows: Values, width: int, agents: Indices, times: Values) -> None:
+        """These agents are the last that read."""
+        fast = compiled()
+        if fast:
+            fast.clocks_note_read(rows, width // self._granule, agents, times, self._read)
+        else:
+            self._of(self._read, width)[rows, :, agents] = times[:, None]
+
     def _sign(self, rows: Values, width: int, warps: Indices) -> None:
         """These warps are the last that wrote."""
-        own = self._own[warps]
+        own, fast = self._own[warps], compiled()
+        if fast:
+            now, granules = self._known[warps, _GENERIC, own], width // self._granule
+            fast.clocks_sign(rows, granules, own, now, self._writer, self._written, self._by_atomic)
+            return
         self._of(self._writer, width)[rows] = own[:, None]
         self._of(self._written, width)[rows] = self._known[warps, _GENERIC, own][:, None]
         self._of(self._by_atomic, width)[rows] = False
@@ -227,34 +277,46 @@ class Ordering:
 
     def _check_written(
         self, rows: Values, width: int, known: Clock, who: Indices, lanes: Indices, what: str,
-        where: Bools | None = None, told: Clock | None = None,
+        where: Bools | None = None, told: Clock | None = None, unwritten: bool = False,
     ) -> None:  # fmt: skip
         """The last writes are over by the clocks `known[who]`; where they are only by `told`, a fence is missing."""
+        fast, granules = compiled(), width // self._granule
+        if fast and fast.clocks_written(rows, granules, known, who, self._writer, self._written, unwritten):
+            return
         writers, written = self._of(self._writer, width)[rows], self._of(self._written, width)[rows]
         bad = written > known[who[:, None], writers]
+        if unwritten:
+            bad &= writers != _UNWRITTEN
         if where is not None:
             bad &= where
         if told is not None and bad.any():
             unfenced = bad & (written <= told[who[:, None], writers])
             self._refuse(unfenced, rows, width, lanes, what, " and not passed on by fence.proxy.async")
+            bad &= ~unfenced
         self._refuse(bad, rows, width, lanes, what)
 
     def _check_read(self, rows: Values, width: int, warps: Indices, lanes: Indices, what: str) -> None:
         """These warps know the last reads to be over."""
+        fast = compiled()
+        if fast and fast.clocks_read(rows, width // self._granule, warps, self._known, self._read):
+            return
         late = self._of(self._read, width)[rows] > self._known[warps, None, _GENERIC, : self._readers]
         if late.any():
             access, piece, reader = (int(i) for i in np.argwhere(late)[0])
             place = self._place(int(rows[access]), width, piece, what, int(lanes[access]))
             missing = "barrier" if reader < self._stores else "cp.async.bulk.wait_group.read"
-            raise Race(f"{place}, read by {self._agent(reader)} with no {missing} between", int(lanes[access]))
+            if reader >= self._products:
+                missing = "wait for the mbarrier of its tcgen05.commit"
+            who = self.described(reader)
+            self._reports(Race(f"{place}, read by {who} with no {missing} between", int(lanes[access])))
 
     def _refuse(self, bad: Bools, rows: Values, width: int, lanes: Indices, what: str, why: str = "") -> None:
-        """Raise for the first bad granule, if there is one."""
+        """Report the first bad granule, if there is one."""
         if not bad.any():
             return
         access, piece = (int(i) for i in np.argwhere(bad)[0])
         lane, writer = int(lanes[access]), int(self._of(self._writer, width)[rows[access], piece])
-        raise self._fault(self._place(int(rows[access]), width, piece, what, lane), writer, lane, why)
+        self._reports(self._fault(self._place(int(rows[access]), width, piece, what, lane), writer, lane, why))
 
     def _fault(self, place: str, writer: int, lane: int, why: str) -> Fault:
         if writer == _UNWRITTEN:
@@ -268,17 +330,20 @@ class Ordering:
         why = why or (
             " whose mbarrier it has not waited for" if writer >= self._readers else " with no barrier between"
         )
-        return Race(f"{place}, written by {self._agent(writer)}{why}", lane)
+        return Race(f"{place}, written by {self.described(writer)}{why}", lane)
 
     def _place(self, row: int, width: int, piece: int, what: str, lane: int) -> str:
         offset = (row * width + piece * self._granule) % self._bytes_per_block
         return f"{what} at shared address {offset:#x} by warp {self._own[lane // WARP]}"
 
-    def _agent(self, agent: int) -> str:
+    def described(self, agent: int) -> str:
+        """An agent in words."""
         if agent < self._warps:
             return f"warp {agent}"
         if agent < self._stores:
             return f"wgmma of warpgroup {agent - self._warps}"
-        if agent < self._readers:
+        if agent < self._products:
             return f"a bulk store of warp {agent - self._stores}"
+        if agent < self._readers:
+            return f"tcgen05.mma of warp {agent - self._products}"
         return "a bulk copy"

@@ -134,6 +134,20 @@ class Mbarriers:
             self._ordering.copied(self._told[number], number, blocks, phases)
         self._settle(number)
 
+    def end_products(self, number: int, block: int, agent: int, count: int) -> None:
+        """The products of an agent are over, up to its number `count`: an arrival."""
+        self._pending[number, block] -= 1
+        if self._pending[number, block] < 0:
+            lane = int(np.flatnonzero(self._block_of == block)[0])
+            raise MisusedMbarrier(f"more than it can count for {self.described(number, block)}", lane)
+        if self._ordering:
+            self._ordering.products_done(self._told[number], block, agent, count)
+        self._settle(number)
+
+    def for_products(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Values]]:
+        """The mbarriers that tcgen05.commit of these lanes are to tell: number, lanes, and their places in `mask`."""
+        return self._each(addresses, mask)
+
     def described(self, number: int, block: int) -> str:
         """An mbarrier of a block in words."""
         return (
@@ -153,9 +167,11 @@ class Mbarriers:
         MisusedMbarrier
             Where there is none that the lane could know of.
         """
-        for address in np.unique(addresses).tolist():
-            chosen = addresses == address
-            part, number = mask.select(chosen), self._numbers.get(address)
+        first = addresses[:1]
+        alike = bool((addresses == first).all())
+        for address in first.tolist() if alike else np.unique(addresses).tolist():
+            chosen = np.ones(len(addresses), bool) if alike else addresses == address
+            part, number = mask if alike else mask.select(chosen), self._numbers.get(address)
             blocks = self._block_of[part.index]
             if number is None or not self._expected[number, blocks].all():
                 raise MisusedMbarrier(f"there is no mbarrier at {address:#x}", part.lane(0))

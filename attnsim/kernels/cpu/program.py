@@ -20,6 +20,7 @@ from attnsim.kernels.cpu import (  # noqa: F401  (each registers the instruction
     integers,
     mbarrier,
     register_budget,
+    tcgen05,
     transfers,
     warps,
     wgmma,
@@ -35,6 +36,7 @@ from attnsim.kernels.cpu.machine import OPERATIONS, Machine, Step, unsupported
 from attnsim.kernels.cpu.ptx import Function, Instruction
 from attnsim.kernels.cpu.straight import Line, straight_runs
 from attnsim.kernels.cpu.tensor_cores import Watch
+from attnsim.kernels.cpu.tensor_memory import TensorMemory
 from attnsim.kernels.cpu.together import Alike
 
 STEPS_LIMIT = 5_000_000
@@ -76,7 +78,8 @@ class Program:
     def __init__(self, function: Function) -> None:
         self.function, self.machine = function, Machine(function)
         self.controls: dict[int, Control] = {}
-        watch, instructions = Watch(function, self.machine), function.instructions
+        instructions = function.instructions
+        watch = Watch(function, self.machine)
         lines = [self._line(position, watch) for position in range(len(instructions))]
         self.steps = [*(line.step for line in lines), _nothing]
         self.runs = straight_runs(lines, self.controls)
@@ -88,6 +91,7 @@ class Program:
         returns = (n for n, i in enumerate(instructions) if i.name in ("ret", "exit") and not i.guard)
         self.exits = frozenset([end, *returns])
         self.costs = Costs(instructions)
+        self.machine.unit(TensorMemory)
 
     def _line(self, position: int, watch: Watch) -> Line:
         """Compile one instruction; a control instruction is noted, and its step does nothing."""
@@ -155,9 +159,9 @@ class Run:
         self._grouped = grouped
         self.machine = program.machine
         self.barriers = Barriers(self.machine)
-        self.stalls = Stalls(self.machine.unit(BulkCopies).land_oldest)
+        self.stalls = Stalls(self._happen)
         self._groups: dict[int, Mask] = {0: Mask(self.machine.live)}
-        self._everyone = self._groups[0]
+        self._masks: dict[bytes, Mask] = {}
         self._steps = 0
 
     def finish(self) -> None:
@@ -176,6 +180,12 @@ class Run:
                 raise self.barriers.deadlock()
         self.machine.unit(BulkCopies).require_landed()
         self.machine.unit(BulkStores).finish()
+        self.machine.unit(TensorMemory).require_released()
+
+    def _happen(self) -> bool:
+        """The oldest copies and products beside the threads end; returned is whether there were any."""
+        landed = self.machine.unit(BulkCopies).land_oldest()
+        return self.machine.unit(TensorMemory).arrive_oldest() or landed
 
     def _resume(self) -> bool:
         """Whether lanes that had stalled go on."""
@@ -195,8 +205,11 @@ class Run:
                 self.exit(mask)
                 continue
             here = self._groups.get(position)
-            joined = mask if here is None else here | mask
-            self._groups[position] = self._everyone if joined.count == self._everyone.count else joined
+            self._groups[position] = self._same(mask if here is None else here | mask)
+
+    def _same(self, mask: Mask) -> Mask:
+        """The first mask of these lanes, which knows already what has been asked of it."""
+        return self._masks.setdefault(mask.lanes.tobytes(), mask)
 
     def exit(self, mask: Mask) -> None:
         """These lanes have ended."""
@@ -223,7 +236,7 @@ class Run:
                             step(mask)
                 else:
                     for at in range(start, stop):
-                        steps[at](mask)
+                        self._alone(at, steps[at], mask)
                 at = stop
                 if stop == following:
                     program.costs.charge(machine.counters, start, stop, mask)
@@ -236,9 +249,24 @@ class Run:
             self._count(stop + 1 - start, stop, mask)
             if go is None:
                 return None
-            position, mask = go
+            position, mask = go[0], self._same(go[1])
             if position >= min(self._groups, default=end):
                 return self.join([go])
+
+    def _alone(self, at: int, step: Step, mask: Mask) -> None:
+        """One instruction; lanes whose access is bad are told of, and the others go on without them."""
+        reports = self.machine.reports
+        reports.position = at
+        while mask.count:
+            try:
+                return step(mask)
+            except Fault as fault:
+                if fault.lanes is None:
+                    raise
+                reports(fault)
+                bad = np.zeros_like(mask.lanes)
+                bad[fault.lanes] = True
+                mask = Mask(mask.lanes & ~bad)
 
     def _count(self, steps: int, position: int, mask: Mask) -> None:
         self._steps += steps

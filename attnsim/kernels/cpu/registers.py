@@ -207,7 +207,8 @@ class Registers:
 
     def _wide(self, slots: Sequence[int], lanes: int, dtype: Dtype) -> Values:
         """A copy of registers, ``[slots, lanes]``."""
-        found = [value.view(dtype) for value in (self._values[slot] for slot in slots)]
+        values = self._values
+        found = [v if (v := values[slot]).dtype is dtype else v.view(dtype) for slot in slots]
         if all(len(value) == lanes for value in found):
             return np.concatenate(found).reshape(len(slots), lanes)
         wide = np.empty((len(slots), lanes), dtype)

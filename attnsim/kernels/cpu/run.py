@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from attnsim.kernels.cpu.counters import Counters
-from attnsim.kernels.cpu.faults import Fault
+from attnsim.kernels.cpu.faults import Deadlock, Fault, Reports
 from attnsim.kernels.cpu.lanes import WARP, Dim3, Lanes, lanes_of, position
 from attnsim.kernels.cpu.parse import parse
 from attnsim.kernels.cpu.program import Program, Run
@@ -18,8 +18,8 @@ from attnsim.models.errors import InputError
 MOST_THREADS = 1024
 """Of a block, on every GPU."""
 
-LANES = 4096
-"""Lanes that run together: enough to hide Python's overhead, few enough to stay in the cache."""
+LANES = 16384
+"""Lanes that run together: enough to hide Python's overhead, at 100 registers 6 MiB of them."""
 
 
 def run(
@@ -62,7 +62,7 @@ def run(
     Raises
     ------
     Fault
-        What the kernel did wrong, and where.
+        The first thing that the kernel did wrong, and where; ``others`` are those that came after.
     UnsupportedInstruction
         By name.
     InputError
@@ -75,14 +75,21 @@ def run(
     blocks, lanes_per_block = math.prod(grid3), -(-math.prod(block3) // WARP) * WARP
     batches = -(-blocks // max(lanes // lanes_per_block, 1))
     per_batch = -(-blocks // batches)
-    counters = Counters()
+    counters, found = Counters(), Reports()
     for first in range(0, blocks, per_batch):
         batch = _Batch(first, lanes_of(block3, min(per_batch, blocks - first)), grid3, shared_memory_bytes, checks)
-        try:
-            counters += batch.play(program, arguments)
-        except Fault as fault:
+        counted, faults = batch.play(program, arguments)
+        counters += counted
+        found.left_out |= program.machine.reports.left_out
+        for fault in faults:
             fault.place = _place(fault, program.function, batch.lanes, grid3, first)
-            raise
+            if fault.position is not None:
+                fault.line = program.function.instructions[fault.position].line
+            found.keep(fault)
+        if any(isinstance(fault, Deadlock) for fault in faults):  # as would each batch, and it takes long
+            break
+    if found.found:
+        raise found.first()
     return counters
 
 
@@ -96,8 +103,11 @@ class _Batch:
     dynamic_bytes: int
     checks: bool
 
-    def play(self, program: Program, arguments: Arguments) -> Counters:
-        """Play the batch; once more, one instruction after another, when something goes wrong among several."""
+    def play(self, program: Program, arguments: Arguments) -> tuple[Counters, list[Fault]]:
+        """Play the batch; where something goes wrong play it once more, for all its faults.
+
+        The second time goes one instruction after another, and past faults that a kernel can go on from.
+        """
         machine = program.machine
         try:
             for grouped in (True, False):
@@ -107,14 +117,14 @@ class _Batch:
                 try:
                     Run(program, grouped).finish()
                 except Fault as fault:
-                    if not grouped or fault.position is not None:
-                        raise
-                    machine.memory.restore()
-                else:
-                    break
+                    if grouped and fault.position is None:
+                        machine.memory.restore()
+                        continue
+                    machine.reports.keep(fault)
+                break
         finally:
             machine.forget()
-        return counters
+        return counters, list(machine.reports.found.values())
 
 
 @functools.lru_cache(maxsize=32)

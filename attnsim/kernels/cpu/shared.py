@@ -8,9 +8,9 @@ import numpy as np
 
 from attnsim.kernels.cpu.banks import ROW_BYTES, passes
 from attnsim.kernels.cpu.counters import Counters
-from attnsim.kernels.cpu.faults import CopyInFlight, OutOfBounds
+from attnsim.kernels.cpu.faults import CopyInFlight, OutOfBounds, Reports
 from attnsim.kernels.cpu.hazards import Hazards
-from attnsim.kernels.cpu.lanes import Indices, Lanes, Mask, Values
+from attnsim.kernels.cpu.lanes import Indices, Lanes, Mask, Meetings, Values
 from attnsim.kernels.cpu.local import require_inside
 from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.ordering import PIECE, Ordering
@@ -44,10 +44,10 @@ class SharedMemory:
         What a block declares.
     granule : int
         Narrowest access of the kernel, in bytes.
-    pairwise : bool
-        Whether warps meet a few at a time, so that checks need vector clocks.
-    bulk_stores : bool
-        Whether the copy engine reads it.
+    meetings : Meetings
+        Who works on it beside the warps.
+    reports : Reports
+        Takes faults.
 
     Attributes
     ----------
@@ -55,16 +55,18 @@ class SharedMemory:
         With dynamic shared memory.
     ordering : Ordering or None
         The vector clocks, where there are any.
+    meetings : Meetings
+        As given.
     described : dict
         Places that matrix descriptors name, by descriptors and warpgroups; those of this batch.
     """
 
-    def __init__(self, static_bytes: int, granule: int, pairwise: bool = False, bulk_stores: bool = False) -> None:
+    def __init__(self, static_bytes: int, granule: int, meetings: Meetings, reports: Reports) -> None:
         self.counters = Counters()
         self.bytes_per_block = static_bytes
         self._static_bytes = static_bytes
         self._granule = granule
-        self._pairwise, self._bulk_stores = pairwise, bulk_stores
+        self.meetings, self._reports = meetings, reports
         self._stride = 0
         self.ordering: Ordering | None = None
         self._hazards: Hazards | Ordering | None = None
@@ -95,9 +97,9 @@ class SharedMemory:
         self._group = np.zeros(lanes.count, np.int64)
         self._bytes = np.full(lanes.blocks * stride, 0xFF, np.uint8)
         self._stride = stride
-        clocks = checks and self._pairwise
-        self.ordering = Ordering(lanes, stride, self._granule, self._bulk_stores) if clocks else None
-        self._hazards = self.ordering or (Hazards(lanes, stride, self._granule) if checks else None)
+        clocks = checks and self.meetings.pairwise
+        self.ordering = Ordering(lanes, stride, self._granule, self.meetings, self._reports) if clocks else None
+        self._hazards = self.ordering or (Hazards(lanes, stride, self._granule, self._reports) if checks else None)
         self._copies = []
         self.described = {}
         self._seen = np.zeros(len(self._bytes) // SMALLEST_COPY, np.int64)

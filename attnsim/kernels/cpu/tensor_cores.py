@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.kernels.cpu.faults import InactiveLane, RegisterInFlight
+from attnsim.kernels.cpu.faults import InactiveLane, RegisterInFlight, Reports
 from attnsim.kernels.cpu.lanes import WARPGROUP, Indices, Mask, Values
 from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.machine import Machine, Step
@@ -42,14 +42,15 @@ class Fragment:
         self.groups = np.zeros(warpgroups, np.int64)
         self.values: Values = np.zeros((0, 0, 0), np.float32)
 
-    def lend(self, mask: Mask) -> None:
+    def lend(self, mask: Mask, reports: Reports) -> None:
         """Hand the registers of these warpgroups to the tensor cores; RegisterInFlight where that is too early."""
         bits = mask.warpgroup_bits
         if self.touched & bits:
-            raise RegisterInFlight("its registers were accessed, and no wgmma.fence came after", mask.lane(0))
+            reports(RegisterInFlight("its registers were accessed, and no wgmma.fence came after", mask.lane(0)))
         for other in self.others:
             if other.flying & bits:
-                raise RegisterInFlight("a register of it belongs to another wgmma that is still running", mask.lane(0))
+                what = "a register of it belongs to another wgmma that is still running"
+                reports(RegisterInFlight(what, mask.lane(0)))
         self.flying |= bits
 
 
@@ -139,13 +140,10 @@ def to_registers(values: Values) -> Values:
 
 def require_warpgroups(mask: Mask, name: str) -> None:
     """Refuse a warpgroup with some of its threads elsewhere: InactiveLane."""
-    active = mask.by_warp.reshape(-1, 4).sum(axis=1) if len(mask.by_warp) % 4 == 0 else mask.by_warp
-    partial = (active > 0) & (active < WARPGROUP)
-    if partial.any():
-        group = int(np.flatnonzero(partial)[0])
-        raise InactiveLane(
-            f"{name} needs all 128 threads of the warpgroup together, {int(active[group])} are here", mask.lane(0)
-        )
+    group = mask.part_of_warpgroup
+    if group is not None:
+        here = int(mask.by_warp[4 * group : 4 * group + 4].sum() if len(mask.by_warp) % 4 == 0 else mask.by_warp[group])
+        raise InactiveLane(f"{name} needs all 128 threads of the warpgroup together, {here} are here", mask.lane(0))
 
 
 class Watch:
@@ -161,6 +159,7 @@ class Watch:
         ]
         self._fragments = [machine.unit(TensorCores).fragment(vector) for vector in dict.fromkeys(vectors)]
         self._notes: dict[tuple[int, ...], Step] = {}
+        self._reports = machine.reports
 
     def note(self, instruction: Instruction) -> Step | None:
         """A step that notes what an instruction accesses; None where that is nothing of interest."""
@@ -169,18 +168,17 @@ class Watch:
         accessed = register_names(instruction.operands)
         chosen = tuple(i for i, fragment in enumerate(self._fragments) if not fragment.names.isdisjoint(accessed))
         if chosen and chosen not in self._notes:
-            self._notes[chosen] = _watch([self._fragments[i] for i in chosen])
+            self._notes[chosen] = _watch([self._fragments[i] for i in chosen], self._reports)
         return self._notes.get(chosen)
 
 
-def _watch(fragments: list[Fragment]) -> Step:
+def _watch(fragments: list[Fragment], reports: Reports) -> Step:
     def watched(mask: Mask) -> None:
         bits = mask.warpgroup_bits
         for fragment in fragments:
             if fragment.flying & bits:
-                raise RegisterInFlight(
-                    "a wgmma works on a register of this instruction; wgmma.wait_group must come first", mask.lane(0)
-                )
+                what = "a wgmma works on a register of this instruction; wgmma.wait_group must come first"
+                reports(RegisterInFlight(what, mask.lane(0)))
             fragment.touched |= bits
 
     return watched

@@ -9,9 +9,8 @@ import numpy as np
 from attnsim.kernels.cpu.faults import Fault, InactiveLane, NotUniform
 from attnsim.kernels.cpu.flow import Control, control, suspended
 from attnsim.kernels.cpu.lanes import WARPGROUP, Indices, Mask, Values
-from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported
-from attnsim.kernels.cpu.matrix_descriptors import DEPTH, piece_addresses
+from attnsim.kernels.cpu.matrix_descriptors import DEPTH, matrices, piece_addresses
 from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Vector
 from attnsim.kernels.cpu.registers import Read
 from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, half_to_float
@@ -85,7 +84,7 @@ def _multiply(instruction: Instruction, machine: Machine) -> Step:
         product = left(mask) @ right(mask).swapaxes(1, 2)
         for fragment in (accumulator, source):
             if fragment:
-                fragment.lend(mask)
+                fragment.lend(mask, machine.reports)
                 fragment.groups[groups] = cores.numbers(groups)
         accumulator.values[groups] = start + sign * product
 
@@ -96,7 +95,7 @@ def agreed(read: Read, mask: Mask, machine: Machine, what: str) -> Values:
     """A value that all threads of a warpgroup must share (else NotUniform), by active warpgroup."""
     given = read()
     if len(given) == 1:
-        return np.broadcast_to(given, (len(mask.warpgroups),))
+        return np.repeat(given, len(mask.warpgroups))
     values = given.reshape(-1, WARPGROUP)[mask.warpgroups]
     differs = (values != values[:, :1]).any(axis=1)
     if differs.any():
@@ -126,23 +125,18 @@ def _accumulator(fragment: Fragment, machine: Machine) -> Callable[[Mask, Values
 
 def _from_shared(operand: Operand, rows: int, transposed: bool, kind: str, machine: Machine) -> Matrices:
     """A or B by its matrix descriptor."""
-    descriptor, cores, fast = machine.read(operand, "u64"), machine.unit(TensorCores), compiled()
+    descriptor, cores = machine.read(operand, "u64"), machine.unit(TensorCores)
 
-    def matrices(mask: Mask) -> Values:
+    def found(mask: Mask) -> Values:
         groups, shared = mask.warpgroups, machine.shared
         described = agreed(descriptor, mask, machine, "a matrix descriptor")
         places = _places(described, groups, rows, transposed, machine)
         machine.counters.shared_bytes_loaded += 16 * places.size
         if shared.ordering:
             shared.ordering.read_by_wgmma(places.reshape(len(groups), -1), groups, cores.numbers(groups))
-        if fast:
-            result = np.empty((len(groups), rows, DEPTH), np.uint32)
-            fast.pieces_to_floats(shared.by_piece(), places, transposed, kind == "bf16", result)
-            return result.view(np.float32)
-        found = _floats(shared.by_piece()[places], kind)
-        return found.reshape(len(groups), DEPTH, rows).swapaxes(1, 2) if transposed else found.reshape(-1, rows, DEPTH)
+        return matrices(shared.by_piece(), places, rows, transposed, kind)
 
-    return matrices
+    return found
 
 
 def _places(described: Values, groups: Indices, rows: int, transposed: bool, machine: Machine) -> Indices:
@@ -159,14 +153,14 @@ def _from_registers(operand: Operand, kind: str, machine: Machine) -> Matrices:
     """A in four registers of two elements, each a quarter of 16 x 16 as in mma."""
     reads = [machine.read(register, "b32") for register in items(operand)]
 
-    def matrices(mask: Mask) -> Values:
+    def found(mask: Mask) -> Values:
         groups = mask.warpgroups
         columns = [machine.lanes.spread(read()).reshape(-1, WARPGROUP)[groups] for read in reads]
         # half of k, half of the warp's rows, group, warp, row, quad, pair
         split = _floats(np.stack(columns).view(np.uint16), kind).reshape(2, 2, len(groups), 4, 8, 4, 2)
         return split.transpose(2, 3, 1, 4, 0, 5, 6).reshape(len(groups), 64, DEPTH)
 
-    return matrices
+    return found
 
 
 def _floats(bits: Values, kind: str) -> Values:

@@ -24,6 +24,12 @@ using ScoreGrid = WarpGrid<kWarps, kBlockM, kBlockN>;
 using KeyGrid = WarpGrid<kWarps, kBlockN, kHeadDim>;
 using QueryGrid = WarpGrid<kWarps, kBlockM, kHeadDim>;
 
+// Turns of a product's loop that are unrolled: all, or half of them where accumulators hold 192 registers and more
+// operands would have to be spilled.
+__device__ constexpr int unrolled(int depth, int accumulators) { return depth / (accumulators < 192 ? 16 : 32); }
+constexpr int kOfScores = unrolled(kHeadDim, 2 * ScoreGrid::kSize + 2 * KeyGrid::kSize);  // P, dP, dK, dV
+constexpr int kOfQueries = unrolled(kBlockN, QueryGrid::kSize + 2 * KeyGrid::kSize);      // dQ, dK, dV
+
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
 // Where the tiles of the main kernel lie in shared memory. Queries come in two stages.
@@ -188,7 +194,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         if (!whole) hide(p, query, key, seq_q, seq_kv, left, right);
         ScoreGrid::store_rounded(block.p(), p);
 
-        ScoreGrid::multiply<kHeadDim, Lies::kStraight, Lies::kTransposed>(ds, block.d_o(stage), block.v());  // dO V^T
+        ScoreGrid::multiply<kHeadDim, Lies::kStraight, Lies::kTransposed, kOfScores>(ds, block.d_o(stage),
+                                                                                    block.v());  // dO V^T
         score_gradients(ds, p, block.rows(stage, 1));
         ScoreGrid::store_rounded(block.ds(), ds);
         __syncthreads();  // P and dS are whole
@@ -196,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         KeyGrid::multiply<kBlockM, Lies::kTransposed, Lies::kStraight>(dv_tile, block.p(), block.d_o(stage));  // P^T dO
         KeyGrid::multiply<kBlockM, Lies::kTransposed, Lies::kStraight>(dk_tile, block.ds(), block.q(stage));  // dS^T Q
         QueryGrid::Accumulators dq = {};
-        QueryGrid::multiply<kBlockN, Lies::kStraight, Lies::kStraight>(dq, block.ds(), block.k());  // dS K
+        QueryGrid::multiply<kBlockN, Lies::kStraight, Lies::kStraight, kOfQueries>(dq, block.ds(), block.k());  // dS K
         float* sums = dq_sums + sums_of_tile(head, tile, query_tiles) + thread_here();
         QueryGrid::each(
             [&](int m, int n, int e, int number) { atomic_add_global(sums + number * kThreads, dq[m][n][e]); });

@@ -77,7 +77,7 @@ __device__ __forceinline__ void visit(Warp& warp, const Block& block, int tile) 
         block.load_v<true>(tile - (kStages - 1), thread);
     }
     cp_async_commit();
-    warp.scores(block.q(), row, block.k_tile(tile), lane);
+    warp.template scores<!kMasked && Warp::kAhead>(block.q(), row, block.k_tile(tile), lane);
     if (kStages == 1) {
         cp_async_wait<0>();
         __syncthreads();  // V has landed, and everyone is done with K

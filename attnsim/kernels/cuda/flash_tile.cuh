@@ -19,6 +19,7 @@ struct FlashWarp {
     // Growth of a row's maximum, in powers of two, that leaves the old one standing: P then reaches 256 at most, exact
     // enough in either format, and O need not be rescaled (FlashAttention-4 does so, flash_attn/cute/softmax.py).
     static constexpr float kTolerated = 8.0f;
+    static constexpr bool kAhead = true;  // whether a loop over tiles seen whole has registers for fragments ahead
 
     float s[kFragments][kKeys / 8][4];
     float o[kFragments][kHeadDim / 8][4];
@@ -40,8 +41,9 @@ struct FlashWarp {
         }
     }
 
-    // S = Q K^T for the warp's rows, from row `first` of the block's Q tile on.
-    template <class QTile, class KTile>
+    // S = Q K^T for the warp's rows, from row `first` of the block's Q tile on. Unrolled, the assembler loads fragments
+    // while the products before them run: with kAhead all of it, else half where it would have to spill.
+    template <bool kAhead, class QTile, class KTile>
     __device__ __forceinline__ void scores(const QTile& q, int first, const KTile& k, int lane) {
         const SharedTile<kRows, kHeadDim> rows{q.address(first, 0)};
         const int here = opaque(lane);  // else addresses of every fragment are kept from tile to tile
@@ -51,11 +53,9 @@ struct FlashWarp {
             for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) s[m][n][i] = 0.0f;
-        // Given the whole of a long loop over 32 rows, the assembler loads so many fragments ahead that it spills.
-        constexpr int kUnrolled = kFragments == 1 || kHeadDim == 64 ? kHeadDim / 16 : 1;
-        add_scores(rows, k, 0, here);  // apart, so that it takes 0 for C instead of cleared registers
+        constexpr int kUnrolled = kHeadDim / (kAhead || kFragments == 1 || kHeadDim == 64 ? 16 : 32);
 #pragma unroll kUnrolled
-        for (int depth = 16; depth < kHeadDim; depth += 16) add_scores(rows, k, depth, here);
+        for (int depth = 0; depth < kHeadDim; depth += 16) add_scores(rows, k, depth, here);
     }
 
     // Scores of pairs that are not `visible(row, key)`, counted from the warp's first row and the tile's first key,

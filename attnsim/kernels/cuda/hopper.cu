@@ -12,7 +12,7 @@
 constexpr int kKeys = BLOCK_N, kStages = STAGES, kConsumers = CONSUMERS, kDim = HEAD_DIM;
 constexpr int kRows = kConsumers * 64, kThreads = (kConsumers + 1) * 128;
 
-static_assert(kKeys == 128, "S is written for 128 keys a tile");
+static_assert(kKeys == 128 || kKeys == 176, "S is written for 128 or 176 keys a tile");
 static_assert(kDim == 64 || kDim == 128, "O is written for 64 or 128 columns");
 static_assert(kStages >= 2, "a consumer waits for V of one step while it still has V of the step before");
 static_assert(kConsumers == 2 || kConsumers == 3, "registers are shared out for two or three");

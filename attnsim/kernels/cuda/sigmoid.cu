@@ -6,6 +6,7 @@
 // Scores and output in registers as FlashWarp has them; its maxima and sums are not used.
 template <int kHeadDim, int kFragments, int kKeys>
 struct SigmoidWarp : FlashWarp<kHeadDim, kFragments, kKeys> {
+    static constexpr bool kAhead = false;
     float bias_log2;  // bias * log2(e)
 
     // O += P V with P = 1 / (1 + exp(-(scale S + bias))), in slabs of 16 keys. A hidden score is -inf: its P is 0.

@@ -157,7 +157,7 @@ __device__ __forceinline__ void step(Warp& warp, const Block& block, int number)
         block.load_mask(number + kStages - 1);
     }
     cp_async_commit();
-    warp.scores(q_tile(), row, k_tile(slot), lane);
+    warp.template scores<false>(q_tile(), row, k_tile(slot), lane);
     if (kStages == 1) {
         cp_async_wait<0>();
         __syncthreads();  // V and the bit mask have landed, and everyone is done with K

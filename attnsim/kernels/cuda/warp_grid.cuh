@@ -67,11 +67,12 @@ struct WarpGrid {
                 for (int e = 0; e < 4; ++e) visit(m, n, e, (m * kN + n) * 4 + e);
     }
 
-    // C += A B over a depth of kDepth.
-    template <int kDepth, Lies kA, Lies kB, class TileA, class TileB>
+    // C += A B over a depth of kDepth. Unrolled, the compiler reads operands while the products before them run: as far as
+    // it has registers for them.
+    template <int kDepth, Lies kA, Lies kB, int kUnrolled = kDepth / 16, class TileA, class TileB>
     static __device__ __forceinline__ void multiply(Accumulators& c, const TileA& a, const TileB& b) {
         const Place at;
-#pragma unroll 2  // further, the compiler reads operands ahead until accumulators spill
+#pragma unroll kUnrolled
         for (int k = 0; k < kDepth; k += 16) {
             uint32 part_a[kM][4];
 #pragma unroll

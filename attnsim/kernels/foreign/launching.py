@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.kernels.arrays import decode
+from attnsim.kernels.cpu.faults import Fault
 from attnsim.kernels.foreign.arguments import parse_arguments
 from attnsim.kernels.foreign.checking import Difference
 from attnsim.kernels.foreign.cuda_file import compile_file
@@ -121,12 +122,14 @@ def _read(path: Path) -> str:
 
 
 def _triton_options(options: Sequence[str]) -> dict[str, int]:
-    found = {}
+    found: dict[str, int] = {}
+    switches = {"true": True, "false": False}
     for text in options:
-        name, equals, value = text.partition("=")
-        if not equals or not value.strip().isdecimal():
-            raise InputError(f"--option {text!r}: for Triton give NAME=NUMBER, as num_warps=8")
-        found[name.strip()] = int(value)
+        name, equals, given = text.partition("=")
+        value = given.strip().lower()
+        if not equals or not (value.isdecimal() or value in switches):
+            raise InputError(f"--option {text!r}: for Triton give NAME=NUMBER, as num_warps=8, or NAME=true")
+        found[name.strip()] = switches[value] if value in switches else int(value)
     return found
 
 
@@ -144,6 +147,22 @@ def summary_of(array: NDArray[Any]) -> dict[str, Any]:
         "NaN": int(np.isnan(values).sum()),
         "inf": int(np.isinf(values).sum()),
     }
+
+
+def faults_of(fault: Fault) -> list[dict[str, Any]]:
+    """A fault and the others of its run, ready for JSON."""
+    return [
+        {"kind": type(one).__name__, "where": one.place, "line": one.line, "what": one.what, "times": one.times}
+        for one in (fault, *fault.others)
+    ]
+
+
+def faults_in_words(fault: Fault) -> list[str]:
+    """The same in lines, in the order in which they were found."""
+    lines = [
+        f"{one.place}: {one.what}{f' ({one.times} times)' if one.times > 1 else ''}" for one in (fault, *fault.others)
+    ]
+    return lines + [f"and {fault.left_out} more at other instructions"] * bool(fault.left_out)
 
 
 def answer(ran: PtxRun, found: Sequence[Difference], allowed: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attnsim.kernels.cpu import run as interpreter
 from attnsim.kernels.cpu.counters import Counters
-from attnsim.kernels.cpu.faults import Misaligned, OutOfBounds, StepLimit, UnsupportedInstruction
+from attnsim.kernels.cpu.faults import Fault, Misaligned, OutOfBounds, StepLimit, UnsupportedInstruction
 from attnsim.kernels.cpu.memory import SECTOR
 from attnsim.kernels.cpu.ptx import Function, Parameter
 from attnsim.kernels.cpu.registers import DTYPES
@@ -144,7 +144,7 @@ def run_ptx(
         address outside an array, an instruction that is not known, no end.
     Fault
         What the kernel does that a GPU leaves undefined, with the line of the PTX: a race, a missing wait, shared
-        memory that nobody wrote. The run ends at the first.
+        memory that nobody wrote. The first is raised; ``others`` are those that came after, one of a kind for a line.
 
     Examples
     --------
@@ -172,11 +172,13 @@ def run_ptx(
     block3 = block_of(ptx, function.name, block)
     if shared_memory_bytes < 0:
         raise InputError(f"shared memory is {shared_memory_bytes} bytes; allowed: 0 or more")
-    given = _fitted(function, arguments)
+    given = fitted(function, arguments)
     try:
         counters = interpreter.run(ptx, function.name, grid3, block3, given, shared_memory_bytes)
-    except NOT_RUN as fault:
-        raise InputError(str(fault)) from None
+    except Fault as fault:
+        if all(isinstance(one, NOT_RUN) for one in (fault, *fault.others)):
+            raise InputError(str(fault)) from None
+        raise
     outputs = {name: given[name] for name in given if counters.stores[name]}
     return PtxRun(
         entry=function.name,
@@ -189,7 +191,7 @@ def run_ptx(
     )
 
 
-def _fitted(function: Function, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def fitted(function: Function, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments, each in the format of its parameter.
 
     Raises

@@ -103,7 +103,7 @@ def kind_of(mask: Mask) -> str:
 
 def useful_flops(w: Workload) -> float:
     """2 B H pairs (d + dv) forward, 2.5 times that backward."""
-    return 4.0 * w.batch * w.heads_q * w.visible_pairs * w.head_dim * (2.5 if w.passes == "bwd" else 1.0)
+    return 4.0 * w.heads_q * w.visible_pairs * w.head_dim * (2.5 if w.passes == "bwd" else 1.0)
 
 
 def candidates(one: Operation, gpu: Gpu) -> list[GridPoint]:

@@ -15,13 +15,13 @@ from attnsim.kernels.cpu import (
     copies,
     fragments,
     hazards,
+    matrix_descriptors,
     memory,
     ordering,
     program,
     run,
     shared,
     tensor_cores,
-    wgmma,
 )
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.device import CpuDevice
@@ -30,7 +30,7 @@ from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.hopper import flash_hopper
 from attnsim.models.mask.mask import Mask
 
-USERS = (banks, copies, fragments, hazards, memory, ordering, shared, tensor_cores, wgmma)
+USERS = (banks, copies, fragments, hazards, matrix_descriptors, memory, ordering, shared, tensor_cores)
 
 
 def without_numba(monkeypatch: pytest.MonkeyPatch) -> None:

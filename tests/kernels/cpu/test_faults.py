@@ -341,9 +341,9 @@ def test_unknown_instructions_are_named() -> None:
     .target sm_100a
     .address_size 64
     .visible .entry kernel() {
-    tcgen05.wait::ld.sync.aligned;
+    tcgen05.wait::all.sync.aligned;
     ret; }"""
-    message = r"kernel, instruction 0 .*'tcgen05.wait::ld.sync.aligned' is not known to the interpreter"
+    message = r"kernel, instruction 0 .*'tcgen05.wait::all.sync.aligned' is not known to the interpreter"
     with pytest.raises(faults.UnsupportedInstruction, match=message):
         run(ptx, "kernel", 1, 32, {})
 
@@ -374,7 +374,7 @@ def test_trap(launch: Launch) -> None:
         "mov.u32 %r, %smid;",
         "ld.global.b128 %l, [%l];",
         "call (%r), other, (%r);",
-        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r], 128;",
+        "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r], 128;",
         "tex.2d.v4.f32.f32 {%f, %f, %f, %f}, [%l, {%f, %f}];",
     ],
 )

@@ -1,0 +1,130 @@
+"""The blocks of a grid: which do the same, in which order they are launched, and how they share the tensors."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnsim.kernels.cpu.skeleton import Asked, Seen
+from attnsim.models.arrays import Ints
+from attnsim.models.schedule.schedule import Launch, TensorUse
+
+Access = tuple[str, str]
+""""load" or "store", and the argument."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Blocks:
+    """The blocks of a grid by what they do.
+
+    Parameters
+    ----------
+    of_block : ndarray of int ``[blocks]``
+        The class of each block, in launch order.
+    visits : ndarray of int ``[classes, instructions]``
+        Lanes that come to each branch and to each access to global memory.
+    moved : tuple of mapping
+        Bytes that a block of each class asks for, by :data:`Access`.
+    """
+
+    of_block: Ints
+    visits: Ints
+    moved: tuple[Mapping[Access, int], ...]
+
+    @property
+    def count(self) -> int:
+        """Classes."""
+        return len(self.moved)
+
+    def first(self, number: int) -> int:
+        """The first block of a class."""
+        return int(np.argmax(self.of_block == number))
+
+
+def blocks_of(seen: Seen) -> Blocks:
+    """Group blocks that come to the same instructions as often and ask for as many bytes."""
+    blocks = seen.visits.shape[1]
+    names = list(dict.fromkeys((one.way, one.argument) for one in seen.asked))
+    moved = np.zeros((len(names), blocks), np.int64)
+    for one in seen.asked:
+        np.add.at(moved[names.index((one.way, one.argument))], one.blocks, one.sizes)
+    rows = np.concatenate([seen.visits, moved])
+    used = rows.any(axis=1)
+    _, firsts, inverse = np.unique(rows[used], axis=1, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)  # classes are numbered in the order in which they come
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    firsts = firsts[order]
+    return Blocks(
+        rank[inverse.reshape(-1)],
+        seen.visits[:, firsts].T,
+        tuple({name: int(size) for name, size in zip(names, moved[:, at], strict=True) if size} for at in firsts),
+    )
+
+
+def launches(of_block: Ints) -> tuple[Launch, ...]:
+    """The blocks in launch order; a pattern that repeats itself is one launch so many times over."""
+    blocks = len(of_block)
+    for length in range(1, blocks // 2 + 1):
+        if blocks % length == 0 and np.array_equal(of_block[length:], of_block[:-length]):
+            return (Launch(of_block[:length].astype(np.int64), blocks // length),)
+    return (Launch(of_block.astype(np.int64)),)
+
+
+def uses_of(asked: Sequence[Asked], sizes: Mapping[str, int]) -> tuple[TensorUse, ...]:
+    """How blocks share the tensors: blocks that ask for some of the same bytes share a piece.
+
+    Parameters
+    ----------
+    asked : sequence of Asked
+    sizes : mapping of str to int
+        Bytes of each argument.
+    """
+    by_access: dict[Access, list[Asked]] = defaultdict(list)
+    for one in asked:
+        by_access[one.way, one.argument].append(one)
+    found = []
+    for (way, argument), parts in by_access.items():
+        blocks = np.concatenate([one.blocks for one in parts])
+        starts = np.concatenate([one.starts for one in parts])
+        bytes_ = np.concatenate([one.sizes for one in parts])
+        found.append(_use(way, argument, blocks, starts, bytes_, sizes[argument], ("load", argument) in by_access))
+    return tuple(found)
+
+
+def _use(way: str, argument: str, blocks: Ints, starts: Ints, bytes_: Ints, most: int, read: bool) -> TensorUse:
+    places, index = np.unique(starts, return_inverse=True)
+    held = np.zeros(len(places), np.int64)
+    np.maximum.at(held, index, bytes_)
+    unique = min(int(held.sum()), most)
+    pairs = np.unique(np.stack([blocks, index]), axis=1)
+    piece = _pieces(pairs, int(blocks.max()) + 1, len(places))
+    owners = len(np.unique(pairs[0]))
+    shared = pairs.shape[1] > len(places)  # some place is in the hands of two blocks
+    pieces = len(np.unique(piece[pairs[0]])) if shared else 1
+    own = int(held[pairs[1]].sum())  # bytes of the pieces that blocks go over, each once a block
+    return TensorUse(
+        argument,
+        -(-unique // pieces),
+        pieces,
+        sharers=owners / pieces if shared else 1.0,
+        passes_per_block=max(1.0, round(int(bytes_.sum()) / own, 3)),
+        written=way == "store",
+        in_place=way == "store" and read,
+    )
+
+
+def _pieces(pairs: Ints, blocks: int, places: int) -> Ints:
+    """The piece of each block: the lowest block that it shares bytes with, by way of others too."""
+    label = np.arange(blocks)
+    while True:
+        lowest = np.full(places, blocks)
+        np.minimum.at(lowest, pairs[1], label[pairs[0]])
+        new = label.copy()
+        np.minimum.at(new, pairs[0], lowest[pairs[1]])
+        if np.array_equal(new, label):
+            return label
+        label = new

@@ -1,0 +1,151 @@
+"""What each instruction of a kernel means to a schedule, known before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from attnsim.kernels.cpu.costs import cost
+from attnsim.kernels.cpu.dataflow import read, written
+from attnsim.kernels.cpu.faults import UnsupportedInstruction
+from attnsim.kernels.cpu.ptx import Function, Instruction, Vector
+from attnsim.kernels.cpu.spaces import space_name
+from attnsim.kernels.foreign.pipes import pipe_of
+from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
+
+Kind = Literal[
+    "load", "copy", "commit", "wait", "bulk copy", "bulk store", "store", "fragment", "mma", "wgmma", "wgmma commit",
+    "wgmma wait", "barrier", "mbarrier", "exp", "work",
+]  # fmt: skip
+"""A load into registers, a copy by cp.async, by the tensor copy engine; a `fragment` is what warps read of shared
+memory for a product; `work` is all else."""
+
+
+SPECIAL = ("lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh", "div")
+"""Instructions of the special function unit beside ``ex2``, each one operation of it or little more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One instruction.
+
+    Parameters
+    ----------
+    kind : Kind
+    writes, reads : frozenset of str
+        Registers.
+    tensor_flops, exponentials : int
+        Of one lane.
+    special : bool
+        Whether it runs on the unit of exponentials without being one.
+    fp32 : int
+        For how many instructions it occupies the FP32 lanes.
+    pipe : str
+        One of :data:`attnsim.kernels.foreign.pipes.PIPES`.
+    pending : int
+        Of an instruction that waits for groups of copies or products: how many may be under way still.
+    operand_bytes : int
+        Shared memory that the tensor unit itself reads for one warpgroup of ``wgmma``.
+    """
+
+    kind: Kind
+    writes: frozenset[str]
+    reads: frozenset[str]
+    tensor_flops: int
+    exponentials: int
+    special: bool
+    fp32: int
+    pipe: str
+    pending: int
+    operand_bytes: int
+
+
+def kinds_of(function: Function) -> tuple[Known, ...]:
+    """Every instruction of a kernel, in order.
+
+    Raises
+    ------
+    UnsupportedInstruction
+        For what no operation of a schedule stands for, with its line.
+    """
+    return tuple(_known(one) for one in function.instructions)
+
+
+def _known(one: Instruction) -> Known:
+    kind = _kind(one)
+    _, flops, exponentials, _ = cost(one)
+    return Known(
+        kind=kind,
+        writes=written(one),
+        reads=read(one),
+        tensor_flops=flops,
+        exponentials=exponentials,
+        special=one.name in SPECIAL,
+        fp32=_on_fp32_lanes(one),
+        pipe=pipe_of(one),
+        pending=_pending(one) if kind in ("wait", "wgmma wait") else 0,
+        operand_bytes=_operand_bytes(one) if kind == "wgmma" else 0,
+    )
+
+
+def _on_fp32_lanes(one: Instruction) -> int:
+    """Sums, products and fused ones of floats of up to 32 bits, maxima; masks by comparing and selecting."""
+    if one.name == "selp":
+        return MASK_INSTRUCTIONS if "f32" in one.modifiers else 0
+    floats = any(m.startswith(("f16", "f32", "bf16")) for m in one.modifiers)
+    return int(floats and (pipe_of(one) == "FMA" or one.name in ("min", "max")))
+
+
+_KINDS: dict[str, Kind] = {
+    "mma": "mma",
+    "ldmatrix": "fragment",
+    "bar": "barrier",
+    "barrier": "barrier",
+    "mbarrier": "mbarrier",
+    "ex2": "exp",
+}
+"""Instructions that their names tell."""
+
+_WGMMA: dict[str, Kind] = {"mma_async": "wgmma", "commit_group": "wgmma commit", "wait_group": "wgmma wait"}
+
+
+def _kind(one: Instruction) -> Kind:
+    name, modifiers = one.name, one.modifiers
+    if name in ("tcgen05", "mapa") or "multicast::cluster" in modifiers:
+        raise UnsupportedInstruction(f"{one.place}: no operation of a schedule stands for it yet; it can only be run")
+    if name == "wgmma":
+        return _WGMMA.get(modifiers[0], "work")
+    if name == "cp":
+        return _copy(modifiers)
+    if name in ("ld", "ldu", "st", "red", "atom"):
+        return _access(one)
+    return "work" if "warp" in modifiers else _KINDS.get(name, "work")
+
+
+def _copy(modifiers: tuple[str, ...]) -> Kind:
+    if "bulk" in modifiers:
+        if "commit_group" in modifiers or "wait_group" in modifiers:
+            return "work"
+        return "bulk store" if "bulk_group" in modifiers else "bulk copy"
+    if "commit_group" in modifiers:
+        return "commit"
+    return "wait" if "wait_group" in modifiers or "wait_all" in modifiers else "copy"
+
+
+def _access(one: Instruction) -> Kind:
+    space = space_name(one)
+    if space in ("param", "const", "shared", "local"):
+        return "work"
+    return "load" if one.name in ("ld", "ldu") else "store"
+
+
+def _pending(one: Instruction) -> int:
+    """Groups that may still be under way; ``wait_all`` closes the open group too, and leaves none."""
+    return -1 if "wait_all" in one.modifiers else int(one.operands[0].text, 0)  # type: ignore[union-attr]
+
+
+def _operand_bytes(one: Instruction) -> int:
+    """16-bit A, unless it is in registers, and B of 64 x n x k."""
+    shape = next(m for m in one.modifiers if m.startswith("m64n"))
+    columns, depth = map(int, shape.removeprefix("m64n").split("k"))
+    return 2 * depth * (columns + (0 if isinstance(one.operands[1], Vector) else 64))

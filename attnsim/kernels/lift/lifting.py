@@ -1,0 +1,244 @@
+"""A launch of PTX as a kernel of the simulator."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnsim.kernels.cpu.faults import UnsupportedInstruction
+from attnsim.kernels.cpu.lanes import WARPGROUP, Dim3
+from attnsim.kernels.cpu.ptx import Function
+from attnsim.kernels.cpu.recording import Recorder
+from attnsim.kernels.cpu.skeleton import Skeleton
+from attnsim.kernels.foreign.pipes import PIPES
+from attnsim.kernels.lift.drafts import Draft
+from attnsim.kernels.lift.grid import Access, Blocks, blocks_of, launches, uses_of
+from attnsim.kernels.lift.kinds import kinds_of
+from attnsim.kernels.lift.loops import Body, Ops, merged, nest_of, repeated
+from attnsim.kernels.lift.nests import between, moved_by, to_run
+from attnsim.kernels.lift.operations import drafts_of
+from attnsim.kernels.lift.products import beyond_scores, coalesced, finished, per_score, with_scores
+from attnsim.kernels.lift.streams import as_one, streams
+from attnsim.models.arrays import Ints
+from attnsim.models.schedule.operation import Segment
+from attnsim.models.schedule.schedule import Kernel, Path
+
+DTYPES = {"f16": "fp16", "bf16": "bf16", "tf32": "fp32", "e4m3": "fp8", "e5m2": "fp8"}
+"""Formats of the tensor cores' inputs, by PTX's names."""
+
+
+Finish = Callable[[Sequence[Draft]], tuple[Ops, list[Counter[str]]]]
+"""From drafts to operations, and the instructions of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a block takes beside its threads.
+
+    Parameters
+    ----------
+    registers : int
+        Of a thread.
+    shared_memory_bytes : int
+        Dynamic and static.
+    source : str
+        Who says so.
+    """
+
+    registers: int
+    shared_memory_bytes: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PtxLaunch:
+    """A launch of a kernel.
+
+    Parameters
+    ----------
+    function : Function
+    grid, block : (int, int, int)
+    arguments : mapping of str to ndarray, TensorMap or NumPy scalar
+    shared_memory_bytes : int
+        Dynamic.
+    """
+
+    function: Function
+    grid: Dim3
+    block: Dim3
+    arguments: Mapping[str, Any]
+    shared_memory_bytes: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Nest:
+    """The loop nest of all blocks of a grid.
+
+    Parameters
+    ----------
+    bodies : list of tuple of TileOp
+        In order.
+    repeats : ndarray of int ``[classes, bodies]``
+        How often a block of each class runs each.
+    instructions : tuple of mapping of str to int
+        Of each body: warp instructions of the PTX by pipe.
+    per_score : float
+        FP32 instructions that each score takes at least.
+    """
+
+    bodies: list[Ops]
+    repeats: Ints
+    instructions: tuple[Mapping[str, int], ...]
+    per_score: float
+
+
+def lift(launch: PtxLaunch, resources: Resources, *, counted: bool = True) -> tuple[Kernel, Nest]:
+    """The kernel as the simulator plays it.
+
+    Every block of the grid is looked at without its arithmetic; of each kind of block some are run whole.
+
+    Parameters
+    ----------
+    launch : PtxLaunch
+    resources : Resources
+    counted : bool
+        Whether work is charged by the instructions that were counted; else scores by fitted numbers.
+
+    Raises
+    ------
+    UnsupportedInstruction, Fault
+        What cannot be run, or what no operation of a schedule stands for, with its line.
+    """
+    function, known = launch.function, kinds_of(launch.function)
+    skeleton = Skeleton(function)
+    if skeleton.unknown:
+        raise UnsupportedInstruction(
+            f"{function.name}: where blocks go depends on values that the kernel computes, "
+            f"{skeleton.unknown[0].place}; a schedule has to know it before"
+        )
+    threads = math.prod(launch.block)
+    seen = skeleton.run(launch.grid, launch.block, launch.arguments, launch.shared_memory_bytes)
+    blocks = blocks_of(seen)
+    recorder = Recorder(function, launch.grid, launch.block, launch.arguments, launch.shared_memory_bytes)
+    groups = 1
+
+    def run(number: int) -> list[Draft]:
+        nonlocal groups
+        rows = recorder.block(blocks.first(number))
+        _check(function, skeleton, moved_by(rows, known), blocks.moved[number])
+        side_by_side = streams(rows, function, known)
+        groups = len(side_by_side)
+        return coalesced(with_scores(as_one([drafts_of(one, known) for one in side_by_side])))
+
+    path = _path(function)
+    share = max(1, threads // WARPGROUP) if path == "mma_sync" else 1
+    nest = _nest(blocks, run, lambda drafts: finished(drafts, share, counted=counted))
+    sizes = {name: bytes_of(value) for name, value in launch.arguments.items()}
+    kernel = Kernel(
+        name=function.name,
+        threads=threads,
+        registers_per_thread=resources.registers,
+        shared_memory_bytes=resources.shared_memory_bytes,
+        segments=tuple(Segment(name, body) for name, body in zip(_names(nest), nest.bodies, strict=True)),
+        repeats=nest.repeats[:, None, :],
+        launches=launches(blocks.of_block),
+        uses=uses_of(seen.asked, sizes),
+        warpgroups=groups * share,
+        path=path,
+        buffers=(("shared memory", resources.shared_memory_bytes),),
+        dtype=_dtype(function),
+    )
+    return kernel, nest
+
+
+def _check(function: Function, skeleton: Skeleton, asked: Mapping[Access, int], expected: Mapping[Access, int]) -> None:
+    """Refuse a block that asks for something else than it does without its arithmetic: values decide where it goes."""
+    if asked != expected:
+        told = f": {skeleton.guessed[0].place}" if skeleton.guessed else ""
+        raise UnsupportedInstruction(
+            f"{function.name}: where blocks go depends on values that the kernel computes{told}; "
+            "a schedule has to know it before"
+        )
+
+
+def _nest(blocks: Blocks, run: Callable[[int], list[Draft]], finish: Finish) -> Nest:
+    """The nest of all classes from those of some; more are run where the others do not follow from them."""
+    ran = {number: run(number) for number in to_run(blocks)}
+    while True:
+        each = per_score(list(ran.values()))
+        settled = {number: finish(beyond_scores(drafts, each)) for number, drafts in ran.items()}
+        longest = sorted(settled, key=lambda number: -len(settled[number][0]))
+        turning: list[Ops] = []
+        for number in longest:
+            turning += repeated(settled[number][0], turning)
+        nests = [nest_of(settled[number][0], turning) for number in longest]
+        bodies, rows = merged(nests)
+        known = {number: np.array(row, np.int64) for number, row in zip(longest, rows, strict=True)}
+        for number in range(blocks.count):
+            if number in ran:
+                continue
+            counts = between(blocks, {one: known[one] for one in ran}, number, bodies)
+            if counts is None:
+                ran[number] = run(number)
+                break
+            known[number] = counts
+        else:
+            counted = _instructions(bodies, nests, [settled[number][1] for number in longest])
+            return Nest(bodies, np.stack([known[number] for number in range(blocks.count)]), counted, each)
+
+
+def _instructions(
+    bodies: Sequence[Ops], nests: Sequence[Sequence[Body]], counts: Sequence[Sequence[Counter[str]]]
+) -> tuple[Mapping[str, int], ...]:
+    """Warp instructions of each body by pipe, the mean of the times that it was run."""
+    total, runs = [Counter[str]() for _ in bodies], [0] * len(bodies)
+    for nest, counted in zip(nests, counts, strict=True):
+        place = 0
+        for body, times in nest:
+            number = bodies.index(body)
+            end = place + len(body) * times
+            for one in counted[place:end]:
+                total[number] += one
+            runs[number] += times
+            place = end
+    return tuple(
+        {pipe: round(summed[pipe] / times) for pipe in PIPES if summed[pipe]}
+        for summed, times in zip(total, runs, strict=True)
+    )
+
+
+def _names(nest: Nest) -> list[str]:
+    """Loops and what stands between them, numbered."""
+    found, loop, straight = [], 0, 0
+    for most in nest.repeats.max(axis=0):
+        if most > 1:
+            loop += 1
+            found.append(f"loop {loop}")
+        else:
+            straight += 1
+            found.append(f"part {straight}")
+    return found
+
+
+def _path(function: Function) -> Path:
+    names = {one.name for one in function.instructions}
+    return "wgmma" if "wgmma" in names else "mma_sync" if "mma" in names else "simt"
+
+
+def _dtype(function: Function) -> str:
+    for one in function.instructions:
+        if one.name in ("mma", "wgmma"):
+            for modifier in one.modifiers:
+                if modifier in DTYPES:
+                    return DTYPES[modifier]
+    return "fp16"
+
+
+def bytes_of(value: Any) -> int:
+    """Bytes of an argument in global memory."""
+    return int(getattr(getattr(value, "array", value), "nbytes", 0))

@@ -1,0 +1,237 @@
+"""From instructions in the order in which they ran to operations on tiles: copies, waits, products, work, stores.
+
+=============== ============================================ ==========================================================
+operation       begins                                       takes
+=============== ============================================ ==========================================================
+load            the first copy of a tensor since the last    bytes that were requested, so predicates are resolved
+                group, barrier or product
+wait            ``wait_group``, an mbarrier, or the first    every load of the groups that are not left pending
+                instruction that reads a loaded register
+product         the first ``mma`` after vector work, the     FLOPs, and the fragments that warps read for it; of wgmma
+                first ``wgmma`` of a group                   what the tensor unit reads of shared memory itself
+vector          whatever is between those                    exponentials, FP32 lanes, shared memory, instructions
+store           the first store to a tensor                  bytes
+=============== ============================================ ==========================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+
+from attnsim.kernels.cpu.recording import Row
+from attnsim.kernels.lift.drafts import Draft
+from attnsim.kernels.lift.kinds import Known
+
+MOST_SOURCES = 8
+"""Products that a register is remembered to come from."""
+
+Event = Row | Draft
+"""An instruction, or an operation that is known as a whole: copies and waits that another warp has to do with."""
+
+
+def drafts_of(events: Iterable[Event], known: Sequence[Known]) -> list[Draft]:
+    """The operations of one block, or of one of its warpgroups, in order."""
+    lifting = _Lifting(known)
+    for event in events:
+        if isinstance(event, Draft):
+            lifting.take(event)
+        else:
+            lifting.step(event)
+    return lifting.finished()
+
+
+class _Lifting:
+    def __init__(self, known: Sequence[Known]) -> None:
+        self._known = known
+        self._drafts: list[Draft] = []
+        self._work = Draft("vector")
+        self._fragments = 0  # shared memory that warps have read since the last product
+        self._product: Draft | None = None  # mma.sync that goes on
+        self._async: Draft | None = None  # wgmma of the open group
+        self._issued: list[Draft] = []
+        self._loads: dict[str, Draft] = {}  # that go on, by tensor
+        self._group: list[Draft] = []
+        self._groups: list[list[Draft]] = []
+        self._pending: dict[str, Draft] = {}  # loads by the registers that they fill
+        self._products: list[Draft] = []
+        self._sources: dict[str, frozenset[int]] = {}  # products that a register comes from
+        self._on_products: list[tuple[Draft, frozenset[int], int]] = []  # FP32 work on what products have left
+        self._touched = False  # whether vector work has read the product that goes on
+
+    def step(self, row: Row) -> None:
+        one = self._known[row.position]
+        self._arrive(one)
+        match one.kind:
+            case "copy" | "load" | "bulk copy":
+                self._load(row, one)
+            case "commit":
+                self._commit()
+            case "wait":
+                self._wait_groups(one.pending)
+            case "mma":
+                self._multiply(row, one)
+            case "wgmma":
+                self._issue(row, one)
+            case "wgmma commit":
+                self._commit_products()
+            case "wgmma wait":
+                self._wait_products(one.pending)
+            case "store" | "bulk store":
+                self._store(row)
+            case "barrier":
+                self._cut()
+            case _:
+                self._do(row, one)
+        self._trace(one)
+
+    def take(self, draft: Draft) -> None:
+        """An operation that is known already."""
+        self._loads = {}
+        self._append(draft)
+
+    def finished(self) -> list[Draft]:
+        self._flush()
+        for draft, sources, lanes in self._on_products:
+            if not any(self._products[number].consumed for number in sources):
+                draft.on_sums += lanes
+        return self._drafts
+
+    def _append(self, draft: Draft) -> Draft:
+        self._flush()
+        self._product = None
+        self._drafts.append(draft)
+        return draft
+
+    def _flush(self) -> None:
+        if self._work.works:
+            self._drafts.append(self._work)
+            self._work = Draft("vector")
+        self._touched = False
+
+    def _cut(self) -> None:
+        self._flush()
+        self._product, self._loads = None, {}
+
+    def _trace(self, one: Known) -> None:
+        """Follow the results of products through registers; those that reach an exponential are scores."""
+        if one.kind in ("mma", "wgmma") or not one.writes:
+            return
+        found: frozenset[int] = frozenset()
+        for name in one.reads:
+            found |= self._sources.get(name, found)
+        if len(found) > MOST_SOURCES:
+            found = frozenset(sorted(found)[-MOST_SOURCES:])
+        for name in one.writes:
+            self._sources[name] = found
+        if one.kind == "exp":
+            for number in found:
+                self._products[number].consumed = True
+
+    def _arrive(self, one: Known) -> None:
+        """Wait for the loads whose registers are read."""
+        if self._pending:
+            for name in one.reads & self._pending.keys():
+                if name in self._pending:
+                    self._wait(self._pending[name])
+
+    def _wait(self, load: Draft) -> None:
+        self._pending = {name: other for name, other in self._pending.items() if other is not load}
+        if not load.waited:
+            load.waited = True
+            self._loads = {}
+            self._append(Draft("wait", load.tensor))
+
+    def _load(self, row: Row, one: Known) -> None:
+        for tensor, size in row.moved:
+            if tensor not in self._loads:
+                load = self._loads[tensor] = self._append(Draft("load", tensor))
+                if one.kind == "copy":
+                    self._group.append(load)
+            load = self._loads[tensor]
+            load.bytes += size
+            if one.kind == "load":
+                self._pending.update(dict.fromkeys(one.writes, load))
+        self._count(row, one)
+
+    def _commit(self) -> None:
+        self._groups.append(self._group)
+        self._group, self._loads = [], {}
+
+    def _wait_groups(self, pending: int) -> None:
+        if pending < 0:
+            self._commit()
+        self._loads = {}
+        while len(self._groups) > max(pending, 0):
+            for load in self._groups.pop(0):
+                self._wait(load)
+
+    def _multiply(self, row: Row, one: Known) -> None:
+        if self._product is None or self._work.exps or self._touched:
+            self._product = self._append(Draft("mma", lanes=sum(row.lanes)))
+            self._products.append(self._product)
+            self._loads = {}
+        product = self._product
+        product.flops += one.tensor_flops * sum(row.lanes)
+        product.smem_bytes += self._fragments
+        self._fragments = 0
+        self._record(product, row, one)
+
+    def _issue(self, row: Row, one: Known) -> None:
+        if self._async is None:
+            self._async = self._append(Draft("mma_async", lanes=sum(row.lanes)))
+            self._products.append(self._async)
+            self._loads = {}
+        self._async.flops += one.tensor_flops * sum(row.lanes)
+        self._async.smem_bytes += one.operand_bytes * (sum(row.lanes) // 128)
+        self._record(self._async, row, one)
+
+    def _commit_products(self) -> None:
+        if self._async is not None:
+            self._issued.append(self._async)
+            self._async = None
+
+    def _wait_products(self, pending: int) -> None:
+        while len(self._issued) > pending:
+            self._issued.pop(0)
+            self._append(Draft("mma_wait"))
+
+    def _record(self, product: Draft, row: Row, one: Known) -> None:
+        product.outputs -= one.reads  # an accumulator that goes on under another name
+        product.outputs |= one.writes
+        product.instructions[one.pipe] += _warps(row)
+        here = frozenset([len(self._products) - 1])
+        self._sources.update(dict.fromkeys(one.writes, here))
+
+    def _store(self, row: Row) -> None:
+        for tensor, size in row.moved:
+            since = takewhile(lambda draft: draft.kind in ("store", "vector"), reversed(self._drafts))
+            last = next((draft for draft in since if draft.kind == "store" and draft.tensor == tensor), None)
+            if last is None:
+                last = self._append(Draft("store", tensor))
+            last.bytes += size
+
+    def _do(self, row: Row, one: Known) -> None:
+        lanes, work = sum(row.lanes), self._work
+        work.exps += one.exponentials * lanes
+        work.special += one.special * lanes
+        if one.kind == "fragment":
+            self._fragments += row.shared_bytes
+        else:
+            work.smem_bytes += row.shared_bytes
+        if one.fp32:
+            work.fp32 += one.fp32 * lanes
+            found = (self._sources.get(name) for name in one.reads)
+            sums = next((sources for sources in found if sources and len(sources) == 1), None)
+            if sums:
+                self._on_products.append((work, sums, one.fp32 * lanes))
+            if self._product is not None and not self._product.outputs.isdisjoint(one.reads):
+                self._touched = True
+        self._count(row, one)
+
+    def _count(self, row: Row, one: Known) -> None:
+        self._work.instructions[one.pipe] += _warps(row)
+
+
+def _warps(row: Row) -> int:
+    return sum(lanes > 0 for lanes in row.lanes)

@@ -1,0 +1,50 @@
+"""Where a lifted kernel comes from, for its file."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from attnsim.kernels.lift.lifting import Nest, PtxLaunch
+from attnsim.models.schedule.lifted import Lifted, Origin
+from attnsim.models.schedule.schedule import Kernel
+
+ZEROS = "zeros"
+"""What arrays hold where nobody says otherwise: no score is above another, so no branch on values is taken."""
+
+
+def lifted_of(
+    kernel: Kernel, nest: Nest, launch: PtxLaunch, ptx: str, arch: str, source: str, inputs: str, resources: str
+) -> Lifted:
+    """A kernel with all that its file says of it."""
+    origin = Origin(
+        entry=kernel.name,
+        source=source,
+        ptx_sha256=hashlib.sha256(ptx.encode()).hexdigest(),
+        arch=arch,
+        grid=launch.grid,
+        block=launch.block,
+        arguments={name: described(value) for name, value in launch.arguments.items()},
+        inputs=inputs,
+        resources=resources,
+        attnsim=_version(),
+    )
+    return Lifted(kernel, origin, nest.instructions, round(nest.per_score, 3))
+
+
+def described(value: Any) -> str:
+    """An argument in words: ``float16[2,8,500,64]``, or a number."""
+    array = getattr(value, "array", value)
+    if isinstance(array, np.ndarray):
+        return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+    return str(value)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("attnsim")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"

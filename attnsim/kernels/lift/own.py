@@ -1,0 +1,138 @@
+"""Our own operations lifted: every kernel that one launches, at the shapes of a workload, never run as a whole."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.kernels.adversarial import fill
+from attnsim.kernels.arrays import encode
+from attnsim.kernels.build.compiler import compile_variant
+from attnsim.kernels.build.variant import Variant
+from attnsim.kernels.catalog import Operation
+from attnsim.kernels.cpu.device import PTX_ARCHITECTURES, CpuDevice
+from attnsim.kernels.cpu.parse import parse
+from attnsim.kernels.device import Grid
+from attnsim.kernels.exercising import kind_of
+from attnsim.kernels.lift.lifting import PtxLaunch, Resources, lift
+from attnsim.kernels.lift.origins import ZEROS, lifted_of
+from attnsim.kernels.limits import check_launch
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.lifted import Lifted, LiftedCall
+
+
+class LiftingDevice(CpuDevice):
+    """A device that lifts the kernels that are launched on it, and leaves their outputs as they are.
+
+    Parameters
+    ----------
+    gpu : str or Gpu
+        Whose tiles and limits are taken.
+    source : str
+        What launches them, in words.
+    inputs : str
+    counted : bool
+
+    Attributes
+    ----------
+    lifted : list of Lifted
+        In launch order.
+    """
+
+    def __init__(self, gpu: str | Gpu, source: str, inputs: str, *, counted: bool = True) -> None:
+        super().__init__(gpu, checks=False)
+        self._source, self._inputs, self._counted = source, inputs, counted
+        self.lifted: list[Lifted] = []
+        self._arrays: dict[int, int] = {}
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of all arrays."""
+        return sum(self._arrays.values())
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+        """An array of zeros, which takes no memory until somebody writes to it."""
+        return np.zeros(shape, dtype)
+
+    def launch(self, variant: Variant, grid: Grid, arguments: Mapping[str, Any]) -> None:
+        """Lift a kernel.
+
+        Raises
+        ------
+        InputError, Fault
+        """
+        check_launch(variant, grid, arguments, self.gpu)
+        nearest = max(arch for arch in PTX_ARCHITECTURES if arch <= self.gpu.compute_capability_number)
+        arch = f"{nearest}{variant.arch_suffix}"
+        compiled = compile_variant(variant, arch)
+        used = compiled.resources(variant.entry)
+        shared = variant.shared_memory_bytes + used.static_shared_bytes
+        launch = PtxLaunch(
+            parse(compiled.ptx)[variant.entry], grid, (variant.threads, 1, 1), arguments, variant.shared_memory_bytes
+        )
+        kernel, nest = lift(launch, Resources(used.registers, shared, f"ptxas, sm_{arch}"), counted=self._counted)
+        for value in arguments.values():
+            array = getattr(value, "array", value)
+            if isinstance(array, np.ndarray):
+                owner = array if array.base is None else array.base
+                self._arrays[id(owner)] = array.nbytes
+        self.lifted.append(
+            lifted_of(kernel, nest, launch, compiled.ptx, arch, self._source, self._inputs, f"ptxas, sm_{arch}")
+        )
+
+
+def lift_operation(
+    operation: Operation, w: Workload, gpu: str | Gpu, inputs: str = ZEROS, *, counted: bool = True
+) -> LiftedCall:
+    """The kernels that an operation of ours launches for a workload.
+
+    Parameters
+    ----------
+    operation : Operation
+    w : Workload
+    gpu : str or Gpu
+        Whose tiles are taken.
+    inputs : str
+        Zeros, or one of :data:`attnsim.kernels.adversarial.INPUTS`.
+    counted : bool
+        As of :func:`attnsim.kernels.lift.lifting.lift`.
+
+    Raises
+    ------
+    InputError, Fault
+    """
+    device = LiftingDevice(gpu, f"attnsim {operation.name}", inputs, counted=counted)
+    call = operation.call()
+    signature = inspect.signature(call).parameters
+    names = [name for name, one in signature.items() if one.kind is one.POSITIONAL_OR_KEYWORD][1:]
+    more: dict[str, Any] = {}
+    if "mask" in signature:
+        more["mask"] = w.mask
+    elif "causal" in signature:
+        more["causal"] = w.mask.is_causal
+    call(device, *(_array(name, w, inputs) for name in names), **more)
+    return LiftedCall(tuple(device.lifted), operation.implementation, device.memory_bytes)
+
+
+def _array(name: str, w: Workload, inputs: str) -> NDArray[Any]:
+    """An argument of an operation by its name: Q, K and V as the inputs say, all else zeros."""
+    rows = (w.batch, w.heads_q, w.seq_q, w.head_dim)
+    keys = (w.batch, w.heads_kv, w.seq_kv if w.passes != "decode" or "state" not in name else 1, w.head_dim)
+    shapes = {
+        "lse": rows[:3],
+        "state": (*keys[:2], w.head_dim, w.head_dim),
+        "normalizer": (*keys[:2], w.head_dim),
+        "k": keys,
+        "v": keys,
+    }
+    shape = shapes.get(name, rows)
+    if name in ("lse", "state", "normalizer"):
+        return np.zeros(shape, np.float32)
+    if inputs == ZEROS or name not in "qkv":
+        return np.zeros(shape, np.uint16 if w.dtype == "bf16" else np.float16)
+    return encode(fill(shape, kind_of(name.upper(), inputs), np.random.default_rng(0)), w.dtype)

@@ -1,0 +1,163 @@
+"""What the products of a block are to it, scores or sums, and one operation for each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from attnsim.kernels.lift.drafts import Draft, is_product
+from attnsim.models.implementations.fused.forward import BY_WIDTH
+from attnsim.models.schedule.operation import TileOp
+
+SCORES, SUM = "S", "O"
+
+
+def with_scores(drafts: Sequence[Draft]) -> list[Draft]:
+    """Name the products, and say of vector work how many scores pass through it.
+
+    The work on a tile of scores is shared out over the operations that compute exponentials of it. A score is an
+    accumulator; where a compiler sums one up in several, there are no more scores than exponentials.
+    """
+    found = [replace(one, tensor=SCORES if one.consumed else SUM) if is_product(one) else one for one in drafts]
+    for step in _steps(found):
+        parts = [one for one in step if one.exps]
+        exps = sum(one.exps for one in parts)
+        total = left = min(len(step[0].outputs) * step[0].lanes, exps)
+        for one in parts:
+            one.scores = left if one is parts[-1] else round(total * one.exps / exps)
+            left -= one.scores
+    return found
+
+
+def coalesced(drafts: Sequence[Draft]) -> list[Draft]:
+    """Products that a compiler has sliced between the work of a softmax, each as one operation after that work.
+
+    In the simulator a product holds the tensor unit until it ends; slices of one would each wait for the lanes.
+    """
+    found: list[Draft] = []
+    sliced: Draft | None = None
+    for one in drafts:
+        if one.kind == "vector" and found and found[-1].kind == "vector" and (sliced is None or one.exps):
+            found[-1].add(one)
+        elif one.kind == "mma" and not one.consumed and sliced is not None:
+            sliced.add(one)
+        else:
+            if sliced is not None:
+                found.append(sliced)
+            sliced = one if one.kind == "mma" and not one.consumed else None
+            if sliced is None:
+                found.append(one)
+    return [*found, *([sliced] if sliced else [])]
+
+
+def per_score(blocks: Sequence[Sequence[Draft]]) -> float:
+    """FP32 instructions that each score takes at least: those of a tile that is not masked, without rescaling."""
+    found = [
+        sum(one.fp32 - one.on_sums for one in step) / scores
+        for drafts in blocks
+        for step in _steps(drafts)
+        if (scores := sum(one.scores for one in step))
+    ]
+    return min(found, default=0.0)
+
+
+def _steps(drafts: Sequence[Draft]) -> list[Sequence[Draft]]:
+    """The operations from each product of scores to the next; the last ends with the block's last product."""
+    places = [place for place, one in enumerate(drafts) if is_product(one)]
+    heads = [place for place in places if drafts[place].consumed]
+    return [drafts[head:stop] for head, stop in pairwise([*heads, max(places, default=0) + 1])]
+
+
+def beyond_scores(drafts: Sequence[Draft], each: float) -> list[Draft]:
+    """Of the FP32 instructions of each step keep those that are not `each` of its scores', with its first scores."""
+    found = [replace(one) for one in drafts]
+    for step in _steps(found):
+        scored = [one for one in step if one.scores]
+        if scored:
+            rest = max(0, round(sum(one.fp32 for one in step) - each * sum(one.scores for one in scored)))
+            for one in step:
+                one.fp32 = 0
+            scored[0].fp32 = rest
+    return found
+
+
+def finished(
+    drafts: Sequence[Draft], groups: int = 1, *, counted: bool = True
+) -> tuple[tuple[TileOp, ...], list[Counter[str]]]:
+    """The operations, with the latencies of a block and of its steps.
+
+    A block that multiplies has one before it begins. Where it works on its products, it has another before its first
+    store, and a step has one before its first product: of scores, or after a wait where there are none. These stand for
+    all work before the first product or exponential and after the last product: they are fitted so. A block without
+    products has that of one step.
+
+    Parameters
+    ----------
+    drafts : sequence of Draft
+    groups : int
+        Warpgroups that share the work, which run ahead of one another.
+    counted : bool
+        Whether work is charged by the instructions that were counted, not by scores.
+
+    Returns
+    -------
+    tuple of TileOp
+    list of Counter of str
+        Warp instructions of each by pipe; of what is left out with what follows.
+    """
+    products = [place for place, one in enumerate(drafts) if is_product(one)]
+    inside, latency = range(len(drafts)), "step"
+    if products:
+        first = next(place for place, one in enumerate(drafts) if one.exps or is_product(one))
+        inside = range(first, products[-1])
+        latency = "block" if any(drafts[place].kind == "vector" and drafts[place].works for place in inside) else ""
+    heads = _heads(drafts) if latency == "block" else ()
+    found: list[TileOp] = [TileOp("delay", "block", share=_share(drafts))] if products else []
+    counts = [Counter[str]() for _ in found]
+    left = Counter[str]()
+
+    def add(op: TileOp, spent: Counter[str]) -> None:
+        found.append(op)
+        counts.append(spent)
+
+    for place, one in enumerate(drafts):
+        if one.kind == "store" and latency:
+            add(TileOp("delay", latency), Counter())
+            latency = ""
+        if place in heads:
+            add(TileOp("delay", "step"), Counter())
+        if one.kind != "vector" or (place in inside and (one.works or one.scores)):
+            spent = one.instructions + left
+            add(one.operation(groups, spent if counted else None), spent)
+            left = Counter()
+        else:
+            left += one.instructions
+    if counts:
+        counts[-1] += left
+    return tuple(found), counts
+
+
+def _heads(drafts: Sequence[Draft]) -> frozenset[int]:
+    """The products with which steps begin."""
+    products = [place for place, one in enumerate(drafts) if is_product(one)]
+    if any(drafts[place].consumed for place in products):
+        return frozenset(place for place in products if drafts[place].consumed)
+    waits = [place for place, one in enumerate(drafts) if one.kind == "wait"]
+    after = (next((place for place in products if place > wait), None) for wait in waits)
+    return frozenset(place for place in after if place is not None)
+
+
+def _share(drafts: Sequence[Draft]) -> float:
+    """The part of a block's latency before its first step, which grows with the columns of Q and of O.
+
+    The columns are the depth of the products of scores, and as many more as sums have FLOPs over scores.
+    """
+    scores = next((one for one in drafts if is_product(one) and one.consumed), None)
+    if scores is None:
+        return 1.0
+    depth = scores.flops / (2 * len(scores.outputs) * scores.lanes)
+    products = [one for one in drafts if is_product(one)]
+    rest = sum(one.flops for one in products) / sum(one.flops for one in products if one.consumed)
+    return 1 + BY_WIDTH * (depth * rest / 256 - 1)

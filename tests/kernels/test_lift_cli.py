@@ -1,0 +1,120 @@
+"""`attnsim kernels trace`, and `--kernel FILE` of predict, explain and trace: answers, and one line for bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnsim.cli import BAD_INPUT, main
+
+FOREIGN = str(Path(__file__).parents[1] / "data" / "foreign.ptx")
+GOOD = ["--arg", "x=fp32[1000]", "--arg", "y=fp32[1000]:empty", "--arg", "n=1000", "--arg", "scale=0.5"]
+
+
+def traced(*arguments: str) -> int:
+    return main(["kernels", "trace", "--ptx", FOREIGN, *arguments])
+
+
+@pytest.fixture
+def file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    path = tmp_path / "scaled.yaml"
+    assert traced("--entry", "scaled", "--grid", "16", *GOOD, "--registers", "16", "--out", str(path)) == 0
+    capsys.readouterr()
+    return path
+
+
+def test_a_kernel_of_ptx_is_predicted_explained_and_drawn(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", "--kernel", str(file), "--gpu", "a100-sxm4-80gb,h100-sxm5-80gb", "--json"]) == 0
+    a100, h100 = json.loads(capsys.readouterr().out)
+    assert a100["kernel"] == "scaled" and a100["time_low_s"] < a100["time_s"] < a100["time_high_s"]
+    assert a100["trust"]["level"] == "extrapolated" and "no measurement" in a100["trust"]["reason"]
+    assert a100["like"] == "priors" and h100["gpu"] == "h100-sxm5-80gb"
+    assert main(["explain", "--kernel", str(file), "--gpu", "a100-sxm4-80gb"]) == 0
+    told = capsys.readouterr().out
+    assert "load x bytes 256" in told and "l2.bandwidth" in told
+    picture = tmp_path / "timeline.png"
+    assert main(["trace", "--kernel", str(file), "--gpu", "a100-sxm4-80gb", "--picture", str(picture)]) == 0
+    assert picture.is_file() and picture.with_suffix(".csv").is_file()
+
+
+def test_a_changed_gpu_stands_beside_the_unchanged_one(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["predict", "--kernel", str(file), "--gpu", "a100-sxm4-80gb", "--set", "hbm.bandwidth=2x", "--json"]
+    assert main(arguments) == 0
+    unchanged, changed = json.loads(capsys.readouterr().out)
+    assert changed["time_s"] <= unchanged["time_s"] and not unchanged["changes"] and changed["changes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--entry", "absent", "--grid", "1", "--arg", "x=1"], "absent: no such entry point"),
+        (["--entry", "scaled", "--grid", "0", *GOOD], "grid is 0; give one to three sizes of 1 or more"),
+        (["--entry", "scaled", "--grid", "x", *GOOD], "--grid is 'x'; give one to three whole numbers"),
+        (["--entry", "scaled", "--grid", "1", *GOOD[:6]], "takes 4 arguments, 3 given; missing: number 4"),
+        (["--entry", "scaled", "--grid", "16", "--arg", "x=fp32[9]", *GOOD[2:]], "past the end of x"),
+        (["--entry", "recursive", "--grid", "1", "--block", "32"], "a call"),
+        (["--entry", "endless", "--grid", "1", "--block", "32"], "no end after"),
+        (["--entry", "unknown", "--grid", "1", "--block", "32"], "frobnicate"),
+        (["--entry", "scaled", "--grid", "16", *GOOD, "--registers", "0"], "a thread has 1 to 255"),
+        (["--entry", "scaled", "--grid", "16", *GOOD, "--like", "flash-atn"], "flash-atn"),
+        (["--entry", "scaled", "--grid", "16", *GOOD, "--seq", "9"], "--seq: not for --ptx"),
+    ],
+    ids=[
+        "entry",
+        "no blocks",
+        "grid",
+        "argument",
+        "shape",
+        "recursion",
+        "steps",
+        "unknown",
+        "registers",
+        "like",
+        "seq",
+    ],
+)
+def test_what_cannot_be_traced_is_one_line(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "kernel.yaml"
+    registers = [] if "--registers" in arguments else ["--registers", "16"]
+    assert traced(*arguments, *registers, "--out", str(out)) == BAD_INPUT
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1 and "Traceback" not in error
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("format: 1", "format: 2", "this version reads 1"),
+        ("kind: wait", "kind: await", "kind 'await'; allowed: load"),
+        ("bytes: 256", "bytes: -1", "give a whole number of 0 or more"),
+        ("threads: 64", "threads: 0", "threads is 0; allowed: 1 or more"),
+        ("- {kind: load, tensor: x, bytes: 256}\n", "", "waits for a load of x that was not started"),
+        ("path: simt", "path: magic", "path"),
+    ],
+    ids=["format", "kind", "bytes", "threads", "wait", "path"],
+)
+def test_a_kernel_file_that_is_wrong_is_one_line(
+    old: str, new: str, told: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = file.read_text()
+    assert old in text
+    lines = [line for line in text.splitlines(keepends=True) if new or line.strip() != old.strip()]
+    file.write_text("".join(lines).replace(old, new) if new else "".join(lines))
+    assert main(["predict", "--kernel", str(file), "--gpu", "a100-sxm4-80gb"]) == BAD_INPUT
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1
+
+
+def test_flags_that_a_file_answers_are_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for more in (["--seq", "1024"], ["--tile", "128x64"], ["--algorithm", "flash"]):
+        assert main(["predict", "--kernel", str(file), "--gpu", "a100-sxm4-80gb", *more]) == BAD_INPUT
+        assert f"{more[0]} is not for --kernel" in capsys.readouterr().err
+    assert main(["search", "tile", "--kernel", str(file), "--gpu", "a100-sxm4-80gb"]) == BAD_INPUT
+    assert capsys.readouterr().err.count("\n") == 1
