@@ -13,20 +13,19 @@ piece, and the numbers that it reads, stand in one file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numba  # noqa: F401 (without it there is no twin: attnsim.simulator.players)
 import numpy as np
-from numba import njit
 
 from attnsim.models.arrays import Ints
+from attnsim.models.jit import jit
 
 # All numbers that compiled code reads stand in this file: numba compiles it anew when the file changes, and looks at no
 # other. Kinds of operation are those of :mod:`attnsim.simulator.program`, to which a test holds them.
 LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH, MARK, END_OF_BLOCK = range(11)
 # Columns of an operation.
-KIND, TENSOR, ONE, TWO, PORT, L2, OWN_L2, HBM, OWN_HBM, LATENCY, SIZE = range(11)
+KIND, TENSOR, ONE, TWO, ISSUE, PORT, L2, OWN_L2, HBM, OWN_HBM, LATENCY, SIZE = range(12)
 # Columns of a warpgroup: where it is in its block, its own time, its asynchronous MMAs, what it waits for. Then, of
 # each tensor, the loads that it has waited for and those whose buffer it has freed, and last the ends of those MMAs.
 STEP, END, LEFT, RUN, AT, SINCE, LAST_LOAD, ASLEEP, MMA_HEAD, MMA_TAIL = range(10)
@@ -49,7 +48,7 @@ LEAF = (np.int64(1) << LEAVES) - np.int64(1)
 class Flat(NamedTuple):
     """A kernel's program and blocks."""
 
-    ops: Ints  # [operations, 11], of all segments
+    ops: Ints  # [operations, 12], of all segments
     segments: Ints  # [segments + 1]: where each begins
     runs: Ints  # [runs, 2]: (segment, repeats) of every class
     classes: Ints  # [classes + 1]: where the runs of each begin
@@ -67,7 +66,7 @@ class State(NamedTuple):
     blocks: Ints  # [2 x slots, columns]: the block that runs, and the one after it
     landing: Ints  # [2 x slots, tensors, ring]
     slots: Ints  # [slots, 3]: its SM, which of its two blocks runs, warpgroups that have not ended (-1: no block left)
-    units: Ints  # [SMs, 3]: when tensor cores, vector lanes and port will be free
+    units: Ints  # [SMs, 4]: when tensor cores, vector lanes, port and schedulers will be free
     whole: Ints
 
 
@@ -77,15 +76,6 @@ class Record(NamedTuple):
     ends: Ints  # [blocks], in order of end
     order: Ints  # [blocks]: their numbers
     spent: Ints  # [blocks, marks]
-
-
-@cache
-def jit(function: Callable[..., Any]) -> Any:
-    """Compile a function when it is first called, and keep the code for other processes where that can be done."""
-    try:
-        return njit(cache=True)(function)
-    except RuntimeError:  # neither this folder nor the user's own may be written
-        return njit(function)
 
 
 @jit
@@ -378,15 +368,22 @@ def advance(flat, state, record, members, most):
             if kind == MMA or kind == MMA_ASYNC:
                 units[sm, 0] = max(units[sm, 0], now) + ops[step, ONE]
                 units[sm, 1] = max(units[sm, 1], now) + ops[step, TWO]
+                done = units[sm, 0]
+                if ops[step, ISSUE]:
+                    units[sm, 3] = max(units[sm, 3], now) + ops[step, ISSUE]
+                    done = max(done, units[sm, 3])
                 if kind == MMA:
-                    at = units[sm, 0]
+                    at = done
                 else:
-                    groups[own, mmas + (groups[own, MMA_TAIL] & depth)] = units[sm, 0]
+                    groups[own, mmas + (groups[own, MMA_TAIL] & depth)] = done
                     groups[own, MMA_TAIL] += 1
             elif kind == VECTOR:
                 units[sm, 1] = max(units[sm, 1], now) + ops[step, ONE]
                 units[sm, 0] = max(units[sm, 0], now) + ops[step, TWO]
                 at = units[sm, 1]
+                if ops[step, ISSUE]:
+                    units[sm, 3] = max(units[sm, 3], now) + ops[step, ISSUE]
+                    at = max(at, units[sm, 3])
             elif kind == WAIT:
                 if not known:
                     groups[own, FOR_TENSOR] = tensor

@@ -105,8 +105,8 @@ class Sm:
     """
 
     __slots__ = (
-        "clock", "ended", "memory", "note", "port_free", "program", "queue", "running", "tensor_free", "vector_free",
-        "waited",
+        "clock", "ended", "issue_free", "memory", "note", "port_free", "program", "queue", "running", "tensor_free",
+        "vector_free", "waited",
     )  # fmt: skip
 
     def __init__(
@@ -120,7 +120,7 @@ class Sm:
     ) -> None:
         self.clock, self.memory, self.program = clock, memory, program
         self.queue, self.ended, self.note = queue, ended, note
-        self.tensor_free = self.vector_free = self.port_free = self.waited = self.running = 0
+        self.tensor_free = self.vector_free = self.issue_free = self.port_free = self.waited = self.running = 0
 
     def begin_slot(self) -> None:
         """Begin to run blocks of the queue, one after the other, until it is empty."""
@@ -185,7 +185,7 @@ def transfer(now: int, sm: Sm, memory: Memory, moved: list[int], tensor: int, co
 def prefetch(sm: Sm, block: Block, number: int) -> None:
     """Issue the loads that a block begins with, before it begins; warpgroup `number` does."""
     now, memory, note = sm.clock.now, sm.memory, sm.note
-    for kind, tensor, _, _, copy in block.steps:
+    for kind, tensor, _, _, _, copy in block.steps:
         if kind == LOAD:
             landed = transfer(now, sm, memory, memory.loaded, tensor, copy)
             block.landing[tensor] = [*block.landing[tensor], landed]
@@ -210,7 +210,7 @@ def warpgroup(sm: Sm, blocks: Iterable[Block], number: int) -> Steps:
         last_load = -1
         since = at = now = clock.now  # its own time, and the clock's when it was last awake
         # A long branch slows down its test: CPython compares integers quickly only where the jump after it is short.
-        for kind, tensor, one, two, copy in block.steps:
+        for kind, tensor, one, two, issue, copy in block.steps:
             if kind == WAIT:
                 turn = waits[tensor]
                 waits[tensor] = turn + 1
@@ -276,6 +276,10 @@ def warpgroup(sm: Sm, blocks: Iterable[Block], number: int) -> Steps:
                 sm.tensor_free = end = (begin if begin > now else now) + one
                 begin = sm.vector_free
                 sm.vector_free = (begin if begin > now else now) + two
+                if issue:
+                    begin = sm.issue_free
+                    sm.issue_free = begin = (begin if begin > now else now) + issue
+                    end = begin if begin > end else end
                 if note is not None:
                     note(kind, number, tensor, end - one, end, 0, 0)
                 if kind == MMA:
@@ -287,6 +291,10 @@ def warpgroup(sm: Sm, blocks: Iterable[Block], number: int) -> Steps:
                 sm.vector_free = at = (begin if begin > now else now) + one
                 begin = sm.tensor_free
                 sm.tensor_free = (begin if begin > now else now) + two
+                if issue:
+                    begin = sm.issue_free
+                    sm.issue_free = begin = (begin if begin > now else now) + issue
+                    at = begin if begin > at else at
                 if note is not None:
                     note(kind, number, tensor, at - one, at, 0, 0)
             elif kind == STORE:

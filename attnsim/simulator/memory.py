@@ -67,7 +67,8 @@ def traffic(
     for kernel, running, sizes in zip(kernels, slots, unique, strict=True):
         requested = kernel.requested()
         own = sum(sizes.values())
-        lost = 1 - kept(_span(kernel, running), capacity)
+        span = _span(kernel, running)
+        lost = 1 - kept(span, capacity)
         written_here = {use.tensor for use in kernel.uses if use.written}
         rows = []
         for use in kernel.uses:
@@ -85,8 +86,13 @@ def traffic(
                     first = lost
                 else:
                     first = 1 - found
-                waves = use.passes_per_block * max(1.0, use.sharers / running)
-                hbm = min(use.unique_bytes * (first + (waves - 1) * lost), asked)
+                waves = min(use.rounds, use.passes_per_block * max(1.0, use.sharers / running))
+                again = lost
+                if use.apart_bytes:
+                    again = 1 - kept(use.apart_bytes, capacity)
+                elif use.scattered and span:
+                    again = (1 - min(1.0, capacity / span)) ** use.scattered
+                hbm = min(use.unique_bytes * (first + (waves - 1) * again), asked)
             rows.append(Traffic(use.tensor, use.written, asked, hbm))
         passed += own
         touched |= dict.fromkeys(sizes, passed)

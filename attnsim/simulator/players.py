@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from attnsim.models.by_hand import by_hand
+from attnsim.models.jit import jit
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.simulator import engine
 from attnsim.simulator.played import Played
@@ -83,5 +84,5 @@ def twin() -> ModuleType | None:
 
 def faster(plain: F) -> F:
     """`plain` compiled where this process plays by the twin, else as it is."""
-    found: F = player.jit(plain) if _left < 0 and (player := twin()) is not None else plain
+    found: F = jit(plain) if _left < 0 and twin() is not None else plain
     return found

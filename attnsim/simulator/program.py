@@ -45,9 +45,9 @@ class Copy(NamedTuple):
 
 NO_COPY = Copy()
 
-Step = tuple[int, int, int, int, Copy]
-"""(operation, tensor, picoseconds that it takes, picoseconds that it takes from the other unit, copy); see
-:func:`compile_op`."""
+Step = tuple[int, int, int, int, int, Copy]
+"""(operation, tensor, picoseconds that it takes, picoseconds that it takes from the other unit, picoseconds for which
+its instructions hold the schedulers, copy); see :func:`compile_op`."""
 
 
 Runs = Sequence[tuple[int, int]]
@@ -79,14 +79,14 @@ class Program:
         """The same with latencies of loads so many times as long."""
 
         def later(step: Step) -> Step:
-            return (*step[:4], step[4]._replace(latency=round(step[4].latency * factor)))
+            return (*step[:5], step[5]._replace(latency=round(step[5].latency * factor)))
 
         return replace(self, segments=tuple(tuple(map(later, steps)) for steps in self.segments))
 
     def in_halves(self) -> Program:
         """Each segment twice, for the first turns of its loop and the second; the time of every turn is noted."""
         segments = tuple(
-            (*steps, (MARK, 2 * number + half, 0, 0, NO_COPY))
+            (*steps, (MARK, 2 * number + half, 0, 0, 0, NO_COPY))
             for number, steps in enumerate(self.segments)
             for half in (0, 1)
         )
@@ -96,29 +96,30 @@ class Program:
         """Picoseconds that a warpgroup with an SM to itself needs for each segment, shape [segments]."""
         held = np.zeros((len(self.segments), PREFETCH + 1))
         for row, steps in zip(held, self.segments, strict=True):
-            for kind, _, one, _, copy in steps:
+            for kind, _, one, _, _, copy in steps:
                 row[kind] += one + copy.port
         tensor_and_vector = held[:, [MMA, MMA_ASYNC, VECTOR]].sum(axis=1)
         work: Floats = np.maximum(tensor_and_vector, held[:, [LOAD, STORE]].sum(axis=1)) + held[:, DELAY]
         return work
 
     def unit_times(self) -> Floats:
-        """Picoseconds for which each segment holds an SM's tensor cores and its vector lanes, shape [segments, 2]."""
+        """Picoseconds for which each segment holds an SM's tensor cores, vector lanes, schedulers: [segments, 3]."""
         rows = []
         for steps in self.segments:
-            tensor = vector = 0
-            for kind, _, one, two, _ in steps:
+            tensor = vector = issued = 0
+            for kind, _, one, two, issue, _ in steps:
+                issued += issue
                 if kind in (MMA, MMA_ASYNC):
                     tensor, vector = tensor + one, vector + two
                 elif kind == VECTOR:
                     tensor, vector = tensor + two, vector + one
-            rows.append((tensor, vector))
+            rows.append((tensor, vector, issued))
         return np.array(rows, float)
 
     def memory_times(self) -> Floats:
         """Picoseconds for which the transfers of each segment hold the L2 and HBM, shape [segments, 2]."""
         return np.array(
-            [[sum([step[4].l2 for step in steps]), sum([step[4].hbm for step in steps])] for steps in self.segments],
+            [[sum([step[5].l2 for step in steps]), sum([step[5].hbm for step in steps])] for steps in self.segments],
             float,
         )
 
@@ -169,14 +170,20 @@ def compile_kernel(
     if alone is not None and sharers == 1.0:
         return alone
 
+    known_steps: dict[TileOp, Step] = {}  # segments of many sizes have most of their operations in common
+
     def compiled(op: TileOp, tensor: int) -> Step:
-        miss = misses.get((op.kind == "store", op.tensor), 1.0)
-        return compile_op(op, costs, miss, sharers, tensor, kernel.multicast, kernel.in_flight_bytes)
+        step = known_steps.get(op)
+        if step is None:
+            miss = misses.get((op.kind == "store", op.tensor), 1.0)
+            step = compile_op(op, costs, miss, sharers, tensor, kernel.multicast, kernel.in_flight_bytes)
+            known_steps[op] = step
+        return step
 
     if alone is not None:
         segments = tuple(
             tuple(
-                [one if one[4] is NO_COPY else compiled(op, one[1]) for op, one in zip(segment.ops, known, strict=True)]
+                [one if one[5] is NO_COPY else compiled(op, one[1]) for op, one in zip(segment.ops, known, strict=True)]
             )
             for segment, known in zip(kernel.segments, alone.segments, strict=True)
         )
@@ -196,7 +203,9 @@ def compile_op(
     as it has to wait before all its bytes have been in flight (Little's law). An MMA holds the
     tensor unit for its FLOPs and for the exposed part of its operand reads; no operation is shorter than its bytes
     take on the slowest pipe. Meanwhile the vector units advance at ``1 - interference`` of their speed, and the other
-    way round.
+    way round. Counted instructions of both hold the SM's schedulers, and no counted operation is shorter than its
+    instructions take on the pipe that they need longest. What they take from the tensor unit, which reads the same
+    registers, goes by the instructions of all pipes.
     """
     match op.kind:
         case "load" | "store":
@@ -215,29 +224,47 @@ def compile_op(
                 latency=round(latency) if loads else 0,
                 size=op.bytes,
             )
-            return (LOAD if loads else STORE, tensor, 0, 0, copy)
+            return (LOAD if loads else STORE, tensor, 0, 0, 0, copy)
         case "mma" | "mma_async":
             exposed = costs.smem_exposed * (op.smem_bytes * costs.pipes["smem_bytes"])
             busy = max(op.flops * costs.tensor + exposed, _on_pipes(op, costs))
             kind = MMA if op.kind == "mma" else MMA_ASYNC
-            return (kind, tensor, round(busy), round(busy * costs.interference), NO_COPY)
+            busy = max(busy, _counted(op, costs))
+            issue = round(op.issues * costs.issue)
+            return (kind, tensor, round(busy), round(busy * costs.interference), issue, NO_COPY)
         case "vector":
-            lanes = (op.scores * costs.softmax_instructions + op.fp32) * costs.fp32
-            busy = max(op.exps * costs.exp + lanes + op.int32 * costs.int32, _on_pipes(op, costs))
-            return (VECTOR, tensor, round(busy), round(busy * costs.interference), NO_COPY)
+            if op.issues:
+                busy, disturbs = _counted(op, costs), sum(_lanes(op, costs))
+            else:
+                lanes = (op.scores * costs.softmax_instructions + op.fp32) * costs.fp32
+                busy = disturbs = op.exps * costs.exp + lanes + op.int32 * (costs.extra * costs.int32)
+            on_pipes = _on_pipes(op, costs)
+            busy, disturbs = max(busy, on_pipes), max(disturbs, on_pipes)
+            issue = round(op.issues * costs.issue)
+            return (VECTOR, tensor, round(busy), round(disturbs * costs.interference), issue, NO_COPY)
         case "delay":
             named = {
                 "step": costs.step,
                 "block": op.share * costs.block / 2,
                 "extra": op.clks * costs.clk * (costs.extra - 1),
             }
-            return (DELAY, tensor, round(named.get(op.tensor, 0.0) + op.clks * costs.clk), 0, NO_COPY)
+            return (DELAY, tensor, round(named.get(op.tensor, 0.0) + op.clks * costs.clk), 0, 0, NO_COPY)
         case "wait":
-            return (WAIT, tensor, 0, 0, NO_COPY)
+            return (WAIT, tensor, 0, 0, 0, NO_COPY)
         case "prefetch":
-            return (PREFETCH, tensor, 0, 0, NO_COPY)
+            return (PREFETCH, tensor, 0, 0, 0, NO_COPY)
         case "mma_wait":
-            return (MMA_WAIT, tensor, 0, 0, NO_COPY)
+            return (MMA_WAIT, tensor, 0, 0, 0, NO_COPY)
+
+
+def _counted(op: TileOp, costs: UnitCosts) -> float:
+    """Picoseconds for which a counted operation holds the busiest of the pipes behind the schedulers, or those."""
+    return max(op.issues * costs.issue, *_lanes(op, costs)) if op.issues else 0.0
+
+
+def _lanes(op: TileOp, costs: UnitCosts) -> tuple[float, ...]:
+    """Picoseconds of an operation's instructions on each pipe behind the schedulers."""
+    return op.exps * costs.exp, op.fp32 * costs.fp32, op.int32 * costs.int32, op.load_stores * costs.load_store
 
 
 def _on_pipes(op: TileOp, costs: UnitCosts) -> float:

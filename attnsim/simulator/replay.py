@@ -13,7 +13,7 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.units import FP32, HBM, L2, ON_SM
+from attnsim.models.hardware.units import FP32, HBM, L2, ON_SM, UNITS
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.clock_law import MOST_PLAYS, ClockBy, clock_law, clock_share, limit_felt, spent_j
 from attnsim.simulator.grid import BUDGET, GridTime, grid_time
@@ -30,7 +30,9 @@ Told = Callable[[str, int, int], None]
 
 LAUNCH_BOUND = by_hand(0.5, "share of a call from which on launches are said to bound it")
 LEAST_BUDGET = by_hand(500, "segment executions that a kernel of many may play at least")
-REMEMBERED = by_hand(8, "plays of a kernel that are remembered while it is there, for those who vary fitted numbers")
+REMEMBERED = by_hand(
+    64, "plays of a kernel that are remembered while it is there, for those who vary figures or numbers"
+)
 SAME_CLOCK = by_hand(0.005, "relative difference of clocks below which a call is not played again")
 UNIT_BOUND = by_hand(0.35, "share of a call that the busiest unit has to be busy to be said to bound it, not latency")
 
@@ -118,13 +120,18 @@ class Replay:
 
     def units_s(self) -> dict[str, float]:
         """Busy seconds by unit, and `idle`: the time in which not even the busiest unit had work."""
-        units = {unit: sum(kernel.units_s[unit] for kernel in self.kernels) for unit in self.kernels[0].units_s}
+        told = {unit for kernel in self.kernels for unit in kernel.units_s}
+        units = {unit: sum(kernel.units_s.get(unit, 0.0) for kernel in self.kernels) for unit in UNITS if unit in told}
         return units | {"idle": max(0.0, self.time_s - max(units.values()))}
 
     @property
     def bound(self) -> str:
         """The unit that was busy longest; `launch` or `latency` when that, or nothing, explains most of the time."""
-        units = {unit: seconds for unit, seconds in self.units_s().items() if unit != "idle"}
+        return self.bound_with({})
+
+    def bound_with(self, faster: Mapping[str, float]) -> str:
+        """The same with units so much faster, in a call as long as this."""
+        units = {unit: busy / faster.get(unit, 1.0) for unit, busy in self.units_s().items() if unit != "idle"}
         unit = max(units, key=lambda name: units[name])
         if self.launch_s > LAUNCH_BOUND * self.time_s:
             return "launch"
@@ -274,8 +281,9 @@ def _requested(grid: GridTime, program: Program) -> dict[tuple[str, str], int]:
 def _units(item: Prepared, sms: int) -> dict[str, float]:
     """Busy seconds of each unit: work over rate, shared evenly by the SMs."""
     kernel, costs = item.kernel, item.costs
-    per_amount = {one: costs.pipes.get(one.amount) if one.pipe else getattr(costs, one.name) for one in ON_SM}
-    amounts = {one: float(kernel.total(one.amount)) for one in ON_SM}
+    told = [one for one in ON_SM if kernel.counted or not one.counted]
+    per_amount = {one: costs.pipes.get(one.amount) if one.pipe else getattr(costs, one.name) for one in told}
+    amounts = {one: float(kernel.total(one.amount)) for one in told}
     amounts[FP32] += kernel.total("scores") * costs.softmax_instructions
     on_sm = {one.name: amounts[one] * cost / sms / PS for one, cost in per_amount.items() if cost is not None}
     l2_bytes = sum(row.l2_bytes / (1 if row.written else kernel.multicast) for row in item.rows)

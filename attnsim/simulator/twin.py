@@ -30,7 +30,6 @@ from attnsim.simulator.compiled import (
     State,
     advance,
     begin,
-    jit,  # noqa: F401 (used by players.faster)
     outstanding,
 )
 from attnsim.simulator.played import Played
@@ -61,7 +60,7 @@ def play(
 
 
 def _flat(kernel: Kernel, program: Program) -> Flat:
-    ops = chain.from_iterable([(*step[:4], *step[4]) for steps in program.segments for step in steps])
+    ops = chain.from_iterable([(*step[:5], *step[5]) for steps in program.segments for step in steps])
     table = kernel.repeats.reshape(len(kernel.repeats), -1)
     classes, places = np.nonzero(table > 0)
     runs = np.stack([places % len(program.segments), table[classes, places]], axis=1)
@@ -94,7 +93,7 @@ def _begun(flat: Flat, blocks: int, program: Program, sms: int, slots_per_sm: in
         np.full((2 * slots + 2, BLOCK + 2 * tensors), -1),
         np.zeros((2 * slots, tensors, ring), np.int64),
         np.zeros((slots + 1, 3), np.int64),
-        np.zeros((sms, 3), np.int64),
+        np.zeros((sms, 4), np.int64),
         np.zeros(WHOLE + 2 * tensors, np.int64),
     )
     begin(state, members)

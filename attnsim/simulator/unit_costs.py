@@ -13,10 +13,6 @@ from attnsim.models.schedule.schedule import Kernel
 PS = 1e12
 """Picoseconds in a second: the replay counts time in whole picoseconds so that the order of events is exact."""
 
-INT32_PER_CLK = 64.0
-"""32-bit integer instructions per clock of one SM, from Volta to Hopper (CUDA C++ Programming Guide, "Arithmetic
-Instructions", throughput table)."""
-
 SM_PORT_BYTES_PER_CLK = 64.0
 """L2 to SM bandwidth of one SM (NVIDIA A100 whitepaper, 2020: 64 B/clk/SM)."""
 
@@ -29,9 +25,10 @@ class UnitCosts:
     ----------
     clk : float
         One SM clock, longer by the speed of a slower build.
-    tensor, exp, fp32, int32 : float
-        One tensor FLOP on the kernel's path, one exponential, one FP32-lane and one integer instruction, each on one
-        SM with the unit to itself. Named as the units are.
+    tensor, exp, fp32, issue, int32, load_store : float
+        One tensor FLOP on the kernel's path, one exponential, one FP32-lane instruction, one warp instruction of the
+        schedulers, one integer-lane instruction and one access of the load/store units, each on one SM with the unit to
+        itself. Named as the units are.
     pipes : mapping of str to float
         One byte on each pipe that the GPU has, by the amount of a tile operation that counts it.
     l2, hbm : float
@@ -41,17 +38,20 @@ class UnitCosts:
     l2_latency, hbm_latency : float
         Load-to-use latencies.
     smem_exposed, softmax_instructions, interference, step, block : float
-        The implementation's fitted numbers, latencies in picoseconds.
+        The implementation's fitted numbers, latencies in picoseconds. Of a counted kernel there are no instructions
+        per score beside the counted ones, and its reads of operands are instructions too.
     extra : float
-        Scale of delays named "extra" (already in `int32`).
+        Scale of delays named "extra" and of integer instructions that are not counted.
     """
 
     clk: float
     tensor: float
     exp: float
     fp32: float
-    pipes: Mapping[str, float]
+    issue: float
     int32: float
+    load_store: float
+    pipes: Mapping[str, float]
     l2: float
     hbm: float
     port_byte: float
@@ -80,6 +80,7 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
         rate *= gpu.tensor.mma_sync_fraction
     if kernel.slowed_by_extra:
         rate /= fitted.extra
+    l2_share = fitted.extra if kernel.copies_by_extra else numbers.gpu.l2_fraction
     hbm_fraction = numbers.gpu.hbm_fraction or gpu.hbm.achievable_fraction
     return UnitCosts(
         clk=work,
@@ -87,14 +88,16 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
         pipes={one.amount: work / rate for one in PIPES if (rate := gpu.get(one.figure))},
         exp=work / gpu.sm.exp_per_clk,
         fp32=work / (gpu.sm.fp32_flops_per_clk / 2),
-        int32=fitted.extra * work / INT32_PER_CLK,
-        l2=PS / (gpu.l2.bandwidth_bytes_per_s * numbers.gpu.l2_fraction),
+        issue=work / gpu.sm.issues_per_clk,
+        int32=work / gpu.sm.int32_per_clk,
+        load_store=work / gpu.sm.load_stores_per_clk,
+        l2=PS / (gpu.l2.bandwidth_bytes_per_s * l2_share),
         hbm=PS / (gpu.hbm.bandwidth_bytes_per_s * hbm_fraction),
         port_byte=clk / SM_PORT_BYTES_PER_CLK,
         l2_latency=gpu.l2.latency_clk * clk,
         hbm_latency=gpu.hbm.latency_clk * clk,
-        smem_exposed=fitted.smem_exposed if kernel.exposes_operand_reads else 0.0,
-        softmax_instructions=fitted.softmax_instructions,
+        smem_exposed=fitted.smem_exposed if kernel.exposes_operand_reads and not kernel.counted else 0.0,
+        softmax_instructions=0.0 if kernel.counted else fitted.softmax_instructions,
         interference=fitted.interference if kernel.interferes else 0.0,
         step=fitted.step_clks * work,
         block=fitted.block_clks * work,

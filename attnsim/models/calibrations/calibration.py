@@ -14,7 +14,6 @@ from typing import Any
 
 from attnsim.models.calibrations.numbers import (
     GPU_NUMBERS,
-    IMPLEMENTATION_NUMBERS,
     GpuNumbers,
     ImplementationNumbers,
     Numbers,
@@ -98,11 +97,6 @@ class Calibration:
     spread: Mapping[str, float] = field(default_factory=dict)
     versions: tuple[str, ...] = ()
     undetermined: tuple[str, ...] = ()
-
-    @property
-    def at_bounds(self) -> tuple[str, ...]:
-        """Fitted numbers at a bound: something that the model lacks is in them."""
-        return tuple(name for name in self.fitted if IMPLEMENTATION_NUMBERS[name].is_bound(getattr(self.numbers, name)))
 
 
 def numbers_of(gpu: Gpu, among: Collection[str] | None = None) -> tuple[GpuNumbers, str]:

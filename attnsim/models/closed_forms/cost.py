@@ -8,20 +8,30 @@ useful is in :mod:`attnsim.models.closed_forms.useful`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from attnsim.models.closed_forms import (
+    dsa,
     eager,
+    flex_mask,
     form,
     fused,
+    gated,
+    gated_channels,
+    gated_states,
     gather,
     latent,
     linear,
     listed,
+    moba,
+    natten,
     own,
     performer,
+    pod,
+    selecting,
+    shared,
     trtllm,
     unfused,
 )
@@ -29,6 +39,8 @@ from attnsim.models.closed_forms.around import around
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.closed_forms.form import Form
 from attnsim.models.implementations.flash_attention_sparse import ListedTile
+from attnsim.models.implementations.flashinfer_shared import CascadeTile, TreeTile
+from attnsim.models.implementations.flex_mask import MaskTile
 from attnsim.models.implementations.frameworks.efficient import EfficientTile
 from attnsim.models.implementations.frameworks.gather_blocks import Gathering
 from attnsim.models.implementations.frameworks.linformer import LinformerTile
@@ -37,7 +49,20 @@ from attnsim.models.implementations.frameworks.performer import PerformerTile
 from attnsim.models.implementations.fused.flash1 import Flash1Tile
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.latent.tiles import DecompressedTile, LatentTile
+from attnsim.models.implementations.linear.convolution import ConvolutionTile
+from attnsim.models.implementations.linear.fla import DeltaNetTile, StatesTile
+from attnsim.models.implementations.linear.gated_delta import DeltaTile, WholeTile
+from attnsim.models.implementations.linear.kda import FlashKdaTile, KdaTile
+from attnsim.models.implementations.linear.recurrence import Recurrence
+from attnsim.models.implementations.linear.ssd import SsdTile
+from attnsim.models.implementations.natten import BoxTile
 from attnsim.models.implementations.own.linear_tiles import LinearTile
+from attnsim.models.implementations.pod import PodTile
+from attnsim.models.implementations.selecting.compressed import CompressedTile
+from attnsim.models.implementations.selecting.dsa_tiles import DsaTile
+from attnsim.models.implementations.selecting.flash_nsa import NsaTile
+from attnsim.models.implementations.selecting.moba import MobaTile
+from attnsim.models.implementations.selecting.selected import SelectedTile
 from attnsim.models.implementations.trtllm import PackedTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
@@ -56,7 +81,25 @@ FORMS: Mapping[type, Callable[[Workload, Schedule, Any], list[Form]]] = {
     LinformerTile: eager.linformer,
     EfficientTile: eager.efficient,
     LinearTile: linear.closed_form,
+    DeltaTile: gated.chunked_delta,
+    WholeTile: gated.whole_delta,
+    KdaTile: gated_channels.chunked,
+    FlashKdaTile: gated_channels.flash,
+    StatesTile: gated_states.by_states,
+    DeltaNetTile: gated_states.delta_net,
+    SsdTile: gated_states.mamba,
+    Recurrence: gated.recurrent,
+    ConvolutionTile: gated.convolution,
     ListedTile: listed.closed_form,
+    MaskTile: flex_mask.closed_form,
+    BoxTile: natten.closed_form,
+    SelectedTile: selecting.selected,
+    CompressedTile: selecting.compressed,
+    MobaTile: moba.closed_form,
+    NsaTile: selecting.whole,
+    DsaTile: dsa.closed_form,
+    PodTile: pod.closed_form,
+    TreeTile: shared.tree,
     **own.FORMS,
 }
 """The closed form of a schedule's kernels by the type of its tile."""
@@ -94,10 +137,32 @@ class Cost:
     peak_memory_bytes: int
 
 
-def cost_of(w: Workload, schedule: Schedule) -> Cost:
-    """Closed form of a schedule of `w`: of it only tile, splits, and kernels' names and roles are used."""
+def _alone(schedule: Schedule, part: int) -> Schedule:
+    """A schedule with the splits of one of its sequences; no combine kernel merges one whose keys are not cut."""
+    splits, kernels = schedule.splits.of(part), schedule.kernels
+    if schedule.splits.each and not splits.partial:
+        kernels = tuple(kernel for kernel in kernels if not kernel.name.startswith("combine"))
+    return replace(schedule, splits=splits, kernels=kernels)
+
+
+def _forms(w: Workload, schedule: Schedule) -> list[Form]:
     inside, parts = around(w, schedule)
-    parts = [*FORMS[type(schedule.tile)](w, inside, schedule.tile), *parts]
+    return [*FORMS[type(schedule.tile)](w, inside, schedule.tile), *parts]
+
+
+def cost_of(w: Workload, schedule: Schedule) -> Cost:
+    """Closed form of a schedule of `w`: of it only tile, splits, and kernels' names and roles are used.
+
+    Sequences of different lengths are summed up, each as if alone.
+    """
+    if isinstance(schedule.tile, CascadeTile):
+        return _cost(schedule, shared.cascade(w, schedule.tile))  # of which all sequences share a part
+    each = (_forms(w.of(one), _alone(schedule, number)) for number, one in enumerate(w.parts))
+    parts = form.summed(part for one in each for part in one) if w.lengths else next(each)
+    return _cost(schedule, parts)
+
+
+def _cost(schedule: Schedule, parts: list[Form]) -> Cost:
     requested = form.requested(parts)
     return Cost(
         flops_executed=sum(part.flops for part in parts),

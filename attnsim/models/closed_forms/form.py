@@ -52,6 +52,24 @@ def store(tensor: str, requested: int, unique: int | None = None) -> Moved:
     return Moved("store", tensor, requested, requested if unique is None else unique)
 
 
+def summed(parts: Iterable[Form]) -> list[Form]:
+    """The forms of each kernel in one: of sequences that a call attends together."""
+    found: dict[str, list[Form]] = {}
+    for part in parts:
+        found.setdefault(part.kernel, []).append(part)
+    return [_together(kernel, forms) for kernel, forms in found.items()]
+
+
+def _together(kernel: str, forms: list[Form]) -> Form:
+    moved: dict[tuple[Move, str], Moved] = {}
+    for item in (item for one in forms for item in one.moved):
+        seen = moved.get((item.kind, item.tensor), Moved(item.kind, item.tensor, 0, 0))
+        sizes = seen.requested_bytes + item.requested_bytes, seen.unique_bytes + item.unique_bytes
+        moved[item.kind, item.tensor] = Moved(item.kind, item.tensor, *sizes)
+    amounts = ([getattr(one, name) for one in forms] for name in ("flops", "exponentials", "smem_bytes"))
+    return Form(kernel, tuple(moved.values()), *map(sum, amounts))
+
+
 def requested(parts: Iterable[Form]) -> dict[tuple[str, str, str], int]:
     """Bytes by (kernel, "load" or "store", tensor), empty entries left out."""
     out: dict[tuple[str, str, str], int] = {}
@@ -160,6 +178,9 @@ def around_fused(name: str, w: Workload, splits: int) -> Form | None:
             return transfer(name, reads, [(f"{x} cache", size) for x, size in sizes.items()])
         case "prepare":
             return transfer(name, [("lengths", 8 * w.batch)], [("splits", 4 * w.batch)])
+        case "page offsets":
+            keys = 4 * w.batch * w.seq_kv
+            return transfer(name, [("page numbers", keys)], [("token offsets", keys)])
         case "store_cache":
             size = new * (w.head_dim + w.head_dim_v)
             return transfer(name, [("new KV", size)], [("KV cache", size)])

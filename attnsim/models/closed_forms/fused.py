@@ -10,6 +10,7 @@ from attnsim.models.closed_forms.band import Band, reaches
 from attnsim.models.closed_forms.form import Form, Moved, around_fused, load, store
 from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, ROWS_OUTSIDE
 from attnsim.models.implementations.fused.flash1 import Flash1Tile
+from attnsim.models.implementations.fused.forward import PAGES, page_bytes, pages_of
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
 from attnsim.models.implementations.latent.tiles import LatentTile
 from attnsim.models.question.workload import Workload
@@ -65,17 +66,17 @@ class KeyVisits:
     seen: int
 
 
-def band_visits(w: Workload, t: FlashTile | LatentTile, splits: int, band: Band) -> KeyVisits:
-    """Key tiles counted from key 0, ranges of equal numbers of them."""
+def band_visits(w: Workload, t: FlashTile | LatentTile, splits: int, band: Band, chunk: int = 0) -> KeyVisits:
+    """Key tiles counted from key 0, ranges of equal numbers of them, or of `chunk`."""
     visits, kv_rows, seen = band.read(t.keys)
     key_tiles = -(-w.seq_kv // t.keys)
-    share = -(-key_tiles // splits) * t.keys
+    share = (chunk or -(-key_tiles // splits)) * t.keys
     coarse, coarse_last = (int(n) for n in band.visits(share))
     q_rows = coarse * t.rows + coarse_last * int(band.last_rows) if splits > 1 else int(band.busy_rows())
     return KeyVisits(visits, kv_rows, q_rows, seen)
 
 
-def _tile_visits(w: Workload, t: FlashTile, splits: int, band: Band) -> KeyVisits:
+def _tile_visits(w: Workload, t: FlashTile, splits: int, band: Band, chunk: int = 0) -> KeyVisits:
     """The same where ranges or key tiles are each row tile's own: one entry a row tile."""
     pack = int(band.pack)
     rows = np.minimum(t.rows, w.seq_q * pack - np.arange(int(band.tiles)) * t.rows)
@@ -87,7 +88,8 @@ def _tile_visits(w: Workload, t: FlashTile, splits: int, band: Band) -> KeyVisit
     visits = np.where(end > begin, -(-(end - origin) // t.keys) - (begin - origin) // t.keys, 0)
     beyond = np.maximum(0, -(-(end - origin) // t.keys) * t.keys + origin - w.seq_kv)
     short = int(beyond[-1] if own else beyond[visits > 0].sum())
-    ranges = -(-visits // np.maximum(1, -(-visits // splits)))
+    share = np.full_like(visits, chunk) if chunk else np.maximum(1, -(-visits // splits))
+    ranges = np.minimum(-(-visits // share), splits)
     low = int(begin[visits > 0].min()) if visits.any() else w.seq_kv
     seen = w.seq_kv - (low if own else low // t.keys * t.keys)
     return KeyVisits(int(visits.sum()), int(visits.sum()) * t.keys - short, int(ranges @ rows), seen)
@@ -104,7 +106,7 @@ def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = Tr
     heads = w.batch * w.heads_q // pack
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
     own = (splits.of_seen and splits.partial) or (t.from_first_key and w.mask.is_windowed)
-    count = (_tile_visits if own else band_visits)(w, t, splits.count, band)
+    count = (_tile_visits if own else band_visits)(w, t, splits.count, band, splits.chunk)
     visits, kv_rows, q_rows, seen = count.tiles, count.kv_rows, count.q_rows, count.seen
     kv_heads = w.batch * w.heads_kv
     d_pad, dv_pad = t.compiled(w)
@@ -122,7 +124,8 @@ def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = Tr
             load("Q", heads * q_rows * d * e, heads * int(band.busy_rows()) * d * e),
             load("K", heads * kv_rows * d * e, kv_heads * seen * d * e),
             load("V", heads * kv_rows * dv * e, kv_heads * seen * dv * e),
-            *_outputs(w, splits.count, lse),
+            *_outputs(w, splits.count if splits.partial else 0, lse),
+            *([load(PAGES, heads * visits * page_bytes(w, t), 4 * pages_of(w))] if w.page_size else []),
         ),
         flops=heads * scores * 2 * (d_pad + dv_pad),
         exponentials=heads * (scores - t.polynomials(scores) + factors[t.rescale]),
@@ -132,7 +135,7 @@ def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = Tr
 
 def _outputs(w: Workload, splits: int, lse: bool) -> tuple[Moved, ...]:
     rows = w.batch * w.heads_q * w.seq_q
-    if splits > 1:
+    if splits:
         partial = rows * splits
         return (store("O partial", partial * w.head_dim_v * 4), store("LSE partial", partial * 4))
     out = (store("O", rows * w.head_dim_v * w.output_bytes),)
@@ -163,11 +166,13 @@ def backward(w: Workload, t: BackwardTile, *, dq: bool = True) -> Form:
             store(f"dK{expanded}", heads * w.seq_kv * d * e),
             store(f"dV{expanded}", heads * w.seq_kv * dv * e),
         ),
-        *_step(t, products, heads * visits, (d_pad, dv_pad), e),
+        *step_amounts(t, products, heads * visits, (d_pad, dv_pad), e),
     )
 
 
-def _step(t: BackwardTile, products: tuple[str, ...], visits: int, widths: tuple[int, int], e: int) -> tuple[int, ...]:
+def step_amounts(
+    t: BackwardTile, products: tuple[str, ...], visits: int, widths: tuple[int, int], e: int
+) -> tuple[int, ...]:
     """FLOPs, exponentials and shared-memory bytes of the products of so many pairs of tiles, in two halves each."""
     d, dv = widths
     scores = t.rows * t.keys
@@ -194,7 +199,7 @@ def rows_outside(w: Workload, t: BackwardTile) -> Form:
             load("V", heads * kv_rows * dv * e, kv * seen * dv * e),
             store("dQ", heads * w.seq_q * d * e),
         ),
-        *_step(t, ROWS_OUTSIDE, heads * visits, (d_pad, dv_pad), e),
+        *step_amounts(t, ROWS_OUTSIDE, heads * visits, (d_pad, dv_pad), e),
     )
 
 

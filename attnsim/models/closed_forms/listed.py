@@ -23,7 +23,7 @@ def closed_form(w: Workload, schedule: Schedule, listed: ListedTile) -> list[For
     and heads of a group share tiles. With ``v`` walked visits K and V are ``v keys`` rows less the missing rows of the
     last tile, the list ``4 v`` bytes; each tile reads 8 bytes of counts, and Q where it visits anything.
     """
-    t, counts = listed.flash, counts_of(w, listed.flash)
+    t, counts = listed.forward, counts_of(w, listed.forward)
     pack = w.group if t.pack_gqa else 1
     walkers = -(-w.seq_q * pack // t.rows) - pack * (counts.tiles.row_tiles - 1)
     visits, ends = (pack * int(n[:-1].sum()) + walkers * int(n[-1]) for n in (counts.visits, counts.last_key_tile))

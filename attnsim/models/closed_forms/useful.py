@@ -6,8 +6,10 @@ dense = as if unmasked. Mechanisms without a softmax over all keys count the pro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.selected import compressed_pairs, visible_pairs
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.linformer import projected_count
 from attnsim.models.references.performer import feature_count
@@ -32,12 +34,12 @@ class Useful:
 def softmax(w: Workload) -> Useful:
     """Softmax attention over the visible pairs; one exponential for each, in the forward pass."""
     forward = "fwd" in w.directions
-    return Useful(useful_flops(w), useful_flops(w, dense=True), w.batch * w.heads_q * w.visible_pairs if forward else 0)
+    return Useful(useful_flops(w), useful_flops(w, dense=True), w.heads_q * w.visible_pairs if forward else 0)
 
 
 def useful_flops(w: Workload, dense: bool = False) -> int:
-    """2 B H pairs (d + dv) forward, 2.5 times that backward; `dense` counts masked pairs too."""
-    return w.matrix_flops(w.seq_q * w.seq_kv if dense else w.visible_pairs)
+    """2 H pairs (d + dv) forward and 2.5 times that backward; `dense` counts masked pairs too."""
+    return w.matrix_flops(w.all_pairs if dense else w.visible_pairs)
 
 
 def linear(w: Workload) -> Useful:
@@ -77,3 +79,65 @@ def _rows(w: Workload, keys: int) -> int:
 
 def _unmasked(flops: int, exponentials: int) -> Useful:
     return Useful(flops, flops, exponentials)
+
+
+def selected(w: Workload) -> Useful:
+    """Softmax attention over the keys of chosen blocks that are not in a query's future."""
+    assert w.selection is not None
+    return _over(w, visible_pairs(w.selection, w.seq_q))
+
+
+def compressed(w: Workload) -> Useful:
+    """The same over compressed keys."""
+    assert w.selection is not None
+    return _over(w, compressed_pairs(w.selection, w.seq_q))
+
+
+def three_branches(w: Workload) -> Useful:
+    """Softmax attention over compressed keys, over chosen blocks and in a window."""
+    assert w.selection is not None
+    window = replace(w, mask=Mask.sliding_window(w.selection.window, causal=True), selection=None)
+    chosen = visible_pairs(w.selection, w.seq_q) + compressed_pairs(w.selection, w.seq_q)
+    return _over(w, chosen + window.visible_pairs)
+
+
+def _chosen_pairs(w: Workload) -> int:
+    """Pairs of query and chosen key of a head: all that a query sees, where those are no more."""
+    assert w.selection is not None
+    before, first = max(0, w.seq_kv - w.seq_q), max(0, w.seq_q - w.seq_kv)
+    all_seen = max(0, min(w.seq_q - first, w.selection.top - before))  # queries that see no more than are chosen
+    return all_seen * (before + 1) + sum_below(all_seen) + (w.seq_q - first - all_seen) * w.selection.top
+
+
+def sum_below(n: int) -> int:
+    """0 + 1 + ... + (n - 1)."""
+    return max(0, n) * (max(0, n) - 1) // 2
+
+
+def index(w: Workload) -> Useful:
+    """Products of the indexer over all pairs that the mask shows: no values, no exponentials."""
+    per_pair = 2 * w.batch * w.heads_q * w.head_dim
+    return Useful(per_pair * w.visible_pairs, per_pair * w.seq_q * w.seq_kv, 0)
+
+
+def nothing(w: Workload) -> Useful:
+    """No products: numbers are compared."""
+    return Useful(0, 0, 0)
+
+
+def chosen_keys(w: Workload) -> Useful:
+    """Softmax attention to chosen keys, at the widths of the question: over a latent those of its absorbed form."""
+    absorbed = w if w.latent is None else replace(w, latent=None, head_dim=w.latent.width, head_dim_v=w.latent.rank)
+    return _over(absorbed, _chosen_pairs(w))
+
+
+def indexed(w: Workload) -> Useful:
+    """The indexer's products and attention to the chosen keys."""
+    assert w.selection is not None
+    own, scores = chosen_keys(w), 2 * w.batch * w.selection.index_heads * w.selection.index_dim
+    return Useful(own.flops + scores * w.visible_pairs, own.dense, own.exponentials)
+
+
+def _over(w: Workload, pairs: int) -> Useful:
+    exponentials = w.batch * w.heads_q * pairs if "fwd" in w.directions else 0
+    return Useful(w.matrix_flops(pairs), w.matrix_flops(w.seq_q * w.seq_kv), exponentials)

@@ -36,6 +36,9 @@ class Sm:
     )  # fmt: skip
     fp32_flops_per_clk: float = figure("fp32_rate", "FLOP/clk", 1, 1e6)
     exp_per_clk: float = figure("exp_rate", "op/clk", 0.01, 1e5)
+    issues_per_clk: float = figure("issue_rate", "op/clk", 0.01, 1e5)
+    int32_per_clk: float = figure("int32_rate", "op/clk", 0.01, 1e5)
+    load_stores_per_clk: float = figure("load_store_rate", "op/clk", 0.01, 1e5)
     warp_schedulers: int = figure("warp_schedulers", "1", 1, 256, "limit", integer=True)
 
 

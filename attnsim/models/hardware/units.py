@@ -26,6 +26,8 @@ class Unit:
         Whether it moves bytes; the others compute. Pictures colour by it.
     level : str
         Its name as a memory level of the roofline; "" where it is none.
+    counted : bool
+        Whether its work is known only where a kernel's instructions are counted; other kernels do not tell of it.
     pipe : bool
         Whether its work runs under that of another unit: it holds an operation up only where it is the slower. A GPU
         whose figure is 0 does not have it.
@@ -39,6 +41,7 @@ class Unit:
     moves: bool = False
     level: str = ""
     pipe: bool = False
+    counted: bool = False
 
     @property
     def label(self) -> str:
@@ -53,6 +56,11 @@ class Unit:
 TENSOR = Unit("tensor", "the tensor cores", "tensor", "tensor.{dtype}", "flops")
 EXP = Unit("exp", "the exponential units", "exp", "sm.exp_rate", "exps")
 FP32 = Unit("fp32", "the FP32 lanes", "FP32", "sm.fp32_rate", "fp32")
+ISSUE = Unit("issue", "the warp schedulers", "issue", "sm.issue_rate", "issues", counted=True)
+INT32 = Unit("int32", "the integer lanes", "INT", "sm.int32_rate", "int32", counted=True)
+LOAD_STORE = Unit(
+    "load_store", "the load/store units", "ld/st", "sm.load_store_rate", "load_stores", moves=True, counted=True
+)
 SHARED_MEMORY = Unit(
     "shared_memory", "shared memory", "smem", "sm.shared_memory_bandwidth", "smem_bytes",
     moves=True, level="smem", pipe=True,
@@ -64,10 +72,11 @@ TENSOR_MEMORY = Unit(
 L2 = Unit("l2", "the L2", "L2", "l2.bandwidth", moves=True, level="l2")
 HBM = Unit("hbm", "HBM", "HBM", "hbm.bandwidth", moves=True, level="hbm")
 
-UNITS = {one.name: one for one in (TENSOR, EXP, FP32, SHARED_MEMORY, TENSOR_MEMORY, L2, HBM)}
+UNITS = {one.name: one for one in (TENSOR, EXP, FP32, ISSUE, INT32, LOAD_STORE, SHARED_MEMORY, TENSOR_MEMORY, L2, HBM)}
 ON_SM = tuple(one for one in UNITS.values() if one.amount)
 """Units that every SM has for itself."""
 PIPES = tuple(one for one in ON_SM if one.pipe)
+COUNTED = tuple(one for one in ON_SM if one.counted)
 
 
 def bound_text(bound: str | None) -> str:

@@ -26,6 +26,7 @@ from attnsim.models.implementations.names import (
 from attnsim.models.implementations.registry import (
     IMPLEMENTATIONS,
     OWN_KERNELS,
+    check_lengths,
     check_mask,
     check_pages,
     normalising,
@@ -38,6 +39,7 @@ __all__ = [
     "IMPLEMENTATIONS",
     "OWN_KERNELS",
     "Match",
+    "check_lengths",
     "check_mask",
     "check_pages",
     "find_implementation",
@@ -108,11 +110,10 @@ def match(
 ) -> Match:
     """The record that a name stands for in a version, on a GPU and for a workload where they are known.
 
-    Names whose meaning depends on them stand in ``names.csv``, what people say in
-    ``spoken.csv``. The others are names of records, aliases, or a library
-    with the nearest version. What follows an @ is a number of features or projected keys where the record has one to
-    choose (`sized`), and a version of the library everywhere else. A call that chooses among implementations (`picks`)
-    is the one it runs.
+    Names whose meaning depends on them stand in ``names.csv``, what people say in ``spoken.csv``. The others are names
+    of records, aliases, or a library with the nearest version. What follows an @ is a number of features or projected
+    keys where the record has one to choose (`sized`), and a version of the library everywhere else. A call that chooses
+    among implementations (`picks`) is the one it runs.
 
     Parameters
     ----------

@@ -151,7 +151,7 @@ def _cudnn(name: str) -> Builder:
         if gpu.features.tcgen05:
             return _blackwell(w, gpu, shape, name, closed=True)
         if gpu.features.wgmma:
-            return replace(flash3(w, gpu, shape, HOPPER_ORDER), implementation=name, notes=_CLOSED)
+            return replace(flash3(w, gpu, shape, HOPPER_ORDER, machine=""), implementation=name, notes=_CLOSED)
         return _ampere(w, gpu, shape, name)
 
     return build

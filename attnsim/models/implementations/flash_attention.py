@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
@@ -21,6 +22,7 @@ from attnsim.models.implementations.fused.building import (
 )
 from attnsim.models.implementations.fused.flash1 import Flash1Tile, flash1_backward, flash1_forward, key_block
 from attnsim.models.implementations.fused.forward import flash_forward
+from attnsim.models.implementations.fused.instructions import step_counts
 from attnsim.models.implementations.fused.splits import fa3_combine, fa3_splits, split_count
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, Order
 from attnsim.models.implementations.implementation import TileRequest, record
@@ -31,6 +33,8 @@ from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
 KIB = 1024
+FA2, FA3 = "flash-attn.2", "flash-attn.3"
+"""Kernels whose machine code is counted (``fused/instructions.csv``)."""
 
 
 def flash1(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str = "flash-attn.1") -> Schedule:
@@ -96,40 +100,64 @@ def fa2_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     return BackwardTile(64, 32, stages_q=1, v_in_registers=True)
 
 
-def _flash2_forward(w: Workload, gpu: Gpu, shape: TileRequest | None) -> tuple[list[Kernel], FlashTile, Splits]:
+Tile = TypeVar("Tile", FlashTile, BackwardTile)
+
+
+def counted(tile: Tile, kernel: str, w: Workload, gpu: Gpu) -> Tile:
+    """The tile with the instructions of a kernel's machine code; without one as it is."""
+    if not kernel:
+        return tile
+    backward = " backward" if isinstance(tile, BackwardTile) else ""
+    counts = step_counts(f"{kernel}{backward}", gpu.compute_capability_number, padded(w.head_dim_v))
+    return replace(tile, counts=counts)
+
+
+def _flash2_forward(
+    w: Workload, gpu: Gpu, shape: TileRequest | None, machine: str
+) -> tuple[list[Kernel], FlashTile, Splits]:
     """FA2's `mha_fwd`: the split-KV kernel where its rule wants more than one split, else the standard kernel."""
     w = one_query(w)
     swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
-    split_tile = replace(fa2_split(w, gpu), pack_gqa=swapped)
+    split_tile = counted(replace(fa2_split(w, gpu), pack_gqa=swapped), machine, w, gpu)
     heads = w.batch * (w.heads_kv if swapped else w.heads_q)
     rows = -(-w.seq_q * (w.group if swapped else 1) // 64)
-    splits = 1 if w.dropout else split_count(heads * rows, 2 * gpu.sm.count, -(-w.seq_kv // split_tile.keys))
+    # `mha_varlen_fwd` cuts keys for one query a sequence only (``csrc/flash_attn/flash_api.cpp``).
+    uncut = w.dropout or (w.lengths and not swapped)
+    splits = 1 if uncut else split_count(heads * rows, 2 * gpu.sm.count, -(-w.seq_kv // split_tile.keys))
     if splits > 1:
         tile = override(split_tile, shape, w, gpu)
         ranges = Splits(min(splits, -(-w.seq_kv // tile.keys)))
         main = flash_forward(w, gpu, tile, "flash_fwd_splitkv", ranges)
         return [main, fa2_combine(w, ranges.count)], tile, ranges
-    tile = override(replace(fa2_forward(w, gpu), pack_gqa=swapped), shape, w, gpu)
+    tile = counted(replace(fa2_forward(w, gpu), pack_gqa=swapped), machine, w, gpu)
+    tile = override(tile, shape, w, gpu)
     return [flash_forward(w, gpu, tile)], tile, UNCUT
 
 
 def flash2_unsplit(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """FlashAttention-2 before 2.2, which brought split-KV kernels (README, "2.2: Optimize for inference")."""
-    tile = override(fa2_forward(w, gpu), shape, w, gpu) if "fwd" in w.directions else None
-    back = override_backward(fa2_backward(w, gpu), shape) if "bwd" in w.directions else None
-    kernels = [*([flash_forward(w, gpu, tile)] if tile else []), *(flash_backward(w, back) if back else [])]
-    return flash_schedule(w, "flash-attn.2-unsplit", kernels, FusedTiles(tile, back))
+    tile, back = counted(fa2_forward(w, gpu), FA2, w, gpu), counted(fa2_backward(w, gpu), FA2, w, gpu)
+    tiles = FusedTiles(
+        override(tile, shape, w, gpu) if "fwd" in w.directions else None,
+        override_backward(back, shape) if "bwd" in w.directions else None,
+    )
+    kernels = [flash_forward(w, gpu, tiles.forward)] if tiles.forward else []
+    kernels += flash_backward(w, tiles.backward) if tiles.backward else ()
+    return flash_schedule(w, "flash-attn.2-unsplit", kernels, tiles)
 
 
-def flash2(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str = "flash-attn.2") -> Schedule:
-    """FlashAttention-2, forward and backward."""
+def flash2(
+    w: Workload, gpu: Gpu, shape: TileRequest | None, name: str = "flash-attn.2", machine: str = FA2
+) -> Schedule:
+    """FlashAttention-2, forward and backward; `machine`: whose machine code tells its instructions, "" nobody's."""
     kernels: list[Kernel] = []
     tiles, splits = FusedTiles(), UNCUT
     if "fwd" in w.directions:
-        kernels, tile, splits = _flash2_forward(w, gpu, shape)
+        kernels, tile, splits = _flash2_forward(w, gpu, shape, machine)
         tiles = FusedTiles(tile)
     if "bwd" in w.directions:
-        back = override_backward(fa2_backward(w, gpu), shape)
+        back = counted(fa2_backward(w, gpu), machine, w, gpu)
+        back = override_backward(back, shape)
         tiles = replace(tiles, backward=back)
         kernels += flash_backward(w, back)
     return flash_schedule(w, name, kernels, tiles, splits)
@@ -208,17 +236,20 @@ def fa3_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     )
 
 
-def flash3(w: Workload, gpu: Gpu, shape: TileRequest | None, order: Order | None = None) -> Schedule:
+def flash3(
+    w: Workload, gpu: Gpu, shape: TileRequest | None, order: Order | None = None, machine: str = FA3
+) -> Schedule:
     """FlashAttention-3 with fixed lengths, as its paper measured it: TMA, clusters where non-causal.
 
-    `order` of row tiles in place of its own, for kernels that are like it but for that.
+    `order` of row tiles in place of its own, for kernels that are like it but for that and their instructions;
+    `machine` as in :func:`flash2`.
     """
     w_fwd = one_query(w)
     kernels: list[Kernel] = []
     tiles, splits = FusedTiles(), UNCUT
     if "fwd" in w.directions:
         base = fa3_forward(w_fwd, gpu)
-        base = replace(base, order=order or base.order)
+        base = counted(replace(base, order=order or base.order), machine, w, gpu)
         # `flash_attn_func` never splits; `flash_attn_with_kvcache`, the decode entry, asks the rule.
         rows = -(-w.seq_q * w.group // base.rows)
         count = fa3_splits(w_fwd, gpu, w.batch * w.heads_kv * rows, base) if w.passes == "decode" else 1
@@ -231,7 +262,7 @@ def flash3(w: Workload, gpu: Gpu, shape: TileRequest | None, order: Order | None
             kernels.append(fa3_combine(w, count))
         tiles = FusedTiles(tile)
     if "bwd" in w.directions:
-        back = override_backward(fa3_backward(w, gpu), shape)
+        back = override_backward(counted(fa3_backward(w, gpu), machine, w, gpu), shape)
         tiles = replace(tiles, backward=back)
         kernels += flash_backward(w, back)
     return flash_schedule(w, "flash-attn.3", kernels, tiles, splits)
@@ -256,6 +287,5 @@ RECORDS = (
     record("flash-attn.1", flash1),
     record("flash-attn.2-unsplit", flash2_unsplit),
     record("flash-attn.2", flash2),
-    record("flash-attn.3", flash3),
-    record("flash-attn.4-sm80", partial(flash2, name="flash-attn.4-sm80")),
+    record("flash-attn.4-sm80", partial(flash2, name="flash-attn.4-sm80", machine="")),
 )

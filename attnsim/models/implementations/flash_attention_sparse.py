@@ -28,7 +28,7 @@ from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.row_tiles import RowTiles, classes
+from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Schedule, TensorUse
 
 NAME = "flash-attn.4-sparse"
@@ -45,20 +45,20 @@ KEYS = (128, 64)
 class ListedTile:
     """A tile of FlashAttention-3's loop, over a list of key tiles."""
 
-    flash: FlashTile
+    forward: FlashTile
 
     @property
     def rows(self) -> int:
         """Queries of a list."""
-        return self.flash.rows
+        return self.forward.rows
 
     @property
     def keys(self) -> int:
         """Keys of an entry of it."""
-        return self.flash.keys
+        return self.forward.keys
 
     def __str__(self) -> str:
-        return str(self.flash)
+        return str(self.forward)
 
 
 class _Operations(Operations):
@@ -77,7 +77,7 @@ def counts_of(w: Workload, tile: FlashTile) -> TileCounts:
 
 
 def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None) -> FlashTile:
-    """128 x 128, or the one asked for.
+    """128 x 128, or the one asked for; other stages, packing, persistent blocks or order are of kernels not written.
 
     Raises
     ------
@@ -112,38 +112,27 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     return Schedule("sparse", NAME, (kernel,), ListedTile(tile), flash_peak_bytes(w, lists), (note,))
 
 
-def row_tiles(w: Workload, tile: FlashTile, counts: TileCounts) -> RowTiles:
-    """The row tiles of a head of K and V where heads are packed, of a head otherwise.
+def _kernel(w: Workload, gpu: Gpu, tile: FlashTile, counts: TileCounts) -> Kernel:
+    """The one kernel: the row tiles of a head of K and V where heads are packed, of a head otherwise.
 
     Of packed rows as many tiles as a group has heads lie in a block of queries and walk its list.
     """
     pack, tiles = w.group if tile.pack_gqa else 1, counts.tiles
-    rows = w.seq_q * pack
-    number = -(-rows // tile.rows)
+    number = -(-w.seq_q * pack // tile.rows)
     block = np.arange(number) // pack
-    last_rows = rows - (number - 1) * tile.rows
-    return RowTiles(
-        steps=counts.visits[block],
-        masked=counts.partial[block],
-        ragged_keys=counts.last_key_tile[block],
-        ragged_rows=(np.arange(number) == number - 1) & (last_rows < tile.rows),
-        rows=tile.rows,
-        keys=tile.keys,
-        last_rows=last_rows,
-        last_keys=w.seq_kv - (tiles.key_tiles - 1) * tile.keys,
-        touched_keys=counts.touched_keys,
+    missing_rows = np.where(np.arange(number) == number - 1, number * tile.rows - w.seq_q * pack, 0)
+    shorter = counts.last_key_tile[block] * (tiles.key_tiles * tile.keys - w.seq_kv)
+    (steps, masked, missing_keys, missing_rows), inverse = classes(
+        counts.visits[block], counts.partial[block], shorter, missing_rows
     )
-
-
-def _kernel(w: Workload, gpu: Gpu, tile: FlashTile, counts: TileCounts) -> Kernel:
-    shape = row_tiles(w, tile, counts)
-    columns = shape.steps, shape.masked, shape.ragged_keys, shape.ragged_rows
-    (steps, masked, ragged_keys, ragged_rows), inverse = classes(*columns)
-    ops = _Operations(w, tile, shape, partial=False, lse=True)
-    body = LOOPS[tile.loop](ops, steps, masked, ragged_keys)
+    ops = _Operations(w, tile, lse=True)
+    body = LOOPS[tile.loop](ops, steps, masked, missing_keys)
     counted = Segment("block counts", (TileOp("load", COUNTS, bytes=COUNTS_BYTES), TileOp("wait", COUNTS)))
-    segments, repeats = loop_nest([(counted, np.ones_like(steps)), *with_ends(ops, body, steps, ragged_rows)])
-    widths, heads = tile.compiled(w), w.batch * (w.heads_kv if tile.pack_gqa else w.heads_q)
+    ended = with_ends(ops, body, steps, missing_rows, np.zeros_like(steps))
+    segments, repeats = loop_nest([(counted, np.ones_like(steps)), *ended])
+    widths, heads = tile.compiled(w), w.heads_kv if tile.pack_gqa else w.heads_q
+    if tile.order != "ascending":  # the longest last, which longest-first order begins with
+        inverse = inverse[np.argsort(steps[inverse], kind="stable")]
     return Kernel(
         name="flash_fwd_sparse",
         threads=tile.threads,
@@ -151,11 +140,12 @@ def _kernel(w: Workload, gpu: Gpu, tile: FlashTile, counts: TileCounts) -> Kerne
         shared_memory_bytes=tile.shared_memory_bytes(*widths, w.element_bytes),
         segments=segments,
         repeats=repeats,
-        launches=launch_order(w, gpu, tile, inverse, heads, 1),
-        uses=_uses(w, tile, counts, min(heads * len(inverse), gpu.sm.count), len(inverse)),
+        launches=launch_order(w, gpu, tile, (inverse[None],), heads),
+        uses=_uses(w, tile, counts, min(w.batch * heads * len(inverse), gpu.sm.count), len(inverse)),
         warpgroups=tile.warpgroups,
         path=tile.path,
         max_blocks_per_sm=tile.max_blocks_per_sm,
+        persistent=tile.persistent,
         buffers=tile.buffers(*widths, w.element_bytes),
         dtype=w.dtype,
         step="key tile",

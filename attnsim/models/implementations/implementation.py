@@ -141,6 +141,12 @@ class Implementation:
         Features of a GPU on which its code takes instructions that no schedule here plays.
     patterns : bool
         Whether it plays masks with patterns beside their band.
+    lengths : bool
+        Whether it plays batches whose sequences differ in length.
+    selects : bool
+        Whether it plays what content selects; the others are refused a question with a selection.
+    prefixes, trees : bool
+        Whether it attends a prefix that all sequences share once, and draft tokens that branch.
     sees_window : bool
         Whether a window that covers everything changes what it launches.
     peak_bytes : callable, optional
@@ -183,6 +189,10 @@ class Implementation:
     needs: str = ""
     unplayed: tuple[str, ...] = ()
     patterns: bool = False
+    lengths: bool = False
+    selects: bool = False
+    prefixes: bool = False
+    trees: bool = False
     sees_window: bool = False
     peak_bytes: Callable[[Workload], int] | None = None
     number: int = 0
@@ -219,7 +229,7 @@ def facts() -> dict[str, dict[str, Any]]:
         if isinstance(value, list):
             return tuple(field(key, item) for item in value)
         if key == "extra":
-            return Extra(value)
+            return Extra(**value) if isinstance(value, dict) else Extra(value)
         return largest[key] if value == "any" else value
 
     own = {name: {key: field(key, value) for key, value in given.items()} for name, given in content.items()}

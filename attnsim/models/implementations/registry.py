@@ -15,8 +15,13 @@ from attnsim.models.implementations import (
     flash_attention,
     flash_attention_4,
     flash_attention_sparse,
+    flash_attention_varlen,
     flashinfer,
+    flashinfer_shared,
     flex,
+    flex_mask,
+    natten,
+    pod,
     serving,
     triton,
     trtllm,
@@ -40,10 +45,22 @@ from attnsim.models.implementations.implementation import (
     record,
 )
 from attnsim.models.implementations.latent import records as latent
+from attnsim.models.implementations.linear import convolution, fla, gated_delta, kda, ssd
 from attnsim.models.implementations.own import backward, decode, flash, hopper, linear, naive, sigmoid, sparse
+from attnsim.models.implementations.selecting import dsa, flash_nsa, moba, nsa_triton
 from attnsim.models.implementations.surrounding import check_operations, surrounded
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
+
+LIBRARIES = (
+    *(pytorch, transformers),
+    *(flash_attention, flash_attention_varlen, flash_attention_4, flash_attention_sparse, serving),
+    *(cudnn, trtllm, triton, xformers, flex, flex_mask, natten, flashinfer, pod, flashinfer_shared),
+    latent,
+    *(nsa_triton, flash_nsa, dsa, moba),
+    *(gated_delta, kda, fla, ssd, convolution),
+)
+"""Whose code is imitated, a file for each."""
 
 OWN_KERNELS: tuple[Implementation, ...] = (
     *naive.RECORDS,
@@ -57,6 +74,8 @@ def normalising(record: Implementation) -> Builder:
 
     def normalised(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         check_mask(record, w)
+        check_lengths(record, w)
+        check_selection(record, w)
         check_operations(record, w)
         if shape is not None and not record.tunable:
             raise InputError(f"{record.name} takes no tile of queries x keys; leave --tile out")
@@ -77,6 +96,38 @@ def check_mask(record: Implementation, w: Workload) -> None:
         raise InputError(
             f"{record.name} plays diagonal bands only, the mask is {w.mask}; take attnsim.sparse (--algorithm sparse)"
         )
+
+
+def check_lengths(record: Implementation, w: Workload) -> None:
+    """Refuse lengths, pages, prefixes and trees that an implementation does not play.
+
+    Raises
+    ------
+    InputError
+    """
+    for name, told, plays in (("prefix", w.prefix, "prefixes"), ("tree", w.tree, "trees")):
+        if told and not getattr(record, plays):
+            able = ", ".join(one.name for one in IMPLEMENTATIONS.values() if getattr(one, plays))
+            raise InputError(f"{record.name} knows no {name}, it is {told}; leave it out, or take {able}")
+    check_pages(record, w.page_size or None)
+    if w.lengths and not record.lengths:
+        able = ", ".join(one.name for one in IMPLEMENTATIONS.values() if one.lengths and not one.launches)
+        raise InputError(
+            f"{record.name} takes sequences of one length; padded they are batch {w.batch}, seq "
+            f"{w.seq_q}, kv {w.seq_kv}; ask that, or take one of {able}"
+        )
+
+
+def check_selection(record: Implementation, w: Workload) -> None:
+    """Refuse a selection to an implementation that attends to all keys of a mask.
+
+    Raises
+    ------
+    InputError
+    """
+    if w.selection is not None and not record.selects:
+        able = ", ".join(one.name for one in IMPLEMENTATIONS.values() if one.selects)
+        raise InputError(f"{record.name} selects no keys, the selection is {w.selection}; leave it out, or take {able}")
 
 
 def _launching(name: str) -> Implementation:
@@ -104,10 +155,7 @@ def _picking(name: str, picks: Picks) -> Implementation:
 IMPLEMENTATIONS: dict[str, Implementation] = {
     known.name: replace(known, build=normalising(known))
     for known in (
-        *(pytorch.RECORDS + transformers.RECORDS),
-        *(flash_attention.RECORDS + flash_attention_4.RECORDS + flash_attention_sparse.RECORDS + serving.RECORDS),
-        *(cudnn.RECORDS + trtllm.RECORDS + triton.RECORDS + xformers.RECORDS + flex.RECORDS + flashinfer.RECORDS),
-        *latent.RECORDS,
+        *(one for library in LIBRARIES for one in library.RECORDS),
         *OWN_KERNELS,
         *(performer.RECORDS + linformer.RECORDS + efficient.RECORDS),
         *(_launching(name) for name, given in facts().items() if "launches" in given),

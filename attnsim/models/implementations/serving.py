@@ -13,6 +13,7 @@ from functools import partial
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import (
+    counted,
     fa2_split,
     fa3_shape,
     hopper_tile,
@@ -87,7 +88,9 @@ def fa3_varlen(w: Workload, gpu: Gpu) -> FlashTile:
     shape, in_smem = fa3_shape(w, paged=False)
     if w.head_dim <= 64 and w.mask == Mask() and w.dtype != "fp8":
         shape, in_smem = (192, 192), True
-    return hopper_tile(*shape, p_in_smem=in_smem, pack_gqa=w.group > 1)
+    masked = w.mask.is_causal or w.mask.is_windowed
+    order: Order = "longest_first_by_sequence" if masked and w.lengths else "ascending"
+    return hopper_tile(*shape, p_in_smem=in_smem, order=order, pack_gqa=w.group > 1)
 
 
 def fa3_ampere(w: Workload, gpu: Gpu, split: bool = False) -> FlashTile:
@@ -128,7 +131,7 @@ def vllm_fa2(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     if swapped:
         tiles_launched = w.batch * w.heads_kv * -(-w.group // 64)
         splits = Splits(split_count(tiles_launched, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys)))
-    kernels = [cache_write(w, w.batch * min(w.seq_q, w.seq_kv))]
+    kernels = [cache_write(w, w.new_tokens)]
     if transposed:
         kernels.append(copy_rows(w, "Q"))
     kernels.append(flash_forward(w_main, gpu, tile, "flash_fwd_splitkv", splits))
@@ -148,12 +151,12 @@ def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedul
     if upper > 1:
         tile = replace(tile, persistent=True, max_blocks_per_sm=1)
     kernels = [
-        *store_cache(w, w.batch * min(w.seq_q, w.seq_kv)),
+        *store_cache(w, w.new_tokens),
         _prepare(w),
         flash_forward(w_main, gpu, tile, "flash_fwd_sm80", splits),
     ]
     if upper > 1:  # as on Hopper, but launched after the main kernel; 3 to 16 splits take as long as if one by one
-        last = combine(w, splits.count, 8, 256) if splits.partial else _empty_combine(w)
+        last = combine(w, splits, 8, 256) if splits.partial else _empty_combine(w)
         kernels.append(replace(last, launched_early=False))
     return flash_schedule(w_main, "sglang.fa3-sm80", kernels, FusedTiles(tile), splits)
 
@@ -162,38 +165,46 @@ def serving_hopper(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, 
     """Serving with vLLM or SGLang on Hopper: cache write, FA3 on the paged cp.async path with packed GQA, combine."""
     w_main = w if 64 < w.head_dim <= 128 else one_query(w)
     base = fa3_paged(w_main, gpu, vllm=vllm)
-    graph = vllm and w.batch * w.seq_q <= GRAPH_TOKENS
+    graph = vllm and w.queries <= GRAPH_TOKENS
     upper, splits = _varlen_splits(w_main, gpu, base, GRAPH_SPLITS if graph else MAX_SPLITS)
     tile = override(base, shape, w_main, gpu)
-    new = w.batch * min(w.seq_q, w.seq_kv)
-    fetch = _fetch_clks(w, gpu, tile, splits.count)
+    new = w.new_tokens
+    fetch = _fetch_clks(w, gpu, tile, splits)
     main = flash_forward(w_main, gpu, tile, splits=splits, fetch_clks=fetch)
     if vllm:
         kernels = [cache_write(w, new), main]
     else:
         kernels = [*store_cache(w, new), _prepare(w), replace(main, launched_early=True)]
     if upper > 1:
-        kernels.append(fa3_combine(w, splits.count) if splits.partial else _empty_combine(w))
+        kernels.append(fa3_combine(w, splits) if splits.partial else _empty_combine(w))
     return flash_schedule(w_main, name, kernels, FusedTiles(tile), splits)
 
 
-def encoder_hopper(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, split: bool) -> Schedule:
-    """An encoder's `flash_attn_varlen_func` on Hopper: prepare, FA3 without clusters, combine where keys are split."""
-    base = fa3_varlen(w, gpu)
+def encoder_hopper(
+    w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, split: bool, machine: str = ""
+) -> Schedule:
+    """An encoder's `flash_attn_varlen_func` on Hopper: prepare, FA3 without clusters, combine where keys are split.
+
+    `machine`: whose machine code tells its instructions, "" nobody's.
+    """
+    base = counted(fa3_varlen(w, gpu), machine, w, gpu)
     upper, splits = _varlen_splits(w, gpu, base) if split else (1, UNCUT)
     tile = override(base, shape, w, gpu)
     main = flash_forward(w, gpu, tile, splits=splits)
     kernels = [_prepare(w), replace(main, launched_early=True)]
     if upper > 1:
-        kernels.append(fa3_combine(w, splits.count) if splits.partial else _empty_combine(w))
+        kernels.append(fa3_combine(w, splits) if splits.partial else _empty_combine(w))
     return flash_schedule(w, name, kernels, FusedTiles(tile), splits)
 
 
-def _fetch_clks(w: Workload, gpu: Gpu, tile: FlashTile, splits: int) -> int:
+def _fetch_clks(w: Workload, gpu: Gpu, tile: FlashTile, splits: Splits) -> int:
     """Latency of finding a tile: of the groups between two tiles of an SM, which are as many apart as there are SMs."""
     if w.batch > LARGEST_PREPARED:
         return 0
-    of_sequence = w.heads_kv * -(-w.seq_q * w.group // tile.rows) * splits
+    tiles = sum(
+        one.times * -(-one.queries * w.group // tile.rows) * splits.of(part).count for part, one in enumerate(w.parts)
+    )
+    of_sequence = w.heads_kv * tiles / w.batch
     groups = min(gpu.sm.count / (GROUP * of_sequence), w.batch / GROUP)
     return round(GROUP_CLKS * groups)
 
@@ -208,9 +219,12 @@ def _varlen_splits(w: Workload, gpu: Gpu, tile: FlashTile, bound: int = MAX_SPLI
     upper = min(bound, fa3_splits(w, gpu, heads * rows, tile))
     if upper == 1:
         return 1, UNCUT
-    key_tiles = -(-w.seq_kv // tile.keys)
-    per_sm = -(-int(1.1 * w.batch * rows * key_tiles * heads) // gpu.sm.count)
-    return upper, Splits(min(upper, max(1, -(-key_tiles // max(1, per_sm)))), of_seen=True)
+    key_tiles = [-(-one.keys // tile.keys) for one in w.parts]
+    row_tiles = [-(-one.queries * (w.group if tile.pack_gqa else 1) // tile.rows) for one in w.parts]
+    visits = sum(one.times * m * n for one, m, n in zip(w.parts, row_tiles, key_tiles, strict=True))
+    per_sm = max(1, -(-int(1.1 * visits * heads) // gpu.sm.count))
+    each = tuple(min(upper, max(1, -(-n // per_sm))) for n in key_tiles)
+    return upper, Splits(max(each), of_seen=True, each=each if len(set(each)) > 1 else ())
 
 
 def _prepare(w: Workload) -> Kernel:
@@ -229,7 +243,7 @@ def _empty_combine(w: Workload) -> Kernel:
 def vllm_fa4(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """vLLM with FlashAttention-4 on data-centre Blackwell: cache write, then the kernel with its splits left open."""
     schedule = vllm_flash4(w, gpu, shape)
-    kernels = (cache_write(w, w.batch * min(w.seq_q, w.seq_kv)), *schedule.kernels)
+    kernels = (cache_write(w, w.new_tokens), *schedule.kernels)
     return replace(schedule, implementation="vllm.flash-attn-4", kernels=kernels)
 
 
@@ -243,9 +257,10 @@ def vllm_triton(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     shared_out = w.seq_q == 1 and w.batch * w.heads_kv <= FEW_BLOCKS
     rows = max(16, 1 << (w.group - 1).bit_length())
     base = FlashTile(rows, 16 if shared_out else 32, loop="staged", stages=3, pack_gqa=True, warps_share_keys=True)
+    base = replace(base, order="planned")  # a row tile finds its sequence, `find_seq_idx`
     tile = override(base, shape, w_main, gpu)
     splits = Splits(min(SEGMENTS, -(-w.seq_kv // tile.keys)) if shared_out else 1)
-    kernels = [cache_write(w, w.batch * min(w.seq_q, w.seq_kv)), flash_forward(w_main, gpu, tile, splits=splits)]
+    kernels = [cache_write(w, w.new_tokens), flash_forward(w_main, gpu, tile, splits=splits)]
     if splits.partial:
         kernels.append(combine(w, splits.count, 1, 128))
     return flash_schedule(w_main, "vllm.triton", kernels, FusedTiles(tile), splits)

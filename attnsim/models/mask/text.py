@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from attnsim.models.errors import InputError
 from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
+from attnsim.models.mask.documents import Documents, Prefix
+from attnsim.models.mask.neighborhood import Neighborhood, sizes
 from attnsim.models.mask.patterns import Dilated, Global, Part, Strided, Window
 
 BAND = ("causal", "left N", "right N")
@@ -19,7 +21,7 @@ BAND = ("causal", "left N", "right N")
 FORMS: dict[str, tuple[str, Callable[[re.Match[str]], Part]]] = {
     "window N": (r"window (\d+)", lambda m: Window(int(m[1]) - 1, int(m[1]) - 1)),
     "window N left M right": (
-        r"window(?: (\d+) left)?(?: (\d+) right)?",
+        r"window(?! *$)(?: (\d+) left)?(?: (\d+) right)?",
         lambda m: Window(_number(m[1]), _number(m[2])),
     ),
     "dilated N step S": (r"dilated (\d+) step (\d+)", lambda m: Dilated(int(m[1]), int(m[2]))),
@@ -34,6 +36,12 @@ FORMS: dict[str, tuple[str, Callable[[re.Match[str]], Part]]] = {
     "random P % xB seed S": (
         r"random (\d+(?:\.\d+)?) ?% ?x ?(\d+)(?: seed (\d+))?",
         lambda m: Random(0, int(m[2]), int(m[3] or 0), float(m[1])),
+    ),
+    "document N N": (r"document((?: \d+)*)", lambda m: Documents(tuple(map(int, m[1].split())))),
+    "prefix N": (r"prefix (\d+)", lambda m: Prefix(int(m[1]))),
+    "neighborhood L window W stride S": (
+        r"neighborhood (\d+(?:x\d+)*) window (\d+(?:x\d+)*)(?: stride (\d+(?:x\d+)*))?",
+        lambda m: Neighborhood(sizes(m[1]), sizes(m[2]), sizes(m[3]) if m[3] else (1,) * len(sizes(m[2]))),
     ),
     "blocks B R:K": (r"blocks (\d+)((?: \d+:\d+)*)", lambda m: Blocks(int(m[1]), _pairs(m[2]))),
 }

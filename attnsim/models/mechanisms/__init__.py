@@ -7,13 +7,17 @@ A record says what is computed and who runs it; how it is run is built by the im
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.implementation import Implementation, sizing
 from attnsim.models.mechanisms.dense import DENSE, VARIANTS
+from attnsim.models.mechanisms.gated import GATED
 from attnsim.models.mechanisms.linear import LINEAR
 from attnsim.models.mechanisms.mechanism import Mechanism
+from attnsim.models.mechanisms.selecting import SELECTING
 from attnsim.models.mechanisms.sharing import MLA, SHARING
 from attnsim.models.mechanisms.sparse import SPARSE
 from attnsim.models.question.workload import Workload
 
-MECHANISMS: dict[str, Mechanism] = {item.name: item for item in (*DENSE, *VARIANTS, *SPARSE, *LINEAR, *SHARING, *MLA)}
+MECHANISMS: dict[str, Mechanism] = {
+    item.name: item for item in (*DENSE, *VARIANTS, *SPARSE, *SELECTING, *LINEAR, *GATED, *SHARING, *MLA)
+}
 """All of them, by name."""
 
 ALGORITHMS: dict[str, Mechanism] = {name: item for name, item in MECHANISMS.items() if item.selectable}
@@ -44,6 +48,8 @@ def playing(w: Workload) -> Mechanism:
     """The mechanism that plays all of a question: its latent, else its mask; nobody has backward kernels of latents."""
     if w.latent is not None and "bwd" not in w.directions:
         return MECHANISMS["mla"]
+    if w.selection is not None:
+        return next((item for item in SELECTING if not item.refuses(item.question(w))), SELECTING[0])
     if not w.mask.is_band:
         return MECHANISMS["sparse"]
     return MECHANISMS["sliding-window" if w.mask.is_windowed else "flash"]
@@ -62,7 +68,9 @@ def only_for(w: Workload) -> tuple[str, ...]:
     if w.without_window() == w:
         return ()
     return tuple(
-        name for name, item in ALGORITHMS.items() if not item.refuses(w) and item.beside_others(w).mask == w.mask
+        name
+        for name, item in ALGORITHMS.items()
+        if not item.refuses(item.question(w)) and item.beside_others(w).mask == w.mask
     )
 
 

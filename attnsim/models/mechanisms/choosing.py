@@ -8,11 +8,12 @@ from functools import lru_cache
 from attnsim.models.calibrations.choose import checked
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import check_mask, find_implementation, runs_on, unplayed
+from attnsim.models.implementations.choose import check_lengths, check_mask, find_implementation, runs_on, unplayed
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.surrounding import check_operations
 from attnsim.models.mechanisms import MECHANISMS, running
 from attnsim.models.mechanisms.mechanism import Mechanism
+from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 
@@ -75,6 +76,9 @@ def _suits(record: Implementation, mechanism: Mechanism, w: Workload, gpu: Gpu) 
         w.passes in record.passes
         and (record.splits or not splits)
         and (record.windows or not w.mask.is_windowed)
+        and (record.lengths or not w.lengths)
+        and (record.prefixes or not w.prefix)
+        and (record.trees or not w.tree)
         and (not record.needs or getattr(gpu.features, record.needs))
     )
 
@@ -106,6 +110,7 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
             f"{max(w.head_dim, w.head_dim_v)}; take --algorithm naive"
         )
     check_mask(record, w)
+    check_lengths(record, w)
     check_operations(record, w)
     if w.operations is not None and "accumulate" in w.operations and "bwd" not in w.directions:
         raise InputError(f"operation 'accumulate' follows a backward pass, the pass is {w.passes}; leave it out")
@@ -130,7 +135,10 @@ def _fits(record: Implementation, w: Workload, gpu: Gpu) -> bool:
     """Whether the implementation's own tiles fit; unfused GEMMs are not tried, their grids may be enormous."""
     if record.unfused:
         return True
-    small = replace(w, batch=1, seq_q=min(w.seq_q, 1024), seq_kv=min(w.seq_kv, 1024))  # tiles do not ask for length
+    keys = min(w.seq_kv, 1024)  # tiles do not ask for length, nor for how much of it is paged or shared
+    prefix = min(w.prefix, 1)
+    short = replace(w, page_size=min(w.page_size, keys), prefix=prefix)
+    small = short.of(Length(min(w.seq_q, 1024 - prefix), keys))
     return _tiles_fit(record.name, small, _Limits(gpu)) and max(w.head_dim, w.head_dim_v) <= record.largest_head_dim
 
 

@@ -12,6 +12,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.page import Page, read_page
+from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
 
 Reference = Callable[[Workload, Floats, Floats, Floats], Floats]
@@ -53,6 +54,9 @@ class Mechanism:
         (implementations, workload) to them, best first for the question.
     mask : str
         Pattern, in the text form of :class:`attnsim.models.mask.mask.Mask`, taken where the question names none.
+    selection : str
+        What it selects by content where the question does not say, in the text form of
+        :class:`attnsim.models.question.selection.Selection`; "" where it attends to all that the mask shows.
     leaves_out : bool
         Whether it is about leaving pairs out. Beside others it alone keeps the question's window and patterns.
     operations : {"", "around", "all"}
@@ -85,6 +89,7 @@ class Mechanism:
     shown_by: tuple[str, ...] = ()
     ordered: Callable[[tuple[str, ...], Workload], Sequence[str]] = lambda names, w: names
     mask: str = ""
+    selection: str = ""
     leaves_out: bool = False
     operations: Literal["", "around", "all"] = ""
     reads_latent: bool = False
@@ -110,10 +115,14 @@ class Mechanism:
         """What the mechanism makes of a question.
 
         A mechanism with a pattern of its own plays that, causal where the question is, in place of a full mask, a
-        causal one or a window; patterns in the question's mask come first. A latent is left out where it reads none.
+        causal one or, where it is about leaving pairs out, a window; patterns in the question's mask come first. A
+        latent is left out where it reads none.
         """
-        if self.mask and w.mask.is_band:
+        if self.mask and w.mask.is_band and (self.leaves_out or not w.mask.is_windowed):
             w = replace(w, mask=Mask.parse(self.mask) & w.without_window().mask)
+        if self.selection and w.selection is None:
+            w = replace(w, selection=Selection.parse(self.selection))
+        w = w if self.selection or w.selection is None else replace(w, selection=None)
         return w if self.reads_latent or w.latent is None else replace(w, latent=None)
 
     def beside_others(self, w: Workload) -> Workload:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.mechanisms.dense import softmax_reference
 from attnsim.models.mechanisms.mechanism import Mechanism, Refuses
 from attnsim.models.question.workload import Workload
@@ -23,7 +24,7 @@ def _over(name: str, mask: Mask, own: bool = True, refuses: Refuses = lambda w: 
         name=name,
         group="sparse",
         shown_by=("sparse",),
-        implementations=("flash-attn.4-sparse", "attnsim.sparse", "transformers.gather"),
+        implementations=("flash-attn.4-sparse", "attnsim.sparse", "torch.flex-mask", "transformers.gather"),
         example=Workload(batch=1, heads_q=12, seq_q=4096, head_dim=64, mask=mask),
         reference=softmax_reference,
         mask=str(mask) if own else "",
@@ -32,6 +33,14 @@ def _over(name: str, mask: Mask, own: bool = True, refuses: Refuses = lambda w: 
     )
 
 
+def _no_neighborhood(w: Workload) -> str:
+    if any(isinstance(part, Neighborhood) for part in w.mask.parts):
+        return ""
+    return f"needs a neighbourhood, the mask is {w.mask}: --mask 'neighborhood 64x64 window 13x13'"
+
+
+_NEAR = Mask.parse("neighborhood 64x64 window 13x13")
+
 SPARSE: tuple[Mechanism, ...] = (
     _over("sparse", Mask.parse("window 256, global 16"), own=False),
     _over("dilated", Mask.parse("dilated 256 step 2")),
@@ -39,6 +48,16 @@ SPARSE: tuple[Mechanism, ...] = (
     _over("random", Mask.parse("random 8x64 seed 0")),
     _over("strided", Mask.sparse_transformer()),
     _over("block-list", Mask.blocks(64, _BUTTERFLY), own=False, refuses=_no_list),
+    Mechanism(
+        name="neighborhood",
+        group="sparse",
+        shown_by=("neighborhood",),
+        implementations=("natten.hopper-fna", "natten.blackwell-fna", "natten.cutlass-fna"),
+        example=Workload(batch=1, heads_q=12, seq_q=4096, head_dim=64, mask=_NEAR),
+        reference=softmax_reference,
+        leaves_out=True,
+        refuses=_no_neighborhood,
+    ),
     _over("longformer", Mask.longformer()),
     _over("bigbird", Mask.bigbird()),
 )

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.columns import OWN, Columns, key, known_columns
+from attnsim.models.question.length_sources import read_lengths
+from attnsim.models.question.lengths import Length
 from attnsim.models.question.operations import Operations
+from attnsim.models.question.selection import Selection
 from attnsim.models.question.words import read_dtype, read_pass, whole
 from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent, Workload
 
@@ -57,6 +60,7 @@ class Case:
     time_s: float | None
     source: str
     assumed: Mapping[str, str] = field(hash=False)
+    lengths: tuple[Length, ...] = ()
 
 
 def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
@@ -78,8 +82,9 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
     Case
         Where a cell is empty: ``heads_kv``, ``seq_kv`` and ``head_dim_v`` as the query's, pass fwd, dtype
         bf16, algorithm flash, causal 0, cache warm, launch stream; each is noted in ``assumed``. ``seq`` is the length
-        of queries and keys, or in a decode row without ``seq_kv`` that of the keys of one query. A throughput,
-        ``tflops``, is a time by the useful FLOPs of softmax attention, 2 B H pairs (d + dv) forward.
+        of queries and keys, or in a decode row without ``seq_kv`` that of the keys of one query; ``lengths`` in place
+        of all says those of each sequence. A throughput, ``tflops``, is a time by the useful FLOPs of
+        softmax attention, 2 B H pairs (d + dv) forward.
 
     Raises
     ------
@@ -88,20 +93,24 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
     """
     cells = _Cells(row, columns)
     gpu = cells.text("gpu", needed=_NEEDED)
-    batch = cells.count("batch", LARGEST["batch"], needed=_NEEDED)
-    heads_q = cells.count("heads_q", LARGEST["heads_q"], needed=_NEEDED)
-    length = cells.count("seq", LARGEST["seq_q"], needed=_NEEDED if columns.find("seq") else "")
-    seq_q = cells.count("seq_q", LARGEST["seq_q"], needed="" if length or columns.find("seq") else _NEEDED)
-    head_dim = cells.count("head_dim", LARGEST["head_dim"], needed=_NEEDED)
     passes = cells.choice("pass", PASSES, read_pass) or cells.assume("pass", "fwd")
+    lengths = cells.lengths("lengths", passes == "decode")
+    batch = cells.count("batch", LARGEST["batch"], needed="" if lengths else _NEEDED)
+    heads_q = cells.count("heads_q", LARGEST["heads_q"], needed=_NEEDED)
+    length = cells.count("seq", LARGEST["seq_q"], needed=_NEEDED if columns.find("seq") and not lengths else "")
+    told = length or lengths or columns.find("seq")
+    seq_q = cells.count("seq_q", LARGEST["seq_q"], needed="" if told else _NEEDED)
+    head_dim = cells.count("head_dim", LARGEST["head_dim"], needed=_NEEDED)
     seq_kv = cells.count(
         "seq_kv",
         LARGEST["seq_kv"],
-        needed="a decode row needs the keys in its cache" if passes == "decode" and not length else "",
+        needed="a decode row needs the keys in its cache" if passes == "decode" and not (length or lengths) else "",
     )
     if length and not seq_kv:
         seq_q, seq_kv = 1 if passes == "decode" else length, length
     causal = cells.flag("causal")
+    if lengths:
+        batch, seq_q, seq_kv = cells.derive(lengths, batch=batch, seq=length, seq_q=seq_q, seq_kv=seq_kv)
     case = Case(
         gpu=_file_or_id(gpu or ""),
         implementation=cells.text("implementation"),
@@ -126,6 +135,7 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
         time_s=cells.number("time_s", "seconds"),
         source=cells.text("source") or "",
         assumed=cells.assumed,
+        lengths=lengths,
     )
     rate = cells.number("tflops", "TFLOP/s")
     if cells.problems:
@@ -176,6 +186,23 @@ class _Cells:
         self._bad(column, text, f"a whole number from 1 to {largest}")
         return None
 
+    def lengths(self, column: str, decode: bool) -> tuple[Length, ...]:
+        text = self.text(column)
+        try:
+            return read_lengths(text, decode) if text else ()
+        except InputError as error:
+            self.problems.append(str(error))
+            return ()
+
+    def derive(self, lengths: tuple[Length, ...], **given: int | None) -> tuple[int, int, int]:
+        """Batch and the longest sequence; what the row says of them must be the same."""
+        queries, keys = (max(one[axis] for one in lengths) for axis in (0, 1))
+        derived = {"batch": sum(one.times for one in lengths), "seq": queries, "seq_q": queries, "seq_kv": keys}
+        for column, value in given.items():
+            if value not in (None, derived[column]):
+                self._bad(column, str(value), f"{derived[column]}, as lengths say, or empty")
+        return derived["batch"], queries, keys
+
     def number(self, column: str, unit: str) -> float | None:
         text = self.text(column)
         if text is None:
@@ -224,12 +251,15 @@ class _Cells:
 def workload_of(case: Case) -> Workload:
     """The workload of a case; the row's window and causal flag become its mask."""
     mask = Mask.causal() if case.causal else Mask.full()
+    if "mask" in case.options:
+        mask = mask & Mask.parse(case.options["mask"])
     if case.window is not None:
         mask = mask & Mask.sliding_window(case.window, case.causal)
     return Workload(
         batch=case.batch,
         heads_q=case.heads_q,
         seq_q=case.seq_q,
+        lengths=case.lengths,
         head_dim=case.head_dim,
         heads_kv=case.heads_kv,
         seq_kv=case.seq_kv,
@@ -240,6 +270,7 @@ def workload_of(case: Case) -> Workload:
         dropout=float(case.options.get("dropout") or 0) > 0,
         latent=Latent.parse(case.options["latent"]) if case.options.get("latent") else None,
         operations=Operations.parse(case.options["operations"]) if "operations" in case.options else None,
+        selection=Selection.parse(case.options["selection"]) if "selection" in case.options else None,
     )
 
 

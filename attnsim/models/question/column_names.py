@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REQUIRED_COLUMNS = ("gpu", "batch", "heads_q", "seq_q", "head_dim")
+LENGTHS_SAY = ("batch", "seq_q")
+"""Columns that no table needs which has the lengths of each sequence."""
 _INSTEAD = {"seq_q": "seq"}
 """A column that may stand for another."""
 
@@ -232,7 +234,8 @@ def _check_maps(maps: Mapping[str, str], names: Sequence[str]) -> None:
 
 
 def _check_needed(have: Collection[str], left: Sequence[str]) -> None:
-    missing = [ours for ours in REQUIRED_COLUMNS if ours not in have and _INSTEAD.get(ours) not in have]
+    told = {*have, *(LENGTHS_SAY if "lengths" in have else ())}
+    missing = [ours for ours in REQUIRED_COLUMNS if ours not in told and _INSTEAD.get(ours) not in told]
     if missing:
         hints = [f"{ours} ({nearest(ours, left)})" if left else ours for ours in missing]
         for_all = ", or --gpu ID for all rows" if "gpu" in missing else ""

@@ -142,8 +142,7 @@ def _read(owner: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[st
     for name, read in (("dtype", read_dtype), ("passes", read_pass)):
         if isinstance(found.get(name), str):
             found[name] = read(found[name])
-    if "seq" in found:
-        found |= _lengths(found.pop("seq"), found)
+    found |= _lengths(found.pop("seq", None), found)
     mask, causal, window = found.pop("mask", None), found.pop("causal", False), found.pop("window", None)
     if isinstance(mask, str) or causal or window is not None:
         from attnsim.models.mask.mask import Mask
@@ -165,6 +164,12 @@ def _read(owner: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[st
 
 def _lengths(seq: Any, found: Mapping[str, Any]) -> dict[str, Any]:
     """What one length means: queries and keys; in decode alone the keys of the cache, and one query."""
+    if found.get("lengths"):
+        if seq is not None:
+            raise InputError("lengths say the length of every sequence; leave seq out")
+        return {"seq_q": found.get("seq_q", 0)}
+    if seq is None:
+        return {}
     if "seq_q" in found:
         raise InputError("seq and seq_q are the same; give one of them")
     length = whole(seq) if isinstance(seq, str) else seq

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
+from attnsim.models.question.cache import Tree, check_cache
+from attnsim.models.question.lengths import Length, checked_lengths, lengths_of, told_lengths
 from attnsim.models.question.operations import Operations
+from attnsim.models.question.selection import Selection
 from attnsim.models.question.words import understanding
 
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
@@ -94,6 +98,17 @@ class Workload:
     operations : Operations, optional
         What unfused attention runs between and around its GEMMs, in place of what its implementation does; around a
         fused kernel its copies and the accumulation of gradients.
+    lengths : tuple of Length, or what :func:`attnsim.models.question.lengths.lengths_of` reads
+        Queries and keys of each sequence, in batch order, where they differ; `batch`, `seq_q` and `seq_kv` are then
+        their number and the longest. Sequences of one length are a batch of that length, and this is empty.
+    selection : Selection, optional
+        Which of the keys that the mask shows a query attends to by its content.
+    page_size : int
+        Keys of a page of the cache; 0: K and V lie in one piece, or it is not told.
+    prefix : int
+        Keys that all sequences share, at the beginning of each.
+    tree : Tree, optional
+        Draft tokens of speculative decoding that branch, the last queries and keys of each sequence.
 
     Raises
     ------
@@ -114,8 +129,15 @@ class Workload:
     dropout: bool = False
     latent: Latent | None = None
     operations: Operations | None = None
+    lengths: tuple[Length, ...] = ()
+    selection: Selection | None = None
+    page_size: int = 0
+    prefix: int = 0
+    tree: Tree | None = None
 
     def __post_init__(self) -> None:
+        if self.lengths:
+            self._derive()
         for name, other in (("heads_kv", "heads_q"), ("seq_kv", "seq_q"), ("head_dim_v", "head_dim")):
             if getattr(self, name) == 0:
                 object.__setattr__(self, name, getattr(self, other))
@@ -127,27 +149,79 @@ class Workload:
         if self.heads_q % self.heads_kv:
             divisors = ", ".join(str(g) for g in range(1, self.heads_q + 1) if self.heads_q % g == 0)
             raise InputError(f"heads_kv is {self.heads_kv}; it must divide heads_q = {self.heads_q}: one of {divisors}")
-        if self.latent is not None and self.heads_kv != self.heads_q:
-            raise InputError(
-                f"heads_kv is {self.heads_kv} with a latent, from which every query head makes its own keys; "
-                f"leave it at heads_q = {self.heads_q}"
-            )
-        if self.latent is not None and self.latent.rope >= self.head_dim:
-            raise InputError(
-                f"latent rope is {self.latent.rope}; it is a part of head_dim = {self.head_dim} and must be smaller"
-            )
+        if self.latent is not None:
+            self._check_latent(self.latent)
         if self.dtype not in DTYPE_BYTES:
             raise InputError(f"dtype is {self.dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
         if self.passes not in PASSES:
             raise InputError(f"pass is {self.passes!r}; allowed: {', '.join(PASSES)}")
         if self.operations is not None:
-            if self.dropout and self.operations.has_softmax and "dropout" not in self.operations:
-                raise InputError(
-                    f"dropout is on and the operations are '{self.operations}'; add 'dropout 0.1', or leave dropout out"
-                )
-            object.__setattr__(self, "dropout", self.dropout or "dropout" in self.operations)
+            self._check_dropout(self.operations)
+        if self.page_size or self.prefix or self.tree:
+            check_cache(self.parts, self.page_size, self.prefix, self.tree, self.mask == Mask.causal())
         if self.dtype == "fp8" and self.passes in ("bwd", "fwd+bwd"):
             raise InputError("fp8 has no backward pass in any published kernel; use dtype bf16 for training")
+
+    def _check_latent(self, latent: Latent) -> None:
+        """A latent is every query head's own, and its rotary key a part of the width."""
+        if self.heads_kv != self.heads_q:
+            raise InputError(
+                f"heads_kv is {self.heads_kv} with a latent, from which every query head makes its own keys; "
+                f"leave it at heads_q = {self.heads_q}"
+            )
+        if latent.rope >= self.head_dim:
+            raise InputError(
+                f"latent rope is {latent.rope}; it is a part of head_dim = {self.head_dim} and must be smaller"
+            )
+
+    def _check_dropout(self, operations: Operations) -> None:
+        """Dropout by either of its names."""
+        if self.dropout and operations.has_softmax and "dropout" not in operations:
+            raise InputError(
+                f"dropout is on and the operations are '{operations}'; add 'dropout 0.1', or leave dropout out"
+            )
+        object.__setattr__(self, "dropout", self.dropout or "dropout" in operations)
+
+    def _derive(self) -> None:
+        """Batch and longest sequences from the lengths."""
+        given = lengths_of(self.lengths, decode=self.passes == "decode")
+        lengths = checked_lengths(given, causal=self.mask.right is not None)
+        longest = tuple(max(one[axis] for one in lengths) for axis in (0, 1))
+        derived = {"batch": sum(one.times for one in lengths), "seq_q": longest[0], "seq_kv": longest[1]}
+        for name, value in derived.items():
+            given = getattr(self, name)
+            if given not in (Workload.__dataclass_fields__[name].default, value):
+                raise InputError(f"{name} is {given} and the lengths say {value}; leave {name} out")
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "lengths", lengths if len(lengths) > 1 else ())
+
+    @property
+    def parts(self) -> tuple[Length, ...]:
+        """Queries, keys and number of equal sequences, in batch order."""
+        return self.lengths or (Length(self.seq_q, self.seq_kv, self.batch),)
+
+    @property
+    def queries(self) -> int:
+        """Query tokens of all sequences."""
+        return sum(one.queries * one.times for one in self.lengths) if self.lengths else self.batch * self.seq_q
+
+    @property
+    def keys(self) -> int:
+        """Key tokens of all sequences."""
+        return sum(one.keys * one.times for one in self.lengths) if self.lengths else self.batch * self.seq_kv
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens whose keys a call adds to the cache: those of its queries, as far as there are keys."""
+        return sum(min(one.queries, one.keys) * one.times for one in self.parts)
+
+    def having(self, lengths: Iterable[Length]) -> Workload:
+        """Return the same attention of other sequences."""
+        return replace(self, lengths=tuple(lengths), batch=1, seq_q=0, seq_kv=0)
+
+    def of(self, one: Length) -> Workload:
+        """Return the same attention of sequences of one length."""
+        return replace(self, lengths=(), batch=one.times, seq_q=one.queries, seq_kv=one.keys)
 
     @property
     def element_bytes(self) -> int:
@@ -168,8 +242,8 @@ class Workload:
     def kv_cache_bytes(self) -> int:
         """Bytes cached for the keys of all sequences: K and V of every head, or the latent and its rotary key."""
         if self.latent is not None:
-            return self.batch * self.seq_kv * self.latent.width * self.element_bytes
-        return self.batch * self.seq_kv * self.heads_kv * (self.head_dim + self.head_dim_v) * self.element_bytes
+            return self.keys * self.latent.width * self.element_bytes
+        return self.keys * self.heads_kv * (self.head_dim + self.head_dim_v) * self.element_bytes
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -178,17 +252,28 @@ class Workload:
 
     @property
     def visible_pairs(self) -> int:
-        """(query, key) pairs of one head that survive the mask."""
-        return self.mask.visible_pairs(self.seq_q, self.seq_kv)
+        """(query, key) pairs of one head that survive the mask, of all sequences."""
+        if self.tree is not None:
+            cached = sum((one.keys - one.queries) * one.times for one in self.parts)
+            return cached * self.tree.tokens + self.batch * self.tree.pairs
+        return sum(self.mask.visible_pairs(one.queries, one.keys) * one.times for one in self.parts)
+
+    @property
+    def all_pairs(self) -> int:
+        """(query, key) pairs of one head, of all sequences."""
+        return sum(one.queries * one.keys * one.times for one in self.parts)
 
     def matrix_flops(self, pairs: int) -> int:
-        """FLOPs of the products over so many pairs of a head: 2 B H pairs (d + dv) forward, 2.5 times that backward."""
-        forward = 2 * self.batch * self.heads_q * pairs * (self.head_dim + self.head_dim_v)
+        """FLOPs of the products over so many pairs of a head: 2 H pairs (d + dv) forward, 2.5 times that backward."""
+        forward = 2 * self.heads_q * pairs * (self.head_dim + self.head_dim_v)
         return sum({"fwd": 2, "bwd": 5}[direction] * forward // 2 for direction in self.directions)
 
     def bounded(self) -> Workload:
         """Return the same attention without limits of its mask that its lengths never reach."""
-        mask = self.mask.within(self.seq_q, self.seq_kv)
+        mask = self.mask
+        if any(mask.within(one.queries, one.keys) == mask for one in self.lengths):
+            return self
+        mask = mask.within(self.seq_q, self.seq_kv)
         return self if mask == self.mask else replace(self, mask=mask)
 
     def without_window(self) -> Workload:
@@ -204,10 +289,14 @@ class Workload:
     def __str__(self) -> str:
         heads = f"{self.heads_q}" if self.group == 1 else f"{self.heads_q}/{self.heads_kv}"
         seq = f"{self.seq_q}" if self.seq_q == self.seq_kv else f"{self.seq_q} x {self.seq_kv}"
+        seq = told_lengths(self.lengths) if self.lengths else seq
         width = f"{self.head_dim}" if self.head_dim == self.head_dim_v else f"{self.head_dim}/{self.head_dim_v}"
         latent = "" if self.latent is None else f", latent {self.latent}"
         operations = "" if self.operations is None else f"; {self.operations}"
+        selection = "" if self.selection is None else f"; {self.selection}"
+        told = ("page", self.page_size), ("prefix", self.prefix), ("tree", self.tree)
+        operations = "".join(f", {name} {value}" for name, value in told if value) + operations
         return (
             f"batch {self.batch}, heads {heads}, seq {seq}, head_dim {width}{latent}, {self.dtype}, {self.passes}, "
-            f"{self.mask}{operations}"
+            f"{self.mask}{selection}{operations}"
         )

@@ -25,7 +25,7 @@ def loop_nest(nest: Sequence[tuple[Segment, ArrayLike]]) -> tuple[tuple[Segment,
     (tuple of Segment, ndarray of int, shape [classes, turns, segments])
     """
     each = [np.asarray(count) for _, count in nest]
-    counts = np.empty((*np.broadcast(*each).shape, len(nest)), dtype=np.int64)
+    counts = np.empty((*np.broadcast_shapes(*{count.shape for count in each}), len(nest)), dtype=np.int64)
     for number, count in enumerate(each):
         counts[..., number] = count
     classes, turns = (*counts.shape[:-1], 1, 1)[:2]

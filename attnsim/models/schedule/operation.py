@@ -35,9 +35,15 @@ class TileOp(NamedTuple):
     exps : int
         Exponentials.
     fp32 : int
-        FP32-lane instructions apart from the per-score ones.
+        FP32-lane instructions: of a counted operation all, else those apart from the per-score ones.
     int32 : int
-        Integer instructions, scaled by the implementation's `extra` number.
+        Instructions on the integer lanes: of a counted operation all (integers, comparisons, maxima, selections,
+        conversions), else those that the implementation's `extra` number scales.
+    load_stores : int
+        Threads' accesses through the load/store units: shared memory, shuffles, matrix loads.
+    issues : int
+        Warp instructions that the schedulers issue, on whatever pipe. An operation with any is *counted*: it takes as
+        long as its busiest pipe. One with none has its instructions per score from the implementation's numbers.
     clks : int
         Latency of a ``delay``.
     share : float
@@ -54,8 +60,19 @@ class TileOp(NamedTuple):
     exps: int = 0
     fp32: int = 0
     int32: int = 0
+    load_stores: int = 0
+    issues: int = 0
     clks: int = 0
     share: float = 1.0
+
+    def __str__(self) -> str:
+        """One line for a reader: the kind, the tensor and the amounts that are not zero."""
+        told = [
+            f"{name} {amount:,}"
+            for name, amount in self._asdict().items()
+            if name not in ("kind", "tensor") and amount != self._field_defaults[name]
+        ]
+        return " ".join(part for part in (self.kind, self.tensor, *told) if part)
 
 
 AMOUNTS = tuple(name for name in TileOp._fields if name not in ("kind", "tensor", "share"))
@@ -74,13 +91,3 @@ class Segment:
 
     name: str
     ops: tuple[TileOp, ...]
-
-
-def describe(op: TileOp) -> str:
-    """One line for a reader: the kind, the tensor and the amounts that are not zero."""
-    told = [
-        f"{name} {amount:,}"
-        for name, amount in op._asdict().items()
-        if name not in ("kind", "tensor") and amount != TileOp._field_defaults[name]
-    ]
-    return " ".join(part for part in (op.kind, op.tensor, *told) if part)

@@ -13,35 +13,37 @@ from attnsim.models.question.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class RowTiles:
-    """What each row tile of one head visits, as arrays over the tiles in ascending order.
+    """What each row tile of one head visits, as arrays over the tiles, sequence by sequence in ascending order.
+
+    Sequences of one length are told once.
 
     Parameters
     ----------
+    part : ndarray
+        Number of the sequence, an entry of :attr:`Workload.parts`.
     steps : ndarray
         Key tiles visited.
     masked : ndarray
         Key tiles visited that are only partly visible.
-    ragged_keys : ndarray of bool
-        Whether the visit includes the last, shorter key tile.
-    ragged_rows : ndarray of bool
-        Whether the row tile is the last, shorter one.
+    missing_keys : ndarray
+        By how many keys the last key tile is shorter, where it is visited.
+    missing_rows : ndarray
+        By how many rows the tile is shorter, which is the last of its sequence; all of them where a grid has a block
+        and the sequence no tile.
     rows, keys : int
         Tile size.
-    last_rows, last_keys : int
-        Size of the shorter tiles (the full size when there is none).
-    touched_keys : int
-        Keys in the key tiles that any row tile visits.
+    touched_keys : ndarray, shape [parts]
+        Keys in the key tiles that any row tile of a sequence visits.
     """
 
+    part: Ints
     steps: Ints
     masked: Ints
-    ragged_keys: NDArray[np.bool_]
-    ragged_rows: NDArray[np.bool_]
+    missing_keys: Ints
+    missing_rows: Ints
     rows: int
     keys: int
-    last_rows: int
-    last_keys: int
-    touched_keys: int
+    touched_keys: Ints
 
 
 def row_tiles(
@@ -50,11 +52,12 @@ def row_tiles(
     keys: int,
     pack: int = 1,
     split: int = 0,
-    splits: int = 1,
+    splits: Ints | int = 1,
     *,
     edges_only: bool = False,
     of_seen: bool = False,
     from_first_key: bool = False,
+    chunk: int = 0,
 ) -> RowTiles:
     """Count the key tiles that each row tile of one head visits.
 
@@ -66,7 +69,8 @@ def row_tiles(
     pack : int
         Query heads packed into the rows of a tile (row ``r`` is query ``r // pack``).
     split, splits : int
-        Number of the range of key tiles that is visited, and into how many equal ranges keys are split (split-KV).
+        Number of the range of key tiles that is visited, and into how many equal ranges keys are split (split-KV), of
+        each sequence where they differ.
     edges_only : bool
         Whether only the tiles at the edges of a window count as masked. Most kernels mask every tile of a window.
     of_seen : bool
@@ -74,63 +78,82 @@ def row_tiles(
     from_first_key : bool
         Whether the key tiles of a window begin at the first key that a row tile sees instead of at a multiple of
         `keys`.
+    chunk : int
+        Key tiles of a range, where ranges are not equal.
     """
-    total_rows = w.seq_q * pack
-    count = -(-total_rows // rows)
-    first = np.arange(count, dtype=np.int64) * rows
+    queries, seq_kv = np.array([one[:2] for one in w.parts], dtype=np.int64).T
+    tiles = -(-queries * pack // rows)
+    begin = np.cumsum(tiles) - tiles
+    part = np.repeat(np.arange(len(tiles)), tiles)
+    number = np.arange(len(part), dtype=np.int64) - begin[part]
+    total_rows, cached, shift = (queries * pack)[part], seq_kv[part], (seq_kv - queries)[part]
+    first = number * rows
     last = np.minimum(first + rows, total_rows) - 1
     first_query, last_query = first // pack, last // pack
-    low, high = visible_keys(w, first_query, last_query)
+    low, high = _visible(w, first_query, last_query, cached, shift)
     # Key tiles are counted from here: from key 0, or from the first that the row tile sees.
     shifted = from_first_key and w.mask.is_windowed
     origin = low if shifted else np.zeros_like(low)
-    key_tiles = -(-(w.seq_kv - origin) // keys)
+    key_tiles = -(-(cached - origin) // keys)
     start, stop = (low - origin) // keys, -(-(high - origin) // keys)
-    if splits > 1:
-        begin, share = (start, -(-(stop - start) // splits)) if of_seen else (0, -(-key_tiles // splits))
-        start, stop = np.maximum(start, begin + split * share), np.minimum(stop, begin + (split + 1) * share)
+    ranges = np.broadcast_to(splits, len(tiles))[part]
+    if (ranges > 1).any():
+        begun, share = (start, -(-(stop - start) // ranges)) if of_seen else (0, -(-key_tiles // ranges))
+        share = chunk or share
+        cut_start, cut_stop = np.maximum(start, begun + split * share), np.minimum(stop, begun + (split + 1) * share)
+        start, stop = np.where(ranges > 1, cut_start, start), np.where(ranges > 1, cut_stop, stop)
     steps = np.maximum(stop - start, 0)
-    last_keys = int((w.seq_kv - origin - (key_tiles - 1) * keys)[-1])
-    ragged_keys = (steps > 0) & (stop == key_tiles) & (last_keys < keys)
-    if shifted:  # row tiles end at different keys: `last_keys` holds for the last one, the few others count as whole
-        ragged_keys &= np.arange(count) == count - 1
-    first_unmasked, end_unmasked = _begin(w, last_query) - origin, _end(w, first_query) - origin
+    ends = number == tiles[part] - 1
+    missing_keys = np.where((steps > 0) & (stop == key_tiles), key_tiles * keys - (cached - origin), 0)
+    if shifted:  # row tiles end at different keys: the last one's is shorter, the few others count as whole
+        missing_keys *= ends
+    first_unmasked = _begin(w, last_query, shift) - origin
+    end_unmasked = _end(w, first_query, cached, shift) - origin
     whole = np.minimum(stop, end_unmasked // keys) - np.maximum(start, -(-first_unmasked // keys))
     masked = steps if w.mask.is_windowed and not edges_only else steps - np.clip(whole, 0, steps)
-    last_rows = total_rows - (count - 1) * rows
-    ragged_rows = (np.arange(count) == count - 1) & (last_rows < rows)
+    missing_rows = np.where(ends, (number + 1) * rows - total_rows, 0)
     busy = steps > 0
-    ends = np.minimum(origin + stop * keys, w.seq_kv)[busy]
-    touched = int(ends.max() - (origin + start * keys)[busy].min()) if busy.any() else 0
-    return RowTiles(steps, masked, ragged_keys, ragged_rows, rows, keys, last_rows, last_keys, touched)
+    reached = np.maximum.reduceat(np.where(busy, np.minimum(origin + stop * keys, cached), 0), begin)
+    begun_at = np.minimum.reduceat(np.where(busy, origin + start * keys, cached), begin)
+    return RowTiles(part, steps, masked, missing_keys, missing_rows, rows, keys, np.maximum(reached - begun_at, 0))
 
 
 def visible_keys(w: Workload, first: Ints, last: Ints) -> tuple[Ints, Ints]:
     """Half-open key intervals that queries `first` to `last` (inclusive) see, as :meth:`Mask.columns` for arrays."""
-    low, high = _begin(w, first), _end(w, last)
+    return _visible(w, first, last, w.seq_kv, w.seq_kv - w.seq_q)
+
+
+def _visible(w: Workload, first: Ints, last: Ints, keys: Ints | int, shift: Ints | int) -> tuple[Ints, Ints]:
+    low, high = _begin(w, first, shift), _end(w, last, keys, shift)
     empty = high <= low
     return np.where(empty, 0, low), np.where(empty, 0, high)
 
 
-def _begin(w: Workload, query: Ints) -> Ints:
+def _begin(w: Workload, query: Ints, shift: Ints | int) -> Ints:
     """First key that queries see."""
     left = w.mask.left
-    return np.zeros_like(query) if left is None else np.maximum(0, query + (w.seq_kv - w.seq_q) - left)
+    return np.zeros_like(query) if left is None else np.maximum(0, query + shift - left)
 
 
-def _end(w: Workload, query: Ints) -> Ints:
+def _end(w: Workload, query: Ints, keys: Ints | int, shift: Ints | int) -> Ints:
     """The key after the last that queries see; 0 where they see none."""
     right = w.mask.right
     if right is None:
-        return np.full_like(query, w.seq_kv)
-    return np.clip(query + (w.seq_kv - w.seq_q) + right + 1, 0, w.seq_kv)
+        return np.zeros_like(query) + keys
+    return np.asarray(np.clip(query + shift + right + 1, 0, keys), dtype=np.int64)
 
 
-def visible_queries(w: Workload, first: Ints, last: Ints) -> tuple[Ints, Ints]:
-    """Half-open query intervals that see any of keys `first` to `last` (inclusive): the transpose, for backward."""
-    shift, mask = w.seq_kv - w.seq_q, w.mask
-    low = np.zeros_like(first) if mask.right is None else np.maximum(0, first - shift - mask.right)
-    high = np.full_like(last, w.seq_q) if mask.left is None else np.minimum(w.seq_q, last - shift + mask.left + 1)
+def visible_queries(
+    w: Workload, first: Ints, last: Ints, queries: Ints | None = None, shift: Ints | None = None
+) -> tuple[Ints, Ints]:
+    """Half-open query intervals that see any of keys `first` to `last` (inclusive): the transpose, for backward.
+
+    `queries` and keys less queries, `shift`, are of the sequence of each entry where they differ.
+    """
+    count = w.seq_q if queries is None else queries
+    ahead, mask = w.seq_kv - w.seq_q if shift is None else shift, w.mask
+    low = np.zeros_like(first) if mask.right is None else np.maximum(0, first - ahead - mask.right)
+    high = np.zeros_like(last) + count if mask.left is None else np.minimum(count, last - ahead + mask.left + 1)
     empty = high <= low
     return np.where(empty, 0, low), np.where(empty, 0, high)
 

@@ -8,6 +8,7 @@ matrix of repeat counts. Three readers share it: :mod:`attnsim.models.closed_for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.schedule.operation import AMOUNTS, Segment, amounts, describe
+from attnsim.models.schedule.operation import AMOUNTS, Segment, amounts
 from attnsim.models.schedule.splits import UNCUT, Splits
 
 Path = Literal["mma_sync", "wgmma", "tcgen05", "simt"]
@@ -48,6 +49,16 @@ class TensorUse:
         has written itself.
     just_written : bool
         Of a tensor that the kernel reads back: whether it does so right after it was written, and finds it in the L2.
+    all_bytes : int
+        Of pieces of different sizes, which `piece_bytes` is the mean of: all of them; 0: as many as the pieces say.
+    apart_bytes : int
+        What passes through the cache from one touch of a piece to the next, where blocks that share it do not follow
+        one another; 0: what running blocks work on.
+    rounds : float
+        Most times that a piece is fetched: blocks that do follow one another share a fetch.
+    scattered : int
+        1 where blocks read parts of it here and there, so that a read again hits with the share that the L2 holds; 2
+        where what they read grows along the sequence, as causal queries do; 0 where they walk it together.
     """
 
     tensor: str
@@ -58,11 +69,15 @@ class TensorUse:
     written: bool = False
     in_place: bool = False
     just_written: bool = False
+    all_bytes: int = 0
+    apart_bytes: int = 0
+    rounds: float = math.inf
+    scattered: int = 0
 
     @property
     def unique_bytes(self) -> int:
         """Compulsory traffic: every byte once."""
-        return self.piece_bytes * self.pieces
+        return self.all_bytes or self.piece_bytes * self.pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +122,9 @@ class Kernel:
     slowed_by_extra : bool
         Whether the implementation's `extra` number divides the tensor rate of this kernel (backward kernels, whose
         GEMMs the forward's efficiency does not describe).
+    copies_by_extra : bool
+        Whether `extra` is the share of the L2 bandwidth that its copies reach, in place of the GPU's: that is fitted on
+        kernels that copy otherwise (by threads where these copy by TMA, or the other way round).
     multicast : int
         Blocks of a cluster that share one read of K and V from the L2.
     in_flight_bytes : int
@@ -137,6 +155,7 @@ class Kernel:
     multicast: int = 1
     in_flight_bytes: int = 0
     slowed_by_extra: bool = False
+    copies_by_extra: bool = False
     step: str = "step"
     role: Role = ""
     launched_early: bool = False
@@ -202,6 +221,11 @@ class Kernel:
                     key = (op.kind, op.tensor)
                     out[key] = out.get(key, 0) + n * op.bytes
         return out
+
+    @property
+    def counted(self) -> bool:
+        """Whether its instructions are counted by pipe (:class:`~attnsim.models.schedule.operation.TileOp`)."""
+        return self.total("issues") > 0
 
     def runs(self, block_class: int) -> list[tuple[int, int]]:
         """The (segment index, repeats) that a block of a class goes through, in order, empty ones left out."""
@@ -287,4 +311,4 @@ def _loop_nest(kernel: Kernel) -> Iterator[str]:
             continue
         yield f"{indent}{segment.name}:" if n == 1 else f"{indent}for {segment.name} in range({n}):"
         for op in segment.ops:
-            yield f"{indent}  {describe(op)}"
+            yield f"{indent}  {op}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +18,42 @@ class Splits:
         Ranges that are launched where some of them may be empty; 0: as many as there are.
     shares : int
         Equal shares of all requests' keys that a scheduler cuts (FlashMLA), instead of ranges of each; 0: none.
+    each : tuple of int
+        Ranges of each sequence where they differ, in the order of :attr:`Workload.parts`. Empty: `count` of all.
+    direct : bool
+        Whether the only range of a sequence is written as it is, where others are left to a combine kernel.
+    chunk : int
+        Key tiles of a range, the last one shorter (FlashInfer's plan), instead of equal ranges; 0: equal ones.
     """
 
     count: int = 1
     of_seen: bool = False
     grid: int = 0
     shares: int = 0
+    each: tuple[int, ...] = ()
+    direct: bool = True
+    chunk: int = 0
 
     @property
     def partial(self) -> bool:
         """Whether blocks write fp32 partial results for a combine kernel."""
         return self.count > 1 or self.grid > 0
 
+    def of(self, part: int) -> Splits:
+        """Those of one sequence."""
+        if not self.each:
+            return self
+        count = self.each[part]
+        return replace(self, count=count, each=(), grid=0 if self.direct else count)
+
+    def merged(self, part: int) -> int:
+        """Partial results that are merged for each row of a sequence; 0 where its only one is written as it is."""
+        own = self.of(part)
+        return own.count if own.partial else 0
+
     def __str__(self) -> str:
-        ranges = f"{self.count} splits{' of what a tile sees' * self.of_seen}" if self.count > 1 else ""
+        most = "up to " if len(set(self.each)) > 1 else ""
+        ranges = f"{most}{self.count} splits{' of what a tile sees' * self.of_seen}" if self.count > 1 else ""
         grid = f"{self.grid} in the grid" if self.grid else ""
         return ", ".join(filter(None, (ranges, grid, f"{self.shares} parts" if self.shares else "")))
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
+from attnsim.models.implementations.fused.instructions import product
+from attnsim.models.implementations.fused.loops import sizes
+from attnsim.models.implementations.fused.order import ABSENT_CLKS, grid_of_heads
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, visible_queries
-from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
+from attnsim.models.schedule.schedule import Kernel, TensorUse
 from attnsim.models.schedule.widths import padded
 
 KEYS_OUTSIDE, ROWS_OUTSIDE = ("S", "dP", "dV", "dK"), ("S", "dP", "dQ")
@@ -26,12 +30,10 @@ DS_INSTRUCTIONS = by_hand(4, "FP32-lane instructions per score of dS = P (dP - D
 
 def flash_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
     """The kernels of the backward pass of `w`."""
-    heads = w.batch * w.heads_q
-    padded_rows = -(-w.seq_q // 128) * 128
-    accumulator = heads * padded_rows * padded(w.head_dim) * 4
-    out = heads * w.seq_q * w.head_dim_v * w.element_bytes
-    rows = heads * w.seq_q * 4
-    dq = heads * w.seq_q * w.head_dim * w.element_bytes
+    accumulator = w.heads_q * padded_rows(w) * padded(w.head_dim) * 4
+    out = w.heads_q * w.queries * w.head_dim_v * w.element_bytes
+    rows = w.heads_q * w.queries * 4
+    dq = w.heads_q * w.queries * w.head_dim * w.element_bytes
     return (
         streaming(
             "dot_do_o",
@@ -55,13 +57,18 @@ def flash_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
     )
 
 
+def padded_rows(w: Workload) -> int:
+    """Rows of a head in the accumulator of dQ: those of each sequence padded to 128."""
+    return sum(one.times * -(-one.queries // 128) * 128 for one in w.parts)
+
+
 def sums_of_groups(w: Workload) -> list[Kernel]:
     """Of grouped heads, the kernels that add up dK and dV over the query heads of a group."""
     if w.group == 1:
         return []
     kernels = []
     for name, width in (("dK", w.head_dim), ("dV", w.head_dim_v)):
-        summed = w.batch * w.heads_kv * w.seq_kv * width * w.element_bytes
+        summed = w.heads_kv * w.keys * width * w.element_bytes
         kernels.append(
             streaming(
                 f"sum {name}",
@@ -73,46 +80,39 @@ def sums_of_groups(w: Workload) -> list[Kernel]:
 
 
 def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
-    """The main kernel, a block for each tile of keys; `dq`: whether it also adds to dQ."""
+    """The main kernel, a block for each tile of keys; `dq`: whether it also adds to dQ.
+
+    Of sequences of different lengths the grid has as many blocks for each as the longest has key tiles
+    (`run_flash_bwd_seqk_parallel` in ``csrc/flash_attn/src/flash_bwd_launch_template.h``), heads outermost.
+    """
     d, dv = padded(w.head_dim), padded(w.head_dim_v)
-    key_tiles = -(-w.seq_kv // tile.keys)
-    first = np.arange(key_tiles, dtype=np.int64) * tile.keys
-    last = np.minimum(first + tile.keys, w.seq_kv) - 1
-    low, high = visible_queries(w, first, last)
-    start, stop = low // tile.rows, -(-high // tile.rows)
-    row_tiles = -(-w.seq_q // tile.rows)
-    last_rows = w.seq_q - (row_tiles - 1) * tile.rows
-    last_keys = w.seq_kv - (key_tiles - 1) * tile.keys
-    steps = np.maximum(stop - start, 0)
-    ragged_rows = (steps > 0) & (stop == row_tiles) & (last_rows < tile.rows)
-    ragged_keys = (np.arange(key_tiles) == key_tiles - 1) & (last_keys < tile.keys)
-    (steps, ragged_rows, ragged_keys), inverse = classes(steps, ragged_rows, ragged_keys)
+    (steps, missing_rows, missing_keys), blocks, absent = _key_tiles(w, tile)
     ops = BackwardOps(w, tile, d, dv, dq)
     nest: Nest = []
-    for ragged in (0, 1):
-        keys = last_keys if ragged else tile.keys
-        nest.append((ops.prologue(keys, ragged), (ragged_keys == ragged) & (steps > 0)))
-    for ragged in (0, 1):
-        rows = last_rows if ragged else tile.rows
-        nest.append((ops.first_loads(rows, ragged), (ragged_rows == ragged) & (steps > 0)))
+    fewer_keys = [n for n in sizes(missing_keys) if n < tile.keys]
+    for fewer in fewer_keys:
+        nest.append((ops.prologue(tile.keys - fewer, fewer), (missing_keys == fewer) & (steps > 0)))
+    for fewer in sizes(missing_rows):
+        nest.append((ops.first_loads(tile.rows - fewer, fewer), (missing_rows == fewer) & (steps > 0)))
     nest.append((ops.step("row step", True), np.maximum(steps - 1, 0)))
     nest.append((ops.step("last row step", False), steps > 0))
-    for ragged in (0, 1):
-        keys = last_keys if ragged else tile.keys
-        nest.append((ops.epilogue(keys, ragged), ragged_keys == ragged))
+    for fewer in fewer_keys:
+        nest.append((ops.epilogue(tile.keys - fewer, fewer), missing_keys == fewer))
+    nest.append((Segment("no keys", (TileOp("delay", "exit", clks=ABSENT_CLKS),)), missing_keys == tile.keys))
     segments, repeats = loop_nest(nest)
-    e, heads, kv = w.element_bytes, w.batch * w.heads_q, w.batch * w.heads_kv
+    e = w.element_bytes
     expanded = " expanded" if w.group > 1 else ""
     buffers = tile.buffers(d, dv, e)
+    key_tiles = [n.size for n in blocks]
     uses = (
-        TensorUse("K", w.seq_kv * w.head_dim * e, kv, w.group),
-        TensorUse("V", w.seq_kv * w.head_dim_v * e, kv, w.group),
-        TensorUse("Q", w.seq_q * w.head_dim * e, heads, key_tiles),
-        TensorUse("dO", w.seq_q * w.head_dim_v * e, heads, key_tiles),
-        TensorUse("LSE, D", w.seq_q * 8, heads, key_tiles),
-        *([TensorUse("dQ accum", -(-w.seq_q // 128) * 128 * d * 4, heads, key_tiles, written=True)] if dq else []),
-        TensorUse(f"dK{expanded}", w.seq_kv * w.head_dim * e, heads, written=True),
-        TensorUse(f"dV{expanded}", w.seq_kv * w.head_dim_v * e, heads, written=True),
+        _shared("K", w.head_dim * e, w.heads_kv, [one.keys for one in w.parts], [w.group] * len(w.parts), w),
+        _shared("V", w.head_dim_v * e, w.heads_kv, [one.keys for one in w.parts], [w.group] * len(w.parts), w),
+        _shared("Q", w.head_dim * e, w.heads_q, [one.queries for one in w.parts], key_tiles, w),
+        _shared("dO", w.head_dim_v * e, w.heads_q, [one.queries for one in w.parts], key_tiles, w),
+        _shared("LSE, D", 8, w.heads_q, [one.queries for one in w.parts], key_tiles, w),
+        *([_shared("dQ accum", d * 4, w.heads_q, _accumulated(w), key_tiles, w, written=True)] if dq else []),
+        TensorUse(f"dK{expanded}", w.keys * w.head_dim * e, w.heads_q, written=True),
+        TensorUse(f"dV{expanded}", w.keys * w.head_dim_v * e, w.heads_q, written=True),
     )
     return Kernel(
         name="flash_bwd" if dq else "flash_bwd_dkdv",
@@ -121,7 +121,7 @@ def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
         shared_memory_bytes=sum(size for _, size in buffers),
         segments=segments,
         repeats=repeats,
-        launches=(Launch(inverse, heads),),
+        launches=grid_of_heads(w, blocks, w.heads_q, absent),
         uses=uses,
         warpgroups=2,
         slowed_by_extra=True,
@@ -130,6 +130,44 @@ def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
         dtype=w.dtype,
         step="row tile",
     )
+
+
+def _accumulated(w: Workload) -> list[int]:
+    return [-(-one.queries // 128) * 128 for one in w.parts]
+
+
+def _shared(
+    tensor: str, width: int, heads: int, rows: list[int], sharers: list[int], w: Workload, written: bool = False
+) -> TensorUse:
+    """A tensor of so many rows a sequence, which blocks next to one another share: pieces and sharers in the mean."""
+    counts = [one.times for one in w.parts]
+    total = sum(n * count for n, count in zip(rows, counts, strict=True))
+    mean = sum(n * count * each for n, count, each in zip(rows, counts, sharers, strict=True)) / total
+    every = total * width * heads if len(counts) > 1 else 0
+    return TensorUse(tensor, total * width // w.batch, w.batch * heads, mean, written=written, all_bytes=every)
+
+
+def _key_tiles(w: Workload, tile: BackwardTile) -> tuple[tuple[Ints, ...], tuple[Ints, ...], int | None]:
+    """Steps, missing rows and keys of each class, the classes of each sequence's blocks, and that of absent ones."""
+    queries, keys = np.array([one[:2] for one in w.parts], dtype=np.int64).T
+    tiles = -(-keys // tile.keys)
+    part = np.repeat(np.arange(len(tiles)), tiles)
+    number = np.arange(len(part), dtype=np.int64) - (np.cumsum(tiles) - tiles)[part]
+    first = number * tile.keys
+    last = np.minimum(first + tile.keys, keys[part]) - 1
+    low, high = visible_queries(w, first, last, queries[part], (keys - queries)[part])
+    start, stop = low // tile.rows, -(-high // tile.rows)
+    row_tiles = -(-queries // tile.rows)[part]
+    steps = np.maximum(stop - start, 0)
+    missing_rows = np.where((steps > 0) & (stop == row_tiles), row_tiles * tile.rows - queries[part], 0)
+    missing_keys = np.where(number == tiles[part] - 1, (number + 1) * tile.keys - keys[part], 0)
+    columns = [steps, missing_rows, missing_keys]
+    absent = tiles.min() < tiles.max()
+    if absent:
+        columns = [np.append(column, last) for column, last in zip(columns, (0, 0, tile.keys), strict=True)]
+    found, inverse = classes(*columns)
+    blocks = np.split(inverse[: len(part)], np.cumsum(tiles)[:-1])
+    return found, tuple(one[None] for one in blocks), int(inverse[-1]) if absent else None
 
 
 class BackwardOps:
@@ -170,16 +208,21 @@ class BackwardOps:
         """One of the `products` of a step, half of it on each warpgroup."""
         tile, width = self.tile, self.dv if name in ("dP", "dV") else self.d
         shared = tile.product_bytes(name, products, self.d, self.dv, self.e)
-        return TileOp("mma", name, flops=2 * (tile.rows * tile.keys * width // 2), smem_bytes=shared)
+        op = TileOp("mma", name, flops=2 * (tile.rows * tile.keys * width // 2), smem_bytes=shared)
+        return product(op) if tile.counts and tile.path == "mma_sync" else op
 
     def probabilities(self) -> TileOp:
         """P from S; from tensor memory S is read in fp32 and P written there."""
         scores = self.tile.rows * self.tile.keys // 2
+        if self.tile.counts:
+            return self.tile.counts.gradients(scores)[0]
         return TileOp("vector", "P", scores=scores, exps=scores, tmem_bytes=self._tensor_memory(scores))
 
     def gradients(self) -> TileOp:
         """dS = P (dP - D)."""
         scores = self.tile.rows * self.tile.keys // 2
+        if self.tile.counts:
+            return self.tile.counts.gradients(scores)[1]
         return TileOp("vector", "dS", fp32=DS_INSTRUCTIONS * scores, tmem_bytes=self._tensor_memory(scores))
 
     def _tensor_memory(self, scores: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import flash_backward
 from attnsim.models.implementations.fused.fits import check_tile
-from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
+from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes, partial_rows
 from attnsim.models.implementations.fused.splits import combine
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, with_tile
 from attnsim.models.implementations.implementation import Builder, TileRequest
@@ -29,7 +29,7 @@ def flash_schedule(
     notes: tuple[str, ...] = (),
 ) -> Schedule:
     """The kernels of implementation `name` as a schedule, with its peak memory."""
-    partial = w.batch * w.heads_q * w.seq_q * (w.head_dim_v + 1) * 4 * splits.count if splits.partial else 0
+    partial = w.heads_q * partial_rows(w, splits) * (w.head_dim_v + 1) * 4
     algorithm = "sliding-window" if w.mask.is_windowed else "split-kv" if splits.partial else "flash"
     useful = w.matrix_flops(w.visible_pairs)
     return Schedule(algorithm, name, tuple(kernels), tile, flash_peak_bytes(w, partial), notes, splits, useful)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -9,8 +10,8 @@ import numpy as np
 from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.loops import LOOPS, Operations
-from attnsim.models.implementations.fused.order import launch_order
+from attnsim.models.implementations.fused.loops import LOOPS, Operations, sizes
+from attnsim.models.implementations.fused.order import ABSENT_CLKS, launch_order
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
@@ -25,15 +26,29 @@ BY_WIDTH = by_hand(0.5, "part of a block's latency at head_dim 128 that grows wi
 from head_dim 64 to 256 it grows by 1.5 in FlashAttention-3 as vLLM and SGLang call it and in XQA."""
 
 
+PAGES = "page numbers"
+"""Tensor of the numbers of the pages that a sequence has, 4 bytes each."""
+
+
+def page_bytes(w: Workload, tile: FlashTile) -> int:
+    """Bytes of page numbers that a visit to a key tile reads: those of K, which are V's too."""
+    return 4 * -(-tile.keys // w.page_size)
+
+
+def pages_of(w: Workload) -> int:
+    """Pages of all sequences."""
+    return sum(one.times * -(-one.keys // w.page_size) for one in w.parts)
+
+
 def flash_peak_bytes(w: Workload, partial: int = 0) -> int:
     """Inputs, outputs, log-sum-exp, the backward's dQ accumulator and gradients, and partial outputs."""
     e = w.element_bytes
-    q = w.batch * w.heads_q * w.seq_q
-    kv = w.batch * w.heads_kv * w.seq_kv
+    q = w.heads_q * w.queries
+    kv = w.heads_kv * (pages_of(w) * w.page_size if w.page_size else w.keys)
     inputs = (q + kv) * w.head_dim * e + kv * w.head_dim_v * e
     out = q * w.head_dim_v * w.output_bytes + 4 * q
     if "bwd" in w.directions:
-        expanded = w.batch * w.heads_q * w.seq_kv * (w.head_dim + w.head_dim_v) * e if w.group > 1 else 0
+        expanded = w.heads_q * w.keys * (w.head_dim + w.head_dim_v) * e if w.group > 1 else 0
         return 2 * (inputs + out) + q * padded(w.head_dim) * 4 + 4 * q + expanded
     return inputs + out + partial
 
@@ -65,28 +80,16 @@ def flash_forward(
     """
     w = w.bounded()
     pack = w.group if tile.pack_gqa else 1
-    heads = w.batch * (w.heads_kv if tile.pack_gqa else w.heads_q)
-    cut = partial(
-        row_tiles, w, tile.rows, tile.keys, pack, edges_only=tile.edges_only, from_first_key=tile.from_first_key
-    )
-    shape = cut()
-    parts = [cut(s, splits.count, of_seen=splits.of_seen) if splits.partial else shape for s in range(splits.count)]
-    columns = [
-        np.concatenate([getattr(part, column) for part in parts])
-        for column in ("steps", "masked", "ragged_keys", "ragged_rows")
-    ]
-    (steps, masked, ragged_keys, ragged_rows), inverse = classes(*columns)
-    ops = Operations(w, tile, shape, splits.partial, lse)
-    body = LOOPS[tile.loop](ops, steps, masked, ragged_keys)
-    segments, repeats = loop_nest(with_ends(ops, body, steps, ragged_rows, fetch_clks))
-    e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
-    seen, sharers = _shared_keys(w, shape, w.group // pack)
-    uses = (
-        TensorUse("Q", w.seq_q * d * e, w.batch * w.heads_q),
-        TensorUse("K", seen * d * e, w.batch * w.heads_kv, sharers),
-        TensorUse("V", seen * dv * e, w.batch * w.heads_kv, sharers),
-        *_output_uses(w, splits, lse),
-    )
+    whole, kinds = _kinds(w, tile, splits, pack)
+    ops = Operations(w, tile, lse)
+    body = LOOPS[tile.loop](ops, kinds.steps, kinds.masked, kinds.missing_keys)
+    ended = with_ends(ops, body, kinds.steps, kinds.missing_rows, kinds.partial, fetch_clks)
+    if w.page_size:
+        pages = TileOp("load", PAGES, bytes=page_bytes(w, tile))
+        ended.append((Segment("page numbers", (pages,)), kinds.steps))
+    segments, repeats = loop_nest(ended)
+    heads = w.heads_kv if tile.pack_gqa else w.heads_q
+    e, d = w.element_bytes, w.head_dim
     d_pad, dv_pad = tile.compiled(w)
     return Kernel(
         name=name,
@@ -95,8 +98,13 @@ def flash_forward(
         shared_memory_bytes=tile.shared_memory_bytes(d_pad, dv_pad, e),
         segments=segments,
         repeats=repeats,
-        launches=launch_order(w, gpu, tile, inverse, heads, splits.count),
-        uses=uses,
+        launches=launch_order(w, gpu, tile, kinds.blocks, heads, kinds.absent),
+        uses=(
+            TensorUse("Q", w.queries * d * e, w.heads_q),
+            *_keys_uses(w, tile, whole, w.group // pack),
+            *_output_uses(w, splits, lse),
+            *([TensorUse(PAGES, 4 * pages_of(w), 1, float(heads))] if w.page_size else []),
+        ),
         warpgroups=tile.warpgroups,
         path=tile.path,
         max_blocks_per_sm=tile.max_blocks_per_sm,
@@ -108,41 +116,146 @@ def flash_forward(
     )
 
 
-def _shared_keys(w: Workload, whole: RowTiles, heads: int) -> tuple[int, float]:
-    """Keys of a KV head that are touched, and how many blocks touch each.
+@dataclass(frozen=True, eq=False)
+class _Kinds:
+    """Classes of blocks, and which block is of which.
 
-    All row tiles do, times the `heads` that do not share their rows; of a window those around it.
+    Parameters
+    ----------
+    steps, masked, missing_keys, missing_rows : ndarray of int, ``[classes]``
+        As in :class:`RowTiles`.
+    partial : ndarray of int, ``[classes]``
+        Whether its result is one of several that a combine kernel merges.
+    blocks : tuple of ndarray, shape [splits, row tiles]
+        Classes of the blocks of a head, of each sequence.
+    absent : int or None
+        Class of blocks that have no row tile, where the grid has such.
     """
-    if not w.mask.is_windowed:
-        return w.seq_kv, float(len(whole.steps) * heads)
-    visits = int(whole.steps.sum()) * whole.keys
-    return whole.touched_keys, max(1.0, visits / max(1, whole.touched_keys)) * heads
+
+    steps: Ints
+    masked: Ints
+    missing_keys: Ints
+    missing_rows: Ints
+    partial: Ints
+    blocks: tuple[Ints, ...]
+    absent: int | None
+
+
+def _kinds(w: Workload, tile: FlashTile, splits: Splits, pack: int) -> tuple[RowTiles, _Kinds]:
+    """The row tiles of uncut keys, and the classes of all blocks."""
+    cut = partial(
+        row_tiles, w, tile.rows, tile.keys, pack, edges_only=tile.edges_only, from_first_key=tile.from_first_key
+    )
+    whole = cut()
+    ranges = np.array(splits.each or [splits.count] * len(w.parts))
+    pieces = [whole]
+    if splits.partial:
+        count = range(splits.count)
+        pieces = [cut(s, ranges, of_seen=splits.of_seen, chunk=splits.chunk) for s in count]
+    number = np.repeat(np.arange(len(pieces)), len(whole.part))
+    part = np.tile(whole.part, len(pieces))
+    merged = np.array([splits.merged(n) > 0 for n in range(len(w.parts))])[part]
+    columns = [
+        np.concatenate([getattr(piece, column) for piece in pieces])
+        for column in ("steps", "masked", "missing_keys", "missing_rows")
+    ]
+    columns.append(merged.astype(np.int64))
+    tiles = np.bincount(whole.part)
+    padded_grid = tiles.min() < tiles.max() and not tile.persistent and tile.order == "ascending"
+    if padded_grid:
+        columns = [np.append(column, last) for column, last in zip(columns, (0, 0, 0, tile.rows, 0), strict=True)]
+    found, inverse = classes(*columns)
+    if len(tiles) == 1:
+        blocks: tuple[Ints, ...] = (inverse.reshape(len(pieces), -1),)
+    else:
+        launched = np.flatnonzero(number < ranges[part])
+        order = launched[np.argsort(part[launched], kind="stable")]
+        ends = np.cumsum(np.bincount(part[order]))[:-1]
+        each = np.split(inverse[order], ends)
+        blocks = tuple(one.reshape(-1, count) for one, count in zip(each, tiles.tolist(), strict=True))
+    steps, masked, missing_keys, missing_rows, of_several = found
+    absent = int(inverse[-1]) if padded_grid else None
+    return whole, _Kinds(steps, masked, missing_keys, missing_rows, of_several, blocks, absent)
+
+
+def _keys_uses(w: Workload, tile: FlashTile, whole: RowTiles, heads: int) -> tuple[TensorUse, ...]:
+    """How blocks share K and V: all row tiles touch those of their KV head, times the `heads` that do not share rows.
+
+    Of a window those around it do. In a grid with heads outermost the blocks of the heads of a group are as far apart
+    as a head of the whole batch, so that each may fetch it anew.
+    """
+    counts = np.array([one.times for one in w.parts])
+    tiles = np.bincount(whole.part)
+    seen = np.array([one.keys for one in w.parts])
+    sharers = tiles * heads * 1.0
+    if w.mask.is_windowed:
+        visits = np.bincount(whole.part, whole.steps).astype(np.int64) * whole.keys
+        seen = whole.touched_keys
+        sharers = np.maximum(1.0, visits / np.maximum(1, seen)) * heads
+    widths = {"K": w.head_dim * w.element_bytes, "V": w.head_dim_v * w.element_bytes}
+    total = int(counts @ seen)
+    if len(counts) == 1:
+        return tuple(
+            TensorUse(tensor, int(seen[0]) * size, w.batch * w.heads_kv, float(sharers[0]))
+            for tensor, size in widths.items()
+        )
+    if tile.order == "ascending" and not tile.persistent and heads > 1:
+        apart, blocks = total * sum(widths.values()), float(counts @ tiles * heads)
+        return tuple(
+            TensorUse(tensor, total * size, w.heads_kv, blocks, apart_bytes=apart, rounds=heads)
+            for tensor, size in widths.items()
+        )
+    mean = float((counts * seen) @ sharers / max(1, total))
+    return tuple(
+        TensorUse(tensor, total * size // w.batch, w.batch * w.heads_kv, mean, all_bytes=total * size * w.heads_kv)
+        for tensor, size in widths.items()
+    )
 
 
 def _output_uses(w: Workload, splits: Splits, lse: bool) -> tuple[TensorUse, ...]:
-    rows = w.batch * w.heads_q
-    if splits.partial:
-        return (
-            TensorUse("O partial", w.seq_q * w.head_dim_v * 4, rows * splits.count, written=True),
-            TensorUse("LSE partial", w.seq_q * 4, rows * splits.count, written=True),
-        )
-    out = (TensorUse("O", w.seq_q * w.head_dim_v * w.output_bytes, rows, written=True),)
-    return (*out, TensorUse("LSE", w.seq_q * 4, rows, written=True)) if lse else out
+    merged, final = partial_rows(w, splits), w.queries
+    uses: list[TensorUse] = []
+    if merged:
+        final = sum(one.queries * one.times for n, one in enumerate(w.parts) if not splits.merged(n))
+        uses = [
+            TensorUse("O partial", merged * w.head_dim_v * 4, w.heads_q, written=True),
+            TensorUse("LSE partial", merged * 4, w.heads_q, written=True),
+        ]
+    if final:
+        uses.append(TensorUse("O", final * w.head_dim_v * w.output_bytes, w.heads_q, written=True))
+    if final and lse:
+        uses.append(TensorUse("LSE", final * 4, w.heads_q, written=True))
+    return tuple(uses)
 
 
-def with_ends(ops: Operations, body: Nest, steps: Ints, ragged_rows: Ints, fetch_clks: int = 0) -> Nest:
+def block_begins(head_dim: int, head_dim_v: int) -> TileOp:
+    """The latency of a block's beginning: a part grows with the columns that a thread has of Q, the first K and O."""
+    return TileOp("delay", "block", share=1 + BY_WIDTH * ((head_dim + head_dim_v) / 256 - 1))
+
+
+def partial_rows(w: Workload, splits: Splits) -> int:
+    """Rows of a head in partial results that a combine kernel merges."""
+    return sum(one.queries * one.times * splits.merged(n) for n, one in enumerate(w.parts))
+
+
+def with_ends(ops: Operations, body: Nest, steps: Ints, missing_rows: Ints, partial: Ints, fetch_clks: int = 0) -> Nest:
     """Put the prologue and epilogue, for full and for ragged row tiles, around a loop body.
 
-    A prologue waits for page table, Q and K in turn, however many rows are valid. A part of the latency grows with the
-    columns that a thread handles of Q, of the first K and of O.
+    A prologue waits for page table, Q and K in turn, however many rows are valid. A block without any row leaves.
     """
-    columns = 1 + BY_WIDTH * (sum(ops.tile.compiled(ops.w)) / 256 - 1)
+    begins = block_begins(*ops.tile.compiled(ops.w))
     fetch = (TileOp("delay", "fetch", clks=fetch_clks),) if fetch_clks else ()
     begin, end = [], []
-    for ragged, tag, rows in ((0, "", ops.tile.rows), (1, " (last rows)", ops.shape.last_rows)):
-        here = ragged_rows == ragged
-        prologue = Segment(f"prologue{tag}", (*fetch, TileOp("delay", "block", share=columns), ops.load_q(rows)))
+    for missing in sizes(missing_rows):
+        rows, tag = ops.tile.rows - missing, " (last rows)" * (missing > 0)
+        here = missing_rows == missing
+        if not rows:
+            end.append((Segment("no rows", (TileOp("delay", "exit", clks=ABSENT_CLKS),)), here))
+            continue
+        prologue = Segment(f"prologue{tag}", (*fetch, begins, ops.load_q(rows)))
         latency = TileOp("delay", "block", share=rows / ops.tile.rows if ops.tile.by_row else 1.0)
         begin.append((prologue, here & (steps > 0)))
-        end.append((Segment(f"epilogue{tag}", (latency, *ops.stores(rows))), here))
+        for merged in sizes(partial):
+            stores = ops.stores(rows, partial=merged == 1)
+            end.append((Segment(f"epilogue{tag}", (latency, *stores)), here & (partial == merged)))
     return [*begin, *body, *end]

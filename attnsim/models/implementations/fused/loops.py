@@ -15,11 +15,11 @@ import numpy as np
 
 from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
+from attnsim.models.implementations.fused.instructions import product
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest
 from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.row_tiles import RowTiles
 
 MASK_INSTRUCTIONS = by_hand(2, "FP32-lane instructions per score of a masked tile: compare and select")
 POLYNOMIAL_INSTRUCTIONS = by_hand(6, "FP32-lane instructions of an exponential that is computed as a polynomial")
@@ -27,11 +27,16 @@ POLYNOMIAL_INSTRUCTIONS = by_hand(6, "FP32-lane instructions of an exponential t
 Dao-AILab/flash-attention, `ex2_emulation`)."""
 
 
+def sizes(missing: Ints) -> list[int]:
+    """By how much tiles are shorter than whole: every amount that there is, 0 for whole ones first."""
+    return [int(n) for n in np.unique(missing)]
+
+
 class Operations:
     """The tile operations of a flash kernel, per warpgroup where they compute and per block where they load."""
 
-    def __init__(self, w: Workload, tile: FlashTile, shape: RowTiles, partial: bool, lse: bool) -> None:
-        self.w, self.tile, self.shape, self.partial, self.lse = w, tile, shape, partial, lse
+    def __init__(self, w: Workload, tile: FlashTile, lse: bool) -> None:
+        self.w, self.tile, self.lse = w, tile, lse
         self.rows = tile.rows // tile.warpgroups
         self.d, self.dv = tile.compiled(w)
         self.readers = tile.readers // tile.warpgroups
@@ -57,48 +62,58 @@ class Operations:
         """S = Q K^T."""
         e, keys = self.w.element_bytes, self.tile.keys
         q_reads = 0 if self.tile.q_in_registers else self.rows * self.d * e
-        return TileOp(
-            kind,
-            "S",
-            flops=2 * self.rows * keys * self.d,
-            smem_bytes=self.readers * keys * self.d * e + q_reads,
+        return self._product(
+            TileOp(
+                kind,
+                "S",
+                flops=2 * self.rows * keys * self.d,
+                smem_bytes=self.readers * keys * self.d * e + q_reads,
+            )
         )
+
+    def _product(self, op: TileOp) -> TileOp:
+        """With its instructions where those of the kernel are counted; of wgmma the step's count has them."""
+        return product(op) if self.tile.counts and self.tile.path == "mma_sync" else op
 
     def output(self, kind: Literal["mma", "mma_async"] = "mma") -> TileOp:
         """O += P V."""
         e, keys = self.w.element_bytes, self.tile.keys
         p_reads = self.rows * keys * e if self.tile.p_in_smem else 0
-        return TileOp(
-            kind,
-            "O",
-            flops=2 * self.rows * keys * self.dv,
-            smem_bytes=self.readers * keys * self.dv * e + p_reads,
+        return self._product(
+            TileOp(
+                kind,
+                "O",
+                flops=2 * self.rows * keys * self.dv,
+                smem_bytes=self.readers * keys * self.dv * e + p_reads,
+            )
         )
 
     def softmax(self, masked: bool, first: bool = False) -> TileOp:
         """Online softmax of one tile and the rescaling of O; `first`: it is the block's first tile."""
         tile, scores = self.tile, self.rows * self.tile.keys
         polynomials = tile.polynomials(scores)
-        factors = rescaled = self.rows
-        if tile.rescale != "always":  # each of the four lanes that share a row computes its factor
-            rescaled = self.rows * (first and tile.rescale == "first")
-            factors = 4 * rescaled
-        fp32 = rescaled * self.dv + POLYNOMIAL_INSTRUCTIONS * polynomials + MASK_INSTRUCTIONS * scores * masked
+        rescales = tile.rescale == "always" or (first and tile.rescale == "first")
+        rescaled, mask = self.rows * rescales, MASK_INSTRUCTIONS * scores * masked
+        lanes = 1 if tile.rescale == "always" else 4  # each of the four lanes that share a row computes its factor
+        exps = scores - polynomials + lanes * rescaled
         # Of accumulators in tensor memory: S is read in fp32 and P written; O is seldom rescaled.
         tmem = scores * (4 + self.w.element_bytes) if tile.path == "tcgen05" else 0
-        return TileOp("vector", "P", tmem_bytes=tmem, scores=scores, exps=scores - polynomials + factors, fp32=fp32)
+        if tile.counts:
+            return tile.counts.softmax(scores, exps, rescaled * self.dv, mask)._replace(tmem_bytes=tmem)
+        fp32 = rescaled * self.dv + POLYNOMIAL_INSTRUCTIONS * polynomials + mask
+        return TileOp("vector", "P", tmem_bytes=tmem, scores=scores, exps=exps, fp32=fp32)
 
-    def stores(self, rows: int) -> tuple[TileOp, ...]:
-        """O and LSE of the valid rows."""
-        suffix = " partial" if self.partial else ""
-        width = self.w.head_dim_v * (4 if self.partial else self.w.output_bytes)
+    def stores(self, rows: int, partial: bool) -> tuple[TileOp, ...]:
+        """O and LSE of the valid rows, in fp32 where a combine kernel merges them."""
+        suffix = " partial" if partial else ""
+        width = self.w.head_dim_v * (4 if partial else self.w.output_bytes)
         out = TileOp("store", f"O{suffix}", bytes=rows * width)
-        return (out, TileOp("store", f"LSE{suffix}", bytes=rows * 4)) if self.lse or self.partial else (out,)
+        return (out, TileOp("store", f"LSE{suffix}", bytes=rows * 4)) if self.lse or partial else (out,)
 
 
-def _fa2_loop(ops: Operations, steps: Ints, masked: Ints, ragged: Ints) -> Nest:
+def _fa2_loop(ops: Operations, steps: Ints, masked: Ints, missing: Ints) -> Nest:
     """FA2: wait K, start V, S = Q K^T, wait V, start the next K, softmax, O += P V."""
-    keys, last = ops.tile.keys, ops.shape.last_keys
+    keys = ops.tile.keys
     always = ops.w.mask.right is not None or ops.w.mask.is_windowed
 
     def step(name: str, v_keys: int, next_k: bool, mask: bool, first: bool = False) -> Segment:
@@ -120,9 +135,9 @@ def _fa2_loop(ops: Operations, steps: Ints, masked: Ints, ragged: Ints) -> Nest:
     last_masked = many & (masked >= steps)
     middle_masked = np.where(many, np.clip(masked - 1, 0, steps - 2), none)
     nest: Nest = []
-    for is_ragged in (False, True):
-        here = ragged == is_ragged
-        size, tag = (last, " (last keys)") if is_ragged else (keys, "")
+    for fewer in sizes(missing):
+        here, is_ragged = missing == fewer, fewer > 0
+        size, tag = keys - fewer, " (last keys)" * is_ragged
         nest += [
             (Segment(f"load K{tag}", (ops.load("K", size), TileOp("wait", "Q"))), (here & (steps > 0)) * 1),
             (step(f"only step{tag}", size, False, always or is_ragged, True), (here & one) * 1),
@@ -137,7 +152,7 @@ def _fa2_loop(ops: Operations, steps: Ints, masked: Ints, ragged: Ints) -> Nest:
     return nest
 
 
-def _staged_loop(ops: Operations, steps: Ints, masked: Ints, ragged: Ints) -> Nest:
+def _staged_loop(ops: Operations, steps: Ints, masked: Ints, missing: Ints) -> Nest:
     """Multi-stage: `stages` tiles in flight, a buffer is refilled as soon as its GEMM has read it."""
     keys, stages = ops.tile.keys, ops.tile.stages
 
@@ -160,7 +175,7 @@ def _staged_loop(ops: Operations, steps: Ints, masked: Ints, ragged: Ints) -> Ne
     masked_loading = np.minimum(masked, loading)
     masked_rest = masked - masked_loading
     return [
-        *_fill(ops, steps, ragged),
+        *_fill(ops, steps, missing),
         (step("masked step", True, True), masked_loading),
         (step("step", True, False), loading - masked_loading),
         (step("masked step, no load", False, True), masked_rest),
@@ -169,23 +184,22 @@ def _staged_loop(ops: Operations, steps: Ints, masked: Ints, ragged: Ints) -> Ne
     ]
 
 
-def _fill(ops: Operations, steps: Ints, ragged: Ints) -> Nest:
+def _fill(ops: Operations, steps: Ints, missing: Ints) -> Nest:
     """Fill the pipeline: the first tile (the shorter one, where there is one), then the other stages."""
-    keys, last = ops.tile.keys, ops.shape.last_keys
-    busy = steps > 0
+    keys, busy = ops.tile.keys, steps > 0
 
     def fill(name: str, size: int, wait: bool) -> Segment:
         wait_q = (TileOp("wait", "Q"),) if wait else ()
         return Segment(name, (*ops.look_up(), *ops.looked_up(), ops.load("K", size), ops.load("V", size), *wait_q))
 
     return [
-        (fill("fill (last keys)", last, False), (busy & (ragged == 1)) * 1),
-        (fill("fill", keys, False), np.minimum(steps, ops.tile.stages) - (busy & (ragged == 1))),
+        *((fill("fill (last keys)", keys - n, False), (busy & (missing == n)) * 1) for n in sizes(missing) if n),
+        (fill("fill", keys, False), np.minimum(steps, ops.tile.stages) - (busy & (missing > 0))),
         (Segment("wait Q", (TileOp("wait", "Q"),)), busy * 1),
     ]
 
 
-def _ring_loop(ops: Operations, steps: Ints, masked: Ints, ragged: Ints) -> Nest:
+def _ring_loop(ops: Operations, steps: Ints, masked: Ints, missing: Ints) -> Nest:
     """Multi-stage with one barrier a step: wait K and V, start both of the tile `stages - 1` ahead, compute."""
     keys, ahead = ops.tile.keys, ops.tile.stages - 1
 
@@ -205,7 +219,7 @@ def _ring_loop(ops: Operations, steps: Ints, masked: Ints, ragged: Ints) -> Nest
         )
 
     loading = np.maximum(steps - ahead, 0)
-    nest = _fill(ops, np.minimum(steps, ahead), ragged)
+    nest = _fill(ops, np.minimum(steps, ahead), missing)
     done = np.zeros_like(steps)
     for first in (True, False):
         limit = np.minimum(steps, 1) if first else steps
@@ -217,7 +231,7 @@ def _ring_loop(ops: Operations, steps: Ints, masked: Ints, ragged: Ints) -> Nest
     return nest
 
 
-def _fa3_loop(ops: Operations, steps: Ints, masked: Ints, ragged: Ints) -> Nest:
+def _fa3_loop(ops: Operations, steps: Ints, masked: Ints, missing: Ints) -> Nest:
     """FA3: issue S_j = Q K_j^T and O += P_{j-1} V_{j-1} back to back; softmax of j runs under the second."""
     keys, stages = ops.tile.keys, ops.tile.stages
 
@@ -264,7 +278,7 @@ def _fa3_loop(ops: Operations, steps: Ints, masked: Ints, ragged: Ints) -> Nest:
     masked_none = masked_after - masked_both - masked_v
     none = after - both - only_v
     return [
-        *_fill(ops, steps, ragged),
+        *_fill(ops, steps, missing),
         (first("first step, masked", True, True), (long & any_mask) * 1),
         (first("first step", True, False), (long & ~any_mask) * 1),
         (first("first step, masked, no load", False, True), (busy & ~long & any_mask) * 1),

@@ -2,46 +2,141 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from attnsim.models.arrays import Ints
+from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Launch
 
+ABSENT_CLKS = by_hand(800, "clocks that a block takes to find that its sequence has no tile for it, and to leave")
+"""290 to 330 ns of a place on an SM: read off calls of one prefill chunk and many decodes on an RTX 4090, of which they
+are up to a quarter."""
 
-def launch_order(w: Workload, gpu: Gpu, tile: FlashTile, inverse: Ints, heads: int, splits: int) -> tuple[Launch, ...]:
+
+MOST_JOINED = by_hand(1 << 20, "blocks that are listed one by one; beyond, the launches of sequences stay apart")
+
+
+def launch_order(
+    w: Workload, gpu: Gpu, tile: FlashTile, blocks: Sequence[Ints], heads: int, absent: int | None = None
+) -> tuple[Launch, ...]:
     """Block classes in launch order.
 
-    Ascending: row tile fastest, then split, then head (FA2's grid). Longest first: within a section of heads whose
-    K and V fit 32 MiB of L2, heads fastest, row tiles from last to first (FA3's dynamic scheduler).
+    Ascending: row tile fastest, then split, then head (FA2's grid). Of sequences of different lengths it has the row
+    tiles of the longest for each, and heads outermost where keys are not split (`run_flash_fwd` and
+    `run_flash_splitkv_fwd` in ``flash_fwd_launch_template.h``). Longest first: within a section of heads whose K and V
+    fit 32 MiB of L2, heads fastest, row tiles from last to first (FA3's dynamic scheduler).
+
+    Parameters
+    ----------
+    w : Workload
+    gpu : Gpu
+    tile : FlashTile
+    blocks : sequence of ndarray, shape [splits, row tiles]
+        Classes of the blocks of a head, for each of `w.parts`.
+    heads : int
+        Heads of a sequence that have blocks of their own.
+    absent : int, optional
+        Class of a block for which its sequence has no row tile.
     """
+    parts = list(zip(w.parts, blocks, strict=True))
     if tile.order == "longest_first_by_sequence":
-        return _by_sequence(w, tile, inverse, heads // w.batch, splits)
-    if tile.order == "ascending" or splits > 1:
-        return (Launch(inverse, heads),)
-    section = section_heads(w, tile, heads)
-    descending = inverse[::-1]
+        return _joined(
+            [_by_sequence(w, tile, one, classes, heads) for one, classes in longest_sequences(w, tile, parts)]
+        )
+    if tile.order == "planned":
+        return _planned(tile, parts, heads)
+    split = any(len(classes) > 1 for classes in blocks)
+    if tile.order == "ascending" or split:
+        if split or tile.persistent:
+            return _joined([Launch(classes.reshape(-1), heads * one.times) for one, classes in parts])
+        return grid_of_heads(w, blocks, heads, absent)
+    if len(parts) > 1:
+        rows = [np.tile(classes.reshape(-1)[::-1], one.times) for one, classes in parts]
+        return (Launch(np.concatenate(rows), heads),)
+    (one, classes), *_ = parts
+    section, heads = section_heads(w, tile, heads * one.times), heads * one.times
+    descending = classes.reshape(-1)[::-1]
     whole = Launch(np.repeat(descending, section), heads // section)
     rest = heads % section
     return (whole, Launch(np.repeat(descending, rest), 1)) if rest else (whole,)
 
 
-def _by_sequence(w: Workload, tile: FlashTile, inverse: Ints, heads: int, splits: int) -> tuple[Launch, ...]:
+Parts = Sequence[tuple[Length, Ints]]
+
+
+def grid_of_heads(w: Workload, blocks: Sequence[Ints], heads: int, absent: int | None) -> tuple[Launch, ...]:
+    """A grid with heads outermost, and for each sequence as many blocks of a head as the longest needs."""
+    if len(blocks) == 1:
+        return (Launch(blocks[0].reshape(-1), heads * w.batch),)
+    most = max(classes.size for classes in blocks)
+    rows = []
+    for one, classes in zip(w.parts, blocks, strict=True):
+        missing = np.full(most - classes.size, 0 if absent is None else absent, dtype=np.int64)
+        rows.append(np.tile(np.concatenate([classes.reshape(-1), missing]), one.times))
+    return (Launch(np.concatenate(rows), heads),)
+
+
+def longest_sequences(w: Workload, tile: FlashTile, parts: Parts) -> Parts:
+    """Sequences as FA3's scheduler sorts them: most key tiles of a work item first, under a causal mask most keys left.
+
+    Those of a window stay as they are (`varlen_sort_batches` in ``hopper/flash_api.cpp``,
+    `prepare_varlen_num_blocks_kernel` in ``hopper/flash_prepare_scheduler.cu``).
+    """
+    if w.mask.is_windowed:
+        return parts
+
+    def first(part: tuple[Length, Ints]) -> int:
+        one, classes = part
+        key_tiles = math.ceil(math.ceil(one.keys / tile.keys) / len(classes))
+        return classes.shape[1] * tile.rows - key_tiles * tile.keys if w.mask.is_causal else -key_tiles
+
+    return sorted(parts, key=first)
+
+
+def _joined(launches: list[Launch]) -> tuple[Launch, ...]:
+    """Launches of many sequences in one: to hand out a few blocks of each on its own takes longer."""
+    if len(launches) == 1 or sum(len(one.classes) * one.times for one in launches) > MOST_JOINED:
+        return tuple(launches)
+    return (Launch(np.concatenate([np.tile(one.classes, one.times) for one in launches])),)
+
+
+def _by_sequence(w: Workload, tile: FlashTile, one: Length, classes: Ints, heads: int) -> Launch:
     """FA3's scheduler of variable lengths: sequence by sequence, within one by sections of 1 to 16 heads.
 
     The largest power of two of heads whose K and V fit 8 MiB (``flash_prepare_scheduler.cu``); in a section row tiles
     from last to first, heads and splits fastest.
     """
-    descending = inverse.reshape(splits, -1).T[::-1]  # [row tiles, splits]
+    descending = classes.T[::-1]  # [row tiles, splits]
     one_tile = tile.keys * (w.head_dim + w.head_dim_v) * w.element_bytes
-    fitting = (8 << 20) // one_tile // max(1, -(-w.seq_kv // tile.keys))
+    fitting = (8 << 20) // one_tile // max(1, -(-one.keys // tile.keys))
     section = 1 << min(4, max(0, fitting.bit_length() - 1))
     section = min(section * (1 if tile.pack_gqa else w.group), heads)
-    sizes = [section] * (heads // section) + ([heads % section] if heads % section else [])
-    orders = {size: np.repeat(descending[:, None], size, axis=1).reshape(-1) for size in set(sizes)}
-    return (Launch(np.concatenate([orders[size] for size in sizes]), w.batch),)
+    sections = [section] * (heads // section) + ([heads % section] if heads % section else [])
+    orders = {size: np.repeat(descending[:, None], size, axis=1).reshape(-1) for size in set(sections)}
+    return Launch(np.concatenate([orders[size] for size in sections]), one.times)
+
+
+def _planned(tile: FlashTile, parts: Parts, heads: int) -> tuple[Launch, ...]:
+    """FlashInfer's plans, heads outermost: `PrefillPlan` takes sequences, row tiles and chunks of keys as they come.
+
+    `PrefillSM90Plan`, whose blocks stay, takes most keys first, and of a sequence the last row tile.
+    """
+    if tile.persistent:
+        parts = sorted(parts, key=lambda part: -part[0].keys)
+        items = [np.tile(classes.reshape(-1)[::-1], one.times) for one, classes in parts]
+    else:
+        items = [np.tile(classes.T.reshape(-1), one.times) for one, classes in parts]
+    if len(parts) == 1:
+        (one, classes), *_ = parts
+        return (Launch((classes[:, ::-1] if tile.persistent else classes).T.reshape(-1), heads * one.times),)
+    return (Launch(np.concatenate(items), heads),)
 
 
 def section_heads(w: Workload, tile: FlashTile, heads: int) -> int:

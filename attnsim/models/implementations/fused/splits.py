@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attnsim.models.by_hand import by_hand
@@ -11,6 +13,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
+from attnsim.models.schedule.splits import UNCUT, Splits
 
 MAX_SPLITS = 128
 SCALE_INSTRUCTIONS = by_hand(4, "FP32-lane instructions of a combine kernel per split and row")
@@ -50,21 +53,35 @@ def split_count(tiles: int, slots: int, key_tiles: int, eligible_only: bool = Tr
     return int(counts[np.argmax(efficiency >= 0.85 * efficiency.max())])
 
 
-def combine(w: Workload, splits: int, rows_per_block: int, threads: int) -> Kernel:
-    """Merge the partial outputs of `splits` ranges of keys: each block walks the splits of its rows one by one."""
-    rows = w.batch * w.heads_q * w.seq_q
-    blocks = -(-rows // rows_per_block)
-    last = rows - (blocks - 1) * rows_per_block
-    width = w.head_dim_v
+def of_all(splits: int | Splits) -> Splits:
+    """Splits that a combine kernel merges: so many of all sequences, where it is a number."""
+    return replace(UNCUT, count=splits, grid=splits) if isinstance(splits, int) else splits
 
-    def segments(tag: str, n: int) -> tuple[Segment, Segment, Segment]:
+
+def merged_rows(w: Workload, splits: Splits) -> dict[int, int]:
+    """Rows of O that are merged from so many partial results each."""
+    rows: dict[int, int] = {}
+    for part, one in enumerate(w.parts):
+        if n := splits.merged(part):
+            rows[n] = rows.get(n, 0) + w.heads_q * one.queries * one.times
+    return rows
+
+
+def combine(w: Workload, splits: int | Splits, rows_per_block: int, threads: int) -> Kernel:
+    """Merge the partial outputs of `splits` ranges of keys: each block walks the splits of its rows one by one.
+
+    A number of `splits` is that of all sequences.
+    """
+    width, runs = w.head_dim_v, merged_rows(w, of_all(splits))
+
+    def segments(tag: str, n: int, ranges: int) -> tuple[Segment, Segment, Segment]:
         return (
             Segment(
                 f"log-sum-exps{tag}",
                 (
-                    TileOp("load", "LSE partial", bytes=n * splits * 4),
+                    TileOp("load", "LSE partial", bytes=n * ranges * 4),
                     TileOp("wait", "LSE partial"),
-                    TileOp("vector", "scale", exps=n * splits, fp32=SCALE_INSTRUCTIONS * n * splits),
+                    TileOp("vector", "scale", exps=n * ranges, fp32=SCALE_INSTRUCTIONS * n * ranges),
                 ),
             ),
             Segment(
@@ -78,21 +95,34 @@ def combine(w: Workload, splits: int, rows_per_block: int, threads: int) -> Kern
             Segment(f"store{tag}", (TileOp("store", "O", bytes=n * width * w.output_bytes),)),
         )
 
-    whole, shorter = segments("", rows_per_block), segments(" (last rows)", last)
-    repeats = np.array([[[1, splits, 1, 0, 0, 0]], [[0, 0, 0, 1, splits, 1]]], dtype=np.int64)
-    launches = (Launch(np.zeros(1, np.int64), blocks - 1), Launch(np.ones(1, np.int64)))
+    stretches: list[Segment] = []
+    loops: list[list[int]] = []
+    launches: list[Launch] = []
+    for ranges, rows in runs.items():
+        blocks = -(-rows // rows_per_block)
+        last = rows - (blocks - 1) * rows_per_block
+        for tag, n, times in (("", rows_per_block, blocks - 1), (" (last rows)", last, 1)):
+            if times:
+                launches.append(Launch(np.array([len(loops)]), times))
+            stretches += segments(tag, n, ranges)
+            loops.append([1, ranges, 1])
+    repeats = np.zeros((len(loops), 1, len(stretches)), dtype=np.int64)
+    for kind, loop in enumerate(loops):
+        repeats[kind, 0, 3 * kind : 3 * kind + 3] = loop
+    (read, merged), one = np.array([(n * rows, rows) for n, rows in runs.items()]).sum(axis=0).tolist(), len(runs) == 1
+    pieces, most = (next(iter(runs)) if one else 1), max(runs)
     return Kernel(
         name="combine",
         threads=threads,
         registers_per_thread=64,
-        shared_memory_bytes=rows_per_block * splits * 4,
-        segments=(*whole, *shorter),
+        shared_memory_bytes=rows_per_block * most * 4,
+        segments=tuple(stretches),
         repeats=repeats,
-        launches=tuple(launch for launch in launches if launch.times),
+        launches=tuple(launches),
         uses=(
-            TensorUse("O partial", rows * width * 4, splits),
-            TensorUse("LSE partial", rows * 4, splits),
-            TensorUse("O", rows * width * w.output_bytes, 1, written=True),
+            TensorUse("O partial", read // pieces * width * 4, pieces),
+            TensorUse("LSE partial", read // pieces * 4, pieces),
+            TensorUse("O", merged * width * w.output_bytes, 1, written=True),
         ),
         dtype="fp32",
         step="split",
@@ -112,29 +142,29 @@ def fa3_combine_tile(w: Workload) -> tuple[int, int]:
 def fa3_combine_blocks(w: Workload) -> int:
     """Blocks of FA3's combine kernel for variable lengths: whole blocks of each sequence."""
     rows, width = fa3_combine_tile(w)
-    return w.batch * -(-w.heads_q * w.seq_q // rows) * -(-w.head_dim_v // width)
+    tiles = sum(one.times * -(-w.heads_q * one.queries // rows) for one in w.parts)
+    return tiles * -(-w.head_dim_v // width)
 
 
-def fa3_combine(w: Workload, splits: int) -> Kernel:
+def fa3_combine(w: Workload, splits: int | Splits) -> Kernel:
     """FA3's combine kernel: blocks of 8 rows x 128 columns (16 x 64), partial results of four splits in flight.
 
-    Launched while the attention kernel drains (programmatic dependent launch).
+    Launched while the attention kernel drains (programmatic dependent launch). A number of `splits` is
+    that of all sequences.
     """
-    rows = w.batch * w.heads_q * w.seq_q
     size, width = fa3_combine_tile(w)
     width = min(width, w.head_dim_v)
     columns = -(-w.head_dim_v // width)
-    blocks = -(-rows // size)
-    ahead = min(splits, IN_FLIGHT - 1)
+    runs = merged_rows(w, of_all(splits))
 
-    def segments(tag: str, n: int, wide: int) -> tuple[Segment, ...]:
+    def segments(tag: str, n: int, wide: int, ranges: int) -> tuple[Segment, ...]:
         partial = TileOp("load", "O partial", bytes=n * wide * 4)
         merge = (TileOp("wait", "O partial"), TileOp("vector", "O", fp32=MERGE_INSTRUCTIONS * n * wide))
         scales = (
-            TileOp("load", "LSE partial", bytes=n * splits * 4),
-            *([partial] * ahead),
+            TileOp("load", "LSE partial", bytes=n * ranges * 4),
+            *([partial] * min(ranges, IN_FLIGHT - 1)),
             TileOp("wait", "LSE partial"),
-            TileOp("vector", "scale", exps=n * splits, fp32=SCALE_INSTRUCTIONS * n * splits),
+            TileOp("vector", "scale", exps=n * ranges, fp32=SCALE_INSTRUCTIONS * n * ranges),
         )
         return (
             Segment(f"log-sum-exps{tag}", scales),
@@ -143,24 +173,39 @@ def fa3_combine(w: Workload, splits: int) -> Kernel:
             Segment(f"store{tag}", (TileOp("store", "O", bytes=n * wide * w.output_bytes),)),
         )
 
-    last_rows, last_wide = rows - (blocks - 1) * size, w.head_dim_v - (columns - 1) * width
-    kinds = ((size, width), (size, last_wide), (last_rows, width), (last_rows, last_wide))
-    tags = ("", " (last columns)", " (last rows)", " (last rows and columns)")
-    counts = ((blocks - 1) * (columns - 1), blocks - 1, columns - 1, 1)
-    loop = [1, splits - ahead, ahead, 1]
-    repeats = np.kron(np.eye(4, dtype=np.int64), np.array([loop]))[:, None, :]
+    last_wide = w.head_dim_v - (columns - 1) * width
+    stretches: list[Segment] = []
+    loops: list[list[int]] = []
+    launches: list[Launch] = []
+    for ranges, rows in runs.items():
+        blocks = -(-rows // size)
+        last_rows = rows - (blocks - 1) * size
+        for tag, n, wide, times in (
+            ("", size, width, (blocks - 1) * (columns - 1)), (" (last columns)", size, last_wide, blocks - 1),
+            (" (last rows)", last_rows, width, columns - 1), (" (last rows and columns)", last_rows, last_wide, 1),
+        ):  # fmt: skip
+            if times:
+                launches.append(Launch(np.array([len(loops)]), times))
+            stretches += segments(tag, n, wide, ranges)
+            ahead = min(ranges, IN_FLIGHT - 1)
+            loops.append([1, ranges - ahead, ahead, 1])
+    repeats = np.zeros((len(loops), 1, len(stretches)), dtype=np.int64)
+    for kind, loop in enumerate(loops):
+        repeats[kind, 0, 4 * kind : 4 * kind + 4] = loop
+    (read, merged), one = np.array([(n * rows, rows) for n, rows in runs.items()]).sum(axis=0).tolist(), len(runs) == 1
+    pieces, most = (next(iter(runs)) if one else 1), max(runs)
     return Kernel(
         name="combine (staged)",
         threads=256,
         registers_per_thread=64,
-        shared_memory_bytes=IN_FLIGHT * size * width * 4 + size * splits * 4,
-        segments=tuple(s for tag, (n, wide) in zip(tags, kinds, strict=True) for s in segments(tag, n, wide)),
+        shared_memory_bytes=IN_FLIGHT * size * width * 4 + size * most * 4,
+        segments=tuple(stretches),
         repeats=repeats,
-        launches=tuple(Launch(np.array([kind]), count) for kind, count in enumerate(counts) if count),
+        launches=tuple(launches),
         uses=(
-            TensorUse("O partial", rows * w.head_dim_v * 4, splits),
-            TensorUse("LSE partial", rows * 4, splits, float(columns)),
-            TensorUse("O", rows * w.head_dim_v * w.output_bytes, 1, written=True),
+            TensorUse("O partial", read // pieces * w.head_dim_v * 4, pieces),
+            TensorUse("LSE partial", read // pieces * 4, pieces, float(columns)),
+            TensorUse("O", merged * w.head_dim_v * w.output_bytes, 1, written=True),
         ),
         dtype="fp32",
         step="split",
@@ -249,7 +294,7 @@ def store_cache(w: Workload, new_tokens: int) -> list[Kernel]:
 
 def copy_rows(w: Workload, tensor: str) -> Kernel:
     """A transpose of the query or output rows of a decode step, as grouped heads need."""
-    size = w.batch * w.heads_q * w.seq_q * (w.head_dim if tensor == "Q" else w.head_dim_v) * w.element_bytes
+    size = w.heads_q * w.queries * (w.head_dim if tensor == "Q" else w.head_dim_v) * w.element_bytes
     accesses = [Access(tensor, size), Access(f"{tensor} transposed", size, True)]
     return streaming(f"{tensor} transpose", accesses, elements=size // w.element_bytes)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from attnsim.models.implementations.fused.instructions import StepCounts
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Path
 from attnsim.models.schedule.widths import padded
 
 Loop = Literal["fa2", "fa3", "staged", "ring"]
-Order = Literal["ascending", "longest_first", "longest_first_by_sequence"]
+Order = Literal["ascending", "longest_first", "longest_first_by_sequence", "planned"]
 
 DQ_COLUMNS = 32
 """Columns of dQ that tcgen05 kernels hand to a TMA reduction at a time (``flash_bwd_sm100.py``, `dQ_reduce_ncol`)."""
@@ -44,9 +45,9 @@ class FlashTile:
         Q fragments kept in registers; Q's buffer reused for V; P goes through shared memory.
     pack_gqa : bool
         Query heads of a group share the rows of a tile.
-    order : {"ascending", "longest_first", "longest_first_by_sequence"}
+    order : {"ascending", "longest_first", "longest_first_by_sequence", "planned"}
         Launch order of row tiles; longest first runs heads fastest within a section that fits the L2, over all heads
-        of the batch or over those of one sequence after the other.
+        of the batch or over those of one sequence after the other; planned is that of FlashInfer's plans.
     persistent : bool
         One block per SM fetches tiles.
     max_blocks_per_sm : int or None
@@ -66,6 +67,8 @@ class FlashTile:
         Each mma.sync warp multiplies keys of its own, so that all warps together read K and V once.
     by_row : bool
         The epilogue stores row by row, each through a pointer of its own, so that its latency follows the valid rows.
+    counts : StepCounts, optional
+        Instructions of a step from machine code; None where nobody counted them.
     """
 
     rows: int
@@ -91,6 +94,7 @@ class FlashTile:
     widths: tuple[int, int] | None = None
     warps_share_keys: bool = False
     by_row: bool = False
+    counts: StepCounts | None = None
 
     def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
         """Shared-memory buffers of a block and their bytes."""
@@ -152,6 +156,8 @@ class BackwardTile:
         Blocks of a cluster whose tensor cores multiply together (``cta_group::2`` of tcgen05), each with its own keys.
         A block keeps the half of Q that S needs, and the half that dK needs, and so of dO; it sums half the rows of dQ
         over the keys of both.
+    counts : StepCounts, optional
+        Instructions of a step from machine code; None where nobody counted them.
     """
 
     rows: int
@@ -163,6 +169,7 @@ class BackwardTile:
     extra_threads: int = 0
     registers: int = 255
     pair: int = 1
+    counts: StepCounts | None = None
 
     def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
         """Shared-memory buffers of a block and their bytes."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.models.implementations.fused.backward import ROWS_OUTSIDE, BackwardOps, keys_outside, sums_of_groups
+from attnsim.models.implementations.fused.loops import sizes
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
@@ -36,21 +37,18 @@ def two_pass_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
 def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
     """A block for each tile of rows: Q, dO and dQ stay, visible tiles of K and V pass, the last first."""
     band = row_tiles(w, tile.rows, tile.keys)
-    (steps, ragged_rows, ragged_keys), inverse = classes(band.steps, band.ragged_rows, band.ragged_keys)
+    (steps, missing_rows, missing_keys), inverse = classes(band.steps, band.missing_rows, band.missing_keys)
     d, dv = padded(w.head_dim), padded(w.head_dim_v)
     ops = BackwardOps(w, tile, d, dv)
     nest: Nest = []
-    for ragged in (0, 1):
-        rows = band.last_rows if ragged else tile.rows
-        nest.append((_prologue(ops, rows, ragged), (ragged_rows == ragged) & (steps > 0)))
-    for ragged in (0, 1):
-        keys = band.last_keys if ragged else tile.keys
-        nest.append((_first_keys(ops, keys, ragged), (ragged_keys == ragged) & (steps > 0)))
+    for fewer in sizes(missing_rows):
+        nest.append((_prologue(ops, tile.rows - fewer, fewer), (missing_rows == fewer) & (steps > 0)))
+    for fewer in sizes(missing_keys):
+        nest.append((_first_keys(ops, tile.keys - fewer, fewer), (missing_keys == fewer) & (steps > 0)))
     nest.append((_step(ops, "key step", True), np.maximum(steps - 1, 0)))
     nest.append((_step(ops, "last key step", False), steps > 0))
-    for ragged in (0, 1):
-        rows = band.last_rows if ragged else tile.rows
-        nest.append((_epilogue(w, rows, ragged), ragged_rows == ragged))
+    for fewer in sizes(missing_rows):
+        nest.append((_epilogue(w, tile.rows - fewer, fewer), missing_rows == fewer))
     segments, repeats = loop_nest(nest)
     e, heads, kv = w.element_bytes, w.batch * w.heads_q, w.batch * w.heads_kv
     tiles = -(-w.seq_q // tile.rows)

@@ -88,22 +88,22 @@ def even_visits(w: Workload, tile: LatentTile, splits: int, *, partial: bool = F
     parts = [row_tiles(w, tile.rows, tile.keys, pack, s, splits) for s in range(splits)]
     columns = [
         np.concatenate([getattr(part, name) for part in parts])
-        for name in ("steps", "masked", "ragged_keys", "ragged_rows")
+        for name in ("steps", "masked", "missing_keys", "missing_rows")
     ]
-    (steps, masked, ragged_keys, ragged_rows), order = classes(*columns)
+    (steps, masked, missing_keys, missing_rows), order = classes(*columns)
     if tile.longest_first:
         order = order[::-1]
     groups = w.batch * (1 if tile.packed else w.heads_q)
     visits = Visits(
         steps=steps,
         masked=masked,
-        ragged_keys=ragged_keys,
-        ragged_rows=ragged_rows,
+        ragged_keys=(missing_keys > 0) * 1,
+        ragged_rows=(missing_rows > 0) * 1,
         written=np.full_like(steps, PARTIAL if partial else FINAL),
         launches=(Launch(order, groups),),
         rows=tile.rows,
-        last_rows=parts[0].last_rows,
-        last_keys=parts[0].last_keys,
+        last_rows=tile.rows - int(missing_rows.max()),
+        last_keys=tile.keys - int(missing_keys.max()),
         sharers=len(order) / splits * (1 if tile.packed else w.heads_q),
         partial_pieces=w.batch * splits if partial else 0,
     )

@@ -11,7 +11,7 @@ from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Loop
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.own.resources import ELEMENT, asked_for, kernel_label, registers_of
+from attnsim.models.implementations.own.resources import ELEMENT, asked_for, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
 from attnsim.models.schedule.schedule import Schedule
@@ -106,7 +106,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """
     tile = choose_tile(w, gpu, shape)
     label = kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile))
-    tile = replace(tile, registers=registers_of(label, gpu, tile.threads))
+    tile = replace(tile, registers=registers_of(label, gpu, tile.threads), counts=counts_of(label, gpu))
     return flash_schedule(w, NAME, [flash_forward(w, gpu, tile, ENTRY)], FusedTiles(tile))
 
 

@@ -9,17 +9,20 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import hopper_tile
 from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
-from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
+from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Order
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.own.resources import ELEMENT, asked_for, kernel_label, registers_of
+from attnsim.models.implementations.own.resources import ELEMENT, asked_for, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.models.schedule.widths import padded
 
 NAME = "attnsim.flash-hopper"
 ENTRY = "flash_hopper"
-HEAD_DIMS = (64, 128)
-KEYS = 128
+TILES = {64: (128,), 128: (176, 128)}
+"""Keys of a tile by head_dim, the first where no tile is masked but the last: those that FlashAttention-3 takes
+(``tile_size_fwd_sm90`` in ``hopper/tile_size.h`` of Dao-AILab/flash-attention). S of 176 keys needs 88 registers beside
+O of 128 columns, P and what is left of 240; beside three warpgroups of 160 there is room for 128 keys alone."""
+HEAD_DIMS = tuple(TILES)
 STAGES = 2
 ALIGNMENT = 1024
 """Bytes that tiles with the 128-byte swizzle are aligned to; a block asks for so much more than it uses."""
@@ -30,19 +33,25 @@ def consumers(head_dim: int) -> int:
     return 3 if head_dim == 64 else 2
 
 
-def shared_memory_bytes(head_dim: int) -> int:
+def keys_of(w: Workload) -> int:
+    """Keys of a tile."""
+    tiles, mask = TILES[w.head_dim], w.mask.within(w.seq_q, w.seq_kv)
+    return tiles[0] if mask.left is None and mask.right is None else tiles[-1]
+
+
+def shared_memory_bytes(head_dim: int, keys: int) -> int:
     """Q, the rings of K and V, one barrier for Q and four a stage, and room for alignment."""
     rows = 64 * consumers(head_dim)
-    return 2 * head_dim * (rows + 2 * STAGES * KEYS) + 8 * (1 + 4 * STAGES) + ALIGNMENT
+    return 2 * head_dim * (rows + 2 * STAGES * keys) + 8 * (1 + 4 * STAGES) + ALIGNMENT
 
 
-def constants(w: Workload) -> tuple[tuple[str, int | str], ...]:
-    """Compile-time constants of the kernel for a workload."""
+def constants(dtype: str, head_dim: int, keys: int) -> tuple[tuple[str, int | str], ...]:
+    """Compile-time constants of the kernel for a format, a width and a tile."""
     return (
-        ("ELEMENT", ELEMENT[w.dtype]),
-        ("HEAD_DIM", w.head_dim),
-        ("BLOCK_N", KEYS),
-        ("CONSUMERS", consumers(w.head_dim)),
+        ("ELEMENT", ELEMENT[dtype]),
+        ("HEAD_DIM", head_dim),
+        ("BLOCK_N", keys),
+        ("CONSUMERS", consumers(head_dim)),
         ("STAGES", STAGES),
     )
 
@@ -54,7 +63,8 @@ def longest_first(w: Workload) -> bool:
 
 def tile_of(w: Workload) -> FlashTile:
     """The tile; blocks are not persistent, each SM holds one."""
-    tile = hopper_tile(64 * consumers(w.head_dim), KEYS, order="longest_first" if longest_first(w) else "ascending")
+    order: Order = "longest_first" if longest_first(w) else "ascending"
+    tile = hopper_tile(64 * consumers(w.head_dim), keys_of(w), order=order)
     return replace(tile, persistent=False, edges_only=True)
 
 
@@ -70,12 +80,12 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         raise InputError(f"{NAME} has head_dim 64 and 128, not {w.head_dim}/{w.head_dim_v}; take attnsim.flash")
     tile = tile_of(w)
     asked_for([tile], shape, NAME, w.head_dim)
-    label = kernel_label(ENTRY, constants(w))
-    tile = replace(tile, registers=registers_of(label, gpu, tile.threads))
+    label = kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile.keys))
+    tile = replace(tile, registers=registers_of(label, gpu, tile.threads), counts=counts_of(label, gpu))
     kernel = flash_forward(w, gpu, tile, ENTRY)
     buffers = tile.buffers(padded(w.head_dim), padded(w.head_dim), w.element_bytes)
     used = sum(size for _, size in buffers)
-    total = shared_memory_bytes(w.head_dim)
+    total = shared_memory_bytes(w.head_dim, tile.keys)
     kernel = replace(kernel, shared_memory_bytes=total, buffers=(*buffers, ("barriers, alignment", total - used)))
     return flash_schedule(w, NAME, [kernel], FusedTiles(tile))
 

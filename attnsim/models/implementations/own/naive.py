@@ -118,7 +118,7 @@ def score_stride(seq_kv: int) -> int:
 
 def hides(w: Workload) -> bool:
     """Whether the mask hides any key from any query."""
-    return w.visible_pairs < w.seq_q * w.seq_kv
+    return w.visible_pairs < w.all_pairs
 
 
 def scratch_bytes(w: Workload) -> int:

@@ -1,6 +1,7 @@
 """What the CUDA sources, their compilations and their schedules call alike, and the registers the compiler reported.
 
-``resources.csv`` is written by ``attnsim kernels check --write`` and reviewed like source.
+``resources.csv`` is written by ``attnsim kernels check --write`` and ``instructions.csv`` by
+``python benchmarks/instruction_counts.py --write``; both are reviewed like source.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.instructions import StepCounts, counts_in, nearest
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.tables import read_csv
 
@@ -62,6 +64,28 @@ def registers_of(kernel: str, gpu: Gpu, threads: int) -> int:
         return exactly
     older = [int(arch) for arch in by_arch if arch.isdigit() and int(arch) <= number]
     return by_arch[str(max(older))] if older else min(255, gpu.sm.registers // threads // 8 * 8)
+
+
+@functools.cache
+def _counts() -> dict[str, dict[int, StepCounts]]:
+    """Instructions of a step by kernel and compute capability."""
+    found: dict[str, dict[int, StepCounts]] = {}
+    for row in read_csv(files("attnsim.models.implementations.own") / "instructions.csv"):
+        found.setdefault(row["kernel"], {})[int(row["arch"])] = counts_in(row)
+    return found
+
+
+def counts_of(kernel: str, gpu: Gpu) -> StepCounts | None:
+    """Instructions of a step of a kernel on a GPU's architecture or the nearest older one; None where nobody counted.
+
+    Parameters
+    ----------
+    kernel : str
+        Entry point and compile-time constants.
+    gpu : Gpu
+    """
+    known = _counts().get(kernel)
+    return known[nearest(known, gpu.compute_capability_number)] if known else None
 
 
 class _Sized(Protocol):

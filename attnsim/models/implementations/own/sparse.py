@@ -15,10 +15,12 @@ import numpy as np
 
 from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.forward import flash_peak_bytes
+from attnsim.models.implementations.fused.forward import block_begins, flash_peak_bytes
+from attnsim.models.implementations.fused.instructions import StepCounts, product
 from attnsim.models.implementations.fused.listed import busy_rows, keys_uses
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
+from attnsim.models.implementations.own import resources
 from attnsim.models.implementations.own.resources import kernel_label, registers_of
 from attnsim.models.implementations.own.sparse_tiles import (
     ENTRY,
@@ -66,10 +68,11 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
     last_rows = w.seq_q - (tiles.row_tiles - 1) * tile.rows
     shorter = (np.arange(tiles.row_tiles) == tiles.row_tiles - 1) & (last_rows < tile.rows)
     columns, inverse = classes(counts.full, counts.partial, counts.last_key_tile, shorter)
-    nest = _nest(w, tile, columns, w.seq_kv - (tiles.key_tiles - 1) * tile.keys, last_rows)
+    label = kernel_label(ENTRY, tile.constants(w.dtype))
+    operations = _Operations(w, tile, resources.counts_of(label, gpu))
+    nest = _nest(operations, columns, w.seq_kv - (tiles.key_tiles - 1) * tile.keys, last_rows)
     segments, repeats = loop_nest(nest)
     together = heads_together(w, gpu, counts)
-    label = kernel_label(ENTRY, tile.constants(w.dtype))
     kernel = Kernel(
         name=ENTRY,
         threads=tile.threads,
@@ -116,14 +119,14 @@ Next = Literal["none", "whole", "masked"]
 """What is visited after a step."""
 
 
-def _nest(w: Workload, tile: SparseTile, block: tuple[Ints, ...], last_keys: int, last_rows: int) -> Nest:
+def _nest(ops: _Operations, block: tuple[Ints, ...], last_keys: int, last_rows: int) -> Nest:
     """The loop nest and, by block class, how often each segment runs.
 
     The first tile visited may be the last of the sequence, which may be shorter. Tiles seen in part are then played
     before tiles seen whole, although the list may mix them: only their numbers matter to the time.
     """
     full, partial, short_keys, short_rows = block
-    ops = _Operations(w, tile)
+    tile = ops.tile
     busy = full + partial > 0
     nest: Nest = []
     for short, rows in ((0, tile.rows), (1, last_rows)):
@@ -156,10 +159,14 @@ def _nest(w: Workload, tile: SparseTile, block: tuple[Ints, ...], last_keys: int
 
 
 class _Operations:
-    """The tile operations of the kernel. The list runs ahead of the tiles: an entry is read one visit early."""
+    """The tile operations of the kernel. The list runs ahead of the tiles: an entry is read one visit early.
 
-    def __init__(self, w: Workload, tile: SparseTile) -> None:
-        self.w, self.tile = w, tile
+    Instructions are those of a step that sees its whole tile. What fetches the next 32 visits of the list, once in 32
+    steps, is counted in each. Hiding scores comes on top in a step that sees its tile in part.
+    """
+
+    def __init__(self, w: Workload, tile: SparseTile, counted: StepCounts | None) -> None:
+        self.w, self.tile, self.counted = w, tile, counted
 
     def _load(self, tensor: str, rows: int) -> TileOp:
         return TileOp("load", tensor, bytes=rows * self.w.head_dim * self.w.element_bytes)
@@ -168,7 +175,8 @@ class _Operations:
         return (TileOp("load", MASKS, bytes=self.tile.bit_mask_bytes),) if needed else ()
 
     def _order(self) -> tuple[TileOp, ...]:
-        return TileOp("delay", "block"), TileOp("load", ROW_TILES, bytes=ROW_TILE_BYTES), TileOp("wait", ROW_TILES)
+        begins = block_begins(self.tile.head_dim, self.tile.head_dim)
+        return begins, TileOp("load", ROW_TILES, bytes=ROW_TILE_BYTES), TileOp("wait", ROW_TILES)
 
     def prologue(self, rows: int, tag: str) -> Segment:
         """The row tile, then its first visit beside Q."""
@@ -192,8 +200,8 @@ class _Operations:
         listed = (TileOp("load", LIST, bytes=VISIT_BYTES), TileOp("wait", LIST)) if more else ()
         d, e, tile = self.w.head_dim, self.w.element_bytes, self.tile
         flops, operands = 2 * tile.rows * tile.keys * d, tile.warps * tile.keys * d * e
-        scores = TileOp("mma", "S", flops=flops, smem_bytes=operands + tile.rows * d * e)
-        output = TileOp("mma", "O", flops=flops, smem_bytes=operands)
+        scores = self._product(TileOp("mma", "S", flops=flops, smem_bytes=operands + tile.rows * d * e))
+        output = self._product(TileOp("mma", "O", flops=flops, smem_bytes=operands))
         start = TileOp("wait", "K"), TileOp("delay", "step")
         if tile.stages > 1:
             ahead = (
@@ -209,14 +217,20 @@ class _Operations:
             ops = (*start, *under, *(ahead if more else ()), *wait_mask)
         return Segment(name, (*ops, self._softmax(masked, first), output))
 
+    def _product(self, op: TileOp) -> TileOp:
+        """With its instructions where those of the kernel are counted."""
+        return product(op) if self.counted else op
+
     def _softmax(self, masked: bool, first: bool) -> TileOp:
         """The exponentials of a tile.
 
         O is rescaled, each row's factor computed by four lanes, at the first tile and then hardly ever.
         """
         scores, rows = self.tile.rows * self.tile.keys, self.tile.rows * first
-        hidden = MASK_INSTRUCTIONS * scores * masked
-        return TileOp("vector", "P", scores=scores, exps=scores + 4 * rows, fp32=rows * self.w.head_dim + hidden)
+        exps, rescaled, hidden = scores + 4 * rows, rows * self.w.head_dim, MASK_INSTRUCTIONS * scores * masked
+        if self.counted:
+            return self.counted.softmax(scores, exps, rescaled, hidden)
+        return TileOp("vector", "P", scores=scores, exps=exps, fp32=rescaled + hidden)
 
     def _stores(self, rows: int) -> tuple[TileOp, ...]:
         out = TileOp("store", "O", bytes=rows * self.w.head_dim * self.w.output_bytes)

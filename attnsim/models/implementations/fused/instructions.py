@@ -1,0 +1,118 @@
+"""Instructions of a softmax step as a compiler made them, by pipe, from machine code that is public."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from importlib.resources import files
+
+from attnsim.models.schedule.operation import TileOp
+from attnsim.models.tables import read_csv
+
+LANES = 32
+"""Threads of a warp."""
+MMA_FLOPS = 2 * 16 * 8 * 16
+"""Of one ``mma.sync.m16n8k16`` of a warp (PTX ISA, "Warp-level matrix instructions")."""
+LDMATRIX_BYTES = 4 * 8 * 8 * 2
+"""That one ``ldmatrix.x4`` of a warp reads (PTX ISA, "ldmatrix")."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounts:
+    """Warp instructions of one warp in one step of the unmasked loop, beside the products and their matrix loads.
+
+    Parameters
+    ----------
+    scores : int
+        Scores that the warp has in a step.
+    rescaled : int
+        Elements of O that it multiplies by their row's factor in each step.
+    issued : int
+        All of its instructions, of whatever pipe.
+    fp32, integer, load_store : int
+        Those of each pipe. Multiplications of integers run with those of FP32; comparisons, maxima, selections, moves
+        and conversions with the integers (NVIDIA Nsight Compute documentation, "Pipelines").
+    """
+
+    scores: int
+    rescaled: int
+    issued: int
+    fp32: int
+    integer: int
+    load_store: int
+
+    def softmax(self, scores: int, exps: int, rescaled: int, masked: int) -> TileOp:
+        """The softmax of so many scores of a warpgroup; all else that the warps do beside products goes with it.
+
+        Parameters
+        ----------
+        scores : int
+        exps : int
+            Exponentials, factors of rows included.
+        rescaled : int
+            Elements of O that are multiplied by their row's factor.
+        masked : int
+            Instructions of masks, of all lanes.
+        """
+        warps = scores / self.scores
+        fewer = warps * self.rescaled - rescaled
+        return TileOp(
+            "vector",
+            "P",
+            scores=scores,
+            exps=exps,
+            fp32=round(warps * LANES * self.fp32 - fewer),
+            int32=round(warps * LANES * self.integer) + masked,
+            load_stores=round(warps * LANES * self.load_store),
+            issues=round(warps * self.issued - (fewer - masked) / LANES),
+        )
+
+    def gradients(self, scores: int) -> tuple[TileOp, TileOp]:
+        """P and dS of so many scores of a warpgroup: the exponentials are P's, of all else each has half."""
+        whole = self.softmax(scores, 0, round(scores / self.scores * self.rescaled), 0)
+        half = whole._replace(
+            fp32=whole.fp32 // 2, int32=whole.int32 // 2, load_stores=whole.load_stores // 2, issues=whole.issues // 2
+        )
+        return half._replace(exps=scores), half._replace(tensor="dS", scores=0)
+
+
+def product(op: TileOp) -> TileOp:
+    """A product of ``mma.sync`` with its instructions: one each `MMA_FLOPS`, one matrix load each `LDMATRIX_BYTES`."""
+    loads = op.smem_bytes // LDMATRIX_BYTES
+    return op._replace(issues=op.flops // MMA_FLOPS + loads, load_stores=LANES * loads)
+
+
+def counts_in(row: Mapping[str, str]) -> StepCounts:
+    """The counts in a row of a table."""
+    return StepCounts(**{item.name: int(row[item.name]) for item in fields(StepCounts)})
+
+
+def nearest(known: Iterable[int], capability: int) -> int:
+    """The newest compute capability not above one, or the oldest."""
+    every = sorted(known)
+    return max([one for one in every if one <= capability], default=every[0])
+
+
+@functools.cache
+def _table() -> dict[tuple[str, int], dict[int, StepCounts]]:
+    """Counts by kernel and compute capability, and then by head dimension."""
+    found: dict[tuple[str, int], dict[int, StepCounts]] = {}
+    for row in read_csv(files("attnsim.models.implementations.fused") / "instructions.csv"):
+        found.setdefault((row["kernel"], int(row["arch"])), {})[int(row["head_dim"])] = counts_in(row)
+    return found
+
+
+def step_counts(kernel: str, capability: int, head_dim: int) -> StepCounts:
+    """Counts of a kernel on the nearest compute capability not above, and at the nearest head dimension.
+
+    Parameters
+    ----------
+    kernel : str
+    capability : int
+        90 for compute capability 9.0.
+    head_dim : int
+        Of O, as compiled.
+    """
+    widths = _table()[kernel, nearest((arch for name, arch in _table() if name == kernel), capability)]
+    return widths[min(widths, key=lambda width: (abs(width - head_dim), width))]

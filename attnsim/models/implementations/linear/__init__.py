@@ -1,0 +1,1 @@
+"""Linear attention with gates: the kernels of flash-linear-attention, FlashKDA, FlashInfer and Mamba."""

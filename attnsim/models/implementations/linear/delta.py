@@ -1,0 +1,183 @@
+"""The Triton kernels of flash-linear-attention for the gated delta rule, by chunks of 64.
+
+Read in SGLang's copy, ``python/sglang/srt/layers/attention/fla`` (commits named at each function), from which vLLM's
+and TensorRT-LLM's differ where a parameter says so. A chunk's products are those of the WY form (arXiv 2412.06464):
+``A = (I + tril(b K K^T))^-1``, ``W = A b e^g K``, ``U = A b V``, then the walk over states and the outputs.
+"""
+
+from __future__ import annotations
+
+from attnsim.models.by_hand import by_hand
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.linear.chunks import Chunks, Flow, Work, path_of
+from attnsim.models.implementations.linear.shape import Shape
+
+CHUNK = 64
+BLOCK = 16
+"""Rows of the blocks that A is inverted in."""
+WALK_COLUMNS = 32
+"""BV of ``chunk_gated_delta_rule_fwd_h``."""
+OUTPUT_COLUMNS = 64
+"""BV of ``chunk_fwd_o``."""
+WIDE = 64
+"""BK and BV of ``recompute_w_u_fwd``."""
+FP32 = 4
+
+SOLVE_WARPS = by_hand(2, "warps of a block that inverts A: Triton times 1, 2 and 4 when it is first called")
+
+SUMS, OVERLAP, SOLVE, MERGE, UPDATES, WALK, OUTPUT = (
+    "chunk_local_cumsum", "chunk_scaled_dot_kkt", "solve_tril_16x16", "merge_16x16_to_64x64", "recompute_w_u",
+    "chunk_fwd_h", "chunk_fwd_o",
+)  # fmt: skip
+OVERLAP_SOLVE = "chunk_kkt_solve"
+ROWS = CHUNK // BLOCK
+DIAGONAL = sum(range(1, ROWS + 1))
+"""Blocks of A on and below the diagonal: ten of sixteen."""
+MERGE_PRODUCTS = 16
+"""Products of 16 x 16 that put the inverse of A together, in tf32: ``merge_16x16_to_64x64_inverse_kernel``."""
+
+
+def sums(s: Shape, gate_bytes: int) -> Chunks:
+    """Decays added up within each chunk (``cumsum.py``, `chunk_local_cumsum_scalar_kernel`): a warp's scan."""
+    flows = (Flow("g", gate_bytes), Flow("g sums", FP32, written=True))
+    return Chunks(SUMS, CHUNK, s.heads, flows, Work(fp32=6 * CHUNK, links=6), warps=2, registers=32)
+
+
+def overlap(s: Shape, gpu: Gpu, gate_bytes: int) -> Chunks:
+    """``A = tril(b K K^T e^(g_i - g_j), -1)`` in fp32 (``chunk_scaled_dot_kkt.py``)."""
+    flows = (
+        Flow("K", s.d * s.e, by_heads=s.group),
+        Flow("beta", gate_bytes),
+        Flow("g sums", FP32),
+        Flow("A", CHUNK * FP32, written=True),
+    )
+    work = Work(((CHUNK, CHUNK, s.d),), exps=CHUNK**2, fp32=4 * CHUNK**2, links=s.d // WIDE)
+    shared = 2 * CHUNK * min(s.d, WIDE) * s.e
+    return Chunks(OVERLAP, CHUNK, s.heads, flows, work, warps=8, shared_memory_bytes=shared, path=path_of(gpu, 64, 8))
+
+
+def solve(s: Shape) -> tuple[Chunks, ...]:
+    """Inverses of the diagonal blocks, row by row, and the blocks below them put together (``solve_tril.py``)."""
+    diagonal = (Flow("A", BLOCK * FP32), Flow("A diagonal", BLOCK * FP32, written=True))
+    substitution = Work(fp32=2 * BLOCK**3, links=BLOCK - 2)
+    below = BLOCK * (DIAGONAL - ROWS) * BLOCK * FP32
+    merge = (
+        Flow("A", below, "chunk"),
+        Flow("A diagonal", BLOCK * FP32),
+        Flow("A inverse", CHUNK * s.e, written=True),
+    )
+    return (
+        Chunks(SOLVE, BLOCK, s.heads, diagonal, substitution, warps=1, registers=64),
+        Chunks(MERGE, CHUNK, s.heads, merge, merging(), path="mma_sync"),
+    )
+
+
+def overlap_solve(s: Shape) -> Chunks:
+    """Both at once, A in registers (``chunk_fwd.py``, `chunk_gated_delta_rule_fwd_kkt_solve_kernel`)."""
+    flows = (
+        Flow("K", s.d * s.e, by_heads=s.group),
+        Flow("beta", FP32),
+        Flow("g sums", FP32),
+        Flow("A inverse", BLOCK * DIAGONAL * BLOCK * s.e // CHUNK, written=True),
+    )
+    together = merging()
+    overlaps = ((BLOCK, BLOCK, s.d),) * DIAGONAL
+    rows = ROWS * (BLOCK - 2)
+    work = Work(
+        (*overlaps, *together.products), exps=DIAGONAL * BLOCK**2,
+        fp32=DIAGONAL * 3 * BLOCK**2 + rows * 3 * BLOCK**2, links=rows + s.d // WIDE + together.links,
+    )  # fmt: skip
+    return Chunks(OVERLAP_SOLVE, CHUNK, s.heads, flows, work, warps=SOLVE_WARPS, path="mma_sync")
+
+
+def merging() -> Work:
+    """The products that put the inverse of A together from its diagonal blocks."""
+    # tf32 runs at half the rate of 16 bits: each product counts twice.
+    return Work(((BLOCK, BLOCK, BLOCK),) * (2 * MERGE_PRODUCTS), links=2 * (ROWS - 1))
+
+
+def updates(s: Shape, gpu: Gpu, gate_bytes: int, channels: bool = False) -> Chunks:
+    """``W = A b e^g K`` and ``U = A b V`` (``wy_fast.py``, `recompute_w_u_fwd_kernel`).
+
+    With a decay a channel it is ``kda.py``'s, which writes ``K e^(g_last - g)`` too.
+    """
+    flows = [
+        Flow("A inverse", CHUNK * s.e),
+        Flow("beta", gate_bytes),
+        Flow("V", s.dv * s.e),
+        Flow("K", s.d * s.e, by_heads=1 if channels else s.group),
+        Flow("g sums", s.d * FP32 if channels else FP32),
+        Flow("U", s.dv * s.e, written=True),
+        Flow("W", s.d * s.e, written=True),
+    ]
+    if channels:
+        flows.append(Flow("K decayed", s.d * s.e, written=True))
+    tiles = -(-s.dv // WIDE), -(-s.d // WIDE)
+    work = Work(
+        ((CHUNK, WIDE, CHUNK),) * sum(tiles), exps=2 * CHUNK * s.d if channels else CHUNK,
+        fp32=2 * CHUNK * (s.d + s.dv), links=sum(tiles),
+    )  # fmt: skip
+    shared = CHUNK * (CHUNK + 2 * WIDE) * s.e
+    return Chunks(
+        UPDATES, CHUNK, s.heads, tuple(flows), work, shared_memory_bytes=shared, path=path_of(gpu, 64, 4)
+    )  # fmt: skip
+
+
+def walk(s: Shape, gpu: Gpu, before: int, after: int, channels: bool = False) -> Chunks:
+    """The states before each chunk, one after the other (``chunk_delta_h.py``, `chunk_gated_delta_rule_fwd_h`).
+
+    Parameters
+    ----------
+    s : Shape
+    gpu : Gpu
+    before, after : int
+        Bytes of an element of the state that is read before the first chunk and written after the last; 0: none.
+    channels : bool
+        Whether each channel has a decay of its own.
+    """
+    columns = WALK_COLUMNS
+    key = (
+        Flow("K decayed", s.d * s.e, by_columns=True) if channels else Flow("K", s.d * s.e, "row", False, True, s.group)
+    )
+    decay = Flow("g sums", s.d * FP32, "chunk", by_columns=True) if channels else Flow("g sums", FP32, by_columns=True)
+    flows = [
+        Flow("W", s.d * s.e, by_columns=True),
+        Flow("U", columns * s.e),
+        key,
+        decay,
+        Flow("states", columns * s.d * s.e, "chunk", written=True),
+        Flow("V new", columns * s.e, written=True),
+    ]
+    if before:
+        flows.append(Flow("state", columns * s.d * before, "sequence"))
+    if after:
+        flows.append(Flow("state", columns * s.d * after, "sequence", written=True))
+    work = Work(
+        ((CHUNK, columns, s.d), (s.d, columns, CHUNK)), exps=s.d if channels else CHUNK + 1,
+        fp32=2 * CHUNK * columns + columns * s.d, links=4,
+    )  # fmt: skip
+    shared = 2 * CHUNK * (2 * s.d + columns) * s.e
+    return Chunks(
+        WALK, CHUNK, s.heads, tuple(flows), work, columns=-(-s.dv // columns), serial=True,
+        shared_memory_bytes=shared, path=path_of(gpu, CHUNK, 4),
+    )  # fmt: skip
+
+
+def output(s: Shape, gpu: Gpu) -> Chunks:
+    """``O = e^g Q S + tril(Q K^T e^(g_i - g_j)) V`` (``chunk_o.py``, `chunk_fwd_kernel_o`)."""
+    columns = OUTPUT_COLUMNS
+    flows = (
+        Flow("Q", s.d * s.e, "row", False, True, s.group),
+        Flow("K", s.d * s.e, "row", False, True, s.group),
+        Flow("states", columns * s.d * s.e, "chunk"),
+        Flow("V new", columns * s.e),
+        Flow("g sums", FP32, by_columns=True),
+        Flow("O", columns * s.e, written=True),
+    )
+    products = ((CHUNK, columns, s.d), (CHUNK, CHUNK, s.d), (CHUNK, columns, CHUNK))
+    work = Work(products, exps=CHUNK + CHUNK**2, fp32=2 * CHUNK**2 + 3 * CHUNK * columns, links=3)
+    shared = (2 * CHUNK + columns) * s.d * s.e
+    return Chunks(
+        OUTPUT, CHUNK, s.heads, flows, work, columns=-(-s.dv // columns), shared_memory_bytes=shared,
+        registers=168, path=path_of(gpu, CHUNK, 4),
+    )  # fmt: skip

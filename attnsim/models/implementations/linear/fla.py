@@ -1,0 +1,180 @@
+"""The other members of the family in flash-linear-attention (commit bc3b101d), by chunks of 64 and by recurrence.
+
+Without a delta rule two kernels do: the states before every chunk (``fla/ops/common/chunk_h.py``, `chunk_fwd_kernel_h`)
+and the outputs (``chunk_o.py``, `chunk_fwd_kernel_o`). With a decay a channel (``fla/ops/gla/chunk.py``) the decays are
+added up and the products within a chunk taken in kernels of their own. DeltaNet (``fla/ops/delta_rule/chunk.py``) runs
+Gated DeltaNet's kernels without gates. mLSTM's chunks (NX-AI/mlstm_kernels, ``chunkwise/xl_chunk``) are the first form
+with a column of ones behind V, which keeps the sum of the keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from attnsim.models.by_hand import by_hand
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.implementation import Implementation, TileRequest, record
+from attnsim.models.implementations.linear import delta
+from attnsim.models.implementations.linear.chunks import Chunks, Flow, Work, path_of
+from attnsim.models.implementations.linear.delta import CHUNK, FP32, OUTPUT_COLUMNS
+from attnsim.models.implementations.linear.gated_delta import WIDTHS, peak_bytes, recurring, scratch_bytes
+from attnsim.models.implementations.linear.recurrence import Recurrence
+from attnsim.models.implementations.linear.shape import Shape, check_takes
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
+
+TILE = by_hand(64, "rows and columns of a state that a block of chunk_fwd_h has: Triton times 32 and 64 both ways")
+STATES, OUTPUTS, SUMS, WITHIN = "chunk_fwd_h", "chunk_fwd_o", "chunk_local_cumsum", "chunk_gla_fwd_A"
+
+
+@dataclass(frozen=True, slots=True)
+class StatesTile:
+    """Chunks whose states and outputs are two kernels.
+
+    Parameters
+    ----------
+    gates : int
+        Decays of a token and head that are read: 0, 1, or as many as channels (-1).
+    normalises : bool
+        Whether the sum of the keys is kept beside each state.
+    """
+
+    gates: int = 0
+    normalises: bool = False
+
+    def __str__(self) -> str:
+        return f"chunks of {CHUNK}, {TILE} x {TILE} of a state a block"
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNetTile:
+    """DeltaNet's chunks: Gated DeltaNet's kernels without gates."""
+
+    def __str__(self) -> str:
+        return f"chunks of {CHUNK}, {delta.WALK_COLUMNS} columns of a state a block"
+
+
+def _states(s: Shape, tile: StatesTile, gpu: Gpu) -> Chunks:
+    across, down = s.dv // TILE, s.d // TILE
+    flows = [
+        Flow("K", TILE * s.e, by_heads=across * s.group),
+        Flow("V", TILE * s.e, by_heads=down),
+        Flow("states", TILE * TILE * s.e, "chunk", written=True),
+    ]
+    if tile.gates:
+        channels = tile.gates < 0
+        flows.append(
+            Flow("g sums", TILE * FP32 if channels else FP32, by_columns=not channels, by_heads=across * channels or 1)
+        )
+    if tile.normalises:
+        flows.append(Flow("key sums", TILE * FP32, "chunk", written=True))
+    work = Work(
+        ((TILE, TILE, CHUNK),),
+        exps=CHUNK * (TILE if tile.gates < 0 else 1) if tile.gates else 0,
+        fp32=2 * TILE * TILE,
+        links=2,
+    )
+    return Chunks(
+        STATES, CHUNK, s.heads, tuple(flows), work, columns=across * down, serial=True,
+        shared_memory_bytes=2 * CHUNK * 2 * TILE * s.e, path=path_of(gpu, TILE, 4),
+    )  # fmt: skip
+
+
+def _outputs(s: Shape, tile: StatesTile, gpu: Gpu) -> Chunks:
+    columns = OUTPUT_COLUMNS
+    flows = [
+        Flow("Q", s.d * s.e, "row", False, True, s.group),
+        Flow("K", s.d * s.e, "row", False, True, s.group),
+        Flow("states", columns * s.d * s.e, "chunk"),
+        Flow("V", columns * s.e),
+        Flow("O", columns * s.e, written=True),
+    ]
+    if tile.gates:
+        flows.append(Flow("g sums", FP32, by_columns=True))
+    if tile.normalises:
+        flows.append(Flow("key sums", s.d * FP32, "chunk", by_columns=True))
+    products = ((CHUNK, columns, s.d), (CHUNK, CHUNK, s.d), (CHUNK, columns, CHUNK))
+    work = Work(products, exps=CHUNK + CHUNK**2 if tile.gates else 0, fp32=2 * CHUNK**2 + 3 * CHUNK * columns, links=3)
+    return Chunks(
+        OUTPUTS, CHUNK, s.heads, tuple(flows), work, columns=-(-s.dv // columns),
+        shared_memory_bytes=(2 * CHUNK + columns) * s.d * s.e, registers=168, path=path_of(gpu, CHUNK, 4),
+    )  # fmt: skip
+
+
+def _channel_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
+    """Gated linear attention: decays added up, states, products within chunks, outputs."""
+    sums = (Flow("g", s.d * s.e), Flow("g sums", s.d * FP32, written=True))
+    within = (
+        Flow("Q", s.d * s.e), Flow("K", s.d * s.e, by_heads=s.group), Flow("g sums", s.d * FP32),
+        Flow("A of Q", CHUNK * FP32, written=True),
+    )  # fmt: skip
+    output = (
+        Flow("Q", s.d * s.e, by_columns=True),
+        Flow("g sums", s.d * FP32, by_columns=True),
+        Flow("states", OUTPUT_COLUMNS * s.d * s.e, "chunk"),
+        Flow("V", OUTPUT_COLUMNS * s.e),
+        Flow("A of Q", CHUNK * FP32, by_columns=True),
+        Flow("O", OUTPUT_COLUMNS * s.e, written=True),
+    )
+    products = ((CHUNK, OUTPUT_COLUMNS, s.d), (CHUNK, OUTPUT_COLUMNS, CHUNK))
+    return (
+        Chunks(SUMS, CHUNK, s.heads, sums, Work(fp32=6 * CHUNK * s.d, links=6)),
+        _states(s, StatesTile(-1), gpu),
+        Chunks(
+            WITHIN, CHUNK, s.heads, within,
+            Work(((CHUNK, CHUNK, s.d),) * 2, exps=4 * CHUNK * s.d, fp32=8 * CHUNK * s.d, links=16),
+            path="mma_sync",
+        ),
+        Chunks(
+            OUTPUTS, CHUNK, s.heads, output, Work(products, exps=CHUNK * s.d, fp32=2 * CHUNK * s.d + CHUNK**2, links=3),
+            columns=-(-s.dv // OUTPUT_COLUMNS), shared_memory_bytes=(2 * CHUNK + OUTPUT_COLUMNS) * s.d * s.e,
+            path=path_of(gpu, CHUNK, 4),
+        ),
+    )  # fmt: skip
+
+
+def without_gates(one: Chunks) -> Chunks:
+    """A kernel of the gated delta rule that reads no decays and takes no exponentials."""
+    flows = tuple(flow for flow in one.flows if flow.tensor != "g sums")
+    return replace(one, flows=flows, work=replace(one.work, exps=0))
+
+
+def _by_chunks(name: str, algorithm: str, tile: StatesTile | DeltaNetTile) -> Implementation:
+    def parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
+        if isinstance(tile, DeltaNetTile):
+            kernels = (
+                delta.overlap(s, gpu, s.e), *delta.solve(s), delta.updates(s, gpu, s.e), delta.walk(s, gpu, 0, 0),
+                delta.output(s, gpu),
+            )  # fmt: skip
+            return tuple(map(without_gates, kernels))
+        return _channel_parts(s, gpu) if tile.gates < 0 else (_states(s, tile, gpu), _outputs(s, tile, gpu))
+
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+        check_takes(name, w, WIDTHS)
+        s = Shape.of(w)
+        kernels = tuple(one.kernel(s.sequences, s.tokens, w.dtype, s.e) for one in parts(s, gpu))
+        return Schedule(algorithm, name, kernels, tile, peak(w))
+
+    def peak(w: Workload) -> int:
+        return peak_bytes(w) + scratch_bytes(w)
+
+    return record(name, build, peak_bytes=peak)
+
+
+def _recurrent(
+    name: str, algorithm: str, *, channels: bool = False, delta_rule: bool = False, gates: int = 2
+) -> Implementation:
+    how = Recurrence(columns=8, warps=1, gates=gates, channels=channels, delta=delta_rule)
+    return recurring(name, algorithm, how)
+
+
+RECORDS = (
+    _by_chunks("fla.gla-chunk", "gla", StatesTile(-1)),
+    _recurrent("fla.gla-recurrent", "gla", channels=True),
+    _by_chunks("fla.delta-net-chunk", "delta-net", DeltaNetTile()),
+    _recurrent("fla.delta-net-recurrent", "delta-net", delta_rule=True, gates=0),
+    _by_chunks("fla.retention-chunk", "retnet", StatesTile()),
+    _recurrent("fla.retention-recurrent", "retnet", gates=0),
+    _by_chunks("mlstm-kernels.chunkwise", "mlstm", StatesTile(1, normalises=True)),
+    _recurrent("mlstm-kernels.step", "mlstm"),
+)

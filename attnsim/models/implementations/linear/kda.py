@@ -1,0 +1,203 @@
+"""Kimi Delta Attention (arXiv 2510.26692): the gated delta rule with a decay for every channel of a key.
+
+By chunks of 64 in Triton as SGLang and vLLM carry it (``fla/kda.py``, ``chunk_intra.py``); by chunks of 16 as
+FlashKDA's two CUDA kernels (MoonshotAI/FlashKDA ``csrc/smxx``); and by recurrence, of one token or of a draft's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.implementation import Implementation, TileRequest, record
+from attnsim.models.implementations.linear import delta
+from attnsim.models.implementations.linear.chunks import Chunks, Flow, Work, path_of
+from attnsim.models.implementations.linear.delta import BLOCK, CHUNK, FP32, OUTPUT_COLUMNS, ROWS
+from attnsim.models.implementations.linear.gated_delta import (
+    WIDTHS,
+    peak_bytes,
+    recurring,
+    scratch_bytes,
+    unit_length,
+)
+from attnsim.models.implementations.linear.recurrence import Recurrence
+from attnsim.models.implementations.linear.shape import Shape, check_takes
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
+
+GATES, DIAGONAL, BELOW, OUTPUT = "kda_gate_chunk_cumsum", "kda_intra_diagonal", "kda_inter_solve", "chunk_gla_fwd_o"
+PREPARE, RECUR = "flash_kda_fwd_prepare", "flash_kda_fwd_recurrence"
+BLOCKS_BELOW = ROWS * (ROWS - 1) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class KdaTile:
+    """Chunks of 64 in Triton."""
+
+    def __str__(self) -> str:
+        return f"chunks of {CHUNK}, {delta.WALK_COLUMNS} columns of a state a block"
+
+
+@dataclass(frozen=True, slots=True)
+class FlashKdaTile:
+    """Chunks of 16 in two CUDA kernels."""
+
+    def __str__(self) -> str:
+        return f"chunks of {BLOCK}, a state a block"
+
+
+def _parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
+    """The kernels after Q and K have been brought to unit length."""
+    gates = (Flow("g", s.d * s.e), Flow("g sums", s.d * FP32, written=True))
+    qkg = (Flow("Q", s.d * s.e), Flow("K", s.d * s.e), Flow("g sums", s.d * FP32))
+    diagonal = (
+        *qkg,
+        Flow("beta", s.e),
+        Flow("A of Q", BLOCK * s.e, written=True),
+        Flow("A diagonal", BLOCK * FP32, written=True),
+    )
+    below = (
+        *qkg,
+        Flow("beta", s.e),
+        Flow("A diagonal", BLOCK * FP32),
+        Flow("A of Q", BLOCKS_BELOW * BLOCK**2 * s.e, "chunk", written=True),
+        Flow("A inverse", delta.DIAGONAL * BLOCK**2 * s.e, "chunk", written=True),
+    )
+    merging = delta.merging()
+    # Products of Q and of K with K, decayed in fp32: at the rate of tf32, twice the time of 16 bits.
+    overlaps = ((BLOCK, BLOCK, s.d),) * (2 * 2 * BLOCKS_BELOW)
+    rows = ROWS * (BLOCK - 2)
+    output = (
+        Flow("Q", s.d * s.e, by_columns=True),
+        Flow("g sums", s.d * FP32, by_columns=True),
+        Flow("states", OUTPUT_COLUMNS * s.d * s.e, "chunk"),
+        Flow("V new", OUTPUT_COLUMNS * s.e),
+        Flow("A of Q", CHUNK * s.e, by_columns=True),
+        Flow("O", OUTPUT_COLUMNS * s.e, written=True),
+    )
+    return (
+        Chunks(GATES, CHUNK, s.heads, gates, Work(exps=CHUNK * s.d, fp32=8 * CHUNK * s.d, links=6)),
+        Chunks(
+            DIAGONAL, BLOCK, s.heads, diagonal, Work(exps=BLOCK**2 * s.d, fp32=5 * BLOCK**2 * s.d, links=BLOCK), warps=4
+        ),
+        Chunks(
+            BELOW, CHUNK, s.heads, below,
+            Work(
+                (*overlaps, *merging.products), exps=(2 * ROWS - 1 + BLOCKS_BELOW) * BLOCK * s.d,
+                fp32=rows * 3 * BLOCK**2 + 4 * CHUNK * s.d, links=rows + merging.links,
+            ),
+            warps=delta.SOLVE_WARPS, path="mma_sync",
+        ),
+        delta.updates(s, gpu, s.e, channels=True),
+        delta.walk(s, gpu, FP32, FP32, channels=True),
+        Chunks(
+            OUTPUT, CHUNK, s.heads, output,
+            Work(
+                ((CHUNK, OUTPUT_COLUMNS, s.d), (CHUNK, OUTPUT_COLUMNS, CHUNK)), exps=CHUNK * s.d,
+                fp32=2 * CHUNK * s.d + CHUNK**2, links=s.d // 64 + 1,
+            ),
+            columns=-(-s.dv // OUTPUT_COLUMNS), shared_memory_bytes=(CHUNK * 64 + 64 * OUTPUT_COLUMNS) * s.e * 3,
+            path=path_of(gpu, CHUNK, 4),
+        ),
+    )  # fmt: skip
+
+
+def _chunked(name: str) -> Implementation:
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+        check_takes(name, w, WIDTHS)
+        s = _every_head(name, w)
+        kernels = [one.kernel(s.sequences, s.tokens, w.dtype, s.e) for one in _parts(s, gpu)]
+        return Schedule("kda", name, (*unit_length(s, w.dtype), *kernels), KdaTile(), peak(w))
+
+    def peak(w: Workload) -> int:
+        return peak_bytes(w) + scratch_bytes(w) + w.batch * w.seq_q * w.heads_q * w.head_dim * (FP32 + w.element_bytes)
+
+    return record(name, build, peak_bytes=peak)
+
+
+def _every_head(name: str, w: Workload) -> Shape:
+    if w.heads_kv != w.heads_q:
+        raise InputError(
+            f"{name} has gates for every head of K: heads_kv is {w.heads_kv}, heads_q {w.heads_q}; make them equal"
+        )
+    return Shape.of(w)
+
+
+def _flash(name: str) -> Implementation:
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+        check_takes(name, w, (128,))
+        s = _every_head(name, w)
+        prepare, recur = flash_parts(s)
+        kernels = tuple(one.kernel(s.sequences, s.tokens, w.dtype, s.e) for one in (prepare, recur))
+        return Schedule("kda", name, kernels, FlashKdaTile(), peak(w))
+
+    def peak(w: Workload) -> int:
+        chunks = w.batch * w.heads_q * -(-w.seq_q // BLOCK)
+        return peak_bytes(w) + chunks * (3 * BLOCK * w.head_dim * 2 + w.head_dim * FP32 + 2 * BLOCK**2 * 2)
+
+    return record(name, build, peak_bytes=peak)
+
+
+def flash_parts(s: Shape) -> tuple[Chunks, Chunks]:
+    """FlashKDA's kernels: decayed Q and K and the small matrices of every chunk of 16; then the walk over states.
+
+    ``fwd_launch.cu``: grid (chunks, heads) of 256 threads, and (sequences, heads) of 192, three chunks ahead.
+    """
+    decayed = ("K decayed", "Q decayed", "K restored")
+    small = ("A inverse", "A of Q")
+    prepare = (
+        Flow("Q", s.d * s.e), Flow("K", s.d * s.e), Flow("g", s.d * s.e), Flow("beta", s.e),
+        *(Flow(x, s.d * s.e, written=True) for x in decayed),
+        *(Flow(x, BLOCK * s.e, written=True) for x in small),
+        Flow("g total", s.d * FP32, "chunk", written=True),
+    )  # fmt: skip
+    recur = (
+        Flow("V", s.dv * s.e), Flow("beta", s.e),
+        *(Flow(x, s.d * s.e) for x in decayed),
+        *(Flow(x, BLOCK * s.e) for x in small),
+        Flow("g total", s.d * FP32, "chunk"),
+        Flow("O", s.dv * s.e, written=True),
+        Flow("state", s.d * s.dv * FP32, "sequence"),
+        Flow("state", s.d * s.dv * FP32, "sequence", written=True),
+    )  # fmt: skip
+    tile = BLOCK * s.d * s.e
+    inverse = ((BLOCK, BLOCK, BLOCK),) * 6
+    first = Work(
+        ((BLOCK, BLOCK, s.d), (BLOCK, BLOCK, s.d), *inverse), exps=4 * BLOCK * s.d, fp32=12 * BLOCK * s.d, links=BLOCK
+    )
+    second = Work(
+        ((BLOCK, s.dv, s.d), (BLOCK, s.dv, s.d), (BLOCK, s.dv, BLOCK), (BLOCK, s.dv, BLOCK), (s.d, s.dv, BLOCK)),
+        fp32=2 * s.d * s.dv + 2 * BLOCK * s.dv, links=6,
+    )  # fmt: skip
+    stage = 4 * tile + 2 * BLOCK**2 * s.e + s.d * FP32 + 128
+    stages = s.d * s.dv * s.e + max(3 * stage + 2 * tile, s.d * s.dv * FP32)  # `SharedStorageK2`, fwd_kernel2.cuh
+    return (
+        Chunks(
+            PREPARE, BLOCK, s.heads, prepare, first, warps=8, registers=64, shared_memory_bytes=8 * tile,
+            path="mma_sync",
+        ),
+        Chunks(
+            RECUR, BLOCK, s.heads, recur, second, serial=True, warps=6, registers=168, shared_memory_bytes=stages,
+            path="mma_sync",
+        ),
+    )  # fmt: skip
+
+
+_PACKED = Recurrence(columns=32, warps=1, gates=2, channels=True)
+_DRAFT = Recurrence(columns=32, warps=1, after=0, gates=2, channels=True, kept=4)
+_FUSED = Recurrence(columns=32, warps=4, gates=2, channels=True, around=True)
+_FUSED_DRAFT = Recurrence(columns=32, warps=4, after=0, gates=2, channels=True, kept=4, around=True)
+
+RECORDS = (
+    _chunked("sglang.kda-chunk"),
+    _chunked("vllm.kda-chunk"),
+    _flash("flashkda.kda"),
+    recurring("sglang.kda-packed-decode", "kda", _PACKED),
+    recurring("vllm.kda-packed-decode", "kda", _PACKED),
+    recurring("vllm.kda-fused-decode", "kda", _FUSED, (128,)),
+    recurring("sglang.kda-fused-decode", "kda", _FUSED, (128,)),
+    recurring("vllm.kda-verify", "kda", _DRAFT),
+    recurring("sglang.kda-verify", "kda", _DRAFT),
+    recurring("sglang.kda-verify-cutedsl", "kda", _FUSED_DRAFT, (128,)),
+)  # fmt: skip

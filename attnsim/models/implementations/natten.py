@@ -1,0 +1,174 @@
+"""NATTEN's fused neighbourhood attention: tiles of tokens in as many dimensions as the layout has.
+
+SHI-Labs/NATTEN, ``csrc/include/natten/cuda/{hopper_fna,blackwell_fna,fna}`` and ``src/natten/backends/configs``.
+Tokens are permuted beforehand so that a tile is contiguous (a kernel of its own, not part of this one). A block has one
+tile of queries and walks the box of key tiles that holds their windows; tiles inside all of them need no mask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from attnsim.models.arrays import Ints
+from attnsim.models.by_hand import by_hand
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.flash_attention import fa2_forward, hopper_tile
+from attnsim.models.implementations.flash_attention_4 import choose_tile as blackwell_tile
+from attnsim.models.implementations.fused.forward import flash_peak_bytes, with_ends
+from attnsim.models.implementations.fused.loops import LOOPS, Operations
+from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.implementation import Builder, TileRequest, record
+from attnsim.models.mask.neighborhood import Neighborhood
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.nest import loop_nest
+from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.row_tiles import classes
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
+
+SHAPES: dict[int, dict[int, tuple[int, ...]]] = {
+    64: {1: (64,), 2: (8, 8), 3: (2, 8, 4)},
+    128: {1: (128,), 2: (16, 8), 3: (2, 8, 8)},
+    256: {1: (256,), 2: (16, 16), 3: (4, 8, 8)},
+}
+"""Tokens of a tile along each dimension, by how many it has and the dimensions of the layout."""
+
+
+MASK_INSTRUCTIONS = by_hand(
+    6, "FP32-lane instructions a score and dimension: remainder (2), two comparisons, and, select"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BoxTile:
+    """A tile of queries x keys, each a box of tokens."""
+
+    flash: FlashTile
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.flash}, boxes {'x'.join(map(str, self.queries))} x {'x'.join(map(str, self.keys))}"
+
+
+class _Operations(Operations):
+    """A masked tile computes the place of each key along every dimension."""
+
+    def softmax(self, masked: bool, first: bool = False) -> TileOp:
+        """Online softmax; masked: with the window's comparisons."""
+        plain = super().softmax(masked, first)
+        each = masked * MASK_INSTRUCTIONS * len(pattern(self.w).layout)
+        return plain._replace(fp32=plain.fp32 + each * self.rows * self.tile.keys)
+
+
+def pattern(w: Workload) -> Neighborhood:
+    """The neighbourhood of a question.
+
+    Raises
+    ------
+    InputError
+        When its mask is anything else, or queries are not the keys.
+    """
+    parts = w.mask.parts
+    if len(parts) != 1 or not isinstance(parts[0], Neighborhood) or not w.mask.band.left is w.mask.band.right is None:
+        raise InputError(
+            f"natten plays one neighbourhood, the mask is {w.mask}; write 'neighborhood 64x64 window 13x13'"
+        )
+    if w.seq_q != w.seq_kv:
+        raise InputError(f"natten has as many queries as keys, not {w.seq_q} x {w.seq_kv}; leave seq_kv out")
+    parts[0].check(w.seq_kv)
+    return parts[0]
+
+
+def boxes(part: Neighborhood, tile: BoxTile) -> tuple[list[Ints], list[Ints]]:
+    """Key tiles along each dimension that tiles of queries along it visit, and of them those seen whole by all."""
+    visits, whole = [], []
+    for d, (rows, keys) in enumerate(zip(tile.queries, tile.keys, strict=True)):
+        first = np.arange(0, part.layout[d], rows, dtype=np.int64)
+        last = np.minimum(first + rows, part.layout[d]) - 1
+        low, end = (part.first_seen(d, place) for place in (first, last))
+        high = end + part.window[d]
+        visits.append(-(-high // keys) - low // keys)
+        inner_low, inner_high = end, low + part.window[d]
+        whole.append(np.maximum(0, inner_high // keys - -(-inner_low // keys)))
+    return visits, whole
+
+
+def _outer(factors: list[Ints]) -> Ints:
+    """Products over dimensions, the last fastest, ``[tiles]``."""
+    out = np.ones(1, dtype=np.int64)
+    for factor in factors:
+        out = np.multiply.outer(out, factor).reshape(-1)
+    return out
+
+
+def _box(tokens: int, dimensions: int) -> tuple[int, ...]:
+    return SHAPES[tokens][dimensions]
+
+
+def _building(name: str, rows: int, keys: int) -> Builder:
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+        part = pattern(w)
+        n = len(part.layout)
+        flash = _flash(w, gpu, rows, keys)
+        tile = BoxTile(flash, _box(flash.rows, n), _box(flash.keys, n))
+        kernel = _kernel(w, part, tile)
+        useful = w.matrix_flops(prod(part.layout) * prod(part.window))
+        return Schedule("neighborhood", name, (kernel,), tile, flash_peak_bytes(w), useful_flops=useful)
+
+    return build
+
+
+def _flash(w: Workload, gpu: Gpu, rows: int, keys: int) -> FlashTile:
+    if gpu.features.tcgen05:
+        return replace(blackwell_tile(w, gpu), rows=rows, keys=keys, persistent=False, order="ascending")
+    if gpu.features.wgmma:
+        return replace(hopper_tile(rows, keys), persistent=False, order="ascending")
+    return replace(fa2_forward(w, gpu), rows=rows, keys=keys, warps=4)
+
+
+def _kernel(w: Workload, part: Neighborhood, tile: BoxTile) -> Kernel:
+    flash = tile.flash
+    visits, whole = map(_outer, boxes(part, tile))
+    none = np.zeros_like(visits)
+    # A kernel that needs a mask anywhere has it in every tile; whole boxes run one without.
+    (steps, masked), inverse = classes(visits, visits if (visits != whole).any() else none)
+    ops, whole_tiles = _Operations(w, flash, lse=True), np.zeros_like(steps)
+    body = LOOPS[flash.loop](ops, steps, masked, whole_tiles)
+    segments, repeats = loop_nest(with_ends(ops, body, steps, whole_tiles, whole_tiles))
+    heads, e, (d, dv) = w.batch * w.heads_q, w.element_bytes, flash.compiled(w)
+    padded = len(none) * flash.rows
+    sharers = float(visits.sum() * flash.keys / w.seq_kv) * w.group
+    return Kernel(
+        name="fna",
+        threads=flash.threads,
+        registers_per_thread=flash.registers,
+        shared_memory_bytes=flash.shared_memory_bytes(d, dv, e),
+        segments=segments,
+        repeats=repeats,
+        launches=(Launch(inverse, heads),),
+        uses=(
+            TensorUse("Q", padded * w.head_dim * e, heads),
+            TensorUse("K", w.seq_kv * w.head_dim * e, w.batch * w.heads_kv, max(1.0, sharers)),
+            TensorUse("V", w.seq_kv * w.head_dim_v * e, w.batch * w.heads_kv, max(1.0, sharers)),
+            TensorUse("O", padded * w.head_dim_v * w.output_bytes, heads, written=True),
+            TensorUse("LSE", padded * 4, heads, written=True),
+        ),
+        warpgroups=flash.warpgroups,
+        path=flash.path,
+        max_blocks_per_sm=flash.max_blocks_per_sm,
+        buffers=flash.buffers(d, dv, e),
+        dtype=w.dtype,
+        step="key tile",
+        role="attention",
+    )
+
+
+RECORDS = (
+    record("natten.hopper-fna", _building("natten.hopper-fna", 128, 128)),
+    record("natten.blackwell-fna", _building("natten.blackwell-fna", 256, 128)),
+    record("natten.cutlass-fna", _building("natten.cutlass-fna", 64, 128)),
+)

@@ -1,0 +1,289 @@
+"""Native sparse attention whole, as mdy666/Scalable-Flash-Native-Sparse-Attention launches it (commit fcf117c3c8a1).
+
+``flash_nsa/modules/hf_level_nsa.py``: keys and values compressed, attention to them, scores of blocks summed over a
+group while they are computed (`_slc_probs_kernel`), the best found by as many maxima (`_topk_kernel`), attention to
+chosen blocks by one warp a query, FlashAttention-3's window, and the weighted sum. Backward: each branch's kernels;
+the queries of each block are found in a table of blocks x queries (`get_bind_from_find`), dK and dV added up in fp32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.flash_attention import hopper_tile
+from attnsim.models.implementations.fused.backward import flash_backward
+from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
+from attnsim.models.implementations.implementation import TileRequest, record
+from attnsim.models.implementations.selecting import compressed, selected
+from attnsim.models.implementations.selecting.compressed import CompressedTile
+from attnsim.models.implementations.selecting.selected import SelectedTile, clear, power_of_two
+from attnsim.models.implementations.selecting.walks import renamed
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.selected import compressed_pairs, visible_pairs
+from attnsim.models.question.selection import Selection
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.nest import loop_nest
+from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
+from attnsim.models.schedule.widths import padded
+
+NAME = "flash-nsa.nsa"
+PROBABILITIES = "block scores"
+_OUTPUTS = ("O", "LSE", "LSE, D", "D", "dO", "dQ", "dQ accum", "dK", "dV", "dK expanded", "dV expanded")
+BRANCH = {"compressed": ("K", "V", *_OUTPUTS), "window": _OUTPUTS}
+"""Tensors of a branch that are its own; the window's keys are those of the question."""
+MAXIMUM_INSTRUCTIONS = 4
+"""FP32-lane instructions an element and maximum: compare, select value and place, strike out the last one found."""
+
+
+@dataclass(frozen=True, slots=True)
+class NsaTile:
+    """Tiles of the three branches."""
+
+    compressed: CompressedTile
+    selected: SelectedTile
+    window: FlashTile
+    window_backward: BackwardTile
+
+    def __str__(self) -> str:
+        return f"compressed {self.compressed.forward}; chosen {self.selected}; window {self.window}"
+
+
+def choose_tile(w: Workload) -> NsaTile:
+    """The fixed tiles of its calls on Hopper."""
+    s = whole(w)
+    block = power_of_two(s.block)
+    heads = max(16, power_of_two(w.group))
+    passes = BackwardTile(64, 64, warps=4, stages_q=2, path="wgmma")
+    return NsaTile(
+        CompressedTile(FlashTile(64, 128, warps=4, loop="ring", stages=2, path="wgmma"), passes, passes, True, first=0),
+        SelectedTile(
+            FlashTile(heads, block, warps=1, loop="ring", stages=2, pack_gqa=True),
+            BackwardTile(heads, block, warps=2, stages_q=2),
+            BackwardTile(64, block, warps=4, stages_q=2, path="wgmma"),
+            1,
+        ),
+        replace(hopper_tile(128, 128), persistent=False),
+        BackwardTile(64, 128, warps=8, stages_q=2, path="wgmma", extra_threads=128, registers=168),
+    )
+
+
+def whole(w: Workload) -> Selection:
+    """The selection of a question, with all three branches.
+
+    Raises
+    ------
+    InputError
+    """
+    selection = selected.chosen(w)
+    if not (selection.compress and selection.window):
+        raise InputError(
+            f"{NAME} has three branches; the selection is {selection}: add compress 32 step 16, window 512"
+        )
+    return selection
+
+
+def window_of(w: Workload) -> Workload:
+    """The question of the window's branch."""
+    return replace(w, mask=Mask.sliding_window(whole(w).window, causal=True), selection=None).bounded()
+
+
+def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """All kernels of a call."""
+    s, tile = whole(w), choose_tile(w)
+    kernels: list[Kernel] = []
+    if "fwd" in w.directions:
+        kernels += forward(w, gpu, tile)
+    if "bwd" in w.directions:
+        kernels += backward(w, gpu, tile)
+    pairs = visible_pairs(s, w.seq_q) + compressed_pairs(s, w.seq_q) + window_of(w).visible_pairs
+    blocks = w.batch * w.heads_kv * w.seq_q * power_of_two(s.blocks(w.seq_kv)) * 2
+    memory = flash_peak_bytes(w, blocks + 3 * w.batch * w.heads_q * w.seq_q * w.head_dim_v * w.output_bytes)
+    kernels = [replace(one, slowed_by_extra=False, copies_by_extra=True) for one in kernels]
+    return Schedule("nsa", NAME, tuple(kernels), tile, memory, useful_flops=w.matrix_flops(pairs))
+
+
+def forward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:
+    """The three branches, the choice between the first two, and the weighted sum."""
+    small = compressed.over_compressed(w)
+    e, kv = w.element_bytes, w.batch * w.heads_kv
+    out = w.batch * w.heads_q * w.seq_q * w.head_dim_v * w.output_bytes
+    overlap = -(-whole(w).compress // whole(w).step)
+    mean = [
+        streaming(
+            f"compress {x}",
+            [Access(x, overlap * kv * w.seq_kv * n * e), Access(f"{x} compressed", kv * small.seq_kv * n * e, True)],
+            elements=overlap * kv * w.seq_kv * n,
+        )
+        for x, n in (("K", w.head_dim), ("V", w.head_dim_v))
+    ]
+    weights = w.batch * w.heads_q * w.seq_q * 3 * e
+    outs = ("O compressed", "O", "O window")
+    combine = streaming(
+        "combine branches",
+        [*(Access(x, out) for x in outs), Access("weights", weights), Access("O combined", out, True)],
+        elements=3 * out // 2,
+        fp32_per_element=2,
+    )
+    return [
+        *mean,
+        *(renamed(one, BRANCH["compressed"], "compressed") for one in compressed.attention(w, tile.compressed)),
+        *choice(w, tile),
+        *selected.attention(w, gpu, tile.selected),
+        renamed(flash_forward(window_of(w), gpu, tile.window, "window_fwd"), BRANCH["window"], "window"),
+        combine,
+    ]
+
+
+def choice(w: Workload, tile: NsaTile) -> list[Kernel]:
+    """Scores of blocks, and the best of them."""
+    s, rows = whole(w), w.batch * w.heads_kv * w.seq_q
+    columns = max(16, power_of_two(s.blocks(w.seq_kv)))
+    size = rows * columns * 2
+    found = rows * s.top * 4
+    return [
+        clear("clear block scores", PROBABILITIES, size),
+        _block_scores(w, tile),
+        clear("clear selected", "selected", found),
+        _maxima(w, columns),
+    ]
+
+
+def _block_scores(w: Workload, tile: NsaTile) -> Kernel:
+    """`_slc_probs_kernel`: 64 queries x 128 compressed keys a block, heads of a group in turn, none in the future.
+
+    Beside the scores themselves those of the key before each block are computed, a quarter as many.
+    """
+    s, e, t = whole(w), w.element_bytes, tile.compressed.forward
+    keys, d = s.compressed_keys(w.seq_kv), padded(w.head_dim)
+    rows, width, fewer = t.rows, t.keys, t.keys * s.step // s.block
+    pairs = rows * (width + fewer)
+    loads = TileOp("load", "Q", bytes=rows * w.head_dim * e), TileOp("load", "LSE compressed", bytes=rows * 4)
+    dot = TileOp("mma", "S", flops=2 * pairs * d, smem_bytes=(t.readers * (width + fewer) + 2 * rows) * d * e)
+    vector = TileOp("vector", "P", scores=pairs, exps=pairs)
+    wait = (TileOp("wait", "Q"), TileOp("wait", "LSE compressed"), TileOp("delay", "step"))
+    load_k = TileOp("load", "K compressed", bytes=2 * width * w.head_dim * e)
+    store = TileOp("store", PROBABILITIES, bytes=rows * fewer * 2)
+    nest = [
+        (Segment("keys", (TileOp("delay", "block"), load_k, *loads, TileOp("wait", "K compressed"))), 1),
+        (Segment("head", (*wait, *loads, dot, vector)), w.group - 1),
+        (Segment("last head", (*wait, dot, vector)), 1),
+        (Segment("store", (TileOp("delay", "block"), store)), 1),
+    ]
+    segments, repeats = loop_nest([(segment, np.array([n])) for segment, n in nest])
+    heads = w.batch * w.heads_kv
+    buffers = (("Q", 2 * rows * d * e), ("K", 2 * width * d * e))
+    down, across = -(-w.seq_q // rows), -(-keys // width)
+    return Kernel(
+        name="block scores",
+        threads=t.threads,
+        registers_per_thread=t.registers,
+        shared_memory_bytes=sum(size for _, size in buffers),
+        segments=segments,
+        repeats=repeats,
+        launches=(Launch(np.zeros(1, np.int64), heads * score_tiles(w, rows, width)),),
+        uses=(
+            TensorUse("Q", w.seq_q * w.head_dim * e, heads * w.group, max(1, across // 2)),
+            TensorUse("LSE compressed", w.seq_q * 4, heads * w.group, max(1, across // 2)),
+            TensorUse("K compressed", keys * w.head_dim * e, heads, down),
+            TensorUse(PROBABILITIES, w.seq_q * -(-keys * s.step // s.block) * 2, heads, written=True),
+        ),
+        path=t.path,
+        buffers=buffers,
+        dtype=w.dtype,
+        step="head",
+    )
+
+
+def score_tiles(w: Workload, rows: int, width: int) -> int:
+    """Tiles of queries x compressed keys of a head that are not wholly in the future; the others return at once."""
+    s = whole(w)
+    first = np.arange(0, w.seq_q, rows)[:, None]
+    keys = np.arange(0, s.compressed_keys(w.seq_kv), width)
+    return int((-(-(first + rows) // s.block) >= keys * s.step // s.block).sum())
+
+
+def _maxima(w: Workload, columns: int) -> Kernel:
+    """`_topk_kernel`: a warp reads a row of scores (four where they are short) and takes maximum after maximum."""
+    s = whole(w)
+    each = 1 if columns >= 2048 else 4
+    rows = w.batch * w.heads_kv * w.seq_q
+    work = TileOp("vector", "maxima", fp32=MAXIMUM_INSTRUCTIONS * each * columns)
+    load = TileOp("load", PROBABILITIES, bytes=each * columns * 2)
+    store = TileOp("store", "selected", bytes=each * s.top * 4)
+    nest = [
+        (Segment("row", (TileOp("delay", "block"), load, TileOp("wait", PROBABILITIES))), 1),
+        (Segment("maximum", (TileOp("delay", "step"), work)), s.top),
+        (Segment("store", (store,)), 1),
+    ]
+    segments, repeats = loop_nest([(segment, np.array([n])) for segment, n in nest])
+    return Kernel(
+        name="maxima",
+        threads=32,
+        registers_per_thread=128,
+        shared_memory_bytes=0,
+        segments=segments,
+        repeats=repeats,
+        launches=(Launch(np.zeros(1, np.int64), -(-rows // each)),),
+        uses=(TensorUse(PROBABILITIES, columns * 2, rows), TensorUse("selected", s.top * 4, rows, written=True)),
+        dtype="fp32",
+        step="maximum",
+    )
+
+
+def backward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:
+    """The sum's gradients, then those of each branch."""
+    s, e = whole(w), w.element_bytes
+    out = w.batch * w.heads_q * w.seq_q * w.head_dim_v * e
+    weights = w.batch * w.heads_q * w.seq_q * 3 * e
+    outs = ("O compressed", "O", "O window")
+    combine = streaming(
+        "combine_bwd",
+        [
+            *(Access(x, out) for x in (*outs, "dO combined")),
+            Access("weights", weights),
+            *(Access(f"d{x}", out, True) for x in outs),
+            Access("dweights", weights, True),
+        ],
+        elements=3 * out // e,
+        fp32_per_element=4,
+    )
+    table = w.batch * w.heads_kv * power_of_two(s.blocks(w.seq_kv)) * power_of_two(w.seq_q) * 4
+    find = [
+        clear("clear table", "queries", table),
+        streaming(
+            "mark queries", [Access("selected", w.batch * w.heads_kv * w.seq_q * s.top * 4)], elements=w.seq_q * s.top
+        ),
+        streaming("order queries", [Access("queries", table), Access("queries", table, True)], elements=table // 4),
+    ]
+    window = flash_backward(window_of(w), tile.window_backward)
+    small = compressed.compressed_backward(w, tile.compressed)
+    kv = w.batch * w.heads_kv * w.seq_kv
+    spread = [
+        streaming(
+            f"spread d{x}",
+            [
+                Access(f"d{x} compressed", w.batch * w.heads_kv * s.compressed_keys(w.seq_kv) * n * e),
+                Access(f"d{x} all", kv * n * e, True),
+            ],
+            elements=kv * n,
+        )
+        for x, n in (("K", w.head_dim), ("V", w.head_dim_v))
+    ]
+    return [
+        combine,
+        *(renamed(one, BRANCH["window"], "window") for one in window),
+        *find,
+        *(one for one in selected.selected_backward(w, gpu, tile.selected) if one.name != "sort queries"),
+        *(renamed(one, BRANCH["compressed"], "compressed") for one in small),
+        *spread,
+    ]
+
+
+RECORDS = (record(NAME, build),)

@@ -1,0 +1,231 @@
+"""Kernels of which each block walks over as many tiles as content or compression leaves it: forward and backward.
+
+A walk is the number of tiles of each block. Heads of a sequence are launched before the next rows or keys (the grids of
+the kernels here are batch, head, tile), so blocks that run at the same time work on all heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attnsim.models.arrays import Ints
+from attnsim.models.implementations.fused.backward import ROWS_OUTSIDE, BackwardOps
+from attnsim.models.implementations.fused.loops import Operations
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
+from attnsim.models.schedule.widths import padded
+
+LIST = "selected"
+"""Tensor of the chosen blocks of each query, or of the queries of each block: int32."""
+INDEX_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What the blocks of a grid walk over.
+
+    Parameters
+    ----------
+    steps : ndarray of int, shape [blocks] or [blocks, turns]
+        Tiles; with several turns of an outer loop those of each.
+    heads : int
+        Blocks of each kind, launched one after the other.
+    listed : int
+        Bytes of a list that are read for each step, beside the step's tile; 0 without a list.
+    """
+
+    steps: Ints
+    heads: int
+    listed: int = 0
+
+    def kinds(self) -> tuple[Ints, Launch]:
+        """Different blocks ``[kinds, turns]``, and which each one is in launch order."""
+        table = self.steps if self.steps.ndim == 2 else self.steps[:, None]
+        kinds, inverse = np.unique(table, axis=0, return_inverse=True)
+        return kinds, Launch(np.repeat(inverse.reshape(-1).astype(np.int64), self.heads))
+
+
+def walked_tiles(walk: Walk) -> int:
+    """Tiles that all blocks walk over."""
+    return int(walk.steps.sum()) * walk.heads
+
+
+def forward(
+    w: Workload, tile: FlashTile, walk: Walk, rows: Sequence[int], name: str, uses: tuple[TensorUse, ...]
+) -> Kernel:
+    """A forward kernel: Q stays, tiles of K and V pass one step ahead, every one masked.
+
+    Parameters
+    ----------
+    w : Workload
+    tile : FlashTile
+    walk : Walk
+        Of a block that has several queries in turn a column each.
+    rows : sequence of int
+        Rows with a query in them of each block, in the order of the walk: whole, or fewer in the last.
+    name : str
+    uses : tuple of TensorUse
+    """
+    ops = Operations(w, tile, lse=True)
+    kinds, launch = _with_rows(walk, rows)
+    valid, kinds = kinds[:, 0], kinds[:, 1:]
+    listed = (TileOp("load", LIST, bytes=walk.listed), TileOp("wait", LIST)) if walk.listed else ()
+    loads = (*listed, ops.load("K", tile.keys), ops.load("V", tile.keys))
+
+    def step(more: bool) -> Segment:
+        ops_ = (TileOp("wait", "K"), TileOp("wait", "V"), TileOp("delay", "step"), *(loads if more else ()))
+        name = "step" if more else "last step"
+        return Segment(name, (*ops_, ops.scores(), ops.softmax(True), ops.output()))
+
+    nest: Nest = []
+    busy = kinds > 0
+    first = np.zeros_like(busy)
+    first[:, 0] = busy[:, 0]
+    nest.append((Segment("begin", (TileOp("delay", "block"),)), first))
+    for size in sorted(set(valid.tolist()), reverse=True):
+        here = (valid == size)[:, None] & busy
+        tag = "" if size == max(valid) else f" ({size} rows)"
+        nest.append((Segment(f"rows{tag}", (ops.load_q(size), *loads, TileOp("wait", "Q"))), here))
+    nest += [(step(True), np.maximum(kinds - 1, 0)), (step(False), busy)]
+    for size in sorted(set(valid.tolist()), reverse=True):
+        here = (valid == size)[:, None] & busy
+        tag = "" if size == max(valid) else f" ({size} rows)"
+        nest.append((Segment(f"store{tag}", ops.stores(size, partial=False)), here))
+    nest.append((Segment("end", (TileOp("delay", "block"),)), first))
+    d, dv = tile.compiled(w)
+    return _kernel(name, tile, nest, launch, uses, tile.buffers(d, dv, w.element_bytes), w, tile.warpgroups)
+
+
+def _with_rows(walk: Walk, rows: Sequence[int]) -> tuple[Ints, Launch]:
+    table = walk.steps if walk.steps.ndim == 2 else walk.steps[:, None]
+    both = Walk(np.concatenate([np.asarray(rows, dtype=np.int64)[:, None], table], axis=1), walk.heads)
+    return both.kinds()
+
+
+def keys_outside(w: Workload, tile: BackwardTile, walk: Walk, name: str, uses: tuple[TensorUse, ...]) -> Kernel:
+    """The pass for dK and dV: a block for each tile of keys and each query head, tiles of rows pass."""
+    ops = BackwardOps(w, tile, padded(w.head_dim), padded(w.head_dim_v), dq=False)
+    kinds, launch = walk.kinds()
+    busy = kinds > 0
+    listed = (TileOp("load", LIST, bytes=walk.listed), TileOp("wait", LIST)) if walk.listed else ()
+
+    def step(more: bool) -> Segment:
+        whole = ops.step("row step" if more else "last row step", more)
+        index = next((i for i, op in enumerate(whole.ops) if op.kind == "load"), None)
+        if index is None or not listed:
+            return whole
+        return Segment(whole.name, (*whole.ops[:index], *listed, *whole.ops[index:]))
+
+    opening = ops.first_loads(tile.rows, 0)
+    nest: Nest = [
+        (ops.prologue(tile.keys, 0), np.ones_like(kinds)),
+        (Segment(opening.name, (*listed, *opening.ops)), busy),
+        (step(True), np.maximum(kinds - 1, 0)),
+        (step(False), busy),
+        (ops.epilogue(tile.keys, 0), np.ones_like(kinds)),
+    ]
+    buffers = tile.buffers(ops.d, ops.dv, ops.e)
+    return _kernel(name, tile, nest, launch, uses, buffers, w, 2, slowed=True)
+
+
+def rows_outside(
+    w: Workload, tile: BackwardTile, walk: Walk, rows: int, name: str, uses: tuple[TensorUse, ...]
+) -> Kernel:
+    """The pass for dQ: Q, dO and dQ of `rows` rows stay, tiles of K and V pass."""
+    ops = BackwardOps(w, tile, padded(w.head_dim), padded(w.head_dim_v))
+    kinds, launch = walk.kinds()
+    busy = kinds > 0
+    listed = (TileOp("load", LIST, bytes=walk.listed), TileOp("wait", LIST)) if walk.listed else ()
+    k, v = (TileOp("load", x, bytes=tile.keys * n * ops.e) for x, n in (("K", w.head_dim), ("V", w.head_dim_v)))
+    first = np.zeros_like(busy)
+    first[:, 0] = busy[:, 0]
+
+    def step(more: bool) -> Segment:
+        loads = (*listed, k, v) if more else ()
+        return Segment(
+            "key step" if more else "last key step",
+            (
+                TileOp("wait", "K"),
+                TileOp("wait", "V"),
+                TileOp("delay", "step"),
+                *loads,
+                ops.product("S", ROWS_OUTSIDE),
+                ops.probabilities(),
+                ops.product("dP", ROWS_OUTSIDE),
+                ops.gradients(),
+                ops.product("dQ", ROWS_OUTSIDE),
+            ),
+        )
+
+    waits = tuple(TileOp("wait", tensor) for tensor in ("Q", "LSE, D", "dO"))
+    nest: Nest = [
+        (Segment("begin", (TileOp("delay", "block"),)), first),
+        (Segment("rows", (*ops.loads(rows), *listed, k, v, *waits)), busy),
+        (step(True), np.maximum(kinds - 1, 0)),
+        (step(False), busy),
+        (Segment("store", (TileOp("store", "dQ", bytes=rows * w.head_dim * ops.e),)), busy),
+        (Segment("end", (TileOp("delay", "block"),)), first),
+    ]
+    d, dv = ops.d, ops.dv
+    buffers = (
+        ("Q, dO", tile.rows * (d + dv) * ops.e),
+        ("K, V", tile.stages_q * tile.keys * (d + dv) * ops.e),
+        ("dS", tile.rows * tile.keys * ops.e),
+    )
+    return _kernel(name, tile, nest, launch, uses, buffers, w, 2, slowed=True)
+
+
+def _kernel(
+    name: str, tile: FlashTile | BackwardTile, nest: Nest, launch: Launch, uses: tuple[TensorUse, ...],
+    buffers: tuple[tuple[str, int], ...], w: Workload, warpgroups: int, slowed: bool = False,
+) -> Kernel:  # fmt: skip
+    segments, repeats = loop_nest(nest)
+    return Kernel(
+        name=name,
+        threads=tile.warps * 32,
+        registers_per_thread=tile.registers,
+        shared_memory_bytes=sum(size for _, size in buffers),
+        segments=segments,
+        repeats=repeats,
+        launches=(launch,),
+        uses=uses,
+        warpgroups=warpgroups,
+        path=tile.path,
+        buffers=buffers,
+        dtype=w.dtype,
+        slowed_by_extra=slowed,
+        step="tile",
+    )
+
+
+def scattered(
+    tensor: str, piece_bytes: int, pieces: int, requested: int, running: int, causal: bool = True
+) -> TensorUse:
+    """A tensor that blocks read in parts here and there, all pieces at the same time."""
+    unique = piece_bytes * pieces
+    return TensorUse(
+        tensor, piece_bytes, pieces, max(1.0, running / pieces), max(1.0, requested / unique), scattered=1 + causal
+    )
+
+
+def renamed(kernel: Kernel, tensors: Sequence[str], branch: str) -> Kernel:
+    """The kernel with some of its tensors named after the branch of a schedule that they belong to."""
+    names = {name: f"{name} {branch}" for name in tensors}
+    segments = tuple(
+        replace(
+            one,
+            ops=tuple(
+                op._replace(tensor=names.get(op.tensor, op.tensor)) if op.bytes or op.kind == "wait" else op
+                for op in one.ops
+            ),
+        )
+        for one in kernel.segments
+    )
+    uses = tuple(replace(use, tensor=names.get(use.tensor, use.tensor)) for use in kernel.uses)
+    return replace(kernel, segments=segments, uses=uses)

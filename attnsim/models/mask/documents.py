@@ -1,0 +1,106 @@
+"""Parts of masks that training has: documents one after the other, and a prefix that all queries see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnsim.models.arrays import Bools, Ints
+from attnsim.models.errors import InputError
+from attnsim.models.mask.patterns import Spans, Tiles, check_counts, looks
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Documents of these lengths one after the other; a query sees the keys of its own.
+
+    FlexAttention's document mask and FlashAttention's variable lengths (He et al., arXiv 2412.05496, section 4).
+    """
+
+    lengths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.lengths:
+            raise InputError("mask: document needs lengths; write document 1024 3000 4168")
+        for length in self.lengths:
+            check_counts("document", length=length)
+
+    def _bounds(self, seq_kv: int) -> Ints:
+        """First key of each document, and the end of the last.
+
+        Raises
+        ------
+        InputError
+            When the documents are not as long as the sequence.
+        """
+        bounds = np.cumsum((0, *self.lengths))
+        if int(bounds[-1]) != seq_kv:
+            raise InputError(
+                f"mask: documents of {' + '.join(map(str, self.lengths))} = {int(bounds[-1])} keys, the sequence has "
+                f"{seq_kv}; make them add up to it"
+            )
+        return bounds
+
+    def _of(self, token: Ints, bounds: Ints) -> Ints:
+        """Number of the document that a token lies in."""
+        last = len(self.lengths) - 1
+        return np.asarray(np.clip(np.searchsorted(bounds, token, side="right") - 1, 0, last))
+
+    def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
+        """Whether both lie in one document."""
+        bounds = self._bounds(seq_kv)
+        return np.asarray(self._of(positions, bounds) == self._of(keys, bounds))
+
+    def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
+        """The documents of a row tile's queries."""
+        bounds = self._bounds(tiles.seq_kv)
+        first, last = tiles.first_position(row_tile), tiles.last_position(row_tile)
+        return row_tile, bounds[self._of(first, bounds)], bounds[self._of(last, bounds) + 1]
+
+    def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
+        """By the documents at both ends of the tile's rows and keys."""
+        bounds = self._bounds(tiles.seq_kv)
+        row = [self._of(end(row_tile), bounds) for end in (tiles.first_position, tiles.last_position)]
+        last_key = np.minimum((key_tile + 1) * tiles.keys, tiles.seq_kv) - 1
+        key = [self._of(token, bounds) for token in (key_tile * tiles.keys, last_key)]
+        none = (key[1] < row[0]) | (key[0] > row[1])
+        every = (row[0] == row[1]) & (key[0] == key[1]) & (row[0] == key[0])
+        return looks(none, every, row_tile * tiles.key_tiles + key_tile)
+
+    def __str__(self) -> str:
+        return f"document {' '.join(map(str, self.lengths))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Keys up to the position, and for every query the first `tokens` keys (a prefix language model).
+
+    Raffel et al., arXiv 1910.10683, section 3.2.1, figure 4; FlexAttention's prefix mask.
+    """
+
+    tokens: int
+
+    def __post_init__(self) -> None:
+        check_counts("prefix", tokens=self.tokens)
+
+    def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
+        """Whether the key is in the prefix or not after the position."""
+        return np.asarray((keys < self.tokens) | (keys <= positions))
+
+    def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
+        """From the first key to the row tile's last position, or to the end of the prefix."""
+        end = np.maximum(tiles.last_position(row_tile) + 1, min(self.tokens, tiles.seq_kv))
+        return row_tile, np.zeros_like(end), end
+
+    def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
+        """By its distance from the diagonal, and whether the prefix ends in it."""
+        first, last = key_tile * tiles.keys, (key_tile + 1) * tiles.keys - 1
+        position = tiles.first_position(row_tile)
+        none = (first >= self.tokens) & (first > position + tiles.rows - 1)
+        every = (last < self.tokens) | (last <= position)
+        ends = (first < self.tokens) & (self.tokens <= last)
+        return looks(none, every, 2 * (first - position + tiles.seq_kv) + ends)
+
+    def __str__(self) -> str:
+        return f"prefix {self.tokens}"

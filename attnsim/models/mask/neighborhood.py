@@ -1,0 +1,109 @@
+"""Neighbourhood attention: tokens of a line, an image or a video see a window around them, moved in at the edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from attnsim.models.arrays import Bools, Ints
+from attnsim.models.errors import InputError
+from attnsim.models.mask.patterns import Spans, Tiles, check_counts, looks
+
+MOST_DIMENSIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Neighborhood:
+    """Tokens in rows of a layout, the last dimension fastest, each with a window of equal size.
+
+    Hassani et al., arXiv 2504.16922 (generalized neighbourhood attention): in each dimension tokens of one `stride`
+    share the window of the one in their middle; a window that would reach beyond an edge is moved inside.
+
+    Parameters
+    ----------
+    layout : tuple of int
+        Tokens along each of one to three dimensions.
+    window : tuple of int
+        Keys along each.
+    stride : tuple of int
+        Tokens along each that share a window; 1 gives each its own, the window's size blocks.
+    """
+
+    layout: tuple[int, ...]
+    window: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.layout) <= MOST_DIMENSIONS or not len(self.layout) == len(self.window) == len(self.stride):
+            raise InputError(f"mask: {self}; allowed: one to three dimensions, as many in layout, window and stride")
+        for size, window, stride in zip(self.layout, self.window, self.stride, strict=True):
+            check_counts("neighborhood", layout=size, window=window, stride=stride)
+            if window > size or stride > window:
+                raise InputError(
+                    f"mask: {self} has a window of {window} and a stride of {stride} along {size} tokens; "
+                    "allowed: a window up to the tokens, a stride up to the window"
+                )
+
+    def first_seen(self, dimension: int, place: Ints) -> Ints:
+        """First key that tokens at a place of a dimension see along it."""
+        size, window, stride = self.layout[dimension], self.window[dimension], self.stride[dimension]
+        middle = np.minimum(place // stride * stride + stride // 2, size - 1)
+        return np.asarray(np.clip(middle - window // 2, 0, size - window))
+
+    def check(self, seq_kv: int) -> None:
+        """Refuse a sequence of another length than the layout.
+
+        Raises
+        ------
+        InputError
+        """
+        if prod(self.layout) != seq_kv:
+            raise InputError(
+                f"mask: neighborhood {_text(self.layout)} has {prod(self.layout)} tokens, the sequence has {seq_kv}; "
+                "make them equal"
+            )
+
+    def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
+        """Whether the key lies in the position's window along every dimension."""
+        self.check(seq_kv)
+        inside = np.ones(np.broadcast_shapes(positions.shape, keys.shape), dtype=np.bool_)
+        for dimension in reversed(range(len(self.layout))):
+            size = self.layout[dimension]
+            start = self.first_seen(dimension, positions % size)
+            key = keys % size
+            inside &= (key >= start) & (key < start + self.window[dimension])
+            positions, keys = positions // size, keys // size
+        return np.asarray(inside)
+
+    def _outer(self, positions: Ints) -> tuple[Ints, Ints]:
+        """Half-open interval of keys that holds the windows of positions, by their place along the first dimension."""
+        below = prod(self.layout[1:])
+        start = self.first_seen(0, positions // below)
+        return start * below, (start + self.window[0]) * below
+
+    def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
+        """By the windows along the first dimension."""
+        self.check(tiles.seq_kv)
+        return row_tile, self._outer(tiles.first_position(row_tile))[0], self._outer(tiles.last_position(row_tile))[1]
+
+    def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
+        """Each tile by itself, but for those outside the windows along the first dimension."""
+        _, low, high = self.spans(row_tile, tiles)
+        first = key_tile * tiles.keys
+        none = (first >= high) | (first + tiles.keys <= low)
+        return looks(none, np.zeros_like(none), row_tile * tiles.key_tiles + key_tile)
+
+    def __str__(self) -> str:
+        stride = "" if set(self.stride) == {1} else f" stride {_text(self.stride)}"
+        return f"neighborhood {_text(self.layout)} window {_text(self.window)}{stride}"
+
+
+def _text(sizes: tuple[int, ...]) -> str:
+    return "x".join(map(str, sizes))
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """``30x48x80`` as numbers."""
+    return tuple(map(int, text.split("x")))

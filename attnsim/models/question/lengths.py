@@ -1,0 +1,155 @@
+"""The lengths of a batch whose sequences differ: queries and keys of each, in the order in which a call has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from attnsim.models.errors import InputError, shown
+from attnsim.models.question.words import whole
+
+LARGEST_LENGTH = 1 << 27
+LARGEST_BATCH = 1 << 20
+TOLD = 4
+"""Sequences, or runs of equal ones, that a line for people names; of more it gives the range."""
+
+
+class Length(NamedTuple):
+    """So many sequences with so many queries and keys each, one after the other in the batch.
+
+    Parameters
+    ----------
+    queries, keys : int
+        New tokens, and all that they may attend: those in the cache and the new ones.
+    times : int
+    """
+
+    queries: int
+    keys: int
+    times: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.queries}:{self.keys}{f' x {self.times}' if self.times > 1 else ''}"
+
+
+def parse_lengths(text: str, decode: bool = False) -> tuple[Length, ...]:
+    """Read ``6:85 70:15489`` or ``1:4096 x 63, 512:2560``: queries:keys of each sequence, `x N` for N of them.
+
+    A number alone is the length of queries and keys, or in decoding that of the keys of one query.
+
+    Raises
+    ------
+    InputError
+    """
+    words = text.replace("×", "x").replace(",", " ").lower().split()
+    found: list[Length] = []
+    colons: set[str] = set()
+    position = 0
+    while position < len(words):
+        word, position = words[position], position + 1
+        head, times, count = word.partition("x")
+        if times and not head and found:  # "x 63" or "x63" after its sequence
+            if not count and position < len(words):
+                count, position = words[position], position + 1
+            found[-1] = found[-1]._replace(times=_number(count, word, text))
+            continue
+        queries, colon, keys = head.partition(":")
+        colons.add(colon)
+        first = _number(queries, word, text)
+        second = _number(keys, word, text) if colon else first
+        times_of = _number(count, word, text) if count else 1
+        found.append(Length(1 if decode and not colon else first, second, times_of))
+    if not found:
+        raise InputError("lengths is empty; write queries:keys of each sequence, such as '1:4096 x 63, 512:2560'")
+    if len(colons) > 1:
+        raise InputError(
+            f"lengths {shown(text)} has numbers with and without a colon; write queries:keys of every sequence, and no "
+            "commas within a number"
+        )
+    return tuple(found)
+
+
+def lengths_of(given: object, decode: bool = False) -> tuple[Length, ...]:
+    """The lengths that somebody gave: text, or ``(queries, keys)``, ``(queries, keys, count)`` or N a sequence.
+
+    Raises
+    ------
+    InputError
+    """
+    if isinstance(given, str):
+        return parse_lengths(given, decode)
+    if not isinstance(given, Iterable):
+        raise InputError(
+            f"lengths is {shown(given)}; give (queries, keys) of each sequence, or text such as '1:4096 x 63'"
+        )
+    found = []
+    for number, entry in enumerate(given, 1):
+        values = (1 if decode else entry, entry) if isinstance(entry, int) else _fields(entry)
+        if len(values) not in (2, 3) or not all(isinstance(n, int) and not isinstance(n, bool) for n in values):
+            raise InputError(
+                f"sequence {number} of lengths is {shown(entry)}; give (queries, keys) or (queries, keys, count)"
+            )
+        found.append(Length(*values))
+    return tuple(found)
+
+
+def _fields(entry: Any) -> tuple[Any, ...]:
+    return tuple(entry) if isinstance(entry, Iterable) and not isinstance(entry, str) else ()
+
+
+def checked_lengths(lengths: Iterable[Length], causal: bool) -> tuple[Length, ...]:
+    """The lengths with equal neighbours counted together.
+
+    Raises
+    ------
+    InputError
+        Naming the first sequence that no call can have.
+    """
+    found: list[Length] = []
+    for one in lengths:
+        limits = (LARGEST_LENGTH, LARGEST_LENGTH, LARGEST_BATCH)
+        for what, value, most in zip(Length._fields, one, limits, strict=True):
+            if not 1 <= value <= most:
+                raise InputError(
+                    f"lengths has a sequence {one} with {value} {what}; allowed: a whole number from 1 to {most}"
+                )
+        if causal and one.queries > one.keys:
+            raise InputError(
+                f"lengths has a sequence {one} with more queries than keys under a causal mask: "
+                f"{one.queries - one.keys} of them would see nothing; keys count the cached tokens and the new ones"
+            )
+        if found and found[-1][:2] == one[:2]:
+            found[-1] = found[-1]._replace(times=found[-1].times + one.times)
+        else:
+            found.append(one)
+    if not found:
+        raise InputError("lengths is empty; give (queries, keys) of each sequence")
+    return tuple(found)
+
+
+def lengths_text(lengths: Iterable[Length]) -> str:
+    """The text form of lengths, which :func:`parse_lengths` reads."""
+    return ", ".join(map(str, lengths))
+
+
+def told_lengths(lengths: tuple[Length, ...]) -> str:
+    """Lengths in a line for people: each where they are few, else their number and range."""
+    if len(lengths) <= TOLD:
+        return lengths_text(lengths)
+
+    def span(values: list[int]) -> str:
+        low, high = min(values), max(values)
+        return f"{low}" if low == high else f"{low} to {high}"
+
+    queries, keys = span([one.queries for one in lengths]), span([one.keys for one in lengths])
+    return f"{sum(one.times for one in lengths)} of {queries} queries and {keys} keys"
+
+
+def _number(text: str, word: str, whole_text: str) -> int:
+    value = None if len(text) > 1 and text.startswith("0") else whole(text)
+    if value is None:
+        raise InputError(
+            f"lengths {shown(whole_text)} has {word!r}; write queries:keys of each sequence, "
+            "such as '1:4096 x 63, 512:2560'"
+        )
+    return value

@@ -1,0 +1,95 @@
+"""Kernels that were lifted from their instructions, and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from attnsim.models.schedule.schedule import Kernel, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a lifted kernel comes from.
+
+    Parameters
+    ----------
+    entry : str
+        Name of the kernel.
+    source : str
+        File, function or operation.
+    ptx_sha256 : str
+        Of the PTX.
+    arch : str
+        Architecture of the PTX, such as "80".
+    grid, block : tuple of int
+    arguments : mapping of str to str
+        Shapes and numbers.
+    inputs : str
+        What the arrays held: what depends on data is as with these.
+    resources : str
+        Who says how many registers a thread has.
+    attnsim : str
+        Version that wrote the file.
+    """
+
+    entry: str
+    source: str
+    ptx_sha256: str
+    arch: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: Mapping[str, str]
+    inputs: str
+    resources: str
+    attnsim: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Lifted:
+    """A kernel and what is known of it beside its schedule.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    origin : Origin
+    instructions : tuple of mapping of str to int
+        Of each segment, warp instructions of the PTX by pipe.
+    fp32_per_score : float
+        FP32 instructions that each score takes, which the schedule leaves to the fitted number.
+    """
+
+    kernel: Kernel
+    origin: Origin
+    instructions: tuple[Mapping[str, int], ...] = ()
+    fp32_per_score: float = 0.0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LiftedCall:
+    """The kernels of one call.
+
+    Parameters
+    ----------
+    kernels : tuple of Lifted
+        In launch order.
+    like : str
+        The implementation whose fitted numbers are taken; empty for the priors.
+    memory_bytes : int
+        Of all arguments.
+    """
+
+    kernels: tuple[Lifted, ...]
+    like: str
+    memory_bytes: int
+
+    @property
+    def name(self) -> str:
+        """The kernels in one word."""
+        return " + ".join(dict.fromkeys(one.kernel.name for one in self.kernels))
+
+    @property
+    def schedule(self) -> Schedule:
+        """The call as the simulator plays it."""
+        kernels = tuple(one.kernel for one in self.kernels)
+        return Schedule("lifted kernel", self.name, kernels, "as compiled", self.memory_bytes)
