@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from attnsim.api.breakeven import breakeven
     from attnsim.api.checking import Check, check
     from attnsim.api.crossover import crossover
+    from attnsim.api.densities import densities
     from attnsim.api.energy import energy
     from attnsim.api.explaining import Explanation, explain
     from attnsim.api.layer import attention_share, layer
+    from attnsim.api.layer_split import split_layer
+    from attnsim.api.lifted import explain_kernel, predict_kernel, trace_kernel
     from attnsim.api.ratios import Ratio
     from attnsim.api.results import Predictions
+    from attnsim.api.roofline import Roofline
     from attnsim.api.splitting import Split, split
     from attnsim.api.tracing import trace
     from attnsim.api.trust import Trust
@@ -42,15 +46,18 @@ if TYPE_CHECKING:
     from attnsim.studies.hardware_space import Space
     from attnsim.studies.search import search_tiles
     from attnsim.studies.sensitivity import sensitivity
+    from attnsim.validation.checking import frames as evidence
 
     __version__: str
 
 # fmt: off
 __all__ = [
-    "Check", "Explanation", "Gpu", "InputError", "Mask", "Model", "Operations", "Prediction", "Predictions", "Ratio",
-    "Space", "Split", "Trust", "Workload", "__version__", "attention_share", "breakeven", "builtin_gpu_ids",
-    "builtin_model_ids", "check", "compare", "crossover", "energy", "explain", "layer", "load_gpu", "load_model",
-    "plot", "predict", "predict_table", "search_hardware", "search_tiles", "sensitivity", "split", "trace",
+    "Check", "Explanation", "Gpu", "InputError", "Mask", "Model", "Operations", "Prediction", "Predictions",
+    "Ratio", "Roofline", "Space", "Split", "Trust", "Workload", "__version__", "attention_share", "breakeven",
+    "builtin_gpu_ids", "builtin_model_ids", "check", "compare", "crossover", "densities", "energy", "evidence",
+    "explain", "explain_kernel", "layer", "load_gpu", "load_model", "plot", "predict", "predict_kernel",
+    "predict_table", "search_hardware", "search_tiles", "sensitivity", "split", "split_layer", "trace",
+    "trace_kernel",
 ]
 # fmt: on
 
@@ -59,11 +66,15 @@ _HOMES = {
     "api.breakeven": "breakeven",
     "api.checking": "Check check",
     "api.crossover": "crossover",
+    "api.densities": "densities",
     "api.energy": "energy",
     "api.explaining": "Explanation explain",
     "api.layer": "attention_share layer",
+    "api.layer_split": "split_layer",
+    "api.lifted": "explain_kernel predict_kernel trace_kernel",
     "api.ratios": "Ratio",
     "api.results": "Predictions",
+    "api.roofline": "Roofline",
     "api.splitting": "Split split",
     "api.tracing": "trace",
     "api.trust": "Trust",
@@ -80,13 +91,14 @@ _HOMES = {
     "studies.search": "search_tiles",
     "studies.sensitivity": "sensitivity",
 }
+_MODULES = {"evidence": "attnsim.validation.checking.frames", "plot": "attnsim.plots.pictures"}
 _HOME_OF = {name: f"attnsim.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
     value: object
-    if name == "plot":
-        value = importlib.import_module("attnsim.plots.pictures")
+    if name in _MODULES:
+        value = importlib.import_module(_MODULES[name])
     elif name in _HOME_OF:
         value = getattr(importlib.import_module(_HOME_OF[name]), name)
     elif name == "__version__":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Protocol, cast
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask
 from attnsim.api.building import scheduled
 from attnsim.api.prediction import Prediction
-from attnsim.api.ratios import speedup
+from attnsim.api.ratios import Ratio, speedup
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mask.block_patterns import Random
@@ -47,8 +47,8 @@ class Against:
         Tiles of a head that are visited under the mask, and in dense attention.
     sparse_s, dense_s : float
         Times of the two.
-    speedup, low, high : float
-        Dense over sparse time, with its 90 % range.
+    speedup : Ratio
+        Dense over sparse time.
     bound : str
         What the sparse kernel is bound by.
     """
@@ -64,10 +64,18 @@ class Against:
     all_tiles: int
     sparse_s: float
     dense_s: float
-    speedup: float
-    low: float
-    high: float
+    speedup: Ratio
     bound: str
+
+    @property
+    def shape(self) -> str:
+        """Rows x keys of the tile."""
+        return self.tile.partition(",")[0]
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields, the speedup as three numbers, ready for JSON."""
+        found: dict[str, object] = {item.name: getattr(self, item.name) for item in fields(self)}
+        return found | {"speedup": self.speedup.value, "low": self.speedup.low, "high": self.speedup.high}
 
 
 class _Sized(Protocol):
@@ -161,9 +169,7 @@ class Grown:
             all_tiles=every,
             sparse_s=found.time_s,
             dense_s=self.dense.time_s,
-            speedup=ratio.value,
-            low=ratio.low,
-            high=ratio.high,
+            speedup=ratio,
             bound=found.bound or "",
         )
         return found, against

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from attnsim.api.asking import Conditions, Question, ask, read_algorithm, read_conditions, read_gpu
+from attnsim.api.asking import Conditions, Question, ask, check_selected, read_algorithm, read_conditions, read_gpu
 from attnsim.api.playing import play
 from attnsim.api.prediction import Prediction, prediction
 from attnsim.api.results import Predictions
@@ -129,8 +129,25 @@ def compare(
     ------
     InputError
     """
-    gpus = [read_gpu(one) for one in ([gpu] if isinstance(gpu, (Gpu, str)) else gpu)]
     conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told)
+    asked = compared(workload, gpu, algorithms, implementation, conditions)
+    return Predictions(with_speedup(answer(question), question) for question in asked)
+
+
+def compared(
+    workload: Workload,
+    gpu: Gpu | str | Sequence[Gpu | str],
+    algorithms: Sequence[str],
+    implementation: str | Sequence[str] | None,
+    conditions: Conditions,
+) -> list[Question]:
+    """The questions that `compare` answers, in its order.
+
+    Raises
+    ------
+    InputError
+    """
+    gpus = [read_gpu(one) for one in ([gpu] if isinstance(gpu, (Gpu, str)) else gpu)]
     if not gpus:
         raise InputError("no GPU is given; give one or more, such as 'h100-sxm5-80gb'")
     if not isinstance(workload, Workload):
@@ -139,8 +156,7 @@ def compare(
     if not chosen:
         raise InputError("no algorithm is given; give one or more, such as naive, flash")
     wanted = [implementation] if isinstance(implementation, str) else implementation or ()
-    asked = [one for machine in gpus for one in _questions(workload, machine, chosen, wanted, conditions)]
-    return Predictions(with_speedup(answer(question), question) for question in asked)
+    return [one for machine in gpus for one in _questions(workload, machine, chosen, wanted, conditions)]
 
 
 def _questions(
@@ -162,6 +178,7 @@ def _questions(
             f"operations are '{workload.operations}', which no implementation of "
             f"{', '.join(item.name for item in chosen)} runs; add naive, or leave them out"
         )
+    check_selected(workload, [question.w for question in questions])
     untiled = replace(conditions, tiles="shipped", tile=None) if conditions.tile is not None else conditions
     return [one if one.record.tunable else replace(one, conditions=untiled) for one in questions]
 

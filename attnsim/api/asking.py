@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import Match, match
 from attnsim.models.implementations.implementation import Implementation, TileRequest
-from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism, running
+from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism, playing, running
 from attnsim.models.mechanisms.choosing import choose_implementation
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.grid import BUDGET
 from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import LaunchMode, Mode, Told
 
+OF_LENGTHS = by_hand(4_000_000, "budget times sequences of different lengths: few have no usual block to go by")
+"""Of a smaller grid the whole is told by its usual blocks; two dozen unequal sequences have none, 512 have."""
 BUDGETS = (1_000, 10**12)
 """The least and the most of a budget: less plays too little of a grid to say anything, more would take days."""
 
@@ -203,8 +206,7 @@ def ask(
 
     A name means what it does on the GPU, in the version, for the workload (`models.implementations.choose.match`). A
     mechanism that is a property of the question is shown by the implementation's own; a name that a table gives is not
-    `spoken`. With `beside_others` the
-    workload is asked of several mechanisms, see `Mechanism.beside_others`.
+    `spoken`. With `beside_others` the workload is asked of several mechanisms, see `Mechanism.beside_others`.
 
     Raises
     ------
@@ -218,6 +220,12 @@ def ask(
     w = asked.beside_others(workload) if beside_others else asked.question(workload)
     if asked.mask and w.mask != workload.mask:
         said += (f"mask {w.mask}: the default of {asked.name}",)
+    if asked.selection and w.selection != workload.selection:
+        said += (f"selection {w.selection}: the default of {asked.name}",)
+    elif w.selection != workload.selection:
+        if not beside_others:
+            check_selected(workload, [w])
+        said += (f"all keys of the mask attended, none selected by {asked.name}",)
     if w.latent != workload.latent:
         said += ("keys and values of every head cached, not the latent",)
     named = _named(implementation, version, asked, w, gpu, spoken)
@@ -227,7 +235,23 @@ def ask(
     found = named or match(record.name, version)
     if not asked.selectable or record.number != asked.number:
         asked = running(record)[0]
+    if w.lengths and conditions.budget == BUDGET:
+        conditions = replace(conditions, budget=max(BUDGET, OF_LENGTHS // len(w.lengths)))
     return Question(w, gpu, asked, record, conditions, (*said, *filter(None, [found.taken])))
+
+
+def check_selected(workload: Workload, played: Iterable[Workload]) -> None:
+    """Refuse a selection where none of what the mechanisms made of the question has one.
+
+    Raises
+    ------
+    InputError
+    """
+    if workload.selection is not None and all(w.selection is None for w in played):
+        raise InputError(
+            f"selection is '{workload.selection}', and what is asked attends to all keys of the mask; take --algorithm "
+            f"{playing(workload).name}, or leave it out"
+        )
 
 
 def _named(name: str | None, version: str, mechanism: Mechanism, w: Workload, gpu: Gpu, spoken: bool) -> Match | None:

@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from attnsim.api.answering import compared
+from attnsim.api.asking import read_conditions
 from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import Ratio, speedup
 from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import match
+from attnsim.models.question.workload import Workload
 
 UNFUSED, UNCHANGED = "naive", "base"
 """What ratios are over where nothing is named: unfused attention on the same GPU; of a changed GPU, the unchanged."""
@@ -61,7 +65,7 @@ def ratios_over(
         if all(found is not None for found, one in zip(usual, predictions, strict=True) if one.fits):
             return Ratios(UNFUSED, usual)
         return _instead(predictions, UNFUSED)
-    baseline = _meant(baseline, everywhere)
+    baseline = _meant(baseline, [(one.algorithm, one.implementation, one.gpu) for one in everywhere])
     if baseline in {one.gpu for one in everywhere}:
         machine = [one for one in everywhere if one.gpu == baseline and not one.changes]
         return Ratios(baseline, tuple(_over(_twin(one, machine), one) for one in predictions))
@@ -81,10 +85,28 @@ def _over_unfused(one: Prediction) -> Ratio | None:
     return None if value is None or low is None or high is None else Ratio(value, low, high)
 
 
-def _meant(baseline: str, everywhere: Sequence[Prediction]) -> str:
-    """A row's name for what may be called otherwise: "h100", "fa3"."""
-    rows = dict.fromkeys(name for one in everywhere for name in (one.algorithm, one.implementation, one.gpu))
-    if baseline in rows or any(baseline in _names(one) for one in everywhere):
+def check_baseline(
+    baseline: str | None,
+    workload: Workload,
+    gpus: Sequence[Gpu],
+    algorithms: Sequence[str],
+    implementations: Sequence[str] = (),
+) -> None:
+    """Refuse a baseline that no row of `attnsim.compare` will be called by, before any is predicted.
+
+    Raises
+    ------
+    InputError
+    """
+    if baseline is not None:
+        asked = compared(workload, gpus, algorithms, implementations, read_conditions())
+        _meant(baseline, [(one.mechanism.name, one.record.name, one.gpu.id) for one in asked])
+
+
+def _meant(baseline: str, everywhere: Sequence[tuple[str, str, str]]) -> str:
+    """A row's name for what may be called otherwise: "h100", "fa3"; rows are algorithm, implementation and GPU."""
+    rows = dict.fromkeys(name for one in everywhere for name in one)
+    if baseline in rows or any(baseline == f"{algorithm}/{name}" for algorithm, name, _ in everywhere):
         return baseline
     readers: tuple[Callable[[], str], ...] = (
         lambda: load_gpu(baseline).id,

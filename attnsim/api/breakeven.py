@@ -74,7 +74,7 @@ def breakeven(
     Examples
     --------
     >>> row = breakeven(Workload(1, 16, 1, 128), "a100-sxm4-80gb", [2048])[0]
-    >>> row.dense, 0.5 < row.density < 1, row.density_low < row.density
+    >>> row.at.dense, 0.5 < row.density < 1, row.density_low < row.density
     ('flash-attn.2', True, True)
     """
     where = read_gpu(gpu)
@@ -82,6 +82,8 @@ def breakeven(
         raise InputError(f"pattern is {shown(pattern)}; {nearest(str(pattern), PATTERNS)}; all: {', '.join(PATTERNS)}")
     if not 1 <= block <= LARGEST["seq_kv"]:
         raise InputError(f"block is {shown(block)}; allowed: 1 or more tokens")
+    if seqs and block > min(seqs):
+        raise InputError(f"block is {block} tokens, more than the {min(seqs)} of the sequence; a row needs one or more")
     ways = [read_conditions(tile=tile, cache=cache, launch=launch) for tile in tiles]
     band = Mask.causal() if workload.mask.is_causal else Mask.full()
     rows = []
@@ -122,28 +124,19 @@ def _row(grown: Grown, yours: Workload | None, conditions: Conditions) -> BreakE
         _last(holds, shares, max(1, most // STEPS))
         for holds in (
             lambda blocks: grown.at(blocks).sparse_s <= grown.at(blocks).dense_s,
-            lambda blocks: grown.at(blocks).low >= 1,
-            lambda blocks: grown.at(blocks).high >= 1,
+            lambda blocks: grown.at(blocks).speedup.low >= 1,
+            lambda blocks: grown.at(blocks).speedup.high >= 1,
         )
     )
     found = grown.at(crossing or 1)
     return BreakEven(
-        gpu=found.gpu,
-        seq=found.seq,
-        tile=found.tile,
-        tile_given=conditions.tile is not None,
-        pattern=grown.pattern,
-        block=grown.block,
-        mask=found.mask,
+        at=found,
         density=found.density if crossing else 0.0,
         density_low=grown.at(low).density if low else 0.0,
         density_high=grown.at(high).density if high else 0.0,
-        tiles=found.tiles,
-        all_tiles=found.all_tiles,
-        sparse_s=found.sparse_s,
-        dense_s=found.dense_s,
-        sparse=found.sparse,
-        dense=found.dense,
+        pattern=grown.pattern,
+        block=grown.block,
+        tile_given=conditions.tile is not None,
         trust="; ".join(_whose_numbers(one, grown.gpu) for one in (grown.prediction(crossing or 1), grown.dense)),
         yours=grown.of(yours) if yours is not None else None,
         points=grown.points(),

@@ -14,7 +14,7 @@ from attnsim.models.hardware.sections import FIELDS, Sm
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.host import host_s
-from attnsim.models.implementations.implementation import Implementation, TileRequest
+from attnsim.models.implementations.implementation import Builder, Implementation, TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Schedule
@@ -60,7 +60,7 @@ def shipped(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:
     InputError
         When the shipped tile no longer fits.
     """
-    schedule = record.build(w, _seen(gpu, ASKED), None)
+    schedule = _built(record.build, w, _seen(gpu, ASKED))
     base = gpu.tiled_for
     if all(gpu.get(key) == base.get(key) for key in LIMITS):
         return schedule
@@ -74,6 +74,12 @@ def shipped(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:
         advice = "; --tiles retuned takes the best that fits" if record.tunable else ""
         raise InputError(f"{error}{advice}") from None
     return replace(schedule, kernels=kernels)
+
+
+@lru_cache(maxsize=16)
+def _built(build: Builder, w: Workload, gpu: Gpu) -> Schedule:
+    """A schedule on the tiles it ships: the levers of an explanation ask for one again and again."""
+    return build(w, gpu, None)
 
 
 def chosen_anew(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:

@@ -61,7 +61,7 @@ def carried(
     return _named(
         found
         | {
-            "shape": far_shape(w, calibration),
+            "shape": far_shape(w, calibration) or bool(w.lengths),
             "chip": not elsewhere and gpu.base_id not in domain.gpus,
             "pass": summed or not set(DIRECTIONS[w.passes]) <= directions or unlike or tiles != "shipped",
             "window": w.mask.is_windowed and not domain.windowed,
@@ -83,7 +83,7 @@ def far_shape(w: Workload, calibration: Calibration) -> bool:
 
 def beyond(w: Workload, calibration: Calibration) -> list[tuple[str, int, tuple[int, int], bool]]:
     """Lengths and rows outside a calibration's ranges: name, value, the range, and whether by more than `NEAR`."""
-    domain, rows = calibration.domain, w.batch * w.heads_q * w.seq_q
+    domain, rows = calibration.domain, w.heads_q * w.queries
     sizes = (("seq_q", w.seq_q, domain.seq_q), ("seq_kv", w.seq_kv, domain.seq_kv))
     return [
         (name, value, (low, high), not low / NEAR <= value <= high * NEAR)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import groupby
 
 from attnsim.api.against import Against
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.units import unit_text
 from attnsim.models.implementations.choose import find_implementation
-from attnsim.models.wording import number, ratio_text
+from attnsim.models.wording import number
 
 FINER = by_hand(1.25, "tiles visited over pairs visible from which on a pattern is finer than the tile")
 TENTH = 0.1
@@ -23,28 +23,18 @@ class BreakEven:
 
     Parameters
     ----------
-    gpu : str
-    seq : int
-    tile : str
-        Of the sparse kernel.
-    tile_given : bool
-        Whether it was asked for, rather than taken for this length.
-    pattern : str
-    block : int
-        Tokens of a block of the pattern.
-    mask : str
+    at : Against
         The densest mask found under which the sparse kernel is not slower; the sparsest where it always is.
     density : float
         Visible pairs over those of dense attention: that mask's, 1 where even the densest pays, 0 where none does.
     density_low, density_high : float
         Those at which the low and the high end of the speedup's 90 % range is 1: below the first it pays nineteen times
         in twenty, above the second once in twenty.
-    tiles, all_tiles : int
-        Tiles of a head that are visited under the mask, and in dense attention.
-    sparse_s, dense_s : float
-        Times of the two.
-    sparse, dense : str
-        Implementations.
+    pattern : str
+    block : int
+        Tokens of a block of the pattern.
+    tile_given : bool
+        Whether the tile was asked for, rather than taken for this length.
     trust : str
         Whose numbers both times are made with.
     yours : Against, optional
@@ -53,30 +43,16 @@ class BreakEven:
         The pattern at every density that was played, the sparsest first.
     """
 
-    gpu: str
-    seq: int
-    tile: str
-    tile_given: bool
-    pattern: str
-    block: int
-    mask: str
+    at: Against
     density: float
     density_low: float
     density_high: float
-    tiles: int
-    all_tiles: int
-    sparse_s: float
-    dense_s: float
-    sparse: str
-    dense: str
+    pattern: str
+    block: int
+    tile_given: bool
     trust: str
     yours: Against | None = None
     points: tuple[Against, ...] = field(default=(), repr=False)
-
-    @property
-    def shape(self) -> str:
-        """Rows x keys of the tile."""
-        return _shape(self.tile)
 
     @property
     def band(self) -> str:
@@ -90,8 +66,13 @@ class BreakEven:
         return self.yours or min(self.points, key=lambda point: abs(point.density - TENTH))
 
     def to_dict(self) -> dict[str, object]:
-        """The fields without the points, ready for JSON."""
-        return {key: value for key, value in asdict(self).items() if key != "points"}
+        """The break-even and the mask that was asked about, without the points, ready for JSON."""
+        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _NESTED}
+        yours = None if self.yours is None else self.yours.to_dict()
+        return {**self.at.to_dict(), **own, "yours": yours}
+
+
+_NESTED = ("at", "yours", "points")
 
 
 def verdict(rows: Sequence[BreakEven]) -> list[str]:
@@ -109,18 +90,18 @@ def verdict(rows: Sequence[BreakEven]) -> list[str]:
     """
     return [
         f"{gpu}, {seq:,} tokens: {_paragraph(list(some))}"
-        for (gpu, seq), some in groupby(rows, key=lambda row: (row.gpu, row.seq))
+        for (gpu, seq), some in groupby(rows, key=lambda row: (row.at.gpu, row.at.seq))
     ]
 
 
 def _paragraph(rows: Sequence[BreakEven]) -> str:
-    best = max(rows, key=lambda row: row.expected.speedup if row.yours else row.density)
-    called = f"{best.sparse} is called as {find_implementation(best.sparse).calls[-1]}."
+    best = max(rows, key=lambda row: row.expected.speedup.value if row.yours else row.density)
+    called = f"{best.at.sparse} is called as {find_implementation(best.at.sparse).calls[-1]}."
     return " ".join(filter(None, (_when(best), _what(best, rows), _tiles(rows), called)))
 
 
 def _when(best: BreakEven) -> str:
-    whose = f"as {best.sparse} runs it on tiles of {best.shape}"
+    whose = f"as {best.at.sparse} runs it on tiles of {best.at.shape}"
     if best.density == 0:
         return f"sparse attention does not pay, not even one block of {best.block} keys a row ({whose})."
     low, high = (number(100 * one, 2) for one in (best.density_low, best.density_high))
@@ -134,17 +115,13 @@ def _when(best: BreakEven) -> str:
 def _what(best: BreakEven, rows: Sequence[BreakEven]) -> str:
     point = best.expected
     share = f"{number(100 * point.density, 3)} %"
-    others = [
-        f"{ratio_text(row.expected.speedup, row.expected.low, row.expected.high)} as {row.sparse} on {row.shape}"
-        for row in rows
-        if row is not best
-    ]
+    others = [f"{row.expected.speedup} as {row.at.sparse} on {row.at.shape}" for row in rows if row is not best]
     beside = f", against {'; '.join(others)}" if others else ""
-    gain = ratio_text(point.speedup, point.low, point.high)
-    text = f"expect {gain} over {best.dense}, bound by {unit_text(point.bound)}{beside}."
+    gain = point.speedup
+    text = f"expect {gain} over {best.at.dense}, bound by {unit_text(point.bound)}{beside}."
     if best.yours is None:
         return f"At {share} of the pairs {text}"
-    worth = "It pays" if point.low >= 1 else "It may pay" if point.high > 1 else "It does not pay"
+    worth = "It pays" if gain.low >= 1 else "It may pay" if gain.high > 1 else "It does not pay"
     return f"Your mask shows {share}. {worth}: {text}"
 
 
@@ -155,13 +132,8 @@ def _tiles(rows: Sequence[BreakEven]) -> str:
         point = row.expected
         visited = point.tiles / point.all_tiles
         if visited > FINER * point.density:
-            found.append(f"{row.sparse} {number(100 * visited, 3)} % of its tiles of {_shape(point.tile)}")
+            found.append(f"{row.at.sparse} {number(100 * visited, 3)} % of its tiles of {point.shape}")
     if not found:
         return ""
     better = "better are blocks as large as a tile (--block) or smaller tiles (--tile)"
     return f"Visited for them: {', '.join(found)}; {better}."
-
-
-def _shape(tile: str) -> str:
-    """Rows x keys of a tile in words."""
-    return tile.partition(",")[0]

@@ -6,6 +6,8 @@ It sorts the tiles of a retuning (:mod:`attnsim.api.retuning`) and is the comput
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,17 @@ RAGGED_WAVES = by_hand(8, "waves from which on a last wave that is not full no l
 
 
 def compute_time(
-    tensor: Any, vector: Any, *, interference: Any, sms: Any, groups: Any, step: Any, block: Any, waves: Any, even: Any
+    tensor: Any,
+    vector: Any,
+    disturbs: Any,
+    *,
+    interference: Any,
+    sms: Any,
+    groups: Any,
+    step: Any,
+    block: Any,
+    waves: Any,
+    even: Any,
 ) -> Any:
     """Time of the SMs, numbers or arrays, in the unit that work and latencies are given in.
 
@@ -25,8 +37,10 @@ def compute_time(
     ----------
     tensor, vector : float or ndarray
         All work of the tensor and the vector units, on one SM.
+    disturbs : float or ndarray
+        Work of the vector units that the tensor unit feels, see :func:`vector_times`.
     interference : float or ndarray
-        Share of the shorter that the longer waits for.
+        Share of the work of one that the other waits for.
     sms, groups : float or ndarray
         SMs, and warpgroups on each.
     step, block : float or ndarray
@@ -35,10 +49,32 @@ def compute_time(
     even : bool or ndarray
         Whether the blocks are shared out evenly however few waves there are.
     """
-    busy = (np.maximum(tensor, vector) + interference * np.minimum(tensor, vector)) / sms
+    busy = np.maximum(tensor + interference * disturbs, vector + interference * tensor) / sms
     whole = np.where(even | (waves >= RAGGED_WAVES), 1.0, np.ceil(waves) / waves)
     # A warpgroup's latency hides under what the others do meanwhile.
     return (np.maximum(busy, busy / groups + step) + block) * whole
+
+
+def lanes_of(kernel: Kernel, per_score: float) -> float:
+    """FP32-lane instructions of a kernel: as counted, or so many per score beside those that its operations name."""
+    return kernel.total("fp32") + (0.0 if kernel.counted else per_score * kernel.total("scores"))
+
+
+def vector_times(parts: Sequence[Any], behind: Sequence[Any], counted: Any) -> tuple[Any, Any]:
+    """Time of the vector units, of one kernel or of columns of many, and the part that the tensor unit feels.
+
+    Parameters
+    ----------
+    parts : sequence
+        Time on the exponential units and on the FP32 lanes.
+    behind : sequence
+        Time of the schedulers and then of integer lanes and load/store units, known where instructions are counted.
+    counted : bool or ndarray of bool
+        Whether they are: counted operations take as long as their busiest pipe, and those of all pipes are felt.
+    """
+    added = sum(parts)
+    longest = np.where(counted, reduce(np.maximum, (*parts, *behind)), added)
+    return longest, np.where(counted, added + sum(behind[1:]), added)
 
 
 def step_waits(kernel: Kernel) -> int:

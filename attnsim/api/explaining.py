@@ -217,14 +217,14 @@ def explain(
         prediction=prediction(run),
         loop_nest=str(run.schedule),
         kernels=tuple(
-            _fit(kernel, seen, asked.gpu) for kernel, seen in zip(run.schedule.kernels, played.kernels, strict=True)
+            fit_of(kernel, seen, asked.gpu) for kernel, seen in zip(run.schedule.kernels, played.kernels, strict=True)
         ),
         tensors=_tensors(form, played),
         counts=_counts(form, run.schedule),
         useful_flops=asked.mechanism.useful(asked.w).flops,
         compulsory_bytes=form.compulsory_bytes,
-        turn=turn(base, asked.gpu, asked.w, on),
-        levers=levers(base, asked.gpu, asked.w, conditions.launch, on, anew),
+        turn=turn(base, asked.gpu, asked.w.dtype, on),
+        levers=levers(base, asked.gpu, asked.w.dtype, conditions.launch, on, anew),
         kernel_levers=kernel_levers(replace(asked, conditions=fixed), run.schedule, base, run.chosen.numbers),
         unchanged=_before(asked),
     )
@@ -242,7 +242,8 @@ def _before(asked: Question) -> Prediction | None:
         return None
 
 
-def _fit(kernel: Kernel, seen: KernelReplay, gpu: Gpu) -> KernelFit:
+def fit_of(kernel: Kernel, seen: KernelReplay, gpu: Gpu) -> KernelFit:
+    """A played kernel against the SM it runs on."""
     return KernelFit(
         kernel=kernel.name,
         blocks=kernel.blocks,

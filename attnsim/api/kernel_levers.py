@@ -13,7 +13,7 @@ from attnsim.api.retuning import fitting, replayed
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, meets
+from attnsim.models.implementations.fused.tile import FlashTile, meets
 from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.implementations.registry import IMPLEMENTATIONS
 from attnsim.models.mechanisms import running
@@ -71,7 +71,7 @@ def kernel_levers(question: Question, schedule: Schedule, played: Replay, number
 def _levers(question: Question, schedule: Schedule, numbers: Numbers) -> Iterator[tuple[str, str, Replay | None]]:
     """Lever, what is changed, and the replay; None where the tree has no schedule of it."""
     w, record = question.w, question.record
-    tile = schedule.tile.forward if isinstance(schedule.tile, FusedTiles) else None
+    tile = _forward(schedule)
     if record.tunable and w.directions == ("fwd",):
         yield from _other_tile(question, schedule, numbers)
         for lever, change, request in _requests(tile, w) if tile else ():
@@ -92,6 +92,12 @@ def _other_tile(question: Question, schedule: Schedule, numbers: Numbers) -> Ite
         yield "tile", text, then
 
 
+def _forward(schedule: Schedule) -> FlashTile | None:
+    """The forward tile of a flash kernel, dense or over a list; None of others."""
+    tile = getattr(schedule.tile, "forward", None)
+    return tile if isinstance(tile, FlashTile) else None
+
+
 def _requests(tile: FlashTile, w: Workload) -> Iterator[tuple[str, str, TileRequest]]:
     """The same tile with one property of its kernel changed."""
     own = TileRequest(tile.rows, tile.keys)
@@ -102,8 +108,8 @@ def _requests(tile: FlashTile, w: Workload) -> Iterator[tuple[str, str, TileRequ
         yield "GQA packing", "off" if tile.pack_gqa else "on", replace(own, pack_gqa=not tile.pack_gqa)
     if not tile.persistent:
         yield "blocks", "persistent", replace(own, persistent=True)
-    differ = w.mask.within(w.seq_q, w.seq_kv).right is not None and w.seq_q > tile.rows
-    if tile.order == "ascending" and differ:
+    differ = w.mask.within(w.seq_q, w.seq_kv).right is not None or not w.mask.is_band
+    if tile.order == "ascending" and differ and w.seq_q > tile.rows:
         yield "order", "longest first", replace(own, longest_first=True)
 
 
@@ -114,7 +120,7 @@ def _requested(question: Question, request: TileRequest, numbers: Numbers) -> Re
         schedule = scheduled(question.record, question.w, question.gpu, conditions)
     except InputError:
         return None
-    tile = schedule.tile.forward if isinstance(schedule.tile, FusedTiles) else None
+    tile = _forward(schedule)
     if tile is None or not meets(tile, request):
         return None
     return replayed(schedule, question.gpu, numbers, conditions)

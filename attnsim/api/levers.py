@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from attnsim.models.hardware.gpu import LIMITS, Gpu
 from attnsim.models.hardware.sections import field_of
 from attnsim.models.hardware.units import UNITS
-from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import Replay
 
@@ -88,14 +87,14 @@ class Turn:
     bound: str
 
 
-def levers(played: Replay, gpu: Gpu, w: Workload, launch: str, play: Play, anew: Anew) -> tuple[Lever, ...]:
+def levers(played: Replay, gpu: Gpu, dtype: str, launch: str, play: Play, anew: Anew) -> tuple[Lever, ...]:
     """Every unit's figure, latencies, launches, the clock and the SMs, each made `BETTER` times as good by itself.
 
     All on the same tile; beside it the tile chosen anew, where that is another.
     """
     units = played.units_s()
     busiest = max(busy for unit, busy in units.items() if unit in UNITS)
-    figures: list[tuple[str, str]] = [(name, unit.figure_for(w.dtype)) for name, unit in UNITS.items()]
+    figures: list[tuple[str, str]] = [(name, unit.figure_for(dtype)) for name, unit in UNITS.items()]
     figures += [("latency", "l2.latency"), ("latency", "hbm.latency")]
     if launch != "kernel":
         figures.append(("launch", "launch.graph" if launch == "graph" else "launch.stream"))
@@ -105,7 +104,7 @@ def levers(played: Replay, gpu: Gpu, w: Workload, launch: str, play: Play, anew:
     out = []
     for unit, figure in figures:
         busy = units.get(unit)
-        if busy == 0.0 or not gpu.get(figure):
+        if not units.get(unit, unit not in UNITS) or not gpu.get(figure):
             continue
         shorter = unit in ("latency", "launch")
         machine = _changed(gpu, figure, 1 / BETTER if shorter else BETTER)
@@ -140,16 +139,15 @@ def two_busiest(bound: str | None, units_s: Mapping[str, float]) -> tuple[str, s
     return first, second, units[first] / units[second]
 
 
-def turn(played: Replay, gpu: Gpu, w: Workload, play: Play) -> Turn | None:
+def turn(played: Replay, gpu: Gpu, dtype: str, play: Play) -> Turn | None:
     """Where the bound moves to, None where no unit bounds the call or no other is busy."""
     busiest = two_busiest(played.bound, played.units_s())
     if busiest is None:
         return None
     first, second, factor = busiest
-    figure = UNITS[first].figure_for(w.dtype)
-    time_s = play(_changed(gpu, figure, factor))[1].time_s
-    beyond = play(_changed(gpu, figure, 1.01 * factor))[1]
-    return Turn(first, figure, second, factor, time_s, played.time_s / time_s, beyond.bound)
+    figure = UNITS[first].figure_for(dtype)
+    then = play(_changed(gpu, figure, factor))[1]
+    return Turn(first, figure, second, factor, then.time_s, played.time_s / then.time_s, then.bound_with({first: 1.01}))
 
 
 def _changed(gpu: Gpu, figure: str, factor: float) -> Gpu:

@@ -15,7 +15,8 @@ from attnsim.api.ratios import Ratio, speedup
 from attnsim.api.trust import Reason, Trust, assess
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import Change, told
-from attnsim.models.hardware.units import bound_text
+from attnsim.models.hardware.units import UNITS, bound_text
+from attnsim.models.question.lengths import lengths_text
 from attnsim.models.question.workload import Workload
 from attnsim.models.wording import html_table, interval_text, time_text, times_text
 from attnsim.simulator.clock_law import ClockBy
@@ -170,8 +171,8 @@ class Prediction:
         asked = {"pass" if name == "passes" else name: getattr(w, name) for name in ASKED}
         plain = {name: value for name, value in self.to_dict().items() if not isinstance(value, (dict, list))}
         more = {"changes": told(self.changes), "trust": self.trust.level, "trust_reason": self.trust.reason}
-        busy = {f"busy_{unit}_s": seconds for unit, seconds in self.units_s.items()}
-        return asked | {"mask": str(w.mask)} | plain | more | busy
+        busy = {f"busy_{unit}_s": self.units_s.get(unit) for unit in UNITS}
+        return asked | {"lengths": lengths_text(w.lengths), "mask": str(w.mask)} | plain | more | busy
 
     def to_frame(self) -> pd.DataFrame:
         """The one row of :meth:`row` as a frame; :func:`attnsim.compare` gives several."""

@@ -8,10 +8,11 @@ from itertools import product
 
 from attnsim.api.asking import Conditions
 from attnsim.api.building import as_real, check_paths, with_shipped_backward
-from attnsim.api.estimating import compute_time, step_waits
+from attnsim.api.estimating import compute_time, lanes_of, step_waits, vector_times
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.units import COUNTED
 from attnsim.models.implementations.fused.fits import KEYS, ROWS, accumulators_that_fit
 from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.question.workload import Workload
@@ -107,10 +108,11 @@ def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
     slots = gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm
     operands = kernel.total("smem_bytes") * costs.pipes["smem_bytes"]
     tensor = kernel.total("flops") * costs.tensor + operands * costs.smem_exposed
-    fp32 = kernel.total("scores") * costs.softmax_instructions + kernel.total("fp32")
-    vector = kernel.total("exps") * costs.exp + fp32 * costs.fp32
+    parts = kernel.total("exps") * costs.exp, lanes_of(kernel, costs.softmax_instructions) * costs.fp32
+    behind = [kernel.total(one.amount) * getattr(costs, one.name) for one in COUNTED]
+    vector, disturbs = vector_times(parts, behind, kernel.counted)
     compute = compute_time(
-        tensor, vector, interference=costs.interference, sms=gpu.sm.count,
+        tensor, vector, disturbs, interference=costs.interference, sms=gpu.sm.count,
         groups=slots / gpu.sm.count * kernel.warpgroups, step=step_waits(kernel) * costs.step / slots,
         block=kernel.blocks * costs.block / slots, waves=kernel.blocks / slots, even=kernel.persistent,
     )  # fmt: skip

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Generic, Protocol, Self, TypeVar
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Question, ask, read_conditions, read_gpu
 from attnsim.api.prediction import Prediction
-from attnsim.api.ratios import Ratio, speedup
+from attnsim.api.ratios import Ratio
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.gpu import Gpu, inconsistency
@@ -22,16 +23,37 @@ MOST = 8
 Keys = frozenset[str]
 
 
+class Answered(Protocol):
+    """What can be split: a `Prediction`, or a layer's."""
+
+    @property
+    def time_s(self) -> float | None:
+        """Seconds; None where it does not fit the memory."""
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What makes the GPU hypothetical."""
+
+    def speedup_over(self, other: Self, /) -> Ratio | None:
+        """How many times faster than another answer of the same question."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain types."""
+
+
+T = TypeVar("T", bound=Answered)
+
+
 @dataclass(frozen=True, slots=True)
-class Part:
+class Part(Generic[T]):
     """One change and what it brings.
 
     Parameters
     ----------
     change : Change
         Against the unchanged GPU.
-    alone, without : Prediction
-        The call with this change alone, and with all but this one.
+    alone, without : Prediction or LayerPrediction
+        The call, or the layer, with this change alone, and with all but this one.
     first, last : Ratio
         Speedup of the change on the unchanged GPU, and on the one with all others.
     mean : Ratio
@@ -39,20 +61,20 @@ class Part:
     """
 
     change: Change
-    alone: Prediction
-    without: Prediction
+    alone: T
+    without: T
     first: Ratio
     last: Ratio
     mean: Ratio
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class Split(Generic[T]):
     """The speedup of several changes, split among them.
 
     Parameters
     ----------
-    unchanged, changed : Prediction
+    unchanged, changed : Prediction or LayerPrediction
         Without any and with all of them.
     together : Ratio
         Speedup of all.
@@ -60,10 +82,10 @@ class Split:
         In the order in which they were given.
     """
 
-    unchanged: Prediction
-    changed: Prediction
+    unchanged: T
+    changed: T
     together: Ratio
-    parts: tuple[Part, ...]
+    parts: tuple[Part[T], ...]
 
     def to_dict(self) -> dict[str, object]:
         """Plain types, as JSON holds them."""
@@ -96,7 +118,7 @@ def split(
     cache: str = "warm",
     launch: str = "stream",
     budget: int | None = None,
-) -> Split:
+) -> Split[Prediction]:
     """Split the speedup of a changed GPU among its changes.
 
     Every subset of the changes is replayed. The mean over orders is Shapley's value (*A Value for n-Person Games*,
@@ -124,18 +146,35 @@ def split(
     ['l2.bandwidth', 'hbm.bandwidth']
     """
     changed = read_gpu(gpu)
-    values = {change.key: change.new for change in changed.changes}
-    if not 2 <= len(values) <= MOST:
-        raise InputError(
-            f"{changed.id} has {len(values)} changed figures, of which every subset is replayed; "
-            f"allowed: 2 to {MOST}, such as --set l2.bandwidth=2x --set hbm.bandwidth=6TB/s"
-        )
+    check_splits(changed)
     conditions = read_conditions(tiles, tile, mode, cache, launch, budget)
     question = ask(workload, changed.unchanged, algorithm, implementation, conditions)
+    return shared_out(changed, lambda machine: _answered(replace(question, gpu=machine)))
+
+
+def check_splits(gpu: Gpu) -> None:
+    """Refuse a GPU with too few or too many changes.
+
+    Raises
+    ------
+    InputError
+    """
+    number = len({change.key for change in gpu.changes})
+    if not 2 <= number <= MOST:
+        raise InputError(
+            f"{gpu.id} has {number} changed figures, of which every subset is replayed; "
+            f"allowed: 2 to {MOST}, such as --set l2.bandwidth=2x --set hbm.bandwidth=6TB/s"
+        )
+
+
+def shared_out(changed: Gpu, answered: Callable[[Gpu], T]) -> Split[T]:
+    """The speedup of a changed GPU, shared out by the answer on every subset of its changes."""
+    values = {change.key: change.new for change in changed.changes}
     subsets = [frozenset(keys) for size in range(len(values)) for keys in combinations(values, size)]
-    machines = {keys: _some(question.gpu, {key: values[key] for key in values if key in keys}) for keys in subsets}
+    unchanged = changed.unchanged
+    machines = {keys: _some(unchanged, {key: values[key] for key in values if key in keys}) for keys in subsets}
     machines[frozenset(values)] = changed
-    answers = {keys: _answered(replace(question, gpu=machine)) for keys, machine in machines.items()}
+    answers = {keys: answered(machine) for keys, machine in machines.items()}
     return Split(
         unchanged=answers[frozenset()],
         changed=answers[frozenset(values)],
@@ -172,7 +211,7 @@ def _answered(question: Question) -> Prediction:
     return found
 
 
-def _part(key: str, changed: Gpu, answers: Mapping[Keys, Prediction]) -> Part:
+def _part(key: str, changed: Gpu, answers: Mapping[Keys, T]) -> Part[T]:
     """What one change brings, by the subsets of the others it comes to."""
     whole = max(answers, key=len)
     base, alone, without = answers[frozenset()], answers[frozenset({key})], answers[whole - {key}]
@@ -195,7 +234,7 @@ def _part(key: str, changed: Gpu, answers: Mapping[Keys, Prediction]) -> Part:
     )
 
 
-def _ratio(before: Prediction, after: Prediction) -> Ratio:
-    found = speedup(before, after)
+def _ratio(before: T, after: T) -> Ratio:
+    found = after.speedup_over(before)
     assert found is not None  # all that do not fit are refused
     return found

@@ -42,7 +42,7 @@ MEASURED_COLUMNS = ("measured_s", "error_percent", "in_range")
 """Columns appended after these where a table has a time: that in seconds, how far the prediction is above it, and
 whether it lies in the prediction's 90 % range."""
 
-OPTIONS = ("dropout", "latent", "operations")
+OPTIONS = ("dropout", "latent", "mask", "operations", "selection")
 """Keys of the `options` column that change a prediction; any other is refused rather than ignored."""
 
 IN_ONE_PROCESS = 200

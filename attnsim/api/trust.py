@@ -220,6 +220,8 @@ def _outside(w: Workload, gpu: Gpu, calibration: Calibration) -> _Outside:
     if w.head_dim not in dims:
         between = dims[0] < w.head_dim < dims[-1]
         (near if between else far).append(f"head_dim {w.head_dim}, measured: {', '.join(map(str, dims))}")
+    if w.lengths:
+        near.append("sequences of different lengths, measured: of one length")
     if w.head_dim_v != w.head_dim:
         far.append(f"head_dim_v {w.head_dim_v} differs from head_dim {w.head_dim}")
     for name, value, (low, high), is_far in sorted(beyond(w, calibration), key=_furthest):

@@ -9,6 +9,7 @@ from typing import Any
 from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations, gpu_ranges
 from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.mechanisms.gated import GATED_NAMES
 from attnsim.validation.checking.by_hand import chosen
 from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured.datasets import Row
@@ -72,6 +73,8 @@ def kind_of(row: Row) -> str:
     if record.name in _PAPERS and case.source.startswith("fa"):
         title, tables = _PAPERS[record.name]
         return f"{title}, {row.gpu.architecture}, {tables}"
+    if record.runs in GATED_NAMES:
+        return f"{record.name}, {row.gpu.architecture}"
     if record.library in _SERVING and row.gpu.compute_capability_number < 100:
         call = "encoder" if not row.workload.mask.is_causal and case.passes == "fwd" and not case.window else ""
         call = call or ("decode" if case.passes == "decode" else "prefill")

@@ -16,6 +16,7 @@ from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.files import read_typed, read_yaml
 from attnsim.validation.checking.accuracy import targets_table
+from attnsim.validation.checking.batches import packed
 from attnsim.validation.checking.claims import speedups
 from attnsim.validation.checking.hypothetical import Outcome, errors
 from attnsim.validation.fitting.held_out import HeldOut
@@ -108,6 +109,8 @@ def sizes(held: Sequence[HeldOut], transfers: Sequence[Outcome]) -> dict[str, fl
                     if (pair.row.case.source, pair.row.record.name) == (check["source"], check["implementation"])
                 ]
                 found[one.name] = float(np.mean(mine))
+            case "batches":
+                found[one.name] = next(row["mean"] for row in packed() if row["what"] == check["what"])
             case "bound":
                 numbers = calibrations()[check["implementation"], check["architecture"]].numbers
                 found[one.name] = float(getattr(numbers, check["number"]))

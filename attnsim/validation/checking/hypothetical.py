@@ -120,7 +120,7 @@ def numbers_for(row: Row, gpu: Gpu, pair: Pair, view: View) -> tuple[Numbers, st
     return numbers, chosen.whose
 
 
-def outcomes(pairs: Iterable[Pair] = PAIRS, sample: int = SAMPLE) -> list[Outcome]:
+def outcomes(pairs: Iterable[Pair] = PAIRS, sample: int = SAMPLE, only: Sequence[Row] | None = None) -> list[Outcome]:
     """Every row of the newer GPUs, in both views.
 
     Parameters
@@ -128,8 +128,10 @@ def outcomes(pairs: Iterable[Pair] = PAIRS, sample: int = SAMPLE) -> list[Outcom
     pairs : iterable of Pair
     sample : int
         Rows of the large tables for each kernel, pass and kind of mask; without that package, the papers' rows alone.
+    only : sequence of Row, optional
+        Published rows to predict, in place of all and of the large tables.
     """
-    asked = [(pair, row, twin) for pair in pairs for row, twin in _rows(pair, sample)]
+    asked = [(pair, row, twin) for pair in pairs for row, twin in _rows(pair, sample, only)]
     twins_s = _predicted((pair, twin, "gpu file") for pair, _, twin in asked if twin is not None)
     older = iter([time / row.measured_s for row, time, _ in twins_s])
     at_home = [None if twin is None else next(older) for _, _, twin in asked]
@@ -153,15 +155,15 @@ def _predicted(asked: Iterable[tuple[Pair, Row, View]]) -> list[tuple[Row, float
     return [(row, time, whose) for (row, whose), time in zip(sources, predict_all(tasks), strict=True)]
 
 
-def _rows(pair: Pair, sample: int) -> list[tuple[Row, Row | None]]:
+def _rows(pair: Pair, sample: int, only: Sequence[Row] | None) -> list[tuple[Row, Row | None]]:
     """Rows of the newer GPU, each with the same question's on the older one."""
     published = [row for row in published_rows() if _wanted(row)]
     older = {question(row): row for row in published if row.gpu.base_id == pair.older}
     # Rows at a clock of their own are of a locked card, the same design.
-    mine = [row for row in published if row.gpu.base_id == pair.newer]
+    mine = [row for row in published if row.gpu.base_id == pair.newer and (only is None or row in only)]
     # A kernel that did not run on any known GPU, such as Hopper's own, has no numbers to carry over.
     found = [(row, older.get(question(row))) for row in mine if _carries(row, pair)]
-    if not aiconfigurator.available():
+    if only is not None or not aiconfigurator.available():
         return found
     for name in sorted(
         {table.implementation for table in aiconfigurator.tables() if table.gpu == pair.newer and table.kept}

@@ -1,8 +1,8 @@
 """How wide the range of a ratio is: its components measured on steps, and checked with a pair of GPUs left out.
 
-The likeliest variances of the components are those of `components.py`, every step a group of its own and every pair of
-GPUs one vote for each set of components. Of two kernels on one GPU nothing is estimated: the components of their times
-are summed up as `attnsim.api.ratios` does, and checked with the laboratory left out of them.
+The likeliest variances of the components are those of `components.py`, every step a group of its own and every kernel's
+pass on a pair of GPUs one vote for each set of components. Of two kernels on one GPU nothing is estimated: the
+components of their times are summed up as `attnsim.api.ratios` does, and checked with the laboratory left out of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Published rows, each predicted with numbers that were fitted without it."""
+"""Published rows and our own, each predicted with numbers that were fitted without it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.validation.measured.datasets import Row, published_rows
 from attnsim.validation.measured.groups import groups
+from attnsim.validation.measured.own_tables import own_rows
 from attnsim.validation.measured.predicting import predict_all
 
 NEVER = "never fitted"
@@ -46,9 +47,10 @@ class HeldOut:
         return self.row.record.name, self.row.gpu.architecture
 
 
-def held_out_predictions() -> list[HeldOut]:
-    """Every published row by every fold that did not see it."""
-    tasks = [(row, fold, numbers) for row in published_rows() for fold, numbers in _unseen(row)]
+def held_out_predictions(rows: Iterable[Row] | None = None) -> list[HeldOut]:
+    """Rows, by default all published ones and those of our own runs, by every fold that did not see them."""
+    every = (*published_rows(), *own_rows()) if rows is None else rows
+    tasks = [(row, fold, numbers) for row in every for fold, numbers in _unseen(row)]
     times = predict_all([(row, numbers) for row, _, numbers in tasks])
     return [HeldOut(row, *fold, time) for (row, fold, _), time in zip(tasks, times, strict=True)]
 

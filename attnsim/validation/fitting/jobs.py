@@ -1,8 +1,8 @@
-"""What is fitted together: the jobs of ``models/calibrations/jobs.yaml``."""
+"""What is fitted together: the jobs of ``models/calibrations/jobs.yaml``, and one for each GPU that we measured on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
@@ -12,9 +12,10 @@ from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMB
 from attnsim.models.errors import InputError, nearest
 from attnsim.models.files import read_typed
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, OWN_KERNELS, find_implementation
 from attnsim.validation.measured.datasets import Row, published_rows
 from attnsim.validation.measured.groups import usable
+from attnsim.validation.measured.own_tables import own_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,10 @@ class Job:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The published rows that the job is fitted on."""
+        """The measured rows that the job is fitted on."""
         return tuple(
             row
-            for row in published_rows()
+            for row in (*published_rows(), *own_rows())
             if row.case.source in self.sources
             and row.record.name in self.free
             and row.gpu.base_id in (self.gpu, *self.others)
@@ -68,8 +69,40 @@ class _File:
 
 @lru_cache(maxsize=1)
 def jobs() -> tuple[Job, ...]:
-    """The committed jobs, in their order."""
-    return read_jobs(Path(str(resources.files("attnsim.models").joinpath("calibrations", "jobs.yaml"))))
+    """The committed jobs, in their order; then those of our own measurements."""
+    committed = read_jobs(Path(str(resources.files("attnsim.models").joinpath("calibrations", "jobs.yaml"))))
+    return (*committed, *own_jobs(own_rows(), committed))
+
+
+def own_jobs(rows: Iterable[Row], committed: Sequence[Job]) -> Iterator[Job]:
+    """A job ``own-GPU`` for each GPU that our kernels were measured on.
+
+    A kernel's free numbers are those of the first implementation down its chain of `like` that a committed job fits.
+    Other people's kernels measured beside ours stay a test: their numbers come from published rows.
+    """
+    ours = {record.name for record in OWN_KERNELS}
+    mine = [row for row in rows if row.record.name in ours]
+    for gpu in dict.fromkeys(row.gpu.base_id for row in mine):
+        here = [row for row in mine if row.gpu.base_id == gpu]
+        free = {name: numbers_like(name, committed) for name in dict.fromkeys(row.record.name for row in here)}
+        yield Job(f"own-{gpu}", gpu, free, tuple(dict.fromkeys(row.case.source for row in here)))
+
+
+def numbers_like(name: str, committed: Sequence[Job]) -> tuple[str, ...]:
+    """What a job frees of an implementation, or of the one whose calibration stands in for it, and so on.
+
+    Raises
+    ------
+    InputError
+        Where none is ever fitted.
+    """
+    like = name
+    while like:
+        for job in committed:
+            if like in job.free:
+                return tuple(number for number in job.free[like] if number != "extra")
+        like = IMPLEMENTATIONS[like].like
+    raise InputError(f"{name} is like nothing that is fitted: give its record a `like` that jobs.yaml names")
 
 
 def read_jobs(path: Path) -> tuple[Job, ...]:

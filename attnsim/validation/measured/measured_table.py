@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnsim.kernels.gpu.machine_record import attached_of
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SOURCE = "measured"
+SYNTHETIC = "synthetic"
+"""Source of rows whose machine record says that nothing was measured."""
 EXTRA_COLUMNS = ("version", "launch", "clock_mhz")
 """Optional columns of a case table that every measured row has."""
 
@@ -25,10 +28,11 @@ Record = Mapping[str, Any]
 
 
 def measured_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """A row of a case table for every point that was timed, in the order in which they were.
+    """A row of a case table for every kernel that was timed at a point, in the order in which they were.
 
-    A mask with patterns has no row: case tables hold bands. The time is the median of the samples that were not
-    throttled, or of all where every one was, which the notes then say.
+    Where several took turns at a point, each that is an implementation has its row, PyTorch's too. A mask with patterns
+    has no row: case tables hold bands. The time is the median of the samples that were not throttled, or of all where
+    every one was, which the notes then say.
 
     Parameters
     ----------
@@ -41,8 +45,8 @@ def measured_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
         When points have no machine record.
     """
     everything = list(records)
-    machines = machines_of(everything)
-    orphan = next((record for record in everything if _is_timed(record) and record["session"] not in machines), None)
+    machines, points = machines_of(everything), list(timed(everything))
+    orphan = next((one for one in points if one["session"] not in machines), None)
     if orphan is not None:
         raise InputError(f"the points of {orphan['session']} have no machine record beside them; measure them again")
     null = {
@@ -51,10 +55,24 @@ def measured_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
         if record.get("kind") == "null" and "error" not in record
     }
     return [
-        _row(record, machines[record["session"]], null.get((record["session"], record["mode"])))
-        for record in everything
-        if _is_timed(record) and record["workload"]["band"]
+        _row(one, machines[one["session"]], null.get((one["session"], one["mode"])))
+        for one in points
+        if one["workload"]["band"]
     ]
+
+
+def timed(records: Iterable[Record]) -> Iterator[Record]:
+    """The records of timed implementations, those that took turns at a point one by one."""
+    for record in records:
+        if "error" in record:
+            continue
+        if record.get("kind") == "time":
+            yield record
+        elif record.get("kind") == "beside":
+            about = {name: value for name, value in record.items() if name != "times"}
+            for found in record["times"].values():
+                if "implementation" in found and "error" not in found:
+                    yield {**about, **found}
 
 
 def measured_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -94,32 +112,32 @@ def summary(records: Iterable[Record]) -> list[dict[str, Any]]:
         over time).
     """
     by_operation: dict[str, list[Record]] = {}
+    failed: Counter[str] = Counter()
     for record in records:
-        if record.get("kind") == "time":
-            by_operation.setdefault(record["operation"], []).append(record)
-    return [_summary(name, mine) for name, mine in by_operation.items()]
+        if record.get("kind") == "time" and "error" in record:
+            failed[record["operation"]] += 1
+        for one in timed([record]):
+            by_operation.setdefault(one.get("operation", one["implementation"]), []).append(one)
+    return [
+        _summary(name, by_operation.get(name, []), failed[name]) for name in dict.fromkeys((*by_operation, *failed))
+    ]
 
 
-def _summary(name: str, records: Sequence[Record]) -> dict[str, Any]:
-    timed = [record for record in records if _is_timed(record)]
-    clocks = [record["sm_mhz"] for record in timed if record["sm_mhz"]]
-    rates = [record["useful_flops"] / record["median_s"] for record in timed]
-    moved = [_array_bytes(record["workload"]) / record["median_s"] for record in timed]
+def _summary(name: str, points: Sequence[Record], failed: int) -> dict[str, Any]:
+    clocks = [one["sm_mhz"] for one in points if one["sm_mhz"]]
+    rates = [one["useful_flops"] / one["median_s"] for one in points]
+    moved = [_array_bytes(one["workload"]) / one["median_s"] for one in points]
     return {
         "operation": name,
-        "points": len(timed),
-        "failed": len(records) - len(timed),
-        "samples": sum(record["kept"] for record in timed),
-        "throttled": sum(record["throttled"] for record in timed),
-        "spread": statistics.median(record["iqr_s"] / record["median_s"] for record in timed) if timed else None,
+        "points": len(points),
+        "failed": failed,
+        "samples": sum(one["kept"] for one in points),
+        "throttled": sum(one["throttled"] for one in points),
+        "spread": statistics.median(one["iqr_s"] / one["median_s"] for one in points) if points else None,
         "clock_mhz": statistics.median(clocks) if clocks else None,
         "flops_per_s": max(rates, default=None),
         "bytes_per_s": max(moved, default=None),
     }
-
-
-def _is_timed(record: Record) -> bool:
-    return record.get("kind") == "time" and "error" not in record
 
 
 def _array_bytes(w: Record) -> float:
@@ -135,7 +153,7 @@ def _row(record: Record, machine: Record, null_s: float | None) -> dict[str, Any
     decodes = w["pass"] == "decode" and splitting.run_by(implementation)
     shape = {name: w[name] for name in COLUMNS if name in w and name not in ("causal", "window")}
     return {
-        "source": SOURCE,
+        "source": SYNTHETIC if machine.get("synthetic") else SOURCE,
         "gpu": machine["gpu_id"],
         "implementation": record["implementation"],
         "algorithm": (splitting if decodes else running(implementation)[0]).name,
@@ -153,7 +171,8 @@ def _row(record: Record, machine: Record, null_s: float | None) -> dict[str, Any
 
 def _notes(record: Record, machine: Record, null_s: float | None) -> str:
     samples = sum(len(burst["samples_s"]) for burst in record["bursts"])
-    told = [f"median of {record['kept']} samples, quartiles {record['iqr_s'] / record['median_s']:.2%} apart"]
+    told = [f"SYNTHETIC, nothing was measured: {machine['synthetic']}"] if machine.get("synthetic") else []
+    told += [f"median of {record['kept']} samples, quartiles {record['iqr_s'] / record['median_s']:.2%} apart"]
     if record["throttled"]:
         dropped = record["throttled"] < samples
         fate = f"{record['throttled']} throttled and dropped" if dropped else "all throttled, none dropped"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 from attnsim.kernels.build import compile_cache
@@ -17,12 +16,6 @@ from attnsim.models.question.columns import NOTHING_SAID, Columns, Naming
 from attnsim.validation.measured.datasets import Row, row_of
 from attnsim.validation.measured.measured_table import measured_rows
 from attnsim.validation.measuring.measure import Told
-
-
-def committed_tables() -> list[Path]:
-    """The tables under ``measurements/own``."""
-    folder = Path(str(resources.files("attnsim.validation").joinpath("measurements", "own")))
-    return sorted(folder.glob("*.csv"))
 
 
 def rows_of(table: Path, naming: Naming = NOTHING_SAID, told: Callable[[Columns], None] = lambda _: None) -> list[Row]:

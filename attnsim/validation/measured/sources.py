@@ -24,6 +24,8 @@ ROLES: tuple[Role, ...] = ("fit", "choose", "test")
 MEASUREMENTS = Path(__file__).parents[1] / "measurements"
 PUBLISHED = MEASUREMENTS / "published"
 """Published tables, each under its sources in ``sources.csv``; see the README there for what each is."""
+BATCHES = MEASUREMENTS / "batches"
+"""The same of calls whose sequences differ in length."""
 
 SERVING = "NVIDIA AIConfigurator"
 """The laboratory of every table of aiconfigurator-core."""
@@ -58,9 +60,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The file: the role of each published source, and of each table of aiconfigurator-core by pattern."""
+    """The file: the role of each source, and of each table of aiconfigurator-core by pattern."""
 
     published: Mapping[str, Role]
+    batches: Mapping[str, Role]
     aiconfigurator: Mapping[str, Role]
 
 
@@ -79,8 +82,23 @@ def sources() -> dict[str, Source]:
     InputError
         Where the split names another set of sources.
     """
-    rows = list(csv.DictReader((PUBLISHED / "sources.csv").read_text("utf-8").splitlines()))
-    roles = split().published
+    return _read_sources(PUBLISHED, split().published)
+
+
+@lru_cache(maxsize=1)
+def batch_sources() -> dict[str, Source]:
+    """The sources of calls whose sequences differ in length, by key.
+
+    Raises
+    ------
+    InputError
+        Where the split names another set of sources.
+    """
+    return _read_sources(BATCHES, split().batches)
+
+
+def _read_sources(folder: Path, roles: Mapping[str, Role]) -> dict[str, Source]:
+    rows = list(csv.DictReader((folder / "sources.csv").read_text("utf-8").splitlines()))
     if odd := {row["source"] for row in rows} ^ set(roles):
         raise InputError(
             f"split.yaml and sources.csv differ in {', '.join(sorted(odd))}; every source needs one role there"
