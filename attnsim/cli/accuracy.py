@@ -15,6 +15,8 @@ from attnsim.models.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    _Table = list[dict[str, Any]]
+
 
 def accuracy(
     claims: Annotated[
@@ -23,11 +25,17 @@ def accuracy(
     sources: Annotated[
         bool, typer.Option("--sources", help="Errors on sources that no fit has seen, and what ranges are made of.")
     ] = False,
+    batches: Annotated[
+        bool, typer.Option("--batches", help="Errors on measured calls whose sequences differ in length.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Show errors on measurements that the fit did not see, and every fitted constant."""
-    if claims and sources:
-        raise InputError("--claims and --sources exclude each other; give one of them")
+    if claims + sources + batches > 1:
+        raise InputError("--claims, --sources and --batches exclude each other; give one of them")
+    if batches:
+        _batches(json)
+        return
     if claims:
         _claims(json)
         return
@@ -37,22 +45,36 @@ def accuracy(
         print_sources(json)
         return
     from attnsim.validation.checking.accuracy import accuracy_table, constants, targets_table
+    from attnsim.validation.checking.families import family_table
     from attnsim.validation.fitting.held_out import held_out_predictions
 
     found = held_out_predictions()
     summary, errors, numbers = targets_table(found), accuracy_table(found), constants()
+    sparse, gated = family_table("sparse"), family_table("linear")
     if json:
-        kinds = (("summary", summary), ("error", errors), ("constant", numbers))
+        kinds = (("summary", summary), ("sparse", sparse), ("linear", gated), ("error", errors), ("constant", numbers))
         show.print_json([{"kind": kind, **row} for kind, rows in kinds for row in rows])
         return
-    print_tables(show.console(), summary, errors, numbers)
+    print_tables(show.console(), summary, sparse, gated, errors, numbers)
 
 
-def print_tables(
-    out: Console, summary: list[dict[str, Any]], errors: list[dict[str, Any]], numbers: list[dict[str, Any]]
-) -> None:
-    """The errors by what is predicted and by measurements, and the constants."""
+def _batches(json: bool) -> None:
+    from attnsim.validation.checking.batches import batch_tables
+
+    tables = batch_tables()
+    if json:
+        show.print_json([{"table": name, **row} for name, rows in tables.items() for row in rows])
+        return
+    for name, rows in tables.items():
+        show.print_rows(show.console(), f"{name.capitalize()}: errors", [_percent(row) for row in rows])
+
+
+def print_tables(out: Console, summary: _Table, sparse: _Table, gated: _Table, errors: _Table, numbers: _Table) -> None:
+    """The errors by what is predicted, of sparse and linear attention by kernel, by measurements; and the constants."""
     show.print_rows(out, "Errors on rows the fit did not see, by what is predicted", [_percent(r) for r in summary])
+    for chapter, rows in (("Sparse attention", sparse), ("Linear attention with gates", gated)):
+        title = f"{chapter}, kernel by kernel, by what no fit has seen"
+        show.print_groups(out, title, [_percent(row) for row in rows], ("mechanism", "implementation"))
     by = ("source", "implementation", "gpu")
     show.print_groups(out, "By measurements, implementation and GPU", [_percent(row) for row in errors], by)
     title = "Constants that are neither datasheet nor public source"

@@ -28,6 +28,7 @@ from attnsim.cli import (
     roofline,
     search,
     sensitivity,
+    serving,
     sweep,
     trace,
     validate,
@@ -70,6 +71,7 @@ _add_all(DRAW, "plot", plot.app)
 _add(STUDY, "sweep", sweep.sweep, "study.yaml --out results")
 _add(STUDY, "report", report.report, "study.yaml --out report.html")
 _add_all(STUDY, "search", search.app)
+_add(STUDY, "serving", serving.serving, "requests.csv --gpu h100 --model llama-3-8b --tokens 2048 --plot steps.png")
 _add(CHECK, "check", check.check, "mine.csv --time-unit ms")
 _add(CHECK, "validate", validate.validate, "--measured results --out validation")
 _add(CHECK, "accuracy", accuracy.accuracy, "--claims")

@@ -9,6 +9,7 @@ from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.models.llm.model import Model
+    from attnsim.models.question.lengths import Length
     from attnsim.models.question.workload import Workload
 
 
@@ -19,6 +20,10 @@ def workload(
     kv_heads: int | None = None,
     seq: int | None,
     seq_kv: int | None = None,
+    lengths: str | None = None,
+    page_size: int | None = None,
+    prefix: int | None = None,
+    tree: str | None = None,
     head_dim: int | None,
     head_dim_v: int | None = None,
     dtype: str = "bf16",
@@ -28,6 +33,7 @@ def workload(
     passes: str = "fwd",
     latent: str | None = None,
     operations: str | None = None,
+    selection: str | None = None,
     tp: int = 1,
     model: Model | None = None,
 ) -> Workload:
@@ -41,27 +47,59 @@ def workload(
     InputError
     """
     from attnsim.models.llm.parallel import share_of_heads, share_of_model
+    from attnsim.models.question.cache import Tree
     from attnsim.models.question.operations import Operations
+    from attnsim.models.question.selection import Selection
     from attnsim.models.question.workload import Latent, Workload
 
+    cache: dict[str, Any] = {
+        "page_size": page_size or 0,
+        "prefix": prefix or 0,
+        "tree": None if tree is None else Tree.parse(tree),
+    }
+    of_each = _lengths(lengths, passes, batch, seq, seq_kv)
     named = None if operations is None else Operations.parse(operations)
+    selected = None if selection is None else Selection.parse(selection)
     for flag, value in (("--heads", heads), ("--seq", seq), ("--head-dim", head_dim)):
+        if flag == "--seq" and lengths is not None:
+            continue
         if value is None and (model is None or flag == "--seq"):
             raise InputError(f"{flag} is missing; give {flag} N, or a table of questions with --cases")
     if model is not None and latent is not None:
         raise InputError(f"--latent {latent} and --model exclude each other; a model says itself what it caches")
-    if model is not None and seq is not None:
-        of_model = share_of_model(model, tp).workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype)
-        return replace(of_model, operations=named)
+    if model is not None and (of_each or seq is not None):
+        share = share_of_model(model, tp)
+        of_model = share.workload(batch=batch, seq=seq or 1, seq_kv=seq_kv, passes=passes, dtype=dtype)
+        lengths_of: dict[str, Any] = {"batch": 1, "seq_q": 0, "seq_kv": 0, "lengths": of_each} if of_each else {}
+        return replace(of_model, operations=named, selection=selected, **lengths_of, **cache)
     assert heads is not None and head_dim is not None
     heads_q, heads_kv = share_of_heads(heads, kv_heads or heads, tp)
     given: dict[str, Any] = {"heads": heads_q, "kv_heads": heads_kv, "seq": seq, "seq_kv": seq_kv, "head_dim": head_dim}
-    given |= {"head_dim_v": head_dim_v, "mask": mask, "causal": causal, "window": window}
+    given |= {"lengths": of_each or None, "head_dim_v": head_dim_v, "mask": mask, "causal": causal, "window": window}
     return Workload(
         batch=batch,
         dtype=dtype,
         passes=passes,
         latent=Latent.parse(latent) if latent is not None else None,
         operations=named,
+        selection=selected,
+        **cache,
         **{name: value for name, value in given.items() if value is not None},
     )
+
+
+def _lengths(text: str | None, passes: str, batch: int, seq: int | None, seq_kv: int | None) -> tuple[Length, ...]:
+    """The lengths of each sequence, in place of those of all.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.models.question.length_sources import read_lengths
+
+    if text is None:
+        return ()
+    for flag, value in (("--batch", batch if batch > 1 else None), ("--seq", seq), ("--seq-kv", seq_kv)):
+        if value is not None:
+            raise InputError(f"{flag} {value} and --lengths exclude each other; lengths say it of each sequence")
+    return read_lengths(text, passes == "decode")

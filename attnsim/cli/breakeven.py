@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import given, options, show
+from attnsim.cli import given, options, outputs, show
 from attnsim.cli.plot_flags import numbers_of
 from attnsim.cli.progress import steps
-from attnsim.cli.question_flags import QuestionFlags, asking
-from attnsim.cli.roofline import check_picture
+from attnsim.cli.question_flags import NOT_OF_DENSITIES, QuestionFlags, asking
 
 if TYPE_CHECKING:
     from attnsim.api.density import BreakEven
 
 
-@asking(without=("seq_kv", "head_dim_v", "latent", "window", "passes", "operations"))
+@asking(without=NOT_OF_DENSITIES)
 def breakeven(
     *,
     context: typer.Context,
@@ -56,7 +55,7 @@ def breakeven(
     """
     given.refuse_style(context, plot)
     if plot is not None:
-        check_picture(plot)
+        outputs.check_picture(plot, style, width)
     lengths = numbers_of(seq, "--seq")
     tiles = options.words([tile], "--tile") if tile else [None]
     kernels = options.words([sparse], "--sparse") if sparse else []
@@ -97,16 +96,14 @@ def _print(rows: list[BreakEven], title: str) -> None:
     out = show.console()
     table: list[dict[str, object]] = [
         {
-            "gpu": row.gpu,
-            "against": f"against {row.dense}",
-            "seq": row.seq,
-            "sparse as": row.sparse,
-            "tile": row.shape,
+            "gpu": row.at.gpu,
+            "against": f"against {row.at.dense}",
+            "seq": row.at.seq,
+            "sparse as": row.at.sparse,
+            "tile": row.at.shape,
             "pays below": row.band,
-            "your mask" if row.yours else "near 10 %": show.ratio_text(
-                row.expected.speedup, row.expected.low, row.expected.high
-            ),
-            "dense": show.time_text(row.dense_s),
+            "your mask" if row.yours else "near 10 %": str(row.expected.speedup),
+            "dense": show.time_text(row.at.dense_s),
         }
         for row in rows
     ]
@@ -118,6 +115,6 @@ def _print(rows: list[BreakEven], title: str) -> None:
         "which the ends of the speedup's 90 % range are 1). 100 %: even where every tile is visited, 0 %: not even "
         "with one block of keys a row."
     )
-    out.print(f"dense: {', '.join(dict.fromkeys(f'{row.dense} on {row.gpu}' for row in rows))}")
+    out.print(f"dense: {', '.join(dict.fromkeys(f'{row.at.dense} on {row.at.gpu}' for row in rows))}")
     for reason in dict.fromkeys(row.trust for row in rows):
         out.print(f"trust: {reason}")

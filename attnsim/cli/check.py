@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import given, options, show, table_flags
-from attnsim.cli.roofline import check_picture
+from attnsim.cli import given, options, outputs, show, table_flags
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def check(
         table_flags.check_table(out)
     given.refuse_style(context, plot)
     if plot is not None:
-        check_picture(plot, caption)
+        outputs.check_picture(plot, style, width, caption)
         if out == plot.with_suffix(".csv"):
             raise InputError(f"--out {out} is also the table beside --plot {plot}; give one another name")
     table_flags.check_apart(table, out, plot and plot.with_suffix(".csv"))

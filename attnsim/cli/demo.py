@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import asked, options, show
+from attnsim.cli import asked, options, outputs, show
 from attnsim.cli.heading import caption, heading
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def demo(
     from attnsim.models.hardware.files import load_gpu
     from attnsim.plots.roofline import roofline
 
-    options.make_folder(out)
+    outputs.make_folder(out)
     a100, h100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
     doubled = options.changed(h100, HYPOTHETICAL)
     gpt2 = asked.workload(batch=8, heads=16, seq=1024, head_dim=64, dtype="fp16", causal=True, window=256)

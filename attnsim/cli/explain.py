@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import compared, given, options, progress, show, split
+from attnsim.cli import compared, given, lifted, options, progress, show, split
 from attnsim.cli.heading import check_window
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 def explain(
     *,
     context: typer.Context,
-    algorithm: Annotated[str, typer.Argument(help="A name that attnsim algorithms lists.")],
+    algorithm: Annotated[str, typer.Argument(help="A name that attnsim algorithms lists.")] = "",
     gpu: options.OneGpu = "",
+    kernel: lifted.File = None,
     implementation: options.ImplementationName = None,
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
@@ -40,12 +41,18 @@ def explain(
 
     Without --model, --heads, --seq and --head-dim its own example is taken.
     """
+    if kernel is not None:
+        lifted.explain(context, kernel, gpu, changes, json, budget=budget, cache=cache, launch=launch)
+        return
+    if not algorithm:
+        raise InputError("nothing to explain is given; give a name (attnsim algorithms lists them) or --kernel FILE")
     if not gpu:
         raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
     if split_changes:
         split.check(changes)
     question = flags.workload() if any(given.is_given(context, one.name) for one in fields(QuestionFlags)) else None
     from attnsim.api.explaining import explain as explained
+    from attnsim.api.one_launch import one_launch
     from attnsim.api.splitting import split as shared_out
     from attnsim.models.hardware.files import load_gpu
 
@@ -63,14 +70,20 @@ def explain(
             found.prediction.workload, machine, found.prediction.algorithm, tile=tile, mode=mode, budget=budget,
             implementation=found.prediction.implementation, cache=cache, launch=launch,
         )  # fmt: skip
+    one = one_launch(found.prediction.workload, machine, launch=launch, cache=cache, mode=mode)
     if json:
-        show.print_json([found.to_dict() | ({"split": parts.to_dict()} if parts else {})])
+        more = {"split": parts.to_dict()} if parts else {}
+        show.print_json([found.to_dict() | more | ({"one_launch": one.to_dict()} if one else {})])
         return
     out = show.console()
     _print(out, found, machine, flags.title)
+    if one:
+        out.print("")
+        show.print_rows(out, "Prefill and decodes: one launch, two streams, one after the other", one.shown())
+        out.print(one.sentence)
     if parts:
         out.print("")
-        split.print_split(out, parts)
+        split.print_split(out, parts, split.of_call(parts.changed))
 
 
 def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:

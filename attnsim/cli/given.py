@@ -39,4 +39,4 @@ def refuse_style(context: typer.Context, picture: Path | None, flag: str = "--pl
     InputError
     """
     if picture is None:
-        refuse(context, f"is about the picture of {flag}, which is not asked for", ("style", "width"))
+        refuse(context, f"is about the picture of {flag}, which is not asked for", ("style", "width", "caption"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import help, options, show
+from attnsim.cli import help, options, outputs, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def new_gpu(
     from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
     from attnsim.models.writing import write_whole
 
-    name = options.new_gpu_file(file, force)
+    name = outputs.new_gpu_file(file, force)
     original = load_gpu(base)
     machine = options.changed(original, changes)
     machine = dataclasses.replace(machine, id=name, name=f"{original.name}, changed" if changes else original.name)
@@ -153,7 +153,7 @@ def import_gpu(
     from attnsim.models.hardware.importing.nvml import import_attached
     from attnsim.models.writing import write_whole
 
-    name = options.new_gpu_file(out, force)
+    name = outputs.new_gpu_file(out, force)
     given = load_gpu(like) if like else None
     found = import_attached() if file is None else import_hardware(file, kind, given)
     # A known GPU as it is set here keeps its calibration; anything else stands alone.

@@ -69,8 +69,8 @@ def run(kernel: Kernel, launch: Launch, check: str, tolerance: float | None, out
         entry=kernel.entry,
         arch=kernel.arch,
         options=kernel.options,
-        grid=_numbers(launch.grid, "--grid"),
-        block=_numbers(launch.block, "--block") if launch.block else None,
+        grid=numbers(launch.grid, "--grid"),
+        block=numbers(launch.block, "--block") if launch.block else None,
         arguments=launch.arguments,
         shared_memory_bytes=launch.shared,
         inputs=launch.inputs,
@@ -83,9 +83,8 @@ def run(kernel: Kernel, launch: Launch, check: str, tolerance: float | None, out
             ran = ready.run()
     except Fault as fault:  # a bug of the kernel, which is what the interpreter is there to find
         if json:
-            found = {"kind": type(fault).__name__, "where": fault.place, "what": fault.what}
-            show.print_json([{**about, "faults": [found]}])
-        _fail(str(fault))
+            show.print_json([{**about, "faults": launching.faults_of(fault)}])
+        _fail("\n".join(launching.faults_in_words(fault)))
     differences: list[Difference] = []
     allowed = checking.tolerance_of(ready.arguments) if tolerance is None else tolerance
     if reference is not None:
@@ -108,7 +107,13 @@ def _fail(message: str) -> None:
     raise typer.Exit(FAILED)
 
 
-def _numbers(text: str, flag: str) -> list[int]:
+def numbers(text: str, flag: str) -> list[int]:
+    """One to three whole numbers of a flag.
+
+    Raises
+    ------
+    InputError
+    """
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import asked, kernel_any, options, progress, show
+from attnsim.cli import asked, kernel_any, kernel_flags, options, progress, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,49 +20,24 @@ if TYPE_CHECKING:
     from attnsim.kernels.outcome import Outcome
     from attnsim.models.question.workload import Workload
 
-OWN_FLAGS = tuple(
-    f"--{name}"
-    for name in (
-        "cpu",
-        "gpu",
-        "batch",
-        "heads",
-        "kv-heads",
-        "seq",
-        "seq-kv",
-        "head-dim",
-        "dtype",
-        "causal",
-        "window",
-        "mask",
-    )
-)
+OWN_FLAGS = ("--cpu", "--gpu", *kernel_flags.OWN_FLAGS)
 """Of our own operations alone."""
 
 
 def run(
     *,
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As in `attnsim kernels list`.")] = "",
-    ptx: Annotated[Path | None, typer.Option(metavar="FILE", help="Another kernel in place of NAME: of PTX.")] = None,
-    cuda: Annotated[Path | None, typer.Option(metavar="FILE", help="Another kernel: of a CUDA file, by NVRTC.")] = None,
-    triton: Annotated[
-        str, typer.Option(metavar="WHERE:NAME", help="Another kernel: a @triton.jit function of a file or module.")
-    ] = "",
-    entry: Annotated[str, typer.Option(metavar="NAME", help="Of the PTX; default: the only entry point.")] = "",
-    grid: Annotated[str, typer.Option(metavar="X,Y,Z", help="Blocks of another kernel.")] = "",
-    block: Annotated[
-        str, typer.Option(metavar="X,Y,Z", help="Threads of a block; default: what the kernel asks for.")
-    ] = "",
-    arg: Annotated[
-        list[str],
-        typer.Option(metavar="NAME=VALUE", help="'Q=fp16[2,8,500,64]', 'O=fp16[64]:empty', 'N=500'; in order."),
-    ] = [],  # noqa: B006 Typer copies it
-    shared: Annotated[int | None, typer.Option(metavar="BYTES", help="Dynamic shared memory of a block.")] = None,
-    arch: Annotated[str, typer.Option(metavar="SM", help="What --cuda and --triton compile for; default: 80.")] = "",
-    option: Annotated[
-        list[str], typer.Option(metavar="TEXT", help="For the compiler: '-DN=64', or for Triton 'num_warps=8'.")
-    ] = [],  # noqa: B006
+    name: kernel_flags.Name = "",
+    ptx: kernel_flags.Ptx = None,
+    cuda: kernel_flags.Cuda = None,
+    triton: kernel_flags.Triton = "",
+    entry: kernel_flags.Entry = "",
+    grid: kernel_flags.Grid = "",
+    block: kernel_flags.Block = "",
+    arg: kernel_flags.Arg = [],  # noqa: B006 Typer copies it
+    shared: kernel_flags.Shared = None,
+    arch: kernel_flags.Arch = "",
+    option: kernel_flags.Compiler = [],  # noqa: B006
     check: Annotated[
         str, typer.Option(metavar="WHERE:NAME", help="A function that gets the inputs by name; outputs are compared.")
     ] = "",
@@ -83,12 +58,10 @@ def run(
     seq: options.Seq = 128,
     seq_kv: options.SeqKv = None,
     head_dim: options.HeadDim = 64,
-    dtype: Annotated[str, typer.Option(help="fp16 or bf16.")] = "bf16",
+    dtype: kernel_flags.Dtype = "bf16",
     causal: options.Causal = False,
     window: options.Reach = None,
-    mask: Annotated[
-        str, typer.Option("--mask", metavar="TEXT", help="A pattern such as 'causal, window 512, global 16'.")
-    ] = "",
+    mask: kernel_flags.Mask = "",
     seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
     json: options.Json = False,
 ) -> None:
@@ -101,7 +74,7 @@ def run(
 
     check_kind(inputs)
     kernel = kernel_any.Kernel(ptx, cuda, triton, entry, tuple(option), arch)
-    _refuse_mixed(context, name, kernel.given)
+    kernel_flags.refuse_mixed(context, name, kernel.given, OWN_FLAGS, kernel_any.FLAGS)
     if kernel.given:
         launch = kernel_any.Launch(grid, block, tuple(arg), shared, inputs, seed)
         kernel_any.run(kernel, launch, check, tolerance, out, json)
@@ -134,29 +107,6 @@ def run(
         sys.stdout.flush()
         print(f"error: {operation.name} on {where}: {'; '.join(faults)}", file=sys.stderr)
         raise typer.Exit(kernel_any.FAILED)
-
-
-def _refuse_mixed(context: typer.Context, name: str, given: Sequence[str]) -> None:
-    """Refuse flags of our own operations beside another kernel, and the other way round.
-
-    Raises
-    ------
-    InputError
-    """
-    flags = [
-        f"--{one.replace('_', '-')}"
-        for one in context.params
-        if getattr(context.get_parameter_source(one), "name", "") == "COMMANDLINE"
-    ]
-    what = [*([name] if name else []), *given]
-    if len(what) != 1:
-        told = f"{' and '.join(what)} are given" if what else "nothing to run is given"
-        raise InputError(f"{told}; give one of NAME (attnsim kernels list), --ptx, --cuda and --triton")
-    others = kernel_any.FLAGS if name else OWN_FLAGS
-    if wrong := [flag for flag in flags if flag in others]:
-        raise InputError(
-            f"{', '.join(wrong)}: not for {what[0]}; only with {'--ptx, --cuda or --triton' if name else 'NAME'}"
-        )
 
 
 def _on_cpu(

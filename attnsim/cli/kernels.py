@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import help, kernel_any, kernel_run, options, progress, show
+from attnsim.cli import help, kernel_any, kernel_run, kernel_trace, options, progress, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 app = help.Commands(help="List our CUDA kernels, compile them, or run one.", invoke_without_command=True)
 app.command("run", example="attnsim kernels run flash --cpu")(kernel_run.run)
+app.command("trace", example="attnsim kernels trace flash --seq 2048 --out flash.yaml")(kernel_trace.trace)
 
 
 @app.callback()
@@ -54,6 +55,7 @@ def list_kernels(json: options.Json = False) -> None:
     show.print_rows(out, "Kernels", rows)
     out.print("attnsim kernels check: registers, spills, shared memory and resident blocks of each")
     out.print("attnsim kernels run NAME --cpu: one of them in the interpreter, its counts beside the schedule's")
+    out.print("attnsim kernels trace NAME --out FILE: its schedule from its PTX, for attnsim predict --kernel FILE")
 
 
 def _record(operation: Operation) -> dict[str, Any]:

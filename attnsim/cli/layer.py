@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from attnsim.cli import given, options, progress, show
+from attnsim.cli import given, options, progress, show, split
 from attnsim.cli.heading import heading
 from attnsim.models.errors import InputError
 from attnsim.models.wording import clock_text
@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
     from attnsim.api.layer_prediction import LayerPrediction
     from attnsim.api.ratios import Ratio
+    from attnsim.api.splitting import Split
     from attnsim.cli.question_flags import QuestionFlags
 
 _LEFT_OUT = (
     "Left out: normalisation, residual additions, cache writes that the attention does not make itself, "
     "communication{routing}."
 )
-_NOT_OF_LAYERS = ("tile", "tiles", "baseline", "operations", "split_changes", "verbose")
+_NOT_OF_LAYERS = (
+    *("tile", "tiles", "baseline", "operations", "verbose"),
+    *("lengths", "page_size", "prefix", "tree", "selection"),
+)
 _RIGHT = ("time", "90 % range", "vs base", "share", "HBM GB", "TFLOP/s")
 
 
@@ -40,6 +44,7 @@ def predict_layers(
     budget: int | None,
     cache: str,
     launch: str,
+    split_changes: bool,
     json: bool,
 ) -> None:
     """Answer `attnsim predict --layer`: every length on every GPU.
@@ -49,6 +54,7 @@ def predict_layers(
     InputError
     """
     from attnsim.api.layer import layer
+    from attnsim.api.layer_split import split_layer
     from attnsim.models.hardware.files import load_gpu
 
     given.refuse(context, "does not go with --layer", _NOT_OF_LAYERS)
@@ -57,27 +63,32 @@ def predict_layers(
         raise InputError("--layer needs a model; give --model ID (attnsim models lists them)")
     if None in lengths:
         raise InputError("--seq is missing; give --seq N, or several lengths with commas")
+    if split_changes:
+        split.check(changes)
     bases = [load_gpu(name) for name in options.words(gpu, "--gpu")]
     pairs = [(base, options.changed(base, changes)) for base in bases]
+    asked: dict[str, Any] = {
+        "batch": flags.batch, "seq_kv": flags.seq_kv, "passes": flags.passes, "dtype": flags.dtype, "tp": flags.tp,
+        "algorithm": algorithm or None, "implementation": implementation or None, "mode": mode, "budget": budget,
+        "cache": cache if given.is_given(context, "cache") else "cold", "launch": launch,
+    }  # fmt: skip
     answers: list[_Answer] = []
+    splits: list[Split[LayerPrediction]] = []
     with progress.plays() as told:
         for (base, machine), length in product(pairs, lengths):
-            found = [
-                layer(
-                    filled.model, one, batch=flags.batch, seq=length or 0, seq_kv=flags.seq_kv, passes=flags.passes,
-                    dtype=flags.dtype, tp=flags.tp, algorithm=algorithm or None,
-                    implementation=implementation or None, mode=mode, budget=budget,
-                    cache=cache if given.is_given(context, "cache") else "cold", launch=launch, told=told,
-                )
-                for one in dict.fromkeys((base, machine))
-            ]  # fmt: skip
+            machines = dict.fromkeys((base, machine))
+            found = [layer(filled.model, one, seq=length or 0, told=told, **asked) for one in machines]
             answers.append(_Answer(found[0]))
             answers += [_Answer(one, found[0]) for one in found[1:]]
+            if split_changes:
+                splits.append(split_layer(filled.model, machine, seq=length or 0, **asked))
     answers.sort(key=lambda one: one.base is not None)
     if json:
-        show.print_json(one.to_dict() for one in answers)
-    else:
-        print_layers(flags.title, answers)
+        show.print_json(one.to_dict() for one in (splits if split_changes else answers))
+        return
+    print_layers(flags.title, answers)
+    for one in splits:
+        split.print_split(show.console(), one, f"\nlayer of {one.changed.workload.seq_kv} tokens on {one.changed.gpu}")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import on_gpu, options, progress, show
+from attnsim.cli import on_gpu, options, outputs, progress, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ def measure(
     source: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Make the table from records; needs no GPU.")
     ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Also add the table to the package's own measurements, which fits read.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the random inputs; default: the clock.")] = None,
     json: options.Json = False,
 ) -> None:
@@ -42,7 +45,7 @@ def measure(
     if source is not None:
         if not source.is_file():
             raise InputError(f"--from {source} is no file; give the {FILE_NAME} of a run")
-        _finish(Records(source), None, out, json)
+        _finish(Records(source), None, out, json, keep)
         return
     from attnsim.kernels.gpu.bench import attached_bench
     from attnsim.validation.measuring.measure import chosen
@@ -52,7 +55,7 @@ def measure(
     with on_gpu.told():
         bench = attached_bench(int(time.time()) % (1 << 31) if seed is None else seed)
     operations, left_out = chosen(names, bench.device.gpu)
-    options.make_folder(out)
+    outputs.make_folder(out)
     records = Records(out / FILE_NAME)
     with on_gpu.told(), progress.budget("measuring", 60 * minutes) as told:
         finished = run(bench, records, operations, budget_s=60 * minutes, keep_going=keep_going, told=told)
@@ -60,7 +63,7 @@ def measure(
         print(line, file=sys.stderr)
     if (finished.wrong and not keep_going) or finished.stopped:
         raise _failed(finished)
-    _finish(records, finished, out, json)
+    _finish(records, finished, out, json, keep)
     if finished.wrong:
         raise _failed(finished)
 
@@ -75,15 +78,16 @@ def _failed(finished: Finished) -> typer.Exit:
     return typer.Exit(on_gpu.FAILED)
 
 
-def _finish(records: Records, finished: Finished | None, out: Path, json: bool) -> None:
-    """Write the table and show what it holds."""
+def _finish(records: Records, finished: Finished | None, out: Path, json: bool, keep: bool) -> None:
+    """Write the table, to where fits find it too if it is kept, and show what it holds."""
     from attnsim.models.question.case_file import write_table
     from attnsim.validation.measured.measured_table import machines_of, measured_frame, measured_rows, summary
 
     everything = list(records.done.values())
+    kept = _kept(everything) if keep else []
     rows = measured_rows(everything)
     table = out / TABLE
-    options.make_folder(out)
+    outputs.make_folder(out)
     write_table(measured_frame(rows), table)
     machines, kernels = machines_of(everything), summary(everything)
     null = [record for record in everything if record.get("kind") == "null" and "error" not in record]
@@ -106,8 +110,20 @@ def _finish(records: Records, finished: Finished | None, out: Path, json: bool) 
         if record.get("kind") == "time" and "error" in record:
             shown.print(f"failed: {record['key']}: {record['error'].splitlines()[0]}", soft_wrap=True)
     shown.print(f"written: {table}, {len(rows)} rows, for attnsim predict --cases", soft_wrap=True)
+    for path in kept:
+        shown.print(f"kept: {path}; now: attnsim fit, attnsim accuracy", soft_wrap=True)
     if finished is not None and finished.left:
         shown.print(f"{finished.left} points are left; the same command goes on with them")
+
+
+def _kept(records: list[dict[str, Any]]) -> list[Path]:
+    from attnsim.validation.measured.own_tables import OWN
+    from attnsim.validation.measured.own_tables import keep as keep_rows
+
+    try:
+        return keep_rows(records)
+    except OSError as error:
+        raise InputError(f"{OWN} cannot be written: {error.strerror or error}; work in a checkout") from None
 
 
 def _line(row: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import help, options, show
+from attnsim.cli import help, options, outputs, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def import_model(
     from attnsim.models.llm.huggingface import import_config
     from attnsim.models.writing import write_whole
 
-    options.check_output(out)
+    outputs.check_output(out)
     name = check_new_file(out)
     if out.exists() and not force:
         raise InputError(f"{out} exists; give another name, or --force to replace it")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -82,6 +81,10 @@ def _count(help_text: str, panel: str | None = QUESTION) -> Any:
     return typer.Option(parser=_whole, metavar="N", help=help_text, rich_help_panel=panel)
 
 
+def _text(flag: str, metavar: str, help_text: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel=QUESTION)
+
+
 def _budget(text: str | int) -> int:
     """A whole number; how large it may be is asked where the other conditions are."""
     try:
@@ -112,25 +115,34 @@ Seqs = Annotated[
     ),
 ]
 SeqKv = Annotated[int | None, _count("Keys, where not as many as queries.")]
+LengthsText = Annotated[
+    str | None,
+    _text(
+        "--lengths",
+        "TEXT",
+        "Queries:keys of each sequence, '1:4096 x 63, 512:2560', or a .csv file, or a distribution.",
+    ),
+]
+PageSize = Annotated[int | None, _count("Keys of a page of the cache.")]
+Prefix = Annotated[int | None, _count("Keys at the beginning that all sequences share.")]
+TreeText = Annotated[
+    str | None, _text("--tree", "PARENTS", "Draft tokens that branch: the parent of each, such as '-1 0 0 1'.")
+]
 HeadDim = Annotated[int | None, _count("Width of Q and K.")]
 HeadDimV = Annotated[int | None, _count("Width of V; default: as --head-dim.")]
 Tp = Annotated[int, _count("GPUs that share each layer (tensor parallel): one GPU's heads, all-reduces left out.")]
 LatentText = Annotated[
-    str | None,
-    typer.Option(
-        "--latent",
-        metavar="RANKxROPE",
-        help="Latent that is cached instead of K and V, such as 512x64.",
-        rich_help_panel=QUESTION,
-    ),
+    str | None, _text("--latent", "RANKxROPE", "Latent that is cached instead of K and V, such as 512x64.")
 ]
 OperationsText = Annotated[
+    str | None, _text("--operations", "TEXT", "What unfused attention runs, such as 'scale, softmax, dropout 0.1'.")
+]
+SelectionText = Annotated[
     str | None,
-    typer.Option(
-        "--operations",
-        metavar="TEXT",
-        help="What unfused attention runs, such as 'scale, softmax, dropout 0.1'.",
-        rich_help_panel=QUESTION,
+    _text(
+        "--selection",
+        "TEXT",
+        "Keys that content selects, such as 'top 16x64, compress 32 step 16, window 512'; for nsa and its kin.",
     ),
 ]
 Window = Annotated[int | None, _count("Keys seen to the left, the query's own included; for sliding-window only.")]
@@ -144,13 +156,7 @@ Causal = Annotated[
     typer.Option("--causal", help="Causal mask, last query against last key.", rich_help_panel=QUESTION),
 ]
 MaskText = Annotated[
-    str | None,
-    typer.Option(
-        "--mask",
-        metavar="TEXT",
-        help="Patterns for sparse, such as 'causal, window 512, global 16'.",
-        rich_help_panel=QUESTION,
-    ),
+    str | None, _text("--mask", "TEXT", "Patterns for sparse, such as 'causal, window 512, global 16'.")
 ]
 Pass = Annotated[
     str,
@@ -243,53 +249,14 @@ def changed(gpu: Gpu, settings: list[str]) -> Gpu:
     return gpu
 
 
-def check_output(path: Path) -> None:
-    """Refuse, before anything is computed, a file that could not be written.
+def beside_unchanged(gpus: list[str], settings: list[str]) -> list[Gpu]:
+    """Each GPU as it is, and where something is set, the changed one beside it.
 
     Raises
     ------
     InputError
     """
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give a file name")
-    folder = path.parent
-    if not folder.is_dir():
-        raise InputError(f"{path} cannot be written: {folder} is not a folder")
+    from attnsim.models.hardware.files import load_gpu
 
-
-def make_folder(path: Path) -> None:
-    """Make the folder of ``--out`` where it is not there.
-
-    Raises
-    ------
-    InputError
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {path} cannot be made a folder: {error.strerror or error}") from None
-
-
-def new_gpu_file(path: Path, force: bool) -> str:
-    """The id of a GPU whose file is to be written, after refusing what could not be.
-
-    Raises
-    ------
-    InputError
-    """
-    import re
-
-    from attnsim.models.hardware.file_format import ID_PATTERN
-    from attnsim.models.hardware.files import builtin_gpu_ids
-
-    if path.suffix.lower() not in (".yaml", ".yml"):
-        raise InputError(f"{path}: end the name with .yaml")
-    name = path.stem.lower()
-    if not re.fullmatch(ID_PATTERN, name):
-        raise InputError(f"{path}: the name becomes the GPU's id; allowed: letters, digits, '.', '_' and '-'")
-    if name in builtin_gpu_ids():
-        raise InputError(f"{path}: {name} is a built-in GPU; choose another name")
-    check_output(path)
-    if path.exists() and not force:
-        raise InputError(f"{path} exists; give another name, or --force to replace it")
-    return name
+    bases = [load_gpu(name) for name in words(gpus, "--gpu")]
+    return [one for base in bases for one in ([base, changed(base, settings)] if settings else [base])]

@@ -9,6 +9,7 @@ import typer
 
 from attnsim.cli import help, options, progress
 from attnsim.cli.plot_flags import Asked, asking
+from attnsim.cli.question_flags import NOT_OF_DENSITIES
 from attnsim.cli.split import check as check_changes
 from attnsim.models.errors import InputError
 
@@ -19,9 +20,10 @@ app = help.Commands(
 
 
 @app.command("scaling", example="attnsim plot scaling --gpu h100 --model llama-3-8b --seq 1k:64k")
-@asking(algorithm="naive,flash,linear", seq="512:131072", out=Path("scaling.png"))
+@asking(without=("lengths",), algorithm="naive,flash,linear", seq="512:131072", out=Path("scaling.png"))
 def scaling(asked: Asked, *, baseline: options.Baseline = None) -> None:
     """Time and speedup over the length, with 90 % ranges, crossovers, and where memory ends a line."""
+    from attnsim.api.baselines import check_baseline
     from attnsim.api.crossover import crossover
     from attnsim.plots.scaling import crossing_pairs
     from attnsim.plots.scaling import scaling as picture
@@ -29,8 +31,9 @@ def scaling(asked: Asked, *, baseline: options.Baseline = None) -> None:
     questions = asked.questions()
     if len(questions) < 2 or len({one.batch for one in questions}) > 1:
         raise InputError(f"scaling has one --batch and several lengths; write --seq 512:131072, not {asked.seq}")
-    found = [one for _, one in asked.answers(questions)]
     machines, crossings = asked.machines(), []
+    check_baseline(baseline, questions[0], machines, asked.names, asked.implementations)
+    found = [one for _, one in asked.answers(questions)]
     lengths = sorted(one.seq_kv for one in questions)
     if len(machines) == 1 and not asked.implementations and asked.flags.seq_kv is None:
         with progress.busy("looking for crossovers"):
@@ -69,7 +72,7 @@ def traffic(asked: Asked) -> None:
 
 
 @app.command("waves", example="attnsim plot waves --gpu h100 --model llama-3-8b --seq 256:8k:256")
-@asking(algorithm="flash", seq="256:8192:256", out=Path("waves.png"))
+@asking(without=("lengths",), algorithm="flash", seq="256:8192:256", out=Path("waves.png"))
 def waves(asked: Asked) -> None:
     """Waves of thread blocks over the length or the batch, how empty the last is, and the time per useful FLOP."""
     from attnsim.plots.occupancy import waves as picture
@@ -101,7 +104,28 @@ def tornado(
             )  # fmt: skip
             found[name] = elasticities(question, step)
             done()
-    asked.finish(picture(found, step, about(predictions)))
+    asked.finish(picture(found, about(predictions)))
+
+
+@app.command("density", example="attnsim plot density --gpu a100,h100 --heads 16 --head-dim 128 --seq 16k --causal")
+@asking(without=("algorithm", *NOT_OF_DENSITIES), out=Path("density.png"))
+def density(
+    asked: Asked,
+    *,
+    pattern: Annotated[str, typer.Option(help="What grows: random, window or bigbird.")] = "random",
+    block: Annotated[int, options._count("Tokens of a block of the pattern.")] = 64,
+) -> None:
+    """Time of dense flash and of sparse kernels (--implementation) over the density of the mask."""
+    from attnsim.api.densities import densities
+    from attnsim.plots.density import density as picture
+
+    machines = asked.machines()
+    with progress.steps("predicting", len(machines)) as done:
+        found = densities(
+            asked.question(), machines, pattern=pattern, block=block, sparse=asked.implementations, cache=asked.cache,
+            launch=asked.launch, done=done,
+        )  # fmt: skip
+    asked.finish(picture(found))
 
 
 @app.command(

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import options, progress, question_flags, show
-from attnsim.cli.roofline import check_picture
+from attnsim.cli import options, outputs, progress, question_flags, show
 from attnsim.models.errors import InputError
 from attnsim.models.question.words import listed, whole
 
@@ -60,10 +59,7 @@ class Asked:
         ------
         InputError
         """
-        from attnsim.plots.styles import find_style
-
-        check_picture(self.out, self.caption)
-        find_style(self.style, self.width)
+        outputs.check_picture(self.out, self.style, self.width, self.caption)
 
     @property
     def names(self) -> list[str]:
@@ -77,12 +73,7 @@ class Asked:
 
     def machines(self) -> list[Gpu]:
         """Each GPU as it is, and beside it changed by ``--set``."""
-        from attnsim.models.hardware.files import load_gpu
-
-        bases = [load_gpu(name) for name in options.words(self.gpu, "--gpu")]
-        return [
-            one for base in bases for one in ([base, options.changed(base, self.changes)] if self.changes else [base])
-        ]
+        return options.beside_unchanged(self.gpu, self.changes)
 
     def questions(self) -> list[Workload]:
         """A workload for each batch and length.
@@ -91,6 +82,8 @@ class Asked:
         ------
         InputError
         """
+        if self.seq is None and self.flags.lengths is not None:
+            return [self.flags.workload(batch=batch) for batch in numbers_of(self.batch, "--batch")]
         if self.seq is None:
             raise InputError("--seq is missing; give --seq N, or --seq 512:131072")
         return [

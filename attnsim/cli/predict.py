@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import given, options, progress, show, split, table_flags
+from attnsim.cli import given, lifted, options, progress, show, split, table_flags
 from attnsim.cli.heading import caption, heading
 from attnsim.cli.layer import predict_layers
 from attnsim.cli.question_flags import QuestionFlags, asking
@@ -29,6 +29,7 @@ def predict(
     *,
     context: typer.Context,
     gpu: options.ManyGpus = [],  # noqa: B006 Typer copies it
+    kernel: lifted.File = None,
     algorithm: Annotated[
         str, typer.Option(help="Names with commas; default: naive,flash, and what has the window or the patterns.")
     ] = "",
@@ -57,20 +58,21 @@ def predict(
     json: options.Json = False,
 ) -> None:
     """Predict attention on a GPU: time, bytes, what bounds it, and how far to trust it."""
+    if kernel is not None:
+        lifted.predict(context, kernel, gpu, changes, json, mode=mode, budget=budget, cache=cache, launch=launch)
+        return
     if cases is not None:
         given.refuse(context, "is given with --cases, whose table holds the questions", but=_WITH_CASES)
         _predict_cases(cases, table_flags.naming(maps, time_unit), out, tiles or "shipped", mode, budget, json)
         return
     table_flags.check_without_table(maps, time_unit, "--cases")
-    if out is not None:
-        raise InputError(f"--out {out} goes with --cases; for one question use --json and redirect it")
-    if not gpu:
-        raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them), or a table with --cases")
+    _check_one(out, gpu)
     lengths = options.lengths(seq, several=layer)
     if layer:
         predict_layers(
             context, flags, gpu=gpu, changes=changes, lengths=lengths, algorithm=algorithm,
-            implementation=implementation, mode=mode, budget=budget, cache=cache, launch=launch, json=json,
+            implementation=implementation, mode=mode, budget=budget, cache=cache, launch=launch,
+            split_changes=split_changes, json=json,
         )  # fmt: skip
         return
     if len(lengths) > 1:
@@ -85,13 +87,15 @@ def predict(
     if tile is not None and tiles is not None:
         raise InputError(f"--tile {tile} and --tiles {tiles} exclude each other; leave one out")
     asked = _Asked(names, imitated, tile, {"mode": mode, "budget": budget, "cache": cache, "launch": launch})
+    from attnsim.api.baselines import check_baseline
     from attnsim.models.hardware.files import load_gpu
 
     machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
     hypothetical = [options.changed(machine, changes) for machine in machines]
+    check_baseline(baseline, question, [*machines, *hypothetical], names, imitated)
     ways = [tiles] if tiles else ["shipped", "retuned"] if changes and tile is None else ["shipped"]
     groups: list[_Group] = []
-    splits: list[Split] = []
+    splits: list[Split[Prediction]] = []
     with progress.plays() as asked.conditions["told"]:
         for base, machine in zip(machines, hypothetical, strict=True):
             groups += asked.groups(question, base, machine, ways)
@@ -115,12 +119,22 @@ def predict(
     _print(question, groups, over, flags.title, splits, verbose)
 
 
+def _check_one(out: Path | None, gpu: list[str]) -> None:
+    """Refuse what one question cannot do without, or with."""
+    if out is not None:
+        raise InputError(f"--out {out} goes with --cases; for one question use --json and redirect it")
+    if not gpu:
+        raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them), or a table with --cases")
+
+
 def _algorithms(question: Workload, algorithm: str, imitated: list[str], flags: QuestionFlags) -> list[str]:
     """The algorithms that are asked for, or the usual ones for a question."""
     from attnsim.models.mechanisms import only_for, playing
 
     only = only_for(question)
-    usual = ("naive", playing(question.without_window()).name, *only[:1], *_run_by(imitated))
+    serving = question.lengths or question.page_size or question.prefix or question.tree
+    unfused = () if serving else ("naive",)  # which knows sequences of one length, whole in memory
+    usual = (*unfused, playing(question.without_window()).name, *only[:1], *_run_by(imitated))
     names = options.words([algorithm or ",".join(dict.fromkeys(usual))], "--algorithm")
     if only and not set(only) & set(names):
         window, mask = flags.window, flags.mask
@@ -197,7 +211,7 @@ class _Asked:
             **self.conditions,
         )
 
-    def splits(self, question: Workload, machine: Gpu, way: str) -> list[Split]:
+    def splits(self, question: Workload, machine: Gpu, way: str) -> list[Split[Prediction]]:
         """What each change brings, for every algorithm that fits the memory."""
         from attnsim.api.splitting import split as shared_out
 
@@ -222,7 +236,7 @@ def _print(
     groups: list[_Group],
     over: list[list[Ratios]],
     model: str,
-    splits: list[Split],
+    splits: list[Split[Prediction]],
     verbose: bool,
 ) -> None:
     out = show.console()
@@ -237,7 +251,7 @@ def _print(
             show.print_predictions(out, group.title, group.predictions, columns, verbose)
             show.print_why(out, group.predictions)
     for split_up in splits:
-        split.print_split(out, split_up)
+        split.print_split(out, split_up, split.of_call(split_up.changed))
     shown = [one for columns in over for one in columns if any(one.ratios)]
     for note in dict.fromkeys(one.note for one in shown if one.note):
         out.print(note)

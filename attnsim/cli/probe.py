@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import on_gpu, options, progress, show
+from attnsim.cli import on_gpu, options, outputs, progress, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def probe(
     from attnsim.models.writing import write_whole
     from attnsim.validation.measuring.probe_file import probed_gpu, probed_of, quantities, refuse_implausible
 
-    gpu_id = options.new_gpu_file(out, force)
+    gpu_id = outputs.new_gpu_file(out, force)
     if source is not None:
         if records is not None:
             raise InputError(f"--records {records} goes with measuring, --from {source} without it; leave one out")
@@ -42,7 +42,7 @@ def probe(
         probed = probed_of(Records(source).done.values())
     else:
         if records is not None:
-            options.check_output(records)
+            outputs.check_output(records)
         with on_gpu.told():
             probed = _probe(records)
     measured = quantities(probed)

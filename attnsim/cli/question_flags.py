@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from attnsim.models.question.workload import Workload
 
 
+NOT_OF_DENSITIES = (
+    *("seq_kv", "head_dim_v", "latent", "window", "passes", "operations"),
+    *("lengths", "page_size", "prefix", "tree", "selection"),
+)
+"""Flags of no question about the density of a pattern: prompts of one length by self-attention, nothing cached."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class QuestionFlags:
     """The flags that make up a question."""
@@ -24,6 +31,10 @@ class QuestionFlags:
     kv_heads: options.KvHeads = None
     seq: options.Seq = None
     seq_kv: options.SeqKv = None
+    lengths: options.LengthsText = None
+    page_size: options.PageSize = None
+    prefix: options.Prefix = None
+    tree: options.TreeText = None
     head_dim: options.HeadDim = None
     head_dim_v: options.HeadDimV = None
     latent: options.LatentText = None
@@ -34,6 +45,7 @@ class QuestionFlags:
     mask: options.MaskText = None
     passes: options.Pass = "fwd"
     operations: options.OperationsText = None
+    selection: options.SelectionText = None
 
     @cached_property
     def filled(self) -> model_flags.Filled | None:

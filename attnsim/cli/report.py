@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from attnsim.cli import options, progress, show
+from attnsim.cli import options, outputs, progress, show
 
 
 def report(
@@ -25,7 +25,7 @@ def report(
 
     for path in out:
         check_out(path)
-        options.check_output(path)
+        outputs.check_output(path)
     asked = read_report_study(study)
     with progress.steps("answering", steps(asked)) as advance:
         found = answer(asked, advance)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import given, options, show, table_flags
+from attnsim.cli import given, options, outputs, show, table_flags
 from attnsim.cli.heading import heading
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnsim.models.question.columns import Naming
 
 
-@asking(seq=8192)
+@asking(without=("lengths",), seq=8192)
 def roofline(
     *,
     context: typer.Context,
@@ -59,14 +59,14 @@ def roofline(
     from attnsim.models.hardware.files import load_gpu
     from attnsim.plots.roofline import roofline as picture
 
-    check_picture(out, caption)
+    outputs.check_picture(out, style, width, caption)
     roofs = partial(
         picture,
         levels=options.words([levels], "--levels"),
         ceilings=options.words([ceilings], "--ceilings") if ceilings else [],
     )
-    unchanged = [load_gpu(name) for name in options.words(gpu, "--gpu")]
     if measured is not None:
+        unchanged = [load_gpu(name) for name in options.words(gpu, "--gpu")]
         given.refuse(context, "is given with --measured, whose table holds the questions", but=_WITH_MEASURED)
         table_flags.check_apart(measured, out.with_suffix(".csv"))
         found, times = _measured(measured, table_flags.naming(maps, time_unit), unchanged)
@@ -77,7 +77,7 @@ def roofline(
     if flags.model is None:
         flags = replace(flags, heads=flags.heads or 32, head_dim=flags.head_dim or 128)
     question = flags.workload()
-    machines = [one for base in unchanged for one in ([base, options.changed(base, changes)] if changes else [base])]
+    machines = options.beside_unchanged(gpu, changes)
     names = options.words([algorithm], "--algorithm")
     imitated = options.words([implementation], "--implementation") if implementation else []
     groups = [
@@ -146,17 +146,3 @@ def _print_measured(found: Sequence[Prediction], times: Sequence[float], written
     ]
     show.print_rows(console, "Measured calls", lines)
     console.print(f"written: {', '.join(map(str, written))}")
-
-
-def check_picture(out: Path, caption: str = "picture") -> None:
-    """Refuse, before anything is computed, a picture or a place of its caption that could not be written.
-
-    Raises
-    ------
-    InputError
-    """
-    from attnsim.plots.files import check_caption, check_suffix
-
-    check_suffix(out)
-    check_caption(caption)
-    options.check_output(out)

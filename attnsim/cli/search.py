@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import given, help, options, progress, show
+from attnsim.cli import given, help, options, outputs, progress, show
 from attnsim.cli.question_flags import QuestionFlags, asking
-from attnsim.cli.roofline import check_picture
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -115,9 +114,9 @@ def hardware(
 
     given.refuse_style(context, plot)
     if plot is not None:
-        check_picture(plot)
+        outputs.check_picture(plot, style, width)
     if out is not None:
-        options.check_output(out)
+        outputs.check_output(out)
     cases = cases_of(flags, case)
     prices = Prices.parse(cost) if cost else None
     space = Space.read(options.changed(load_gpu(gpu), changes), vary, limit)

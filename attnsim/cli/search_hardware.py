@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnsim.cli import show
 from attnsim.cli.search_area import told_of_area, told_of_cost
+from attnsim.models.hardware.merits import RESULTS, column
 from attnsim.models.wording import ratio_text
-from attnsim.plots.pareto import UNITS
 
 if TYPE_CHECKING:
     from attnsim.models.hardware.interval import Interval
@@ -29,7 +29,7 @@ def rows_of(found: HardwareSearch) -> list[dict[str, Any]]:
 
 def _row(number: int, one: Design, found: HardwareSearch, front: bool) -> dict[str, Any]:
     answer = one.answer
-    results = answer.results if answer else dict.fromkeys(UNITS)
+    results = answer.results if answer else dict.fromkeys(RESULTS)
     ratio = answer.speedup if answer else None
     cases = found.mix.cases if len(found.mix.cases) > 1 else ()
     parts = answer.predictions if answer else [None] * len(cases)
@@ -52,9 +52,8 @@ def _row(number: int, one: Design, found: HardwareSearch, front: bool) -> dict[s
 
 
 def _ends(name: str, ends: Interval | None) -> dict[str, float | None]:
-    unit = UNITS[name]
     typical, low, high = (ends.typical, ends.low, ends.high) if ends else (None, None, None)
-    return {f"{name}_{unit}": typical, f"{name}_low_{unit}": low, f"{name}_high_{unit}": high}
+    return {column(name): typical, column(name, "low"): low, column(name, "high"): high}
 
 
 def _joined(words: Sequence[str]) -> str:
@@ -68,7 +67,7 @@ def plot_front(
     from attnsim.plots.pareto import pareto
 
     first = found.objectives[0]
-    limited = [limit.name for limit in found.space.limits if limit.name in UNITS and limit.name != first]
+    limited = [limit.name for limit in found.space.limits if limit.name in RESULTS and limit.name != first]
     usual = "power" if first != "power" else "time"
     second = found.objectives[1] if len(found.objectives) == 2 else (*limited, usual)[0]
     caption = (
@@ -145,7 +144,7 @@ _HEADS = {"power": "power W", "area": "area mm2", "energy": "energy J", "cost": 
 
 def _result(name: str, row: Mapping[str, Any]) -> str:
     """A result with its range: "882 (813-906)"."""
-    typical, low, high = (row[f"{name}_{end}{UNITS[name]}"] for end in ("", "low_", "high_"))
+    typical, low, high = (row[column(name, end)] for end in ("", "low", "high"))
     if typical is None:
         return show.NOTHING
     text = show.number(typical)

@@ -13,7 +13,8 @@ from attnsim.models.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnsim.api.splitting import Split
+    from attnsim.api import Prediction
+    from attnsim.api.splitting import Split, T
 
 Flag = Annotated[bool, typer.Option("--split", help="What each of several --set brings: alone, last, on average.")]
 
@@ -30,7 +31,12 @@ def check(settings: Sequence[str]) -> None:
         raise InputError(f"--split shares out several changes and there is {given}; give --set KEY=VALUE twice or more")
 
 
-def print_split(out: Console, found: Split) -> None:
+def of_call(one: Prediction) -> str:
+    """What was split, of a call."""
+    return f"{one.algorithm} ({one.implementation}) on {one.gpu}, {one.tiles} tiles"
+
+
+def print_split(out: Console, found: Split[T], what: str) -> None:
     """A line for each change, and one for all together."""
     rows: list[dict[str, object]] = [
         {
@@ -50,7 +56,5 @@ def print_split(out: Console, found: Split) -> None:
         "mean over\norders": str(found.together),
     }
     rows.append(dict.fromkeys(rows[0], "") | whole)
-    one = found.changed
-    title = f"{one.algorithm} ({one.implementation}) on {one.gpu}, {one.tiles} tiles: what each change brings"
-    show.print_rows(out, title, rows, right=rows[0].keys() - {"figure"}, whole=rows[0])
+    show.print_rows(out, f"{what}: what each change brings", rows, right=rows[0].keys() - {"figure"}, whole=rows[0])
     out.print("alone: on the unchanged GPU. last: after all others. The means multiply to the whole.\n")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import options, progress, show
+from attnsim.cli import options, outputs, progress, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def sweep(
     for path in export:
         if path.suffix.lower() not in SUFFIXES:
             raise InputError(f"--export {path}: end the name with .csv or .parquet, which choose the format")
-        options.check_output(path)
+        outputs.check_output(path)
     started = time.perf_counter()
     try:
         with progress.rate("answering", len(asked)) as told:

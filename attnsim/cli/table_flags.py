@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import options
+from attnsim.cli import outputs
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def check_table(out: Path) -> None:
     """
     if out.suffix.lower() not in (".csv", ".parquet", ".pq"):
         raise InputError(f"{out}: end the name with .csv or .parquet, which choose the format")
-    options.check_output(out)
+    outputs.check_output(out)
 
 
 def print_columns(columns: Columns) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import options, show
+from attnsim.cli import given, lifted, options, outputs, show
 from attnsim.cli.heading import check_window, heading
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @asking()
 def trace(
     *,
+    context: typer.Context,
     gpu: options.ManyGpus,
+    kernel: lifted.File = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Trace, .json or .json.gz, for ui.perfetto.dev; one algorithm.")
     ] = None,
@@ -48,6 +50,12 @@ def trace(
     from attnsim.plots import perfetto
     from attnsim.plots.timeline import timeline
 
+    given.refuse_style(context, picture, "--picture")
+    if kernel is not None:
+        _check(out, picture, len(options.words(gpu, "--gpu")), style, width, caption)
+        looks = (style, width, caption)
+        lifted.trace(context, kernel, gpu, changes, out, picture, looks, json, cache=cache, launch=launch, sms=sms)
+        return
     names = options.words([algorithm], "--algorithm")
     imitated = options.words([implementation], "--implementation") if implementation else []
     bases = [load_gpu(one) for one in options.words(gpu, "--gpu")]
@@ -123,17 +131,14 @@ def _starred(gpu: Gpu) -> str:
 
 
 def _check(out: Path | None, picture: Path | None, runs: int, style: str, width: str, caption: str) -> None:
-    from attnsim.cli.roofline import check_picture
     from attnsim.plots import perfetto
-    from attnsim.plots.styles import find_style
 
-    find_style(style, width)
     if out is None and picture is None:
         raise InputError("nothing to write; give --out trace.json.gz, --picture timeline.png or both")
     if out is not None:
         perfetto.check_suffix(out)
-        options.check_output(out)
+        outputs.check_output(out)
         if runs > 1:
             raise InputError(f"--out holds one trace, {runs} are given; give one algorithm and GPU, or only --picture")
     if picture is not None:
-        check_picture(picture, caption)
+        outputs.check_picture(picture, style, width, caption)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import on_gpu, options, show, table_flags
+from attnsim.cli import on_gpu, options, outputs, show, table_flags
 from attnsim.cli.progress import budget, busy, steps
 from attnsim.models.errors import InputError
 
@@ -69,7 +69,7 @@ def validate(
         _io(counters, cases, json)
         return
     if out is not None:
-        options.make_folder(out)
+        outputs.make_folder(out)
     from attnsim.validation.checking.validate import STEPS
     from attnsim.validation.checking.validate import validate as run
     from attnsim.validation.measured.own_runs import rows_of
@@ -112,9 +112,10 @@ def _check(
 
 def _own(minutes: float) -> tuple[list[Row], str]:
     """Our kernels' measured rows: committed ones, and this GPU's."""
-    from attnsim.validation.measured.own_runs import committed_tables, measure_here, rows_of
+    from attnsim.validation.measured.own_runs import measure_here
+    from attnsim.validation.measured.own_tables import own_rows
 
-    rows = [row for table in committed_tables() for row in rows_of(table)]
+    rows = list(own_rows())
     if minutes == 0:
         return rows, ""
     with on_gpu.told(), budget("measuring", 60 * minutes) as shown:

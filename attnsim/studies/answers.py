@@ -128,6 +128,9 @@ def _asked(study: Study, points: Points) -> dict[str, pa.Array]:
     found["dropout"] = pa.array(np.array(values, dtype=bool)[codes])
     values, codes = field_values(points, "operations", "")
     found["operations"] = _named([str(value) for value in values], codes)
+    values, codes = field_values(points, "lengths", "")
+    if any(values):
+        found["lengths"] = _named([str(value) for value in values], codes)
     found |= {name: pa.array(values) for name, values in counts(points).items()}
     still = np.zeros(points.count, dtype=np.int64)
     return found | {"cache": _named([study.cache], still), "launch": _named([study.launch], still)}

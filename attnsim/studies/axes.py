@@ -15,7 +15,9 @@ from attnsim.models.hardware.changes import TIMES
 from attnsim.models.hardware.sections import changeable
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question import words
+from attnsim.models.question.length_sources import read_lengths
 from attnsim.models.question.operations import Operations
+from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent
 
 LONGEST_LIST = 10_000
@@ -23,9 +25,17 @@ MOST_STEPS = 1_000_000
 RANGE = "{from: 1024, to: 131072, steps: 8, scale: log}"
 
 COUNTS = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v")
-WORKLOAD_FIELDS = (*COUNTS, "dtype", "passes", "mask", "dropout", "latent", "operations")
+WORKLOAD_FIELDS = (*COUNTS, "dtype", "passes", "mask", "dropout", "latent", "operations", "selection", "lengths")
 COLUMNS = {name: "pass" if name == "passes" else name for name in WORKLOAD_FIELDS}
 """Fields of a workload and their names in files and results; the order is that in which their axes vary."""
+
+TEXTS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "mask": (Mask.parse, "full, causal, or patterns such as 'causal, window 512'"),
+    "operations": (Operations.parse, "operations such as 'scale, softmax, dropout 0.1'"),
+    "selection": (Selection.parse, "a selection such as 'top 16x64, window 512'"),
+    "lengths": (read_lengths, "'1:4096 x 63, 512:2560', a .csv file, or a distribution"),
+}
+"""Fields that are told in text: how it is read and written. Lengths are read anew for the pass of a point."""
 
 T = TypeVar("T")
 Values = Sequence[Any] | NDArray[np.float64] | NDArray[np.int64]
@@ -224,14 +234,12 @@ def field_value(where: str, name: str, given: object) -> Any:
         if not isinstance(given, Mapping) or set(given) != {"rank", "rope"}:
             raise InputError(f"{where} is {shown(given)}; write {{rank: 512, rope: 64}}")
         return Latent(**given)
-    if name == "mask":
+    if name in TEXTS:
+        read_text, example = TEXTS[name]
         if not isinstance(given, str):
-            raise InputError(f"{where} is {shown(given)}; write full, causal, or patterns such as 'causal, window 512'")
-        return read_at(f"{where}:", Mask.parse, given)
-    if name == "operations":
-        if not isinstance(given, str):
-            raise InputError(f"{where} is {shown(given)}; write operations such as 'scale, softmax, dropout 0.1'")
-        return read_at(f"{where}:", Operations.parse, given)
+            raise InputError(f"{where} is {shown(given)}; write {example}")
+        found = read_at(f"{where}:", read_text, given)
+        return given if name == "lengths" else found
     allowed, read = (tuple(DTYPE_BYTES), words.read_dtype) if name == "dtype" else (PASSES, words.read_pass)
     value = read(given) if isinstance(given, str) else given
     if value not in allowed:

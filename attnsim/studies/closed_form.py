@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.api.estimating import compute_time
+from attnsim.api.estimating import compute_time, vector_times
 from attnsim.models.arrays import Floats
-from attnsim.models.hardware.units import UNITS
+from attnsim.models.hardware.units import COUNTED, UNITS
 from attnsim.simulator.clock_law import MOST_PLAYS, clock_share, limit_felt
 from attnsim.simulator.memory import KNEE
 from attnsim.simulator.replay import LAUNCH_BOUND
@@ -41,6 +41,8 @@ class Work:
     flops, useful, smem_bytes, exps, lanes : ndarray
         Tensor FLOPs as executed, those of them on data, operand bytes from shared memory, exponentials, FP32-lane
         instructions.
+    issues, int32, load_stores : ndarray
+        Counted work of the schedulers and the pipes behind them; 0 of kernels whose instructions nobody counted.
     steps, blocks : ndarray
         Waits for an inner step, and thread blocks, of the kernel with most FLOPs.
     l2_bytes, hbm_read_bytes, hbm_write_bytes, peak_bytes : ndarray
@@ -53,6 +55,9 @@ class Work:
     smem_bytes: Floats
     exps: Floats
     lanes: Floats
+    issues: Floats
+    int32: Floats
+    load_stores: Floats
     steps: Floats
     blocks: Floats
     l2_bytes: Floats
@@ -129,9 +134,10 @@ def estimate(
     exp_s = work.exps * clk / gpu["sm.exp_rate"]
     fp32_s = work.lanes * clk / (gpu["sm.fp32_rate"] / 2)
     smem_s = work.smem_bytes * clk / gpu["sm.shared_memory_bandwidth"]
-    exposed = of(fitted + "smem_exposed") * of("main.exposes_operand_reads")
+    exposed = of(fitted + "smem_exposed") * of("main.exposes_operand_reads") * (work.issues == 0)
     tensor = np.maximum(work.flops * flop + exposed * smem_s, smem_s)
-    vector = exp_s + fp32_s
+    counted_s = {one.name: getattr(work, one.amount) * clk / gpu[one.figure] for one in COUNTED}
+    vector, disturbs = vector_times((exp_s, fp32_s), list(counted_s.values()), work.issues > 0)
     slots = sms * of("blocks_per_sm")
     waves = work.blocks / slots
     clk_of_slot = clk / slots
@@ -139,8 +145,8 @@ def estimate(
     block = work.blocks * of(fitted + "block_clks") * clk_of_slot
     split, persistent = of("split"), of("main.persistent")
     compute = compute_time(
-        tensor, vector, interference=of(fitted + "interference") * of("main.interferes"), sms=sms, groups=of("groups"),
-        step=step, block=block, waves=waves, even=(split > 0) | (persistent > 0) & (waves > 1),
+        tensor, vector, disturbs, interference=of(fitted + "interference") * of("main.interferes"), sms=sms,
+        groups=of("groups"), step=step, block=block, waves=waves, even=(split > 0) | (persistent > 0) & (waves > 1),
     )  # fmt: skip
     l2_s = 1 / (gpu["l2.bandwidth"] * of("numbers.gpu.l2_fraction"))
     share = of("numbers.gpu.hbm_fraction")
@@ -164,13 +170,14 @@ def estimate(
         slow = np.minimum(slow, clock_share(time * slow, chip_j, memory_j, power_w) ** felt)
         time = np.maximum(compute / slow, beside) + passes + launches
     flop, exp_s, fp32_s, smem_s, compute = (one / slow for one in (flop, exp_s, fp32_s, smem_s, compute))
+    counted_s = {name: seconds / slow / sms for name, seconds in counted_s.items()}
     if launch in ("stream", "host"):
         from_python = of("is_eager") if launch == "stream" else 1.0
         waited = np.maximum(of("host_s") * from_python - time, 0)
         launches, time = launches + waited, time + waited
     busy_s = {
         "tensor": work.flops * flop / sms, "exp": exp_s / sms, "fp32": fp32_s / sms, "shared_memory": smem_s / sms,
-        "l2": l2, "hbm": hbm, "launch": launches,
+        "l2": l2, "hbm": hbm, "launch": launches, **counted_s,
     }  # fmt: skip
     units = np.stack([busy_s.get(name, np.zeros_like(clk)) for name in BOUNDS])
     bound = units[:-1].argmax(axis=0)

@@ -111,7 +111,7 @@ class MachineAnswer:
 
     @property
     def results(self) -> dict[str, Interval | None]:
-        """By the names of `hardware_space.RESULTS`."""
+        """By the names of `attnsim.models.hardware.merits.RESULTS`."""
         return {"time": self.time_s, "energy": self.joules, "power": self.watts, "area": self.area, "cost": self.cost}
 
     def values(self) -> dict[str, float]:

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.changes import TIMES, decimal, new_value
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.merits import RESULTS
 from attnsim.models.hardware.sections import FIELDS, changeable
 from attnsim.models.units import parse_quantity
 
-RESULTS = {"time": "s", "energy": "J", "power": "W", "area": "mm2", "cost": "USD"}
-"""What a search can limit and minimise beside a GPU's figures, and its unit."""
 FINE = 64
 """Steps of a range that names none and does not count something."""
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}

@@ -6,18 +6,20 @@ read from one small schedule of the implementation.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions
 from attnsim.api.building import scheduled
-from attnsim.api.estimating import step_waits
+from attnsim.api.estimating import lanes_of, step_waits
 from attnsim.models.calibrations.choose import built, choose
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.columns import UNFUSED
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.hardware.units import COUNTED
 from attnsim.models.implementations.frameworks.naive import UnfusedTile
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation
@@ -81,6 +83,8 @@ class Plan:
     smem_per_flop, lanes_per_exp, steps_per_flop : float
         Of the main kernel: bytes of operands from shared memory, FP32-lane instructions of the softmax, and waits for
         an inner step, over the work that the closed form counts.
+    counted_per_flop : mapping of str to float
+        Of the main kernel, counted work of the schedulers and the pipes behind them, by amount; 0 if nobody counted.
     """
 
     record: Implementation
@@ -101,6 +105,7 @@ class Plan:
     smem_per_flop: float
     lanes_per_exp: float
     steps_per_flop: float
+    counted_per_flop: Mapping[str, float]
 
     @property
     def groups(self) -> int:
@@ -153,8 +158,9 @@ def _plan(mechanism: Mechanism, implementation: str | None, conditions: Conditio
     main_tile = schedule.tile.forward if isinstance(schedule.tile, FusedTiles) else None
     known = main_tile.rescale == "always" if main_tile else schedule.tile == UnfusedTile(UNFUSED)
     plain = small.latent is None and not small.dropout and small.operations is None
+    plain = plain and small.selection is None
     flops, exps = max(1, main.total("flops")), max(1, main.total("exps"))
-    lanes = main.total("scores") * numbers.implementation.softmax_instructions + main.total("fp32")
+    lanes = lanes_of(main, numbers.implementation.softmax_instructions)
     return Plan(
         record=record,
         numbers=numbers,
@@ -174,4 +180,5 @@ def _plan(mechanism: Mechanism, implementation: str | None, conditions: Conditio
         smem_per_flop=main.total("smem_bytes") / flops,
         lanes_per_exp=lanes / exps if main.total("exps") else 0.0,
         steps_per_flop=step_waits(main) / flops,
+        counted_per_flop={one.amount: main.total(one.amount) / flops * main.counted for one in COUNTED},
     )

@@ -15,6 +15,7 @@ from attnsim.models.arrays import Floats, Ints
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import IN_PROPORTION, LIMITS, SLOWEST_HZ, Gpu
 from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.question.length_sources import read_lengths
 from attnsim.models.question.workload import Workload
 from attnsim.studies.axes import COUNTS, Values
 from attnsim.studies.study import Column, Points
@@ -89,6 +90,9 @@ class Point:
         InputError
         """
         fields = self.fields
+        if fields.get("lengths"):
+            lengths = read_lengths(fields["lengths"], fields.get("passes") == "decode")
+            return Workload(**{**fields, "lengths": lengths})
         if not fields.get("seq_q"):
             fields = {**fields, "seq_q": 1 if fields.get("passes") == "decode" else fields["seq_kv"]}
         return Workload(**fields)
@@ -142,6 +146,9 @@ def counts(points: Points) -> dict[str, Ints]:
         values, codes = field_values(points, name, 0)
         found[name] = np.asarray(values, dtype=np.int64)[codes]
     passes, codes = field_values(points, "passes", "fwd")
+    lengths, which = field_values(points, "lengths", "")
+    if any(lengths):
+        found |= _sizes(lengths, which, np.array([one == "decode" for one in passes])[codes])
     queries = np.where(np.array([one == "decode" for one in passes])[codes], 1, found["seq_kv"])
     for name, other in (
         ("seq_q", queries), ("heads_kv", found["heads_q"]), ("seq_kv", found["seq_q"]),
@@ -149,6 +156,22 @@ def counts(points: Points) -> dict[str, Ints]:
     ):  # fmt: skip
         found[name] = np.where(found[name] == 0, other, found[name])
     return found
+
+
+def _sizes(lengths: Values, which: Ints, decode: NDArray[np.bool_]) -> dict[str, Ints]:
+    """Batch and longest sequence of every point's lengths, which depend on the pass where they are drawn."""
+    table = np.array(
+        [
+            [
+                [sum(one.times for one in batch), *(max(one[axis] for one in batch) for axis in (0, 1))]
+                for batch in (read_lengths(str(text), in_decode) for in_decode in (False, True))
+            ]
+            for text in lengths
+        ],
+        dtype=np.int64,
+    )
+    chosen = table[which, decode.astype(np.int64)]
+    return dict(zip(("batch", "seq_q", "seq_kv"), chosen.T, strict=True))
 
 
 def figures(points: Points) -> dict[str, Floats]:

@@ -58,6 +58,8 @@ class Elasticity:
         ``d log time / d log figure``, central difference.
     down, up : float or None
         One-sided, over the step below and above; None where the step leaves the allowed range.
+    step : float
+        The figure was divided and multiplied by ``1 + step``.
     """
 
     figure: str
@@ -65,6 +67,7 @@ class Elasticity:
     elasticity: float
     down: float | None
     up: float | None
+    step: float = STEP
 
     @property
     def upward(self) -> float:
@@ -189,7 +192,7 @@ def elasticities(question: Question, step: float = STEP) -> list[Elasticity]:
         central = (after - before) / (last - first) if len(sides) == 2 else before / first
         down = next((time / move for move, time in sides if move < 0), None)
         up = next((time / move for move, time in sides if move > 0), None)
-        found.append(Elasticity(figure, value, central, down, up))
+        found.append(Elasticity(figure, value, central, down, up, step))
     return sorted(found, key=lambda item: (-abs(item.upward), -abs(item.elasticity)))
 
 

@@ -144,6 +144,10 @@ class Study:
         known = inside | given
         if both := sorted(inside & given):
             raise InputError(f"workload.{both[0]} is given and is a field of workload.shape too; keep one")
+        if "lengths" in known:
+            known |= {"batch", "seq_q", "seq_kv"}
+            if self.method != "replay":
+                raise InputError("workload.lengths takes replays; write method: replay")
         for name in NEEDED:
             if name not in known:
                 raise InputError(f"workload.{name} is missing; give it, or put it into workload.shape")

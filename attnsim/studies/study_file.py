@@ -105,7 +105,7 @@ def _axes(entry: StudyEntry) -> list[Axis]:
         axes.append(_models(shape, given))
     elif shape is not None:
         axes.append(shape_axis(shape))
-    if axes[-1].kind != "shape" or "batch" not in axes[-1].values[0]:
+    if "lengths" not in given and (axes[-1].kind != "shape" or "batch" not in axes[-1].values[0]):
         given.setdefault("batch", 1)
     return axes + [workload_axis(name, given[column]) for name, column in COLUMNS.items() if column in given]
 

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from attnsim.api.asking import Question
 from attnsim.api.building import peak_bytes, scheduled
+from attnsim.api.estimating import lanes_of
 from attnsim.api.playing import too_large
 from attnsim.models.arrays import Floats, Ints
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.units import COUNTED
 from attnsim.simulator.prepare import prepare
 from attnsim.studies.closed_form import Work, kept
 from attnsim.studies.plans import Plan
@@ -93,6 +95,7 @@ def _counted(n: dict[str, Ints], plans: Sequence[Plan], which: Ints) -> tuple[di
         "exps": exps,
         "smem_bytes": flops * of([item.smem_per_flop for item in plans]),
         "lanes": np.where(unfused, 0.0, exps * of([item.lanes_per_exp for item in plans])),
+        **{one.amount: flops * of([item.counted_per_flop[one.amount] for item in plans]) for one in COUNTED},
         "steps": flops * of([item.steps_per_flop for item in plans]),
         "blocks": (table.batch * table.heads_q * tiles).astype(np.float64),
         "l2_bytes": (found.load_bytes + found.store_bytes).astype(np.float64),
@@ -159,12 +162,14 @@ def fill_row(work: Work, row: int, question: Question, item: Plan) -> None:
     moved = [use for one in prepared for use in one.rows]
     passes = [use for one in prepared if not one.kernel.total("flops") for use in one.rows]
     main = max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
+    counted = [kernel for kernel in schedule.kernels if kernel.counted]
     columns = {
         "flops": schedule.total("flops"),
         "useful": schedule.total("flops") * schedule.useful_share,
         "exps": schedule.total("exps"),
         "smem_bytes": schedule.total("smem_bytes"),
-        "lanes": schedule.total("scores") * item.numbers.implementation.softmax_instructions + schedule.total("fp32"),
+        "lanes": sum(lanes_of(one, item.numbers.implementation.softmax_instructions) for one in schedule.kernels),
+        **{one.amount: sum(kernel.total(one.amount) for kernel in counted) for one in COUNTED},
         "steps": main.total("flops") * item.steps_per_flop,
         "blocks": main.blocks,
         "l2_bytes": sum(use.l2_bytes for use in moved),

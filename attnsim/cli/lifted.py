@@ -1,0 +1,199 @@
+"""`--kernel FILE` of `attnsim predict`, `explain` and `trace`: a kernel that was lifted from its instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnsim.cli import given, options, progress, show
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.api.lifted import KernelExplanation, KernelPrediction
+    from attnsim.models.hardware.gpu import Gpu
+
+File = Annotated[
+    Path | None,
+    typer.Option(
+        "--kernel",
+        metavar="FILE",
+        help="A kernel file that attnsim kernels trace wrote, in place of a question.",
+        rich_help_panel=options.MACHINE,
+    ),
+]
+
+WITH_FILE = {"kernel", "gpu", "changes", "cache", "launch", "budget", "json"}
+"""Parameters that go with a kernel file in every command; the file holds shapes, tile and numbers."""
+
+
+def refuse_others(context: typer.Context, *more: str) -> None:
+    """Refuse every flag that a kernel file answers itself.
+
+    Raises
+    ------
+    InputError
+    """
+    why = "is not for --kernel, whose file holds shapes, tile and fitted numbers; trace the kernel again for others"
+    given.refuse(context, why, but={*WITH_FILE, *more})
+
+
+def machines(gpu: Sequence[str], changes: list[str]) -> list[Gpu]:
+    """The GPUs, each with the changes; beside each changed one the unchanged.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.models.hardware.files import load_gpu
+
+    if not gpu:
+        raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
+    found: list[Gpu] = []
+    for name in options.words(list(gpu), "--gpu"):
+        base = load_gpu(name)
+        found += [base, options.changed(base, changes)] if changes else [base]
+    return found
+
+
+def predict(
+    context: typer.Context, file: Path, gpu: list[str], changes: list[str], json: bool, **conditions: Any
+) -> None:
+    """Predict a kernel file on one or several GPUs, each unchanged and changed."""
+    refuse_others(context, "mode")
+    from attnsim.api.lifted import predict_kernel
+    from attnsim.models.schedule.kernel_file import read_kernels
+
+    kernels = read_kernels(file)
+    with progress.plays() as told:
+        found = [predict_kernel(kernels, one, told=told, **conditions) for one in machines(gpu, changes)]
+    if json:
+        show.print_json(one.to_dict() for one in found)
+        return
+    out = show.console()
+    first = kernels.kernels[0].origin
+    out.print(f"{kernels.name} from {first.source}, sm_{first.arch}, {first.inputs} inputs\n")
+    show.print_rows(out, "", [_row(one, found[0]) for one in found], right=("time", "vs first", "blocks/SM"))
+    for text in dict.fromkeys(str(reason) for one in found for reason in one.trust.reasons[:1]):
+        out.print(f"trust: {found[0].trust.level}: {text}")
+
+
+def _row(one: KernelPrediction, first: KernelPrediction) -> dict[str, object]:
+    return {
+        "gpu": "; ".join((one.gpu, *(change.setting for change in one.changes))),
+        "time": show.time_text(one.time_s),
+        "90 % range": show.interval_text(one.time_low_s, one.time_high_s, one.time_s),
+        "vs first": show.times_text(first.time_s / one.time_s),
+        "bound": show.bound_text(one.bound),
+        "HBM MB": show.number((one.hbm_read_bytes + one.hbm_write_bytes) / 1e6),
+        "blocks/SM": one.blocks_per_sm,
+    }
+
+
+def explain(context: typer.Context, file: Path, gpu: str, changes: list[str], json: bool, **conditions: Any) -> None:
+    """Explain a kernel file on a GPU."""
+    refuse_others(context)
+    from attnsim.api.lifted import explain_kernel
+
+    machine = machines([gpu] if gpu else [], changes)[-1]
+    with progress.plays() as told:
+        found = explain_kernel(file, machine, told=told, **conditions)
+    if json:
+        show.print_json([found.to_dict()])
+    else:
+        _print(found)
+
+
+def _print(found: KernelExplanation) -> None:
+    out, asked = show.console(), found.prediction
+    out.print(f"{asked.kernel} on {'; '.join((asked.gpu, *(change.setting for change in asked.changes)))}\n")
+    out.print(f"{found.loop_nest}\n")
+    kernels = [
+        {
+            "kernel": one.kernel,
+            "blocks": f"{one.blocks:,}",
+            "regs": one.registers_per_thread,
+            "smem KiB": f"{one.shared_memory_bytes / 1024:g}",
+            "blocks/SM": one.blocks_per_sm,
+            "limited by": one.limited_by,
+            "waves": show.number(one.waves),
+            "time": show.time_text(one.time_s),
+        }
+        for one in found.fits
+    ]
+    show.print_rows(out, "Kernels", kernels, whole=("kernel",))
+    tensors = [
+        {
+            "kernel": row["kernel"],
+            "tensor": row["tensor"],
+            "": row["direction"],
+            "L2": show.number(float(str(row["l2_bytes"])) / 1e6, 4),
+            "HBM": show.number(float(str(row["hbm_bytes"])) / 1e6, 4),
+        }
+        for row in found.tensors
+    ]
+    show.print_rows(out, "Bytes, MB: asked of the L2, passed on to HBM", tensors, right=("L2", "HBM"))
+    levers = [
+        {
+            "unit": one.unit.replace("_", " "),
+            "busy": "" if one.busy_s is None else show.time_text(one.busy_s),
+            "figure": one.figure,
+            "now": one.value,
+            "speedup": f"{one.speedup:.2f}x",
+            "bound then": one.bound.replace("_", " "),
+        }
+        for one in found.levers
+    ]
+    title = "Units, and the call with each figure twice as good (a latency or a launch half as long)"
+    show.print_rows(out, title, levers, right=("busy", "now", "speedup"), whole=("unit", "figure", "now"))
+    if found.turn is not None:
+        one = found.turn
+        out.print(f"{one.figure} {one.factor:.2f}x: {one.next_unit.replace('_', ' ')} is as busy, {one.speedup:.2f}x")
+    ranged = show.interval_text(asked.time_low_s, asked.time_high_s, asked.time_s)
+    out.print(f"Time {show.time_text(asked.time_s)} ({ranged}), bound by {show.bound_text(asked.bound)}.")
+    out.print(f"trust: {asked.trust.summary}")
+
+
+def trace(
+    context: typer.Context,
+    file: Path,
+    gpu: list[str],
+    changes: list[str],
+    out: Path | None,
+    picture: Path | None,
+    looks: tuple[str, str, str],
+    json: bool,
+    **conditions: Any,
+) -> None:
+    """Show what the units of an SM do while they run a kernel file."""
+    refuse_others(context, "out", "picture", "sms", "style", "width", "caption")
+    from attnsim.api.lifted import trace_kernel
+    from attnsim.models.schedule.kernel_file import read_kernels
+    from attnsim.plots import perfetto
+    from attnsim.plots.timeline import timeline
+
+    kernels = read_kernels(file)
+    found = machines(gpu, changes)
+    chosen = found if picture is not None else found[-1:]
+    with progress.busy("replaying"):
+        traces = [trace_kernel(kernels, machine, **conditions) for machine in chosen]
+    written: list[Path] = []
+    if out is not None:
+        written.append(perfetto.write_trace(traces[-1], out, {"kernel": kernels.name, "gpu": chosen[-1].described}))
+    if picture is not None:
+        titles = ["; ".join((one.id, *(change.setting for change in one.changes))) for one in chosen]
+        written += timeline(traces, titles, f"{kernels.name}, lifted from PTX").write(picture, *looks)
+    rows = [
+        {"gpu": machine.described, "kernel": kernel.name, "time_s": kernel.time_s, "slices": len(kernel.slices)}
+        for machine, one in zip(chosen, traces, strict=True)
+        for kernel in one.kernels
+    ]
+    if json:
+        show.print_json(rows)
+        return
+    console = show.console()
+    shown = [row | {"time_s": show.time_text(float(str(row["time_s"])))} for row in rows]
+    show.print_rows(console, "Kernels", shown, right=("time_s", "slices"))
+    console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)

@@ -1,0 +1,75 @@
+"""Where a command may write: refused before anything is computed, or made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attnsim.models.errors import InputError
+
+
+def check_output(path: Path) -> None:
+    """Refuse, before anything is computed, a file that could not be written.
+
+    Raises
+    ------
+    InputError
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give a file name")
+    folder = path.parent
+    if not folder.is_dir():
+        raise InputError(f"{path} cannot be written: {folder} is not a folder")
+
+
+def check_picture(path: Path, style: str, width: str, caption: str = "picture") -> None:
+    """Refuse, before anything is computed, a picture that could not be drawn or written.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.plots.files import check_caption, check_suffix
+    from attnsim.plots.styles import find_style
+
+    check_suffix(path)
+    find_style(style, width)
+    check_caption(caption)
+    check_output(path)
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder of ``--out`` where it is not there.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {path} cannot be made a folder: {error.strerror or error}") from None
+
+
+def new_gpu_file(path: Path, force: bool) -> str:
+    """The id of a GPU whose file is to be written, after refusing what could not be.
+
+    Raises
+    ------
+    InputError
+    """
+    import re
+
+    from attnsim.models.hardware.file_format import ID_PATTERN
+    from attnsim.models.hardware.files import builtin_gpu_ids
+
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        raise InputError(f"{path}: end the name with .yaml")
+    name = path.stem.lower()
+    if not re.fullmatch(ID_PATTERN, name):
+        raise InputError(f"{path}: the name becomes the GPU's id; allowed: letters, digits, '.', '_' and '-'")
+    if name in builtin_gpu_ids():
+        raise InputError(f"{path}: {name} is a built-in GPU; choose another name")
+    check_output(path)
+    if path.exists() and not force:
+        raise InputError(f"{path} exists; give another name, or --force to replace it")
+    return name

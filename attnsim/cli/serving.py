@@ -1,0 +1,131 @@
+"""`attnsim serving`: attention of a serving trace, step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnsim.cli import given, options, outputs, show
+from attnsim.cli.progress import busy
+from attnsim.cli.question_flags import QuestionFlags, asking
+from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.api.serving_steps import Served
+
+STEPS = "Steps"
+_NOT_OF_STEPS = (
+    "batch",
+    "seq",
+    "seq_kv",
+    "lengths",
+    "passes",
+    "operations",
+    "page_size",
+    "prefix",
+    "tree",
+    "selection",
+)
+
+
+@asking(without=_NOT_OF_STEPS)
+def serving(
+    requests: Annotated[
+        Path, typer.Argument(metavar="REQUESTS", help="CSV: prompt, output and, if wanted, arrival in seconds.")
+    ],
+    *,
+    context: typer.Context,
+    gpu: options.OneGpu = "",
+    implementation: options.ImplementationName = None,
+    flags: QuestionFlags,
+    changes: options.Changes = [],  # noqa: B006 Typer copies it
+    tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of a step at most.", rich_help_panel=STEPS)] = 2048,
+    sequences: Annotated[
+        int, typer.Option(metavar="N", help="Sequences that run at a time at most.", rich_help_panel=STEPS)
+    ] = 256,
+    rest: Annotated[
+        float, typer.Option(metavar="MS", help="Time of a step beside attention, ms.", rich_help_panel=STEPS)
+    ] = 0.0,
+    stride: Annotated[
+        int, typer.Option(metavar="N", help="Predict one of N steps that decode alike.", rich_help_panel=STEPS)
+    ] = 8,
+    launch: options.Launch = "graph",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The steps, CSV or Parquet.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Picture of the steps, and its CSV.")
+    ] = None,
+    style: options.StyleName = "light",
+    width: options.PictureWidth = "page",
+    caption: options.CaptionPlace = "picture",
+    json: options.Json = False,
+) -> None:
+    """Step through a serving trace: chunked prefill, a token budget, continuous batching; attention's time by step."""
+    from attnsim.api.request_files import read_requests
+    from attnsim.api.serving_steps import serve
+    from attnsim.cli.table_flags import check_table
+    from attnsim.models.hardware.files import load_gpu
+
+    if not gpu:
+        raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
+    given.refuse_style(context, plot)
+    if plot is not None:
+        outputs.check_picture(plot, style, width, caption)
+    if out is not None:
+        check_table(out)
+    found = read_requests(requests)
+    question = flags.workload(seq=1)
+    machine = options.changed(load_gpu(gpu), changes)
+    layers = flags.filled.model.layers if flags.filled else 1
+    with busy("stepping"):
+        served = serve(
+            found, question, machine, implementation, layers=layers, tokens=tokens, sequences=sequences,
+            rest_s=1e-3 * rest, stride=stride, launch=launch,
+        )  # fmt: skip
+    written = _written(served, out, plot, style, width, caption)
+    if json:
+        show.print_json(served.rows())
+        return
+    _print(served, flags.title, len(found), written)
+
+
+def _written(served: Served, out: Path | None, plot: Path | None, style: str, width: str, caption: str) -> list[Path]:
+    written = []
+    if out is not None:
+        import pandas as pd
+
+        from attnsim.models.question.case_file import write_table
+
+        write_table(pd.DataFrame(served.rows()), out)
+        written.append(out)
+    if plot is not None:
+        from attnsim.plots.serving import serving as picture
+
+        written += picture(served).write(plot, style, width, caption)
+    return written
+
+
+def _print(served: Served, title: str, requests: int, written: list[Path]) -> None:
+    from attnsim.api.serving_steps import LEFT_OUT
+
+    out = show.console()
+    out.print(f"{title}{requests} requests on {served.gpu}, {served.layers} layers as {served.implementation}\n")
+    rows = [
+        {
+            "steps": row["kind"],
+            "number": str(row["steps"]),
+            "tokens": f"{row['tokens']:,}",
+            "attention": show.time_text(row["time_s"]),
+            "share": f"{row['share']:.0%}",
+            "longest": show.time_text(row["longest_s"]),
+        }
+        for row in served.by_kind()
+    ]
+    show.print_rows(out, "Attention by kind of step", rows, right=("number", "tokens", "attention", "share", "longest"))
+    total, end = show.time_text(served.attention_s), show.time_text(served.end_s)
+    counted = f"{len(served.steps)} steps, {served.predicted} of them predicted"
+    out.print(f"{total} of attention in {counted}; the trace ends at {end}.")
+    out.print(LEFT_OUT)
+    for path in written:
+        out.print(f"wrote {path}")
