@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _POINT = tuple(item.name for item in fields(Against))
-COLUMNS = ("kind", *_POINT, "pattern", "block", "density_low", "density_high")
+COLUMNS = ("kind", *_POINT, "low", "high", "pattern", "block", "density_low", "density_high")
 LEFT, RIGHT = 0.06, 0.25
 """Densities up to which a label has room below the curves, and to the right of its line."""
 SPARSEST = 0.01
@@ -56,7 +56,7 @@ def breakeven(rows: Sequence[BreakEven], title: str = "") -> Picture:
     """
     if not rows:
         raise InputError("no break-even to draw; give what attnsim.breakeven returns")
-    panels = [list(some) for _, some in groupby(rows, key=lambda row: (row.gpu, row.seq))]
+    panels = [list(some) for _, some in groupby(rows, key=lambda row: (row.at.gpu, row.at.seq))]
     names = list(dict.fromkeys(map(_label, rows)))
     inches = 2.6 if len(panels) == 1 else 1.9
     return Picture(
@@ -66,7 +66,7 @@ def breakeven(rows: Sequence[BreakEven], title: str = "") -> Picture:
         COLUMNS,
         tuple(one for row in rows for one in _rows(row)),
         left=("100x",),
-        subtitle="; ".join(filter(None, (", ".join(dict.fromkeys(row.gpu for row in rows)), title))),
+        subtitle="; ".join(filter(None, (", ".join(dict.fromkeys(row.at.gpu for row in rows)), title))),
     )
 
 
@@ -76,11 +76,11 @@ def _draw(axes: Axes, look: Style, *, rows: Sequence[BreakEven], names: Sequence
         colour = look.colour(place)
         across = [100 * point.density for point in row.points]
         axes.fill_between(
-            across, [point.low for point in row.points], [point.high for point in row.points], color=colour,
-            alpha=0.16, linewidth=0, zorder=2,
+            across, [point.speedup.low for point in row.points], [point.speedup.high for point in row.points],
+            color=colour, alpha=0.16, linewidth=0, zorder=2,
         )  # fmt: skip
         axes.plot(
-            across, [point.speedup for point in row.points], color=colour, linestyle=DASHES[place % len(DASHES)],
+            across, [point.speedup.value for point in row.points], color=colour, linestyle=DASHES[place % len(DASHES)],
             linewidth=0.19 * look.size, label=f"{_label(row)}: below {row.band}", zorder=3,
         )  # fmt: skip
     axes.axhline(1.0, color=look.text, linewidth=0.8, zorder=1)
@@ -90,8 +90,8 @@ def _draw(axes: Axes, look: Style, *, rows: Sequence[BreakEven], names: Sequence
     _mark_yours(axes, rows, names, look)
     axes.legend(frameon=True, framealpha=1, facecolor=look.page, edgecolor=look.page, fontsize=look.size,
                 loc="upper right", borderpad=0.2)  # fmt: skip
-    seq, dense = rows[0].seq, " or ".join(dict.fromkeys(row.dense for row in rows))
-    heading(axes, f"{rows[0].gpu}, {seq:,} tokens: over {dense}; band: 90 % range", look)
+    seq, dense = rows[0].at.seq, " or ".join(dict.fromkeys(row.at.dense for row in rows))
+    heading(axes, f"{rows[0].at.gpu}, {seq:,} tokens: over {dense}; band: 90 % range", look)
     if last:
         axes.set_xlabel("visible share of the pairs, %", fontsize=look.size)
 
@@ -104,7 +104,7 @@ def _scales(axes: Axes, rows: Sequence[BreakEven], look: Style) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(80 * sparsest, 115)
-    axes.set_ylim(0.8 * min(point.low for point in shown), 1.4 * max(point.high for point in shown))
+    axes.set_ylim(0.8 * min(point.speedup.low for point in shown), 1.4 * max(point.speedup.high for point in shown))
     for axis, (low, high), unit in ((axes.xaxis, axes.get_xlim(), ""), (axes.yaxis, axes.get_ylim(), "x")):
         places = [one for one in TICKS if low <= one <= high]
         axis.set_ticks(places, [f"{one:g}{unit}" for one in places])
@@ -128,16 +128,16 @@ def _mark_yours(axes: Axes, rows: Sequence[BreakEven], names: Sequence[str], loo
     if not found:
         return
     axes.axvline(100 * found[0][1].density, color=look.faint, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
-    best = max(found, key=lambda one: one[1].speedup)[1]
+    best = max(found, key=lambda one: one[1].speedup.value)[1]
     for place, (row, point) in enumerate(found):
         colour, at = look.colour(names.index(_label(row))), 100 * point.density
-        axes.plot([at, at], [point.low, point.high], color=colour, linewidth=1.2, zorder=6)
+        axes.plot([at, at], [point.speedup.low, point.speedup.high], color=colour, linewidth=1.2, zorder=6)
         size = 0.95 / (1 + 0.45 * place) * look.size  # the second within the first where they agree
-        axes.plot([at], [point.speedup], "D", markersize=size, color=colour, markeredgecolor=look.page,
+        axes.plot([at], [point.speedup.value], "D", markersize=size, color=colour, markeredgecolor=look.page,
                   markeredgewidth=0.6, zorder=8)  # fmt: skip
     below, before = best.density < LEFT, best.density > RIGHT  # where curves are high; where the frame is near
     axes.annotate(
-        f"your mask: {times_text(best.speedup)}", (100 * best.density, 0.1 if below else 0.64),
+        f"your mask: {times_text(best.speedup.value)}", (100 * best.density, 0.1 if below else 0.64),
         ((-0.4 if before else 0.4) * look.size, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
         ha="right" if before else "left", va="center", fontsize=look.size, color=look.text, path_effects=halo(look),
         zorder=9,
@@ -146,7 +146,7 @@ def _mark_yours(axes: Axes, rows: Sequence[BreakEven], names: Sequence[str], loo
 
 def _label(row: BreakEven) -> str:
     """The kernel, with the tile that was asked for, if any."""
-    return f"{row.sparse}, tile {row.shape}" if row.tile_given else row.sparse
+    return f"{row.at.sparse}, tile {row.at.shape}" if row.tile_given else row.at.sparse
 
 
 def _caption(rows: Sequence[BreakEven]) -> str:
@@ -160,8 +160,7 @@ def _caption(rows: Sequence[BreakEven]) -> str:
 def _rows(row: BreakEven) -> list[dict[str, object]]:
     """The curve, the break-even and the mask that was asked about."""
     of_pattern = {"pattern": row.pattern, "block": row.block}
-    found: list[dict[str, object]] = [{"kind": "pattern", **asdict(point), **of_pattern} for point in row.points]
-    shared = {name: getattr(row, name) for name in _POINT if hasattr(row, name)}
-    ends = {"density_low": row.density_low, "density_high": row.density_high}
-    found.append({"kind": "break-even", **shared, **of_pattern, **ends})
-    return found + ([{"kind": "yours", **asdict(row.yours)}] if row.yours else [])
+    ends = {name: getattr(row, name) for name in ("density", "density_low", "density_high")}
+    found = [{"kind": "pattern", **point.to_dict(), **of_pattern} for point in row.points]
+    found.append({"kind": "break-even", **row.at.to_dict(), **of_pattern, **ends})
+    return found + ([{"kind": "yours", **row.yours.to_dict()}] if row.yours else [])

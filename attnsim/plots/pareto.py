@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.merits import RESULTS, column
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.plots.layout import Panel, longest
 from attnsim.plots.sheet import Picture, plain_axes
@@ -15,10 +16,8 @@ from attnsim.plots.styles import Style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LABELS = {"energy": "energy, J", "power": "power, W", "area": "area, mm²", "cost": "cost, USD"}
 TIMES = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
 """Units of time, the longest first, and how many of them are in a second."""
-UNITS = {"time": "s", "energy": "j", "power": "w", "area": "mm2", "cost": "usd"}
 NAME_SHARE = 0.55
 """Share of the width beyond which the name of a machine takes a line for each figure."""
 
@@ -63,11 +62,6 @@ def pareto(
         raise InputError(f"{' or '.join(objectives)} is not known of these machines, so there is nothing to draw")
     panel = Panel(partial(_draw, rows=shown, objectives=objectives, keys=keys, limits=limits or {}, mixed=mixed), 3.6)
     return Picture(title, caption, (panel,), tuple(rows[0]), tuple(rows), left=("0.001 share",), subtitle=subtitle)
-
-
-def column(objective: str, end: str = "") -> str:
-    """The column of an objective or of an end of it: ``time_s``, ``time_low_s``, or a figure's key."""
-    return f"{objective}_{end}{UNITS[objective]}" if objective in UNITS else objective
 
 
 def _draw(
@@ -172,4 +166,5 @@ def _name_limit(axes: Axes, across: bool, value: float, look: Style) -> None:
 def _label(objective: str, unit: str, mixed: bool) -> str:
     if objective == "time":
         return f"time of what takes the unchanged machine a second, {unit}" if mixed else f"time, {unit}"
-    return LABELS[objective] if objective in LABELS else f"{objective}, {FIELDS[objective].unit}"
+    told = RESULTS[objective].replace("mm2", "mm²") if objective in RESULTS else FIELDS[objective].unit
+    return f"{objective}, {told}"

@@ -2,7 +2,7 @@
 
 ``attnsim.plot`` is this module. Every function draws a figure of its own, with title and caption, or on axes that it is
 given, without them; a picture of several panels takes a sequence of axes, one for each panel from above, or fewer.
-`rows` gives the tidy table behind a picture.
+`rows` gives the tidy table behind a picture, `COLOURS` are the hues of all of them on a light page.
 
 Examples
 --------
@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.plots.breakeven import breakeven as _breakeven
 from attnsim.plots.check import check as _check
+from attnsim.plots.density import density as _density
 from attnsim.plots.occupancy import waves as _waves
 from attnsim.plots.roofline import roofline as _roofline
 from attnsim.plots.scaling import scaling as _scaling
 from attnsim.plots.sheet import Picture
 from attnsim.plots.split import split as _split
+from attnsim.plots.styles import COLOURS
 from attnsim.plots.timeline import timeline as _timeline
 from attnsim.plots.tornado import tornado as _tornado
 from attnsim.plots.traffic import traffic as _traffic
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "breakeven", "check", "roofline", "rows", "scaling", "split", "timeline", "tornado", "traffic", "units", "waves",
+    "COLOURS", "breakeven", "check", "density", "roofline", "rows", "scaling", "split", "timeline", "tornado",
+    "traffic", "units", "waves",
 ]  # fmt: skip
 
 _LOOK = """ax : Axes or sequence of Axes, optional
@@ -86,7 +89,19 @@ def _drawing(picture: Callable[..., Picture]) -> _Draws:
 
 _PICTURES: dict[str, Callable[..., Picture]] = {
     made.__name__: made
-    for made in (_roofline, _timeline, _scaling, _units, _traffic, _waves, _tornado, _breakeven, _check, _split)
+    for made in (
+        _roofline,
+        _timeline,
+        _scaling,
+        _units,
+        _traffic,
+        _waves,
+        _tornado,
+        _breakeven,
+        _check,
+        _split,
+        _density,
+    )
 }
 roofline = _drawing(_roofline)
 timeline = _drawing(_timeline)
@@ -98,6 +113,7 @@ tornado = _drawing(_tornado)
 check = _drawing(_check)
 breakeven = _drawing(_breakeven)
 split = _drawing(_split)
+density = _drawing(_density)
 
 
 def rows(picture: str, *arguments: Any, **options: Any) -> list[dict[str, object]]:

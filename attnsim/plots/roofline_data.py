@@ -222,7 +222,7 @@ def _flops_per_exp(predictions: Sequence[Prediction]) -> float:
     for item in predictions:
         w = item.workload
         if not item.approximation:
-            needed = w.batch * w.heads_q * w.visible_pairs * len(w.directions)
+            needed = w.heads_q * w.visible_pairs * len(w.directions)
             found.append(item.flops_useful / max(needed, 1))
         elif item.exponentials:
             found.append(item.flops_useful / item.exponentials)

@@ -40,67 +40,66 @@ class Answered(Protocol):
     def down(self) -> float | None: ...  # noqa: D102
     @property
     def up(self) -> float | None: ...  # noqa: D102
+    @property
+    def step(self) -> float: ...  # noqa: D102
 
 
-def tornado(elasticities: Mapping[str, Sequence[Answered]], step: float, question: str = "") -> Picture:
+def tornado(elasticities: Mapping[str, Sequence[Answered]], question: str = "") -> Picture:
     """Change of the time with one figure of the GPU higher or lower, the largest on top, a panel for each algorithm.
 
     Parameters
     ----------
     elasticities : mapping of str to sequence of Elasticity
-        By the name of the algorithm, as `attnsim.studies.sensitivity.elasticities` gives them.
-    step : float
-        With which the elasticities were asked for: each figure was divided and multiplied by ``1 + step``.
+        By the name of the algorithm, as :func:`attnsim.sensitivity` gives them, all of one step.
     question : str
         In words.
 
     Raises
     ------
     InputError
-        When no figure moves any of the times, or the step is not above 0.
+        When no figure moves any of the times, or the steps differ.
     """
-    if step <= 0:
-        raise InputError(f"step is {step:g}; allowed: above 0, as the elasticities were asked for, such as 0.05")
-    moved = {name: [one for one in each if _size(one, step) >= SMALL] for name, each in elasticities.items()}
+    moved = {name: [one for one in each if _size(one) >= SMALL] for name, each in elasticities.items()}
     if not any(moved.values()):
         raise InputError("no figure of the GPU moves the time; give elasticities of at least one question")
-    widest = max(abs(change) for each in moved.values() for one in each for change in changes(one, step) if change)
+    step, *others = sorted({one.step for each in elasticities.values() for one in each})
+    if others:
+        raise InputError(f"the elasticities have steps {step:g} and {others[0]:g}; ask all with one step")
+    widest = max(abs(change) for each in moved.values() for one in each for change in changes(one) if change)
     panels = []
     for name, each in moved.items():
-        ordered = sorted(each, key=lambda one: -_size(one, step))
-        draw = partial(_draw, name=name, found=ordered, step=step, widest=widest, last=name == list(moved)[-1])
+        ordered = sorted(each, key=lambda one: -_size(one))
+        draw = partial(_draw, name=name, found=ordered, widest=widest, last=name == list(moved)[-1])
         panels.append(Panel(draw, ROW * max(1, len(ordered)) + 0.1))
     return Picture(
         f"Change of the time with one figure of the GPU {100 * step:g} % higher or lower",
         _caption(moved, step),
         tuple(panels),
         COLUMNS,
-        tuple(_row(name, one, step) for name, each in elasticities.items() for one in each),
+        tuple(_row(name, one) for name, each in elasticities.items() for one in each),
         left=tuple(one.figure for each in moved.values() for one in each),
         subtitle=question,
     )
 
 
-def changes(one: Answered, step: float) -> tuple[float | None, float | None]:
+def changes(one: Answered) -> tuple[float | None, float | None]:
     """Relative change of the time with the figure divided by ``1 + step``, and multiplied by it.
 
     From the one-sided elasticities, which are replayed: ``t / t0 = (figure / figure0) ** elasticity``.
     """
-    less = None if one.down is None else (1 + step) ** -one.down - 1
-    more = None if one.up is None else (1 + step) ** one.up - 1
+    less = None if one.down is None else (1 + one.step) ** -one.down - 1
+    more = None if one.up is None else (1 + one.step) ** one.up - 1
     return less, more
 
 
-def _size(one: Answered, step: float) -> float:
-    return max(abs(change) for change in (*changes(one, step), 0.0) if change is not None)
+def _size(one: Answered) -> float:
+    return max(abs(change) for change in (*changes(one), 0.0) if change is not None)
 
 
-def _draw(
-    axes: Axes, look: Style, *, name: str, found: Sequence[Answered], step: float, widest: float, last: bool
-) -> None:
+def _draw(axes: Axes, look: Style, *, name: str, found: Sequence[Answered], widest: float, last: bool) -> None:
     for number, one in enumerate(found):
         colour = look.colour(figure_hue(one.figure))
-        for change, up, hatch in zip(changes(one, step), (-0.2, 0.2), (LESS, ""), strict=True):
+        for change, up, hatch in zip(changes(one), (-0.2, 0.2), (LESS, ""), strict=True):
             if change is None:
                 continue
             axes.barh([up - number], [100 * change], height=0.38, facecolor=look.page if hatch else colour, hatch=hatch,
@@ -137,10 +136,10 @@ def _caption(moved: Mapping[str, Sequence[Answered]], step: float) -> str:
     ).strip()
 
 
-def _row(name: str, one: Answered, step: float) -> dict[str, object]:
-    less, more = changes(one, step)
+def _row(name: str, one: Answered) -> dict[str, object]:
+    less, more = changes(one)
     return {
         "name": name, "figure": one.figure, "value": one.value, "elasticity": one.elasticity,
-        "less_time_change": less, "more_time_change": more, "step": step, "elasticity_less": one.down,
+        "less_time_change": less, "more_time_change": more, "step": one.step, "elasticity_less": one.down,
         "elasticity_more": one.up,
     }  # fmt: skip

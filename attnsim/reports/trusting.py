@@ -98,7 +98,7 @@ def _applies(one: Deviation, found: Sequence[Use], kinds: set[str]) -> bool:
         case "serving":
             here = {(IMPLEMENTATIONS[use.prediction.implementation].name, use.gpu.base_id) for use in found}
             return (check["implementation"], check["gpu"]) in here
-        case "claim":
-            return CLAIMING in runs
+        case "claim" | "batches" as table:
+            return CLAIMING in runs if table == "claim" else any(use.prediction.workload.lengths for use in found)
         case _:
             return any(check["component"] in use.prediction.trust.components for use in found)
