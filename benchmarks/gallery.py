@@ -103,6 +103,14 @@ GALLERY = {
         "breakeven --gpu h100-sxm5-80gb --heads 32 --kv-heads 8 --head-dim 128 --causal --seq 4096,16384",
         "The density below which block-sparse attention pays.", "--plot",
     ),
+    "density": Drawn(
+        "plot density --gpu a100-sxm4-80gb,h100-sxm5-80gb --heads 16 --head-dim 128 --seq 16384 --causal",
+        "Dense, block-sparse and gathered attention under masks of growing density.",
+    ),
+    "density-set": Drawn(
+        "plot density --gpu h100-sxm5-80gb --heads 16 --head-dim 128 --seq 16384 --causal --set l2.bandwidth=2x",
+        "The same on a GPU that does not exist.",
+    ),
     "pareto": Drawn(
         f"search hardware {LLAMA} --vary l2.bandwidth=8TB/s:20TB/s:4TB/s --vary hbm.bandwidth=3TB/s:6TB/s:1TB/s "
         "--minimise time,power",

@@ -5,8 +5,12 @@
 needs NumPy and CuPy alone, and no installation of attnsim; PyTorch is timed beside our kernels where it is installed.
 Points are taken most valuable first and each is on disk as soon as it is measured (``run/records.jsonl``), so the
 command may be killed and started again: it goes on where it stopped. Whatever goes wrong is a record, and the run goes
-on; after an error that the device keeps, in a new process. Keys hold the versions of the kernels: what was measured of
-older ones is measured anew. Speeds count useful FLOPs.
+on; after an error that the device keeps, a crash, or a kernel that never ends, in a new process. Keys hold the versions
+of the kernels: what was measured of older ones is measured anew. Speeds count useful FLOPs.
+
+    attnsim measure --from run/records.jsonl --out run --keep
+
+makes rows of it where attnsim is installed, for `attnsim fit` and `attnsim accuracy`.
 """
 
 from __future__ import annotations
@@ -19,9 +23,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -38,26 +43,39 @@ from attnsim.kernels.gpu import probe_kernels
 from attnsim.kernels.gpu.bench import Bench, attached_bench, by_value, runs_on
 from attnsim.kernels.gpu.correctness import case, cases, check, masks_of
 from attnsim.kernels.gpu.cuda_device import LASTING
-from attnsim.kernels.gpu.grid import useful_flops
+from attnsim.kernels.gpu.grid import CONDITIONS, useful_flops
 from attnsim.kernels.gpu.machine_record import now, version_of
-from attnsim.kernels.gpu.measuring import correctness_points, machine_points, null_points, probe_points, time_points
+from attnsim.kernels.gpu.measuring import (
+    as_dict,
+    correctness_points,
+    machine_points,
+    null_points,
+    probe_points,
+    time_points,
+)
 from attnsim.kernels.gpu.prepared import inputs, prepare
 from attnsim.kernels.gpu.records import Point, Records
 from attnsim.kernels.gpu.timing import Timing
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from benchmarks.gpu_children import counted, sanitized
+from benchmarks.gpu_children import PROFILER_S, SANITIZER_S, counted, sanitized
+from benchmarks.gpu_watch import AGAIN, noted, watch
 
 STEPS = (
     *("machine", "compile", "smoke", "flash", "decode", "probe", "sparse", "correct", "rest", "interpreter"),
     *("counters", "sanitizer"),
 )
+LIMIT_S = 60.0
+LIMITS_S = {"smoke": 20.0, "compile": 300.0, "correct": 120.0, "probe": 120.0, "interpreter": 120.0,
+            "counters": PROFILER_S + 30, "sanitizer": SANITIZER_S + 30}  # fmt: skip
+"""Seconds that a point may take, by step where it is not `LIMIT_S`, before the run is ended and goes on behind it."""
 SMOKE_S = 60.0
 """Seconds of the smoke test, after which no further point of it is begun."""
 ROUNDS = 3
 """How often kernels that are compared take turns, so that clocks and temperature drift over all of them alike."""
-TORCH_BACKENDS = ("flash", "cudnn", "math")
+TORCH_BACKENDS = {"flash": "torch.sdpa-flash", "cudnn": "torch.sdpa-cudnn", "math": "torch.sdpa-math"}
+"""PyTorch's backends and the implementations that they are."""
 SIZES = (1, 63, 127, 500, 4096)
 REST = 400
 """Points of the grid of `attnsim measure`, which has ten times as many."""
@@ -127,21 +145,44 @@ def compile_all(gpu: Run) -> Iterator[Point]:
     )
 
 
+def workers() -> Executor:
+    """A process for each core: compilers of one process would wait for one another."""
+    return ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"))  # a fork would share the GPU's driver
+
+
+def attempt(variant: Variant, arch: str) -> str | None:
+    """Compile a kernel; what went wrong, if anything did."""
+    try:
+        compile_variant(variant, arch)
+    except Exception as error:  # noted: the points that need it say so too
+        return f"{variant.label}: {error}".splitlines()[0]
+    return None
+
+
 def compiled(gpu: Run, wanted: list[Variant]) -> dict[str, Any]:
     """Seconds, and what did not compile."""
     number = gpu.device.gpu.compute_capability_number
-
-    def attempt(variant: Variant) -> str | None:
-        try:
-            compile_variant(variant, f"{number}{variant.arch_suffix}")
-        except Exception as error:  # noted: the points that need it say so too
-            return f"{variant.label}: {error}".splitlines()[0]
-        return None
-
     start = time.monotonic()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # NVRTC works outside of Python's lock
-        failed = [told for told in pool.map(attempt, wanted) if told]
+    with workers() as pool:
+        tried = [pool.submit(attempt, variant, f"{number}{variant.arch_suffix}") for variant in wanted]
+        failed = [told for one in tried if (told := one.result())]
     return {"kernels": len(wanted), "failed": failed, "seconds": time.monotonic() - start}
+
+
+def beside(gpu: Run, w: Workload) -> dict[str, Any]:
+    """What a record says of a question put to several kernels in turn: rows of a table are made of it."""
+    cache, launch = CONDITIONS["cold"]
+    about = {"kind": "beside", "session": gpu.session, "workload": as_dict(w), "useful_flops": useful_flops(w)}
+    return {**about, "cache": cache, "launch": launch}
+
+
+def whose(gpu: Run, name: str) -> dict[str, str]:
+    """Implementation and version behind the name of a timed call; nothing for one that is none."""
+    if name in OPERATIONS:
+        one = OPERATIONS[name]
+        return {"operation": name, "implementation": one.implementation, "version": version_of(one)}
+    backend = TORCH_BACKENDS.get(name.removeprefix("torch "))
+    return {"implementation": backend, "version": gpu.torch.__version__.partition("+")[0]} if backend else {}
 
 
 def smoke(gpu: Run) -> Iterator[Point]:
@@ -161,7 +202,7 @@ def smoke(gpu: Run) -> Iterator[Point]:
 
 def adversarial_point(gpu: Run, one: Operation, w: Workload, kind: str) -> Point:
     """An operation against float64 on inputs of a kind."""
-    about = {"kind": "smoke", "operation": one.name, "workload": str(w), "inputs": kind}
+    about = {"kind": "smoke", "operation": one.name, "version": version_of(one), "workload": str(w), "inputs": kind}
     measure = partial(check, one, gpu.bench.checked, w, gpu.bench.seed, kind)
     return Point(f"smoke {versions(one.name)} {kind} {w}", measure, about)
 
@@ -188,14 +229,13 @@ def flash(gpu: Run) -> Iterator[Point]:
                 w = Workload(16384 // seq, heads, seq, head_dim, mask=Mask.causal() if causal else Mask())
                 names = tuple(one.name for one in gpu.operations if one.name in ("flash", "flash-hopper"))
                 key = f"flash {versions(*names)} torch {getattr(gpu.torch, '__version__', None)} {w}"
-                yield Point(key, partial(side_by_side, gpu, w, names))
+                yield Point(key, partial(side_by_side, gpu, w, names), beside(gpu, w))
 
 
 def side_by_side(gpu: Run, w: Workload, names: tuple[str, ...]) -> dict[str, Any]:
     """Times of our operations and of PyTorch's backends on the same inputs, in turns: A, B, A, B, A, B."""
     q, k, v = inputs(w, gpu.bench.random)
-    flops = useful_flops(w)
-    out: dict[str, Any] = {"workload": str(w), "useful_flops": flops, "times": {}}
+    flops, out = useful_flops(w), dict[str, Any](times={})
     calls: dict[str, Callable[[], object]] = {}
     for name in names:
         operation = OPERATIONS[name].call()
@@ -220,7 +260,7 @@ def side_by_side(gpu: Run, w: Workload, names: tuple[str, ...]) -> dict[str, Any
                 out["times"][name] = {"error": (str(error) or type(error).__name__).splitlines()[0]}
     for name, timing in found.items():
         if name not in out["times"]:
-            out["times"][name] = timing.to_dict() | {"flops_per_s": flops / timing.median_s}
+            out["times"][name] = timing.to_dict() | {"flops_per_s": flops / timing.median_s} | whose(gpu, name)
     return out
 
 
@@ -238,15 +278,14 @@ def decode(gpu: Run) -> Iterator[Point]:
                 operation = OPERATIONS["decode"].call()
                 ours = gpu.timed(lambda: operation(gpu.device, q, k, v, mask=w.mask))
                 return {
-                    "workload": str(w),
                     "kv_bytes": size,
                     "kv_over_l2": size / float(gpu.device.gpu.l2.capacity_bytes),
                     "read_bytes_per_s": size / reading["median_s"],
                     "share_of_read": reading["median_s"] / ours["median_s"],
-                    "times": {"read": reading, "decode": ours},
+                    "times": {"read": reading, "decode": ours | whose(gpu, "decode")},
                 }
 
-            yield Point(f"decode {versions('decode')} {w}", measure)
+            yield Point(f"decode {versions('decode')} {w}", measure, beside(gpu, w))
 
 
 def sparse(gpu: Run) -> Iterator[Point]:
@@ -257,21 +296,21 @@ def sparse(gpu: Run) -> Iterator[Point]:
             for share in (1, 2, 4, 8, 16, 32, 64):
                 mask = Mask() if share == 1 else Mask.sliding_window(max(1, seq // (2 * share)), causal=False)
 
-                def measure(w: Workload = dense, mask: Mask = mask) -> dict[str, Any]:
+                w = replace(dense, mask=mask)
+
+                def measure(w: Workload = w, dense: Workload = dense) -> dict[str, Any]:
                     random = gpu.bench.random
-                    windowed = prepare(OPERATIONS["sparse"], gpu.device, replace(w, mask=mask), random)
-                    whole = prepare(OPERATIONS["flash"], gpu.device, w, random)
+                    windowed = prepare(OPERATIONS["sparse"], gpu.device, w, random)
+                    whole = prepare(OPERATIONS["flash"], gpu.device, dense, random)
                     return {
-                        "workload": str(w),
-                        "mask": str(mask),
-                        "density": mask.visible_pairs(w.seq_q, w.seq_kv) / (w.seq_q * w.seq_kv),
+                        "density": w.visible_pairs / (w.seq_q * w.seq_kv),
                         "times": {
-                            "sparse": gpu.timed(windowed),
+                            "sparse": gpu.timed(windowed) | whose(gpu, "sparse"),
                             "dense flash": gpu.timed(whole, samples=10),
                         },
                     }
 
-                yield Point(f"sparse {versions('sparse', 'flash')} {dense} {mask}", measure)
+                yield Point(f"sparse {versions('sparse', 'flash')} {dense} {mask}", measure, beside(gpu, w))
 
 
 def probes(gpu: Run) -> Iterator[Point]:
@@ -348,14 +387,6 @@ def guarded(step: str, points: Iterable[Point], session: str) -> Iterator[Point]
         yield Point(f"{step} ended {session}", lambda: told)
 
 
-def again(options: argparse.Namespace, seconds: float) -> None:
-    """Go on in a new process: CUDA keeps some errors for the rest of a process."""
-    words = ["--out", str(options.out), "--minutes", f"{max(0.0, seconds / 60):.3f}", "--steps", options.steps]
-    words += ["--seed", str(options.seed)] if options.seed is not None else []
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, str(Path(__file__).resolve()), *words])
-
-
 def line(key: str, record: dict[str, Any]) -> str:
     """A record in one line for the terminal."""
     if "error" in record:
@@ -379,25 +410,49 @@ def line(key: str, record: dict[str, Any]) -> str:
     return f"{key}: {', '.join(parts)}"
 
 
-def main() -> int:
-    """Take the points in order until the time is used up; exit 1 when a kernel was wrong."""
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("run"), help="folder of records.jsonl")
     parser.add_argument("--minutes", type=float, default=9.0, help="no point is begun after this time")
     parser.add_argument("--steps", default=",".join(STEPS), help=f"some of {', '.join(STEPS)}")
     parser.add_argument("--seed", type=int, default=None, help="of the random inputs; default: the clock")
+    parser.add_argument("--unwatched", action="store_true", help="in this process, which a kernel may hang")
     options = parser.parse_args()
-    steps = options.steps.split(",")
-    if unknown := [step for step in steps if step not in STEPS]:
+    if unknown := [step for step in options.steps.split(",") if step not in STEPS]:
         parser.error(f"unknown step {', '.join(unknown)}; allowed: {', '.join(STEPS)}")
+    return options
+
+
+def main() -> int:
+    """Take the points in order until the time is used up; exit 1 when a kernel was wrong."""
+    options = arguments()
+    if options.unwatched:
+        return take(options)
+
+    def start(seconds: float) -> list[str]:
+        words = ["--unwatched", "--out", str(options.out), "--minutes", f"{seconds / 60:.3f}", "--steps", options.steps]
+        words += ["--seed", str(options.seed)] if options.seed is not None else []
+        return [sys.executable, str(Path(__file__).resolve()), *words]
+
+    return watch(start, options.out, 60 * options.minutes)
+
+
+def take(options: argparse.Namespace) -> int:
+    """The run itself; asks for a new process where the device stays in error."""
     deadline = time.monotonic() + 60 * options.minutes
     records = Records(options.out / "records.jsonl")
     gpu = Run(attached_bench(int(time.time()) % (1 << 31) if options.seed is None else options.seed))
-    for step in steps:
-        for key, record in records.run(guarded(step, PLAN[step](gpu), gpu.session), deadline):
+    deadly = {(one.get("operation"), one.get("version")) for one in records.done.values() if one.get("ended")}
+    for one in [one for one in gpu.operations if (one.name, version_of(one)) in deadly]:
+        print(f"{one.name} is left out: it has hung or killed the run", flush=True)
+        gpu.operations.remove(one)
+    for step in options.steps.split(","):
+        points = noted(guarded(step, PLAN[step](gpu), gpu.session), options.out, LIMITS_S.get(step, LIMIT_S))
+        for key, record in records.run(points, deadline):
             print(line(key, record), flush=True)
             if LASTING in record.get("error", ""):
-                again(options, deadline - time.monotonic())
+                return AGAIN
     wrong = [key for key, record in records.done.items() if record.get("ok") is False]
     print(json.dumps({"records": len(records.done), "wrong": wrong, "file": str(records.path)}))
     return 1 if wrong else 0

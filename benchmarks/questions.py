@@ -154,9 +154,12 @@ def mechanisms() -> list[Question]:
 
 
 def lengths(mechanism: Mechanism) -> Iterator[Workload]:
-    """The mechanism's own example at other lengths; lists of blocks stay as they are."""
-    for n in LENGTHS if mechanism.name != "block-list" else (mechanism.question(mechanism.example).seq_kv,):
-        yield at_length(mechanism, n)
+    """The mechanism's own example at other lengths, from the chosen blocks on; lists of blocks stay as they are."""
+    example = mechanism.question(mechanism.example)
+    least = example.selection.top * example.selection.block if example.selection is not None else 1
+    for n in LENGTHS if mechanism.name != "block-list" else (example.seq_kv,):
+        if n >= least:
+            yield at_length(mechanism, n)
 
 
 def at_length(mechanism: Mechanism, n: int) -> Workload:

@@ -1,0 +1,230 @@
+"""Instructions, spills and waits of the loops that multiply, read from machine code.
+
+    python benchmarks/instruction_counts.py --functions 'flash_forward\\(Half,128.* sm_80'
+    python benchmarks/instruction_counts.py library.cubin --functions flash_fwd --json
+    python benchmarks/instruction_counts.py --write
+
+Without a FILE our own kernels are compiled, as `attnsim kernels check` does. nvdisasm reads the machine code (`pip
+install nvidia-cuda-nvdisasm`, or on PATH, or `--nvdisasm FILE`). A row is one turn of a loop with tensor instructions,
+`--turns` of the loops in it, without pieces that are seldom needed; `inside` says in how many such loops it lies. No
+GPU is needed and nothing is measured: `stall_clks` is what the assembler has a warp wait at least, and `clocks` are
+those of :func:`one_warp`, which orders two versions of a loop and is no prediction of a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
+
+from attnsim.kernels.build.compiler import compile_variant
+from attnsim.kernels.build.variant import Variant
+from attnsim.kernels.catalog import OPERATIONS
+from attnsim.kernels.resources import jobs
+from attnsim.models.by_hand import by_hand
+from attnsim.models.errors import InputError
+from attnsim.models.implementations.own import resources
+from benchmarks.machine_code import OTHER, PIPES, Code, disassemble, disassembler, inside, parse
+
+LATENCY = by_hand(
+    {"LDSM": 30, "LDS": 25, "MUFU": 20, "SHFL": 25, "LDG": 400, "LDL": 35},
+    "clocks until the result of an instruction is there, about as microbenchmarks of an A100 found it",
+)
+SHARE = by_hand(16, "clocks that a warp's four 8 x 8 matrices hold a shared memory that three other warps use as much")
+HMMA_CLKS = {"80": 8, "86": 16, "89": 16, "90": 6, "100": 6}
+"""Clocks of a scheduler's tensor core for an m16n8k16 of mma.sync; on Hopper at the share of wgmma's rate that it
+reaches (``mma_sync_fraction`` of the GPU files)."""
+TABLE = Path(str(resources.__file__)).with_name("instructions.csv")
+WRITTEN = r"^(flash_forward|flash_hopper|sparse_forward)\(.* sm_(80|90a?)$"
+"""The kernels of the table: those whose schedules ask for counts."""
+HEAD = """\
+# Instructions of a step of our kernels, as in fused/instructions.csv, without pieces that are seldom needed. Written by
+# `python benchmarks/instruction_counts.py --write` after a kernel has changed.
+kernel,arch,scores,rescaled,issued,exp,fp32,integer,load_store"""
+
+
+def one_warp(code: Code, path: Sequence[int], hmma_clks: int) -> dict[str, int]:
+    """Clocks of one warp alone on its scheduler: of the step, of its products before the first exponential, of waits.
+
+    Stall counts and barriers are the assembler's. Copies and block-wide barriers take no time here.
+    """
+    now = tensor_free = shared_free = waited = scores = 0
+    ready = [0] * 6
+    for index in path:
+        one = code.instructions[index]
+        wanted = max([now, *(ready[barrier] for barrier in one.waits)])
+        waited += (wanted - now) * (one.pipe in ("tensor", "integer", "fp32"))
+        now = wanted
+        done = now + LATENCY.get(one.name, 12)
+        if one.pipe == "tensor":
+            now = max(now, tensor_free)
+            tensor_free = now + hmma_clks
+        elif one.name == "MUFU":
+            scores = scores or tensor_free
+        elif one.name == "LDSM":
+            shared_free = max(now, shared_free) + SHARE
+            done = shared_free + LATENCY["LDSM"] - SHARE // 4
+        for barrier in (one.written, one.read):
+            if barrier is not None:
+                ready[barrier] = max(ready[barrier], done if barrier == one.written else now + 10)
+        now += max(1, one.stall)
+    return {"clocks": max(now, tensor_free), "scores_clocks": scores, "waits": waited}
+
+
+def report(code: Code, arch: str, turns: Sequence[int] = (1,)) -> list[dict[str, Any]]:
+    """A row for each loop of a kernel.
+
+    Parameters
+    ----------
+    code : Code
+    arch : str
+        "80", "90a"; clocks are of products of `mma.sync` alone.
+    turns : sequence of int
+        Of the loops inside a loop, in their order; the last holds for all that follow.
+    """
+    found, loops = [], code.loops()
+    for loop in loops:
+        path = list(code.path(loop, turns))
+        ran, pipes = [code.instructions[index] for index in path], code.counts(path)
+        row: dict[str, Any] = {
+            "from": f"{ran[0].address:#x}",
+            "to": f"{ran[-1].address:#x}",
+            "inside": sum(inside(loop, one) for one in loops),
+            "issued": len(path),
+            **{pipe: pipes[pipe] for pipe in (*PIPES, OTHER)},
+            "spills": sum(one.name in ("LDL", "STL") for one in ran),
+            "stall_clks": sum(one.stall for one in ran),
+            "products": dict(Counter(one.opcode for one in ran if one.pipe == "tensor")),
+        }
+        if arch in HMMA_CLKS:
+            row |= {**one_warp(code, path, HMMA_CLKS[arch]), "tensor_clocks": pipes["tensor"] * HMMA_CLKS[arch]}
+        found.append(row)
+    return found
+
+
+def own(program: str, wanted: str) -> Iterator[tuple[Variant, str, Code]]:
+    """Our own kernels whose label and architecture match, as compiled here.
+
+    Raises
+    ------
+    InputError
+        Where none does.
+    """
+    chosen = [job for job in jobs(OPERATIONS.values()) if re.search(wanted, f"{job[0].label} sm_{job[1]}")]
+    if not chosen:
+        raise InputError(f"no kernel matches {wanted!r}; labels are in own/resources.csv, as 'decode_(.*) sm_80'")
+    for variant, arch in chosen:
+        for code in parse(disassemble(program, compile_variant(variant, arch).cubin)):
+            if code.name == variant.entry:
+                yield variant, arch, code
+
+
+def in_file(program: str, cubin: Path, wanted: str) -> Iterator[tuple[str, str, Code]]:
+    """The kernels of a file whose names, as C++ writes them where ``c++filt`` is there, match."""
+    try:
+        text = disassemble(program, cubin.read_bytes())
+    except OSError as error:
+        raise InputError(f"{cubin} cannot be read: {error.strerror or error}") from None
+    arch = re.search(r"^\s*\.target\s+sm_(\w+)", text, re.MULTILINE)
+    codes = parse(text)
+    names = [code.name for code in codes]
+    if shutil.which("c++filt"):
+        told = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
+        names = told.stdout.splitlines()
+    for name, code in zip(names, codes, strict=True):
+        if re.search(wanted, name):
+            yield name, arch[1] if arch else "", code
+
+
+def step_row(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> str | None:
+    """A line of ``own/instructions.csv``: a forward kernel's unmasked step; None where no loop has its products."""
+    d, keys = int(str(sizes["HEAD_DIM"])), int(str(sizes["BLOCK_N"]))
+    rows = int(str(sizes["BLOCK_M"])) // int(str(sizes["WARPS"])) if "WARPS" in sizes else 16
+    products = 2 * (rows // 16) * (keys // 8) * (d // 16) if "WARPS" in sizes else d // 16 + keys // 16
+    step = code.step(products)
+    if step is None:
+        return None
+    count, scores = code.counts(step), rows * keys
+    rescaled = rows * d if 32 * count["exp"] > scores else 0  # each step computes factors of rows, or hardly any does
+    issued = len(step) - count["tensor"] - count["matrix_load"]
+    numbers = (scores, rescaled, issued, *(count[pipe] for pipe in ("exp", "fp32", "integer", "load_store")))
+    return ",".join(map(str, (f'"{label}"', arch.rstrip("a"), *numbers)))
+
+
+def write(program: str) -> None:
+    """Write ``own/instructions.csv`` anew.
+
+    Raises
+    ------
+    InputError
+        Where the step of a kernel is not told apart; nothing is written then.
+    """
+    lines = []
+    for variant, arch, code in own(program, WRITTEN):
+        line = step_row(variant.label, arch, dict(variant.defines), code)
+        if line is None:
+            raise InputError(f"{variant.label} sm_{arch}: no loop has the products of a step; see step_row")
+        lines.append(line)
+    TABLE.write_text("\n".join((HEAD, *lines, "")), encoding="utf-8")
+    print(f"{len(lines)} kernels written to {TABLE}")
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+    return text
+
+
+def _turns(text: str) -> list[int]:
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} given; allowed: whole numbers from 1, with commas, as 4,4,2")
+    return [int(word) for word in text.split(",")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, help="cubins; none: our own kernels")
+    parser.add_argument(
+        "--functions", type=_pattern, default="", help="regular expression: kernels, our own as 'LABEL sm_ARCH'"
+    )
+    parser.add_argument(
+        "--turns", type=_turns, default=[1], help="of the loops inside a loop, as 4,4,2; the last for all others"
+    )
+    parser.add_argument("--nvdisasm", type=Path)
+    parser.add_argument("--write", action="store_true", help="write the counts of our own kernels for their schedules")
+    parser.add_argument("--json", action="store_true", help="rows as JSON lines")
+    options = parser.parse_args()
+    program = disassembler(options.nvdisasm)
+    if options.write:
+        if options.files or options.functions or options.turns != [1] or options.json:
+            parser.error("--write counts the kernels of the table; leave out all but --nvdisasm")
+        write(program)
+        return
+    kernels = (
+        (kernel for path in options.files for kernel in in_file(program, path, options.functions))
+        if options.files
+        else ((f"{one.label} sm_{arch}", arch, code) for one, arch, code in own(program, options.functions))
+    )
+    for name, arch, code in kernels:
+        for row in report(code, arch, options.turns):
+            line = {"function": name, **row}
+            print(json.dumps(line) if options.json else "  ".join(f"{key} {value}" for key, value in line.items()))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except InputError as error:
+        print(f"instruction_counts: {error}", file=sys.stderr)
+        sys.exit(2)
