@@ -18,7 +18,8 @@ author = "The attnsim authors"
 release = version = attnsim.__version__
 copyright = "the attnsim authors, Apache-2.0"
 
-extensions = ["myst_parser", "numpydoc", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax"]
+extensions = ["myst_parser", "numpydoc", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "mathml"]
+html_math_renderer = "mathml"
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 4
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}

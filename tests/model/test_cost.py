@@ -96,6 +96,8 @@ CASES = {
     "our backward on Hopper, windows": ("attnsim.flash-backward", H100, "bwd", "window"),
     "our block-sparse flash": ("attnsim.sparse", A100, "fwd", "patterns"),
     "block-sparse FlashAttention on Hopper": ("flash-attn.4-sparse", H100, "fwd", "patterns"),
+    "FlexAttention with a BlockMask": ("torch.flex-mask", A100, "fwd", "patterns"),
+    "FlexAttention with a BlockMask on Hopper, bands": ("torch.flex-mask", H100, "fwd", "any"),
     "block-sparse FlashAttention on Hopper, bands": ("flash-attn.4-sparse", H100, "fwd", "any"),
     "our block-sparse flash on Hopper, bands": ("attnsim.sparse", H100, "fwd", "any"),
     "our block-sparse flash, few queries": ("attnsim.sparse", H100, "decode", "patterns"),
@@ -120,7 +122,9 @@ def shapes(case: str) -> Iterator[Workload]:
         if name == "flash-attn.1":
             seq_q = draw.choice([17, 33, 64, 208, 256])  # see test_flash_1_reads_every_query_row_once_per_key_block
         heads_kv = draw.choice([1, 2])
-        narrow = name in ("flash-attn.1", "flash-attn.4-sparse") or (name == "flash-attn.4" and passes == "fwd")
+        narrow = name in ("flash-attn.1", "flash-attn.4-sparse", "torch.flex-mask") or (
+            name == "flash-attn.4" and passes == "fwd"
+        )
         d = draw.choice([40, 64, 96, 128] if narrow else [40, 64, 96, 128, 192, 256])
         ours = name.startswith("attnsim.")
         d = draw.choice([64, 128, 256]) if ours else d

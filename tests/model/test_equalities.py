@@ -5,6 +5,7 @@ anybody remembering to.
 """
 
 import random
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
@@ -17,6 +18,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.mechanisms import MECHANISMS, Mechanism
 from attnsim.models.mechanisms.choosing import choose_implementation
 from attnsim.models.question.workload import Workload
@@ -34,6 +36,14 @@ BANDS = (
     Mask(left=9, right=4),
 )
 PATTERNS = (Mask.longformer(60, 3), Mask.blocks(64, ((0, 1), (2, 0), (1, 3))))
+GRIDS = (
+    (200, "neighborhood 200 window 31"),
+    (301, "neighborhood 301 window 64 stride 8"),
+    (130, "neighborhood 13x10 window 5x3"),
+    (333, "neighborhood 9x37 window 4x20 stride 2x5"),
+    (210, "neighborhood 5x6x7 window 3x3x5"),
+)
+"""Tokens of a grid in one to three dimensions, none a whole number of tiles, and the windows about them."""
 PLAYED = {name: item for name, item in MECHANISMS.items() if item.implementations}
 
 
@@ -49,7 +59,7 @@ def drawn(record: Mechanism, draw: random.Random) -> Workload:
     heads_kv = draw.choice([1, 2])
     if example.latent is not None:
         head_dim = example.head_dim
-    return Workload(
+    w = Workload(
         batch=draw.choice([1, 2]),
         heads_q=heads_kv * (1 if example.latent else draw.choice([1, 1, 2, 3, 7])),
         seq_q=seq_q,
@@ -63,6 +73,14 @@ def drawn(record: Mechanism, draw: random.Random) -> Workload:
         dropout=example.dropout or draw.random() < 0.1,
         latent=example.latent,
     )
+    if any(isinstance(part, Neighborhood) for part in example.mask.parts):
+        grid, mask = draw.choice(GRIDS)
+        return replace(w, seq_q=grid, seq_kv=grid, mask=Mask.parse(mask))
+    if example.selection is None or example.selection.block == 1:
+        return w
+    block = min(example.selection.block, draw.choice((32, 64)))
+    blocks = -(-w.seq_q // block)
+    return replace(w, selection=replace(example.selection, top=draw.randint(1, blocks), block=block))
 
 
 @lru_cache

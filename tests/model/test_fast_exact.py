@@ -57,7 +57,7 @@ def test_kernels_are_spread_evenly_over_their_sizes_and_over_gpus() -> None:
     assert len({(case.family, case.implementation) for case in of("kernel")}) == 48
 
 
-KNOWN = {123: 0.0570, 130: 0.0589, 133: 0.0363}
+KNOWN = {123: 0.0570, 133: 0.0363, 165: 0.0308}
 """Cases that are off by more than the 3 % that are wanted, and by how much: of all 1,200 there are some thirty."""
 
 

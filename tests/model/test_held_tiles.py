@@ -97,7 +97,7 @@ def test_twice_the_tensor_rate_is_worth_nothing_where_the_l2_bounds() -> None:
     """The block-sparse kernel weighs its tile by rates: chosen anew, 128 rows read half the bytes of K and V."""
     found = explain(LONG, H100, "sparse", implementation="attnsim.sparse")
     levers = {lever.figure: lever for lever in found.levers}
-    assert found.prediction.bound == "l2" and levers["l2.bandwidth"].speedup > 1.2
+    assert found.prediction.bound == "l2" and levers["l2.bandwidth"].speedup > 1.1
     assert max(lever.speedup for lever in found.levers if lever.figure != "l2.bandwidth") < 1.01
     changed = H100.replace("tensor.bf16", "2x")
     held, retuned = (

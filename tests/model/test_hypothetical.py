@@ -77,7 +77,13 @@ def test_an_announced_gpu_has_its_datasheet_and_the_older_one_s_clocks_and_fract
 def test_rows_come_in_both_views_with_their_step(found: list[Outcome]) -> None:
     assert {one.view for one in found} == set(VIEWS)
     paired = [one for one in found if one.step is not None]
-    assert {one.row.case.source for one in paired} == {"fa2_fig7", "aic_attention_vllm_0.24.0_l40s"}
+    assert {one.row.case.source for one in paired} == {
+        "fa2_fig7",
+        "nsa_triton_branches",
+        "aic_attention_vllm_0.24.0_l40s",
+        "aic_linear_sglang_0.5.16",
+        "aic_linear_vllm_0.1.dev19262",
+    }
     for one in paired[:5]:
         assert one.older is not None and one.step == pytest.approx(one.older / one.ratio)
 
@@ -89,7 +95,7 @@ LIMITS = {
     ("torch.baddbmm", "fwd+bwd", "gpu file"): 0.06,
     ("flash-attn.2", "fwd+bwd", "datasheet"): 0.28,
     ("flash-attn.2", "fwd+bwd", "gpu file"): 0.215,
-    ("flash-attn.2", "fwd", "gpu file"): 0.088,
+    ("flash-attn.2", "fwd", "gpu file"): 0.145,  # 8 % before its instructions were counted
     ("flash-attn.1", "fwd+bwd", "gpu file"): 0.216,
     ("triton.tutorial", "fwd", "gpu file"): 0.125,
     ("nvidia.cudnn", "fwd", "gpu file"): 0.212,  # its H100 rows are of 9.1, slower than the 9.27 of A100; DEVIATIONS.md

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from attnsim.api import predict
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.hardware.files import load_gpu
@@ -19,6 +20,7 @@ from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.implementations.own import sparse
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import tile_counts
 from attnsim.models.question.workload import Workload
@@ -240,11 +242,11 @@ def test_metadata_is_read_and_counted() -> None:
 
 @pytest.mark.parametrize("mask", [Mask.parse("window 257"), Mask.bigbird()], ids=str)
 def test_sparse_time_grows_with_n_and_dense_time_with_its_square(mask: Mask) -> None:
-    lengths = [1 << 14, 1 << 15, 1 << 16]
-    sparse = [fused(Workload(1, 12, n, 64, mask=mask)).time_s for n in lengths]
+    lengths = [1 << 15, 1 << 16, 1 << 17]  # at 16 k tokens the last of ten waves is half empty
+    listed = [fused(Workload(1, 12, n, 64, mask=mask)).time_s for n in lengths]
     flash = find_implementation("flash-attn.2")
     dense = [played(flash.build(Workload(1, 12, n, 64), A100, None), A100).time_s for n in lengths]
-    slopes = [np.polyfit(np.log(lengths), np.log(times), 1)[0] for times in (sparse, dense)]
+    slopes = [np.polyfit(np.log(lengths), np.log(times), 1)[0] for times in (listed, dense)]
     assert slopes == pytest.approx([1.0, 2.0], abs=0.1)
 
 
@@ -257,3 +259,45 @@ def test_a_better_gpu_is_never_given_a_worse_tile(change: tuple[str, str]) -> No
     assert after < 1.01 * before
     tall = played(FUSED.build(w, better, TileRequest(128, 64)), better).time_s
     assert after < 1.01 * tall
+
+
+SAME_COMPILATION = {64: "128x64", 128: "128x64", 256: "64x64"}
+"""By head_dim: a tile that both of our kernels are compiled for, with as many warps."""
+
+
+@pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "rtx-4090", "l40s", "h100-sxm5-80gb", "b200-sxm-180gb"])
+@pytest.mark.parametrize("head_dim", SAME_COMPILATION)
+def test_with_every_tile_visited_a_list_costs_time(gpu: str, head_dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our block-sparse kernel over its list of all tiles is never faster than the dense one that shares its loop.
+
+    Each of its blocks does what a block of that one does, reads its list beside, and takes longer for it. Both launch
+    one head after another here: with all heads together the row tiles that end short come last, and where the grid
+    waits for the L2 that gains as much as the list costs. Held for
+    blocks that have their SM to themselves: of larger grids the dense kernel's blocks, all alike, stay in step, which
+    costs up to a tenth where they wait for one memory, or end with few of a wave (docs/design/replay.md).
+    """
+    monkeypatch.setattr(sparse, "heads_together", lambda *_: 1)
+    sms = load_gpu(gpu).sm.count
+    for seq in (64, 200, 1024, 4096):
+        for heads in {1, sms // -(-seq // 64)} - {0}:
+            question = Workload(batch=1, heads_q=heads, seq_q=seq, head_dim=head_dim)
+            listed, dense = (
+                predict(question, gpu, algorithm, implementation=name, tile=SAME_COMPILATION[head_dim], baseline=False)
+                for algorithm, name in (("sparse", "attnsim.sparse"), ("flash", "attnsim.flash"))
+            )
+            if listed.tile == dense.tile:
+                assert listed.time_s and dense.time_s and listed.time_s >= dense.time_s, (seq, heads)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("heads_kv", [16, 4])
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
+def test_the_hopper_kernel_over_all_tiles_is_slower_than_flash_attention_3(
+    head_dim: int, heads_kv: int, causal: bool
+) -> None:
+    for seq in (512, 4096, 16384):
+        w = Workload(batch=1, heads_q=16, heads_kv=heads_kv, seq_q=seq, head_dim=head_dim,
+                     mask=Mask.causal() if causal else Mask.full())  # fmt: skip
+        sparse = predict(w, "h100-sxm5-80gb", "sparse", implementation="flash-attn.4-sparse", baseline=False)
+        dense = predict(w, "h100-sxm5-80gb", implementation="flash-attn.3", tile="128x128", baseline=False)
+        assert sparse.time_s and dense.time_s and sparse.time_s > dense.time_s

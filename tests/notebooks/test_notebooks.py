@@ -1,5 +1,6 @@
 """Every notebook runs from top to bottom, prints what its committed outputs say, and is kept clean."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
+import attnsim
+import attnsim.kernels
 from benchmarks.refresh_notebooks import executed, notebooks, read, stale_cells, text_outputs
 
 NOTEBOOKS = notebooks()
@@ -18,8 +21,8 @@ def code_cells(book: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in book.cells if cell.cell_type == "code"]
 
 
-def test_there_are_six() -> None:
-    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06"]
+def test_there_are_seven() -> None:
+    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem[:2])
@@ -59,6 +62,31 @@ def test_it_reads_as_a_text(path: Path) -> None:
     for text in told:
         for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
             assert (path.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem[:2])
+def test_it_uses_public_names_alone(path: Path) -> None:
+    used: set[str] = set()
+    for cell in code_cells(read(path)):
+        source = "".join(line for line in cell.source.splitlines(keepends=True) if not line.startswith("%"))
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom):
+                assert (node.module or "").partition(".")[0] != "attnsim", ast.unparse(node)
+            elif isinstance(node, ast.Import):
+                known = {"attnsim", "attnsim.kernels"}
+                assert all(one.name in known or not one.name.startswith("attnsim") for one in node.names)
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in PUBLIC:
+                assert node.attr in PUBLIC[ast.unparse(node.value)], ast.unparse(node)
+                used.add(node.attr)
+    assert used
+
+
+PUBLIC = {
+    "attnsim": attnsim.__all__,
+    "attnsim.evidence": attnsim.evidence.__all__,
+    "attnsim.plot": attnsim.plot.__all__,
+    "ak": dir(attnsim.kernels),
+}
 
 
 def test_a_cell_that_fails_is_told(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def zeros(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
 def make_bench(gpu_name: str = "NVIDIA H200") -> Bench:
     def describe(operations: Sequence[Operation], date: str) -> dict[str, Any]:
         about = {"gpu": gpu_name, "id": "h200-sxm-141gb", "attached": ATTACHED, "driver": "580.65.06", "date": date}
-        return {**about, "clocks_missing": "", "seed": 7}
+        return {**about, "clocks_missing": "", "seed": 7, "synthetic": "tests/unit/fake_bench.py made it up"}
 
     return Bench(FakeDevice(), FakeDevice(), FakeWatch(), zeros, describe, 7)
 

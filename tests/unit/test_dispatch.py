@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnsim.models.jit import jit
 from attnsim.models.schedule.schedule import Launch
 from attnsim.simulator import dispatch
-from attnsim.simulator.compiled import jit
 from attnsim.simulator.dispatch import hand_out, in_queues, makespan
 
 LAUNCHES = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=9), st.integers(1, 5)), min_size=1)

@@ -20,7 +20,7 @@ BAND = 0.20
 are derived: their kernels run at or near the power limit."""
 
 
-@pytest.mark.parametrize(("gpu", "ratio"), [("a100-sxm4-80gb", 0.91), ("h100-sxm5-80gb", 1.0)])
+@pytest.mark.parametrize(("gpu", "ratio"), [("a100-sxm4-80gb", 0.95), ("h100-sxm5-80gb", 1.0)])
 def test_compute_bound_flash_takes_about_the_design_power(gpu: str, ratio: float) -> None:
     used = attnsim.energy(attnsim.predict(FULL_RATE, gpu, baseline=False), gpu)
     found = used.watts.typical / used.tdp_w

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from attnsim.api import predict
@@ -14,8 +15,9 @@ from attnsim.cli import main
 from attnsim.cli.explain import verdict
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.hardware.units import UNITS
-from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.hardware.units import UNITS, unit_text
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
+from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.question.workload import Workload
@@ -107,7 +109,7 @@ def test_beyond_the_turn_another_unit_bounds(w: Workload, gpu: str, name: str) -
 def test_a_unit_that_goes_on_bounding_is_said_to_do_so(prefill: Explanation) -> None:
     turn = prefill.turn
     assert turn is not None and turn.bound != turn.unit
-    assert "beyond that latency would bound it." in " ".join(bound_sentences(prefill))
+    assert f"beyond that {unit_text(turn.bound)} would bound it." in " ".join(bound_sentences(prefill))
     same = replace(prefill, turn=replace(turn, bound=turn.unit))
     assert "beyond that the tensor cores would still bound it." in " ".join(bound_sentences(same))
 
@@ -285,3 +287,16 @@ def test_without_the_change_the_call_may_not_run_at_all() -> None:
     gpu = load_gpu(A100).replace("tensor.fp8", 4096)
     found = explain(Workload(1, 8, 1024, 128, dtype="fp8"), gpu, "naive")
     assert found.unchanged is None and found.speedup is None and found.prediction.time_s
+
+
+def test_a_kernel_over_a_list_has_the_levers_of_the_loop_that_it_shares() -> None:
+    question = replace(GROUPED, mask=Mask.parse("causal, random 10 % x128"))
+    found = explain(question, H100, "sparse", implementation="flash-attn.4-sparse")
+    levers = {lever.lever: lever for lever in found.kernel_levers}
+    assert {"tile", "stages", "GQA packing", "blocks", "order"} <= levers.keys()
+    listed, gpu = find_implementation("flash-attn.4-sparse"), load_gpu(H100)
+    assert "GQA packed" in found.prediction.tile
+    assert "GQA" not in listed.build(question, gpu, TileRequest(128, 128, pack_gqa=False)).tile_text
+    (kernel,) = listed.build(question, gpu, TileRequest(128, 128, longest_first=True)).kernels
+    launched = kernel.turns.sum(axis=1)[kernel.launches[0].classes]
+    assert (np.diff(launched) <= 0).all() and len(set(launched)) > 2

@@ -17,10 +17,10 @@ from benchmarks import gallery
 from benchmarks.gallery import GALLERY
 
 PANELS = {"roofline-measured": 2, "scaling": 2, "scaling-set": 2, "traffic": 3, "waves": 3, "tornado": 3,
-          "timeline": 3, "timeline-set": 2, "breakeven": 2}  # fmt: skip
+          "timeline": 3, "timeline-set": 2, "breakeven": 2, "density": 2, "density-set": 2}  # fmt: skip
 """How many a picture has, where not one."""
 NAMED = {
-    "roofline": ("flash-3: 680 TFLOP/s", "datasheet 989 TFLOP/s", "kernels reach"),
+    "roofline": ("flash-3: 640 TFLOP/s", "datasheet 989 TFLOP/s", "kernels reach"),
     "roofline-set": ("flash*: ", "x (", "h100*: "),
     "roofline-levels": ("smem 30.9 TB/s", "L2 9.7 TB/s", "mma.sync fp16", "exp "),
     "roofline-gpus": ("flash, a100: ", "flash, h100: "),
@@ -36,6 +36,8 @@ NAMED = {
     "timeline": ("flash-3", "load K", "warpgroup 1", "softmax"),
     "timeline-set": ("flash, h100-sxm5-80gb*", "load V", "1 block an SM"),
     "breakeven": ("4,096 tokens", "flash-attn.4-sparse", "visible share"),
+    "density": ("a100-sxm4-80gb: predicted time", "transformers.gather", "flash-attn.4-sparse", "visible share"),
+    "density-set": ("h100-sxm5-80gb*", "flash-attn.3", "l2.bandwidth = 19.4 TB/s"),
     "pareto": ("unchanged",),
     "check": ("h100",),
 }

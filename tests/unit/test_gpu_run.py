@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +22,7 @@ from attnsim.kernels.gpu.machine_record import version_of
 from attnsim.kernels.gpu.records import Point, Records
 from attnsim.models.question.case_file import read_table
 from attnsim.models.question.workload import Workload
-from benchmarks import gpu_children, gpu_run
+from benchmarks import gpu_children, gpu_run, gpu_watch
 from tests.unit.fake_bench import Clock, FakeWatch, make_bench, outcome
 
 
@@ -34,13 +36,14 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(gpu_run, "SIZES", (1, 63))
     monkeypatch.setattr(gpu_run, "REST", 12)
     monkeypatch.setattr(gpu_run, "compile_variant", lambda *_: None)
+    monkeypatch.setattr(gpu_run, "workers", lambda: ThreadPoolExecutor(1))
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setattr("shutil.which", lambda name: None)
     return made
 
 
 def run(monkeypatch: pytest.MonkeyPatch, out: Path, steps: str, minutes: float = 9) -> int:
-    words = ["gpu_run.py", "--out", str(out), "--steps", steps, "--minutes", str(minutes), "--seed", "3"]
+    words = ["gpu_run.py", "--unwatched", "--out", str(out), "--steps", steps, "--minutes", str(minutes), "--seed", "3"]
     monkeypatch.setattr(sys, "argv", words)
     return gpu_run.main()
 
@@ -75,7 +78,9 @@ def test_every_step_measures_and_none_fails(
     assert all(line.startswith("null ") for line in lines[:-1]) and len(lines) <= 5
     assert main(["measure", "--from", str(tmp_path / "records.jsonl"), "--out", str(tmp_path / "table")]) == 0
     table = read_table(tmp_path / "table" / "measurements.csv")
-    assert len(table) == 12 and set(table["gpu"]) == {"h200-sxm-141gb"}
+    assert set(table["gpu"]) == {"h200-sxm-141gb"} and set(table["source"]) == {"synthetic"}
+    taking_turns = sum("times" in record for record in records.done.values())
+    assert len(table) == gpu_run.REST + taking_turns + 24  # flash beside its twin for Hopper
 
 
 def test_a_wrong_kernel_is_told_and_the_code_is_1(
@@ -86,26 +91,92 @@ def test_a_wrong_kernel_is_told_and_the_code_is_1(
     assert "WRONG, inf of" in capsys.readouterr().out
 
 
-class Started(Exception):
-    """In place of another process."""
-
-
-def test_after_a_device_error_the_run_goes_on_in_a_new_process(
+def test_after_a_device_error_the_run_asks_for_a_new_process(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def execv(program: str, words: list[str]) -> None:
-        raise Started(words)
-
-    monkeypatch.setattr("os.execv", execv)
     assert isinstance(bench.watch, FakeWatch)
     bench.watch.error = f"illegal address; {LASTING}, start a new one"
-    with pytest.raises(Started) as started:
-        run(monkeypatch, tmp_path, "rest")
-    (words,) = started.value.args
+    assert run(monkeypatch, tmp_path, "rest") == gpu_watch.AGAIN
     assert len(Records(tmp_path / "records.jsonl").done) == 1
-    given = dict(zip(words[2::2], words[3::2], strict=True))
-    assert 8.9 < float(given.pop("--minutes")) <= 9
-    assert given == {"--out": str(tmp_path), "--steps": "rest", "--seed": "3"}
+
+
+CHILD = """
+import os, signal, sys, time
+from pathlib import Path
+from attnsim.kernels.gpu.records import Point, Records
+from benchmarks.gpu_watch import AGAIN, noted
+
+out = Path(sys.argv[1])
+def wants():
+    if not (out / "asked").exists():
+        (out / "asked").touch()
+        os._exit(AGAIN)
+what = {"first": int, "hangs": lambda: time.sleep(60), "dies": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+        "wants": wants, "last": int}
+points = [Point(key, lambda do=do: {"found": bool(do())}, {"kind": "test"}) for key, do in what.items()]
+for _ in Records(out / "records.jsonl").run(noted(points, out, 2.0), time.monotonic() + 60):
+    pass
+sys.exit(1)
+"""
+
+
+def test_a_point_that_hangs_or_kills_the_run_is_a_record_and_the_run_goes_on(tmp_path: Path) -> None:
+    left = []
+
+    def start(seconds: float) -> list[str]:
+        left.append(seconds)
+        return [sys.executable, "-c", CHILD, str(tmp_path)]
+
+    assert gpu_watch.watch(start, tmp_path, 100.0) == 1  # the run's own code
+    done = Records(tmp_path / "records.jsonl").done
+    assert {key: record.get("error", "") for key, record in done.items()} == {
+        "first": "", "hangs": "ended after 2 s", "dies": "died of signal 11", "wants": "", "last": "",
+    }  # fmt: skip
+    assert done["hangs"]["kind"] == "test" and len(left) == 4 and left == sorted(left, reverse=True)
+
+
+def test_a_run_that_dies_before_its_first_point_is_not_started_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = "import os; os.kill(os.getpid(), 9)"
+    assert gpu_watch.watch(lambda _: [sys.executable, "-c", script], tmp_path, 9.0) == 1
+    assert "died of signal 9 before its first point" in capsys.readouterr().out
+    assert gpu_watch.watch(lambda _: [sys.executable, "-c", "exit(2)"], tmp_path, 9.0) == 2
+
+
+def test_a_kernel_that_hung_is_not_tried_again_until_it_changes(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about: dict[str, Any] = {"operation": "flash-hopper", "version": version_of(OPERATIONS["flash-hopper"])}
+    about |= {"error": "ended after 20 s", "ended": True}
+    Records(tmp_path / "records.jsonl").append("smoke it", about)
+    Records(tmp_path / "records.jsonl").append("smoke old", {**about, "operation": "flash", "version": "of old"})
+    assert run(monkeypatch, tmp_path, "flash") == 0
+    assert "flash-hopper is left out: it has hung" in capsys.readouterr().out
+    beside = [record for record in Records(tmp_path / "records.jsonl").done.values() if "times" in record]
+    assert beside and all(set(record["times"]) == {"flash"} for record in beside)
+
+
+def test_a_watch_that_is_ended_ends_the_run(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from benchmarks.gpu_watch import watch
+words = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"]
+watch(lambda _: words, Path(sys.argv[1]), 9)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.terminate()
+    assert parent.wait(20) == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_compilers_work_in_processes_of_their_own() -> None:
+    with gpu_run.workers() as pool:
+        assert pool.submit(os.getpid).result() != os.getpid()
 
 
 @pytest.mark.parametrize("error", [MemoryError("none left"), KeyError("x"), AssertionError(), StopIteration()])
@@ -229,7 +300,7 @@ gpu_run.attached_bench = lambda seed: make_bench()
 cuda_device.import_cupy = types.SimpleNamespace
 Operation.exercise = lambda *_: outcome(0.0)
 steps = "machine,compile,smoke,flash,decode,sparse,rest,counters,sanitizer"
-sys.argv = ["gpu_run.py", "--out", out, "--steps", steps, "--seed", "3"]
+sys.argv = ["gpu_run.py", "--unwatched", "--out", out, "--steps", steps, "--seed", "3"]
 gpu_run.REST = 3
 sys.exit(gpu_run.main())
 """

@@ -19,7 +19,7 @@ REASON = "Longer than most because"
 """How the module docstring of a longer file begins the sentence that says why."""
 
 READS_FOREIGN_TEXT = {
-    "cli/options.py": "names of files",
+    "cli/outputs.py": "names of files",
     "kernels/build/nvrtc.py": "reports of ptxas",
     "kernels/build/sources.py": "#include lines of CUDA sources",
     "kernels/cpu/parse.py": "PTX",

@@ -65,7 +65,7 @@ def test_no_gpu_library_at_module_level(path: Path) -> None:
 
 def test_only_what_is_compiled_imports_numba() -> None:
     users = {path for path in FILES for name in imported_anywhere(path) if name.partition(".")[0] == "numba"}
-    assert users == {PACKAGE / "simulator" / "compiled.py", PACKAGE / "kernels" / "cpu" / "compiled.py"}
+    assert users == {PACKAGE / "models" / "jit.py", PACKAGE / "simulator" / "compiled.py"}
 
 
 def imported_anywhere(path: Path) -> Iterator[str]:

@@ -274,7 +274,7 @@ def test_the_table_is_read_by_predictions_and_by_the_fit(records: Records, tmp_p
     for raw, record in zip(frame.to_dict("records"), keys, strict=True):
         case = parse_row({str(name): cell for name, cell in raw.items()})
         assert not case.assumed
-        assert (case.source, case.gpu, case.version) == ("measured", "h200-sxm-141gb", record["version"])
+        assert (case.source, case.gpu, case.version) == ("synthetic", "h200-sxm-141gb", record["version"])
         assert str(workload_of(case)) == record["key"].split(f"{record['mode']} ", 1)[1]
         assert (case.cache, case.launch) == CONDITIONS[record["mode"]]
         assert case.time_s == pytest.approx(record["median_s"], rel=1e-5) and case.clock_mhz == 1755.0

@@ -151,7 +151,7 @@ def test_where_no_schedule_has_the_instructions_there_is_no_number() -> None:
     [
         ({}, A100, "", "torch.sdpa-flash"),
         ({}, H100, "2.10", "torch.sdpa-flash"),
-        ({}, A100, "2.1", "flash-attn.1"),
+        ({}, A100, "2.1", "torch.sdpa-flash-1"),
         ({}, H100, "2.11", "torch.sdpa-cudnn"),
         ({"head_dim": 320, "head_dim_v": 320}, H100, "", "torch.sdpa-efficient"),
         ({"head_dim": 128, "head_dim_v": 64}, H100, "", "torch.sdpa-efficient"),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from attnsim.models.errors import InputError
 from attnsim.models.mask.block_list import block_list
 from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
+from attnsim.models.mask.documents import Documents, Prefix
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.patterns import ALL, NONE, Dilated, Global, Part, Strided, Tiles, Window
 from attnsim.models.mask.tile_counts import tile_counts
@@ -29,6 +30,7 @@ PARTS: dict[str, st.SearchStrategy[Part]] = {
     "global": st.builds(Global, st.lists(ranges, min_size=1, max_size=3).map(tuple)),
     "block window": st.builds(BlockWindow, st.integers(0, 2), block_sizes),
     "random": st.builds(Random, st.integers(1, 4), block_sizes, st.integers(0, 5)),
+    "prefix": st.builds(Prefix, st.integers(1, 160)),
     "blocks": st.builds(
         Blocks,
         block_sizes,
@@ -49,6 +51,10 @@ DEFINITIONS: dict[type, Callable[..., bool]] = {
     Global: lambda part, p, j, n: any(start <= x < stop for start, stop in part.ranges for x in (p, j)),
     BlockWindow: lambda part, p, j, n: abs(p // part.block - j // part.block) <= part.reach,
     Random: lambda part, p, j, n: j // part.block in part.draws(np.array([p // part.block]), n)[0],
+    Prefix: lambda part, p, j, n: j < part.tokens or j <= p,
+    Documents: lambda part, p, j, n: (
+        sum(end <= p for end in np.cumsum(part.lengths)) == sum(end <= j for end in np.cumsum(part.lengths))
+    ),
     Blocks: lambda part, p, j, n: (p // part.block, j // part.block) in part.pairs,
 }
 """Each part in the words of its definition, for one position and one key."""
@@ -342,3 +348,23 @@ def test_lists_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("attnsim.models.mask.block_list.LARGEST_LIST", 10)
     with pytest.raises(InputError, match="more than 10 tiles of 64 x 64"):
         block_list(Mask.parse("window 300, global 7"), 64, 64, 1000, 1000)
+
+
+@pytest.mark.parametrize("text", ["document 100 30 170", "causal, document 1 99 200", "document 64 64 172, global 3"])
+@pytest.mark.parametrize("seq_q", [300, 37])
+def test_documents_see_their_own_keys(text: str, seq_q: int) -> None:
+    mask = Mask.parse(text)
+    assert str(mask) == text
+    want = of_mask(mask, seq_q, 300)
+    for rows, keys in ((128, 64), (64, 32), (32, 32)):
+        assert (block_list(mask, rows, keys, seq_q, 300).dense() == want).all()
+        assert mask.tile_counts(seq_q, 300, rows, keys).pairs == want.sum()
+
+
+def test_documents_that_do_not_fill_the_sequence_are_refused() -> None:
+    with pytest.raises(InputError, match=r"3 \+ 5 = 8 keys, the sequence has 10"):
+        Mask.parse("document 3 5").visible_pairs(10, 10)
+
+
+def test_a_prefix_is_seen_by_all() -> None:
+    assert of_mask(Mask.parse("prefix 3"), 5, 5).sum(axis=1).tolist() == [3, 3, 3, 4, 5]

@@ -59,6 +59,7 @@ class Answer:
     elasticity: float
     down: float | None
     up: float | None
+    step: float = 0.1
 
 
 ANSWERS = [Answer("hbm.bandwidth", 2e12, -0.9, -1.0, -0.8), Answer("l2.latency", 2e-7, 0.2, None, 0.2),
@@ -84,7 +85,7 @@ def pictures(growing: list[Prediction], explained: list[Explanation]) -> dict[st
         "units": units(growing[3:6]),
         "traffic": traffic(explained),
         "waves": waves([one for one in growing if one.algorithm == "flash"]),
-        "tornado": tornado({"naive": ANSWERS[:1], "flash": ANSWERS}, 0.1, "On an A100."),
+        "tornado": tornado({"naive": ANSWERS[:1], "flash": ANSWERS}, "On an A100."),
         "split": split([attnsim.split(QUESTION, CHANGED, name) for name in ("naive", "flash-2")]),
     }
 
@@ -349,8 +350,8 @@ def test_waves_go_over_what_differs() -> None:
 
 
 def test_tornado_bars_are_the_changes_of_time(pictures: dict[str, Picture]) -> None:
-    assert changes(ANSWERS[0], 0.1) == pytest.approx((1.1 - 1, 1.1**-0.8 - 1))
-    assert changes(ANSWERS[1], 0.1)[0] is None
+    assert changes(ANSWERS[0]) == pytest.approx((1.1 - 1, 1.1**-0.8 - 1))
+    assert changes(ANSWERS[1])[0] is None
     axes = pictures["tornado"].figure().axes[1]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["hbm.bandwidth", "l2.latency"]
     told = [text.get_text() for text in axes.texts]
@@ -439,8 +440,8 @@ def test_what_cannot_be_drawn_is_refused_in_a_line(growing: list[Prediction]) ->
         (lambda: attnsim.plot.units(large), "nothing to draw: does not fit"),
         (lambda: attnsim.plot.waves(large), "nothing to draw: does not fit"),
         (lambda: attnsim.plot.traffic([]), "no explanation to draw"),
-        (lambda: attnsim.plot.tornado({"flash": ANSWERS[2:]}, 0.1), "no figure of the GPU moves"),
-        (lambda: attnsim.plot.tornado({"flash": ANSWERS}, 0), "step is 0"),
+        (lambda: attnsim.plot.tornado({"flash": ANSWERS[2:]}), "no figure of the GPU moves"),
+        (lambda: attnsim.plot.tornado({"a": ANSWERS, "b": [replace(ANSWERS[0], step=0.2)]}), "steps 0.1 and 0.2"),
         (lambda: attnsim.plot.split([]), "nothing to draw; give at least one split"),
         (lambda: attnsim.plot.units(growing[:1], ax=Figure().subplots(2)), "2 axes of 1 figures are given; allowed: 1"),
         (lambda: attnsim.plot.units(growing[:1], style="neon"), "style 'neon' is not known"),

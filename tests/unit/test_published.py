@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 import attnsim.models
+from attnsim.models.closed_forms.cost import cost_of
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_file import COLUMNS, read_table
-from attnsim.models.question.case_row import LAUNCHES, Case, parse_row
+from attnsim.models.question.case_row import LAUNCHES, Case, parse_row, workload_of
 
 FOLDER = Path(attnsim.models.__file__).parents[1] / "validation" / "measurements" / "published"
 ROWS = {
@@ -34,6 +37,16 @@ ROWS = {
     "sage_readme": 122,
     "pytorch_2_1_a100": 225,
     "flex_block_h800_dense": 30,
+    "nsa_triton_branches": 98,
+    "flash_nsa_h800": 25,
+    "sglang_dsa": 751,
+    "infersim_dsa_h800": 18,
+    "flex_attention_h800": 17,
+    "linear_gdn": 969,
+    "linear_kda": 1256,
+    "linear_convolution": 452,
+    "linear_flashkda": 24,
+    "natten": 15,
 }
 # Dense 16-bit tensor peak, TFLOP/s: NVIDIA A100, H100, L40S and B200 datasheets.
 PEAK_TFLOPS = {
@@ -98,11 +111,26 @@ def test_every_source_resolves_and_every_citation_is_used() -> None:
         assert source["url"].startswith("https://")
 
 
-@pytest.mark.parametrize("table", ROWS)
+LINEAR = [table for table in ROWS if table.startswith("linear_")]
+
+
+@pytest.mark.parametrize("table", LINEAR)
+def test_no_time_of_a_recurrence_is_above_the_bandwidth(table: str) -> None:
+    """HBM has to move at least what the L2 cannot have kept, read and written, from the call before."""
+    for row in rows_of(table):
+        case = parse_row(row)
+        w, gpu = workload_of(case), load_gpu(case.gpu)
+        record = find_implementation(case.implementation or "")
+        least = cost_of(w, record.build(w, gpu, None)).compulsory_bytes
+        moved = max(0, least - 2 * gpu.l2.capacity_bytes)
+        assert case.time_s and case.time_s > moved / gpu.hbm.bandwidth_bytes_per_s, row
+
+
+@pytest.mark.parametrize("table", sorted({*ROWS} - {*LINEAR}))
 def test_no_time_is_above_the_tensor_peak(table: str) -> None:
     for row in rows_of(table):
         case = parse_row(row)
-        if case.window is None:
+        if case.window is None and not {"selection", "mask"} & set(case.options):
             assert case.time_s
             flops = useful_flops(case, halved=case.causal and case.seq_q == case.seq_kv)
             share = flops / case.time_s / (PEAK_TFLOPS[case.gpu] * 1e12)

@@ -17,6 +17,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism, running
+from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
 from benchmarks.mechanism_pages import GPUS, GROUPS, stale
@@ -25,6 +26,13 @@ SOURCE = re.compile(r"arXiv \d{4}\.\d{5}|/[\w./-]+|\.(py|cu|h|cpp)\b|(19|20)\d\d
 """A paper by its number, code by its path, a report by its year."""
 
 every = pytest.mark.parametrize("record", MECHANISMS.values(), ids=list(MECHANISMS))
+
+
+SMALL = {
+    False: Selection.parse("top 3x4, compress 4 step 2, window 8"),
+    True: Selection.parse("top 3, index 2x8"),
+}
+"""Selections of blocks, and of single keys, from few keys."""
 
 
 def small(record: Mechanism) -> Workload:
@@ -39,6 +47,8 @@ def small(record: Mechanism) -> Workload:
         heads_kv=heads_kv,
         seq_q=seq_q,
         seq_kv=seq_q if w.seq_q == w.seq_kv else 56,
+        selection=None if w.selection is None else SMALL[w.selection.block == 1],
+        mask=Mask.parse("neighborhood 5x8 window 3x4") if record.name == "neighborhood" else w.mask,
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from docutils.utils.math.latex2mathml import tex2mathml  # type: ignore[import-untyped]
 from typer.main import get_command
 
 from attnsim.cli.app import app
@@ -60,3 +61,19 @@ def test_every_command_has_its_options(generated: ModuleType) -> None:
     for command in ("attnsim predict", "attnsim kernels run", "attnsim gpus show", "attnsim trace"):
         assert f"## {command}\n" in page
     assert page.count("Usage: attnsim") >= page.count("\n## ")
+
+
+def test_every_formula_is_drawn_without_a_network() -> None:
+    formulas = [
+        (page.name, block or inline, bool(block))
+        for page in DOCS.rglob("*.md")
+        if not {"_generated", "_build", "_api"} & set(page.relative_to(DOCS).parts)
+        for block, inline in re.findall(
+            r"\$\$(.+?)\$\$|(?<![\\$])\$([^$\n]+?)\$",
+            re.sub(r"```.*?```|`[^`]*`", "", page.read_text("utf-8"), flags=re.DOTALL),
+            flags=re.DOTALL,
+        )
+    ]
+    assert len(formulas) > 200
+    for page, formula, as_block in formulas:
+        assert tex2mathml(formula, as_block=as_block).startswith("<math"), page

@@ -45,6 +45,7 @@ def test_a_named_pattern_runs_its_own_mask_inside_the_band(item) -> None:  # typ
 @pytest.mark.parametrize("item", SPARSE, ids=lambda item: item.name)
 def test_every_sparse_algorithm_is_defined_by_its_reference(item) -> None:  # type: ignore[no-untyped-def]
     w = replace(item.example, heads_q=1, heads_kv=1, seq_q=256, seq_kv=256)
+    w = replace(w, mask=Mask.parse("neighborhood 16x16 window 5x5")) if item.name == "neighborhood" else w
     draw = np.random.default_rng(0)
     q, k, v = (draw.standard_normal((1, 1, 256, 64)) for _ in range(3))
     seen = visible(w.mask, 256, 256)
@@ -105,12 +106,11 @@ def test_an_implementation_brings_an_algorithm_that_it_runs() -> None:
     assert [item["algorithm"] for item in answers] == ["naive", "flash", "sparse"]
 
 
-def test_an_old_gpu_gathers() -> None:
+def test_an_old_gpu_gathers_and_a_width_that_no_kernel_has_walks_a_block_mask() -> None:
     old = replace(QUESTION, dtype="fp16")
     assert predict(old, V100, "bigbird", baseline=False).implementation == "transformers.gather"
-    assert (
-        predict(replace(QUESTION, head_dim=80, head_dim_v=80), A100, "bigbird").implementation == "transformers.gather"
-    )
+    wide = replace(QUESTION, head_dim=80, head_dim_v=80)
+    assert predict(wide, A100, "bigbird", baseline=False).implementation == "torch.flex-mask"
 
 
 def test_what_gather_cannot_hold_does_not_fit() -> None:

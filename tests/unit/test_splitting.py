@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from attnsim import InputError, Mask, Workload, load_gpu, predict, split
+from attnsim import InputError, Mask, Workload, layer, load_gpu, predict, split, split_layer
 from attnsim.api.ratios import speedup
 from attnsim.api.splitting import MOST
 from attnsim.cli import main
@@ -118,7 +118,10 @@ def test_json_of_predict_and_of_explain_has_the_same_split(capsys: pytest.Captur
     [
         (("predict", *SHAPE, "--split"), "there is none; give --set"),
         (("explain", "flash", *SHAPE, *TWO[:2], "--split"), "there is one, l2.bandwidth=2x"),
-        (("predict", *SHAPE, *TWO, "--layer", "--split"), "--split does not go with --layer"),
+        (
+            ("predict", "--gpu", BASE.id, "--layer", "--model", "llama-3-8b", "--seq", "512", "--split"),
+            "there is none; give --set",
+        ),
     ],
 )
 def test_a_split_of_too_little_is_refused(
@@ -126,3 +129,26 @@ def test_a_split_of_too_little_is_refused(
 ) -> None:
     code, out, error = run(capsys, *words)
     assert code == 2 and told in error and not out
+
+
+def test_a_layer_is_split_as_a_call_is() -> None:
+    gpu = changed(("l2.bandwidth", "tensor.bf16"))
+    found = split_layer("llama-3-8b", gpu, seq=1024)
+    whole = layer("llama-3-8b", gpu, seq=1024).speedup_over(layer("llama-3-8b", BASE, seq=1024))
+    assert found.together == whole
+    assert found.together.value == pytest.approx(math.prod(part.mean.value for part in found.parts))
+    tensor = {part.change.key: part for part in found.parts}["tensor.bf16"]
+    assert tensor.first == layer("llama-3-8b", BASE.replace("tensor.bf16", "1.5x"), seq=1024).speedup_over(
+        found.unchanged
+    )
+    assert tensor.mean.value > 1.2
+
+
+def test_the_command_splits_a_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", "--layer", "--model", "llama-3-8b", "--gpu", BASE.id, "--seq", "512", "--split"]
+    assert main([*words, "--set", "l2.bandwidth=2x", "--set", "hbm.bandwidth=2x", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert [part["figure"] for part in found["parts"]] == ["l2.bandwidth", "hbm.bandwidth"]
+    assert found["changed"]["model"] == "llama-3-8b"
+    assert main([*words, "--set", "l2.bandwidth=2x"]) == 2
+    assert "--split shares out several changes" in capsys.readouterr().err

@@ -106,7 +106,7 @@ def test_a_wrong_study_is_refused_in_one_line_that_names_the_key(content: dict[s
     with pytest.raises(InputError) as refused:
         study_of(content)
     text = str(refused.value)
-    assert said in text and "\n" not in text and len(text) < 400
+    assert said in text and "\n" not in text and len(text) < 500
 
 
 def test_a_wrong_file_is_refused_before_anything_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -296,3 +296,18 @@ def test_any_values_are_read_or_refused(
         assert "\n" not in str(error)
         return
     point(found.columns(0, 1), 0)
+
+
+def test_lengths_are_an_axis_of_replays(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    text = (
+        "gpu: a100-sxm4-80gb\nalgorithm: flash\nimplementation: vllm.flash-attn-2\nmethod: replay\n"
+        "workload:\n  pass: decode\n"
+        "  heads_q: 8\n  head_dim: 64\n  lengths: ['lognormal 8 median 200 sigma 1', '1:9 x 3, 1:70']\n"
+    )
+    path.write_text(text)
+    points = counts(read_study(path).columns(0, 2))
+    assert points["batch"].tolist() == [8, 4] and points["seq_kv"][1] == 70
+    path.write_text(text.replace("replay", "auto"))
+    with pytest.raises(InputError, match=r"workload\.lengths takes replays; write method: replay"):
+        read_study(path)

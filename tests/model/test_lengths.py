@@ -1,0 +1,209 @@
+"""Batches whose sequences differ: one path with those of one length, and what schedulers make of them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from attnsim import predict
+from attnsim.api.one_launch import one_launch
+from attnsim.models.closed_forms.cost import cost_of
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.implementations.pod import taken_in_turn
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.cache import Tree
+from attnsim.models.question.lengths import Length
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
+
+GPUS = ("a100-sxm4-80gb", "h100-sxm5-80gb")
+OF_THEIR_OWN = tuple(f"flashinfer.{name}" for name in ("pod", "pod-streams", "pod-serial", "cascade", "tree"))
+TAKING = [one for one in IMPLEMENTATIONS.values() if one.lengths and one.name not in OF_THEIR_OWN and not one.picks]
+MASKS = (Mask.causal(), Mask.full(), Mask.sliding_window(500))
+
+
+def drawn(rng: random.Random, decode: bool) -> list[tuple[int, int, int]]:
+    found = []
+    for _ in range(rng.randint(2, 9)):
+        keys = rng.randint(1, 9000)
+        found.append((1 if decode or rng.random() < 0.4 else rng.randint(1, keys), keys, rng.randint(1, 3)))
+    return found
+
+
+def of(lengths: Any, **given: Any) -> Workload:
+    return Workload(lengths=lengths, **given)
+
+
+def moved(schedule: Schedule) -> dict[tuple[str, str, str], int]:
+    return {key: size for key, size in schedule.requested().items() if size}
+
+
+@pytest.mark.parametrize("passes", ["fwd", "decode", "fwd+bwd"])
+@pytest.mark.parametrize("record", TAKING, ids=lambda record: record.name)
+def test_closed_form_and_schedule_agree_to_the_byte(record: Implementation, passes: str) -> None:
+    if passes not in record.passes:
+        pytest.skip("no such kernels")
+    gpu = next(load_gpu(gpu) for gpu in reversed(GPUS) if runs_on(record, load_gpu(gpu)))
+    rng = random.Random(passes)
+    for number, mask in enumerate(MASKS):
+        if mask.is_windowed and not record.windows:
+            continue
+        w = of(
+            drawn(rng, passes == "decode"), heads_q=8, heads_kv=(8, 2, 2)[number], head_dim=(64, 128, 128)[number],
+            mask=mask, passes=passes,
+        )  # fmt: skip
+        schedule = record.build(w, gpu, None)
+        cost = cost_of(w, schedule)
+        assert moved(schedule) == dict(cost.requested_bytes)
+        assert cost.flops_executed == schedule.total("flops")
+        assert cost.exponentials == schedule.total("exps")
+        assert cost.smem_bytes == schedule.total("smem_bytes")
+
+
+@pytest.mark.parametrize("record", TAKING, ids=lambda record: record.name)
+def test_equal_sequences_have_the_schedule_of_their_batch(record: Implementation) -> None:
+    gpu = next(load_gpu(gpu) for gpu in reversed(GPUS) if runs_on(record, load_gpu(gpu)))
+    given: dict[str, Any] = {"heads_q": 8, "heads_kv": 2, "head_dim": 128, "mask": Mask.causal()}
+    told = record.build(of([(300, 900)] * 5, **given), gpu, None)
+    batch = record.build(Workload(batch=5, seq_q=300, seq_kv=900, **given), gpu, None)
+    assert str(told) == str(batch) and told.requested() == batch.requested()
+
+
+def test_exact_and_fast_mode_request_what_the_schedule_does() -> None:
+    w = of("70:1000, 1:4000 x 3, 300:300, 1:9", heads_q=8, heads_kv=2, head_dim=128, causal=True)
+    record = IMPLEMENTATIONS["vllm.flash-attn-2"]
+    from attnsim.api.asking import ask, read_conditions
+    from attnsim.api.playing import play
+
+    played = play(ask(w, GPUS[0], "flash", record.name, read_conditions(mode="exact")))
+    assert played.schedule is not None and played.replay is not None
+    for kernel, seen in zip(played.schedule.kernels, played.replay.kernels, strict=True):
+        assert dict(seen.requested) == {key: size for key, size in kernel.requested().items() if size}
+
+
+def test_one_query_more_unpacks_the_heads_of_all_sequences() -> None:
+    """`mha_varlen_fwd` packs the heads of a group, and cuts keys, only where every sequence has one query."""
+    gpu, record = load_gpu("rtx-4090"), IMPLEMENTATIONS["vllm.flash-attn-2"]
+    given: dict[str, Any] = {"heads_q": 32, "heads_kv": 8, "head_dim": 128, "mask": Mask.causal()}
+    alone = record.build(of("1:4000 x 15, 1:9", **given), gpu, None)
+    mixed = record.build(of("1:4000 x 15, 2:9", **given), gpu, None)
+    assert alone.splits.partial and not mixed.splits.partial
+    attention = [next(kernel for kernel in one.kernels if kernel.role == "attention") for one in (alone, mixed)]
+    assert [kernel.blocks for kernel in attention] == [8 * 16 * alone.splits.count, 32 * 16]
+
+
+def test_the_grid_is_of_the_longest_and_its_empty_blocks_leave() -> None:
+    gpu, record = load_gpu("rtx-4090"), IMPLEMENTATIONS["flash-attn.2"]
+    w = of("512:2560, 1:4000 x 20", heads_q=32, heads_kv=8, head_dim=128, mask=Mask.causal())
+    (kernel,) = record.build(w, gpu, None).kernels
+    assert kernel.blocks == 32 * 21 * (512 // 64)
+    number = [segment.name for segment in kernel.segments].index("no rows")
+    assert kernel.executions[number] == 32 * 20 * (512 // 64 - 1)
+
+
+def test_flash_attention_3_gives_long_sequences_more_splits_and_takes_them_first() -> None:
+    gpu, record = load_gpu("h100-sxm5-80gb"), IMPLEMENTATIONS["sglang.fa3"]
+    w = of("1:500 x 3, 1:60000", heads_q=8, heads_kv=2, head_dim=128, passes="decode")
+    schedule = record.build(w, gpu, None)
+    assert schedule.splits.each[1] > schedule.splits.each[0] >= 1
+    kernel = next(kernel for kernel in schedule.kernels if kernel.role == "attention")
+    assert (
+        kernel.blocks == sum(n * one.times for n, one in zip(schedule.splits.each, w.parts, strict=True)) * w.heads_kv
+    )
+
+
+def test_flashinfers_plan_fills_two_blocks_an_sm() -> None:
+    gpu, record = load_gpu("a100-sxm4-80gb"), IMPLEMENTATIONS["flashinfer.fa2"]
+    w = of("1:500 x 3, 1:60000", heads_q=8, heads_kv=2, head_dim=128, passes="decode")
+    schedule = record.build(w, gpu, None)
+    kernel = next(kernel for kernel in schedule.kernels if kernel.role == "attention")
+    assert 0.85 * 2 * gpu.sm.count < kernel.blocks <= 2 * gpu.sm.count
+
+
+def test_who_takes_one_tensor_refuses_different_lengths() -> None:
+    w = of("5:10 6:10", heads_q=8, head_dim=64)
+    with pytest.raises(InputError, match="takes sequences of one length"):
+        predict(w, "h100-sxm5-80gb", "naive")
+
+
+def test_a_long_tail_costs_more_than_the_mean() -> None:
+    given: dict[str, Any] = {"heads_q": 32, "heads_kv": 8, "head_dim": 128, "passes": "decode"}
+    skewed = of([Length(1, 512, 255), Length(1, 131584 - 512)], **given)
+    mean = of([(1, 1024)] * 256, **given)
+    assert skewed.keys == pytest.approx(mean.keys, rel=0.01)
+    times = [predict(w, "a100-sxm4-80gb", implementation="vllm.flash-attn-2").time_s or 0 for w in (skewed, mean)]
+    assert times[0] > 1.5 * times[1]
+
+
+HEADS: dict[str, Any] = {"heads_q": 16, "heads_kv": 4, "head_dim": 128, "mask": Mask.causal()}
+
+
+@pytest.mark.parametrize(
+    ("name", "w"),
+    [
+        *((name, of("700:900, 1:4000 x 5, 300:300, 1:77", **HEADS)) for name in OF_THEIR_OWN[:3]),
+        ("flashinfer.pod", of("2000:2000, 1:20000 x 2", **HEADS)),
+        ("flashinfer.cascade", of("1:9000, 1:9100 x 3, 1:8200", prefix=8192, passes="decode", **HEADS)),
+        ("flashinfer.cascade", of("70:9000, 5:9100", prefix=300, **HEADS)),
+        ("flashinfer.tree", of("7:900, 7:3000", tree=Tree((-1, 0, 0, 1, 1, 2, 2)), **HEADS)),
+        ("flashinfer.fa2", of("7:900, 1:3000", page_size=16, **HEADS)),
+        ("vllm.flash-attn-2", of("7:900, 1:3000", page_size=16, **HEADS)),
+    ],
+)
+def test_fused_shared_and_paged_batches_agree_to_the_byte(name: str, w: Workload) -> None:
+    schedule = IMPLEMENTATIONS[name].build(w, load_gpu(GPUS[0]), None)
+    cost = cost_of(w, schedule)
+    assert moved(schedule) == dict(cost.requested_bytes)
+    assert (cost.flops_executed, cost.exponentials) == (schedule.total("flops"), schedule.total("exps"))
+
+
+def test_pod_takes_blocks_in_turn() -> None:
+    assert taken_in_turn(2, 5).tolist() == [0, 1, 1, 0, 1, 1, 1]
+    assert taken_in_turn(5, 2).tolist() == [0, 0, 1, 0, 0, 1, 0]
+
+
+def test_one_launch_wins_where_halves_want_different_units() -> None:
+    found = one_launch(of("8192:8192, 1:8192 x 64", **HEADS), load_gpu(GPUS[0]), launch="graph")
+    assert found is not None and found.ways[0].way == "one launch"
+    assert found.sentence.startswith("One launch wins") and found.ways[0].time_s < found.ways[-1].time_s
+    assert one_launch(of("1:8192 x 64, 1:9", **HEADS), load_gpu(GPUS[0])) is None
+
+
+def test_a_shared_prefix_is_read_once() -> None:
+    given = dict(HEADS, lengths=[(1, 9000 + n) for n in range(32)], passes="decode")
+    apart = predict(Workload(**given), GPUS[0], implementation="flashinfer.fa2")
+    shared = predict(Workload(prefix=8192, **given), GPUS[0], implementation="flashinfer.cascade")
+    assert (shared.time_s or 0) < 0.5 * (apart.time_s or 0)
+    assert (shared.hbm_bytes or 0) < 0.3 * (apart.hbm_bytes or 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"page_size": 4096}, "page_size is 4096, the longest cache holds 1000 keys; allowed: 1 to 1000"),
+        ({"prefix": 1200}, "prefix is 1200, the shortest cache holds 893 keys before its queries"),
+        ({"tree": Tree((-1, 0))}, "the tree has 2 tokens and a sequence 7 queries; give each 2"),
+        ({"tree": Tree((-1,) * 7), "mask": Mask.full()}, "the mask is not causal"),
+    ],
+)
+def test_caches_that_cannot_be_are_refused_in_a_line(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        of("7:900 7:1000", **{**HEADS, **given})
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "told"), [("-1 0 2", "token 2 comes after"), ("0", "no tree"), ("a", "write")])
+def test_a_tree_that_is_none_is_refused(text: str, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Tree.parse(text)
+    assert told in str(caught.value)
+
+
+def test_a_tree_sees_ancestors_alone() -> None:
+    w = of("4:100 x 2", tree=Tree.parse("-1 0 0 1"), **HEADS)
+    assert w.visible_pairs == 2 * (4 * 96 + 1 + 2 + 2 + 3)

@@ -1,0 +1,358 @@
+"""Attention to what content selects: definitions, equal counts in three forms, times that follow the work, refusals."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnsim.api.answering import predict
+from attnsim.api.approximation import approximation_errors
+from attnsim.api.asking import ask
+from attnsim.models.calibrations.numbers import Numbers
+from attnsim.models.closed_forms.cost import cost_of
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.implementations.selecting import moba
+from attnsim.models.mask.block_list import block_list
+from attnsim.models.mask.mask import Mask
+from attnsim.models.mechanisms import only_for
+from attnsim.models.question.selected import compressed_pairs, visible_pairs, walked, walkers, walks
+from attnsim.models.question.selection import Selection
+from attnsim.models.question.workload import Latent, Workload
+from attnsim.models.references import selecting
+from attnsim.models.references.softmax import attention
+from attnsim.simulator.replay import replay
+from attnsim.validation.checking.families import UNSEEN, family_rows, numbers_without
+from tests.model.bounds import roofline_time
+
+A100, H100, B200 = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb"))
+CASES = {
+    "chosen blocks": ("nsa-triton.selected", A100, "fwd"),
+    "chosen blocks on Hopper, both": ("nsa-triton.selected", H100, "fwd+bwd"),
+    "chosen blocks, backward": ("nsa-triton.selected", A100, "bwd"),
+    "compressed keys": ("nsa-triton.compressed", A100, "fwd"),
+    "compressed keys on Hopper, backward": ("nsa-triton.compressed", H100, "bwd"),
+    "all branches": ("flash-nsa.nsa", H100, "fwd"),
+    "all branches, backward": ("flash-nsa.nsa", H100, "bwd"),
+    "indexer": ("deepgemm.mqa-logits", H100, "fwd"),
+    "indexer on Blackwell, decoding": ("deepgemm.mqa-logits", B200, "decode"),
+    "top-k": ("sgl-kernel.topk", H100, "fwd"),
+    "chosen keys": ("flashmla.sparse", H100, "fwd"),
+    "chosen keys on Blackwell, decoding": ("flashmla.sparse", B200, "decode"),
+    "indexer, top-k and chosen keys": ("sglang.dsa", H100, "fwd"),
+    "own block and others": ("moba.efficient", A100, "fwd"),
+    "own block and others on Hopper": ("moba.efficient", H100, "fwd"),
+    "compressed keys and scores": ("nsa-triton.compressed-scores", H100, "fwd+bwd"),
+}
+SHAPES = 20
+
+
+def shapes(case: str) -> Iterator[Workload]:
+    draw = random.Random(case)
+    if CASES[case][0] == "moba.efficient":
+        yield from block_shapes(draw)
+        return
+    if CASES[case][0].partition(".")[2] not in ("selected", "nsa", "compressed", "compressed-scores"):
+        yield from latent_shapes(case, draw)
+        return
+    for _ in range(SHAPES):
+        seq, heads_kv = draw.choice([129, 256, 300, 640, 1000]), draw.choice([1, 2])
+        anywhere = draw.choice([False, True])
+        block = draw.choice([32, 64])
+        yield Workload(
+            batch=draw.choice([1, 2]), heads_q=heads_kv * draw.choice([1, 3, 16]), seq_q=seq, heads_kv=heads_kv,
+            head_dim=draw.choice([64, 96, 128]), dtype=draw.choice(["fp16", "bf16"]), passes=CASES[case][2],
+            mask=Mask.causal(), selection=Selection(draw.choice([1, 2, 3]), block, 32, 16, 100, anywhere=anywhere),
+        )  # fmt: skip
+
+
+def block_shapes(draw: random.Random) -> Iterator[Workload]:
+    for _ in range(SHAPES):
+        heads_kv = draw.choice([1, 2])
+        yield Workload(
+            batch=draw.choice([1, 2]), heads_q=heads_kv * draw.choice([1, 3]), seq_q=draw.choice([256, 257, 300, 640]),
+            heads_kv=heads_kv, head_dim=draw.choice([64, 96, 128]), dtype=draw.choice(["fp16", "bf16"]),
+            mask=Mask.causal(), selection=Selection(draw.choice([2, 3, 4]), draw.choice([48, 64])),
+        )  # fmt: skip
+
+
+def latent_shapes(case: str, draw: random.Random) -> Iterator[Workload]:
+    name, _, passes = CASES[case]
+    for _ in range(SHAPES):
+        seq_q = draw.choice([1, 2, 5] if passes == "decode" else [17, 64, 130, 301])
+        index = name == "deepgemm.mqa-logits"
+        yield Workload(
+            batch=draw.choice([1, 2, 3]), heads_q=draw.choice([32, 64] if index else [16, 64, 100, 128]), heads_kv=1,
+            seq_q=seq_q, seq_kv=seq_q + draw.choice([0, 1, 40, 700]), head_dim=128 if index else 576,
+            head_dim_v=128 if index else 512, dtype="fp8" if index else "bf16", passes=passes, mask=Mask.causal(),
+            selection=Selection(draw.choice([16, 64, 100]), index_heads=draw.choice([32, 64]), index_dim=128),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_closed_form_stream_and_exact_replay_count_the_same(case: str) -> None:
+    name, gpu, _ = CASES[case]
+    few = gpu.replace("sm.count", 3)
+    for number, w in enumerate(shapes(case)):
+        schedule = IMPLEMENTATIONS[name].build(w, gpu, None)
+        form = cost_of(w, schedule)
+        assert dict(form.requested_bytes) == schedule_bytes(schedule.requested()), str(w)
+        assert form.flops_executed == schedule.total("flops"), str(w)
+        assert form.smem_bytes == schedule.total("smem_bytes"), str(w)
+        assert form.exponentials == schedule.total("exps"), str(w)
+        if number % 5 == 0:
+            played = replay(schedule, few, Numbers(), mode="exact", cache="cold")
+            for kernel, shown in zip(schedule.kernels, played.kernels, strict=True):
+                assert shown.requested == kernel.requested(), f"{kernel.name}: {w}"
+
+
+def schedule_bytes(requested: object) -> dict[tuple[str, str, str], int]:
+    return {key: size for key, size in dict(requested).items() if size}  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_closed_forms_bracket_the_replay_and_no_replay_is_faster_than_its_roof(case: str) -> None:
+    name, gpu, _ = CASES[case]
+    for w in list(shapes(case))[::4]:
+        schedule = IMPLEMENTATIONS[name].build(w, gpu, None)
+        form, cold = cost_of(w, schedule), replay(schedule, gpu, Numbers(), cache="cold", launch="kernel")
+        moved = cold.hbm_read_bytes + cold.hbm_write_bytes
+        assert form.compulsory_bytes <= moved * (1 + 1e-9) <= form.no_reuse_bytes * (1 + 2e-9), str(w)
+        assert cold.time_s >= roofline_time(schedule, w, gpu) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    "selection", ["top 3x16", "top 16x64", "top 2x32, anywhere", "top 5x8, anywhere", "top 64x64, anywhere"]
+)
+@pytest.mark.parametrize("seq", [1, 63, 64, 65, 500, 1024, 4100])
+def test_counts_of_a_selection_agree(selection: str, seq: int) -> None:
+    s = Selection.parse(selection)
+    each = walked(s, seq)
+    assert each.sum() == walks(s, seq) and each.min() >= 1
+    assert (each <= np.arange(seq) // s.block + 1).all() and each.max() <= s.top
+    assert walkers(s, seq)[0] == seq
+    if not s.anywhere:  # as many walks as walkers, but for rounding up
+        assert 0 <= walkers(s, seq).sum() - each.sum() <= s.blocks(seq)
+
+
+def tensors(seq: int, group: int = 2, kv: int = 2, d: int = 8) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seq).standard_normal
+    return draw((1, kv * group, seq, d)), draw((1, kv, seq, d)), draw((1, kv, seq, d))
+
+
+def test_choosing_every_block_is_causal_attention() -> None:
+    q, k, v = tensors(50)
+    blocks = selecting.chosen_blocks(q, k, top=13, block=4, width=4, step=2)
+    found = selecting.selected_attention(q, k, v, blocks, 4)
+    assert np.allclose(found, attention(q, k, v, Mask.causal())[0], atol=1e-12)
+
+
+def test_moba_attends_to_its_own_block_and_the_best_of_its_past() -> None:
+    q, k, v = tensors(61)
+    blocks = selecting.blocks_by_mean(q, k, 3, 8)
+    own = np.arange(61) // 8
+    assert blocks.shape == (1, 4, 61, 8)
+    assert (blocks.sum(axis=-1) == walked(Selection(3, 8), 61)).all()
+    assert blocks[0, :, np.arange(61), own].all()
+    others = (blocks & (np.arange(8) != own[:, None])).sum(axis=(0, 1, 2))
+    assert others.sum() == 4 * moba.choosers(Selection(3, 8), 61).sum() and others[-1] == 0
+    seen = np.repeat(blocks, 8, axis=-1)[..., :61] & np.tri(61, dtype=bool)
+    assert seen[0, 0].sum() == visible_pairs(Selection(3, 8), 61)
+    every = selecting.selected_attention(
+        q, np.repeat(k, 2, 1), np.repeat(v, 2, 1), selecting.blocks_by_mean(q, k, 8, 8), 8
+    )
+    assert np.allclose(every, attention(q, k, v, Mask.causal())[0], atol=1e-12)
+
+
+def test_compressing_one_key_into_one_is_causal_attention() -> None:
+    q, k, v = tensors(33)
+    assert np.allclose(selecting.compressed_attention(q, k, v, 1, 1), attention(q, k, v, Mask.causal())[0], atol=1e-12)
+
+
+@pytest.mark.parametrize(("top", "block"), [(1, 4), (3, 4), (5, 8)])
+def test_a_query_chooses_as_many_blocks_as_it_walks(top: int, block: int) -> None:
+    q, k, _ = tensors(61)
+    blocks = selecting.chosen_blocks(q, k, top, block, 4, 2)
+    assert (blocks.sum(axis=-1) == walked(Selection(top, block), 61)).all()
+    assert blocks[..., 0].all() or top < 3  # the first block, its own and the one before are always chosen
+    seen = np.repeat(blocks, block, axis=-1)[..., :61] & np.tri(61, dtype=bool)
+    if top >= 3:
+        assert seen[0, 0].sum() == visible_pairs(Selection(top, block), 61)
+
+
+def test_pairs_with_compressed_keys_are_those_of_the_reference() -> None:
+    q, k, _ = tensors(200)
+    weights = selecting.compressed_weights(q, selecting.compressed(k, 32, 16), 32, 16)
+    assert (weights[0, 0] > 0).sum() == compressed_pairs(Selection(compress=32, step=16), 200)
+    assert weights.shape[-1] == Selection(compress=32, step=16).compressed_keys(200)
+
+
+def test_fewer_blocks_take_less_time_and_time_grows_with_the_sequence_alone() -> None:
+    w = Workload(1, 64, 8192, 128, heads_kv=4, mask=Mask.causal(), selection=Selection(16, 64))
+    record = IMPLEMENTATIONS["nsa-triton.selected"]
+
+    def time(question: Workload) -> float:
+        return replay(record.build(question, A100, None), A100, Numbers(), cache="cold").time_s
+
+    half = time(replace(w, selection=Selection(8, 64)))
+    assert half < time(w) < 2.2 * half
+    assert 1.9 < time(replace(w, seq_q=16384, seq_kv=16384)) / time(w) < 2.2
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "said"),
+    [
+        ("nsa-selected", {"seq_q": 512, "seq_kv": 512}, "selects 16 blocks of 64 keys, 512 keys have 8"),
+        ("nsa-selected", {"selection": Selection(2, 16384)}, "blocks of 16384 keys, the sequence has 4096"),
+        ("nsa-compressed", {"selection": Selection(2, 64)}, "needs compress"),
+        ("nsa-compressed", {"selection": Selection(2, 64, 8192, 16)}, "compresses 8192 keys into one"),
+        ("nsa-selected", {"seq_kv": 8192}, "as many keys as queries"),
+        ("moba", {"seq_q": 1024, "seq_kv": 1024}, "selects 3 blocks of 512 keys, 1024 keys have 2"),
+        ("moba", {"selection": Selection(1, 512)}, "its own block and the best of its past"),
+        ("moba", {"head_dim_v": 32}, "stacks K and V"),
+        (
+            "nsa-selected",
+            {"passes": "decode", "seq_q": 1, "seq_kv": 1, "selection": Selection(1, 1)},
+            "no decode kernels",
+        ),
+    ],
+)
+def test_bad_questions_are_refused_in_one_line(algorithm: str, changes: dict[str, Any], said: str) -> None:
+    w = replace(Workload(1, 8, 4096, 64, heads_kv=2, mask=Mask.causal()), **changes)
+    with pytest.raises(InputError) as error:
+        ask(w, A100, algorithm)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_selection_that_nobody_asked_for_is_no_pattern_and_no_approximation() -> None:
+    windowed = Workload(1, 8, 4096, 64, mask=Mask.sliding_window(512))
+    assert "nsa" not in only_for(windowed) and "flash" not in only_for(windowed)
+    assert "sliding-window" in only_for(windowed)
+    w = replace(windowed, mask=Mask.causal())
+    assert approximation_errors("nsa", w) == approximation_errors("dsa", w) == ()
+
+
+def test_a_selection_is_refused_by_kernels_that_see_all_keys_and_said_by_others() -> None:
+    w = Workload(1, 8, 4096, 64, mask=Mask.causal(), selection=Selection(16, 64))
+    with pytest.raises(InputError, match="selects no keys"):
+        IMPLEMENTATIONS["flash-attn.2"].build(w, A100, None)
+    with pytest.raises(InputError, match="take --algorithm nsa-selected"):
+        ask(w, A100, "flash")
+    assert any("none selected by flash" in one for one in ask(w, A100, "flash", beside_others=True).assumed)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "top", "top x", "top 3 4", "foo 3", "top 3, top 4", "window 512", "top -1", "top 4 anywhere"]
+)
+def test_a_selection_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(InputError) as error:
+        Selection.parse(text)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["top 16x64", "top 2048, index 64x128", "top 16x64, compress 32 step 16, window 512", "top 8x64, anywhere"]
+)
+def test_a_selection_reads_its_own_text(text: str) -> None:
+    assert str(Selection.parse(text)) == text
+
+
+def test_measured_rows_of_the_chapter_have_schedules_and_numbers_fitted_without_them() -> None:
+    rows = family_rows("sparse")
+    assert {row.case.algorithm for row in rows} >= {"nsa", "nsa-selected", "nsa-compressed", "dsa-indexer", "sparse"}
+    for row in rows[::40]:
+        assert row.schedule.total("bytes") > 0 or row.schedule.kernels, row.case
+        splits = [split for split, _ in numbers_without(row)]
+        assert len(set(splits)) == len(splits) and (UNSEEN not in splits or splits == [UNSEEN])
+
+
+def boxes(number: int) -> Workload:
+    """A neighbourhood in one, two or three dimensions."""
+    draw = random.Random(number)
+    layout = [draw.choice([5, 17, 40]) for _ in range(draw.choice([1, 2, 2, 3]))]
+    layout[0] *= 3
+    window = [draw.randint(1, size) for size in layout]
+    stride = [draw.randint(1, size) for size in window]
+    named = (("neighborhood", layout), ("window", window), ("stride", stride))
+    text = " ".join(f"{name} {'x'.join(map(str, sizes))}" for name, sizes in named)
+    return Workload(1, 2, prod(layout), draw.choice([64, 128]), heads_kv=draw.choice([1, 2]), mask=Mask.parse(text))
+
+
+@pytest.mark.parametrize("name", ["natten.hopper-fna", "natten.blackwell-fna", "natten.cutlass-fna"])
+def test_neighbourhoods_count_the_same_in_three_forms(name: str) -> None:
+    gpu = {"hopper": H100, "blackwell": B200, "cutlass": A100}[name.partition(".")[2].partition("-")[0]]
+    few = gpu.replace("sm.count", 3)
+    for number in range(SHAPES):
+        w = boxes(number)
+        schedule = IMPLEMENTATIONS[name].build(w, gpu, None)
+        form = cost_of(w, schedule)
+        assert dict(form.requested_bytes) == schedule_bytes(schedule.requested()), str(w)
+        assert (form.flops_executed, form.smem_bytes) == (schedule.total("flops"), schedule.total("smem_bytes"))
+        assert form.exponentials == schedule.total("exps")
+        if number % 7 == 0 and w.seq_q < 4000:
+            played = replay(schedule, few, Numbers(), mode="exact", cache="cold")
+            assert played.kernels[0].requested == schedule.kernels[0].requested(), str(w)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 5])
+def test_a_neighbourhood_is_a_window_of_equal_size_moved_inside(stride: int) -> None:
+    seen = Mask.parse(f"neighborhood 12 window 5 stride {stride}").seen(np.arange(12)[:, None], np.arange(12), 12, 12)
+    assert (seen.sum(axis=1) == 5).all()
+    first = seen.argmax(axis=1)
+    assert (np.diff(first) >= 0).all() and first[0] == 0
+    assert (first[: 12 // stride * stride].reshape(-1, stride).std(axis=1) == 0).all()
+    square = Mask.parse(f"neighborhood 4x12 window 3x5 stride 1x{stride}")
+    both = square.seen(np.arange(48)[:, None], np.arange(48), 48, 48)
+    assert (both.sum(axis=1) == 15).all()
+    assert block_list(square, 16, 32, 48, 48).dense().tolist() == both.tolist()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "neighborhood 8x8 window 3",
+        "neighborhood 8 window 9",
+        "neighborhood 8 window 3 stride 4",
+        "neighborhood 2x2x2x2 window 1x1x1x1",
+    ],
+)
+def test_a_neighbourhood_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(InputError) as error:
+        Mask.parse(text)
+    assert "\n" not in str(error.value)
+
+
+def test_a_layout_of_another_length_than_the_sequence_is_refused() -> None:
+    question = Workload(1, 2, 100, 64, mask=Mask.parse("neighborhood 8x8 window 3x3"))
+    with pytest.raises(InputError, match="has 64 tokens, the sequence has 100"):
+        IMPLEMENTATIONS["natten.hopper-fna"].build(question, H100, None)
+
+
+def test_sparse_attention_over_a_latent_needs_no_decompressed_keys() -> None:
+    """A step of decode at a million tokens fits the card: the cache of 8 sequences, and their scores once."""
+    w = Workload(
+        8, 128, 1, 192, head_dim_v=128, seq_kv=2**20, passes="decode", mask=Mask.causal(), latent=Latent(512, 64),
+        selection=Selection.parse("top 2048, index 64x128"),
+    )  # fmt: skip
+    found = predict(w, "h100-sxm5-80gb", "dsa", baseline=False)
+    held = w.kv_cache_bytes + 8 * 2**20 * (4 + 128 + 4 + 4)  # scores, the indexer's keys with scales, page table
+    assert found.fits
+    assert found.peak_memory_bytes == pytest.approx(held, rel=0.01)
+
+
+def test_moba_passes_the_attention_that_it_calls_at_long_sequences_and_keeps_its_scores() -> None:
+    def asked(seq: int, algorithm: str, implementation: str) -> tuple[float, int]:
+        w = Workload(1, 32, seq, 128, heads_kv=8, mask=Mask.causal())
+        found = predict(w, "h100-sxm5-80gb", algorithm, implementation=implementation, baseline=False)
+        return found.time_s or 0.0, found.peak_memory_bytes
+
+    assert asked(8192, "moba", "moba.efficient")[0] > asked(8192, "flash", "flash-attn.2")[0]
+    assert asked(65536, "moba", "moba.efficient")[0] < asked(65536, "flash", "flash-attn.2")[0] / 2
+    assert (
+        asked(65536, "moba", "moba.efficient")[1] > 32 * 65536 * 127 * 7
+    )  # scores and three masks of all pairs of blocks

@@ -1,0 +1,92 @@
+"""Counted instructions: of public machine code and of our own, in schedules, units and what-ifs."""
+
+from dataclasses import replace
+from functools import partial
+from importlib.resources import files
+
+import pytest
+
+from attnsim import Mask, Workload, load_gpu, predict
+from attnsim.api.explaining import explain
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.units import COUNTED
+from attnsim.models.implementations.flash_attention import flash2, flash3
+from attnsim.models.implementations.fused.instructions import step_counts
+from attnsim.models.implementations.own import flash, hopper, sparse
+from attnsim.models.schedule.schedule import Kernel
+from attnsim.models.tables import read_csv
+
+A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
+FWD = Workload(batch=8, heads_q=16, seq_q=4096, head_dim=128, dtype="fp16")
+BUILDS = {"FA2": (flash2, A100), "FA3": (flash3, H100)}
+
+
+@pytest.mark.parametrize("room", ["fused", "own"])
+def test_exponentials_of_the_machine_code_are_those_of_its_scores_and_row_factors(room: str) -> None:
+    """Each of the four lanes that share a row computes its factor; a backward step has none."""
+    for row in read_csv(files(f"attnsim.models.implementations.{room}") / "instructions.csv"):
+        exps, scores = 32 * int(row["exp"]), int(row["scores"])
+        factors = 0 if "backward" in row["kernel"] else exps - scores
+        assert exps == scores + factors and factors in (0, 4 * 16, 4 * 32), row["kernel"]
+        pipes = sum(int(row[pipe]) for pipe in ("exp", "fp32", "integer", "load_store"))
+        assert pipes <= int(row["issued"]) <= 3 * pipes, row["kernel"]
+
+
+def step(kernel: Kernel, name: str) -> list[int]:
+    """Instructions a warp of the operations of a segment."""
+    (found,) = (one for one in kernel.segments if one.name == name)
+    return [op.issues * kernel.warpgroups * 32 // kernel.threads for op in found.ops if op.issues]
+
+
+def test_a_step_issues_what_its_machine_code_has() -> None:
+    """FlashAttention-2 at head_dim 128 on sm_80: 256 HMMA and 80 LDSM of 884 instructions; 320 and 144 of 900 back."""
+    (forward,) = flash2(FWD, A100, None).kernels
+    products, rest = step(forward, "step")[::2], step(forward, "step")[1]
+    assert (sum(products), rest) == (256 + 80, 884 - 256 - 80)
+    back = next(one for one in flash2(replace(FWD, passes="bwd"), A100, None).kernels if one.name == "flash_bwd")
+    assert sum(step(back, "row step")) == 900
+    causal = replace(FWD, mask=Mask.causal())
+    (hopper_kernel,) = flash3(causal, H100, None).kernels
+    assert sum(op.issues for one in hopper_kernel.segments if one.name == "step" for op in one.ops) == 4 * (469 - 16)
+
+
+@pytest.mark.parametrize("name", BUILDS)
+@pytest.mark.parametrize("passes", ["fwd", "bwd"])
+def test_counting_changes_no_bytes_flops_or_exponentials(name: str, passes: str) -> None:
+    build, gpu = BUILDS[name]
+    w = replace(FWD, passes=passes, mask=Mask.causal())
+    counted, plain = build(w, gpu, None), partial(build, machine="")(w, gpu, None)
+    assert counted.total("issues") > 0 == plain.total("issues")
+    assert counted.requested() == plain.requested()
+    for amount in ("flops", "exps", "scores", "smem_bytes"):
+        assert counted.total(amount) == plain.total(amount), amount
+
+
+def test_the_nearest_older_architecture_and_head_dim_are_taken() -> None:
+    assert step_counts("flash-attn.2", 89, 128) == step_counts("flash-attn.2", 80, 128)
+    assert step_counts("flash-attn.2", 100, 96) == step_counts("flash-attn.2", 90, 64)
+    assert step_counts("flash-attn.3", 80, 256) == step_counts("flash-attn.3", 90, 256)
+
+
+@pytest.mark.parametrize(
+    ("module", "gpu"), [(flash, A100), (flash, H100), (hopper, H100), (sparse, A100), (sparse, H100)]
+)
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_our_own_forward_kernels_are_counted(module: object, gpu: Gpu, dtype: str, head_dim: int) -> None:
+    w = Workload(batch=8, heads_q=16, seq_q=4096, head_dim=head_dim, dtype=dtype)
+    assert module.build(w, gpu, None).total("issues") > 0  # type: ignore[attr-defined]
+
+
+def test_the_schedulers_are_a_unit_that_can_be_slow() -> None:
+    ask = partial(predict, FWD, implementation="flash-attn.2", baseline=False)
+    found = ask(A100)
+    assert {one.name for one in COUNTED} <= found.units_s.keys()
+    kernels = flash2(FWD, A100, None)
+    busy = kernels.total("issues") / 4 / A100.sm.count / A100.clock.full_hz
+    assert found.units_s["issue"] == pytest.approx(busy, rel=1e-3)
+    slow = ask(A100.replace("sm.issue_rate", "0.5 op/clk"))
+    assert slow.bound == "issue" and slow.time_s and slow.time_s > slow.units_s["issue"] > 2 * found.time_s  # type: ignore[operator]
+    levers = {lever.unit for lever in explain(FWD, A100, implementation="flash-attn.2").levers}
+    assert {"issue", "int32", "load_store"} <= levers
+    assert "issue" not in predict(FWD, A100, implementation="xformers.cutlass", baseline=False).units_s
