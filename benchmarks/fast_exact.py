@@ -1,8 +1,8 @@
 """How far the default mode is from the exact mode: run `python benchmarks/fast_exact.py [--quick]` in the repository.
 
 1,200 cases (benchmarks/cases.py), small, middle and large kernels and whole questions, with the fitted numbers that a
-user's question gets; a quarter of an hour on 2 cores, `--quick` less than a minute. Targets (issue 15, "What it must
-show"): the difference of the kernels' time is <= 0.1 % in the median, 0.4 % in the mean, 1 % at the 90th percentile
+user's question gets; a quarter of an hour on 2 cores, `--quick` less than a minute. Targets:
+the difference of the kernels' time is <= 0.1 % in the median, 0.4 % in the mean, 1 % at the 90th percentile
 and 3 % at worst, and the time that warpgroups wait for data is within 2 % of a kernel's time at the 90th percentile.
 
 The exact mode itself may jump when a latency changes by 0.1 %, since residents of an SM fall into step or not. Of every

@@ -3,7 +3,7 @@
 Sixty questions out of the sets that speed is measured on; each figure that the replay reads is moved by +-1 % in 21
 steps, and the scatter is the root mean square of the residuals about a straight line, over the mean time. Fits,
 crossovers and `--set` ask for small changes, and whatever scatters hides them. The number of SMs is left out: whole
-waves make steps of it. Target (issue 15, "What it must show", 4): <= 0.1 % in the mean.
+waves make steps of it. Target: <= 0.1 % in the mean.
 """
 
 from __future__ import annotations

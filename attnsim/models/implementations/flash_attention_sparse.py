@@ -18,7 +18,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import hopper_tile
 from attnsim.models.implementations.fused.fits import check_tile
-from attnsim.models.implementations.fused.forward import flash_peak_bytes, with_ends
+from attnsim.models.implementations.fused.forward import flash_peak_bytes, tiled_kernel, with_ends
 from attnsim.models.implementations.fused.listed import busy_rows, keys_uses
 from attnsim.models.implementations.fused.loops import LOOPS, Operations
 from attnsim.models.implementations.fused.order import launch_order
@@ -26,7 +26,6 @@ from attnsim.models.implementations.fused.tile import FlashTile, with_tile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Schedule, TensorUse
@@ -129,28 +128,13 @@ def _kernel(w: Workload, gpu: Gpu, tile: FlashTile, counts: TileCounts) -> Kerne
     body = LOOPS[tile.loop](ops, steps, masked, missing_keys)
     counted = Segment("block counts", (TileOp("load", COUNTS, bytes=COUNTS_BYTES), TileOp("wait", COUNTS)))
     ended = with_ends(ops, body, steps, missing_rows, np.zeros_like(steps))
-    segments, repeats = loop_nest([(counted, np.ones_like(steps)), *ended])
-    widths, heads = tile.compiled(w), w.heads_kv if tile.pack_gqa else w.heads_q
+    heads = w.heads_kv if tile.pack_gqa else w.heads_q
     if tile.order != "ascending":  # the longest last, which longest-first order begins with
         inverse = inverse[np.argsort(steps[inverse], kind="stable")]
-    return Kernel(
-        name="flash_fwd_sparse",
-        threads=tile.threads,
-        registers_per_thread=tile.registers,
-        shared_memory_bytes=tile.shared_memory_bytes(*widths, w.element_bytes),
-        segments=segments,
-        repeats=repeats,
-        launches=launch_order(w, gpu, tile, (inverse[None],), heads),
-        uses=_uses(w, tile, counts, min(w.batch * heads * len(inverse), gpu.sm.count), len(inverse)),
-        warpgroups=tile.warpgroups,
-        path=tile.path,
-        max_blocks_per_sm=tile.max_blocks_per_sm,
-        persistent=tile.persistent,
-        buffers=tile.buffers(*widths, w.element_bytes),
-        dtype=w.dtype,
-        step="key tile",
-        role="attention",
-    )
+    nest = [(counted, np.ones_like(steps)), *ended]
+    launches = launch_order(w, gpu, tile, (inverse[None],), heads)
+    uses = _uses(w, tile, counts, min(w.batch * heads * len(inverse), gpu.sm.count), len(inverse))
+    return tiled_kernel(w, tile, "flash_fwd_sparse", nest, launches, uses)
 
 
 def _uses(w: Workload, tile: FlashTile, counts: TileCounts, running: int, tiles: int) -> tuple[TensorUse, ...]:

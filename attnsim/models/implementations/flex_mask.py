@@ -17,7 +17,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flex import choose_tile
 from attnsim.models.implementations.fused.building import override
-from attnsim.models.implementations.fused.forward import flash_peak_bytes
+from attnsim.models.implementations.fused.forward import flash_peak_bytes, tiled_kernel
 from attnsim.models.implementations.fused.listed import keys_uses
 from attnsim.models.implementations.fused.loops import Operations
 from attnsim.models.implementations.fused.tile import FlashTile
@@ -25,7 +25,7 @@ from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.nest import Nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
@@ -129,33 +129,17 @@ def _kernel(w: Workload, gpu: Gpu, tile: FlashTile, counts: TileCounts) -> Kerne
     ]
     for size, here in ((tile.rows, short == 0), (last_rows, short == 1)):
         nest.append((Segment(f"end ({size} rows)", (TileOp("delay", "block"), *ops.stores(size, partial=False))), here))
-    segments, repeats = loop_nest(nest)
     heads, e = w.batch * w.heads_q, w.element_bytes
     running = min(heads * len(row), gpu.sm.count)
-    d, dv = tile.compiled(w)
-    return Kernel(
-        name="flex_attention",
-        threads=tile.threads,
-        registers_per_thread=tile.registers,
-        shared_memory_bytes=tile.shared_memory_bytes(d, dv, e),
-        segments=segments,
-        repeats=repeats,
-        launches=(Launch(inverse, heads),),
-        uses=(
-            TensorUse("Q", w.seq_q * w.head_dim * e, heads),
-            *keys_uses(w, counts, len(row) * w.group, running),
-            TensorUse(COUNTS, counts.tiles.row_tiles * COUNTS_BYTES, 1, running),
-            TensorUse(LIST, max(1, int(counts.visits.sum())) * ENTRY_BYTES, 1, running),
-            TensorUse("O", w.seq_q * w.head_dim_v * w.output_bytes, heads, written=True),
-            TensorUse("LSE", w.seq_q * 4, heads, written=True),
-        ),
-        warpgroups=tile.warpgroups,
-        path=tile.path,
-        buffers=tile.buffers(d, dv, e),
-        dtype=w.dtype,
-        step="key tile",
-        role="attention",
+    uses = (
+        TensorUse("Q", w.seq_q * w.head_dim * e, heads),
+        *keys_uses(w, counts, len(row) * w.group, running),
+        TensorUse(COUNTS, counts.tiles.row_tiles * COUNTS_BYTES, 1, running),
+        TensorUse(LIST, max(1, int(counts.visits.sum())) * ENTRY_BYTES, 1, running),
+        TensorUse("O", w.seq_q * w.head_dim_v * w.output_bytes, heads, written=True),
+        TensorUse("LSE", w.seq_q * 4, heads, written=True),
     )
+    return tiled_kernel(w, tile, "flex_attention", nest, (Launch(inverse, heads),), uses)
 
 
 RECORDS = (record(NAME, build),)

@@ -18,13 +18,12 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import fa2_forward, hopper_tile
 from attnsim.models.implementations.flash_attention_4 import choose_tile as blackwell_tile
-from attnsim.models.implementations.fused.forward import flash_peak_bytes, with_ends
+from attnsim.models.implementations.fused.forward import flash_peak_bytes, tiled_kernel, with_ends
 from attnsim.models.implementations.fused.loops import LOOPS, Operations
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import Builder, TileRequest, record
 from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
@@ -138,33 +137,18 @@ def _kernel(w: Workload, part: Neighborhood, tile: BoxTile) -> Kernel:
     (steps, masked), inverse = classes(visits, visits if (visits != whole).any() else none)
     ops, whole_tiles = _Operations(w, flash, lse=True), np.zeros_like(steps)
     body = LOOPS[flash.loop](ops, steps, masked, whole_tiles)
-    segments, repeats = loop_nest(with_ends(ops, body, steps, whole_tiles, whole_tiles))
-    heads, e, (d, dv) = w.batch * w.heads_q, w.element_bytes, flash.compiled(w)
+    nest = with_ends(ops, body, steps, whole_tiles, whole_tiles)
+    heads, e = w.batch * w.heads_q, w.element_bytes
     padded = len(none) * flash.rows
     sharers = float(visits.sum() * flash.keys / w.seq_kv) * w.group
-    return Kernel(
-        name="fna",
-        threads=flash.threads,
-        registers_per_thread=flash.registers,
-        shared_memory_bytes=flash.shared_memory_bytes(d, dv, e),
-        segments=segments,
-        repeats=repeats,
-        launches=(Launch(inverse, heads),),
-        uses=(
-            TensorUse("Q", padded * w.head_dim * e, heads),
-            TensorUse("K", w.seq_kv * w.head_dim * e, w.batch * w.heads_kv, max(1.0, sharers)),
-            TensorUse("V", w.seq_kv * w.head_dim_v * e, w.batch * w.heads_kv, max(1.0, sharers)),
-            TensorUse("O", padded * w.head_dim_v * w.output_bytes, heads, written=True),
-            TensorUse("LSE", padded * 4, heads, written=True),
-        ),
-        warpgroups=flash.warpgroups,
-        path=flash.path,
-        max_blocks_per_sm=flash.max_blocks_per_sm,
-        buffers=flash.buffers(d, dv, e),
-        dtype=w.dtype,
-        step="key tile",
-        role="attention",
+    uses = (
+        TensorUse("Q", padded * w.head_dim * e, heads),
+        TensorUse("K", w.seq_kv * w.head_dim * e, w.batch * w.heads_kv, max(1.0, sharers)),
+        TensorUse("V", w.seq_kv * w.head_dim_v * e, w.batch * w.heads_kv, max(1.0, sharers)),
+        TensorUse("O", padded * w.head_dim_v * w.output_bytes, heads, written=True),
+        TensorUse("LSE", padded * 4, heads, written=True),
     )
+    return tiled_kernel(w, flash, "fna", nest, (Launch(inverse, heads),), uses)
 
 
 RECORDS = (

@@ -17,7 +17,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import RowTiles, classes, row_tiles
-from attnsim.models.schedule.schedule import Kernel, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
@@ -87,29 +87,36 @@ def flash_forward(
     if w.page_size:
         pages = TileOp("load", PAGES, bytes=page_bytes(w, tile))
         ended.append((Segment("page numbers", (pages,)), kinds.steps))
-    segments, repeats = loop_nest(ended)
     heads = w.heads_kv if tile.pack_gqa else w.heads_q
-    e, d = w.element_bytes, w.head_dim
-    d_pad, dv_pad = tile.compiled(w)
+    uses = (
+        TensorUse("Q", w.queries * w.head_dim * w.element_bytes, w.heads_q),
+        *_keys_uses(w, tile, whole, w.group // pack),
+        *_output_uses(w, splits, lse),
+        *([TensorUse(PAGES, 4 * pages_of(w), 1, float(heads))] if w.page_size else []),
+    )
+    return tiled_kernel(w, tile, name, ended, launch_order(w, gpu, tile, kinds.blocks, heads, kinds.absent), uses)
+
+
+def tiled_kernel(
+    w: Workload, tile: FlashTile, name: str, nest: Nest, launches: tuple[Launch, ...], uses: tuple[TensorUse, ...]
+) -> Kernel:
+    """A forward kernel on a tile, of which only its loop nest, launch order and shared tensors are its own."""
+    segments, repeats = loop_nest(nest)
+    widths = tile.compiled(w)
     return Kernel(
         name=name,
         threads=tile.threads,
         registers_per_thread=tile.registers,
-        shared_memory_bytes=tile.shared_memory_bytes(d_pad, dv_pad, e),
+        shared_memory_bytes=tile.shared_memory_bytes(*widths, w.element_bytes),
         segments=segments,
         repeats=repeats,
-        launches=launch_order(w, gpu, tile, kinds.blocks, heads, kinds.absent),
-        uses=(
-            TensorUse("Q", w.queries * d * e, w.heads_q),
-            *_keys_uses(w, tile, whole, w.group // pack),
-            *_output_uses(w, splits, lse),
-            *([TensorUse(PAGES, 4 * pages_of(w), 1, float(heads))] if w.page_size else []),
-        ),
+        launches=launches,
+        uses=uses,
         warpgroups=tile.warpgroups,
         path=tile.path,
         max_blocks_per_sm=tile.max_blocks_per_sm,
         persistent=tile.persistent,
-        buffers=tile.buffers(d_pad, dv_pad, e),
+        buffers=tile.buffers(*widths, w.element_bytes),
         dtype=w.dtype,
         step="key tile",
         role="attention",
