@@ -29,8 +29,8 @@ types: $(STAMP) ## mypy --strict
 imports: $(STAMP) ## which part may import which
 	$(BIN)/lint-imports
 
-unit: $(STAMP) ## pytest, on JOBS processes
-	$(BIN)/python -m pytest -n $(JOBS)
+unit: $(STAMP) ## pytest, on JOBS processes; says what it skipped and why
+	$(BIN)/python -m pytest -n $(JOBS) -rs
 
 sizes: ## lines of Python by part, and the longest files
 	@$(PYTHON) benchmarks/sizes.py
@@ -44,6 +44,7 @@ outputs: $(STAMP) ## write every output shown in a document, notebook or picture
 
 docs: $(STAMP) ## the documentation site, in docs/_build/html; a warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m attnsim explore --build docs/_build/html/try
 	@echo "written: docs/_build/html/index.html"
 
 format: $(STAMP) ## reformat and fix what can be fixed

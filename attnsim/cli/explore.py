@@ -1,0 +1,79 @@
+"""`attnsim explore`: the page of this machine, or the same page as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnsim.cli import options, progress, show
+from attnsim.models.errors import InputError
+
+
+def explore(
+    *,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65535, metavar="N", show_default=False, help="Of 127.0.0.1; default: any that is free."
+        ),
+    ] = 0,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    build: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the page with computed answers, for a web server.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Turn a GPU and a question on a page of this machine, and see the answer move; Ctrl-C ends it.
+
+    Only whoever has the printed address is answered, and only on this machine.
+    """
+    _check_extra()
+    if build is not None:
+        if port:
+            raise InputError(f"--port {port} is of a server, and --build writes files; leave one out")
+        from attnsim.explore.build import build as write
+        from attnsim.explore.build import check_folder, count
+
+        check_folder(build)
+        with progress.rate("answering states", count()) as done:
+            written = write(build, done)
+        if json:
+            show.print_json([{"folder": str(build), "files": written}])
+            return
+        print(f"written: {build}, {written} files; python -m http.server --directory {build}")
+        return
+    import secrets
+
+    from attnsim.explore.server import listen, serve
+
+    listening, token = listen(port), secrets.token_urlsafe(24)
+    number = listening.getsockname()[1]
+    url = f"http://127.0.0.1:{number}/?token={token}"
+    if json:
+        show.print_json([{"url": url, "port": number, "token": token}])
+    else:
+        print(f"{url}\nOnly this machine is answered; Ctrl-C ends it.")
+    import sys
+
+    sys.stdout.flush()
+    if browser:
+        import webbrowser
+
+        webbrowser.open(url)
+    serve(listening, token)
+
+
+def _check_extra() -> None:
+    """Refuse where the extra is not installed.
+
+    Raises
+    ------
+    InputError
+    """
+    from importlib.util import find_spec
+
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise InputError(f"{' and '.join(missing)} are not installed; pip install 'attnsim[explore]'")

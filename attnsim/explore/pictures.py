@@ -1,0 +1,281 @@
+"""What the pictures of the page show: the tables of the commands' own pictures, and of what they print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from attnsim.api.answering import compare
+from attnsim.api.densities import densities
+from attnsim.api.explaining import Explanation, explain
+from attnsim.api.prediction import Prediction
+from attnsim.api.splitting import split as shared_out
+from attnsim.api.tracing import traces
+from attnsim.explore.answers import kernels
+from attnsim.explore.state import DEFAULTS, FIGURES, State
+from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.hardware.changes import told
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, match
+from attnsim.models.mechanisms import running
+from attnsim.plots.density import density
+from attnsim.plots.roofline import roofline
+from attnsim.plots.scaling import scaling
+from attnsim.plots.sheet import Picture
+from attnsim.plots.split import split
+from attnsim.plots.timeline import timeline
+from attnsim.plots.units import units
+from attnsim.reports.front import front
+from attnsim.reports.sentences import anew_sentences, bound_sentences
+from attnsim.studies.case_words import asked
+from attnsim.studies.hardware_search import search_hardware
+from attnsim.studies.hardware_space import Space
+
+Rows = Sequence[Mapping[str, Any]]
+
+LENGTHS = tuple(2**place for place in range(9, 18))
+"""512 to 131,072: the lengths of a curve."""
+OF_DENSITIES = {
+    "model", "batch", "heads", "kv_heads", "seq", "head_dim", "tp", "dtype", "causal", "mask", "passes",
+}  # fmt: skip
+"""Flags of a question over whose density there is a curve."""
+SHIPPED = "Pictures are of shipped tiles; only the sentence above knows others."
+VARIED = "1x:2x:0.25x"
+"""What a figure of the budget may be."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A picture of the page.
+
+    Parameters
+    ----------
+    title, alt : str
+        What is shown, and the same in a sentence.
+    columns : sequence of str
+    rows, base : sequence of mapping
+        Of the GPU as it is turned, and beside it as it is; empty where nothing is turned.
+    picture : Picture or None
+        The command's own; None where the command has none.
+    more : mapping
+        What is no table.
+    note : str
+        What of the state is not in the picture.
+    """
+
+    title: str
+    alt: str
+    columns: Sequence[str]
+    rows: Rows
+    base: Rows = ()
+    picture: Picture | None = None
+    more: Mapping[str, object] = field(default_factory=dict)
+    note: str = ""
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain types."""
+        found: dict[str, object] = {"title": self.title, "alt": self.alt, "columns": list(self.columns)}
+        caption = " ".join(filter(None, (self.picture.caption if self.picture else "", self.note)))
+        return found | {"caption": caption, "rows": list(self.rows), "base": list(self.base), **self.more}
+
+
+def shown_as(name: str, state: State) -> Shown:
+    """A picture by its name.
+
+    Raises
+    ------
+    InputError
+    """
+    if name not in PICTURES:
+        raise InputError(f"picture {shown(name)} is not known; {nearest(str(name), PICTURES)}")
+    return _drawn(name, state)
+
+
+@lru_cache(maxsize=32)
+def _drawn(name: str, state: State) -> Shown:
+    found = PICTURES[name](state)
+    return found if state.get("tiles") == DEFAULTS["tiles"] else replace(found, note=SHIPPED)
+
+
+def _of(picture: Picture, state: State, is_base: Callable[[Mapping[str, Any]], bool] | None = None) -> Shown:
+    """A command's picture, its rows apart by whether they are of the GPU as it is."""
+    before = is_base or (lambda row: not row.get("changes"))
+    turned = bool(state.gpu.changes)
+    rows = [row for row in picture.rows if not (turned and before(row))]
+    base = [row for row in picture.rows if turned and before(row)]
+    return Shown(picture.title, f"{picture.title}. {picture.subtitle}", picture.columns, rows, base, picture)
+
+
+def _both(state: State, **other: int) -> list[Prediction]:
+    """The question on the GPU as it is, and as it is turned, as ``attnsim plot`` asks it."""
+    w = state.workload(**other)
+    return [
+        one
+        for gpu in state.machines
+        for one in compare(w, gpu, [state.algorithm], implementation=state.implementations)
+    ]
+
+
+def _roofline(state: State) -> Shown:
+    return _of(roofline(_both(state), state.machines, levels=["hbm", "l2", "smem"]), state)
+
+
+def _units(state: State) -> Shown:
+    return _of(units(_both(state)), state)
+
+
+def _split(state: State) -> Shown:
+    one = _both(state)[-1]
+    parts = shared_out(one.workload, state.gpu, one.algorithm, implementation=one.implementation)
+    return _of(split([parts]), state)
+
+
+def _curve(state: State) -> Shown:
+    if state.get("vary") == "density":
+        if state.flags["passes"] != "fwd" or not state.flags.keys() <= OF_DENSITIES:
+            raise InputError("a curve over density is of prompts of one length, by self-attention; take --pass fwd")
+        found = densities(state.question, state.machines, sparse=state.implementations)
+        return _of(density(found), state)
+    if state.get("vary") != "seq":
+        raise InputError(f"vary is {shown(state.get('vary'))}; allowed: seq, density")
+    if "lengths" in state.texts:
+        raise InputError("a curve is over one length, and --lengths says those of each sequence; leave them out")
+    return _of(scaling([one for length in LENGTHS for one in _both(state, seq=length)]), state)
+
+
+def _timeline(state: State) -> Shown:
+    found = [
+        (gpu, *one)
+        for gpu in state.machines
+        for one in traces(
+            state.question, gpu, [state.algorithm], implementation=state.implementations, cache="warm",
+            launch="stream", sms=2,
+        )
+    ]  # fmt: skip
+    several = len(state.machines) > 1
+    titles = [f"{name}, {_starred(gpu)}" if several else name for gpu, name, _ in found]
+    asked = f"{state.title}{state.question}"
+    changed = [f"{_starred(gpu)}: {told(gpu.changes)}" for gpu in state.machines if gpu.changes]
+    subtitle = "; ".join((asked, *changed)) if several else f"{state.base.id}: {asked}"
+    picture = timeline([one for _, _, one in found], titles, subtitle)
+    return _of(picture, state, lambda row: not str(row["panel"]).endswith("*"))
+
+
+def _starred(gpu: Gpu) -> str:
+    return f"{gpu.id}{'*' if gpu.changes else ''}"
+
+
+def _explained(state: State, gpu: Gpu) -> Explanation:
+    return explain(state.question, gpu, state.algorithm, implementation=state.get("kernel") or None)
+
+
+def _levers(state: State) -> Shown:
+    found = [_explained(state, gpu) for gpu in reversed(state.machines)]
+    rows, *base = [[*map(asdict, one.levers), *map(asdict, one.kernel_levers)] for one in found]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    told = bound_sentences(found[0])
+    more = {"sentences": [*told, *anew_sentences(found[0])], "next_lever": told[-1]}
+    title = "The call with each figure of the GPU twice as good, and the kernel changed in one property"
+    return Shown(title, told[-1], columns, rows, base[0] if base else (), more=more)
+
+
+def _why(state: State) -> Shown:
+    found = [_explained(state, gpu) for gpu in reversed(state.machines)]
+    rows, *base = [[asdict(kernel) for kernel in one.kernels] for one in found]
+    more = {
+        "loop_nest": found[0].loop_nest,
+        "kernels": rows,
+        "tensors": [asdict(one) for one in found[0].tensors],
+        "counts": [asdict(one) for one in found[0].counts],
+        "sentences": bound_sentences(found[0]),
+    }
+    longest = max(found[0].kernels, key=lambda kernel: kernel.time_s)
+    alt = (
+        f"{longest.kernel}: {longest.blocks:,} blocks, {longest.blocks_per_sm} an SM, limited by {longest.limited_by}."
+    )
+    return Shown("How the kernel runs", alt, list(rows[0]), rows, base[0] if base else (), more=more)
+
+
+def compared_kernels(state: State) -> tuple[list[str], list[str]]:
+    """Algorithms and implementations that the page compares: those named, or all that run the question.
+
+    Raises
+    ------
+    InputError
+    """
+    if named := state.get("kernels"):
+        records = [match(name.strip(), spoken=True).record for name in named.split(",")]
+    else:
+        records = [one for one in kernels(state.unturned) if one.calls]
+    if not records:
+        raise InputError("no kernel runs this question; take another GPU, number format or pass")
+    return list(dict.fromkeys(running(one)[0].name for one in records)), [one.name for one in records]
+
+
+def _compare(state: State) -> Shown:
+    algorithms, names = compared_kernels(state)
+    asked = [compare(state.question, gpu, algorithms, implementation=names) for gpu in reversed(state.machines)]
+    found = [list({(one.algorithm, one.implementation): one for one in each}.values()) for each in asked]  # each once
+    rows, *base = [[_row(item) for item in one] for one in found]
+    times = [(one.time_s, one.implementation) for one in found[0] if one.time_s]
+    alt = f"Of {len(rows)} kernels {min(times)[1]} is fastest." if times else "No kernel fits the memory."
+    return Shown("Whose kernel", alt, list(rows[0]), rows, base[0] if base else ())
+
+
+def _row(one: Prediction) -> dict[str, object]:
+    source = IMPLEMENTATIONS[one.implementation].source
+    plain = one.row()
+    names = ("algorithm", "implementation", "gpu", "changes", "time_s", "time_low_s", "time_high_s", "bound", "trust",
+             "tile", "fits")  # fmt: skip
+    return {name: plain[name] for name in names} | {"code": source, "trust_summary": one.trust.summary}
+
+
+def varied(state: State) -> list[str]:
+    """What of the GPU a budget may vary, as ``--vary`` takes it.
+
+    Raises
+    ------
+    InputError
+    """
+    keys = [key.strip() for key in state.get("space").split(",")]
+    for key in keys:
+        if key not in FIGURES:
+            raise InputError(f"space: {shown(key)} is not known; {nearest(key, FIGURES)}")
+    return [f"{state.figures[key]}={VARIED}" for key in keys]
+
+
+def limits(state: State) -> list[str]:
+    """The limits of a budget, as ``--limit`` takes them."""
+    return [one.strip() for one in state.get("limit").split(";") if one.strip()]
+
+
+def _times(value: Any, base: float) -> str:
+    return f"{value / base:.6g}x"
+
+
+def _budget(state: State) -> Shown:
+    base = state.base
+    space = Space.read(base, varied(state), limits(state))
+    objectives = [one.strip() for one in state.get("minimise").split(",")]
+    found = search_hardware(
+        state.cases, space, state.algorithm, implementation=state.get("kernel") or None, objectives=objectives
+    )
+    picture = front(found, "; ".join(asked(case, state.title) for case in state.cases))
+    paths = {path: key for key, path in state.figures.items()}
+    rows = [
+        {**row, "figures": {paths[one.key]: _times(row[one.key], base.get(one.key)) for one in space.ranges}}
+        for row in picture.rows
+    ]
+    alt = f"{picture.title}: {len(found.front)} of {len(found.machines)} machines on the front."
+    unchanged = [row for row in rows if row["unchanged"]]
+    others = [row for row in rows if not row["unchanged"]]
+    return Shown(picture.title, alt, picture.columns, others, unchanged, picture)
+
+
+PICTURES: Mapping[str, Callable[[State], Shown]] = {
+    "roofline": _roofline, "units": _units, "levers": _levers, "split": _split, "curve": _curve,
+    "timeline": _timeline, "compare": _compare, "budget": _budget, "why": _why,
+}  # fmt: skip
+"""Every picture of the page by its name."""

@@ -1,0 +1,311 @@
+"""What a page's address says: a GPU, what of it is turned, a question; read by the readers of the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import attnsim
+from attnsim.api.answering import compared
+from attnsim.api.asking import Question, read_conditions
+from attnsim.models.errors import InputError, Taken, nearest, shown
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.units import EXP, HBM, L2, SHARED_MEMORY, TENSOR
+from attnsim.models.implementations.choose import match
+from attnsim.models.llm import asked
+from attnsim.models.mechanisms import only_for, playing, running
+from attnsim.models.question.words import read_count, read_dtype, read_pass
+from attnsim.models.question.workload import DTYPE_BYTES, Workload
+from attnsim.studies.case_words import each_once, flag_of, is_file, pairs_of, weighted
+from attnsim.studies.hardware_case import Case
+from attnsim.studies.provenance import calibration_digests
+
+FIGURES = {
+    "hbm": ("HBM bandwidth", HBM.figure, HBM.name),
+    "l2": ("L2 bandwidth", L2.figure, L2.name),
+    "smem": ("shared memory", SHARED_MEMORY.figure, SHARED_MEMORY.name),
+    "sms": ("SMs", "sm.count", ""),
+    "clock": ("boost clock", "clock.boost", ""),
+    "tensor": ("tensor cores", TENSOR.figure, TENSOR.name),
+    "exp": ("exponentials", EXP.figure, EXP.name),
+    "power": ("power limit", "power.limit", ""),
+}
+"""What can be turned: its label, the figure of the GPU that it is, and the unit whose rate that is."""
+
+COUNTS = (
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq",
+    "seq_kv",
+    "page_size",
+    "prefix",
+    "head_dim",
+    "head_dim_v",
+    "tp",
+    "window",
+)
+TEXTS = ("model", "lengths", "tree", "latent", "dtype", "pass", "operations", "selection", "mask")
+OTHERS = (
+    "gpu",
+    "algorithm",
+    "kernel",
+    "kernels",
+    "tiles",
+    "density",
+    "vary",
+    "space",
+    "limit",
+    "minimise",
+    "case",
+    "v",
+    "cal",
+)
+QUESTION = (*COUNTS, *TEXTS, "causal")
+KEYS = (*OTHERS, *FIGURES, *QUESTION)
+DEFAULTS = {
+    "gpu": "h100-sxm5-80gb", "model": "llama-3-70b", "tp": "8", "pass": "prefill", "batch": "1", "seq": "8192",
+    "dtype": "bf16", "tiles": "shipped", "vary": "seq", "space": "l2,hbm,exp", "minimise": "time,area",
+}  # fmt: skip
+SHAPE = ("heads", "head_dim")
+"""What describes a shape of one's own, in place of a model."""
+BLOCK = 64
+"""Tokens of a block of the random pattern that a density asks for, as the command line draws densities."""
+MOST = 2_000
+"""Letters of a value."""
+FILES = (".yaml", ".yml", ".json", ".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class State:
+    """A state, its values as text; what they mean is read where it is asked for.
+
+    Parameters
+    ----------
+    given : tuple of (str, str)
+        Key and value, in the order of `KEYS`; what is left out has its default.
+    """
+
+    given: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """Every key that has a value, given or by default."""
+        given = dict(self.given)
+        unset = {"model", "tp"} if any(name in given for name in SHAPE) else set()
+        unset |= {"seq"} if "lengths" in given else set()
+        return {key: value for key, value in DEFAULTS.items() if key not in unset} | given
+
+    def get(self, key: str) -> str:
+        """A value, "" where there is none."""
+        return self.texts.get(key, "")
+
+    @cached_property
+    def base(self) -> Gpu:
+        """The GPU as it is."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Taken)  # the answer says which GPU it is of
+            return load_gpu(self.get("gpu"))
+
+    @cached_property
+    def changes(self) -> dict[str, str]:
+        """What is turned: a figure of the GPU and its value, as ``--set`` takes them."""
+        return {path: self.texts[key] for key, path in self.figures.items() if key in self.texts}
+
+    @cached_property
+    def figures(self) -> dict[str, str]:
+        """The figure of the GPU behind each key that turns one; that of the tensor cores is the number format's."""
+        paths = {key: path for key, (_, path, _) in FIGURES.items()}
+        dtype = read_dtype(self.get("dtype"))  # what is none is refused with the question
+        return paths | {"tensor": TENSOR.figure_for(dtype if dtype in DTYPE_BYTES else DEFAULTS["dtype"])}
+
+    @cached_property
+    def gpu(self) -> Gpu:
+        """The GPU with what is turned."""
+        gpu = self.base
+        for path, value in self.changes.items():
+            try:
+                gpu = gpu.replace(path, value)
+            except InputError as error:
+                raise InputError(f"--set {path}={value}: {error}") from None
+        return gpu
+
+    @property
+    def machines(self) -> list[Gpu]:
+        """The GPU as it is, and beside it the one with what is turned, where anything is."""
+        return list(dict.fromkeys((self.base, self.gpu)))
+
+    @cached_property
+    def mask(self) -> str:
+        """The mask as ``--mask`` takes it: the text, and blocks at random of the density beside it."""
+        text, density = self.get("mask"), self.get("density")
+        if not density:
+            return text
+        try:
+            share = float(density)
+        except ValueError:
+            share = -1.0
+        if not 0 < share <= 1:
+            raise InputError(f"density is {shown(density)}; allowed: above 0 and up to 1, such as 0.1")
+        if share == 1:
+            return text
+        band = {"": "causal", "full": ""}.get(text, text)
+        return ", ".join(filter(None, (band, f"random {100 * share:g} % x{BLOCK}")))
+
+    @cached_property
+    def flags(self) -> dict[str, Any]:
+        """The flags of the question, as the command line reads them."""
+        found: dict[str, Any] = {name: self.texts[name] for name in TEXTS if self.get(name)}
+        for name in COUNTS:
+            if name in self.texts:
+                try:
+                    found[name] = read_count(self.texts[name])
+                except InputError as error:
+                    raise InputError(f"--{name.replace('_', '-')}: {error}") from None
+        if (causal := self.get("causal").lower()) not in ("", "true", "false"):
+            raise InputError(f"causal is {shown(causal)}; allowed: true or false")
+        found |= {"mask": self.mask or None, "causal": causal == "true"}
+        found["passes"] = read_pass(found.pop("pass"))
+        return found | {"dtype": read_dtype(found["dtype"])}
+
+    def workload(self, **other: int) -> Workload:
+        """The question; `other` flags in place of its own.
+
+        Raises
+        ------
+        InputError
+        """
+        flags = {"heads": None, "seq": None, "head_dim": None} | self.flags | other
+        return asked.workload(**flags | {"model": self.filled.model if self.filled else None})
+
+    @cached_property
+    def filled(self) -> asked.Filled | None:
+        """The model with the other flags over it; None without one."""
+        own = ("heads", "kv_heads", "head_dim", "head_dim_v", "causal", "window", "mask")
+        given = {name: self.flags[name] for name in own if name in self.flags}
+        return asked.filled(self.flags["model"], **given) if "model" in self.flags else None
+
+    @property
+    def title(self) -> str:
+        """What stands before the question."""
+        return asked.title_of(self.filled, self.flags.get("tp", 1))
+
+    @cached_property
+    def question(self) -> Workload:
+        """The question."""
+        return self.workload()
+
+    @property
+    def case_texts(self) -> list[str]:
+        """The workloads of a budget, each as ``--case`` takes it; empty where it is of the question alone."""
+        return [text.strip() for text in self.get("case").split(";") if text.strip()]
+
+    @property
+    def cases(self) -> list[Case]:
+        """The workloads of a budget.
+
+        Raises
+        ------
+        InputError
+        """
+        told = [weighted(text) for text in self.case_texts]
+        return each_once([Case(self._with(what).question, weight, what) for what, weight in told]) or [
+            Case(self.question)
+        ]
+
+    def _with(self, what: str) -> State:
+        """The question with what a case has of its own, over all flags of the command."""
+        if is_file(what):
+            raise InputError(f"--case {shown(what)} is a file; the page reads none: the command line does")
+        where = f"--case {shown(what)}"
+        own = {flag_of(key, QUESTION, where): value for key, value in pairs_of(what).items()}
+        given = {key: self.texts[key] for key in QUESTION if key in self.texts} | {"mask": self.mask} | own
+        return read_state(given)
+
+    @cached_property
+    def algorithm(self) -> str:
+        """The one named, the one that the kernel runs, or the first that the command line would ask about."""
+        if name := self.get("algorithm"):
+            return name
+        if name := self.get("kernel"):
+            return running(match(name, spoken=True).record)[0].name
+        return self.usual
+
+    @cached_property
+    def usual(self) -> str:
+        """What the command line would ask about first, beside unfused attention."""
+        w = self.question
+        return next(iter(only_for(w)), playing(w.without_window()).name)
+
+    @property
+    def implementations(self) -> list[str]:
+        """The kernel, where one is named."""
+        return [name for name in [self.get("kernel")] if name]
+
+    def asks(self, gpu: Gpu, workload: Workload | None = None) -> Question:
+        """What is played on a GPU.
+
+        Raises
+        ------
+        InputError
+        """
+        tiles = "shipped" if self.changes and not gpu.changes else self.get("tiles")
+        w = workload or self.question
+        return compared(w, gpu, [self.algorithm], self.implementations, read_conditions(tiles))[0]
+
+    @property
+    def unturned(self) -> State:
+        """The same question on the GPU as it is."""
+        return State(tuple((key, value) for key, value in self.given if key not in FIGURES))
+
+    def turned(self, **values: str) -> State:
+        """The same with other values; "" leaves a key out."""
+        found = dict(self.given) | values
+        return replace(self, given=tuple((key, found[key]) for key in KEYS if found.get(key)))
+
+    @property
+    def stale(self) -> str:
+        """What to say where the address was made by another version, or with other fitted numbers."""
+        now = {"v": attnsim.__version__, "cal": calibration()}
+        told = {"v": "version {}", "cal": "calibration {}"}
+        other = [key for key in now if self.get(key) not in ("", now[key])]
+        if not other:
+            return ""
+        made, here = (" and ".join(told[key].format(one[key]) for key in other) for one in (self.texts, now))
+        return f"This address was made with {made}; the numbers here are of {here}."
+
+
+def read_state(given: object) -> State:
+    """A state from a flat object of text, numbers and truth values.
+
+    Raises
+    ------
+    InputError
+    """
+    if not isinstance(given, Mapping):
+        raise InputError(f"state is {shown(given)}; give an object such as {{'gpu': 'h100', 'l2': '2x'}}")
+    found: dict[str, str] = {}
+    for key, value in given.items():
+        if key not in KEYS:
+            raise InputError(f"{shown(key)} is no key of a state; {nearest(str(key), KEYS)}")
+        if not isinstance(value, (str, int, float)):
+            raise InputError(f"{key} is {shown(value)}; give text or a number")
+        text = str(value).lower() if isinstance(value, bool) else str(value).strip()
+        if len(text) > MOST or not text.isprintable():
+            raise InputError(f"{key} is {shown(text)}; allowed: at most {MOST:,} letters on one line")
+        if text.lower().endswith(FILES):
+            raise InputError(f"{key} is {shown(text)}, a file; the page reads none: the command line does")
+        found[key] = text
+    return State(tuple((key, found[key]) for key in KEYS if found.get(key)))
+
+
+@lru_cache(maxsize=1)
+def calibration() -> str:
+    """A hash of the fitted numbers that answers are made with."""
+    told = "".join(f"{name} {digest}\n" for name, digest in calibration_digests().items())
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
