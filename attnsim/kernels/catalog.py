@@ -50,8 +50,8 @@ class Operation:
     passes : str
         Direction of the workloads that it answers.
     head_dims : tuple of int
-    causal, window, gqa, rectangular : bool
-        Whether it takes causal masks, windows, fewer key/value heads than query heads, and as many keys as one likes.
+    causal, window, rectangular : bool
+        Whether it takes causal masks, windows, and as many keys as one likes.
     masks : tuple of str
         Patterns, as text, that only it takes.
     adversarial : tuple of str
@@ -73,7 +73,6 @@ class Operation:
     head_dims: tuple[int, ...] = (64, 128, 256)
     causal: bool = True
     window: bool = True
-    gqa: bool = True
     rectangular: bool = True
     masks: tuple[str, ...] = ()
     adversarial: tuple[str, ...] = INPUTS[1:]

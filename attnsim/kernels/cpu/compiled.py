@@ -13,7 +13,6 @@ import numpy as np
 from attnsim.models.jit import jit
 
 WARP = 32
-LANE_BITS = np.uint32(5)
 SEVERAL_READERS = np.uint32(64)
 UNWRITTEN = np.uint32(0xFFFF_FFFF)
 IN_FLIGHT = np.uint32(0xFFFF_FFFE)

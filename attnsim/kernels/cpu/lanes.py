@@ -182,11 +182,6 @@ class Mask:
         return np.flatnonzero(self.by_warp)
 
     @cached_property
-    def warp_bits(self) -> int:
-        """The same as bits of a number."""
-        return sum(1 << warp for warp in self.warp_index.tolist())
-
-    @cached_property
     def whole_warps(self) -> bool:
         """Whether every warp is active with all lanes or none."""
         return self.full or self.count == WARP * self.warp_count

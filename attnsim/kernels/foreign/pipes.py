@@ -30,7 +30,7 @@ PIPES = {
     "ALU": "integers, logic, comparisons, conversions between floats",
     "LSU": "loads, stores, copies, atomics, shuffles",
     "control": "branches, barriers, fences",
-    "moves": "moves, selections, address conversions; most vanish in machine code",
+    "moves": "moves, selections, address conversions, parameters; most vanish in machine code",
 }
 """Names of the pipes and what goes to them."""
 
@@ -39,6 +39,10 @@ def pipe_of(instruction: Instruction) -> str:
     """The pipe, one of :data:`PIPES`."""
     name, kinds = instruction.name, instruction.modifiers
     typed = kinds[-1] if kinds else ""
+    if name == "wgmma" and "mma_async" not in kinds:
+        return "control"
+    if name == "ld" and "param" in kinds:
+        return "moves"
     for pipe, names in (("tensor", _MATRIX), ("LSU", _MEMORY), ("control", _CONTROL), ("moves", _MOVES)):
         if name in names:
             return pipe

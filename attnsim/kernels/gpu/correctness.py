@@ -26,7 +26,7 @@ def case(one: Operation, seq: int, head_dim: int, dtype: str = "bf16", mask: Mas
     return Workload(
         batch=1,
         heads_q=heads,
-        heads_kv=max(1, heads // 4) if one.gqa else heads,
+        heads_kv=max(1, heads // 4),
         seq_q=1 if one.passes == "decode" else seq,
         seq_kv=seq,
         head_dim=head_dim,

@@ -112,7 +112,7 @@ def candidates(one: Operation, gpu: Gpu) -> list[GridPoint]:
     heads, lengths = (DECODE_HEADS, CACHES) if decode else (HEADS, LENGTHS)
     if one.name == "linear-decode":
         lengths = lengths[1:2]  # its sums are as large after any number of tokens
-    shapes = itertools.product(lengths, heads.values(), one.head_dims, GROUPS if one.gqa else (1,), ("bf16", "fp16"))
+    shapes = itertools.product(lengths, heads.values(), one.head_dims, GROUPS, ("bf16", "fp16"))
     found = []
     for length, (batch, heads_q), width, group, dtype in shapes:
         # Case tables hold windows, not patterns: the operations that play those are timed on bands too.

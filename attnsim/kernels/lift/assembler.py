@@ -9,6 +9,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from attnsim.kernels.build.cubin import kernels_in
+from attnsim.kernels.build.machine_code import Code
 from attnsim.kernels.build.nvrtc import Compiled
 from attnsim.kernels.lift.lifting import Resources
 from attnsim.models.errors import InputError
@@ -28,8 +30,8 @@ def target_of(ptx: str) -> str:
     raise InputError("the PTX has no .target line, so nobody can say for which architecture it is")
 
 
-def assembled(ptx: str, entry: str, dynamic_bytes: int, registers: int | None) -> Resources:
-    """What a block takes: by ``ptxas``, or the registers that are given.
+def assembled(ptx: str, entry: str, dynamic_bytes: int, registers: int | None) -> tuple[Resources, Code | None]:
+    """What a block takes and the machine code: by ``ptxas``, or the registers that are given, without the code.
 
     Parameters
     ----------
@@ -47,7 +49,7 @@ def assembled(ptx: str, entry: str, dynamic_bytes: int, registers: int | None) -
     if registers is not None:
         if not 1 <= registers <= 255:
             raise InputError(f"--registers {registers}: a thread has 1 to 255")
-        return Resources(registers, dynamic_bytes, "given")
+        return Resources(registers, dynamic_bytes, "given"), None
     arch = target_of(ptx)
     program = _ptxas()
     if program is None:
@@ -58,18 +60,21 @@ def assembled(ptx: str, entry: str, dynamic_bytes: int, registers: int | None) -
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx, encoding="utf-8")
+        target = Path(folder, "kernel.cubin")
         ran = subprocess.run(
-            [program, "-v", f"-arch=sm_{arch}", str(source), "-o", str(Path(folder, "kernel.cubin"))],
+            [program, "-v", f"-arch=sm_{arch}", str(source), "-o", str(target)],
             capture_output=True,
             text=True,
             check=False,
         )
+        cubin = target.read_bytes() if not ran.returncode else b""
     said = ran.stdout + ran.stderr
     if ran.returncode:
         first = next((line for line in said.splitlines() if "error" in line or "fatal" in line), said.strip()[:200])
         raise InputError(f"ptxas refuses the PTX for sm_{arch}: {' '.join(first.split())}; or say --registers N")
     used = Compiled("", b"", said).resources(entry)
-    return Resources(used.registers, dynamic_bytes + used.static_shared_bytes, f"ptxas, sm_{arch}")
+    taken = Resources(used.registers, dynamic_bytes + used.static_shared_bytes, f"ptxas, sm_{arch}")
+    return taken, kernels_in(cubin).get(entry)
 
 
 @functools.cache

@@ -11,6 +11,9 @@ from attnsim.models.schedule.operation import Kind, TileOp
 VANISHING = ("moves",)
 """Instructions of PTX that the assembler joins with others or drops."""
 
+CHARGED: tuple[Kind, ...] = ("vector", "mma", "mma_async")
+"""Operations that are charged by instructions; those of copies, waits and stores go with what follows."""
+
 
 @dataclass(slots=True)
 class Draft:
@@ -32,6 +35,8 @@ class Draft:
         Accumulators of a product.
     lanes : int
         That hold them.
+    chains : int
+        Accumulators that each of its results is the sum of.
     consumed : bool
         Of a product: whether its result reaches an exponential.
     waited : bool
@@ -53,9 +58,15 @@ class Draft:
     instructions: Counter[str] = field(default_factory=Counter)
     outputs: set[str] = field(default_factory=set)
     lanes: int = 0
+    chains: int = 1
     consumed: bool = False
     waited: bool = False
     whole: bool = False
+
+    @property
+    def results(self) -> int:
+        """Elements of a product."""
+        return len(self.outputs) * self.lanes // self.chains
 
     @property
     def works(self) -> bool:
@@ -95,7 +106,7 @@ class Draft:
             exps=(self.exps + self.special) // groups,
             fp32=self.fp32 // groups,
         )
-        if counted is None or self.kind not in ("vector", "mma", "mma_async"):
+        if counted is None:
             return op
         return op._replace(
             fp32=WARP * counted["FMA"] // groups,

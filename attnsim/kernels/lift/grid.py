@@ -10,7 +10,8 @@ import numpy as np
 
 from attnsim.kernels.cpu.skeleton import Asked, Seen
 from attnsim.models.arrays import Ints
-from attnsim.models.schedule.schedule import Launch, TensorUse
+from attnsim.models.schedule.schedule import Launch
+from attnsim.models.schedule.uses import TensorUse
 
 Access = tuple[str, str]
 """"load" or "store", and the argument."""

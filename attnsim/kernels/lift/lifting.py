@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from attnsim.kernels.build.machine_code import Code
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARPGROUP, Dim3
 from attnsim.kernels.cpu.ptx import Function
@@ -20,20 +21,24 @@ from attnsim.kernels.lift.drafts import Draft
 from attnsim.kernels.lift.grid import Access, Blocks, blocks_of, launches, uses_of
 from attnsim.kernels.lift.kinds import kinds_of
 from attnsim.kernels.lift.loops import Body, Ops, merged, nest_of, repeated
+from attnsim.kernels.lift.machine import left_of
 from attnsim.kernels.lift.nests import between, moved_by, to_run
 from attnsim.kernels.lift.operations import drafts_of
-from attnsim.kernels.lift.products import beyond_scores, coalesced, finished, per_score, with_scores
+from attnsim.kernels.lift.products import SCORES, beyond_scores, coalesced, finished, per_score, with_scores
 from attnsim.kernels.lift.streams import as_one, streams
 from attnsim.models.arrays import Ints
+from attnsim.models.by_hand import by_hand
 from attnsim.models.schedule.operation import Segment
 from attnsim.models.schedule.schedule import Kernel, Path
 
+GRADIENT = by_hand(3, "FLOPs of all products over those of scores from which a kernel is a backward pass")
+"""A forward pass has about 2, a backward pass 5; the tensor rate of either is fitted apart."""
 DTYPES = {"f16": "fp16", "bf16": "bf16", "tf32": "fp32", "e4m3": "fp8", "e5m2": "fp8"}
 """Formats of the tensor cores' inputs, by PTX's names."""
 
 
-Finish = Callable[[Sequence[Draft]], tuple[Ops, list[Counter[str]]]]
-"""From drafts to operations, and the instructions of each."""
+Finish = Callable[[Sequence[Draft], float], tuple[Ops, list[Counter[str]]]]
+"""From drafts, and the FP32 instructions that each score takes, to operations, and the instructions of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,9 @@ class Nest:
     per_score: float
 
 
-def lift(launch: PtxLaunch, resources: Resources, *, counted: bool = True) -> tuple[Kernel, Nest]:
+def lift(
+    launch: PtxLaunch, resources: Resources, *, counted: bool = True, code: Code | None = None
+) -> tuple[Kernel, Nest]:
     """The kernel as the simulator plays it.
 
     Every block of the grid is looked at without its arithmetic; of each kind of block some are run whole.
@@ -108,6 +115,8 @@ def lift(launch: PtxLaunch, resources: Resources, *, counted: bool = True) -> tu
     resources : Resources
     counted : bool
         Whether work is charged by the instructions that were counted; else scores by fitted numbers.
+    code : Code, optional
+        The machine code: charges are then by its instructions, not by those of the PTX.
 
     Raises
     ------
@@ -137,14 +146,22 @@ def lift(launch: PtxLaunch, resources: Resources, *, counted: bool = True) -> tu
 
     path = _path(function)
     share = max(1, threads // WARPGROUP) if path == "mma_sync" else 1
-    nest = _nest(blocks, run, lambda drafts: finished(drafts, share, counted=counted))
+
+    def finish(drafts: Sequence[Draft], each: float) -> tuple[Ops, list[Counter[str]]]:
+        return finished(drafts if counted else beyond_scores(drafts, each), share, counted=counted)
+
+    nest = _nest(blocks, run, finish)
+    bodies = nest.bodies
+    if counted and code is not None:
+        left = left_of(function, known, nest.instructions, code, WARPGROUP if path == "wgmma" else threads)
+        bodies = [left.charged(body) for body in bodies]
     sizes = {name: bytes_of(value) for name, value in launch.arguments.items()}
     kernel = Kernel(
         name=function.name,
         threads=threads,
         registers_per_thread=resources.registers,
         shared_memory_bytes=resources.shared_memory_bytes,
-        segments=tuple(Segment(name, body) for name, body in zip(_names(nest), nest.bodies, strict=True)),
+        segments=tuple(Segment(name, body) for name, body in zip(_names(nest), bodies, strict=True)),
         repeats=nest.repeats[:, None, :],
         launches=launches(blocks.of_block),
         uses=uses_of(seen.asked, sizes),
@@ -152,6 +169,7 @@ def lift(launch: PtxLaunch, resources: Resources, *, counted: bool = True) -> tu
         path=path,
         buffers=(("shared memory", resources.shared_memory_bytes),),
         dtype=_dtype(function),
+        slowed_by_extra=_is_gradient(nest),
     )
     return kernel, nest
 
@@ -171,7 +189,7 @@ def _nest(blocks: Blocks, run: Callable[[int], list[Draft]], finish: Finish) -> 
     ran = {number: run(number) for number in to_run(blocks)}
     while True:
         each = per_score(list(ran.values()))
-        settled = {number: finish(beyond_scores(drafts, each)) for number, drafts in ran.items()}
+        settled = {number: finish(drafts, each) for number, drafts in ran.items()}
         longest = sorted(settled, key=lambda number: -len(settled[number][0]))
         turning: list[Ops] = []
         for number in longest:
@@ -223,6 +241,12 @@ def _names(nest: Nest) -> list[str]:
             straight += 1
             found.append(f"part {straight}")
     return found
+
+
+def _is_gradient(nest: Nest) -> bool:
+    products = [op for body in nest.bodies for op in body if op.flops]
+    scores = sum(op.flops for op in products if op.tensor == SCORES)
+    return 0 < GRADIENT * scores <= sum(op.flops for op in products)
 
 
 def _path(function: Function) -> Path:

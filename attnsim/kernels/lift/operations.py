@@ -46,7 +46,7 @@ class _Lifting:
         self._known = known
         self._drafts: list[Draft] = []
         self._work = Draft("vector")
-        self._fragments = 0  # shared memory that warps have read since the last product
+        self._fragments = Draft("mma")  # what warps have read since the last product
         self._product: Draft | None = None  # mma.sync that goes on
         self._async: Draft | None = None  # wgmma of the open group
         self._issued: list[Draft] = []
@@ -173,8 +173,8 @@ class _Lifting:
             self._loads = {}
         product = self._product
         product.flops += one.tensor_flops * sum(row.lanes)
-        product.smem_bytes += self._fragments
-        self._fragments = 0
+        product.add(self._fragments)
+        self._fragments = Draft("mma")
         self._record(product, row, one)
 
     def _issue(self, row: Row, one: Known) -> None:
@@ -216,9 +216,10 @@ class _Lifting:
         work.exps += one.exponentials * lanes
         work.special += one.special * lanes
         if one.kind == "fragment":
-            self._fragments += row.shared_bytes
-        else:
-            work.smem_bytes += row.shared_bytes
+            self._fragments.smem_bytes += row.shared_bytes
+            self._fragments.instructions[one.pipe] += _warps(row)
+            return
+        work.smem_bytes += row.shared_bytes
         if one.fp32:
             work.fp32 += one.fp32 * lanes
             found = (self._sources.get(name) for name in one.reads)

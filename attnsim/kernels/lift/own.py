@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from attnsim.kernels.adversarial import fill
 from attnsim.kernels.arrays import encode
 from attnsim.kernels.build.compiler import compile_variant
+from attnsim.kernels.build.cubin import kernels_in
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.catalog import Operation
 from attnsim.kernels.cpu.device import PTX_ARCHITECTURES, CpuDevice
@@ -75,7 +76,9 @@ class LiftingDevice(CpuDevice):
         launch = PtxLaunch(
             parse(compiled.ptx)[variant.entry], grid, (variant.threads, 1, 1), arguments, variant.shared_memory_bytes
         )
-        kernel, nest = lift(launch, Resources(used.registers, shared, f"ptxas, sm_{arch}"), counted=self._counted)
+        taken = Resources(used.registers, shared, f"ptxas, sm_{arch}")
+        code = kernels_in(compiled.cubin)[variant.entry]
+        kernel, nest = lift(launch, taken, counted=self._counted, code=code)
         for value in arguments.values():
             array = getattr(value, "array", value)
             if isinstance(array, np.ndarray):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from attnsim.kernels.lift.drafts import Draft, is_product
+from attnsim.kernels.lift.drafts import CHARGED, Draft, is_product
 from attnsim.models.implementations.fused.forward import BY_WIDTH
 from attnsim.models.schedule.operation import TileOp
 
@@ -18,13 +18,14 @@ def with_scores(drafts: Sequence[Draft]) -> list[Draft]:
     """Name the products, and say of vector work how many scores pass through it.
 
     The work on a tile of scores is shared out over the operations that compute exponentials of it. A score is an
-    accumulator; where a compiler sums one up in several, there are no more scores than exponentials.
+    accumulator, or the sum of several where there are so many times fewer exponentials.
     """
     found = [replace(one, tensor=SCORES if one.consumed else SUM) if is_product(one) else one for one in drafts]
     for step in _steps(found):
         parts = [one for one in step if one.exps]
         exps = sum(one.exps for one in parts)
-        total = left = min(len(step[0].outputs) * step[0].lanes, exps)
+        step[0].chains = max(1, round(step[0].results / exps)) if exps else 1
+        total = left = step[0].results if exps else 0
         for one in parts:
             one.scores = left if one is parts[-1] else round(total * one.exps / exps)
             left -= one.scores
@@ -128,7 +129,10 @@ def finished(
             latency = ""
         if place in heads:
             add(TileOp("delay", "step"), Counter())
-        if one.kind != "vector" or (place in inside and (one.works or one.scores)):
+        if one.kind not in CHARGED:
+            add(one.operation(groups, None), Counter() if place in inside else one.instructions + left)
+            left = left + one.instructions if place in inside else Counter()
+        elif one.kind != "vector" or (place in inside and (one.works or one.scores)):
             spent = one.instructions + left
             add(one.operation(groups, spent if counted else None), spent)
             left = Counter()
@@ -152,12 +156,12 @@ def _heads(drafts: Sequence[Draft]) -> frozenset[int]:
 def _share(drafts: Sequence[Draft]) -> float:
     """The part of a block's latency before its first step, which grows with the columns of Q and of O.
 
-    The columns are the depth of the products of scores, and as many more as sums have FLOPs over scores.
+    The columns are the depth of the first product, of scores, and as many more as the next has FLOPs over it.
     """
-    scores = next((one for one in drafts if is_product(one) and one.consumed), None)
-    if scores is None:
-        return 1.0
-    depth = scores.flops / (2 * len(scores.outputs) * scores.lanes)
     products = [one for one in drafts if is_product(one)]
-    rest = sum(one.flops for one in products) / sum(one.flops for one in products if one.consumed)
-    return 1 + BY_WIDTH * (depth * rest / 256 - 1)
+    place = next((place for place, one in enumerate(products) if one.consumed), None)
+    if place is None:
+        return 1.0
+    scores, sums = products[place], next((one for one in products[place:] if not one.consumed), None)
+    depth = scores.flops / (2 * scores.results)
+    return 1 + BY_WIDTH * (depth * (1 + (sums.flops / scores.flops if sums else 0)) / 256 - 1)

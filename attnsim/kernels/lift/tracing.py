@@ -50,9 +50,9 @@ def trace_kernel(
     check_grid(grid)
     block = block_of(ready.ptx, function.name, ready.block)
     launch = PtxLaunch(function, grid, block, fitted(function, ready.arguments), ready.shared_memory_bytes)
-    resources = assembled(ready.ptx, function.name, ready.shared_memory_bytes, registers)
+    resources, code = assembled(ready.ptx, function.name, ready.shared_memory_bytes, registers)
     try:
-        kernel, nest = lift(launch, resources, counted=counted)
+        kernel, nest = lift(launch, resources, counted=counted, code=code)
     except Fault as fault:
         raise InputError(str(fault)) from None
     arch = target_of(ready.ptx)

@@ -1,0 +1,182 @@
+"""Machine code: instructions, the pipes that run them, loops, and what one turn of a loop runs.
+
+The pipes are those of a partition of an SM (NVIDIA Nsight Compute documentation, "Metrics Decoder": pipelines). Control
+bits are bits 105 to 121 of an instruction (Jia et al., arXiv 1804.06826, section 2.1: control information, which has
+kept its place since Volta).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+PIPES = {
+    "tensor": "HMMA IMMA QGMMA HGMMA UTCHMMA",
+    "matrix_load": "LDSM LDSMT MOVM",
+    "exp": "MUFU",
+    "fp32": "FADD FMUL FFMA IMAD FADD2 FMUL2 FFMA2 FSWZADD HFMA2 HADD2 HMUL2",
+    "integer": "FMNMX FMNMX3 FSETP FSEL FSET FCHK IADD3 IADD VIADD LOP3 PLOP3 ISETP SEL SHF SHL SHR PRMT LEA IMNMX "
+    "VIMNMX IABS MOV F2FP LOP P2R R2P VOTE CSEL BMSK SGXT FLO POPC I2FP",
+    "load_store": "LDS STS LDG STG LDGSTS SHFL ATOM ATOMG ATOMS RED REDG LDL STL LDC LD ST LDTM STTM STSM REDUX",
+    "copy": "UTMALDG UTMASTG UTMAPF UBLKCP SYNCS",
+}
+"""Opcodes by pipe, the parts after a dot left out; all others take an issue slot alone (control, uniform registers).
+`copy`: copies of whole tiles, and the barriers in shared memory that wait for them."""
+PIPE_OF = {opcode: pipe for pipe, opcodes in PIPES.items() for opcode in opcodes.split()}
+OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction with its control bits: stall clocks, barriers that it sets, and those that it waits for.
+
+    Parameters
+    ----------
+    address : int
+        In bytes.
+    opcode : str
+        With its modifiers where they are known.
+    pipe : str
+        Where it goes to.
+    predicate, conditional : bool
+        Whether all lanes might not run it; and of a branch, whether it has a further condition.
+    target : int or None
+        The place where a branch goes, but for what warps do whose lanes have parted.
+    stall : int
+    written, read : int or None
+    waits : tuple of int
+    """
+
+    address: int
+    opcode: str
+    pipe: str
+    predicate: bool
+    conditional: bool
+    target: int | None
+    stall: int
+    written: int | None
+    read: int | None
+    waits: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The opcode without its modifiers."""
+        return self.opcode.partition(".")[0]
+
+
+def pipe_of(opcode: str) -> str:
+    """Where an instruction goes to, by its opcode."""
+    return PIPE_OF.get(opcode.partition(".")[0], OTHER)
+
+
+def controlled(bits: int) -> tuple[int, int | None, int | None, tuple[int, ...]]:
+    """Stall, barriers written and read, and barriers waited for, in the upper 64 bits of an instruction."""
+    bits >>= 41
+    written, read = bits >> 5 & 7, bits >> 8 & 7
+    waits = tuple(number for number in range(6) if bits >> 11 + number & 1)
+    return bits & 15, None if written == 7 else written, None if read == 7 else read, waits
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A kernel's instructions."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+
+    def target(self, index: int) -> int | None:
+        """The place where a branch goes; None for other instructions."""
+        return self.instructions[index].target
+
+    def loops(self) -> list[range]:
+        """Loops with tensor instructions, those inside others included."""
+        return [one for one in self._loops() if self.counts(one)["tensor"]]
+
+    def _loops(self) -> list[range]:
+        """From where a loop begins to its last branch back.
+
+        A branch back from a piece that lies behind the loop, such as a wait that is seldom needed, ends no loop: it can
+        be come to without the beginning.
+        """
+        ends = {}
+        for index in sorted(self._reached_without(None)):
+            start = self.target(index)
+            if start is not None and start <= index and index not in self._reached_without(start):
+                ends[start] = index
+        return [range(start, end + 1) for start, end in sorted(ends.items())]
+
+    def _reached_without(self, start: int | None) -> set[int]:
+        """The instructions that the kernel comes to without the one at `start`."""
+        found, pending = set[int](), [0]
+        while pending:
+            index = pending.pop()
+            if index != start and index < len(self.instructions) and index not in found:
+                found.add(index)
+                pending += self._following(index)
+        return found
+
+    def _following(self, index: int) -> list[int]:
+        one, to = self.instructions[index], self.target(index)
+        surely = not one.predicate and not one.conditional
+        return [
+            *([to] if to is not None else []),
+            *([] if surely and (to is not None or one.name == "EXIT") else [index + 1]),
+        ]
+
+    def counts(self, where: Iterable[int]) -> Counter[str]:
+        """Instructions by pipe."""
+        return Counter(self.instructions[index].pipe for index in where)
+
+    def path(self, loop: range, turns: Sequence[int] = (1,)) -> Iterator[int]:
+        """What one turn of a loop runs: its inner loops so many times, and no piece that is seldom needed.
+
+        Such a piece is jumped over and has neither products nor accesses of memory: the rescaling of O, a mask.
+
+        Parameters
+        ----------
+        loop : range
+        turns : sequence of int
+            Of the inner loops in their order; the last holds for all that follow.
+        """
+        inner = [one for one in self._loops() if inside(one, loop)]
+        each = [*turns, *[turns[-1]] * len(inner)]
+        index, left = loop.start, {one.stop - 1: n - 1 for one, n in zip(inner, each, strict=False)}
+        while index < loop.stop:
+            yield index
+            to = self.target(index)
+            if to is None:
+                index += 1
+            elif to > index:
+                skipped = range(index + 1, min(to, loop.stop))
+                seldom = self._closed(skipped) and not any(self._needed(one) for one in skipped)
+                index = to if seldom or not self.instructions[index].predicate else index + 1
+            elif left.get(index, 0) > 0:
+                left[index] -= 1
+                index = to
+            else:
+                index += 1
+
+    def step(self, products: int) -> list[int] | None:
+        """The shortest turn of a loop with so many products, its inner loops run as often as that takes."""
+        found = []
+        for loop in self.loops():
+            once, twice = (self.counts(self.path(loop, [turns]))["tensor"] for turns in (1, 2))
+            more, rest = divmod(products - once, twice - once) if twice > once else (0, products - once)
+            if rest == 0 and more >= 0:
+                found.append(list(self.path(loop, [1 + more])))
+        return min(found, key=len, default=None)
+
+    def _needed(self, index: int) -> bool:
+        one = self.instructions[index]
+        return one.pipe in ("tensor", "matrix_load", "load_store", "copy") and one.name != "LDC"
+
+    def _closed(self, piece: range) -> bool:
+        """Whether no branch leads out of a piece but to its end."""
+        targets = [to for index in piece if (to := self.target(index)) is not None]
+        return all(piece.start <= to <= piece.stop for to in targets)
+
+
+def inside(inner: range, outer: range) -> bool:
+    """Whether a loop lies in another."""
+    return inner != outer and inner.start >= outer.start and inner.stop <= outer.stop
