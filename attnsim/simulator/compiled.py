@@ -75,7 +75,8 @@ class Record(NamedTuple):
 
     ends: Ints  # [blocks], in order of end
     order: Ints  # [blocks]: their numbers
-    spent: Ints  # [blocks, marks]
+    rows: Ints  # [blocks]: of each in `spent`
+    spent: Ints  # [rows, marks]
 
 
 @jit
@@ -350,7 +351,7 @@ def advance(flat, state, record, members, most):
                 step += 1
                 continue
             elif kind == MARK:
-                record.spent[blocks[row, NUMBER], tensor] += at - groups[own, SINCE]
+                record.spent[record.rows[blocks[row, NUMBER]], tensor] += at - groups[own, SINCE]
                 groups[own, SINCE] = at
                 step += 1
                 continue

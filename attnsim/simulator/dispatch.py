@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heapreplace
 
 import numpy as np
@@ -18,8 +19,8 @@ ONE_BY_ONE = by_hand(
 QUEUES = by_hand(8, "different times of blocks up to which compiled code keeps a queue for each, and no heap")
 
 
-def makespan(launches: Sequence[Launch], durations: Floats, places: int) -> float:
-    """When the last block of some launches ends.
+def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -> Floats:
+    """When the last block of each place ends, in ascending order.
 
     Parameters
     ----------
@@ -31,7 +32,9 @@ def makespan(launches: Sequence[Launch], durations: Floats, places: int) -> floa
     """
     blocks = sum(len(launch.classes) * launch.times for launch in launches)
     if len(durations) == 1:
-        return -(-blocks // places) * float(durations[0])
+        free = np.full(places, blocks // places)
+        free[places - blocks % places :] += 1
+        return np.asarray(free * durations[0], float)
     free, one_by_one = np.zeros(places), _hand_out(durations)
     for launch in launches:
         size = len(launch.classes) * launch.times
@@ -45,7 +48,45 @@ def makespan(launches: Sequence[Launch], durations: Floats, places: int) -> floa
         one_by_one(free, first)
         _share(free, left, left / (size - 2 * some))
         one_by_one(free, final)
-    return float(free.max())
+    return np.sort(free)
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """How fast a block runs where it waits for few others, relative to how it runs while all places are busy.
+
+    Parameters
+    ----------
+    alone, beside : float
+        On an SM of its own, and beside as many as fit the SM; the memory free.
+    memory : float
+        Share of the time in which the memory is busy while all places are.
+    """
+
+    alone: float
+    beside: float
+    memory: float
+
+
+def drained(ends: Floats, speeds: Speeds) -> float:
+    """When all is done if blocks run faster while the places around them are free.
+
+    They share what they wait for: the memory, and an SM. As long as there are more blocks all places are busy, and what
+    a block takes then is its length. From then on, at n of N places, those beside it on its SM are busy with the chance
+    that any is, and all together ask no more of the memory than it gives.
+
+    Parameters
+    ----------
+    ends : ndarray, shape [places]
+        Of :func:`ends_of_places`.
+    speeds : Speeds
+    """
+    places = len(ends)
+    busy = np.arange(places - 1, 0, -1)
+    idle = 1 - (busy - 1) / max(1, places - 1)  # of the places beside one that is busy
+    on_its_sm = speeds.beside + (speeds.alone - speeds.beside) * idle
+    speed = np.maximum(1.0, np.minimum(on_its_sm, places / busy / max(speeds.memory, 1 / places)))
+    return float(ends[0] + np.diff(ends) @ (1 / speed))
 
 
 def _share(free: Floats, work: float, usual: float) -> None:
@@ -95,7 +136,7 @@ def in_queues(free: Floats, durations: Floats, kinds: Floats) -> None:
 
 def _hand_out(durations: Floats) -> Callable[[Floats, Floats], None]:
     """The quicker of the two."""
-    queued, kinds = faster(in_queues), np.unique(durations)
+    queued, kinds = faster(in_queues), np.array(sorted(set(durations.tolist())))
     if queued is in_queues or len(kinds) > QUEUES:
         return faster(hand_out)
     return lambda free, handed: queued(free, handed, kinds)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import simpy
 
+from attnsim.models.arrays import Ints
 from attnsim.simulator.clock import AllOf, Clock, Sleeper, Steps
 from attnsim.simulator.played import Played
 from attnsim.simulator.program import (
@@ -318,11 +319,13 @@ def play(
     slots_per_sm: int,
     queue: Iterator[Iterable[Step]],
     noted: Callable[[int], Note | None] = lambda sm: None,
+    rows: Ints | None = None,
 ) -> Played:
     """Replay the blocks of `queue`, each given by its steps, on `sms` SMs with `slots_per_sm` resident blocks each.
 
     Blocks are handed out breadth-first: one to each SM, then a second one to each, as the hardware does. `noted` gives
-    for the number of an SM what is told of its operations.
+    for the number of an SM what is told of its operations, `rows` for blocks in their order where what they spend is
+    summed; without, each has a row of its own.
     """
     clock = Clock()
     memory = Memory(len(program.tensors))
@@ -338,6 +341,7 @@ def play(
     drained = max(memory.l2_free, memory.hbm_free, *(sm.port_free for sm in machines))
     waited = sum(sm.waited for sm in machines)
     ends, order = np.array([end for end, _ in ended]), np.array([block.number for _, block in ended])
-    spent = np.zeros((len(ended), program.marks), np.int64)
-    spent[order] = [block.spent for _, block in ended]
+    rows = np.arange(len(ended)) if rows is None else rows
+    spent = np.zeros((rows.max() + 1, program.marks), np.int64)
+    np.add.at(spent, rows[order], [block.spent for _, block in ended])
     return Played(max(clock.now, drained), ends, order, waited, tuple(memory.loaded), tuple(memory.stored), spent)

@@ -23,8 +23,8 @@ class Played:
         Picoseconds that warpgroups waited for data, summed over SMs.
     loaded, stored : tuple of int
         Bytes by tensor.
-    spent : ndarray of int, shape [blocks, marks]
-        Picoseconds that the warpgroups of each block, in launch order, spent before each kind of mark.
+    spent : ndarray of int, shape [rows, marks]
+        Picoseconds that the warpgroups of the blocks of each row spent before each kind of mark.
     """
 
     time: int

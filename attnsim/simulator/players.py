@@ -12,6 +12,7 @@ from functools import cache
 from types import ModuleType
 from typing import TypeVar
 
+from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
 from attnsim.models.jit import jit
 from attnsim.models.schedule.schedule import Kernel
@@ -33,23 +34,40 @@ TELLING = by_hand(256, "blocks that SimPy begins between two calls of who watche
 _left = PLAYED_BY_SIMPY
 
 
-def play(kernel: Kernel, program: Program, sms: int, slots_per_sm: int, told: Told | None = None) -> Played:
-    """Play every block of `kernel` on `sms` SMs with `slots_per_sm` resident blocks each."""
+def play(
+    kernel: Kernel,
+    program: Program,
+    sms: int,
+    slots_per_sm: int,
+    told: Told | None = None,
+    rows: Ints | None = None,
+) -> Played:
+    """Play every block of `kernel` on `sms` SMs with `slots_per_sm` resident blocks each.
+
+    What blocks spend is summed by `rows`, one of each in launch order; without, each has a row of its own.
+    """
     global _left  # noqa: PLW0603 (of this process)
     if _left >= 0:
         _left -= executions(kernel)
     if _left < 0 and (player := twin()) is not None:
-        played: Played = player.play(kernel, program, sms, slots_per_sm, told)
+        played: Played = player.play(kernel, program, sms, slots_per_sm, told, rows)
         return played
-    return by_simpy(kernel, program, sms, slots_per_sm, told)
+    return by_simpy(kernel, program, sms, slots_per_sm, told, rows)
 
 
-def by_simpy(kernel: Kernel, program: Program, sms: int, slots_per_sm: int, told: Told | None = None) -> Played:
+def by_simpy(
+    kernel: Kernel,
+    program: Program,
+    sms: int,
+    slots_per_sm: int,
+    told: Told | None = None,
+    rows: Ints | None = None,
+) -> Played:
     """The same by SimPy."""
     blocks = [program.block(kernel.runs(block_class)) for block_class in range(len(kernel.repeats))]
     order, slots = launch_order(kernel), sms * slots_per_sm
     taken = order if told is None else _telling(order, lambda number: told(max(0, number - slots)))
-    return engine.play(program, sms, slots_per_sm, (blocks[block_class] for block_class in taken))
+    return engine.play(program, sms, slots_per_sm, (blocks[block_class] for block_class in taken), rows=rows)
 
 
 def _telling(classes: Iterator[int], told: Told) -> Iterator[int]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
+from functools import cached_property
+from itertools import chain, pairwise, repeat
 from typing import NamedTuple
 
 import numpy as np
 
-from attnsim.models.arrays import Bools, Floats
+from attnsim.models.arrays import Bools, Floats, Ints
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.simulator.unit_costs import UnitCosts
 
 LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH, MARK = range(10)
+KIND, TENSOR, ONE, TWO, ISSUE, PORT, L2, OWN_L2, HBM, OWN_HBM, LATENCY, SIZE = range(12)
+"""Columns of a table of operations."""
+OWN_COLUMNS = PORT
+"""Those before a copy's."""
 
 
 class Copy(NamedTuple):
@@ -54,14 +59,18 @@ Runs = Sequence[tuple[int, int]]
 """(segment, repeats) of one thread block, in program order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Program:
     """Compiled segments of a kernel.
 
     Parameters
     ----------
-    segments : tuple of tuples of Step
-        One tuple of steps per segment.
+    table : ndarray of int, shape [operations, 12]
+        Each operation once, in the columns of a `Step` with its copy's.
+    index : ndarray of int, shape [steps]
+        The operation of each step, segment by segment.
+    begins : ndarray of int, shape [segments + 1]
+        Where the steps of each segment begin.
     tensors : tuple of str
         Names behind the tensor numbers.
     warpgroups : int
@@ -70,66 +79,88 @@ class Program:
         Kinds of `MARK` among the steps; each notes the time that its warpgroup has spent since the last.
     """
 
-    segments: tuple[tuple[Step, ...], ...]
+    table: Ints
+    index: Ints
+    begins: Ints
     tensors: tuple[str, ...]
     warpgroups: int
     marks: int = 0
 
+    @classmethod
+    def of(
+        cls, segments: Sequence[Sequence[Step]], tensors: tuple[str, ...], warpgroups: int, marks: int = 0
+    ) -> Program:
+        """A program from its steps, segment by segment."""
+        steps = [(*step[:5], *step[5]) for steps in segments for step in steps]
+        table = np.array(steps, np.int64).reshape(-1, OWN_COLUMNS + len(Copy._fields))
+        begins = np.cumsum([0, *map(len, segments)])
+        return cls(table, np.arange(len(steps)), begins, tensors, warpgroups, marks)
+
+    @cached_property
+    def segments(self) -> tuple[tuple[Step, ...], ...]:
+        """The steps of each segment, as SimPy plays them."""
+        known: list[Step] = [
+            (kind, tensor, one, two, issue, Copy(*copy)) for kind, tensor, one, two, issue, *copy in self.table.tolist()
+        ]
+        steps, bounds = [known[number] for number in self.index.tolist()], self.begins.tolist()
+        return tuple(tuple(steps[begin:end]) for begin, end in pairwise(bounds))
+
     def delayed(self, factor: float) -> Program:
         """The same with latencies of loads so many times as long."""
-
-        def later(step: Step) -> Step:
-            return (*step[:5], step[5]._replace(latency=round(step[5].latency * factor)))
-
-        return replace(self, segments=tuple(tuple(map(later, steps)) for steps in self.segments))
+        table = self.table.copy()
+        table[:, LATENCY] = np.rint(table[:, LATENCY] * factor)
+        return replace(self, table=table)
 
     def in_halves(self) -> Program:
         """Each segment twice, for the first turns of its loop and the second; the time of every turn is noted."""
-        segments = tuple(
-            (*steps, (MARK, 2 * number + half, 0, 0, 0, NO_COPY))
-            for number, steps in enumerate(self.segments)
-            for half in (0, 1)
-        )
-        return replace(self, segments=segments, marks=len(segments))
+        marks, sizes = 2 * (len(self.begins) - 1), np.repeat(np.diff(self.begins), 2)
+        mark = np.zeros((marks, self.table.shape[1]), np.int64)
+        mark[:, KIND], mark[:, TENSOR] = MARK, np.arange(marks)
+        begins = np.concatenate([[0], (sizes + 1).cumsum()])
+        index = np.empty(begins[-1], np.int64)
+        at_mark = np.zeros(len(index), bool)
+        at_mark[begins[1:] - 1] = True
+        index[at_mark] = np.arange(len(self.table), len(self.table) + marks)
+        first = np.repeat(self.begins[:-1], 2)
+        index[~at_mark] = self.index[np.arange(sizes.sum()) + np.repeat(first - (sizes.cumsum() - sizes), sizes)]
+        return replace(self, table=np.concatenate([self.table, mark]), index=index, begins=begins, marks=marks)
 
     def work(self) -> Floats:
         """Picoseconds that a warpgroup with an SM to itself needs for each segment, shape [segments]."""
-        held = np.zeros((len(self.segments), PREFETCH + 1))
-        for row, steps in zip(held, self.segments, strict=True):
-            for kind, _, one, _, _, copy in steps:
-                row[kind] += one + copy.port
-        tensor_and_vector = held[:, [MMA, MMA_ASYNC, VECTOR]].sum(axis=1)
-        work: Floats = np.maximum(tensor_and_vector, held[:, [LOAD, STORE]].sum(axis=1)) + held[:, DELAY]
-        return work
+        kind, busy = self.table[:, KIND], self.table[:, ONE] + self.table[:, PORT]
+        computes = (kind == MMA) | (kind == MMA_ASYNC) | (kind == VECTOR)
+        copies = (kind == LOAD) | (kind == STORE)
+        return np.maximum(self._summed(busy * computes), self._summed(busy * copies)) + self._summed(
+            busy * (kind == DELAY)
+        )
 
     def unit_times(self) -> Floats:
         """Picoseconds for which each segment holds an SM's tensor cores, vector lanes, schedulers: [segments, 3]."""
-        rows = []
-        for steps in self.segments:
-            tensor = vector = issued = 0
-            for kind, _, one, two, issue, _ in steps:
-                issued += issue
-                if kind in (MMA, MMA_ASYNC):
-                    tensor, vector = tensor + one, vector + two
-                elif kind == VECTOR:
-                    tensor, vector = tensor + two, vector + one
-            rows.append((tensor, vector, issued))
-        return np.array(rows, float)
+        kind, one, two = self.table[:, KIND], self.table[:, ONE], self.table[:, TWO]
+        tensor, vector = (kind == MMA) | (kind == MMA_ASYNC), kind == VECTOR
+        times = (one * tensor + two * vector, two * tensor + one * vector, self.table[:, ISSUE])
+        return np.stack([self._summed(time) for time in times], axis=1)
 
     def memory_times(self) -> Floats:
         """Picoseconds for which the transfers of each segment hold the L2 and HBM, shape [segments, 2]."""
-        return np.array(
-            [[sum([step[5].l2 for step in steps]), sum([step[5].hbm for step in steps])] for steps in self.segments],
-            float,
-        )
+        return np.stack([self._summed(self.table[:, level]) for level in (L2, HBM)], axis=1)
+
+    def _summed(self, times: Ints) -> Floats:
+        """Times of operations summed over the steps of each segment."""
+        count = len(self.begins) - 1
+        return np.bincount(self._segment, times[self.index], minlength=count).astype(float)
+
+    @cached_property
+    def _segment(self) -> Ints:
+        """The segment of each step."""
+        return np.repeat(np.arange(len(self.begins) - 1), np.diff(self.begins))
 
     def balanced(self) -> Bools:
         """Which segments start as many loads of each tensor as they wait for, so that they may be run less often."""
-
-        def tensors(steps: tuple[Step, ...], kind: int) -> list[int]:
-            return sorted([step[1] for step in steps if step[0] == kind])
-
-        return np.array([tensors(steps, LOAD) == tensors(steps, WAIT) for steps in self.segments])
+        kind, tensor = self.table[:, KIND], self.table[:, TENSOR]
+        change = (kind == LOAD) * 1 - (kind == WAIT)
+        over = [self._summed(change * (tensor == number)) for number in range(len(self.tensors))]
+        return np.asarray(np.equal(over, 0).all(axis=0))
 
     def block(self, runs: Runs) -> Iterable[Step]:
         """The steps of a thread block, in program order, to be gone through as often as wanted."""
@@ -169,92 +200,91 @@ def compile_kernel(
     """
     if alone is not None and sharers == 1.0:
         return alone
-
-    known_steps: dict[TileOp, Step] = {}  # segments of many sizes have most of their operations in common
-
-    def compiled(op: TileOp, tensor: int) -> Step:
-        step = known_steps.get(op)
-        if step is None:
-            miss = misses.get((op.kind == "store", op.tensor), 1.0)
-            step = compile_op(op, costs, miss, sharers, tensor, kernel.multicast, kernel.in_flight_bytes)
-            known_steps[op] = step
-        return step
-
-    if alone is not None:
-        segments = tuple(
-            tuple(
-                [one if one[5] is NO_COPY else compiled(op, one[1]) for op, one in zip(segment.ops, known, strict=True)]
-            )
-            for segment, known in zip(kernel.segments, alone.segments, strict=True)
-        )
-        return Program(segments, alone.tensors, alone.warpgroups)
-    names = tuple(dict.fromkeys([op.tensor for segment in kernel.segments for op in segment.ops]))
-    number = {name: index for index, name in enumerate(names)}
-    segments = tuple(tuple([compiled(op, number[op.tensor]) for op in segment.ops]) for segment in kernel.segments)
-    return Program(segments, names, kernel.warpgroups)
+    ops, index, begins = kernel.steps
+    if alone is None:
+        names = tuple(dict.fromkeys([op.tensor for op in ops]))
+        number = {name: index for index, name in enumerate(names)}
+        table = np.zeros((len(ops), OWN_COLUMNS + len(Copy._fields)), np.int64)
+        table[:, :OWN_COLUMNS] = [compile_op(op, costs, number[op.tensor]) for op in ops]
+        alone = Program(table, index, begins, names, kernel.warpgroups)
+    table = alone.table.copy()
+    copies = (table[:, KIND] == LOAD) | (table[:, KIND] == STORE)
+    table[copies, OWN_COLUMNS:] = _copies(
+        [op for op in ops if op.kind in ("load", "store")], kernel, costs, misses, sharers
+    )
+    return replace(alone, table=table)
 
 
-def compile_op(
-    op: TileOp, costs: UnitCosts, miss: float, sharers: float, tensor: int, multicast: int = 1, in_flight: int = 0
-) -> Step:
-    """One operation as (kind, tensor, costs).
+def _copies(
+    ops: Sequence[TileOp], kernel: Kernel, costs: UnitCosts, misses: Mapping[tuple[bool, str], float], sharers: float
+) -> Floats:
+    """What loads and stores cost, in the columns of a `Copy`.
 
-    A load or store costs its SM's port, the shared L2 and the shared HBM, and a load has a latency: once, or as often
-    as it has to wait before all its bytes have been in flight (Little's law). An MMA holds the
-    tensor unit for its FLOPs and for the exposed part of its operand reads; no operation is shorter than its bytes
-    take on the slowest pipe. Meanwhile the vector units advance at ``1 - interference`` of their speed, and the other
-    way round. Counted instructions of both hold the SM's schedulers, and no counted operation is shorter than its
-    instructions take on the pipe that they need longest. What they take from the tensor unit, which reads the same
-    registers, goes by the instructions of all pipes.
+    Their SM's port, the shared L2 and the shared HBM, and a load has a latency: once, or as often as it has to wait
+    before all its bytes have been in flight (Little's law).
+    """
+    loads = np.array([op.kind == "load" for op in ops], bool)
+    miss = np.array([misses.get((op.kind == "store", op.tensor), 1.0) for op in ops])
+    size = np.array([op.bytes for op in ops], np.int64)
+    l2 = np.rint(size * costs.l2 * sharers / np.where(loads, kernel.multicast, 1))
+    latency = costs.l2_latency + miss * (costs.hbm_latency - costs.l2_latency)
+    if kernel.in_flight_bytes:
+        latency = np.maximum(1.0, size / kernel.in_flight_bytes) * (costs.l2_latency + latency)
+    hbm = np.rint(size * miss * costs.hbm * sharers)
+    columns = {
+        "port": np.rint(size * costs.port_byte),
+        "l2": l2,
+        "own_l2": np.floor(l2 / sharers),
+        "hbm": hbm,
+        "own_hbm": np.floor(hbm / sharers),
+        "latency": np.rint(latency) * loads,
+        "size": size,
+    }
+    return np.stack([columns[name] for name in Copy._fields], axis=1)
+
+
+def compile_op(op: TileOp, costs: UnitCosts, tensor: int) -> tuple[int, int, int, int, int]:
+    """One operation as (kind, tensor, costs) without its copy (:func:`_copies`).
+
+    An MMA holds the tensor unit for its FLOPs and for the exposed part of its operand reads; no operation is shorter
+    than its bytes take on the slowest pipe. Meanwhile the vector units advance at ``1 - interference`` of their speed,
+    and the other way round. Counted instructions of both hold the SM's schedulers, and no counted operation is shorter
+    than its instructions take on the pipe that they need longest. What they take from the tensor unit, which reads the
+    same registers, goes by the instructions of all pipes.
     """
     match op.kind:
         case "load" | "store":
-            loads = op.kind == "load"
-            l2 = round(op.bytes * costs.l2 * sharers / (multicast if loads else 1))
-            latency = costs.l2_latency + miss * (costs.hbm_latency - costs.l2_latency)
-            if in_flight:
-                latency = max(1.0, op.bytes / in_flight) * (costs.l2_latency + latency)
-            hbm = round(op.bytes * miss * costs.hbm * sharers)
-            copy = Copy(
-                port=round(op.bytes * costs.port_byte),
-                l2=l2,
-                own_l2=int(l2 / sharers),
-                hbm=hbm,
-                own_hbm=int(hbm / sharers),
-                latency=round(latency) if loads else 0,
-                size=op.bytes,
-            )
-            return (LOAD if loads else STORE, tensor, 0, 0, 0, copy)
+            return (LOAD if op.kind == "load" else STORE, tensor, 0, 0, 0)
         case "mma" | "mma_async":
             exposed = costs.smem_exposed * (op.smem_bytes * costs.pipes["smem_bytes"])
             busy = max(op.flops * costs.tensor + exposed, _on_pipes(op, costs))
             kind = MMA if op.kind == "mma" else MMA_ASYNC
             busy = max(busy, _counted(op, costs))
             issue = round(op.issues * costs.issue)
-            return (kind, tensor, round(busy), round(busy * costs.interference), issue, NO_COPY)
+            return (kind, tensor, round(busy), round(busy * costs.interference), issue)
         case "vector":
             if op.issues:
                 busy, disturbs = _counted(op, costs), sum(_lanes(op, costs))
             else:
                 lanes = (op.scores * costs.softmax_instructions + op.fp32) * costs.fp32
-                busy = disturbs = op.exps * costs.exp + lanes + op.int32 * (costs.extra * costs.int32)
+                busy = disturbs = op.exps * costs.exp + lanes + op.int32 * (costs.integers * costs.int32)
             on_pipes = _on_pipes(op, costs)
             busy, disturbs = max(busy, on_pipes), max(disturbs, on_pipes)
             issue = round(op.issues * costs.issue)
-            return (VECTOR, tensor, round(busy), round(disturbs * costs.interference), issue, NO_COPY)
+            return (VECTOR, tensor, round(busy), round(disturbs * costs.interference), issue)
         case "delay":
             named = {
                 "step": costs.step,
                 "block": op.share * costs.block / 2,
                 "extra": op.clks * costs.clk * (costs.extra - 1),
             }
-            return (DELAY, tensor, round(named.get(op.tensor, 0.0) + op.clks * costs.clk), 0, 0, NO_COPY)
+            return (DELAY, tensor, round(named.get(op.tensor, 0.0) + op.clks * costs.clk), 0, 0)
         case "wait":
-            return (WAIT, tensor, 0, 0, 0, NO_COPY)
+            return (WAIT, tensor, 0, 0, 0)
         case "prefetch":
-            return (PREFETCH, tensor, 0, 0, 0, NO_COPY)
+            return (PREFETCH, tensor, 0, 0, 0)
         case "mma_wait":
-            return (MMA_WAIT, tensor, 0, 0, 0, NO_COPY)
+            return (MMA_WAIT, tensor, 0, 0, 0)
 
 
 def _counted(op: TileOp, costs: UnitCosts) -> float:

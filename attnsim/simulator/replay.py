@@ -246,7 +246,8 @@ def _replay_kernel(
     kernel, slots = item.kernel, item.fit.blocks_per_sm
     program = item.compiled(1.0)
     launches = tuple((launch.classes.tobytes(), launch.times) for launch in kernel.launches)
-    same = (program.segments, program.warpgroups, kernel.repeats.tobytes(), launches, slots)
+    steps = program.table.tobytes(), program.index.tobytes(), program.begins.tobytes()
+    same = (steps, program.warpgroups, kernel.repeats.tobytes(), launches, slots)
     known, costs = _played.setdefault(kernel, {}), (*same[::4], sms, budget, item.costs.l2, item.costs.hbm, item.rows)
     grid = grids.get(same) or known.pop(costs, None)
     if grid is None:  # copies of a kernel, and passes over one matrix, take the same time

@@ -7,7 +7,7 @@ Nothing is defined here. `engine.py` says what a replay is, and `tests/unit/test
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate, chain
+from itertools import accumulate
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from attnsim.simulator.compiled import (
     LAUNCH,
     NEVER,
     NOW,
-    SIZE,
     WAITED,
     WHOLE,
     Flat,
@@ -40,14 +39,20 @@ AT_ONCE = 1 << 22
 
 
 def play(
-    kernel: Kernel, program: Program, sms: int, slots_per_sm: int, told: Callable[[int], None] | None = None
+    kernel: Kernel,
+    program: Program,
+    sms: int,
+    slots_per_sm: int,
+    told: Callable[[int], None] | None = None,
+    rows: Ints | None = None,
 ) -> Played:
     """Replay the blocks of `kernel`; parameters and answer are those of :func:`attnsim.simulator.players.by_simpy`.
 
     `told` is called now and then with the number of blocks that have ended.
     """
     flat = _flat(kernel, program)
-    state, record = _begun(flat, kernel.blocks, program, sms, slots_per_sm)
+    rows = np.arange(kernel.blocks) if rows is None else rows
+    state, record = _begun(flat, rows, program, sms, slots_per_sm)
     while not advance(flat, state, record, program.warpgroups, AT_ONCE):
         if told is not None:
             told(int(state.whole[DONE]))
@@ -60,15 +65,12 @@ def play(
 
 
 def _flat(kernel: Kernel, program: Program) -> Flat:
-    ops = chain.from_iterable([(*step[:5], *step[5]) for steps in program.segments for step in steps])
-    table = kernel.repeats.reshape(len(kernel.repeats), -1)
-    classes, places = np.nonzero(table > 0)
-    runs = np.stack([places % len(program.segments), table[classes, places]], axis=1)
+    classes, *runs = kernel.runs_of
     return Flat(
-        np.fromiter(ops, np.int64).reshape(-1, SIZE + 1),
-        _begins([len(steps) for steps in program.segments]),
-        runs,
-        np.searchsorted(classes, np.arange(len(table) + 1)),
+        program.table[program.index],
+        program.begins,
+        np.stack(runs, axis=1),
+        np.searchsorted(classes, np.arange(len(kernel.repeats) + 1)),
         np.concatenate([launch.classes for launch in kernel.launches]),
         _begins([len(launch.classes) for launch in kernel.launches]),
         np.array([launch.times for launch in kernel.launches], dtype=np.int64),
@@ -79,7 +81,7 @@ def _begins(sizes: list[int]) -> Ints:
     return np.fromiter(accumulate(sizes, initial=0), np.int64)
 
 
-def _begun(flat: Flat, blocks: int, program: Program, sms: int, slots_per_sm: int) -> tuple[State, Record]:
+def _begun(flat: Flat, rows: Ints, program: Program, sms: int, slots_per_sm: int) -> tuple[State, Record]:
     """A machine on which every slot is about to take its first block."""
     members, tensors, slots = program.warpgroups, len(program.tensors), sms * slots_per_sm
     *loads, mmas = outstanding(flat, tensors).tolist()
@@ -97,5 +99,5 @@ def _begun(flat: Flat, blocks: int, program: Program, sms: int, slots_per_sm: in
         np.zeros(WHOLE + 2 * tensors, np.int64),
     )
     begin(state, members)
-    ends, order = np.zeros((2, blocks), np.int64)
-    return state, Record(ends, order, np.zeros((blocks, program.marks), np.int64))
+    ends, order = np.zeros((2, len(rows)), np.int64)
+    return state, Record(ends, order, rows, np.zeros((rows.max() + 1, program.marks), np.int64))

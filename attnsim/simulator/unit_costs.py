@@ -41,7 +41,9 @@ class UnitCosts:
         The implementation's fitted numbers, latencies in picoseconds. Of a counted kernel there are no instructions
         per score beside the counted ones, and its reads of operands are instructions too.
     extra : float
-        Scale of delays named "extra" and of integer instructions that are not counted.
+        Scale of delays named "extra".
+    integers : float
+        Scale of integer instructions that are not counted.
     """
 
     clk: float
@@ -63,6 +65,7 @@ class UnitCosts:
     step: float
     block: float
     extra: float
+    integers: float
 
 
 def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
@@ -102,4 +105,5 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
         step=fitted.step_clks * work,
         block=fitted.block_clks * work,
         extra=fitted.extra,
+        integers=fitted.extra if kernel.integers_by_extra else 1.0,
     )

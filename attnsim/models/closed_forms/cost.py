@@ -39,6 +39,7 @@ from attnsim.models.closed_forms.around import around
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.closed_forms.form import Form
 from attnsim.models.implementations.flash_attention_sparse import ListedTile
+from attnsim.models.implementations.flash_mask import BoundedTile
 from attnsim.models.implementations.flashinfer_shared import CascadeTile, TreeTile
 from attnsim.models.implementations.flex_mask import MaskTile
 from attnsim.models.implementations.frameworks.efficient import EfficientTile
@@ -91,6 +92,7 @@ FORMS: Mapping[type, Callable[[Workload, Schedule, Any], list[Form]]] = {
     Recurrence: gated.recurrent,
     ConvolutionTile: gated.convolution,
     ListedTile: listed.closed_form,
+    BoundedTile: listed.bounded,
     MaskTile: flex_mask.closed_form,
     BoxTile: natten.closed_form,
     SelectedTile: selecting.selected,
@@ -157,6 +159,8 @@ def cost_of(w: Workload, schedule: Schedule) -> Cost:
     """
     if isinstance(schedule.tile, CascadeTile):
         return _cost(schedule, shared.cascade(w, schedule.tile))  # of which all sequences share a part
+    if w.latent is not None:
+        return _cost(schedule, _forms(w, schedule))  # whose products are of all tokens
     each = (_forms(w.of(one), _alone(schedule, number)) for number, one in enumerate(w.parts))
     parts = form.summed(part for one in each for part in one) if w.lengths else next(each)
     return _cost(schedule, parts)

@@ -178,6 +178,8 @@ def around_fused(name: str, w: Workload, splits: int) -> Form | None:
             return transfer(name, reads, [(f"{x} cache", size) for x, size in sizes.items()])
         case "prepare":
             return transfer(name, [("lengths", 8 * w.batch)], [("splits", 4 * w.batch)])
+        case "sequence offsets":
+            return transfer(name, [("lengths", 8 * w.batch)], [("offsets", 16 * w.batch)])
         case "page offsets":
             keys = 4 * w.batch * w.seq_kv
             return transfer(name, [("page numbers", keys)], [("token offsets", keys)])

@@ -125,7 +125,7 @@ def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = Tr
             load("K", heads * kv_rows * d * e, kv_heads * seen * d * e),
             load("V", heads * kv_rows * dv * e, kv_heads * seen * dv * e),
             *_outputs(w, splits.count if splits.partial else 0, lse),
-            *([load(PAGES, heads * visits * page_bytes(w, t), 4 * pages_of(w))] if w.page_size else []),
+            *([load(PAGES, heads * visits * page_bytes(w, t.keys), 4 * pages_of(w))] if w.page_size else []),
         ),
         flops=heads * scores * 2 * (d_pad + dv_pad),
         exponentials=heads * (scores - t.polynomials(scores) + factors[t.rescale]),

@@ -68,6 +68,7 @@ def chunked_delta(w: Workload, schedule: Schedule, tile: DeltaTile) -> list[Form
         "l2norm K": lambda: unit("K", s),
         delta.SUMS: lambda: _sums(s, tile.gates),
         "zeros A": lambda: transfer("zeros A", [], [("A inverse", s.rows * s.heads * C * s.e)]),
+        "zeros O": lambda: transfer("zeros O", [], [("O", s.rows * s.heads * s.dv * s.e)]),
         delta.OVERLAP: lambda: _overlap(s, tile.gates),
         delta.SOLVE: lambda: _solve(s),
         delta.MERGE: lambda: _merge(s),
@@ -186,7 +187,7 @@ def whole_delta(w: Workload, schedule: Schedule, tile: WholeTile) -> list[Form]:
 def recurrent(w: Workload, schedule: Schedule, tile: Recurrence) -> list[Form]:
     """A decoding step: the state in and out, and the new tokens."""
     s = Shape.of(w)
-    width = min(tile.columns, s.dv)
+    width = tile.width(s)
     blocks = -(-s.dv // width)
     n, gate = Counts.of(s, 1), (s.d if tile.channels else 1) * tile.gates
     padded = blocks * width
@@ -203,7 +204,8 @@ def recurrent(w: Workload, schedule: Schedule, tile: Recurrence) -> list[Form]:
         moved.append(store("kept states", n.rows * s.d * padded * tile.kept))
     if tile.around:
         tokens = s.states * (TAPS - 1) * (2 * s.d + s.dv) * s.e
-        moved += [load("taps' tokens", tokens * blocks, tokens), store("taps' tokens", tokens * blocks, tokens)]
+        name, kept = ("kept taps' tokens", tokens * s.tokens) if tile.kept else ("taps' tokens", tokens)
+        moved += [load("taps' tokens", tokens * blocks, tokens), store(name, kept * blocks, kept)]
         moved.append(load("output gate", n.rows * padded * s.e))
     exps = n.rows * blocks * (s.d if tile.channels else 1)
     return [Form(schedule.kernels[0].name, tuple(moved), exponentials=exps)]

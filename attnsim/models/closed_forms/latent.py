@@ -1,4 +1,7 @@
-"""Closed forms of the schedules of multi-head latent attention: shapes, tiles and grids, never the tile stream."""
+"""Closed forms of the schedules of multi-head latent attention: shapes, tiles and grids, never the tile stream.
+
+Of sequences of different lengths too: products and copies are of all tokens, attention is summed over sequences.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ from dataclasses import replace
 
 from attnsim.models.closed_forms import projection as projection_form
 from attnsim.models.closed_forms.band import Band, reaches
-from attnsim.models.closed_forms.form import Form, Moved, load, store, transfer
+from attnsim.models.closed_forms.form import Form, Moved, load, store, summed, transfer
 from attnsim.models.closed_forms.fused import band_visits, forward
 from attnsim.models.implementations.frameworks import projection
+from attnsim.models.implementations.fused.forward import PAGES, page_bytes, pages_of
 from attnsim.models.implementations.latent.projections import copies, products
-from attnsim.models.implementations.latent.tiles import DecompressedTile, LatentTile, Share, flash_mla_parts
-from attnsim.models.implementations.latent.visits import absorbed, latent_of
+from attnsim.models.implementations.latent.tiles import DecompressedTile, LatentTile, Piece
+from attnsim.models.implementations.latent.visits import latent_of, pieces_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import GemmTile
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -27,11 +31,13 @@ def _parts(w: Workload, schedule: Schedule, tile: LatentTile | DecompressedTile,
     if kernel.role == "sum of parts":  # with its product
         return []
     if kernel.role == "attention":
-        return [_flash(w, tile) if isinstance(tile, DecompressedTile) else _attention(w, schedule, tile, kernel)]
+        if isinstance(tile, DecompressedTile):
+            return summed(_flash(w.of(one), tile) for one in w.parts)
+        return summed(_attention(w, schedule, tile, kernel))
     if kernel.name in products(w):
         return _product(w, kernel)
     if kernel.name == "combine" and isinstance(tile, LatentTile):
-        return [_combine(w, *_split_requests(w, schedule.splits, tile))]
+        return [_combine(w, *_merged_rows(w, schedule.splits, tile))]
     if kernel.name in copies(w):
         return [_copy(w, kernel.name)]
     raise LookupError(f"no closed form of the kernel {kernel.name}; add it to attnsim.models.closed_forms.latent")
@@ -64,55 +70,84 @@ def _flash(w: Workload, tile: DecompressedTile) -> Form:
     return replace(part, moved=moved)
 
 
-def _attention(w: Workload, schedule: Schedule, tile: LatentTile, kernel: Kernel) -> Form:
-    """Row tiles times the tiles of the cache that they see, each tile once as K and V, or V as a copy of its own."""
-    latent, own = latent_of(w), absorbed(w)
-    rows, keys, pair = tile.rows, tile.keys, tile.pair
+def _attention(w: Workload, schedule: Schedule, tile: LatentTile, kernel: Kernel) -> list[Form]:
+    """The kernel that attends the cache: by FlashMLA's shares, or by ranges of each sequence's keys."""
+    splits = schedule.splits
+    pieces = _pieces(w, splits, tile)
+    if pieces is not None:
+        return [_by_pieces(w, tile, kernel.name, pieces)]
+    merged = splits.merged(len(w.parts)) * any(item.name == "combine" for item in schedule.kernels)
+    found = [
+        _ranges(w.of(one), tile, kernel.name, splits.of(number).count, of)
+        for number, (one, of) in enumerate(zip(w.parts, merged.tolist(), strict=True))
+    ]
+    idle = _idle_blocks(w, tile, splits)
+    return [*found, Form(kernel.name, (load("lengths", 8 * idle, 8 * w.batch),))] if idle else found
+
+
+def _ranges(w: Workload, tile: LatentTile, name: str, splits: int, merged: int) -> Form:
+    """Row tiles times the tiles of the cache that they see."""
     pack = w.heads_q if tile.packed else 1
     groups = w.batch * w.heads_q // pack
-    e = w.element_bytes
-    shares = _shares(w, schedule.splits, tile)
-    total_rows = w.seq_q * pack
-    row_tiles = -(-total_rows // rows)
-    if shares is None:
-        splits = schedule.splits
-        partial = any(item.name == "combine" for item in schedule.kernels)
-        count = band_visits(w, tile, splits.count, _band(w, rows, pack))
-        visits, kv_rows, q_rows, seen = count.tiles, count.kv_rows, count.q_rows, count.seen
-        out = _even_outputs(w, splits.count if partial else 0)
-        idle = row_tiles * groups * max(0, splits.grid - splits.count)
-        out = (*out, load("lengths", 8 * idle, 8 * w.batch if idle else 0))
-    else:
-        tiles = -(-w.seq_kv // keys)
-        visits, kv_rows, seen = w.batch * row_tiles * tiles, w.batch * row_tiles * w.seq_kv, w.seq_kv
-        pieces = sum((share.first > 0) + share.whole + (share.last > 0) for share in shares)
-        q_rows, out = pieces * total_rows, _outputs(w, shares)
-        groups = 1
+    band = Band.of_queries(w.seq_q, w.seq_kv, *reaches(w.mask), tile.rows, pack=pack)
+    count = band_visits(w, tile, splits, band)
+    queries = groups * count.q_rows, groups * int(band.busy_rows())
+    keys = groups * count.kv_rows, w.batch * count.seen
+    return _visited(w, tile, name, groups * count.tiles, queries, keys, _even_outputs(w, merged))
+
+
+def _by_pieces(w: Workload, tile: LatentTile, name: str, pieces: list[Piece]) -> Form:
+    """FlashMLA's shares: every row tile goes over all keys of its request, whoever has them."""
+    rows = w.heads_q * w.seq_q
+    row_tiles = -(-rows // tile.rows)
+    visits = row_tiles * sum(piece.blocks for piece in pieces)
+    queries, keys = (len(pieces) * rows, w.batch * rows), (row_tiles * w.keys, w.keys)
+    return _visited(w, tile, name, visits, queries, keys, _outputs(w, pieces))
+
+
+def _visited(
+    w: Workload,
+    tile: LatentTile,
+    name: str,
+    visits: int,
+    queries: tuple[int, int],
+    keys: tuple[int, int],
+    out: tuple[Moved, ...],
+) -> Form:
+    """A kernel by its visits of key tiles, each tile once as K and V, or V as a copy of its own.
+
+    `queries` and `keys` are rows of Q and of the cache: read, and distinct ones.
+    """
+    latent, e, rows, pair = latent_of(w), w.element_bytes, tile.rows, tile.pair
     width = latent.width + (latent.rank if tile.reload else 0)
-    unique_q = w.batch * w.heads_q * w.seq_q if shares is not None else groups * _busy_rows(w, rows, pack)
     down = max(1, min(tile.warps, rows // 16)) if tile.path == "mma_sync" else 1
     across = tile.warps // down if tile.path == "mma_sync" else 1
-    reads = down * keys * (latent.width + latent.rank) // pair + across * rows * (latent.width + keys)
+    reads = down * tile.keys * (latent.width + latent.rank) // pair + across * rows * (latent.width + tile.keys)
+    (read, queries_once), (visited, keys_once) = queries, keys
     return Form(
-        kernel.name,
+        name,
         (
-            load("Q latent", groups * q_rows * latent.rank * e, unique_q * latent.rank * e),
-            load("Q rope", groups * q_rows * latent.rope * e, unique_q * latent.rope * e),
-            load("Latent", groups * kv_rows * width * e // pair, w.batch * seen * latent.width * e),
+            load("Q latent", read * latent.rank * e, queries_once * latent.rank * e),
+            load("Q rope", read * latent.rope * e, queries_once * latent.rope * e),
+            load("Latent", visited * width * e // pair, keys_once * latent.width * e),
+            *([load(PAGES, visits * page_bytes(w, tile.keys), 4 * pages_of(w))] if w.page_size else []),
             *out,
         ),
-        flops=groups * visits * 2 * rows * keys * (own.head_dim + own.head_dim_v),
-        exponentials=groups * visits * rows * (keys + 1),
-        smem_bytes=groups * visits * reads * e,
+        flops=visits * 2 * rows * tile.keys * (latent.width + latent.rank),
+        exponentials=visits * rows * (tile.keys + 1),
+        smem_bytes=visits * reads * e,
     )
 
 
-def _band(w: Workload, rows: int, pack: int) -> Band:
-    return Band.of_queries(w.seq_q, w.seq_kv, *reaches(w.mask), rows, pack=pack)
-
-
-def _busy_rows(w: Workload, rows: int, pack: int) -> int:
-    return int(_band(w, rows, pack).busy_rows())
+def _idle_blocks(w: Workload, tile: LatentTile, splits: Splits) -> int:
+    """Blocks that find no row tile or no range of keys of their sequence."""
+    tiles = [-(-one.queries * (w.heads_q if tile.packed else 1) // tile.rows) for one in w.parts]
+    idle = 0
+    for number, (one, own) in enumerate(zip(w.parts, tiles, strict=True)):
+        count = splits.of(number).count
+        rows = own if tile.longest_first else max(tiles)
+        idle += one.times * (max(splits.grid, count) * rows - count * own)
+    return idle * (1 if tile.packed else w.heads_q)
 
 
 def _even_outputs(w: Workload, partials: int) -> tuple[Moved, ...]:
@@ -123,41 +158,44 @@ def _even_outputs(w: Workload, partials: int) -> tuple[Moved, ...]:
     return (store("O latent", rows * rank * w.output_bytes), store("LSE", rows * 4))
 
 
-def _outputs(w: Workload, shares: list[Share]) -> tuple[Moved, ...]:
+def _outputs(w: Workload, pieces: list[Piece]) -> tuple[Moved, ...]:
     """What FlashMLA's shares write: partial results of requests that were cut, results of the others."""
     rows, rank = w.heads_q * w.seq_q, latent_of(w).rank
-    pieces = sum((share.first > 0) + (share.last > 0) for share in shares)
-    whole = sum(share.whole for share in shares)
+    whole = sum(piece.whole for piece in pieces)
+    partial = len(pieces) - whole
     return (
-        store("O partial", pieces * rows * rank * 4),
-        store("LSE partial", pieces * rows * 4),
+        store("O partial", partial * rows * rank * 4),
+        store("LSE partial", partial * rows * 4),
         store("O latent", whole * rows * rank * w.output_bytes),
         store("LSE", whole * rows * 4),
     )
 
 
-def _shares(w: Workload, splits: Splits, tile: LatentTile) -> list[Share] | None:
+def _pieces(w: Workload, splits: Splits, tile: LatentTile) -> list[Piece] | None:
     """FlashMLA's shares, recomputed by its rule; None where ranges are even."""
-    return flash_mla_parts(w.batch, -(-w.seq_kv // tile.keys), splits.shares) if splits.shares else None
+    return pieces_of(w, tile, splits.shares) if splits.shares else None
 
 
-def _split_requests(w: Workload, splits: Splits, tile: LatentTile) -> tuple[int, int]:
-    """Requests that the combine kernel merges, and partial results of them all."""
-    shares = _shares(w, splits, tile)
-    if shares is not None:
-        return w.batch - sum(share.whole for share in shares), sum((s.first > 0) + (s.last > 0) for s in shares)
-    return w.batch, w.batch * splits.count
+def _merged_rows(w: Workload, splits: Splits, tile: LatentTile) -> tuple[int, int]:
+    """Rows that the combine kernel writes, and rows of the partial results that it merges."""
+    pieces = _pieces(w, splits, tile)
+    if pieces is not None:
+        whole, rows = sum(piece.whole for piece in pieces), w.heads_q * w.seq_q
+        return (w.batch - whole) * rows, (len(pieces) - whole) * rows
+    merged = splits.merged(len(w.parts)).tolist()
+    each = [(w.heads_q * one.queries * one.times, of) for one, of in zip(w.parts, merged, strict=True) if of]
+    return sum(rows for rows, _ in each), sum(rows * of for rows, of in each)
 
 
-def _combine(w: Workload, requests: int, pieces: int) -> Form:
-    rows, rank = w.heads_q * w.seq_q, latent_of(w).rank
+def _combine(w: Workload, written: int, read: int) -> Form:
+    rank = latent_of(w).rank
     return Form(
         "combine",
         (
-            load("LSE partial", pieces * rows * 4),
-            load("O partial", pieces * rows * rank * 4),
-            store("O latent", requests * rows * rank * w.output_bytes),
-            store("LSE", requests * rows * 4),
+            load("LSE partial", read * 4),
+            load("O partial", read * rank * 4),
+            store("O latent", written * rank * w.output_bytes),
+            store("LSE", written * 4),
         ),
-        exponentials=pieces * rows,
+        exponentials=read,
     )

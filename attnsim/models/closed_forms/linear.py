@@ -19,6 +19,9 @@ from attnsim.models.implementations.own.linear_tiles import (
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 
+PHI_BYTES = 4
+"""Of shared memory for an element of phi, which is read from there and written there in 16 bits."""
+
 
 def closed_form(w: Workload, schedule: Schedule, tile: LinearTile) -> list[Form]:
     """Closed form of the kernels: of the schedule only the ranges are used."""
@@ -48,7 +51,7 @@ def _state_part(w: Workload, ranges: int, blocks: int) -> Form:
         ),
         flops=heads * tiles * 2 * KEYS * d * (d + 8),
         exponentials=keys * d,
-        smem_bytes=heads * tiles * KEYS * WARPS * d * 2,
+        smem_bytes=heads * tiles * KEYS * WARPS * d * 2 + PHI_BYTES * keys * d,
     )
 
 
@@ -100,7 +103,7 @@ def _causal_part(w: Workload, ranges: int) -> Form:
         (load("Q", rows * d * e), load("K", *kv), load("V", *kv), *state, store("O", rows * d * w.output_bytes)),
         flops=2 * d * (chunks * (2 * scores + CHUNK * d) + added * CHUNK * (d + 8)),
         exponentials=2 * rows * d,
-        smem_bytes=chunks * fragments * 512 + added * CHUNK * WARPS * d * 2,
+        smem_bytes=chunks * fragments * 512 + added * CHUNK * WARPS * d * 2 + PHI_BYTES * 2 * rows * d,
     )
 
 
@@ -121,4 +124,5 @@ def _decode_part(w: Workload) -> Form:
         ),
         flops=2 * (tokens + queries) * d * d,
         exponentials=(tokens + queries) * d,
+        smem_bytes=PHI_BYTES * (tokens + queries) * d,
     )

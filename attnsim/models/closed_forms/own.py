@@ -89,7 +89,8 @@ def _backward_main(w: Workload, tile: OwnBackwardTile) -> Form:
         ),
         flops=visits * 5 * 2 * m * n * d,
         exponentials=visits * m * n,
-        smem_bytes=visits * reads * 2,
+        # P and dS are written there, each beside a number of each row that all threads read.
+        smem_bytes=visits * 2 * (reads + 2 * m * n + tile.row_numbers_bytes),
     )
 
 
@@ -97,12 +98,12 @@ def decode(w: Workload, schedule: Schedule, tile: DecodeTile) -> list[Form]:
     """Split and combine kernel.
 
     With ``v`` visits of key tiles by the row tiles of a key head, whatever the splits: K and V ``v keys`` rows less
-    the missing rows of the last tile; Q, O and LSE every row once per split.
+    the missing rows of the last tile; Q, O and LSE every row once per split. Four lanes each compute the
+    factor of a row of a warp's O. To combine a row, each thread weighs a split, and each two columns every warp's sum.
     """
     warps, keys, splits = tile.warps, tile.keys, schedule.splits.count
     band = Band.of_queries(w.seq_q, w.seq_kv, *reaches(w.mask), ROWS, pack=w.group)
     kv_heads, rows = w.batch * w.heads_kv, w.batch * w.heads_q * w.seq_q
-    blocks = kv_heads * int(band.tiles) * splits
     d, e = w.head_dim, w.element_bytes
     visits, kv_rows, seen = band.read(keys)
     kv = kv_heads * kv_rows * d * e, kv_heads * seen * d * e
@@ -118,13 +119,13 @@ def decode(w: Workload, schedule: Schedule, tile: DecodeTile) -> list[Form]:
                 *((o, lse) if splits > 1 else whole),
             ),
             flops=kv_heads * visits * 4 * ROWS * keys * d,
-            exponentials=ROWS * (kv_heads * visits * (keys + warps) + blocks * warps),
+            exponentials=ROWS * kv_heads * visits * (keys + 4 * warps),
             smem_bytes=kv_heads * visits * (2 * keys + (warps * ROWS if d > 128 else 0)) * d * e,
         )
     ]
     if splits > 1:
         partial = load("O partial", rows * splits * d * 4), load("LSE partial", rows * splits * 4)
-        parts.append(Form(COMBINE, (*partial, *whole), exponentials=rows * (splits + COMBINE_WARPS)))
+        parts.append(Form(COMBINE, (*partial, *whole), exponentials=rows * COMBINE_WARPS * (32 + d // 2)))
     return parts
 
 

@@ -9,7 +9,9 @@ from attnsim.models.closed_forms.fused import forward
 from attnsim.models.implementations import trtllm_tiles
 from attnsim.models.implementations.fused.last_block import ROUND_TRIPS
 from attnsim.models.implementations.fused.tile import FlashTile
-from attnsim.models.implementations.trtllm import MASKED, PREPARE, PREPROCESS, PackedTile, new_tokens, within_window
+from attnsim.models.implementations.trtllm import PREPARE, PREPROCESS, PackedTile
+from attnsim.models.implementations.trtllm_masked import NAME as MASKED
+from attnsim.models.implementations.trtllm_masked import within_window
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import Splits
@@ -34,7 +36,7 @@ def _part(w: Workload, kernel: Kernel, tile: FlashTile, splits: Splits) -> Form:
 
 
 def _preprocessing(w: Workload) -> Form:
-    e, tokens = w.element_bytes, new_tokens(w)
+    e, tokens = w.element_bytes, w.new_tokens
     q = w.batch * w.seq_q * w.heads_q * w.head_dim * e
     k, v = (tokens * w.heads_kv * width * e for width in (w.head_dim, w.head_dim_v))
     new = "" if w.passes == "fwd" else "new "
@@ -45,7 +47,8 @@ def _attention(w: Workload, tile: FlashTile, splits: Splits, kernel: Kernel) -> 
     """The attention kernel, in a generation step without the keys before a window, and the merge of its last blocks."""
     whole = w
     if w.passes == "decode":
-        w = within_window(w, trtllm_tiles.XQA_TILE if kernel.path == "mma_sync" else tile.keys)
+        steps = {"mma_sync": trtllm_tiles.XQA_TILE, "simt": 1}
+        w = within_window(w, steps.get(kernel.path, tile.keys))
     part = forward(w, tile, splits, kernel.name, lse=False)
     if splits.partial:
         merge = combine(kernel.name, whole, splits.count)

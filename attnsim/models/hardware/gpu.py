@@ -245,13 +245,13 @@ class Gpu:
 
     def with_values(self, values: Mapping[str, float]) -> Gpu:
         """The GPU with several figures set at once, nothing checked and nothing recorded but their provenance."""
-        gpu, provenance = self, dict(self.provenance)
+        provenance, stored = dict(self.provenance), dict[str, dict[str, Any]]()
         for key, value in values.items():
-            declared, section = FIELDS[key], key.partition(".")[0]
-            part = dataclasses.replace(getattr(gpu, section), **{declared.attribute: declared.stored(value)})
-            gpu = dataclasses.replace(gpu, **{section: part})
-            provenance[key] = Figure(value, declared.unit, "assumed", f"changed from {gpu.base_id}")
-        return dataclasses.replace(gpu, provenance=MappingProxyType(provenance))
+            declared = FIELDS[key]
+            stored.setdefault(key.partition(".")[0], {})[declared.attribute] = declared.stored(value)
+            provenance[key] = Figure(value, declared.unit, "assumed", f"changed from {self.base_id}")
+        sections = {name: dataclasses.replace(getattr(self, name), **of) for name, of in stored.items()}
+        return dataclasses.replace(self, **sections, provenance=MappingProxyType(provenance))
 
 
 def _rebuild(*values: Any) -> Gpu:

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from attnsim.models.errors import InputError
+from attnsim.models.errors import InputError, some
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.builds import told_apart
 from attnsim.models.implementations.implementation import Implementation, sizing
@@ -235,7 +235,8 @@ def _of_library(library: str, version: str, usual: Implementation | None) -> Imp
     if len(able) == 1:
         return able[0]
     raise InputError(
-        f"implementation {library!r} is a library; name one of its kernels: {', '.join(one.name for one in able)}"
+        f"implementation {library!r} is a library; name one of its kernels: "
+        f"{some([one.name for one in able], 'attnsim implementations', 12)}"
     )
 
 

@@ -1,6 +1,11 @@
 """NVIDIA cuDNN's fused attention: its closed kernels, and the open ones of NVIDIA/cudnn-frontend.
 
 Of the closed kernels the nearest public schedule of the tensor-core instructions that the GPU has is played.
+
+A graph is built for the longest sequence, and lengths are read on the GPU: the grid has as many row tiles of each
+sequence, and keys are cut into as many ranges, as the longest needs. Packed prompts are the open kernels' exception: a
+kernel before counts the row tiles that there are and sorts the sequences, most queries first (``python/cudnn/frost/
+tile_dsl/thd.py``); the closed ones of the same GPUs are taken to do the same.
 """
 
 from __future__ import annotations
@@ -25,25 +30,27 @@ from attnsim.models.implementations.fused.splits import split_count
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Order
 from attnsim.models.implementations.implementation import Builder, TileRequest, record
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
 TILE = by_hand(
-    FlashTile(128, 128, warps=8, warpgroups=2, max_blocks_per_sm=1),
+    FlashTile(128, 128, warps=8, warpgroups=2, max_blocks_per_sm=1, order="grid_by_sequence"),
     "stand-in for the tile of cuDNN's closed kernels before Hopper, one block an SM: read off the waves of its times",
 )
 DECODE_TILE = by_hand(
-    FlashTile(16, 128, loop="staged", stages=2, registers=128, pack_gqa=True),
+    FlashTile(16, 128, loop="staged", stages=2, registers=128, pack_gqa=True, order="grid_by_sequence"),
     "the same in decode: 16 packed rows",
 )
 HOPPER_ORDER: Order = by_hand(
-    "ascending",
+    "grid_by_sequence",
     "order of row tiles of cuDNN's closed Hopper kernels: longest first makes causal rows of 8 waves 13 % too fast",
 )
 FEW_ROWS = 128
 """Rows of a tile of NVIDIA/cudnn-frontend's sm_100 decode kernel: where a group's queries fit it, they are packed."""
 
+OFFSETS = "sequence offsets"
 _CLOSED = ("closed source: tiles and order are those of the nearest public kernel",)
 
 
@@ -96,12 +103,22 @@ def closed_blackwell_tile(w: Workload, gpu: Gpu) -> FlashTile:
     return replace(tile, rows=FEW_ROWS, warps=4, warpgroups=1, extra_threads=128, pack_gqa=w.seq_q == 1)
 
 
+def sequence_offsets(w: Workload) -> Kernel:
+    """The kernel before packed prompts: where each sequence begins, their order, and the row tiles that there are."""
+    sizes = [Access("lengths", 8 * w.batch), Access("offsets", 16 * w.batch, True)]
+    return streaming(OFFSETS, sizes, elements=w.batch, threads=256, blocks=1)
+
+
 def _blackwell(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, closed: bool) -> Schedule:
     """Forward and backward by tcgen05; the closed kernels split the keys of a single query alone."""
     kernels: list[Kernel] = []
     tiles, splits, w_main = FusedTiles(), UNCUT, one_query(w)
     if "fwd" in w.directions:
         chosen = (closed_blackwell_tile if closed else blackwell_tile)(w_main, gpu)
+        if w.lengths:
+            packed = w.passes != "decode"
+            chosen = replace(chosen, order="most_queries_first" if packed else "grid_by_sequence")
+            kernels += [sequence_offsets(w)] if packed else []
         tile = override(chosen, shape, w_main, gpu)
         if not closed or w.seq_q == 1:
             splits = Splits(blackwell_splits(w_main, gpu, tile))

@@ -118,7 +118,7 @@ def _flash2_forward(
     """FA2's `mha_fwd`: the split-KV kernel where its rule wants more than one split, else the standard kernel."""
     w = one_query(w)
     swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
-    split_tile = counted(replace(fa2_split(w, gpu), pack_gqa=swapped), machine, w, gpu)
+    split_tile = counted(replace(fa2_split(w, gpu), pack_gqa=swapped), machine and f"{machine} split", w, gpu)
     heads = w.batch * (w.heads_kv if swapped else w.heads_q)
     rows = -(-w.seq_q * (w.group if swapped else 1) // 64)
     # `mha_varlen_fwd` cuts keys for one query a sequence only (``csrc/flash_attn/flash_api.cpp``).

@@ -1,5 +1,8 @@
 """FlashAttention-4 on data-centre Blackwell: ``flash_attn/cute/flash_fwd_sm100.py`` and ``flash_bwd_sm100.py``.
 
+Of sequences of different lengths, packed end to end, its blocks find their sequence by themselves
+(`SingleTileVarlenScheduler`); ranges of keys are as many of each, what a row tile sees cut evenly.
+
 Two tiles of 128 query rows a block with a softmax warpgroup each. The accumulators of S and O fill the tensor memory
 and P takes the place of S, so that within a tile of rows everything waits for what is before it; what overlaps are the
 two tiles. Part of the exponentials are polynomials on the FMA pipes, and O is rescaled by warps of their own, seldom.
@@ -18,7 +21,7 @@ from attnsim.models.implementations.fused.backward import flash_backward
 from attnsim.models.implementations.fused.building import flash_schedule, override, override_backward
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import MAX_SPLITS, combine
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, Order
 from attnsim.models.implementations.fused.two_pass import two_pass_backward
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
@@ -46,6 +49,13 @@ def _is_wide(w: Workload) -> bool:
     return padded(max(w.head_dim, w.head_dim_v)) > 128
 
 
+def _order(w: Workload) -> Order:
+    """Row tiles of most keys first under a mask; `SingleTileVarlenScheduler` where sequences differ."""
+    if w.lengths:
+        return "sections_by_sequence"
+    return "longest_first" if w.mask.is_causal or w.mask.is_windowed else "ascending"
+
+
 def plain_tile(w: Workload, gpu: Gpu) -> FlashTile:
     """A Blackwell block like FlashAttention-4's: two 128-row tiles with a softmax warpgroup each, accumulators in TMEM.
 
@@ -62,7 +72,7 @@ def plain_tile(w: Workload, gpu: Gpu) -> FlashTile:
         extra_threads=256,
         registers=128,
         path="tcgen05",
-        order="longest_first" if w.mask.is_causal or w.mask.is_windowed else "ascending",
+        order=_order(w),
         persistent=True,
         max_blocks_per_sm=1,
     )

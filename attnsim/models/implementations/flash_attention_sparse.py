@@ -28,7 +28,8 @@ from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes
-from attnsim.models.schedule.schedule import Kernel, Schedule, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.uses import TensorUse
 
 NAME = "flash-attn.4-sparse"
 COUNTS, LIST = "block counts", "block list"
@@ -41,10 +42,33 @@ KEYS = (128, 64)
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What tells a block which key tiles its rows see.
+
+    Parameters
+    ----------
+    first, each : str
+        Tensor that a tile of rows reads before its first key tile, and the one that it reads a part of for each.
+    first_bytes, each_bytes : int
+        Read of them.
+    first_unique, each_unique : int
+        Bytes that they have.
+    """
+
+    first: str
+    first_bytes: int
+    first_unique: int
+    each: str
+    each_bytes: int
+    each_unique: int
+
+
+@dataclass(frozen=True, slots=True)
 class ListedTile:
-    """A tile of FlashAttention-3's loop, over a list of key tiles."""
+    """A tile of FlashAttention-3's loop, over the key tiles that its rows are told."""
 
     forward: FlashTile
+    told: Told
 
     @property
     def rows(self) -> int:
@@ -61,13 +85,17 @@ class ListedTile:
 
 
 class _Operations(Operations):
-    """The producer reads a list entry for each key tile, while the tile before is copied and multiplied."""
+    """The producer reads what is told of each key tile, while the tile before is copied and multiplied."""
+
+    def __init__(self, w: Workload, tile: FlashTile, told: Told) -> None:
+        super().__init__(w, tile, lse=True)
+        self.told = told
 
     def look_up(self) -> tuple[TileOp, ...]:
-        return (TileOp("load", LIST, bytes=ENTRY_BYTES),)
+        return (TileOp("load", self.told.each, bytes=self.told.each_bytes),)
 
     def looked_up(self) -> tuple[TileOp, ...]:
-        return (TileOp("wait", LIST),)
+        return (TileOp("wait", self.told.each),)
 
 
 def counts_of(w: Workload, tile: FlashTile) -> TileCounts:
@@ -104,18 +132,33 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """
     tile = choose_tile(w, gpu, shape)
     counts = counts_of(w, tile)
-    kernel = _kernel(w, gpu, tile, counts)
-    lists = sum(use.unique_bytes for use in kernel.uses if use.tensor in (COUNTS, LIST))
+    listed = ListedTile(tile, _lists(counts))
+    return listed_schedule(w, gpu, NAME, listed, counts, (), "flash_fwd_sparse")
+
+
+def _lists(counts: TileCounts) -> Told:
+    """Two counts a block of queries, and an entry a visit."""
+    of_counts, visits = counts.tiles.row_tiles * COUNTS_BYTES, int(counts.visits.sum())
+    return Told(COUNTS, COUNTS_BYTES, of_counts, LIST, ENTRY_BYTES, visits * ENTRY_BYTES)
+
+
+def listed_schedule(
+    w: Workload, gpu: Gpu, name: str, listed: ListedTile, counts: TileCounts, before: tuple[Kernel, ...], entry: str
+) -> Schedule:
+    """The schedule of a kernel of this loop, and of those that make what it is told."""
+    kernel = _kernel(w, gpu, listed, counts, entry)
+    lists = sum(use.unique_bytes for use in kernel.uses if use.tensor in (listed.told.first, listed.told.each))
     visits, every, part = int(counts.visits.sum()), counts.tiles.row_tiles * counts.tiles.key_tiles, counts.partial
     note = f"{visits} of {every} tiles visited ({100 * visits / every:.3g} %), {int(part.sum())} of them in part"
-    return Schedule("sparse", NAME, (kernel,), ListedTile(tile), flash_peak_bytes(w, lists), (note,))
+    return Schedule("sparse", name, (*before, kernel), listed, flash_peak_bytes(w, lists), (note,))
 
 
-def _kernel(w: Workload, gpu: Gpu, tile: FlashTile, counts: TileCounts) -> Kernel:
+def _kernel(w: Workload, gpu: Gpu, listed: ListedTile, counts: TileCounts, entry: str) -> Kernel:
     """The one kernel: the row tiles of a head of K and V where heads are packed, of a head otherwise.
 
     Of packed rows as many tiles as a group has heads lie in a block of queries and walk its list.
     """
+    tile, told = listed.forward, listed.told
     pack, tiles = w.group if tile.pack_gqa else 1, counts.tiles
     number = -(-w.seq_q * pack // tile.rows)
     block = np.arange(number) // pack
@@ -124,26 +167,26 @@ def _kernel(w: Workload, gpu: Gpu, tile: FlashTile, counts: TileCounts) -> Kerne
     (steps, masked, missing_keys, missing_rows), inverse = classes(
         counts.visits[block], counts.partial[block], shorter, missing_rows
     )
-    ops = _Operations(w, tile, lse=True)
+    ops = _Operations(w, tile, told)
     body = LOOPS[tile.loop](ops, steps, masked, missing_keys)
-    counted = Segment("block counts", (TileOp("load", COUNTS, bytes=COUNTS_BYTES), TileOp("wait", COUNTS)))
+    begins = Segment(told.first, (TileOp("load", told.first, bytes=told.first_bytes), TileOp("wait", told.first)))
     ended = with_ends(ops, body, steps, missing_rows, np.zeros_like(steps))
     heads = w.heads_kv if tile.pack_gqa else w.heads_q
     if tile.order != "ascending":  # the longest last, which longest-first order begins with
         inverse = inverse[np.argsort(steps[inverse], kind="stable")]
-    nest = [(counted, np.ones_like(steps)), *ended]
+    nest = [(begins, np.ones_like(steps)), *ended]
     launches = launch_order(w, gpu, tile, (inverse[None],), heads)
-    uses = _uses(w, tile, counts, min(w.batch * heads * len(inverse), gpu.sm.count), len(inverse))
-    return tiled_kernel(w, tile, "flash_fwd_sparse", nest, launches, uses)
+    uses = _uses(w, listed, counts, min(w.batch * heads * len(inverse), gpu.sm.count), len(inverse))
+    return tiled_kernel(w, tile, entry, nest, launches, uses)
 
 
-def _uses(w: Workload, tile: FlashTile, counts: TileCounts, running: int, tiles: int) -> tuple[TensorUse, ...]:
-    heads, e = w.batch * w.heads_q, w.element_bytes
+def _uses(w: Workload, listed: ListedTile, counts: TileCounts, running: int, tiles: int) -> tuple[TensorUse, ...]:
+    heads, e, told = w.batch * w.heads_q, w.element_bytes, listed.told
     return (
         TensorUse("Q", busy_rows(w, counts) * w.head_dim * e, heads),
-        *keys_uses(w, counts, tiles * (1 if tile.pack_gqa else w.group), running),
-        TensorUse(COUNTS, counts.tiles.row_tiles * COUNTS_BYTES, 1, running),
-        TensorUse(LIST, int(counts.visits.sum()) * ENTRY_BYTES, 1, running),
+        *keys_uses(w, counts, tiles * (1 if listed.forward.pack_gqa else w.group), running),
+        TensorUse(told.first, told.first_unique, 1, running),
+        TensorUse(told.each, told.each_unique, 1, running),
         TensorUse("O", w.seq_q * w.head_dim_v * w.output_bytes, heads, written=True),
         TensorUse("LSE", w.seq_q * 4, heads, written=True),
     )

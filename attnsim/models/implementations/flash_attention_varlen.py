@@ -24,7 +24,7 @@ def flash3_of_lengths(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Sched
     """FlashAttention-3, by `flash_attn_func` of one length and by `flash_attn_varlen_func` of several."""
     if not w.lengths:
         return flash3(w, gpu, shape)
-    forward = encoder_hopper(one_query(w), gpu, shape, FA3, split=w.passes == "decode", machine=FA3)
+    forward = encoder_hopper(one_query(w), gpu, shape, FA3, split=w.passes == "decode")
     if "bwd" not in w.directions:
         return forward
     back = override_backward(counted(fa3_backward(w, gpu), FA3, w, gpu), shape)

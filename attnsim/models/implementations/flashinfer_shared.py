@@ -26,8 +26,9 @@ from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Schedule, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import Splits
+from attnsim.models.schedule.uses import TensorUse
 
 MASK = "mask bits"
 PREFIX_TENSORS = {name: f"{name} prefix" for name in ("K", "V", "O", "LSE", "O partial", "LSE partial")}

@@ -57,11 +57,14 @@ class Extra:
     prior : float
     doubt : float
         Standard deviation of the logarithm of the number around its prior; infinite where nothing is known.
+    integers : bool
+        Whether it scales the integer instructions of the kernels that are not counted.
     """
 
     meaning: str
     prior: float = 1.0
     doubt: float = math.inf
+    integers: bool = False
 
 
 TIE = by_hand(
@@ -163,6 +166,10 @@ class Implementation:
         Of a call that chooses among implementations: (workload, gpu, version or "") to the name of the one it runs.
     version : str
         The version that is asked about, where one was named.
+    counts : str
+        Kernel of ``fused/instructions.csv`` by whose machine code its schedules are charged where its own has not been
+        counted; "" where none is alike. Its fitted numbers are those beside such instructions, and whoever borrows
+        them borrows both.
     """
 
     name: str
@@ -201,6 +208,7 @@ class Implementation:
     changed: bool = False
     picks: Picks | None = None
     version: str = ""
+    counts: str = ""
 
     @property
     def library(self) -> str:

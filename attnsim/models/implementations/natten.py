@@ -26,7 +26,8 @@ from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import classes
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
+from attnsim.models.schedule.uses import TensorUse
 
 SHAPES: dict[int, dict[int, tuple[int, ...]]] = {
     64: {1: (64,), 2: (8, 8), 3: (2, 8, 4)},

@@ -6,9 +6,10 @@ what is known of each implementation; nothing is fitted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from attnsim.models.errors import InputError
+from attnsim.models.errors import InputError, some
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import (
     cudnn,
@@ -16,6 +17,7 @@ from attnsim.models.implementations import (
     flash_attention_4,
     flash_attention_sparse,
     flash_attention_varlen,
+    flash_mask,
     flashinfer,
     flashinfer_shared,
     flex,
@@ -47,7 +49,7 @@ from attnsim.models.implementations.implementation import (
 from attnsim.models.implementations.latent import records as latent
 from attnsim.models.implementations.linear import convolution, fla, gated_delta, kda, ssd
 from attnsim.models.implementations.own import backward, decode, flash, hopper, linear, naive, sigmoid, sparse
-from attnsim.models.implementations.selecting import dsa, flash_nsa, moba, nsa_triton
+from attnsim.models.implementations.selecting import dsa, dsa_decode, flash_nsa, moba, nsa_triton
 from attnsim.models.implementations.surrounding import check_operations, surrounded
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
@@ -55,9 +57,9 @@ from attnsim.models.schedule.schedule import Schedule
 LIBRARIES = (
     *(pytorch, transformers),
     *(flash_attention, flash_attention_varlen, flash_attention_4, flash_attention_sparse, serving),
-    *(cudnn, trtllm, triton, xformers, flex, flex_mask, natten, flashinfer, pod, flashinfer_shared),
+    *(cudnn, trtllm, triton, xformers, flex, flex_mask, flash_mask, natten, flashinfer, pod, flashinfer_shared),
     latent,
-    *(nsa_triton, flash_nsa, dsa, moba),
+    *(nsa_triton, flash_nsa, dsa, dsa_decode, moba),
     *(gated_delta, kda, fla, ssd, convolution),
 )
 """Whose code is imitated, a file for each."""
@@ -85,6 +87,10 @@ def normalising(record: Implementation) -> Builder:
     return normalised
 
 
+def _some(names: Iterable[str]) -> str:
+    return some(names, "attnsim implementations")
+
+
 def check_mask(record: Implementation, w: Workload) -> None:
     """Refuse patterns in the mask of an implementation that plays none.
 
@@ -107,11 +113,11 @@ def check_lengths(record: Implementation, w: Workload) -> None:
     """
     for name, told, plays in (("prefix", w.prefix, "prefixes"), ("tree", w.tree, "trees")):
         if told and not getattr(record, plays):
-            able = ", ".join(one.name for one in IMPLEMENTATIONS.values() if getattr(one, plays))
+            able = _some(one.name for one in IMPLEMENTATIONS.values() if getattr(one, plays))
             raise InputError(f"{record.name} knows no {name}, it is {told}; leave it out, or take {able}")
     check_pages(record, w.page_size or None)
     if w.lengths and not record.lengths:
-        able = ", ".join(one.name for one in IMPLEMENTATIONS.values() if one.lengths and not one.launches)
+        able = _some(one.name for one in IMPLEMENTATIONS.values() if one.lengths and not one.launches)
         raise InputError(
             f"{record.name} takes sequences of one length; padded they are batch {w.batch}, seq "
             f"{w.seq_q}, kv {w.seq_kv}; ask that, or take one of {able}"
@@ -126,7 +132,7 @@ def check_selection(record: Implementation, w: Workload) -> None:
     InputError
     """
     if w.selection is not None and not record.selects:
-        able = ", ".join(one.name for one in IMPLEMENTATIONS.values() if one.selects)
+        able = _some(one.name for one in IMPLEMENTATIONS.values() if one.selects)
         raise InputError(f"{record.name} selects no keys, the selection is {w.selection}; leave it out, or take {able}")
 
 
@@ -174,7 +180,7 @@ def check_pages(record: Implementation, page_size: int | None) -> None:
     if page_size is None:
         return
     if record.pages is None:
-        able = ", ".join(one.name for one in IMPLEMENTATIONS.values() if one.pages and not one.form)
+        able = _some(one.name for one in IMPLEMENTATIONS.values() if one.pages and not one.form)
         raise InputError(
             f"page_size is {page_size}, {record.name} reads K and V in one piece; leave it empty, or take {able}"
         )

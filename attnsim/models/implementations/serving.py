@@ -13,6 +13,8 @@ from functools import partial
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import (
+    FA2,
+    FA3,
     counted,
     fa2_split,
     fa3_shape,
@@ -126,7 +128,8 @@ def vllm_fa2(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
     transposed = swapped and w.batch > 1 and w.heads_kv > 1
     w_main = one_query(w.bounded())
-    tile = override(replace(fa2_split(w, gpu), pack_gqa=swapped), shape, w_main, gpu)
+    split_tile = counted(fa2_split(w, gpu), f"{FA2} split", w, gpu)
+    tile = override(replace(split_tile, pack_gqa=swapped), shape, w_main, gpu)
     splits = UNCUT
     if swapped:
         tiles_launched = w.batch * w.heads_kv * -(-w.group // 64)
@@ -180,14 +183,9 @@ def serving_hopper(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, 
     return flash_schedule(w_main, name, kernels, FusedTiles(tile), splits)
 
 
-def encoder_hopper(
-    w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, split: bool, machine: str = ""
-) -> Schedule:
-    """An encoder's `flash_attn_varlen_func` on Hopper: prepare, FA3 without clusters, combine where keys are split.
-
-    `machine`: whose machine code tells its instructions, "" nobody's.
-    """
-    base = counted(fa3_varlen(w, gpu), machine, w, gpu)
+def encoder_hopper(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, split: bool) -> Schedule:
+    """An encoder's `flash_attn_varlen_func` on Hopper: prepare, FA3 without clusters, combine where keys are split."""
+    base = counted(fa3_varlen(w, gpu), FA3, w, gpu)
     upper, splits = _varlen_splits(w, gpu, base) if split else (1, UNCUT)
     tile = override(base, shape, w, gpu)
     main = flash_forward(w, gpu, tile, splits=splits)

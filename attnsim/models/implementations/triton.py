@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.flash_attention import fa2_backward
+from attnsim.models.implementations.flash_attention import counted, fa2_backward
 from attnsim.models.implementations.fused.building import flash_schedule, one_kernel_each_way, override_backward
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
 from attnsim.models.implementations.fused.two_pass import two_pass_backward
@@ -14,6 +14,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Path, Schedule
 from attnsim.models.schedule.widths import padded
 
+NAME = "triton.tutorial"
 SOURCE = "triton-lang/triton@003da478 python/tutorials/06-fused-attention.py"
 
 
@@ -29,8 +30,8 @@ def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
                 warpgroups=2 if wide else 1,
             )  # fmt: skip
             if tile.shared_memory_bytes(d, d, w.element_bytes) <= gpu.sm.shared_memory_per_block_bytes:
-                return tile
-    return tile
+                return counted(tile, NAME, w, gpu)
+    return counted(tile, NAME, w, gpu)
 
 
 def instructions(gpu: Gpu) -> Path:
@@ -40,7 +41,7 @@ def instructions(gpu: Gpu) -> Path:
 
 def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     """FlashAttention-2's backward tiles in Triton's instructions."""
-    return replace(fa2_backward(w, gpu), path=instructions(gpu))
+    return counted(replace(fa2_backward(w, gpu), path=instructions(gpu)), NAME, w, gpu)
 
 
 def two_pass(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -50,6 +51,6 @@ def two_pass(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 RECORDS = (
-    record("triton.tutorial", one_kernel_each_way("triton.tutorial", choose_tile, choose_backward)),
+    record(NAME, one_kernel_each_way(NAME, choose_tile, choose_backward)),
     record("triton.tutorial-bwd", two_pass),
 )

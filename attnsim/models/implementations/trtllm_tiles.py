@@ -5,8 +5,8 @@ All from public source at NVIDIA/TensorRT-LLM 1.3 and flashinfer-ai/flashinfer, 
 - context before Blackwell: ``cpp/kernels/fmha_v2/setup.py`` (tiles by architecture and head_dim) and
   ``contextFusedMultiHeadAttention/fmhaRunner.cpp`` (which of them);
 - generation before Blackwell: XQA, ``cpp/kernels/xqa/mha.cu`` (tile), ``decoderXQAImplJIT.cpp`` and
-  ``kernelUtils.cpp`` (when), ``decoderXQAImplCommon.h`` (blocks per sequence); else masked multi-head attention,
-  ``decoderMaskedMultiheadAttentionLaunch.h``;
+  ``kernelUtils.cpp`` (when), ``decoderXQAImplCommon.h`` (blocks per sequence); else masked multi-head attention
+  (:mod:`attnsim.models.implementations.trtllm_masked`);
 - data-centre Blackwell: trtllm-gen, whose kernels are binaries with their tiles in their names, and whose selection is
   ``flashinfer/trtllm/fmha/fmhaKernels.cuh``.
 """
@@ -14,12 +14,12 @@ All from public source at NVIDIA/TensorRT-LLM 1.3 and flashinfer-ai/flashinfer, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.fused.tile import FlashTile, Order
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.widths import padded
 
@@ -33,18 +33,18 @@ XQA_WAVES = 8
 """``kTargetWaveFactor``."""
 XQA_SUB_SEQUENCES = 6000
 """``getXqaMaxNumSubSeq``: sequences times splits that the workspace holds."""
+EARLY_LAUNCHES = 90
+"""Compute capability from which XQA is launched while the kernel before it drains (``CubinObj::launch``, and
+``getEnvEnablePDL``, which is on by default in 1.3)."""
 XQA_TILE = 256
 """Keys that a block's four warps cover in one turn (``ctaTile.x``)."""
+FRAGMENT = 16
+"""Rows of a group's heads that a thread has a part of at least: one MMA's."""
 XQA_WARP_KEYS = 64
 """Keys, and columns of V, of one of the four warps that multiply (``warpTile.x``)."""
-MMHA_THREADS = (256, 512, 1024)
-MMHA_UNROLL = 8
-"""Keys that a group of threads reads in one turn."""
-MMHA_IN_FLIGHT = by_hand(8, "bytes of K, and as many of V, that a thread of masked attention has in flight")
-"""A thread has 16 bytes of one key in flight and goes over K, then over V; here it has half of them of each. Read off
-blocks that draw 15 bytes a clock and SM from HBM and 28 from the L2 with 1,024 threads."""
-MMHA_MERGED = by_hand(8, "partial results that the last block of masked attention reads at a time")
-GEN_MERGED = by_hand(8, "the same of trtllm-gen (closed)")
+GEN_MERGED = by_hand(8, "partial results that the last block of trtllm-gen (closed) reads at a time")
+BY_SEQUENCE: Order = "grid_by_sequence"
+"""Sequences are the outermost dimension of its grids, or of the numbers that its counters hand out."""
 GEN_KEYS = 256
 """Keys of one step of a trtllm-gen block, two tiles of 128."""
 
@@ -63,6 +63,11 @@ def _width(w: Workload) -> int:
     return compiled_width(max(w.head_dim, w.head_dim_v))
 
 
+def _from_the_end(w: Workload) -> Order:
+    """Last row tiles first, by the grid of the longest where sequences differ."""
+    return "last_rows_first" if w.lengths else "longest_first"
+
+
 def context_tile(w: Workload, gpu: Gpu) -> FlashTile:
     """FMHA v2: warp-specialised with TMA on Hopper, else Ampere's loop, "tiled" with 128 keys where that is faster."""
     d = _width(w)
@@ -72,11 +77,11 @@ def context_tile(w: Workload, gpu: Gpu) -> FlashTile:
         balanced = w.mask.is_causal and kv_bytes <= gpu.l2.capacity_bytes
         return FlashTile(
             128, keys, warps=8, loop="staged", stages=2, warpgroups=2, extra_threads=128, registers=168, path="wgmma",
-            order="longest_first" if balanced else "ascending", persistent=True, max_blocks_per_sm=1,
+            order=_from_the_end(w) if balanced else BY_SEQUENCE, persistent=True, max_blocks_per_sm=1,
         )  # fmt: skip
     if architecture_of(gpu.compute_capability_number).small_shared_memory and d < 256:
-        return FlashTile(64, 64) if d <= 64 else FlashTile(64, 32)
-    tile = FlashTile(128, 128) if d <= 64 else FlashTile(64, 128)
+        return FlashTile(64, 64 if d <= 64 else 32, order=BY_SEQUENCE)
+    tile = FlashTile(128 if d <= 64 else 64, 128, order=BY_SEQUENCE)
     while tile.shared_memory_bytes(d, d, w.element_bytes) > gpu.sm.shared_memory_per_block_bytes:
         tile = replace(tile, keys=tile.keys // 2)
     return tile
@@ -108,10 +113,10 @@ def xqa_tile(w: Workload, gpu: Gpu) -> FlashTile:
     d = _xqa_width(w)
     kept = 64 if gpu.compute_capability_number in (80, 90) else 32  # KiB of K and as much of V
     keys = min(XQA_TILE, kept * 1024 // (2 * d * w.element_bytes) // 16 * 16)
-    rows = -(-w.group * w.seq_q // 16) * 16
+    rows = -(-w.group * w.seq_q // FRAGMENT) * FRAGMENT
     return FlashTile(
         rows, keys, warps=8, loop="staged", stages=2, registers=128, pack_gqa=True, warps_share_keys=True,
-        widths=(d, d),
+        widths=(d, d), order=BY_SEQUENCE,
     )  # fmt: skip
 
 
@@ -135,32 +140,12 @@ def xqa_splits(w: Workload, gpu: Gpu) -> int:
     return max(1, min(count, XQA_SUB_SEQUENCES // w.batch))
 
 
-@dataclass(frozen=True, slots=True)
-class MaskedTile:
-    """A block of masked multi-head attention: one query head on the FP32 lanes, no sharing within a group."""
-
-    threads: int
-    keys: int
-    splits: int
-
-
-def masked_tile(w: Workload, gpu: Gpu) -> MaskedTile:
-    """Threads by how many blocks there are, and splits so that blocks fill the SMs once."""
-    blocks = w.batch * w.heads_q
-    fullest = MMHA_THREADS[-1]
-    wanted = fullest * gpu.sm.count / blocks
-    threads = max(size for size in MMHA_THREADS if size <= max(wanted, MMHA_THREADS[0]))
-    per_key = _width(w) * w.element_bytes // 16  # threads of 16 bytes
-    keys = max(1, threads // per_key) * MMHA_UNROLL
-    return MaskedTile(threads, keys, max(1, min(-(-gpu.sm.count // blocks), -(-w.seq_kv // keys))))
-
-
 def gen_context_tile(w: Workload) -> FlashTile:
     """trtllm-gen's context kernel: two tiles of 128 rows, at head_dim 256 one, with a softmax warpgroup each."""
     wide = max(w.head_dim, w.head_dim_v) > 128
     return FlashTile(
         128 if wide else 256, 128, warps=8, loop="staged", stages=1 if wide else 2, warpgroups=2, extra_threads=256,
-        registers=128, path="tcgen05", order="longest_first" if w.mask.is_causal else "ascending", persistent=True,
+        registers=128, path="tcgen05", order=_from_the_end(w) if w.mask.is_causal else BY_SEQUENCE, persistent=True,
         max_blocks_per_sm=1,
     )  # fmt: skip
 
@@ -178,7 +163,7 @@ def gen_generation_tile(w: Workload) -> FlashTile:
     stages = max(1, min(3, (224 * 1024 - rows * d * w.element_bytes) // kv_tile))  # of 227 KiB
     return FlashTile(
         rows, 128, warps=8, loop="staged", stages=stages, extra_threads=128, registers=128, path="tcgen05",
-        pack_gqa=True, persistent=True, max_blocks_per_sm=1,
+        pack_gqa=True, persistent=True, max_blocks_per_sm=1, order=BY_SEQUENCE,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.flash_attention import counted
 from attnsim.models.implementations.fused.building import fitting, one_kernel_each_way
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.implementation import record
@@ -36,4 +37,14 @@ def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     return tile if d <= 128 and fits else BackwardTile(64, 64, warps=4, stages_q=1, registers=SMALL_BACKWARD_REGISTERS)
 
 
-RECORDS = (record("xformers.cutlass", one_kernel_each_way("xformers.cutlass", choose_tile, choose_backward)),)
+NAME = "xformers.cutlass"
+RECORDS = (
+    record(
+        NAME,
+        one_kernel_each_way(
+            NAME,
+            lambda w, gpu: counted(choose_tile(w, gpu), NAME, w, gpu),
+            lambda w, gpu: counted(choose_backward(w, gpu), NAME, w, gpu),
+        ),
+    ),
+)

@@ -55,6 +55,11 @@ def playing(w: Workload) -> Mechanism:
     return MECHANISMS["sliding-window" if w.mask.is_windowed else "flash"]
 
 
+def unfused_beside(w: Workload) -> tuple[str, ...]:
+    """The unfused algorithm where it can stand beside others: it knows sequences of one length, whole in memory."""
+    return () if w.lengths or w.page_size or w.prefix or w.tree else ("naive",)
+
+
 def running(record: Implementation) -> list[Mechanism]:
     """The mechanisms to ask for that an implementation runs, each with its number of features or projected keys."""
     number = record.number
@@ -74,4 +79,13 @@ def only_for(w: Workload) -> tuple[str, ...]:
     )
 
 
-__all__ = ["ALGORITHMS", "MECHANISMS", "Mechanism", "find_mechanism", "only_for", "playing", "running"]
+__all__ = [
+    "ALGORITHMS",
+    "MECHANISMS",
+    "Mechanism",
+    "find_mechanism",
+    "only_for",
+    "playing",
+    "running",
+    "unfused_beside",
+]

@@ -18,8 +18,10 @@ from attnsim.models.references.tiled import flash1_reference, flash_reference, s
 
 ANY_FLASH = ("flash-1", "flash-2", "flash-3")
 _LIBRARIES = ("flash-attn.3", "flash-attn.4", "flash-attn.2", "flash-attn.1", "xformers.cutlass")
-FLASH = (*_LIBRARIES, "vllm.flash-attn-3", "vllm.trtllm-gen", "vllm.flash-attn-2")
-"""The libraries themselves, and for decoding, which none of their measurements is of, what serves models."""
+_SHARED = ("flashinfer.cascade", "flashinfer.tree")
+FLASH = (*_LIBRARIES, "vllm.flash-attn-3", "vllm.trtllm-gen", "vllm.flash-attn-2", *_SHARED)
+"""The libraries themselves; for decoding, which none of their measurements is of, what serves models; for a prefix that
+sequences share and for drafts that branch, which these know nothing of, the kernels that do."""
 _PREFILL = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.causal())
 _WINDOW = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.sliding_window(512, causal=True))
 _DECODE = Workload(batch=4, heads_q=32, heads_kv=8, seq_q=1, seq_kv=8192, head_dim=128, passes="decode")

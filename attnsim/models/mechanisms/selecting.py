@@ -137,9 +137,16 @@ def _indexing(name: str, example: Workload, needs: tuple[str, ...] = ("top",), *
 
 DSA: tuple[Mechanism, ...] = (
     _indexing("dsa", _LATENT, ("top", "index_heads"), implementations=("sglang.dsa",), useful=useful.indexed),
-    _indexing("dsa-indexer", _INDEX, implementations=("deepgemm.mqa-logits",), useful=useful.index),
+    _indexing(
+        "dsa-indexer", _INDEX, implementations=("deepgemm.mqa-logits", "deepgemm.paged-mqa-logits"), useful=useful.index
+    ),
     _indexing("dsa-topk", _INDEX, implementations=("sgl-kernel.topk",), useful=useful.nothing),
-    _indexing("dsa-attention", _LATENT, implementations=("flashmla.sparse",), useful=useful.chosen_keys),
+    _indexing(
+        "dsa-attention",
+        _LATENT,
+        implementations=("flashmla.sparse", "flashmla.sparse-decode"),
+        useful=useful.chosen_keys,
+    ),
 )
 """DeepSeek sparse attention, and its three kernels."""
 

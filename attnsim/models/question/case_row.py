@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
-from attnsim.models.question.columns import OWN, Columns, key, known_columns
+from attnsim.models.question.cache import Tree
+from attnsim.models.question.columns import OPTIONS, OWN, Columns, key, known_columns
 from attnsim.models.question.length_sources import read_lengths
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.operations import Operations
@@ -131,7 +132,7 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
         version=cells.text("version"),
         clock_mhz=cells.number("clock_mhz", "MHz"),
         page_size=cells.count("page_size", LARGEST["seq_kv"]),
-        options=cells.pairs("options"),
+        options=cells.options(),
         time_s=cells.number("time_s", "seconds"),
         source=cells.text("source") or "",
         assumed=cells.assumed,
@@ -244,6 +245,15 @@ class _Cells:
                 self._bad(column, part, "key=value;key=value with each key once")
         return found
 
+    def options(self) -> dict[str, str]:
+        """The pairs of the column of that name, and the cells of those that are columns of their own."""
+        found = self.pairs("options")
+        for name in OPTIONS:
+            text = self.text(name)
+            if text is not None and found.setdefault(name, text) != text:
+                self._bad(name, text, f"{shown_cell(found[name])}, as options say, or empty")
+        return found
+
     def _bad(self, column: str, given: str, allowed: str) -> None:
         self.problems.append(f"{self.columns.name_of(column)} is {shown_cell(given)}; allowed: {allowed}")
 
@@ -255,6 +265,10 @@ def workload_of(case: Case) -> Workload:
         mask = mask & Mask.parse(case.options["mask"])
     if case.window is not None:
         mask = mask & Mask.sliding_window(case.window, case.causal)
+    told = case.options
+    prefix = whole(told.get("prefix", "0"))
+    if prefix is None:
+        raise InputError(f"prefix is {shown_cell(told['prefix'])}; allowed: a whole number of keys that all share")
     return Workload(
         batch=case.batch,
         heads_q=case.heads_q,
@@ -267,10 +281,12 @@ def workload_of(case: Case) -> Workload:
         dtype=case.dtype,
         passes=case.passes,
         mask=mask,
-        dropout=float(case.options.get("dropout") or 0) > 0,
-        latent=Latent.parse(case.options["latent"]) if case.options.get("latent") else None,
-        operations=Operations.parse(case.options["operations"]) if "operations" in case.options else None,
-        selection=Selection.parse(case.options["selection"]) if "selection" in case.options else None,
+        dropout=float(told.get("dropout") or 0) > 0,
+        latent=Latent.parse(told["latent"]) if told.get("latent") else None,
+        operations=Operations.parse(told["operations"]) if "operations" in told else None,
+        selection=Selection.parse(told["selection"]) if "selection" in told else None,
+        prefix=prefix,
+        tree=Tree.parse(told["tree"]) if "tree" in told else None,
     )
 
 

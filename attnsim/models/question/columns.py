@@ -72,7 +72,13 @@ class Column:
         return self.ours in _WORDS
 
 
-_WORDS = ("gpu", "implementation", "algorithm", "version", "pass", "dtype", "causal", "cache", "launch", "options")
+OPTIONS = ("dropout", "latent", "mask", "operations", "prefix", "selection", "tree")
+"""What changes a prediction and is a column of its own or a key of `options`, whose other keys only describe a row."""
+
+_WORDS = (
+    *("gpu", "implementation", "algorithm", "version", "pass", "dtype", "causal", "cache", "launch", "options"),
+    *OPTIONS,
+)
 
 
 @dataclass(frozen=True, slots=True)

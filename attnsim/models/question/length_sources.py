@@ -16,6 +16,7 @@ from pathlib import Path
 
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.question.lengths import LARGEST_LENGTH, Length, parse_lengths
+from attnsim.models.question.words import cell_number
 
 COLUMNS = ("queries", "keys", "count", "arrival")
 _NAMES = {"q": "queries", "seq_q": "queries", "kv": "keys", "seq_kv": "keys"}
@@ -65,7 +66,7 @@ def read_file(path: str | Path, decode: bool = False) -> tuple[Length, ...]:
         keys = _whole(cells, "keys", where)
         queries = _whole(cells, "queries", where) if "queries" in cells else 1 if decode else keys
         count = _whole(cells, "count", where) if cells.get("count") else 1
-        arrival = _number(cells["arrival"], f"{where} arrival") if cells.get("arrival") else float(number)
+        arrival = cell_number(cells["arrival"], f"{where} arrival") if cells.get("arrival") else float(number)
         found.append((arrival, Length(queries, keys, count)))
     return tuple(one for _, one in sorted(found, key=lambda entry: entry[0]))
 
@@ -79,20 +80,10 @@ def _column(path: str | Path, name: str | None) -> str:
 
 
 def _whole(cells: Mapping[str, str], name: str, where: str) -> int:
-    value = _number(cells.get(name, ""), f"{where} {name}")
+    value = cell_number(cells.get(name, ""), f"{where} {name}")
     if value != int(value):
         raise InputError(f"{where} {name} is {cells[name]!r}; allowed: whole numbers from 1")
     return int(value)
-
-
-def _number(text: str, where: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InputError(f"{where} is {shown(text)}; give a number")
-    return value
 
 
 def _drawn(name: str, words: list[str], text: str, decode: bool) -> tuple[Length, ...]:
@@ -100,7 +91,7 @@ def _drawn(name: str, words: list[str], text: str, decode: bool) -> tuple[Length
     example = f"write it as '{EXAMPLES[name]}', with {', '.join(_MORE)} behind it where wanted"
     if len(words) % 2 == 0:
         raise InputError(f"lengths {shown(text)} lacks a number; {example}")
-    count = _number(words[0], f"lengths {shown(text)}: the number of sequences")
+    count = cell_number(words[0], f"lengths {shown(text)}: the number of sequences")
     given = dict(zip((word.lower() for word in words[1::2]), words[2::2], strict=True))
     if unknown := [word for word in given if word not in (*_WORDS[name], *_MORE)]:
         raise InputError(f"lengths {shown(text)} has {unknown[0]!r}; {example}")
@@ -108,7 +99,7 @@ def _drawn(name: str, words: list[str], text: str, decode: bool) -> tuple[Length
         raise InputError(f"lengths {shown(text)} lacks {missing[0]}; {example}")
     if not 1 <= count <= LARGEST_DRAW or count != int(count):
         raise InputError(f"lengths {shown(text)} draws {count:g} sequences; allowed: 1 to {LARGEST_DRAW}")
-    values = {word: _number(value, f"lengths {shown(text)}: {word}") for word, value in given.items()}
+    values = {word: cell_number(value, f"lengths {shown(text)}: {word}") for word, value in given.items()}
     if bad := [word for word, value in values.items() if value <= 0 and word != "seed"]:
         raise InputError(f"lengths {shown(text)} has {bad[0]} {given[bad[0]]}; allowed: numbers above 0")
     rng = random.Random(int(values.get("seed", 0)))

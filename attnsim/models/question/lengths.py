@@ -97,7 +97,15 @@ def _fields(entry: Any) -> tuple[Any, ...]:
     return tuple(entry) if isinstance(entry, Iterable) and not isinstance(entry, str) else ()
 
 
-def checked_lengths(lengths: Iterable[Length], causal: bool) -> tuple[Length, ...]:
+def blind(lengths: Iterable[Length], right: int | None) -> int:
+    """Queries that see no key, where a mask shows so many keys after the diagonal.
+
+    The last query is aligned with the last key, so that of more queries than keys the first lie before the first key.
+    """
+    return sum(max(0, one.queries - one.keys - right) * one.times for one in lengths) if right is not None else 0
+
+
+def checked_lengths(lengths: Iterable[Length]) -> tuple[Length, ...]:
     """The lengths with equal neighbours counted together.
 
     Raises
@@ -113,11 +121,6 @@ def checked_lengths(lengths: Iterable[Length], causal: bool) -> tuple[Length, ..
                 raise InputError(
                     f"lengths has a sequence {one} with {value} {what}; allowed: a whole number from 1 to {most}"
                 )
-        if causal and one.queries > one.keys:
-            raise InputError(
-                f"lengths has a sequence {one} with more queries than keys under a causal mask: "
-                f"{one.queries - one.keys} of them would see nothing; keys count the cached tokens and the new ones"
-            )
         if found and found[-1][:2] == one[:2]:
             found[-1] = found[-1]._replace(times=found[-1].times + one.times)
         else:

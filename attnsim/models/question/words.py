@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from attnsim.models.errors import InputError, nearest
+from attnsim.models.errors import InputError, nearest, shown
 
 if TYPE_CHECKING:
     from attnsim.models.mask.mask import Mask
@@ -61,6 +62,36 @@ def whole(text: str) -> int | None:
     if unit == 1 and in_thousands(digits):
         digits = digits.replace(",", "")
     return int(digits) * unit if digits.isascii() and digits.isdigit() and len(digits) <= 9 else None
+
+
+def read_count(text: str) -> int:
+    """A count as people write it.
+
+    Raises
+    ------
+    InputError
+    """
+    value = whole(text) or 0
+    if value < 1:
+        raise InputError(f"{text!r} given; allowed: whole numbers from 1, such as 65536 or 64k")
+    return value
+
+
+def cell_number(text: str, where: str) -> float:
+    """The number that a cell or a word says.
+
+    Raises
+    ------
+    InputError
+        Saying where it stands.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{where} is {shown(text)}; give a number")
+    return value
 
 
 def in_thousands(text: str) -> bool:

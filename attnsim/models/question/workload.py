@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.cache import Tree, check_cache
-from attnsim.models.question.lengths import Length, checked_lengths, lengths_of, told_lengths
+from attnsim.models.question.lengths import Length, blind, checked_lengths, lengths_of, told_lengths
 from attnsim.models.question.operations import Operations
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.words import understanding
@@ -185,7 +185,7 @@ class Workload:
     def _derive(self) -> None:
         """Batch and longest sequences from the lengths."""
         given = lengths_of(self.lengths, decode=self.passes == "decode")
-        lengths = checked_lengths(given, causal=self.mask.right is not None)
+        lengths = checked_lengths(given)
         longest = tuple(max(one[axis] for one in lengths) for axis in (0, 1))
         derived = {"batch": sum(one.times for one in lengths), "seq_q": longest[0], "seq_kv": longest[1]}
         for name, value in derived.items():
@@ -257,6 +257,16 @@ class Workload:
             cached = sum((one.keys - one.queries) * one.times for one in self.parts)
             return cached * self.tree.tokens + self.batch * self.tree.pairs
         return sum(self.mask.visible_pairs(one.queries, one.keys) * one.times for one in self.parts)
+
+    @property
+    def unusual(self) -> tuple[str, ...]:
+        """What of the mask and the lengths does not go together, a line each; calls with it run all the same."""
+        unseeing = blind(self.parts, self.mask.right)
+        told = (
+            f"{unseeing:,} of {self.queries:,} queries see no key: sequences have more queries than keys, and the mask"
+        )
+        aligned = (f"{told} aligns the last of both",) if unseeing else ()
+        return (*aligned, *self.mask.beyond(self.seq_kv))
 
     @property
     def all_pairs(self) -> int:

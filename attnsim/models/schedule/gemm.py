@@ -10,7 +10,8 @@ from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, Launch, Path, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, Path
+from attnsim.models.schedule.uses import TensorUse
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from attnsim.models.errors import InputError
 from attnsim.models.files import read_typed
 from attnsim.models.schedule.lifted import Lifted, LiftedCall, Origin
 from attnsim.models.schedule.operation import Kind, Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.schedule import Path as InstructionPath
+from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.writing import write_whole
 
 FORMAT = 1

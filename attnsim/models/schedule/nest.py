@@ -25,10 +25,12 @@ def loop_nest(nest: Sequence[tuple[Segment, ArrayLike]]) -> tuple[tuple[Segment,
     (tuple of Segment, ndarray of int, shape [classes, turns, segments])
     """
     each = [np.asarray(count) for _, count in nest]
-    counts = np.empty((*np.broadcast_shapes(*{count.shape for count in each}), len(nest)), dtype=np.int64)
-    for number, count in enumerate(each):
-        counts[..., number] = count
-    classes, turns = (*counts.shape[:-1], 1, 1)[:2]
-    used = np.any(counts.reshape(-1, len(nest)), axis=0).tolist()
-    repeats = counts[..., used].reshape(classes, turns, -1)
+    used = [bool(count.any()) for count in each]
+    kept = [count for count, keep in zip(each, used, strict=True) if keep]
+    shape = np.broadcast_shapes(*{count.shape for count in each})
+    counts = np.empty((len(kept), *shape), dtype=np.int64)
+    for number, count in enumerate(kept):
+        counts[number] = count
+    classes, turns = (*shape, 1, 1)[:2]
+    repeats = np.ascontiguousarray(counts.reshape(-1, classes * turns).T).reshape(classes, turns, -1)
     return tuple(segment for (segment, _), keep in zip(nest, used, strict=True) if keep), repeats

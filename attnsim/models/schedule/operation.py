@@ -38,7 +38,7 @@ class TileOp(NamedTuple):
         FP32-lane instructions: of a counted operation all, else those apart from the per-score ones.
     int32 : int
         Instructions on the integer lanes: of a counted operation all (integers, comparisons, maxima, selections,
-        conversions), else those that the implementation's `extra` number scales.
+        conversions), else those that the implementation's `extra` number may scale.
     load_stores : int
         Threads' accesses through the load/store units: shared memory, shuffles, matrix loads.
     issues : int

@@ -10,7 +10,8 @@ import numpy as np
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.models.schedule.uses import TensorUse
 
 STREAM_BYTES = by_hand(16 * 1024, "bytes that a block of a helper kernel reads")
 """256 threads with four 16-byte loads each in flight."""

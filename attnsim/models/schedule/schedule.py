@@ -8,7 +8,6 @@ matrix of repeat counts. Three readers share it: :mod:`attnsim.models.closed_for
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,67 +16,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.schedule.operation import AMOUNTS, Segment, amounts
+from attnsim.models.schedule.operation import AMOUNTS, Segment, TileOp, amounts
 from attnsim.models.schedule.splits import UNCUT, Splits
+from attnsim.models.schedule.uses import TensorUse
 
 Path = Literal["mma_sync", "wgmma", "tcgen05", "simt"]
 Role = Literal["attention", "sum of parts", ""]
 """What a kernel is to its schedule, where somebody has to know: the forward pass of attention; the sum of the partial
 results of a GEMM whose k is cut."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorUse:
-    """How the blocks of a kernel share a tensor: what the L2 cache has to hold for re-reads to hit.
-
-    Parameters
-    ----------
-    tensor : str
-        Name, the same in all kernels of a schedule.
-    piece_bytes : int
-        Bytes that a set of blocks reads in common (the K of one head).
-    pieces : int
-        How many such pieces there are; ``piece_bytes * pieces`` is the compulsory traffic.
-    sharers : float
-        Blocks, consecutive in launch order, that touch each piece.
-    passes_per_block : float
-        Times a block goes over its piece (FlashAttention-1 re-reads Q once per block of keys).
-    written : bool
-        Whether the tensor is an output.
-    in_place : bool
-        Of a tensor that the kernel both reads and writes: whether it reads what was there before, rather than what it
-        has written itself.
-    just_written : bool
-        Of a tensor that the kernel reads back: whether it does so right after it was written, and finds it in the L2.
-    all_bytes : int
-        Of pieces of different sizes, which `piece_bytes` is the mean of: all of them; 0: as many as the pieces say.
-    apart_bytes : int
-        What passes through the cache from one touch of a piece to the next, where blocks that share it do not follow
-        one another; 0: what running blocks work on.
-    rounds : float
-        Most times that a piece is fetched: blocks that do follow one another share a fetch.
-    scattered : int
-        1 where blocks read parts of it here and there, so that a read again hits with the share that the L2 holds; 2
-        where what they read grows along the sequence, as causal queries do; 0 where they walk it together.
-    """
-
-    tensor: str
-    piece_bytes: int
-    pieces: int
-    sharers: float = 1.0
-    passes_per_block: float = 1.0
-    written: bool = False
-    in_place: bool = False
-    just_written: bool = False
-    all_bytes: int = 0
-    apart_bytes: int = 0
-    rounds: float = math.inf
-    scattered: int = 0
-
-    @property
-    def unique_bytes(self) -> int:
-        """Compulsory traffic: every byte once."""
-        return self.all_bytes or self.piece_bytes * self.pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +71,8 @@ class Kernel:
     copies_by_extra : bool
         Whether `extra` is the share of the L2 bandwidth that its copies reach, in place of the GPU's: that is fitted on
         kernels that copy otherwise (by threads where these copy by TMA, or the other way round).
+    integers_by_extra : bool
+        Whether `extra` scales its integer instructions, where they are not counted.
     multicast : int
         Blocks of a cluster that share one read of K and V from the L2.
     in_flight_bytes : int
@@ -156,6 +104,7 @@ class Kernel:
     in_flight_bytes: int = 0
     slowed_by_extra: bool = False
     copies_by_extra: bool = False
+    integers_by_extra: bool = False
     step: str = "step"
     role: Role = ""
     launched_early: bool = False
@@ -186,12 +135,46 @@ class Kernel:
     @cached_property
     def turns(self) -> NDArray[np.int64]:
         """How often a block of each class runs each segment in all, shape ``[classes, segments]``."""
-        return np.asarray(self.repeats.sum(axis=1))
+        return np.asarray(self.repeats.sum(axis=1) if self.repeats.shape[1] > 1 else self.repeats[:, 0])
+
+    @cached_property
+    def runs_of(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Class, segment and repeats of everything that blocks run, class by class and in program order."""
+        table = self.repeats.reshape(len(self.repeats), -1)
+        classes, places = np.nonzero(table > 0)
+        return classes, places % self.repeats.shape[2], table[classes, places]
 
     @cached_property
     def executions(self) -> NDArray[np.int64]:
         """How often each segment runs over the whole grid, shape ``[segments]``."""
-        return np.asarray(self.class_counts @ self.turns, dtype=np.int64)
+        classes, segments, turns = self.runs_of
+        times = np.zeros(self.repeats.shape[2], dtype=np.int64)
+        np.add.at(times, segments, self.class_counts[classes] * turns)
+        return times
+
+    @cached_property
+    def steps(self) -> tuple[tuple[TileOp, ...], NDArray[np.int64], NDArray[np.int64]]:
+        """Each operation once, the number of every step's among them, and where the steps of each segment begin."""
+        known: dict[TileOp, int] = {}
+        index = [known.setdefault(op, len(known)) for segment in self.segments for op in segment.ops]
+        begins = np.cumsum([0, *(len(segment.ops) for segment in self.segments)])
+        return tuple(known), np.array(index, dtype=np.int64), begins
+
+    @cached_property
+    def _times(self) -> list[int]:
+        """How often a warpgroup runs each operation of `steps` over the whole grid."""
+        ops, index, begins = self.steps
+        times = np.zeros(len(ops), dtype=np.int64)
+        np.add.at(times, index, np.repeat(self.executions, np.diff(begins)))
+        return times.tolist()
+
+    def by_class(
+        self, per_turn: NDArray[np.float64], per_run: NDArray[np.float64] | float = 0.0
+    ) -> NDArray[np.float64]:
+        """Sums over the segments that a block of each class runs, of so much a turn and a run: [classes]."""
+        classes, segments, turns = self.runs_of
+        per_run = np.broadcast_to(per_run, per_turn.shape)
+        return np.bincount(classes, turns * per_turn[segments] + per_run[segments], len(self.repeats)).astype(float)
 
     def total(self, quantity: str) -> int:
         """Sum of one of the `AMOUNTS` over the whole grid (copies once a block, the rest per warpgroup)."""
@@ -200,12 +183,11 @@ class Kernel:
     @cached_property
     def _totals(self) -> dict[str, int]:
         sums = [0] * len(AMOUNTS)
-        for n, segment in zip(self.executions.tolist(), self.segments, strict=True):
-            for op in segment.ops:
-                times = n if op.bytes else n * self.warpgroups
-                for index, amount in enumerate(amounts(op)):
-                    if amount:
-                        sums[index] += times * amount
+        for n, op in zip(self._times, self.steps[0], strict=True):
+            times = n if op.bytes else n * self.warpgroups
+            for index, amount in enumerate(amounts(op)):
+                if amount:
+                    sums[index] += times * amount
         return dict(zip(AMOUNTS, sums, strict=True))
 
     def requested(self) -> Mapping[tuple[str, str], int]:
@@ -215,11 +197,10 @@ class Kernel:
     @cached_property
     def _requested(self) -> dict[tuple[str, str], int]:
         out: dict[tuple[str, str], int] = {}
-        for n, segment in zip(self.executions.tolist(), self.segments, strict=True):
-            for op in segment.ops:
-                if op.bytes and n:
-                    key = (op.kind, op.tensor)
-                    out[key] = out.get(key, 0) + n * op.bytes
+        for n, op in zip(self._times, self.steps[0], strict=True):
+            if op.bytes and n:
+                key = (op.kind, op.tensor)
+                out[key] = out.get(key, 0) + n * op.bytes
         return out
 
     @property
@@ -272,6 +253,11 @@ class Schedule:
     def tile_text(self) -> str:
         """Tile and splits in words, ``128 x 64, 4 warps, 2 splits``."""
         return ", ".join(filter(None, (str(self.tile), str(self.splits))))
+
+    @property
+    def main(self) -> Kernel:
+        """The kernel with most matrix FLOPs."""
+        return max(self.kernels, key=lambda kernel: kernel.total("flops"))
 
     def total(self, quantity: str) -> int:
         """Sum of one of the `AMOUNTS` over all kernels."""

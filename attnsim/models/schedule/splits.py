@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from attnsim.models.arrays import Ints
+
 
 @dataclass(frozen=True, slots=True)
 class Splits:
@@ -46,10 +50,15 @@ class Splits:
         count = self.each[part]
         return replace(self, count=count, each=(), grid=0 if self.direct else count)
 
-    def merged(self, part: int) -> int:
-        """Partial results that are merged for each row of a sequence; 0 where its only one is written as it is."""
-        own = self.of(part)
-        return own.count if own.partial else 0
+    def merged(self, parts: int) -> Ints:
+        """Partial results that are merged for each row of each of so many sequences.
+
+        0 where its only one is written as it is.
+        """
+        if not self.each:
+            return np.full(parts, self.count if self.partial else 0)
+        each = np.array(self.each)
+        return np.where((each > 1) | (not self.direct), each, 0)
 
     def __str__(self) -> str:
         most = "up to " if len(set(self.each)) > 1 else ""

@@ -25,7 +25,8 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Schedule, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.uses import TensorUse
 
 NAME = "transformers.gather"
 INDEX = "block index"

@@ -18,7 +18,8 @@ from attnsim.models.implementations.frameworks.eager import summed
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
-from attnsim.models.schedule.schedule import Kernel, Launch, Path, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, Path
+from attnsim.models.schedule.uses import TensorUse
 
 Sizes = tuple[int, int, int]
 """m, n, k."""

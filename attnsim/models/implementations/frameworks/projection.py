@@ -26,7 +26,8 @@ from attnsim.models.implementations.frameworks.eager import gemm_path
 from attnsim.models.question.workload import DTYPE_BYTES
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Path, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Path
+from attnsim.models.schedule.uses import TensorUse
 
 CLUSTER = by_hand(2, "blocks that share each read of the L2 in a GEMM of cuBLAS (closed), where the GPU has clusters")
 """A cluster of 2 x 2 halves both operands; cuBLAS's kernels for Hopper have 2 x 1 in their names more often."""

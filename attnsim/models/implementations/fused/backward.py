@@ -11,8 +11,9 @@ import numpy as np
 
 from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
+from attnsim.models.implementations.fused.dropout import dropped
 from attnsim.models.implementations.fused.instructions import product
-from attnsim.models.implementations.fused.loops import sizes
+from attnsim.models.implementations.fused.loops import DROPOUT_BITS, sizes
 from attnsim.models.implementations.fused.order import ABSENT_CLKS, grid_of_heads
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
@@ -20,11 +21,14 @@ from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, visible_queries
-from attnsim.models.schedule.schedule import Kernel, TensorUse
+from attnsim.models.schedule.schedule import Kernel
+from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.schedule.widths import padded
 
 KEYS_OUTSIDE, ROWS_OUTSIDE = ("S", "dP", "dV", "dK"), ("S", "dP", "dQ")
 """Products of a step of a pass for dK and dV, and of one for dQ."""
+DROPOUT_INSTRUCTIONS = 3
+"""Of a score, whose sign remembers what was dropped: extraction, comparison, selection (`Dropout::apply_dropout`)."""
 DS_INSTRUCTIONS = by_hand(4, "FP32-lane instructions per score of dS = P (dP - D) and its conversion")
 
 
@@ -105,12 +109,12 @@ def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
     buffers = tile.buffers(d, dv, e)
     key_tiles = [n.size for n in blocks]
     uses = (
-        _shared("K", w.head_dim * e, w.heads_kv, [one.keys for one in w.parts], [w.group] * len(w.parts), w),
-        _shared("V", w.head_dim_v * e, w.heads_kv, [one.keys for one in w.parts], [w.group] * len(w.parts), w),
-        _shared("Q", w.head_dim * e, w.heads_q, [one.queries for one in w.parts], key_tiles, w),
-        _shared("dO", w.head_dim_v * e, w.heads_q, [one.queries for one in w.parts], key_tiles, w),
-        _shared("LSE, D", 8, w.heads_q, [one.queries for one in w.parts], key_tiles, w),
-        *([_shared("dQ accum", d * 4, w.heads_q, _accumulated(w), key_tiles, w, written=True)] if dq else []),
+        shared_rows("K", w.head_dim * e, w.heads_kv, [one.keys for one in w.parts], [w.group] * len(w.parts), w),
+        shared_rows("V", w.head_dim_v * e, w.heads_kv, [one.keys for one in w.parts], [w.group] * len(w.parts), w),
+        shared_rows("Q", w.head_dim * e, w.heads_q, [one.queries for one in w.parts], key_tiles, w),
+        shared_rows("dO", w.head_dim_v * e, w.heads_q, [one.queries for one in w.parts], key_tiles, w),
+        shared_rows("LSE, D", 8, w.heads_q, [one.queries for one in w.parts], key_tiles, w),
+        *([shared_rows("dQ accum", d * 4, w.heads_q, _accumulated(w), key_tiles, w, written=True)] if dq else []),
         TensorUse(f"dK{expanded}", w.keys * w.head_dim * e, w.heads_q, written=True),
         TensorUse(f"dV{expanded}", w.keys * w.head_dim_v * e, w.heads_q, written=True),
     )
@@ -136,7 +140,7 @@ def _accumulated(w: Workload) -> list[int]:
     return [-(-one.queries // 128) * 128 for one in w.parts]
 
 
-def _shared(
+def shared_rows(
     tensor: str, width: int, heads: int, rows: list[int], sharers: list[int], w: Workload, written: bool = False
 ) -> TensorUse:
     """A tensor of so many rows a sequence, which blocks next to one another share: pieces and sharers in the mean."""
@@ -214,9 +218,10 @@ class BackwardOps:
     def probabilities(self) -> TileOp:
         """P from S; from tensor memory S is read in fp32 and P written there."""
         scores = self.tile.rows * self.tile.keys // 2
+        op = TileOp("vector", "P", scores=scores, exps=scores, tmem_bytes=self._tensor_memory(scores))
         if self.tile.counts:
-            return self.tile.counts.gradients(scores)[0]
-        return TileOp("vector", "P", scores=scores, exps=scores, tmem_bytes=self._tensor_memory(scores))
+            op = self.tile.counts.gradients(scores)[0]
+        return dropped(op, scores, DROPOUT_BITS, DROPOUT_INSTRUCTIONS) if self.w.dropout else op
 
     def gradients(self) -> TileOp:
         """dS = P (dP - D)."""

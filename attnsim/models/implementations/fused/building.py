@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import flash_backward
 from attnsim.models.implementations.fused.fits import check_tile
@@ -39,6 +40,22 @@ def one_query(w: Workload) -> Workload:
     """With a single query causal masking hides nothing; FlashAttention drops it."""
     if w.seq_q == 1 and w.mask.right == 0:
         return replace(w, mask=Mask(left=w.mask.left))
+    return w
+
+
+def alike(w: Workload, name: str, instead: str) -> Workload:
+    """The question, refused to a kernel whose Q is one tensor of as many queries a sequence where they differ.
+
+    Raises
+    ------
+    InputError
+    """
+    queries = [one.queries for one in w.parts]
+    if min(queries) < max(queries):
+        raise InputError(
+            f"{name} takes as many queries of every sequence, they are {min(queries)} to {max(queries)}; give each the "
+            f"same, or take {instead}"
+        )
     return w
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -37,13 +38,12 @@ def _accumulators(tile: FlashTile, dv: int) -> int:
 
 
 def candidates(tile: FlashTile, w: Workload, gpu: Gpu) -> Iterator[FlashTile]:
-    """Tiles of the same kernel that fit `gpu`."""
+    """Tiles of the same kernel that fit `gpu`, those of the most similar rows and then keys first."""
     rows = [r for r in ROWS if r % 64 == 0] if tile.path != "mma_sync" else [r for r in ROWS if r <= 128]
-    for r in rows:
-        for keys in KEYS:
-            other = with_tile(tile, TileRequest(r, keys))
-            if fits(other, w, gpu):
-                yield other
+    for shape in sorted(product(rows, KEYS), key=lambda one: (abs(one[0] - tile.rows), abs(one[1] - tile.keys))):
+        other = with_tile(tile, TileRequest(*shape))
+        if fits(other, w, gpu):
+            yield other
 
 
 def check_tile(tile: FlashTile, w: Workload, gpu: Gpu) -> None:
@@ -58,11 +58,7 @@ def check_tile(tile: FlashTile, w: Workload, gpu: Gpu) -> None:
         return
     d, dv = tile.compiled(w)
     needed = tile.shared_memory_bytes(d, dv, w.element_bytes)
-    near = min(
-        candidates(tile, w, gpu),
-        key=lambda other: (abs(other.rows - tile.rows), abs(other.keys - tile.keys)),
-        default=None,
-    )
+    near = next(candidates(tile, w, gpu), None)
     advice = f"{near.rows} x {near.keys} fits" if near else "no tile of this kernel fits; take --algorithm naive"
     stages = f" with {tile.stages} stages" if tile.stages > 1 else ""
     what = f"the tile {tile.rows} x {tile.keys} at head_dim {w.head_dim}{stages}"

@@ -12,13 +12,17 @@ import numpy as np
 
 from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.dropout import dropped
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import visible_queries
-from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.models.schedule.uses import TensorUse
 
+DROPOUT_BITS, DROPOUT_INSTRUCTIONS = 16, 3
+"""Of a score: random bits, and its extraction, comparison and selection (`apply_dropout_16bits`)."""
 ROWS = 16
 """Query rows of an inner step."""
 
@@ -219,6 +223,8 @@ class _Steps:
             ]  # fmt: skip
         mmas = [TileOp("mma", name, flops=2 * scores * columns, smem_bytes=reads) for name, columns, reads in products]
         softmax = TileOp("vector", "P", scores=scores, exps=scores, fp32=4 * scores if self.backward else ROWS * dv)
+        if w.dropout:
+            softmax = dropped(softmax, scores, DROPOUT_BITS, DROPOUT_INSTRUCTIONS)
         waits = [TileOp("wait", load.tensor) for load in loads]
         return Segment(name, (*loads, *waits, TileOp("delay", "step"), mmas[0], softmax, *mmas[1:], *stores))
 

@@ -12,13 +12,14 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.loops import LOOPS, Operations, sizes
 from attnsim.models.implementations.fused.order import ABSENT_CLKS, launch_order
-from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.fused.tile import GRIDS_OF_THE_LONGEST, FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import RowTiles, classes, row_tiles
-from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.splits import UNCUT, Splits
+from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.schedule.widths import padded
 
 BY_WIDTH = by_hand(0.5, "part of a block's latency at head_dim 128 that grows with head_dim, K's and V's alike")
@@ -30,9 +31,9 @@ PAGES = "page numbers"
 """Tensor of the numbers of the pages that a sequence has, 4 bytes each."""
 
 
-def page_bytes(w: Workload, tile: FlashTile) -> int:
-    """Bytes of page numbers that a visit to a key tile reads: those of K, which are V's too."""
-    return 4 * -(-tile.keys // w.page_size)
+def page_bytes(w: Workload, keys: int) -> int:
+    """Bytes of page numbers that a visit to a tile of so many keys reads: those of K, which are V's too."""
+    return 4 * -(-keys // w.page_size)
 
 
 def pages_of(w: Workload) -> int:
@@ -85,7 +86,7 @@ def flash_forward(
     body = LOOPS[tile.loop](ops, kinds.steps, kinds.masked, kinds.missing_keys)
     ended = with_ends(ops, body, kinds.steps, kinds.missing_rows, kinds.partial, fetch_clks)
     if w.page_size:
-        pages = TileOp("load", PAGES, bytes=page_bytes(w, tile))
+        pages = TileOp("load", PAGES, bytes=page_bytes(w, tile.keys))
         ended.append((Segment("page numbers", (pages,)), kinds.steps))
     heads = w.heads_kv if tile.pack_gqa else w.heads_q
     uses = (
@@ -161,27 +162,30 @@ def _kinds(w: Workload, tile: FlashTile, splits: Splits, pack: int) -> tuple[Row
         pieces = [cut(s, ranges, of_seen=splits.of_seen, chunk=splits.chunk) for s in count]
     number = np.repeat(np.arange(len(pieces)), len(whole.part))
     part = np.tile(whole.part, len(pieces))
-    merged = np.array([splits.merged(n) > 0 for n in range(len(w.parts))])[part]
+    merged = splits.merged(len(w.parts))[part] > 0
     columns = [
         np.concatenate([getattr(piece, column) for piece in pieces])
         for column in ("steps", "masked", "missing_keys", "missing_rows")
     ]
     columns.append(merged.astype(np.int64))
     tiles = np.bincount(whole.part)
-    padded_grid = tiles.min() < tiles.max() and not tile.persistent and tile.order == "ascending"
-    if padded_grid:
+    of_longest = tile.order in GRIDS_OF_THE_LONGEST or (tile.order == "ascending" and not tile.persistent)
+    too_few = tile.order == "sections_by_sequence" or (of_longest and tiles.min() < tiles.max())
+    if too_few:
         columns = [np.append(column, last) for column, last in zip(columns, (0, 0, 0, tile.rows, 0), strict=True)]
     found, inverse = classes(*columns)
     if len(tiles) == 1:
-        blocks: tuple[Ints, ...] = (inverse.reshape(len(pieces), -1),)
+        blocks: tuple[Ints, ...] = (inverse[: len(number)].reshape(len(pieces), -1),)
     else:
         launched = np.flatnonzero(number < ranges[part])
         order = launched[np.argsort(part[launched], kind="stable")]
-        ends = np.cumsum(np.bincount(part[order]))[:-1]
-        each = np.split(inverse[order], ends)
-        blocks = tuple(one.reshape(-1, count) for one, count in zip(each, tiles.tolist(), strict=True))
+        ends, each = np.cumsum([0, *np.bincount(part[order])]).tolist(), inverse[order]
+        blocks = tuple(
+            each[begin:end].reshape(-1, count)
+            for begin, end, count in zip(ends, ends[1:], tiles.tolist(), strict=False)
+        )
     steps, masked, missing_keys, missing_rows, of_several = found
-    absent = int(inverse[-1]) if padded_grid else None
+    absent = int(inverse[-1]) if too_few else None
     return whole, _Kinds(steps, masked, missing_keys, missing_rows, of_several, blocks, absent)
 
 
@@ -223,7 +227,8 @@ def _output_uses(w: Workload, splits: Splits, lse: bool) -> tuple[TensorUse, ...
     merged, final = partial_rows(w, splits), w.queries
     uses: list[TensorUse] = []
     if merged:
-        final = sum(one.queries * one.times for n, one in enumerate(w.parts) if not splits.merged(n))
+        each = splits.merged(len(w.parts)).tolist()
+        final = sum(one.queries * one.times for one, of in zip(w.parts, each, strict=True) if not of)
         uses = [
             TensorUse("O partial", merged * w.head_dim_v * 4, w.heads_q, written=True),
             TensorUse("LSE partial", merged * 4, w.heads_q, written=True),
@@ -235,14 +240,18 @@ def _output_uses(w: Workload, splits: Splits, lse: bool) -> tuple[TensorUse, ...
     return tuple(uses)
 
 
-def block_begins(head_dim: int, head_dim_v: int) -> TileOp:
-    """The latency of a block's beginning: a part grows with the columns that a thread has of Q, the first K and O."""
-    return TileOp("delay", "block", share=1 + BY_WIDTH * ((head_dim + head_dim_v) / 256 - 1))
+def block_begins(head_dim: int, head_dim_v: int, fragments: int = 1) -> TileOp:
+    """The latency of a block's beginning: a part grows with the columns that a thread has of Q, the first K and O.
+
+    And with the `fragments` of 16 rows that it has of them, over those that its kernel's latency stands for.
+    """
+    return TileOp("delay", "block", share=1 + BY_WIDTH * (fragments * (head_dim + head_dim_v) / 256 - 1))
 
 
 def partial_rows(w: Workload, splits: Splits) -> int:
     """Rows of a head in partial results that a combine kernel merges."""
-    return sum(one.queries * one.times * splits.merged(n) for n, one in enumerate(w.parts))
+    merged = splits.merged(len(w.parts)).tolist()
+    return sum(one.queries * one.times * of for one, of in zip(w.parts, merged, strict=True))
 
 
 def with_ends(ops: Operations, body: Nest, steps: Ints, missing_rows: Ints, partial: Ints, fetch_clks: int = 0) -> Nest:
@@ -252,7 +261,7 @@ def with_ends(ops: Operations, body: Nest, steps: Ints, missing_rows: Ints, part
     """
     begins = block_begins(*ops.tile.compiled(ops.w))
     fetch = (TileOp("delay", "fetch", clks=fetch_clks),) if fetch_clks else ()
-    begin, end = [], []
+    begin, end, results = [], [], sizes(partial)
     for missing in sizes(missing_rows):
         rows, tag = ops.tile.rows - missing, " (last rows)" * (missing > 0)
         here = missing_rows == missing
@@ -262,7 +271,7 @@ def with_ends(ops: Operations, body: Nest, steps: Ints, missing_rows: Ints, part
         prologue = Segment(f"prologue{tag}", (*fetch, begins, ops.load_q(rows)))
         latency = TileOp("delay", "block", share=rows / ops.tile.rows if ops.tile.by_row else 1.0)
         begin.append((prologue, here & (steps > 0)))
-        for merged in sizes(partial):
+        for merged in results:
             stores = ops.stores(rows, partial=merged == 1)
             end.append((Segment(f"epilogue{tag}", (latency, *stores)), here & (partial == merged)))
     return [*begin, *body, *end]

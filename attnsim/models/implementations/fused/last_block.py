@@ -17,7 +17,8 @@ from attnsim.models.implementations.fused.splits import MERGE_INSTRUCTIONS, SCAL
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.models.schedule.uses import TensorUse
 
 MAXIMA_AT_ONCE = 8
 """Ranges whose row maxima are read at a time (``mergeRowMax<8>`` of XQA)."""
@@ -26,37 +27,45 @@ ROUND_TRIPS = 2
 MERGE_CLKS = by_hand(300, "latency of one turn of a merge: barrier, exponentials, through shared memory")
 
 
-def merging_last(kernel: Kernel, w: Workload, splits: int, at_once: int) -> Kernel:
+def merging_last(kernel: Kernel, w: Workload, splits: int, tiles: int, at_once: int, clks: int = MERGE_CLKS) -> Kernel:
     """`kernel` with the merge of its partial results in one block of each group of heads.
 
     Parameters
     ----------
     kernel : Kernel
-        One launch of blocks, over and over: the tiles of rows of each range of keys after those of the range before.
+        Launches of groups of blocks: the tiles of rows of each range of keys after those of the range before.
     w : Workload
-    splits : int
-        Ranges of keys.
+        With as many queries of every sequence.
+    splits, tiles : int
+        Ranges of keys, and tiles of rows of a head.
     at_once : int
         Partial results that the block reads at a time, while it merges those before.
+    clks : int
+        Latency of one turn of its merge.
     """
-    (launch,) = kernel.launches
-    tiles = len(launch.classes) // splits
-    groups = launch.times * tiles
-    rows = -(-w.batch * w.heads_q * w.seq_q // groups)
-    segments, counts = loop_nest(_merge(w, rows, splits, at_once))
+    groups = kernel.blocks // splits
+    rows = -(-w.queries * w.heads_q // groups)
+    segments, counts = loop_nest(_merge(w, rows, splits, at_once, clks))
     classes = len(kernel.repeats)
     merging = np.concatenate([kernel.repeats, np.broadcast_to(counts, (classes, 1, len(segments)))], axis=2)
     plain = merging.copy()
     plain[:, :, 1 - len(segments) :] = 0  # all but counting off
-    work = kernel.turns.sum(axis=1)[launch.classes].reshape(splits, tiles).sum(axis=1)
-    longest = np.flatnonzero(work == work.max())[-1]  # where the keys are few, the last ranges are empty
-    last = np.arange(len(launch.classes)) // tiles == longest
+    turns = kernel.turns.sum(axis=1)
+
+    def marked(launch: Launch) -> Launch:
+        """With the merge in the last of those ranges of each head that have most keys: the last may be empty."""
+        order = launch.classes.reshape(-1, splits, tiles)
+        work = turns[order].sum(axis=2)
+        last = splits - 1 - work[:, ::-1].argmax(axis=1)
+        here = (np.arange(splits) == last[:, None])[:, :, None]
+        return replace(launch, classes=(order + classes * here).reshape(-1))
+
     size = w.head_dim_v * rows
     return replace(
         kernel,
         segments=(*kernel.segments, *segments),
         repeats=np.concatenate([plain, merging]),
-        launches=(replace(launch, classes=launch.classes + classes * last),),
+        launches=tuple(map(marked, kernel.launches)),
         uses=(
             *kernel.uses,
             TensorUse("semaphores", 4, groups, splits, just_written=True),
@@ -67,7 +76,7 @@ def merging_last(kernel: Kernel, w: Workload, splits: int, at_once: int) -> Kern
     )
 
 
-def _merge(w: Workload, rows: int, splits: int, at_once: int) -> Nest:
+def _merge(w: Workload, rows: int, splits: int, at_once: int, clks: int) -> Nest:
     """The merge of `rows` rows: all maxima, then the results, the next ones in flight while some are merged."""
     size = rows * w.head_dim_v
     whole, rest = divmod(splits, at_once)
@@ -80,7 +89,7 @@ def _merge(w: Workload, rows: int, splits: int, at_once: int) -> Nest:
 
     def results(tag: str, n: int, following: int) -> Segment:
         merge = TileOp("vector", "O", fp32=n * size * MERGE_INSTRUCTIONS)
-        late = TileOp("delay", "merge", clks=MERGE_CLKS)
+        late = TileOp("delay", "merge", clks=clks)
         return Segment(f"merge{tag}", (*load(following), TileOp("wait", "O partial"), late, merge))
 
     def load(n: int) -> tuple[TileOp, ...]:

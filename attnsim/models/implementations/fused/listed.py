@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import TensorUse
+from attnsim.models.schedule.uses import TensorUse
 
 
 def keys_uses(w: Workload, counts: TileCounts, blocks: int, running: int) -> tuple[TensorUse, TensorUse]:

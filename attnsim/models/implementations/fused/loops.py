@@ -15,6 +15,7 @@ import numpy as np
 
 from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
+from attnsim.models.implementations.fused.dropout import dropped
 from attnsim.models.implementations.fused.instructions import product
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
@@ -22,6 +23,8 @@ from attnsim.models.schedule.nest import Nest
 from attnsim.models.schedule.operation import Segment, TileOp
 
 MASK_INSTRUCTIONS = by_hand(2, "FP32-lane instructions per score of a masked tile: compare and select")
+DROPOUT_BITS, DROPOUT_INSTRUCTIONS = 8, 2
+"""Of a score: random bits, and widening, comparison and masking of two scores at a time (`Dropout::apply_dropout`)."""
 POLYNOMIAL_INSTRUCTIONS = by_hand(6, "FP32-lane instructions of an exponential that is computed as a polynomial")
 """Rounding down (2), three multiply-adds of degree 3, exponent (``flash_attn/cute/utils.py`` of
 Dao-AILab/flash-attention, `ex2_emulation`)."""
@@ -29,7 +32,7 @@ Dao-AILab/flash-attention, `ex2_emulation`)."""
 
 def sizes(missing: Ints) -> list[int]:
     """By how much tiles are shorter than whole: every amount that there is, 0 for whole ones first."""
-    return [int(n) for n in np.unique(missing)]
+    return sorted(set(missing.tolist()))
 
 
 class Operations:
@@ -99,9 +102,11 @@ class Operations:
         # Of accumulators in tensor memory: S is read in fp32 and P written; O is seldom rescaled.
         tmem = scores * (4 + self.w.element_bytes) if tile.path == "tcgen05" else 0
         if tile.counts:
-            return tile.counts.softmax(scores, exps, rescaled * self.dv, mask)._replace(tmem_bytes=tmem)
-        fp32 = rescaled * self.dv + POLYNOMIAL_INSTRUCTIONS * polynomials + mask
-        return TileOp("vector", "P", tmem_bytes=tmem, scores=scores, exps=exps, fp32=fp32)
+            op = tile.counts.softmax(scores, exps, rescaled * self.dv, mask)._replace(tmem_bytes=tmem)
+        else:
+            fp32 = rescaled * self.dv + POLYNOMIAL_INSTRUCTIONS * polynomials + mask
+            op = TileOp("vector", "P", tmem_bytes=tmem, scores=scores, exps=exps, fp32=fp32)
+        return dropped(op, scores, DROPOUT_BITS, DROPOUT_INSTRUCTIONS) if self.w.dropout else op
 
     def stores(self, rows: int, partial: bool) -> tuple[TileOp, ...]:
         """O and LSE of the valid rows, in fp32 where a combine kernel merges them."""
@@ -116,20 +121,13 @@ def _fa2_loop(ops: Operations, steps: Ints, masked: Ints, missing: Ints) -> Nest
     keys = ops.tile.keys
     always = ops.w.mask.right is not None or ops.w.mask.is_windowed
 
+    begin, scores, wait_v = (TileOp("wait", "K"), TileOp("delay", "step")), ops.scores(), TileOp("wait", "V")
+    next_keys, output = {True: (ops.load("K", keys),), False: ()}, ops.output()
+    softmax = {(mask, first): ops.softmax(mask, first) for mask in (False, True) for first in (False, True)}
+
     def step(name: str, v_keys: int, next_k: bool, mask: bool, first: bool = False) -> Segment:
-        return Segment(
-            name,
-            (
-                TileOp("wait", "K"),
-                TileOp("delay", "step"),
-                ops.load("V", v_keys),
-                ops.scores(),
-                TileOp("wait", "V"),
-                *((ops.load("K", keys),) if next_k else ()),
-                ops.softmax(mask, first),
-                ops.output(),
-            ),
-        )
+        load = ops.load("V", v_keys)
+        return Segment(name, (*begin, load, scores, wait_v, *next_keys[next_k], softmax[mask, first], output))
 
     one, many, none = steps == 1, steps > 1, np.zeros_like(steps)
     last_masked = many & (masked >= steps)

@@ -11,6 +11,7 @@ from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.fused.varlen_order import VARLEN, Parts, in_sections
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Launch
@@ -47,16 +48,25 @@ def launch_order(
     """
     parts = list(zip(w.parts, blocks, strict=True))
     if tile.order == "longest_first_by_sequence":
-        return _joined(
-            [_by_sequence(w, tile, one, classes, heads) for one, classes in longest_sequences(w, tile, parts)]
+        return joined(
+            [
+                _by_sequence(w, tile, one, classes, heads)
+                for one, classes in longest_sequences(w, tile.rows, tile.keys, parts)
+            ]
         )
     if tile.order == "planned":
         return _planned(tile, parts, heads)
+    if (own := VARLEN.get(tile.order)) is not None:
+        return joined(own(w, tile, parts, heads, absent))
     split = any(len(classes) > 1 for classes in blocks)
     if tile.order == "ascending" or split:
         if split or tile.persistent:
-            return _joined([Launch(classes.reshape(-1), heads * one.times) for one, classes in parts])
+            return joined([Launch(classes.reshape(-1), heads * one.times) for one, classes in parts])
         return grid_of_heads(w, blocks, heads, absent)
+    return _longest_first(w, tile, parts, heads)
+
+
+def _longest_first(w: Workload, tile: FlashTile, parts: Parts, heads: int) -> tuple[Launch, ...]:
     if len(parts) > 1:
         rows = [np.tile(classes.reshape(-1)[::-1], one.times) for one, classes in parts]
         return (Launch(np.concatenate(rows), heads),)
@@ -68,22 +78,17 @@ def launch_order(
     return (whole, Launch(np.repeat(descending, rest), 1)) if rest else (whole,)
 
 
-Parts = Sequence[tuple[Length, Ints]]
-
-
 def grid_of_heads(w: Workload, blocks: Sequence[Ints], heads: int, absent: int | None) -> tuple[Launch, ...]:
     """A grid with heads outermost, and for each sequence as many blocks of a head as the longest needs."""
     if len(blocks) == 1:
         return (Launch(blocks[0].reshape(-1), heads * w.batch),)
-    most = max(classes.size for classes in blocks)
-    rows = []
-    for one, classes in zip(w.parts, blocks, strict=True):
-        missing = np.full(most - classes.size, 0 if absent is None else absent, dtype=np.int64)
-        rows.append(np.tile(np.concatenate([classes.reshape(-1), missing]), one.times))
-    return (Launch(np.concatenate(rows), heads),)
+    sizes, times = np.array([classes.size for classes in blocks]), [one.times for one in w.parts]
+    grid = np.full((len(blocks), sizes.max()), 0 if absent is None else absent, dtype=np.int64)
+    grid[np.arange(grid.shape[1]) < sizes[:, None]] = np.concatenate(blocks, axis=None)
+    return (Launch(np.repeat(grid, times, axis=0).reshape(-1), heads),)
 
 
-def longest_sequences(w: Workload, tile: FlashTile, parts: Parts) -> Parts:
+def longest_sequences(w: Workload, rows: int, keys: int, parts: Parts) -> Parts:
     """Sequences as FA3's scheduler sorts them: most key tiles of a work item first, under a causal mask most keys left.
 
     Those of a window stay as they are (`varlen_sort_batches` in ``hopper/flash_api.cpp``,
@@ -94,17 +99,17 @@ def longest_sequences(w: Workload, tile: FlashTile, parts: Parts) -> Parts:
 
     def first(part: tuple[Length, Ints]) -> int:
         one, classes = part
-        key_tiles = math.ceil(math.ceil(one.keys / tile.keys) / len(classes))
-        return classes.shape[1] * tile.rows - key_tiles * tile.keys if w.mask.is_causal else -key_tiles
+        key_tiles = math.ceil(math.ceil(one.keys / keys) / len(classes))
+        return classes.shape[1] * rows - key_tiles * keys if w.mask.is_causal else -key_tiles
 
     return sorted(parts, key=first)
 
 
-def _joined(launches: list[Launch]) -> tuple[Launch, ...]:
+def joined(launches: list[Launch]) -> tuple[Launch, ...]:
     """Launches of many sequences in one: to hand out a few blocks of each on its own takes longer."""
     if len(launches) == 1 or sum(len(one.classes) * one.times for one in launches) > MOST_JOINED:
         return tuple(launches)
-    return (Launch(np.concatenate([np.tile(one.classes, one.times) for one in launches])),)
+    return (Launch(np.concatenate([one.classes for one in launches for _ in range(one.times)])),)
 
 
 def _by_sequence(w: Workload, tile: FlashTile, one: Length, classes: Ints, heads: int) -> Launch:
@@ -118,9 +123,7 @@ def _by_sequence(w: Workload, tile: FlashTile, one: Length, classes: Ints, heads
     fitting = (8 << 20) // one_tile // max(1, -(-one.keys // tile.keys))
     section = 1 << min(4, max(0, fitting.bit_length() - 1))
     section = min(section * (1 if tile.pack_gqa else w.group), heads)
-    sections = [section] * (heads // section) + ([heads % section] if heads % section else [])
-    orders = {size: np.repeat(descending[:, None], size, axis=1).reshape(-1) for size in set(sections)}
-    return Launch(np.concatenate([orders[size] for size in sections]), one.times)
+    return Launch(in_sections(descending, heads, section), one.times)
 
 
 def _planned(tile: FlashTile, parts: Parts, heads: int) -> tuple[Launch, ...]:

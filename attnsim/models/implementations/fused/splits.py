@@ -12,8 +12,9 @@ from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.splits import UNCUT, Splits
+from attnsim.models.schedule.uses import TensorUse
 
 MAX_SPLITS = 128
 SCALE_INSTRUCTIONS = by_hand(4, "FP32-lane instructions of a combine kernel per split and row")
@@ -61,8 +62,8 @@ def of_all(splits: int | Splits) -> Splits:
 def merged_rows(w: Workload, splits: Splits) -> dict[int, int]:
     """Rows of O that are merged from so many partial results each."""
     rows: dict[int, int] = {}
-    for part, one in enumerate(w.parts):
-        if n := splits.merged(part):
+    for one, n in zip(w.parts, splits.merged(len(w.parts)).tolist(), strict=True):
+        if n:
             rows[n] = rows.get(n, 0) + w.heads_q * one.queries * one.times
     return rows
 

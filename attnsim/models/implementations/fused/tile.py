@@ -12,7 +12,12 @@ from attnsim.models.schedule.schedule import Path
 from attnsim.models.schedule.widths import padded
 
 Loop = Literal["fa2", "fa3", "staged", "ring"]
-Order = Literal["ascending", "longest_first", "longest_first_by_sequence", "planned"]
+Order = Literal[
+    "ascending", "longest_first", "longest_first_by_sequence", "planned", "grid_by_sequence", "last_rows_first",
+    "sections_by_sequence", "most_queries_first",
+]  # fmt: skip
+GRIDS_OF_THE_LONGEST: tuple[Order, ...] = ("grid_by_sequence", "last_rows_first")
+"""Orders of grids that have as many row tiles of every sequence as the longest has."""
 
 DQ_COLUMNS = 32
 """Columns of dQ that tcgen05 kernels hand to a TMA reduction at a time (``flash_bwd_sm100.py``, `dQ_reduce_ncol`)."""
@@ -45,9 +50,11 @@ class FlashTile:
         Q fragments kept in registers; Q's buffer reused for V; P goes through shared memory.
     pack_gqa : bool
         Query heads of a group share the rows of a tile.
-    order : {"ascending", "longest_first", "longest_first_by_sequence", "planned"}
-        Launch order of row tiles; longest first runs heads fastest within a section that fits the L2, over all heads
-        of the batch or over those of one sequence after the other; planned is that of FlashInfer's plans.
+    order : str
+        Launch order of row tiles, one of `Order`; longest first runs heads fastest within a section that fits the L2,
+        over all heads of the batch or over those of one sequence after the other; planned is that of FlashInfer's
+        plans. The last four differ from these for sequences of different lengths only
+        (:mod:`attnsim.models.implementations.fused.varlen_order`).
     persistent : bool
         One block per SM fetches tiles.
     max_blocks_per_sm : int or None

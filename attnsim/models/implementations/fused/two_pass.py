@@ -9,25 +9,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.models.implementations.fused.backward import ROWS_OUTSIDE, BackwardOps, keys_outside, sums_of_groups
+from attnsim.models.implementations.fused.backward import (
+    ROWS_OUTSIDE,
+    BackwardOps,
+    keys_outside,
+    shared_rows,
+    sums_of_groups,
+)
 from attnsim.models.implementations.fused.loops import sizes
+from attnsim.models.implementations.fused.order import ABSENT_CLKS, grid_of_heads
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, row_tiles
-from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
+from attnsim.models.schedule.schedule import Kernel
 from attnsim.models.schedule.widths import padded
 
 
 def two_pass_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
     """The kernels of the backward pass of `w`."""
-    heads = w.batch * w.heads_q
-    out = heads * w.seq_q * w.head_dim_v * w.element_bytes
+    rows = w.queries * w.heads_q
+    out = rows * w.head_dim_v * w.element_bytes
     dots = streaming(
         "dot_do_o",
-        [Access("O", out), Access("dO", out), Access("D", heads * w.seq_q * 4, True)],
+        [Access("O", out), Access("dO", out), Access("D", rows * 4, True)],
         elements=out // w.element_bytes,
         fp32_per_element=3,
     )
@@ -35,23 +42,33 @@ def two_pass_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
 
 
 def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
-    """A block for each tile of rows: Q, dO and dQ stay, visible tiles of K and V pass, the last first."""
+    """A block for each tile of rows: Q, dO and dQ stay, visible tiles of K and V pass, the last first.
+
+    Of sequences of different lengths the grid has as many for each as the longest has, as that of the keys.
+    """
     band = row_tiles(w, tile.rows, tile.keys)
-    (steps, missing_rows, missing_keys), inverse = classes(band.steps, band.missing_rows, band.missing_keys)
+    tiles = np.bincount(band.part)
+    columns, absent = [band.steps, band.missing_rows, band.missing_keys], tiles.min() < tiles.max()
+    if absent:
+        columns = [np.append(column, last) for column, last in zip(columns, (0, tile.rows, 0), strict=True)]
+    (steps, missing_rows, missing_keys), inverse = classes(*columns)
+    blocks = [one[None] for one in np.split(inverse[: len(band.part)], np.cumsum(tiles)[:-1])]
     d, dv = padded(w.head_dim), padded(w.head_dim_v)
     ops = BackwardOps(w, tile, d, dv)
     nest: Nest = []
-    for fewer in sizes(missing_rows):
+    present = [n for n in sizes(missing_rows) if n < tile.rows]
+    for fewer in present:
         nest.append((_prologue(ops, tile.rows - fewer, fewer), (missing_rows == fewer) & (steps > 0)))
     for fewer in sizes(missing_keys):
         nest.append((_first_keys(ops, tile.keys - fewer, fewer), (missing_keys == fewer) & (steps > 0)))
     nest.append((_step(ops, "key step", True), np.maximum(steps - 1, 0)))
     nest.append((_step(ops, "last key step", False), steps > 0))
-    for fewer in sizes(missing_rows):
+    for fewer in present:
         nest.append((_epilogue(w, tile.rows - fewer, fewer), missing_rows == fewer))
+    nest.append((Segment("no rows", (TileOp("delay", "exit", clks=ABSENT_CLKS),)), missing_rows == tile.rows))
     segments, repeats = loop_nest(nest)
-    e, heads, kv = w.element_bytes, w.batch * w.heads_q, w.batch * w.heads_kv
-    tiles = -(-w.seq_q // tile.rows)
+    e, queries, keys = w.element_bytes, [one.queries for one in w.parts], [one.keys for one in w.parts]
+    sharers, once = (tiles * w.group).tolist(), [1] * len(w.parts)
     buffers = (
         ("Q, dO", tile.rows * (d + dv) * e),
         ("K, V", tile.keys * (d + dv) * e),
@@ -64,14 +81,14 @@ def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
         shared_memory_bytes=sum(size for _, size in buffers),
         segments=segments,
         repeats=repeats,
-        launches=(Launch(inverse, heads),),
+        launches=grid_of_heads(w, blocks, w.heads_q, int(inverse[-1]) if absent else None),
         uses=(
-            TensorUse("K", w.seq_kv * w.head_dim * e, kv, tiles * w.group),
-            TensorUse("V", w.seq_kv * w.head_dim_v * e, kv, tiles * w.group),
-            TensorUse("Q", w.seq_q * w.head_dim * e, heads),
-            TensorUse("dO", w.seq_q * w.head_dim_v * e, heads),
-            TensorUse("LSE, D", w.seq_q * 8, heads),
-            TensorUse("dQ", w.seq_q * w.head_dim * e, heads, written=True),
+            shared_rows("K", w.head_dim * e, w.heads_kv, keys, sharers, w),
+            shared_rows("V", w.head_dim_v * e, w.heads_kv, keys, sharers, w),
+            shared_rows("Q", w.head_dim * e, w.heads_q, queries, once, w),
+            shared_rows("dO", w.head_dim_v * e, w.heads_q, queries, once, w),
+            shared_rows("LSE, D", 8, w.heads_q, queries, once, w),
+            shared_rows("dQ", w.head_dim * e, w.heads_q, queries, once, w, written=True),
         ),
         warpgroups=2,
         slowed_by_extra=True,

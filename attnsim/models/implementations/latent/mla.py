@@ -12,14 +12,16 @@ from typing import Literal
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
-from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
+from attnsim.models.arrays import Bools, Ints
+from attnsim.models.implementations.fused.forward import PAGES, page_bytes, pages_of
+from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS, sizes
 from attnsim.models.implementations.latent.tiles import LatentTile
 from attnsim.models.implementations.latent.visits import FINAL, NOTHING, PARTIAL, Visits
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, TensorUse
+from attnsim.models.schedule.schedule import Kernel
+from attnsim.models.schedule.uses import TensorUse
 
 
 def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Latent) -> Kernel:
@@ -34,22 +36,26 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
     latent : Latent
     """
     ops = _Operations(w, tile, visits, latent)
-    segments, repeats = loop_nest(_with_ends(ops, visits, _LOOPS[tile.loop](ops, visits)))
-    e, rows, partial = w.element_bytes, w.batch * w.heads_q, visits.partial_pieces
+    nest = _with_ends(ops, visits, _LOOPS[tile.loop](ops, visits))
+    if w.page_size:
+        nest.append((Segment("page numbers", (TileOp("load", PAGES, bytes=page_bytes(w, tile.keys)),)), visits.steps))
+    segments, repeats = loop_nest(nest)
+    e, rows, partial = w.element_bytes, w.queries * w.heads_q, visits.partial_pieces
     buffers = tile.buffers(latent, e)
-    per_request = w.heads_q * w.seq_q
+    each = w.batch * w.heads_q
     uses = [
-        TensorUse("Q latent", w.seq_q * latent.rank * e, rows),
-        TensorUse("Q rope", w.seq_q * latent.rope * e, rows),
+        use_of("Q latent", rows * latent.rank * e, each),
+        use_of("Q rope", rows * latent.rope * e, each),
         TensorUse("lengths", 8 * w.batch, 1),
-        TensorUse("Latent", w.seq_kv * latent.width * e, w.batch, visits.sharers),
-        TensorUse("O latent", w.seq_q * latent.rank * w.output_bytes, rows, written=True),
-        TensorUse("LSE", w.seq_q * 4, rows, written=True),
+        use_of("Latent", w.keys * latent.width * e, w.batch, visits.sharers),
+        use_of("O latent", rows * latent.rank * w.output_bytes, each, written=True),
+        use_of("LSE", rows * 4, each, written=True),
+        *([TensorUse(PAGES, 4 * pages_of(w), 1, visits.sharers)] if w.page_size else []),
     ]
     if partial:
         uses += [
-            TensorUse("O partial", per_request * latent.rank * 4, partial, written=True),
-            TensorUse("LSE partial", per_request * 4, partial, written=True),
+            use_of("O partial", visits.partial_rows * latent.rank * 4, partial, written=True),
+            use_of("LSE partial", visits.partial_rows * 4, partial, written=True),
         ]
     stored = {op.tensor for segment in segments for op in segment.ops}
     return Kernel(
@@ -70,6 +76,11 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
         step="key tile",
         role="attention",
     )
+
+
+def use_of(tensor: str, size: int, pieces: int, sharers: float = 1.0, *, written: bool = False) -> TensorUse:
+    """A tensor of so many bytes in pieces, one a sequence or one a head of it, that may differ in size."""
+    return TensorUse(tensor, size // pieces, pieces, sharers, written=written, all_bytes=size)
 
 
 class _Operations:
@@ -135,29 +146,34 @@ class _Operations:
 def _with_ends(ops: _Operations, visits: Visits, body: Nest) -> Nest:
     """Put prologue and epilogue, for full and for ragged row tiles, around the loop over key tiles."""
     nest: Nest = []
-    sizes = ((False, visits.rows), (True, visits.last_rows))
-    for short, rows in sizes:
-        here = (visits.ragged_rows == short) & (visits.steps > 0)
-        name = f"prologue{' (last rows)' if short else ''}"
-        nest.append((Segment(name, (TileOp("delay", "block"), *ops.load_q(rows))), here * 1))
+    short = sizes(visits.missing_rows)
+
+    def here(missing: int) -> tuple[str, int, Bools]:
+        return " (last rows)" * (missing > 0), ops.tile.rows - missing, visits.missing_rows == missing
+
+    for tag, rows, of in map(here, short):
+        nest.append((Segment(f"prologue{tag}", (TileOp("delay", "block"), *ops.load_q(rows))), of & (visits.steps > 0)))
     nest += body
     for written, told in ((FINAL, ""), (PARTIAL, ", partial")):
-        for short, rows in sizes:
-            here = (visits.ragged_rows == short) & (visits.written == written)
-            name = f"epilogue{told}{' (last rows)' if short else ''}"
-            nest.append((Segment(name, (TileOp("delay", "block"), *ops.stores(rows, bool(told)))), here * 1))
+        for tag, rows, of in map(here, short):
+            stores = (TileOp("delay", "block"), *ops.stores(rows, bool(told)))
+            nest.append((Segment(f"epilogue{told}{tag}", stores), of & (visits.written == written)))
     empty = (TileOp("load", "lengths", bytes=8), TileOp("wait", "lengths"), TileOp("delay", "block"))
     nest.append((Segment("exit", empty), (visits.written == NOTHING) * 1))
     return nest
 
 
+def _short(visits: Visits) -> list[tuple[int, Ints]]:
+    """By how many keys first tiles are shorter, each amount with the blocks that visit such a tile."""
+    return [(n, (visits.missing_keys == n) & (visits.steps > 0)) for n in sizes(visits.missing_keys) if n]
+
+
 def _fill(ops: _Operations, visits: Visits, filled: Ints) -> Nest:
     """The first tiles in flight, the shorter one first where there is one, and the wait for Q."""
-    short = visits.ragged_keys * (visits.steps > 0)
     waits = (TileOp("wait", "Q latent"), TileOp("wait", "Q rope"))
     return [
-        (Segment("fill (last keys)", ops.load(visits.last_keys)), short),
-        (Segment("fill", ops.load(ops.tile.keys)), filled - short),
+        *((Segment("fill (last keys)", ops.load(ops.tile.keys - n)), of) for n, of in _short(visits)),
+        (Segment("fill", ops.load(ops.tile.keys)), filled - (visits.missing_keys > 0) * (visits.steps > 0)),
         (Segment("wait Q", waits), (visits.steps > 0) * 1),
     ]
 
@@ -184,15 +200,16 @@ def _serial_loop(ops: _Operations, visits: Visits) -> Nest:
     filled = np.minimum(visits.steps, tile.stages)
     loading = visits.steps - filled
     # Where V follows K into its place, the first step's V is as short as its K.
-    short = visits.ragged_keys * (visits.steps > 0) if tile.v_over_k else np.zeros_like(visits.steps)
+    apart = _short(visits) if tile.v_over_k else []
+    short = sum((of * 1 for _, of in apart), np.zeros_like(visits.steps))
     short_loading = np.minimum(short, loading)
     masked_loading = np.clip(np.minimum(visits.masked, loading) - short_loading, 0, None)
     short_rest = short - short_loading
     masked_rest = np.clip(visits.masked - short - masked_loading, 0, filled - short_rest)
     return [
         *_fill(ops, visits, filled),
-        (step("first step (last keys)", True, True, visits.last_keys), short_loading),
-        (step("only step (last keys)", False, True, visits.last_keys), short_rest),
+        *((step("first step (last keys)", True, True, tile.keys - n), short_loading * of) for n, of in apart),
+        *((step("only step (last keys)", False, True, tile.keys - n), short_rest * of) for n, of in apart),
         (step("masked step", True, True, tile.keys), masked_loading),
         (step("step", True, False, tile.keys), loading - short_loading - masked_loading),
         (step("masked step, no load", False, True, tile.keys), masked_rest),

@@ -9,12 +9,13 @@ import numpy as np
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.projection import Product, projection
+from attnsim.models.implementations.latent.mla import use_of
 from attnsim.models.implementations.latent.visits import latent_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch
 
 
 def products(w: Workload) -> dict[str, Product]:
@@ -24,12 +25,12 @@ def products(w: Workload) -> dict[str, Product]:
     part, and V, of all heads in one GEMM.
     """
     latent = latent_of(w)
-    queries, nope, rank = w.batch * w.seq_q, w.head_dim - latent.rope, latent.rank
+    queries, nope, rank = w.queries, w.head_dim - latent.rope, latent.rank
     columns = w.heads_q * (nope + w.head_dim_v)
     found = (
         Product("absorb_q", (queries, rank, nope), ("Q nope", "W_UK", "Q latent"), w.heads_q),
         Product("output_up", (queries, w.head_dim_v, rank), ("O latent", "W_UV", "O"), w.heads_q),
-        Product("decompress", (w.batch * w.seq_kv, columns, rank), ("Latent", "W_UK, W_UV", "K nope, V")),
+        Product("decompress", (w.keys, columns, rank), ("Latent", "W_UK, W_UV", "K nope, V")),
     )
     return {product.name: product for product in found}
 
@@ -42,9 +43,7 @@ def product(w: Workload, name: str, gpu: Gpu) -> list[Kernel]:
 def copies(w: Workload) -> dict[str, tuple[Access, ...]]:
     """What each copying kernel reads and writes, by name."""
     latent, e = latent_of(w), w.element_bytes
-    keys, queries = w.batch * w.seq_kv, w.batch * w.seq_q
-    heads = w.heads_q
-    new = min(queries, keys)
+    keys, queries, heads, new = w.keys, w.queries, w.heads_q, w.new_tokens
     return {
         "concat_k": (
             Access("K nope, V", keys * heads * (w.head_dim - latent.rope) * e),
@@ -101,7 +100,7 @@ def renamed(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
 
 
 def latent_combine(
-    w: Workload, counts: Mapping[int, int], *, rows_per_block: int, threads: int, in_flight: int
+    w: Workload, counts: Mapping[tuple[int, int], int], *, rows_per_block: int, threads: int, in_flight: int
 ) -> Kernel:
     """Merge the partial outputs of each request that was cut.
 
@@ -109,46 +108,47 @@ def latent_combine(
     ----------
     w : Workload
         Of the absorbed form.
-    counts : mapping of int to int
-        Requests by the number of ranges that they were cut into.
+    counts : mapping of (int, int) to int
+        Requests by their rows and the number of ranges that they were cut into.
     rows_per_block, threads : int
     in_flight : int
         Partial results asked for before the first is used.
     """
-    rows = w.heads_q * w.seq_q
-    blocks = -(-rows // rows_per_block)
-    sizes = dict.fromkeys((rows_per_block, rows - (blocks - 1) * rows_per_block))
-    if blocks == 1:
-        sizes = dict.fromkeys([rows])
+
+    def block_rows(rows: int) -> list[int]:
+        """Rows of the first block of a request and of its last, where they differ."""
+        return list(dict.fromkeys([min(rows, rows_per_block), rows % rows_per_block or min(rows, rows_per_block)]))
+
+    sizes = list(dict.fromkeys(size for rows, _ in counts for size in block_rows(rows)))
     merging = [segment for size in sizes for segment in _merging(w, size)]
     width = len(merging) // len(sizes)
     rows_of_counts: list[list[int]] = []
     launches: list[Launch] = []
-    for splits, requests in sorted(counts.items()):
+    for (rows, splits), requests in sorted(counts.items()):
         filled = min(splits, in_flight)
-        first = len(rows_of_counts)
-        for index in range(len(sizes)):
-            row = [0] * len(merging)
-            row[width * index : width * (index + 1)] = [filled, splits - filled, filled, 1]
+        order = np.full(-(-rows // rows_per_block), len(rows_of_counts), dtype=np.int64)
+        for size in block_rows(rows):
+            row, at = [0] * len(merging), width * sizes.index(size)
+            row[at : at + width] = [filled, splits - filled, filled, 1]
+            order[-1] = len(rows_of_counts)
             rows_of_counts.append(row)
-        order = np.full(blocks, first, dtype=np.int64)
-        order[-1] = first + len(sizes) - 1
         launches.append(Launch(order, requests))
     segments, repeats = loop_nest(list(zip(merging, np.transpose(rows_of_counts), strict=True)))
-    pieces, requests = (sum(n * counts[n] for n in counts), sum(counts.values()))
+    pieces, requests = (sum(n * counts[rows, n] for rows, n in counts), sum(counts.values()))
+    read, written = (sum(rows * n**cut * counts[rows, n] for rows, n in counts) for cut in (1, 0))
     return Kernel(
         name="combine",
         threads=threads,
         registers_per_thread=64,
-        shared_memory_bytes=rows_per_block * max(counts) * 4,
+        shared_memory_bytes=rows_per_block * max(n for _, n in counts) * 4,
         segments=segments,
         repeats=repeats,
         launches=tuple(launches),
         uses=(
-            TensorUse("O partial", rows * w.head_dim_v * 4, pieces),
-            TensorUse("LSE partial", rows * 4, pieces),
-            TensorUse("O latent", rows * w.head_dim_v * w.output_bytes, requests, written=True),
-            TensorUse("LSE", rows * 4, requests, written=True),
+            use_of("O partial", read * w.head_dim_v * 4, pieces),
+            use_of("LSE partial", read * 4, pieces),
+            use_of("O latent", written * w.head_dim_v * w.output_bytes, requests, written=True),
+            use_of("LSE", written * 4, requests, written=True),
         ),
         dtype="fp32",
         step="split",

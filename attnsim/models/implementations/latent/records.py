@@ -8,6 +8,7 @@ around it (`serving` below), the write of the new token into the cache belongs t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import fa2_forward, fa3_forward, hopper_tile
 from attnsim.models.implementations.flash_attention_4 import plain_tile
+from attnsim.models.implementations.fused.building import alike
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
@@ -35,7 +37,7 @@ from attnsim.models.implementations.latent.visits import (
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.models.schedule.splits import Splits
+from attnsim.models.schedule.splits import UNCUT, Splits
 
 Attended = tuple[list[Kernel], LatentTile, Splits, int]
 """The kernels that attend the cache, their tile, how the keys are cut, and the partial results of a row."""
@@ -47,6 +49,8 @@ COMBINE_IN_FLIGHT = by_hand(4, "partial results that a combining block of latent
 may unroll, is taken to do the same."""
 GEN_IN_FLIGHT = by_hand(6, "the same of trtllm-gen's closed reduction, so that it costs little beside what it merges")
 
+RAGGED = "sglang.fa3-mla or sglang.triton-mla"
+"""Who takes any number of queries a sequence over the cache."""
 ATTENTION_ALONE = "the attention call alone: the products with W_UK and W_UV are not in the time"
 
 
@@ -57,7 +61,7 @@ def absorbing_pays(w: Workload) -> bool:
     """
     latent = latent_of(w)
     more = 2 * latent.rank + latent.rope - w.head_dim - w.head_dim_v
-    return w.seq_q * more < latent.rank * (w.head_dim - latent.rope + w.head_dim_v)
+    return w.all_pairs * more < w.keys * latent.rank * (w.head_dim - latent.rope + w.head_dim_v)
 
 
 def preferred(names: Sequence[str], w: Workload) -> list[str]:
@@ -70,7 +74,7 @@ def preferred(names: Sequence[str], w: Workload) -> list[str]:
 def peak_bytes(w: Workload, form: str, partials: int = 0) -> int:
     """Inputs, weights, outputs and what a form keeps between its kernels."""
     latent, e = latent_of(w), w.element_bytes
-    queries, keys = w.batch * w.heads_q * w.seq_q, w.batch * w.seq_kv
+    queries, keys = w.heads_q * w.queries, w.keys
     widths = w.head_dim - latent.rope + w.head_dim_v
     both_ends = queries * (w.head_dim * e + w.head_dim_v * w.output_bytes) + w.kv_cache_bytes
     weights = w.heads_q * latent.rank * widths * e
@@ -95,30 +99,32 @@ def _flash_mla_attention(w: Workload, gpu: Gpu) -> Attended:
 
     Its shares do not depend on the mask, so that with several queries the keys after a row tile are multiplied too.
     """
-    latent, own, tile = latent_of(w), absorbed(w), mla_tiles.flash_mla()
+    latent, own, tile = latent_of(w), absorbed(alike(w, "FlashMLA", RAGGED)), mla_tiles.flash_mla()
     if (latent.rank, latent.rope) != (512, 64):
         raise InputError(f"FlashMLA is compiled for a latent of 512x64, not {latent}; take sglang.triton-mla-absorbed")
-    shares, wanted = flash_mla_shares(own, tile, gpu.sm.count)
-    main = latent_attention(own, tile, flash_mla_visits(own, tile, shares), latent)
-    counts = split_requests(shares)
-    merge = _MERGE(own, counts) if counts else copy(w, "combine (exits)")
+    pieces, wanted = flash_mla_shares(own, tile, gpu.sm.count)
+    main = latent_attention(own, tile, flash_mla_visits(own, tile, pieces), latent)
+    counts = split_requests(pieces)
+    rows = w.heads_q * w.seq_q
+    merge = _MERGE(own, {(rows, n): times for n, times in counts.items()}) if counts else copy(w, "combine (exits)")
     return [main, merge], tile, Splits(shares=wanted), max(counts, default=0)
 
 
-def _even_attention(
-    w: Workload, tile: LatentTile, splits: int, combine: Callable[..., Kernel] | None, *, grid: int = 0
-) -> Attended:
+def _even_attention(w: Workload, tile: LatentTile, splits: Splits, combine: Callable[..., Kernel] | None) -> Attended:
     """A kernel over even ranges of keys and, where there are several, the kernel that merges them.
 
-    With a `grid` of so many ranges, those without keys are launched too and results are always partial.
+    Where the grid has more ranges, those without keys are launched too and results are always partial.
     """
-    own, ranges = absorbed(w), Splits(splits, grid=grid)
-    partial = combine is not None and ranges.partial
-    visits = even_visits(own, tile, splits, partial=partial, idle=max(0, grid - splits))
-    main = latent_attention(own, tile, visits, latent_of(w))
-    if not partial or combine is None:
-        return [main], tile, ranges, 0
-    return [main, combine(own, {splits: w.batch})], tile, ranges, splits
+    own = absorbed(w)
+    merged = combine is not None and splits.partial
+    main = latent_attention(own, tile, even_visits(own, tile, splits, merged=merged), latent_of(w))
+    if not merged or combine is None:
+        return [main], tile, splits, 0
+    counts: Counter[tuple[int, int]] = Counter()
+    for one, of in zip(w.parts, splits.merged(len(w.parts)).tolist(), strict=True):
+        if of:
+            counts[w.heads_q * one.queries, of] += one.times
+    return [main, combine(own, counts)], tile, splits, splits.count
 
 
 _MERGE = partial(latent_combine, rows_per_block=8, threads=256, in_flight=COMBINE_IN_FLIGHT)
@@ -129,30 +135,29 @@ _TRITON_MERGE = partial(latent_combine, rows_per_block=1, threads=128, in_flight
 def _fa3_attention(w: Workload, gpu: Gpu) -> Attended:
     tile = mla_tiles.fa3()
     splits, upper = mla_tiles.fa3_splits(w, gpu, tile)
-    kernels, _, ranges, partials = _even_attention(w, tile, splits, _MERGE)
+    kernels, _, _, partials = _even_attention(w, tile, splits, _MERGE)
     exits = [copy(w, "combine (exits)")] if upper > 1 and not partials else []
-    return [copy(w, "prepare"), *kernels, *exits], tile, ranges, partials
+    return [copy(w, "prepare"), *kernels, *exits], tile, splits, partials
 
 
 def _triton_attention(w: Workload, gpu: Gpu) -> Attended:
     if w.seq_q > 1:
-        return _even_attention(w, mla_tiles.triton_prefill(gpu), 1, None)
+        return _even_attention(w, mla_tiles.triton_prefill(gpu), UNCUT, None)
     tile = mla_tiles.triton_decode(gpu)
-    splits, grid = mla_tiles.triton_splits(w, gpu, tile)
-    return _even_attention(w, tile, splits, _TRITON_MERGE, grid=grid)
+    return _even_attention(w, tile, mla_tiles.triton_splits(w, gpu, tile), _TRITON_MERGE)
 
 
 def _fmha_v2_attention(w: Workload, gpu: Gpu) -> Attended:
-    return _even_attention(w, mla_tiles.fmha_v2(), 1, None)
+    return _even_attention(w, mla_tiles.fmha_v2(), UNCUT, None)
 
 
 def _trtllm_gen_attention(w: Workload, gpu: Gpu) -> Attended:
-    tile = mla_tiles.blackwell(w)
+    tile = mla_tiles.blackwell(alike(w, "trtllm-gen's decode", RAGGED))
     return _even_attention(w, tile, mla_tiles.trtllm_gen_splits(w, gpu, tile), _GEN_MERGE)
 
 
 def _cutlass_attention(w: Workload, gpu: Gpu) -> Attended:
-    tile = mla_tiles.blackwell(w)
+    tile = mla_tiles.blackwell(alike(w, "CUTLASS's decode", RAGGED))
     return _even_attention(w, tile, mla_tiles.cutlass_splits(w, gpu, tile), _MERGE)
 
 

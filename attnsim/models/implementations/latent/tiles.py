@@ -11,14 +11,16 @@ of 512, Q V^T added). SGLang's Triton kernels: ``triton_ops/decode_attention.py`
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.splits import split_count
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.schedule import Path
+from attnsim.models.schedule.splits import UNCUT, Splits
 
 FIXED_OVERHEAD_BLOCKS = 5
 """Blocks of 64 keys that FlashMLA's scheduler charges a request for beside its own (``dense_decode.h``)."""
@@ -156,45 +158,68 @@ def blackwell(w: Workload) -> LatentTile:
     )  # fmt: skip
 
 
-def triton_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> tuple[int, int]:
+def triton_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> Splits:
     """Ranges of keys of SGLang's Triton decode, and those of its grid, the others of which are empty.
 
-    ``get_num_kv_splits_triton`` and ``_mla_decode_kv_splits_cap``.
+    ``get_num_kv_splits_triton`` and ``_mla_decode_kv_splits_cap``. Sequences of very different lengths get ranges of
+    the length of the shortest, if the grid has as many.
     """
-    length = w.seq_kv
+    longest, shortest = w.seq_kv, min(one.keys for one in w.parts)
     upper = max(BASE_SPLITS, _power_of_two(gpu.sm.count))
-    cores = int(gpu.sm.count * max(math.log2(length / 64), 1.0))
+    cores = int(gpu.sm.count * max(math.log2(longest / 64), 1.0))
     blocks = w.batch * -(-w.heads_q // min(tile.rows, w.heads_q))
-    wanted = min(-(-cores // blocks), upper)
-    share = -(-length // wanted)
-    keys = -(-share // MIN_SPLIT_KEYS) * MIN_SPLIT_KEYS
-    return -(-length // keys), upper
+    shortest = longest if 8 * longest < 10 * shortest else shortest
+    chunks = [-(-longest // min(-(-n // of), upper)) for n, of in ((longest, shortest), (cores, blocks))]
+
+    def ranges(keys: int) -> int:
+        share = -(-keys // max(-(-keys // chunk) for chunk in chunks))
+        return -(-keys // (-(-share // MIN_SPLIT_KEYS) * MIN_SPLIT_KEYS))
+
+    return _apart([ranges(one.keys) for one in w.parts], upper)
 
 
-def trtllm_gen_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> int:
-    """Blocks that share a sequence's keys in trtllm-gen: what fills the SMs, two tiles of 128 keys each at least."""
+def _apart(each: list[int], grid: int) -> Splits:
+    """So many ranges of each sequence, in a grid of so many of each; 0: of those that there are."""
+    if len(set(each)) == 1:
+        return Splits(each[0], grid=grid)
+    return Splits(max(each), grid=grid or max(each), each=tuple(each), direct=False)
+
+
+def trtllm_gen_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> Splits:
+    """Blocks that share a sequence's keys in trtllm-gen: what fills the SMs, two tiles of 128 keys each at least.
+
+    The grid is that of the longest; of the others, blocks without so many keys are taken to leave (closed).
+    """
     blocks = w.batch * -(-w.heads_q * w.seq_q // tile.rows)
-    return min(-(-w.seq_kv // 256), max(1, gpu.sm.count // blocks))
+    room = max(1, gpu.sm.count // blocks)
+    return _apart([min(-(-one.keys // 256), room) for one in w.parts], 0)
 
 
-def cutlass_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> int:
-    """Ranges of keys that CUTLASS's Blackwell example makes: whole waves of clusters (``device/sm100_mla.hpp``)."""
-    tiles = -(-w.seq_kv // 128)
-    splits = min(tiles, max(1, gpu.sm.count // (w.batch * tile.pair)))
-    rounds = -(-tiles // splits)
-    return -(-tiles // rounds)
+def cutlass_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> Splits:
+    """Ranges of keys that CUTLASS's Blackwell example makes: whole waves of clusters (``device/sm100_mla.hpp``).
+
+    As many of each sequence, of equal numbers of tiles; those that have none leave
+    (``kernel/sm100_fmha_mla_tma_warpspecialized.hpp``).
+    """
+    splits = min(-(-w.seq_kv // 128), max(1, gpu.sm.count // (w.batch * tile.pair)))
+    tiles = [-(-one.keys // 128) for one in w.parts]
+    return _apart([-(-n // -(-n // splits)) for n in tiles], 0)
 
 
-def fa3_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> tuple[int, int]:
+def fa3_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> tuple[Splits, int]:
     """Ranges of keys of FlashAttention-3's variable-length scheduler, and the upper bound that its rule gave.
 
-    The rule pretends a batch of one; the scheduler then hands each SM an equal share (``heuristics.h``,
+    The rule pretends a batch of one, the longest; the scheduler then hands each SM an equal share (``heuristics.h``,
     ``flash_prepare_scheduler.cu``).
     """
     blocks, key_tiles = -(-w.seq_q * w.heads_q // tile.rows), -(-w.seq_kv // tile.keys)
     upper = 1 if key_tiles <= 4 else split_count(blocks, gpu.sm.count, key_tiles, eligible_only=False)
-    per_sm = -(-int(1.1 * w.batch * blocks * key_tiles) // gpu.sm.count)
-    return (1 if upper == 1 else min(upper, -(-key_tiles // per_sm))), upper
+    if upper == 1:
+        return UNCUT, 1
+    tiles = [(one.times * -(-one.queries * w.heads_q // tile.rows), -(-one.keys // tile.keys)) for one in w.parts]
+    per_sm = -(-int(1.1 * sum(rows * keys for rows, keys in tiles)) // gpu.sm.count)
+    each = tuple(min(upper, -(-keys // per_sm)) for _, keys in tiles)
+    return Splits(max(each), each=each if len(set(each)) > 1 else ()), upper
 
 
 def _power_of_two(count: int) -> int:
@@ -225,52 +250,40 @@ class DecompressedTile:
         return str(self.tile)
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What FlashMLA's scheduler gives one block per tile of rows: requests of equal length, in blocks of 64 keys.
+class Piece(NamedTuple):
+    """Consecutive blocks of 64 keys of a request, which FlashMLA's scheduler gives to one part.
 
     Parameters
     ----------
-    first : int
-        Blocks of a request that an earlier part began; 0 without one.
-    first_ends : bool
-        Whether that request ends here.
-    whole : int
-        Requests that it does alone.
-    last : int
-        Blocks of a request that a later part ends; 0 without one.
+    request, blocks : int
+    whole : bool
+        Whether they are all that the request has.
+    ends : bool
+        Whether the request's last block is among them.
     """
 
-    first: int
-    first_ends: bool
-    whole: int
-    last: int
+    request: int
+    blocks: int
+    whole: bool
+    ends: bool
 
 
-def flash_mla_parts(batch: int, blocks: int, parts: int) -> list[Share]:
-    """Share `batch` requests of `blocks` key blocks each out over `parts` (``get_mla_metadata_kernel``).
+def flash_mla_pieces(blocks: Sequence[int], parts: int) -> list[Piece]:
+    """Share requests of so many key blocks out over `parts` (``get_mla_metadata_kernel``).
 
-    Greedy: each part takes up to ``ceil(batch (blocks + 5) / parts) + 5`` blocks, 5 being charged for each request it
-    touches, and cuts the last request where that is used up. Parts that get nothing are left out.
+    Greedy: each part takes up to its share of all blocks, 5 being charged for each request that it touches, and cuts
+    the last request where that is used up. In the order in which all parts together reach them.
     """
     charge = FIXED_OVERHEAD_BLOCKS
-    payload = -(-batch * (blocks + charge) // parts) + charge
-    found: list[Share] = []
-    request, done = 0, 0
-    for _ in range(parts):
-        room, first, ends, last = payload, 0, False, 0
-        if request < batch and done:
-            left = blocks - done
-            if room >= left + charge:
-                first, ends, room = left, True, room - left - charge
-                request, done = request + 1, 0
-            else:
-                first = max(room - charge, 0)
-                done, room = done + first, 0
-        whole = min(room // (blocks + charge), batch - request)
-        request, room = request + whole, room - whole * (blocks + charge)
-        if request < batch and not done and room > charge:
-            last = done = room - charge
-        if first or whole or last:
-            found.append(Share(first, ends, whole, last))
-    return found
+    payload = -(-(sum(blocks) + charge * len(blocks)) // parts) + charge
+    found: list[tuple[int, int, Piece]] = []
+    request = done = 0
+    for part in range(parts):
+        room = payload
+        while request < len(blocks) and room > charge:
+            left = blocks[request] - done
+            taken, ends = min(left, room - charge), left <= room - charge
+            found.append((payload - room, part, Piece(request, taken, ends and not done, ends)))
+            room -= taken + charge
+            request, done = (request + 1, 0) if ends else (request, done + taken)
+    return [piece for _, _, piece in sorted(found)]

@@ -1,17 +1,22 @@
-"""Which key tiles each block of a kernel over a latent cache visits: even ranges, or FlashMLA's shares."""
+"""Which key tiles each block of a kernel over a latent cache visits: ranges of each sequence, or FlashMLA's shares."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from attnsim.models.arrays import Ints
 from attnsim.models.errors import InputError
-from attnsim.models.implementations.latent.tiles import FIXED_OVERHEAD_BLOCKS, LatentTile, Share, flash_mla_parts
+from attnsim.models.implementations.fused.order import joined, longest_sequences
+from attnsim.models.implementations.latent.tiles import LatentTile, Piece, flash_mla_pieces
+from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.row_tiles import classes, row_tiles
 from attnsim.models.schedule.schedule import Launch
+from attnsim.models.schedule.splits import Splits
 
 FINAL, PARTIAL, NOTHING = range(3)
 """What a block leaves: its rows of O; a partial result in fp32; nothing, because there was no key for it."""
@@ -44,70 +49,90 @@ class Visits:
     ----------
     steps, masked : ndarray of int, ``[classes]``
         Key tiles visited, and those of them that are masked.
-    ragged_keys, ragged_rows : ndarray of int, ``[classes]``
-        Whether the last, shorter key tile is among them; whether the row tile is the shorter one.
+    missing_keys, missing_rows : ndarray of int, ``[classes]``
+        By how much the last key tile is shorter where it is among them, and by how much the row tile is.
     written : ndarray of int, ``[classes]``
         What is left: `FINAL`, `PARTIAL` or `NOTHING`.
     launches : tuple of Launch
-    rows, last_rows, last_keys : int
-        Rows of a tile, of the last one, and keys of the last one.
     sharers : float
         Blocks that read each token.
-    partial_pieces : int
-        Partial results of all rows of a request.
+    partial_pieces, partial_rows : int
+        Partial results, each of all rows of a request, and their rows.
     """
 
     steps: Ints
     masked: Ints
-    ragged_keys: Ints
-    ragged_rows: Ints
+    missing_keys: Ints
+    missing_rows: Ints
     written: Ints
     launches: tuple[Launch, ...]
-    rows: int
-    last_rows: int
-    last_keys: int
     sharers: float
     partial_pieces: int
+    partial_rows: int
 
 
-def even_visits(w: Workload, tile: LatentTile, splits: int, *, partial: bool = False, idle: int = 0) -> Visits:
-    """Every request's keys cut into `splits` equal ranges, a block each, by row tile.
+def even_visits(w: Workload, tile: LatentTile, splits: Splits, *, merged: bool = False) -> Visits:
+    """The keys of every request cut into equal ranges, a block each, by row tile.
+
+    Blocks for which a request has no row tile, or no range of keys, come last and leave. FlashAttention-3's scheduler
+    has none, and takes the longest sequences first.
 
     Parameters
     ----------
     w : Workload
         Of the absorbed form.
     tile : LatentTile
-    splits : int
-    partial : bool
+    splits : Splits
+    merged : bool
         Whether a combine kernel merges the ranges.
-    idle : int
-        Further ranges of the grid that turn out to be empty.
     """
     pack = w.heads_q if tile.packed else 1
-    parts = [row_tiles(w, tile.rows, tile.keys, pack, s, splits) for s in range(splits)]
+    heads = w.heads_q // pack
+    ranges = np.array(splits.each or [splits.count] * len(w.parts))
+    of_parts = splits.merged(len(w.parts)) * merged
+    cut = [row_tiles(w, tile.rows, tile.keys, pack, s, ranges) for s in range(splits.count)]
+    part, number = np.concatenate([one.part for one in cut]), np.repeat(np.arange(len(cut)), len(cut[0].part))
+    launched = np.flatnonzero(number < ranges[part])
+    part = part[launched]
     columns = [
-        np.concatenate([getattr(part, name) for part in parts])
+        np.concatenate([getattr(one, name) for one in cut])[launched]
         for name in ("steps", "masked", "missing_keys", "missing_rows")
     ]
-    (steps, masked, missing_keys, missing_rows), order = classes(*columns)
-    if tile.longest_first:
-        order = order[::-1]
-    groups = w.batch * (1 if tile.packed else w.heads_q)
+    written = np.where(of_parts[part] > 0, PARTIAL, FINAL)
+    (steps, masked, missing_keys, missing_rows, written), order = classes(*columns, written)
+    tiles = np.bincount(cut[0].part)
+    blocks = [order[part == one].reshape(-1, count) for one, count in enumerate(tiles.tolist())]
     visits = Visits(
         steps=steps,
         masked=masked,
-        ragged_keys=(missing_keys > 0) * 1,
-        ragged_rows=(missing_rows > 0) * 1,
-        written=np.full_like(steps, PARTIAL if partial else FINAL),
-        launches=(Launch(order, groups),),
-        rows=tile.rows,
-        last_rows=tile.rows - int(missing_rows.max()),
-        last_keys=tile.keys - int(missing_keys.max()),
-        sharers=len(order) / splits * (1 if tile.packed else w.heads_q),
-        partial_pieces=w.batch * splits if partial else 0,
+        missing_keys=missing_keys,
+        missing_rows=missing_rows,
+        written=written,
+        launches=_launches(w, tile, blocks, heads),
+        sharers=_sharers(w, tiles) * heads,
+        partial_pieces=sum(one.times * of for one, of in zip(w.parts, of_parts.tolist(), strict=True)),
+        partial_rows=sum(
+            one.times * of * w.heads_q * one.queries for one, of in zip(w.parts, of_parts.tolist(), strict=True)
+        ),
     )
-    return _with_idle(visits, idle * len(parts[0].steps) * groups) if idle else visits
+    grid = np.maximum(splits.grid, ranges) * (tiles if tile.longest_first else tiles.max())
+    counts = np.array([one.times for one in w.parts])
+    idle = int(counts @ (grid - ranges * tiles)) * heads
+    return _with_idle(visits, idle) if idle else visits
+
+
+def _launches(w: Workload, tile: LatentTile, blocks: Sequence[Ints], heads: int) -> tuple[Launch, ...]:
+    """Requests one after the other, of each ranges of keys, row tiles fastest; or the longest first, from the end."""
+    parts: Sequence[tuple[Length, Ints]] = list(zip(w.parts, blocks, strict=True))
+    if tile.longest_first:
+        parts = [(one, of[::-1, ::-1]) for one, of in longest_sequences(w, tile.rows, tile.keys, parts)]
+    return joined([Launch(of.reshape(-1), one.times * heads) for one, of in parts])
+
+
+def _sharers(w: Workload, tiles: Ints) -> float:
+    """Row tiles of a request that go over its keys, in the mean of all keys."""
+    keys = np.array([one.times * one.keys for one in w.parts])
+    return float(keys @ tiles / keys.sum())
 
 
 def _with_idle(visits: Visits, blocks: int) -> Visits:
@@ -117,77 +142,60 @@ def _with_idle(visits: Visits, blocks: int) -> Visits:
         visits,
         steps=np.append(visits.steps, 0),
         masked=np.append(visits.masked, 0),
-        ragged_keys=np.append(visits.ragged_keys, 0),
-        ragged_rows=np.append(visits.ragged_rows, 0),
+        missing_keys=np.append(visits.missing_keys, 0),
+        missing_rows=np.append(visits.missing_rows, 0),
         written=np.append(visits.written, NOTHING),
         launches=(*visits.launches, last),
     )
 
 
-def flash_mla_visits(w: Workload, tile: LatentTile, parts: list[Share]) -> Visits:
+def flash_mla_visits(w: Workload, tile: LatentTile, pieces: Sequence[Piece]) -> Visits:
     """FlashMLA's shares, a work tile for each request that a part touches and each row tile; `w` is absorbed.
 
     A part goes through its requests one by one. They are launched here in the order in which all parts together reach
     them, the first of every part before the second of any; the next free SM takes the next, which is the part's own
     wherever shares are equal.
     """
-    blocks = -(-w.seq_kv // tile.keys)
+    keys = np.repeat([one.keys for one in w.parts], [one.times for one in w.parts])
     total_rows = w.seq_q * w.heads_q
     row_count = -(-total_rows // tile.rows)
-    last_rows = total_rows - (row_count - 1) * tile.rows
-    last_keys = w.seq_kv - (blocks - 1) * tile.keys
-    pieces = np.array(_pieces(parts, blocks), dtype=np.int64)
-    unique, order = np.unique(pieces, axis=0, return_inverse=True)
-    short = int(last_rows < tile.rows)
-    steps, written, ends = np.repeat(unique, 1 + short, axis=0).T
-    ragged_rows = np.tile([0, 1], len(unique)) if short else np.zeros_like(steps)
+    missing = -keys % tile.keys
+    table = [
+        (piece.blocks, FINAL if piece.whole else PARTIAL, int(piece.ends), int(missing[piece.request] * piece.ends))
+        for piece in pieces
+    ]
+    unique, order = np.unique(np.array(table, dtype=np.int64), axis=0, return_inverse=True)
+    short = int(row_count * tile.rows > total_rows)
+    steps, written, ends, missing_keys = np.repeat(unique, 1 + short, axis=0).T
+    missing_rows = np.tile(np.arange(1 + short) * (row_count * tile.rows - total_rows), len(unique))
     classes_in_order = np.repeat(order.reshape(-1) * (1 + short), row_count)
     classes_in_order[row_count - 1 :: row_count] += short
+    partial = sum(not piece.whole for piece in pieces)
     return Visits(
         steps=steps,
         masked=ends,
-        ragged_keys=ends * (last_keys < tile.keys),
-        ragged_rows=ragged_rows,
+        missing_keys=missing_keys,
+        missing_rows=missing_rows,
         written=written,
         launches=(Launch(classes_in_order),),
-        rows=tile.rows,
-        last_rows=last_rows,
-        last_keys=last_keys,
         sharers=row_count,
-        partial_pieces=int((pieces[:, 1] == PARTIAL).sum()),
+        partial_pieces=partial,
+        partial_rows=partial * total_rows,
     )
 
 
-def _pieces(parts: list[Share], blocks: int) -> list[tuple[int, int, int]]:
-    """(steps, written, ends) of each request that a part touches, in the order in which the parts reach them."""
-    found = []
-    for index, part in enumerate(parts):
-        own = [(part.first, PARTIAL, int(part.first_ends))] if part.first else []
-        own += [(blocks, FINAL, 1)] * part.whole
-        own += [(part.last, PARTIAL, 0)] if part.last else []
-        begins = 0
-        for piece in own:
-            found.append((begins, index, piece))
-            begins += piece[0] + FIXED_OVERHEAD_BLOCKS
-    return [piece for _, _, piece in sorted(found)]
-
-
-def split_requests(parts: list[Share]) -> dict[int, int]:
+def split_requests(pieces: Sequence[Piece]) -> Counter[int]:
     """How many requests were cut into so many ranges, by the number of ranges."""
-    counts: dict[int, int] = {}
-    pieces = 0
-    for part in parts:
-        if part.first:
-            pieces += 1
-            if part.first_ends:
-                counts[pieces] = counts.get(pieces, 0) + 1
-                pieces = 0
-        if part.last:
-            pieces = 1
-    return counts
+    return Counter(Counter(piece.request for piece in pieces if not piece.whole).values())
 
 
-def flash_mla_shares(w: Workload, tile: LatentTile, sms: int) -> tuple[list[Share], int]:
-    """The parts of FlashMLA's schedule, and how many its rule asks for."""
+def flash_mla_shares(w: Workload, tile: LatentTile, sms: int) -> tuple[list[Piece], int]:
+    """The pieces of FlashMLA's schedule, and the parts that its rule asks for."""
     wanted = max(1, sms // -(-w.seq_q * w.heads_q // tile.rows))
-    return flash_mla_parts(w.batch, -(-w.seq_kv // tile.keys), wanted), wanted
+    return pieces_of(w, tile, wanted), wanted
+
+
+def pieces_of(w: Workload, tile: LatentTile, parts: int) -> list[Piece]:
+    """The keys of all requests shared out over so many parts."""
+    blocks = [-(-one.keys // tile.keys) for one in w.parts for _ in range(one.times)]
+    return flash_mla_pieces(blocks, parts)

@@ -17,7 +17,8 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, Launch, Path, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, Path
+from attnsim.models.schedule.uses import TensorUse
 
 LINK_CLKS = by_hand(
     30, "clocks of one link of a chain of dependent instructions, such as a row of a substitution, before `extra`"

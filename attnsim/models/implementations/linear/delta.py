@@ -24,6 +24,20 @@ WIDE = 64
 FP32 = 4
 
 SOLVE_WARPS = by_hand(2, "warps of a block that inverts A: Triton times 1, 2 and 4 when it is first called")
+TOGETHER_WARPS = by_hand(
+    4, "warps of a block that makes and inverts A: Triton times 1, 2 and 4 on the first, short call"
+)
+TOGETHER_REGISTERS = by_hand(
+    255, "registers of such a thread: twenty blocks of A, and no bound; chosen on rows fitted on"
+)
+TOGETHER_ROW = by_hand(
+    14,
+    "links of a row of a substitution in registers: two sums and a change of layout, each by way of shared memory",
+)
+TURNED_CONFLICTS = by_hand(8, "lanes that meet in a bank of shared memory when a tile of fp32 is turned")
+TURNED_LINKS = by_hand(4, "links of a turned tile: store, barrier, load, barrier")
+SHARED_ACCESS = 4
+"""FP32-lane instructions in the time of a lane's access to shared memory: 32 lanes a clock against 128."""
 
 SUMS, OVERLAP, SOLVE, MERGE, UPDATES, WALK, OUTPUT = (
     "chunk_local_cumsum", "chunk_scaled_dot_kkt", "solve_tril_16x16", "merge_16x16_to_64x64", "recompute_w_u",
@@ -73,7 +87,10 @@ def solve(s: Shape) -> tuple[Chunks, ...]:
 
 
 def overlap_solve(s: Shape) -> Chunks:
-    """Both at once, A in registers (``chunk_fwd.py``, `chunk_gated_delta_rule_fwd_kkt_solve_kernel`)."""
+    """Both at once, A in registers (``chunk_fwd.py``, `chunk_gated_delta_rule_fwd_kkt_solve_kernel`).
+
+    The rows of the four blocks on the diagonal follow one another: `solve` has a block of warps for each.
+    """
     flows = (
         Flow("K", s.d * s.e, by_heads=s.group),
         Flow("beta", FP32),
@@ -85,9 +102,12 @@ def overlap_solve(s: Shape) -> Chunks:
     rows = ROWS * (BLOCK - 2)
     work = Work(
         (*overlaps, *together.products), exps=DIAGONAL * BLOCK**2,
-        fp32=DIAGONAL * 3 * BLOCK**2 + rows * 3 * BLOCK**2, links=rows + s.d // WIDE + together.links,
+        fp32=DIAGONAL * 3 * BLOCK**2 + rows * 3 * BLOCK**2,
+        links=TOGETHER_ROW * rows + s.d // WIDE + together.links,
     )  # fmt: skip
-    return Chunks(OVERLAP_SOLVE, CHUNK, s.heads, flows, work, warps=SOLVE_WARPS, path="mma_sync")
+    return Chunks(
+        OVERLAP_SOLVE, CHUNK, s.heads, flows, work, warps=TOGETHER_WARPS, registers=TOGETHER_REGISTERS, path="mma_sync"
+    )
 
 
 def merging() -> Work:
@@ -123,7 +143,7 @@ def updates(s: Shape, gpu: Gpu, gate_bytes: int, channels: bool = False) -> Chun
     )  # fmt: skip
 
 
-def walk(s: Shape, gpu: Gpu, before: int, after: int, channels: bool = False) -> Chunks:
+def walk(s: Shape, gpu: Gpu, before: int, after: int, channels: bool = False, turned: bool = False) -> Chunks:
     """The states before each chunk, one after the other (``chunk_delta_h.py``, `chunk_gated_delta_rule_fwd_h`).
 
     Parameters
@@ -134,6 +154,9 @@ def walk(s: Shape, gpu: Gpu, before: int, after: int, channels: bool = False) ->
         Bytes of an element of the state that is read before the first chunk and written after the last; 0: none.
     channels : bool
         Whether each channel has a decay of its own.
+    turned : bool
+        Whether the state lies as [V, K], as SGLang's cache has it: ``b_h1 += tl.trans(tl.dot(b_k, b_v))`` turns each
+        update through shared memory before it is added.
     """
     columns = WALK_COLUMNS
     key = (
@@ -152,9 +175,11 @@ def walk(s: Shape, gpu: Gpu, before: int, after: int, channels: bool = False) ->
         flows.append(Flow("state", columns * s.d * before, "sequence"))
     if after:
         flows.append(Flow("state", columns * s.d * after, "sequence", written=True))
+    moved = 2 * columns * s.d * TURNED_CONFLICTS if turned else 0
     work = Work(
         ((CHUNK, columns, s.d), (s.d, columns, CHUNK)), exps=s.d if channels else CHUNK + 1,
-        fp32=2 * CHUNK * columns + columns * s.d, links=4,
+        fp32=2 * CHUNK * columns + columns * s.d + SHARED_ACCESS * moved,
+        links=4 + (TURNED_LINKS * s.d // WIDE if turned else 0),
     )  # fmt: skip
     shared = 2 * CHUNK * (2 * s.d + columns) * s.e
     return Chunks(

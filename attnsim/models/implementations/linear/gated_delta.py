@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.implementations.linear import delta
@@ -33,6 +34,10 @@ class DeltaTile:
         Whether Q and K are brought to unit length first, in kernels of their own.
     together : bool
         Whether A is made and inverted in one kernel.
+    turned : bool
+        Whether the state lies as [V, K].
+    clears : bool
+        Whether O is set to zero before it is written (``torch.zeros_like(v)`` of ``chunk_o.py``).
     """
 
     gates: int = 4
@@ -40,6 +45,8 @@ class DeltaTile:
     after: int = 4
     unit: bool = True
     together: bool = False
+    turned: bool = False
+    clears: bool = False
 
     def __str__(self) -> str:
         return f"chunks of {delta.CHUNK}, {delta.WALK_COLUMNS} columns of a state a block"
@@ -68,10 +75,9 @@ def unit_length(s: Shape, dtype: str) -> tuple[Kernel, ...]:
     )
 
 
-def zeroed(s: Shape) -> Kernel:
-    """``torch.zeros`` for the inverse of A, whose upper blocks no kernel writes."""
-    size = s.rows * s.heads * delta.CHUNK
-    return streaming("zeros A", [Access("A inverse", size * s.e, True)], elements=size, fp32_per_element=0)
+def zeroed(what: str, tensor: str, size: int, element_bytes: int) -> Kernel:
+    """``torch.zeros`` for so many elements."""
+    return streaming(what, [Access(tensor, size * element_bytes, True)], elements=size, fp32_per_element=0)
 
 
 def _chunked(name: str, tile: DeltaTile) -> Implementation:
@@ -80,11 +86,16 @@ def _chunked(name: str, tile: DeltaTile) -> Implementation:
         s = Shape.of(w)
         solved = (delta.overlap_solve(s),) if tile.together else (delta.overlap(s, gpu, tile.gates), *delta.solve(s))
         parts = (
-            *solved, delta.updates(s, gpu, tile.gates), delta.walk(s, gpu, tile.before, tile.after),
-            delta.output(s, gpu),
+            *solved, delta.updates(s, gpu, tile.gates),
+            delta.walk(s, gpu, tile.before, tile.after, turned=tile.turned), delta.output(s, gpu),
         )  # fmt: skip
         played = [one.kernel(s.sequences, s.tokens, w.dtype, s.e) for one in (delta.sums(s, tile.gates), *parts)]
-        kernels = (*(unit_length(s, w.dtype) if tile.unit else ()), played[0], zeroed(s), *played[1:])
+        # Of the inverse no kernel writes the blocks above the diagonal.
+        inverse = zeroed("zeros A", "A inverse", s.rows * s.heads * delta.CHUNK, s.e)
+        cleared = (zeroed("zeros O", "O", s.rows * s.heads * s.dv, s.e),) if tile.clears else ()
+        kernels = (
+            *(unit_length(s, w.dtype) if tile.unit else ()), played[0], inverse, *played[1:-1], *cleared, played[-1],
+        )  # fmt: skip
         return Schedule("gdn", name, kernels, tile, peak_bytes(w) + scratch_bytes(w))
 
     return record(name, build, peak_bytes=lambda w: peak_bytes(w) + scratch_bytes(w))
@@ -136,11 +147,17 @@ def whole(s: Shape, tile: WholeTile, gpu: Gpu) -> Chunks:
     )  # fmt: skip
 
 
-def recurring(name: str, algorithm: str, how: Recurrence, widths: tuple[int, ...] = WIDTHS) -> Implementation:
-    """The record of a decoding kernel."""
+def recurring(
+    name: str, algorithm: str, how: Recurrence, widths: tuple[int, ...] = WIDTHS, tokens: range | None = None
+) -> Implementation:
+    """The record of a decoding kernel, of one for drafts of so many tokens."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         check_takes(name, w, widths)
+        if tokens is not None and w.seq_q not in tokens:
+            raise InputError(
+                f"{name} checks drafts of {tokens[0]} to {tokens[-1]} tokens: seq_q is {w.seq_q}; take another kernel"
+            )
         whole, head = state_bytes(w, how.before), w.head_dim * w.head_dim_v * how.before
         note = f"state of {whole:,} bytes ({head:,} a head), read and written at each step, whatever the length"
         return Schedule(algorithm, name, (how.kernel(Shape.of(w), w.dtype),), how, peak_bytes(w), (note,))
@@ -149,8 +166,8 @@ def recurring(name: str, algorithm: str, how: Recurrence, widths: tuple[int, ...
 
 
 RECORDS = (
-    _chunked("sglang.gdn-chunk", DeltaTile(together=True)),
-    _chunked("vllm.gdn-chunk", DeltaTile()),
+    _chunked("sglang.gdn-chunk", DeltaTile(together=True, turned=True, clears=True)),
+    _chunked("vllm.gdn-chunk", DeltaTile(turned=True)),
     _chunked("tensorrt-llm.gdn-chunk", DeltaTile(gates=2, before=0, after=0, unit=False)),
     _whole("flashinfer.gdn-chunk", FLASHINFER),
     recurring("fla.gdn-packed-decode", "gdn", Recurrence(columns=32, warps=1, gates=2)),

@@ -6,8 +6,9 @@ FlashKDA's two CUDA kernels (MoonshotAI/FlashKDA ``csrc/smxx``); and by recurren
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
@@ -29,6 +30,11 @@ from attnsim.models.schedule.schedule import Schedule
 GATES, DIAGONAL, BELOW, OUTPUT = "kda_gate_chunk_cumsum", "kda_intra_diagonal", "kda_inter_solve", "chunk_gla_fwd_o"
 PREPARE, RECUR = "flash_kda_fwd_prepare", "flash_kda_fwd_recurrence"
 BLOCKS_BELOW = ROWS * (ROWS - 1) // 2
+WHOLE_FILE = by_hand(
+    255,
+    "registers a thread of a CuTe kernel that names no bound on its blocks; measured times of drafts are those of one "
+    "block of 256 threads an SM",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class FlashKdaTile:
         return f"chunks of {BLOCK}, a state a block"
 
 
-def _parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
+def _parts(s: Shape, gpu: Gpu, turned: bool) -> tuple[Chunks, ...]:
     """The kernels after Q and K have been brought to unit length."""
     gates = (Flow("g", s.d * s.e), Flow("g sums", s.d * FP32, written=True))
     qkg = (Flow("Q", s.d * s.e), Flow("K", s.d * s.e), Flow("g sums", s.d * FP32))
@@ -90,7 +96,7 @@ def _parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
             warps=delta.SOLVE_WARPS, path="mma_sync",
         ),
         delta.updates(s, gpu, s.e, channels=True),
-        delta.walk(s, gpu, FP32, FP32, channels=True),
+        delta.walk(s, gpu, FP32, FP32, channels=True, turned=turned),
         Chunks(
             OUTPUT, CHUNK, s.heads, output,
             Work(
@@ -103,11 +109,11 @@ def _parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
     )  # fmt: skip
 
 
-def _chunked(name: str) -> Implementation:
+def _chunked(name: str, turned: bool) -> Implementation:
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         check_takes(name, w, WIDTHS)
         s = _every_head(name, w)
-        kernels = [one.kernel(s.sequences, s.tokens, w.dtype, s.e) for one in _parts(s, gpu)]
+        kernels = [one.kernel(s.sequences, s.tokens, w.dtype, s.e) for one in _parts(s, gpu, turned)]
         return Schedule("kda", name, (*unit_length(s, w.dtype), *kernels), KdaTile(), peak(w))
 
     def peak(w: Workload) -> int:
@@ -186,18 +192,26 @@ def flash_parts(s: Shape) -> tuple[Chunks, Chunks]:
 
 _PACKED = Recurrence(columns=32, warps=1, gates=2, channels=True)
 _DRAFT = Recurrence(columns=32, warps=1, after=0, gates=2, channels=True, kept=4)
+"""``fused_sigmoid_gating_recurrent.py`` of SGLang with `CACHE_INTERMEDIATE_STATES` and `DISABLE_STATE_UPDATE`."""
+_DRAFT_AHEAD = replace(_DRAFT, columns=8, narrower=((48, 4), (96, 8), (192, 16)), ahead=True)
+"""``fused_recurrent.py`` of vLLM's Kimi K3, `fused_recurrent_kda_fwd`: BV by heads x sequences, stages of loads."""
 _FUSED = Recurrence(columns=32, warps=4, gates=2, channels=True, around=True)
-_FUSED_DRAFT = Recurrence(columns=32, warps=4, after=0, gates=2, channels=True, kept=4, around=True)
+_FUSED_DRAFT = Recurrence(
+    columns=128, warps=8, registers=WHOLE_FILE, after=0, gates=2, channels=True, kept=4, turns=2, ahead=True,
+    around=True,
+)  # fmt: skip
+"""``kda_decode_mtp.py`` of SGLang, `kda_decode_mtp_kernel`: a block of 256 threads has all columns of a head and takes
+them in two tiles of 64; Q, K, V and gates of all tokens are made first and stay in shared memory."""
 
 RECORDS = (
-    _chunked("sglang.kda-chunk"),
-    _chunked("vllm.kda-chunk"),
+    _chunked("sglang.kda-chunk", turned=True),
+    _chunked("vllm.kda-chunk", turned=True),
     _flash("flashkda.kda"),
     recurring("sglang.kda-packed-decode", "kda", _PACKED),
     recurring("vllm.kda-packed-decode", "kda", _PACKED),
     recurring("vllm.kda-fused-decode", "kda", _FUSED, (128,)),
     recurring("sglang.kda-fused-decode", "kda", _FUSED, (128,)),
-    recurring("vllm.kda-verify", "kda", _DRAFT),
+    recurring("vllm.kda-verify", "kda", _DRAFT_AHEAD),
     recurring("sglang.kda-verify", "kda", _DRAFT),
-    recurring("sglang.kda-verify-cutedsl", "kda", _FUSED_DRAFT, (128,)),
+    recurring("sglang.kda-verify-cutedsl", "kda", _FUSED_DRAFT, (128,), range(2, 9)),
 )  # fmt: skip

@@ -7,13 +7,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnsim.models.implementations.linear.chunks import Chunks, Flow, Work
+from attnsim.models.by_hand import by_hand
+from attnsim.models.implementations.linear.chunks import LINK_CLKS, Chunks, Flow, Work
 from attnsim.models.implementations.linear.shape import Shape
 from attnsim.models.schedule.schedule import Kernel
 
 RECURRENT = "fused_recurrent"
 TAPS = 4
 """Tokens that the short convolution spans in every model of the family."""
+LANES_SUM = 5
+"""Shuffles of a sum over the lanes of a warp."""
+SHUFFLE = 4
+"""FP32-lane instructions in the time of a shuffle's lane: 32 lanes a clock and SM against 128 (CUDA C++ Programming
+Guide, "Arithmetic Instructions")."""
+PREPARED = by_hand(
+    LANES_SUM + 8, "links before a token's state: the sum of squares of Q and K, and the gate's functions"
+)
+TAKEN = by_hand(2 * LANES_SUM + 4, "links of a token in the state: decay, k S and its sum, the update, q S and its sum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +35,10 @@ class Recurrence:
     columns : int
         Columns of the state that a block has (BV).
     warps : int
+    narrower : tuple of (int, int)
+        Columns of a block in calls of at most so many states.
+    registers : int
+        Of a thread, where the compiler is given them; 0: the state's and 40 more.
     before, after : int
         Bytes of an element of the state as it is read and as it is written; 0 where it is not written.
     gates : int
@@ -34,27 +48,40 @@ class Recurrence:
     delta : bool
         Whether there is a delta rule.
     kept : int
-        Bytes of an element of the states that are written after every token, for drafts that may be rejected.
+        Bytes of an element of the states that are written after every token, for drafts that may be rejected. Of these
+        kernels, whose tokens follow one another, the links and shuffles of a token are counted.
+    turns : int
+        Parts of its columns that a block takes one after the other, each with all tokens, from shared memory.
+    ahead : bool
+        Whether the next token's Q, K and V are on their way.
     around : bool
         Whether the short convolution before it, and the gated norm behind it, are in the same kernel.
     """
 
     columns: int
     warps: int
+    narrower: tuple[tuple[int, int], ...] = ()
+    registers: int = 0
     before: int = 4
     after: int = 4
     gates: int = 4
     channels: bool = False
     delta: bool = True
     kept: int = 0
+    turns: int = 1
+    ahead: bool = False
     around: bool = False
 
     def __str__(self) -> str:
         return f"{self.columns} columns of a state, {self.warps} warp{'s' * (self.warps > 1)}"
 
+    def width(self, s: Shape) -> int:
+        """Columns of a block in a call."""
+        return min(next((few for states, few in self.narrower if s.states <= states), self.columns), s.dv)
+
     def kernel(self, s: Shape, dtype: str) -> Kernel:
         """The kernel for a call."""
-        columns = min(self.columns, s.dv)
+        columns = self.width(s)
         flows = [
             Flow("Q", s.d * s.e, "row", False, True, s.group),
             Flow("K", s.d * s.e, "row", False, True, s.group),
@@ -70,19 +97,37 @@ class Recurrence:
             flows.append(Flow("kept states", columns * s.d * self.kept, written=True))
         if self.around:
             before = (TAPS - 1) * (2 * s.d + s.dv) * s.e
+            kept = Flow("kept taps' tokens", before, "row", True, True)
             flows += [
                 Flow("taps' tokens", before, "sequence", by_columns=True),
-                Flow("taps' tokens", before, "sequence", True, True),
+                kept if self.kept else Flow("taps' tokens", before, "sequence", True, True),
                 Flow("output gate", columns * s.e),
             ]
-        # Decay, k S and its sum, the update, q S and its sum: an instruction each for an element.
-        work = Work(
-            exps=s.d if self.channels else 1,
-            fp32=(6 if self.delta else 4) * columns * s.d,
-            links=8 if self.delta else 4,
-        )
+        held = 40 + columns * s.d // (32 * self.warps * self.turns)
         one = Chunks(
-            RECURRENT, 1, s.heads, tuple(flows), work, columns=-(-s.dv // columns), serial=True, ahead=False,
-            warps=self.warps, registers=min(232, 40 + columns * s.d // (32 * self.warps)),
+            RECURRENT, 1, s.heads, tuple(flows), self._work(s, columns), columns=-(-s.dv // columns), serial=True,
+            ahead=self.ahead, warps=self.warps, registers=self.registers or min(232, held),
+            shared_memory_bytes=self._shared(s) if self.turns > 1 else 0,
         )  # fmt: skip
         return one.kernel(s.sequences, s.tokens, dtype, s.e)
+
+    def _work(self, s: Shape, columns: int) -> Work:
+        """What a block computes for a token.
+
+        Decay, k S and its sum, the update, q S and its sum are an instruction each for an element. Of drafts, whose
+        tokens follow one another, all links are counted, the shuffles of both sums of each column, and that a block of
+        fewer than four warps does not issue to all schedulers of its SM.
+        """
+        exps = s.d if self.channels else 1
+        each = (6 if self.delta else 4) * columns * s.d
+        if not self.kept:
+            return Work(exps=exps, fp32=each, links=8 if self.delta else 4)
+        shuffles = 2 * LANES_SUM * columns
+        alone = each * (1 / (32 * self.warps) - 1 / (32 * 4)) if self.warps < 4 else 0.0
+        links = PREPARED + self.turns * TAKEN + round(alone / LINK_CLKS)
+        return Work(exps=exps, fp32=each + 32 * SHUFFLE * shuffles, links=links)
+
+    def _shared(self, s: Shape) -> int:
+        """Q, K, decays, V and outputs of all tokens, the taps of K and V, and two parts of the state."""
+        rows = s.tokens * (3 * s.d + 2 * s.dv) + TAPS * (s.d + s.dv)
+        return 4 * (rows + 2 * s.d * s.dv // self.turns)

@@ -8,17 +8,21 @@ expands them over the query heads and sums them in kernels of their own. dQ is s
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 import numpy as np
 
 from attnsim.models.arrays import Bools, Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import DS_INSTRUCTIONS
+from attnsim.models.implementations.fused.forward import block_begins
+from attnsim.models.implementations.fused.instructions import StepCounts, product
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.backward_tiles import (
     CONVERT,
     MAIN,
     NAME,
+    PIECE,
     ROW_DOTS,
     THREADS,
     OwnBackwardTile,
@@ -27,12 +31,13 @@ from attnsim.models.implementations.own.backward_tiles import (
     query_tiles,
     sums_bytes,
 )
-from attnsim.models.implementations.own.resources import kernel_label, registers_of
+from attnsim.models.implementations.own.resources import counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes, visible_queries
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
+from attnsim.models.schedule.uses import TensorUse
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -58,17 +63,23 @@ def _registers(entry: str, w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> int:
 
 
 def _row_dots(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
-    width = w.head_dim * w.element_bytes
+    width, at_once = w.head_dim * w.element_bytes, THREADS * PIECE // w.head_dim
 
-    def ops(rows: int) -> tuple[TileOp, ...]:
+    def some(rows: int) -> tuple[TileOp, ...]:
         return (
             TileOp("load", "O", bytes=rows * width),
             TileOp("load", "dO", bytes=rows * width),
             TileOp("wait", "O"),
             TileOp("wait", "dO"),
             TileOp("vector", "D", fp32=3 * rows * w.head_dim),
-            TileOp("delay", "step"),
             TileOp("store", "D", bytes=rows * 4),
+        )
+
+    def ops(rows: int) -> tuple[TileOp, ...]:
+        parts = (some(min(at_once, rows - first)) for first in range(0, rows, at_once))
+        return (
+            TileOp("delay", "step"),
+            *chain.from_iterable(parts),
             TileOp("store", "dQ accum", bytes=tile.sums_bytes),
         )
 
@@ -141,7 +152,10 @@ def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
     ragged_rows = (stop == row_tiles) & (last_rows < tile.rows)
     ragged_keys = (np.arange(key_tiles) == key_tiles - 1) & (last_keys < tile.keys)
     (steps, ragged_rows, ragged_keys), inverse = classes(steps, ragged_rows, ragged_keys)
-    segments, repeats = loop_nest(_Steps(w, tile).nest(steps, (ragged_rows, last_rows), (ragged_keys, last_keys)))
+    counts = counts_of(kernel_label(MAIN, tile.constants(w.dtype)), gpu)
+    segments, repeats = loop_nest(
+        _Steps(w, tile, counts).nest(steps, (ragged_rows, last_rows), (ragged_keys, last_keys))
+    )
     return Kernel(
         name=MAIN,
         threads=THREADS,
@@ -180,8 +194,8 @@ def _uses(w: Workload, tile: OwnBackwardTile, key_tiles: int) -> tuple[TensorUse
 class _Steps:
     """Tile operations of the main kernel."""
 
-    def __init__(self, w: Workload, tile: OwnBackwardTile) -> None:
-        self.tile, self.turns = tile, w.group
+    def __init__(self, w: Workload, tile: OwnBackwardTile, counts: StepCounts | None) -> None:
+        self.tile, self.turns, self.counts = tile, w.group, counts
         self.width = w.head_dim * w.element_bytes
 
     def nest(self, steps: Ints, ragged_rows: tuple[Ints, int], ragged_keys: tuple[Ints, int]) -> Nest:
@@ -214,7 +228,7 @@ class _Steps:
 
     def prologue(self, tag: str, keys: int) -> Segment:
         loads = (TileOp("load", name, bytes=keys * self.width) for name in ("K", "V"))
-        return Segment(f"prologue{tag}", (TileOp("delay", "block"), *loads))
+        return Segment(f"prologue{tag}", (block_begins(self.tile.head_dim, self.tile.head_dim), *loads))
 
     def loads(self, rows: int) -> tuple[TileOp, ...]:
         sizes = (("Q", self.width), ("dO", self.width), ("LSE", 4), ("D", 4))
@@ -226,19 +240,31 @@ class _Steps:
     def product(self, name: str, rows: int, columns: int, depth: int) -> TileOp:
         """A GEMM of the block, half of it on each warpgroup."""
         smem = operands_read(rows, columns) * depth * 2
-        return TileOp("mma", name, flops=rows * columns * depth, smem_bytes=smem // 2)
+        op = TileOp("mma", name, flops=rows * columns * depth, smem_bytes=smem // 2)
+        return product(op) if self.counts else op
+
+    def scores(self) -> tuple[TileOp, TileOp]:
+        """P and dS of a warpgroup, which both go to shared memory, each beside a number of each row."""
+        scores = self.tile.rows * self.tile.keys // 2
+        if self.counts:
+            p, ds = self.counts.gradients(scores)
+        else:
+            p = TileOp("vector", "P", scores=scores, exps=scores)
+            ds = TileOp("vector", "dS", fp32=DS_INSTRUCTIONS * scores)
+        smem = scores * 2 + self.tile.row_numbers_bytes // 2
+        return p._replace(smem_bytes=smem), ds._replace(smem_bytes=smem)
 
     def step(self, name: str, next_rows: int) -> Segment:
         m, n, d = self.tile.rows, self.tile.keys, self.tile.head_dim
-        scores = m * n // 2
+        probabilities, gradients = self.scores()
         ops = (
             *(TileOp("wait", tensor) for tensor in ("Q", "dO", "LSE", "D")),
-            TileOp("delay", "step"),
             *self.loads(next_rows),
+            TileOp("delay", "step"),
             self.product("S", m, n, d),
-            TileOp("vector", "P", scores=scores, exps=scores),
+            probabilities,
             self.product("dP", m, n, d),
-            TileOp("vector", "dS", fp32=DS_INSTRUCTIONS * scores),
+            gradients,
             self.product("dV", n, d, m),
             self.product("dK", n, d, m),
             self.product("dQ", m, d, n),

@@ -16,6 +16,8 @@ ROW_DOTS, MAIN, CONVERT = "backward_row_dots", "backward_main", "backward_conver
 WARPS = 8
 THREADS = 32 * WARPS
 STAGES = 2
+PIECE = 8
+"""Elements that a thread loads at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,11 @@ class OwnBackwardTile:
     def sums_bytes(self) -> int:
         """The fp32 sums of dQ of a tile of queries, missing rows of the last tile included."""
         return self.rows * self.head_dim * 4
+
+    @property
+    def row_numbers_bytes(self) -> int:
+        """What all threads read of shared memory to have one number of each of their rows of a tile of scores."""
+        return THREADS * (2 * self.rows // (16 * _downs(self.rows, self.keys))) * 4
 
     def constants(self, dtype: str) -> tuple[tuple[str, int | str], ...]:
         """Compile-time constants of the kernels."""
@@ -116,5 +123,14 @@ def operands_read(rows: int, columns: int) -> int:
     The rule of ``kernels/cuda/warp_grid.cuh``: rectangles of whole 16 x 16 tiles, all warps side by side reading the
     same rows of A and all warps one below another the same columns of B.
     """
-    downs = [n for n in (1, 2, 4, 8) if rows % (16 * n) == 0 and columns % (16 * (WARPS // n)) == 0]
-    return min(WARPS // n * rows + n * columns for n in downs)
+    return _read(rows, columns, _downs(rows, columns))
+
+
+def _read(rows: int, columns: int, downs: int) -> int:
+    return WARPS // downs * rows + downs * columns
+
+
+def _downs(rows: int, columns: int) -> int:
+    """Warps one below another; of two grids that read as much the taller."""
+    fit = [n for n in (1, 2, 4, 8) if rows % (16 * n) == 0 and columns % (16 * (WARPS // n)) == 0]
+    return min(fit, key=lambda n: (_read(rows, columns, n), -n))

@@ -12,6 +12,8 @@ import numpy as np
 from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import flash_schedule
+from attnsim.models.implementations.fused.forward import block_begins
+from attnsim.models.implementations.fused.instructions import StepCounts, product
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.decode_tiles import (
@@ -25,13 +27,14 @@ from attnsim.models.implementations.own.decode_tiles import (
     row_tiles,
     tile_range,
 )
-from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
+from attnsim.models.implementations.own.resources import ELEMENT, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
 from attnsim.models.schedule.splits import Splits
+from attnsim.models.schedule.uses import TensorUse
 
 SPLIT, COMBINE = "decode_split", "decode_combine"
 COMBINE_WARPS = 4
@@ -97,11 +100,13 @@ def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kerne
         ((end > begin) & (end == key_tiles) & (last_keys < tile.keys)).ravel(),
         np.tile(shorter, splits),
     )
-    nest = _nest(w, tile, splits, (steps, masked, ragged_keys, ragged_rows), last_keys, last_rows)
+    label = kernel_label(SPLIT, tile.constants(w.dtype))
+    nest = _nest(
+        w, tile, counts_of(label, gpu), splits, (steps, masked, ragged_keys, ragged_rows), last_keys, last_rows
+    )
     segments, repeats = loop_nest(nest)
     kv_heads, rows = w.batch * w.heads_kv, w.batch * w.heads_q
     e, d = w.element_bytes, w.head_dim
-    label = kernel_label(SPLIT, tile.constants(w.dtype))
     return Kernel(
         name=SPLIT,
         threads=tile.threads,
@@ -135,7 +140,13 @@ def _outputs(w: Workload, splits: int) -> tuple[TensorUse, TensorUse]:
 
 
 def _nest(
-    w: Workload, tile: DecodeTile, splits: int, block: tuple[Ints, Ints, Ints, Ints], last_keys: int, last_rows: int
+    w: Workload,
+    tile: DecodeTile,
+    counts: StepCounts | None,
+    splits: int,
+    block: tuple[Ints, Ints, Ints, Ints],
+    last_keys: int,
+    last_rows: int,
 ) -> Nest:
     """The loop nest and, by block class, how often each segment runs.
 
@@ -149,13 +160,11 @@ def _nest(
         return TileOp("load", "K", bytes=keys * d * e), TileOp("load", "V", bytes=keys * d * e)
 
     def begin(rows: int) -> tuple[TileOp, ...]:
-        return TileOp("delay", "block"), TileOp("load", "Q", bytes=rows * d * e)
+        return block_begins(d, d), TileOp("load", "Q", bytes=rows * d * e)
 
     def finish(rows: int) -> tuple[TileOp, ...]:
-        states = tile.warps * ROWS
         return (
-            TileOp("delay", "block"),
-            TileOp("vector", "merge", exps=states, fp32=2 * states * d),
+            TileOp("delay", "block"),  # with the merging of the warps' states
             TileOp("store", f"O{partial}", bytes=rows * width),
             TileOp("store", f"LSE{partial}", bytes=rows * 4),
         )
@@ -170,38 +179,41 @@ def _nest(
         (Segment("fill (last keys)", copies(last_keys)), ragged_keys),
         (Segment("fill", copies(tile.keys)), filled - ragged_keys),
         (Segment("wait Q", (TileOp("wait", "Q"),)), np.ones_like(steps)),
-        (_step("masked step", w, tile, refill=True, mask=True), masked_refilling),
-        (_step("step", w, tile, refill=True, mask=False), refilling - masked_refilling),
-        (_step("masked step, no load", w, tile, refill=False, mask=True), masked_last),
-        (_step("step, no load", w, tile, refill=False, mask=False), filled - masked_last),
+        (_step("masked step", w, tile, counts, refill=True, mask=True), masked_refilling),
+        (_step("step", w, tile, counts, refill=True, mask=False), refilling - masked_refilling),
+        (_step("masked step, no load", w, tile, counts, refill=False, mask=True), masked_last),
+        (_step("step, no load", w, tile, counts, refill=False, mask=False), filled - masked_last),
         (Segment("epilogue", finish(ROWS)), 1 - ragged_rows),
         (Segment("epilogue (last rows)", finish(last_rows)), ragged_rows),
     ]
 
 
-def _step(name: str, w: Workload, tile: DecodeTile, *, refill: bool, mask: bool) -> Segment:
-    """One tile of keys: every warp multiplies 16 rows by keys of its own, and rescales an O of its own."""
+def _step(name: str, w: Workload, tile: DecodeTile, counts: StepCounts | None, *, refill: bool, mask: bool) -> Segment:
+    """One tile of keys: every warp multiplies 16 rows by keys of its own, and rescales an O of its own.
+
+    Each row's factor is computed by four lanes.
+    """
     d, e = w.head_dim, w.element_bytes
     flops = 2 * ROWS * tile.keys * d
     scores, states = ROWS * tile.keys, tile.warps * ROWS
-    softmax = TileOp(
-        "vector",
-        "P",
-        scores=scores,
-        exps=scores + states,
-        fp32=states * d + (MASK_INSTRUCTIONS * scores if mask else 0),
-    )
+    exps, rescaled, hidden = scores + 4 * states, states * d, MASK_INSTRUCTIONS * scores * mask
+    if counts:
+        softmax = counts.softmax(scores, exps, rescaled, hidden)
+    else:
+        softmax = TileOp("vector", "P", scores=scores, exps=exps, fp32=rescaled + hidden)
+    first = TileOp("mma", "S", flops=flops, smem_bytes=(tile.keys + _query_rows_read(w, tile)) * d * e)
+    second = TileOp("mma", "O", flops=flops, smem_bytes=tile.keys * d * e)
     load_k, load_v = (TileOp("load", tensor, bytes=tile.keys * d * e) for tensor in "KV")
     return Segment(
         name,
         (
             TileOp("wait", "K"),
             TileOp("delay", "step"),
-            TileOp("mma", "S", flops=flops, smem_bytes=(tile.keys + _query_rows_read(w, tile)) * d * e),
+            product(first) if counts else first,
             *((load_k,) if refill else ()),
             softmax,
             TileOp("wait", "V"),
-            TileOp("mma", "O", flops=flops, smem_bytes=tile.keys * d * e),
+            product(second) if counts else second,
             *((load_v,) if refill else ()),
         ),
     )
@@ -215,7 +227,7 @@ def _query_rows_read(w: Workload, tile: DecodeTile) -> int:
 def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
     """One block a row: its warps share out the splits, in rounds of `COMBINE_AHEAD`."""
     rows, d = w.batch * w.heads_q * w.seq_q, w.head_dim
-    first = min(splits, COMBINE_AHEAD)
+    first, threads = min(splits, COMBINE_AHEAD), 32 * COMBINE_WARPS
     rounds, rest = divmod(splits - first, COMBINE_AHEAD)
 
     def values(n: int) -> tuple[TileOp, TileOp, TileOp]:
@@ -226,7 +238,7 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
         )
 
     fetch, arrive, add = values(first)
-    weights = TileOp("vector", "weights", exps=splits, fp32=4 * splits)
+    weights = TileOp("vector", "weights", exps=threads, fp32=4 * threads)  # by whole warps, shuffles in between
     lse = TileOp("load", "LSE partial", bytes=splits * 4)
     nest: Nest = [
         (Segment("first splits", (lse, fetch, TileOp("wait", "LSE partial"), weights, arrive, add)), 1),
@@ -236,7 +248,8 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
             Segment(
                 "merge",
                 (
-                    TileOp("vector", "merge", exps=COMBINE_WARPS, fp32=2 * COMBINE_WARPS * d),
+                    TileOp("vector", "merge", exps=COMBINE_WARPS * d // 2, fp32=2 * COMBINE_WARPS * d),
+                    TileOp("delay", "step"),
                     TileOp("store", "O", bytes=d * w.output_bytes),
                     TileOp("store", "LSE", bytes=4),
                 ),
@@ -245,7 +258,6 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
         ),
     ]
     segments, repeats = loop_nest(nest)
-    threads = 32 * COMBINE_WARPS
     label = kernel_label(COMBINE, combine_constants(w))
     return Kernel(
         name=COMBINE,

@@ -8,6 +8,7 @@ import numpy as np
 
 from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.instructions import product
 from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,
     CHUNK,
@@ -25,17 +26,15 @@ from attnsim.models.implementations.own.linear_tiles import (
     lengths,
     merge_blocks,
 )
-from attnsim.models.implementations.own.resources import registers_of
+from attnsim.models.implementations.own.linear_work import PHI_INSTRUCTIONS, WEIGHT_INSTRUCTIONS, features, phi
+from attnsim.models.implementations.own.resources import counts_of, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes
-from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.models.schedule.uses import TensorUse
 
-PHI_INSTRUCTIONS = 6
-"""FP32-lane instructions per element of phi, its exponential apart: unpack, scale, add, compare, select, pack."""
-WEIGHT_INSTRUCTIONS = 4
-"""Per weight of a feature: times z, add to the sum, scale, pack."""
 FRAGMENT_BYTES = 512
 """A 16 x 16 fragment of a 16-bit operand, as a warp reads it from shared memory."""
 DIAGONAL_BLOCKS = WARPS * (WARPS + 1) // 2
@@ -78,10 +77,6 @@ def _state_product(d: int) -> TileOp:
     return TileOp("mma", "S", flops=2 * KEYS * d * (d + 8), smem_bytes=fragments * FRAGMENT_BYTES)
 
 
-def _phi(elements: int, name: str) -> TileOp:
-    return TileOp("vector", name, exps=elements, fp32=PHI_INSTRUCTIONS * elements)
-
-
 def state_kernel(w: Workload, gpu: Gpu, ranges: int, blocks: int) -> Kernel:
     """`blocks` of `ranges` ranges of each key head, fp32 partial states."""
     block = block_of(STATE, w.head_dim)
@@ -95,9 +90,14 @@ def state_kernel(w: Workload, gpu: Gpu, ranges: int, blocks: int) -> Kernel:
     def copies(keys: int) -> tuple[TileOp, TileOp]:
         return TileOp("load", "K", bytes=keys * row), TileOp("load", "V", bytes=keys * row)
 
+    counts = counts_of(block.label(w.dtype), gpu)
+    multiply = product(_state_product(d)) if counts else _state_product(d)
+
     def step(name: str, keys: int, ahead: tuple[TileOp, ...]) -> Segment:
-        arrive = (TileOp("wait", "K"), TileOp("wait", "V"), _phi(keys * d, "phi(K)"), TileOp("delay", "step"))
-        return Segment(name, (*arrive, *ahead, _state_product(d)))
+        worked = phi(keys * d, "phi(K)", counts)
+        return Segment(
+            name, (TileOp("wait", "K"), TileOp("wait", "V"), worked, *ahead, TileOp("delay", "step"), multiply)
+        )
 
     nest: Nest = [
         (Segment("prologue", (TileOp("delay", "block"),)), 1),
@@ -136,12 +136,12 @@ def _merge_kernel(w: Workload, gpu: Gpu, name: str, ranges: int, stores: Sequenc
     d, heads = w.head_dim, w.batch * w.heads_kv
     rows = 4 * block.threads // d
     ops = (
-        TileOp("delay", "block"),
         TileOp("load", "State partial", bytes=4 * rows * d * ranges),
         TileOp("load", "Normalizer partial", bytes=4 * rows * ranges),
         TileOp("wait", "State partial"),
         TileOp("wait", "Normalizer partial"),
         TileOp("vector", "S", fp32=rows * (d + 1) * ranges),
+        TileOp("delay", "step"),
         *stores,
     )
     uses = (
@@ -188,18 +188,21 @@ def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
     def load_q(rows: int) -> TileOp:
         return TileOp("load", "Q", bytes=rows * row)
 
+    counts = counts_of(block.label(w.dtype), gpu)
+
     def step(name: str, rows: int, ahead: tuple[TileOp, ...]) -> Segment:
         slabs = -(-rows // SLAB)
         elements = slabs * SLAB * d
         fragments = slabs * (d // 16) * (SLAB // 16 + d // 16)
-        instructions = (PHI_INSTRUCTIONS + WEIGHT_INSTRUCTIONS) * elements
+        weights = features(elements, "weights", PHI_INSTRUCTIONS + WEIGHT_INSTRUCTIONS, counts)
+        multiply = TileOp("mma", "O", flops=2 * elements * d, smem_bytes=fragments * FRAGMENT_BYTES)
         return Segment(
             name,
             (
                 TileOp("wait", "Q"),
                 TileOp("delay", "step"),
-                TileOp("vector", "weights", exps=elements, fp32=instructions),
-                TileOp("mma", "O", flops=2 * elements * d, smem_bytes=fragments * FRAGMENT_BYTES),
+                weights,
+                product(multiply) if counts else multiply,
                 TileOp("store", "O", bytes=rows * d * w.output_bytes),
                 *ahead,
             ),
@@ -219,6 +222,7 @@ def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
         (step("step, loads last rows", ROWS, (load_q(last),)), ragged_refill),
         (step("step, no load", ROWS, ()), filled - ragged),
         (step("step (last rows)", last, ()), ragged),
+        (Segment("epilogue", (TileOp("delay", "block"),)), 1),
     ]
     heads = w.batch * w.heads_q
     uses = (
@@ -244,7 +248,7 @@ def causal_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
         return tuple(TileOp("load", tensor, bytes=rows * row) for tensor in "QKV")
 
     def chunk(name: str, rows: int, following: int | None) -> Segment:
-        arrive = (*(TileOp("wait", tensor) for tensor in "QKV"), _phi(2 * rows * d, "phi(Q), phi(K)"))
+        arrive = (*(TileOp("wait", tensor) for tensor in "QKV"), phi(2 * rows * d, "phi(Q), phi(K)"))
         out = TileOp("store", "O", bytes=rows * d * w.output_bytes)
         if following is None:
             return Segment(name, (*arrive, TileOp("delay", "step"), *_chunk_products(d), out))
@@ -266,6 +270,7 @@ def causal_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
         (chunk("chunk, loads last rows", CHUNK, last), ragged - only_ragged),
         (chunk("last chunk", CHUNK, None), 1 - ragged),
         (chunk("last chunk (last rows)", last, None), ragged),
+        (Segment("epilogue", (TileOp("delay", "block"),)), 1),
     ]
     heads, kv_heads = w.batch * w.heads_q, w.batch * w.heads_kv
     earlier = (
@@ -306,7 +311,7 @@ def decode_kernel(w: Workload, gpu: Gpu) -> Kernel:
         TileOp("load", "Q", bytes=w.group * row),
         *(TileOp("wait", tensor) for tensor in "KVQ"),
         TileOp("delay", "step"),
-        _phi(d * (1 + w.group), "phi(K), phi(Q)"),
+        phi(d * (1 + w.group), "phi(K), phi(Q)"),
         TileOp("mma", "S", flops=2 * d * d * (1 + w.group)),
         TileOp("store", "O", bytes=w.group * d * w.output_bytes),
     )

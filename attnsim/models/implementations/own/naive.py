@@ -23,7 +23,8 @@ from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
+from attnsim.models.schedule.uses import TensorUse
 
 HEAD_DIMS = (64, 128, 256)
 NAMES = {"fused": "attnsim.naive", "separate": "attnsim.naive-passes"}

@@ -24,11 +24,14 @@ from attnsim.models.implementations.own import resources
 from attnsim.models.implementations.own.resources import kernel_label, registers_of
 from attnsim.models.implementations.own.sparse_tiles import (
     ENTRY,
+    LISTED,
     NAME,
+    REFILL,
     ROW_TILE_BYTES,
     VISIT_BYTES,
     SparseTile,
     choose_tile,
+    compiled,
     counts_of,
     heads_together,
     launch_order,
@@ -39,7 +42,8 @@ from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
+from attnsim.models.schedule.uses import TensorUse
 
 ROW_TILES, LIST, MASKS = "row tiles", "block list", "bit masks"
 """Tensors of the mask: the launch order, the visits, and which pairs of a tile are seen."""
@@ -68,7 +72,7 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
     last_rows = w.seq_q - (tiles.row_tiles - 1) * tile.rows
     shorter = (np.arange(tiles.row_tiles) == tiles.row_tiles - 1) & (last_rows < tile.rows)
     columns, inverse = classes(counts.full, counts.partial, counts.last_key_tile, shorter)
-    label = kernel_label(ENTRY, tile.constants(w.dtype))
+    label = kernel_label(ENTRY, compiled(tile).constants(w.dtype))
     operations = _Operations(w, tile, resources.counts_of(label, gpu))
     nest = _nest(operations, columns, w.seq_kv - (tiles.key_tiles - 1) * tile.keys, last_rows)
     segments, repeats = loop_nest(nest)
@@ -129,8 +133,12 @@ def _nest(ops: _Operations, block: tuple[Ints, ...], last_keys: int, last_rows: 
     tile = ops.tile
     busy = full + partial > 0
     nest: Nest = []
+    at_first = np.minimum(full + partial, LISTED)
+    later = full + partial - at_first
     for short, rows in ((0, tile.rows), (1, last_rows)):
-        nest.append((ops.prologue(rows, " (last rows)" * short), (short_rows == short) & busy))
+        here = (short_rows == short) & busy
+        for listed in np.unique(at_first[here]).tolist():
+            nest.append((ops.prologue(rows, listed, " (last rows)" * short), here & (at_first == listed)))
     for short, keys in ((0, tile.keys), (1, last_keys)):
         for masked in (False, True):
             segment = ops.fill(keys, masked, " (last keys)" * short)
@@ -143,6 +151,10 @@ def _nest(ops: _Operations, block: tuple[Ints, ...], last_keys: int, last_rows: 
         (False, "whole", np.maximum(full - 1, 0)),
         (False, "none", (full > 0).astype(np.int64)),
     )
+    nest.append((ops.refill(REFILL), later // REFILL))
+    for listed in np.unique(later % REFILL).tolist():
+        if listed:
+            nest.append((ops.refill(listed), later % REFILL == listed))
     begun = ~busy
     for masked, following, count in runs:
         first = ~begun & (count > 0)
@@ -159,7 +171,7 @@ def _nest(ops: _Operations, block: tuple[Ints, ...], last_keys: int, last_rows: 
 
 
 class _Operations:
-    """The tile operations of the kernel. The list runs ahead of the tiles: an entry is read one visit early.
+    """The tile operations of the kernel. The list runs ahead of the tiles: it is read in parts of many visits.
 
     Instructions are those of a step that sees its whole tile. What fetches the next 32 visits of the list, once in 32
     steps, is counted in each. Hiding scores comes on top in a step that sees its tile in part.
@@ -178,10 +190,14 @@ class _Operations:
         begins = block_begins(self.tile.head_dim, self.tile.head_dim)
         return begins, TileOp("load", ROW_TILES, bytes=ROW_TILE_BYTES), TileOp("wait", ROW_TILES)
 
-    def prologue(self, rows: int, tag: str) -> Segment:
-        """The row tile, then its first visit beside Q."""
-        first = TileOp("load", LIST, bytes=VISIT_BYTES), self._load("Q", rows), TileOp("wait", LIST)
-        return Segment(f"prologue{tag}", (*self._order(), *first))
+    def prologue(self, rows: int, listed: int, tag: str) -> Segment:
+        """The row tile, then its first visits beside Q."""
+        first = TileOp("load", LIST, bytes=listed * VISIT_BYTES), self._load("Q", rows), TileOp("wait", LIST)
+        return Segment(f"prologue, {listed} listed{tag}", (*self._order(), *first))
+
+    def refill(self, listed: int) -> Segment:
+        """Further visits of the list, for which the block waits as it puts them into shared memory."""
+        return Segment(f"{listed} listed", (TileOp("load", LIST, bytes=listed * VISIT_BYTES), TileOp("wait", LIST)))
 
     def fill(self, keys: int, masked: bool, tag: str) -> Segment:
         """What is in flight when the first step begins: K, and in a ring V and the bit mask."""
@@ -197,7 +213,6 @@ class _Operations:
         name += f" ({keys} keys)" * (keys != self.tile.keys)
         more = following != "none"
         wait_mask = (TileOp("wait", MASKS),) if masked else ()
-        listed = (TileOp("load", LIST, bytes=VISIT_BYTES), TileOp("wait", LIST)) if more else ()
         d, e, tile = self.w.head_dim, self.w.element_bytes, self.tile
         flops, operands = 2 * tile.rows * tile.keys * d, tile.warps * tile.keys * d * e
         scores = self._product(TileOp("mma", "S", flops=flops, smem_bytes=operands + tile.rows * d * e))
@@ -205,15 +220,14 @@ class _Operations:
         start = TileOp("wait", "K"), TileOp("delay", "step")
         if tile.stages > 1:
             ahead = (
-                *listed,
                 self._load("K", tile.keys),
                 self._load("V", tile.keys),
                 *self._masks(following == "masked"),
             )
             ops = (*start, TileOp("wait", "V"), *wait_mask, *(ahead if more else ()), scores)
         else:
-            beside, ahead = (self._load("V", keys), *self._masks(masked)), (*listed[1:], self._load("K", tile.keys))
-            under = (*listed[:1], *beside, scores, TileOp("wait", "V"))
+            beside, ahead = (self._load("V", keys), *self._masks(masked)), (self._load("K", tile.keys),)
+            under = (*beside, scores, TileOp("wait", "V"))
             ops = (*start, *under, *(ahead if more else ()), *wait_mask)
         return Segment(name, (*ops, self._softmax(masked, first), output))
 

@@ -5,7 +5,7 @@ The operation that launches the kernel and the schedule that stands for it both 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,8 +28,13 @@ ROW_TILE_BYTES = 16
 VISIT_BYTES = 8
 """An entry of the block list: key tile and pattern."""
 
-LISTED = 64
-"""Visits of the block list that a block holds in shared memory."""
+REFILL = 32
+"""Visits of the block list that a block fetches at a time, `kRefill` of ``kernels/cuda/sparse.cu``."""
+LISTED = 2 * REFILL
+"""Those that it holds in shared memory, and fetches before the first."""
+
+RING = 2
+"""Buffers of K and of V in its ring: it copies the next tile and none after that."""
 
 ALONE_TOO_LONG = by_hand(
     1 / 20, "share of a kernel's work in one block from which on all heads' longest blocks go first"
@@ -115,11 +120,20 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> Spar
         raise InputError(f"{NAME} has head_dim {allowed} for K and V alike, not {w.head_dim}/{w.head_dim_v}")
     tiles = asked_for(TILES[w.head_dim], shape, NAME, w.head_dim)
     limit = gpu.sm.shared_memory_per_block_bytes
+    if shape is not None and shape.stages is not None:
+        if shape.stages > RING:
+            raise InputError(f"{NAME} has 1 or {RING} buffers of K and V, not {shape.stages}; leave them out")
+        tiles = [replace(tile, stages=shape.stages) for tile in tiles]
     able = [tile for tile in tiles if tile.shared_memory_bytes <= limit]
     if not able:
         least = min(tiles, key=lambda tile: tile.shared_memory_bytes)
         check_shared_memory(f"{NAME} at head_dim {w.head_dim}", least.buffers, least.shared_memory_bytes, gpu)
     return min(able, key=lambda tile: _least_clks(w, gpu.tiled_for, tile)) if len(able) > 1 else able[0]
+
+
+def compiled(tile: SparseTile) -> SparseTile:
+    """The compilation that a tile is of: the same, or with other buffers, whose step has the same instructions."""
+    return next(one for one in TILES[tile.head_dim] if replace(one, stages=tile.stages) == tile)
 
 
 def _least_clks(w: Workload, gpu: Gpu, tile: SparseTile) -> tuple[float, float]:

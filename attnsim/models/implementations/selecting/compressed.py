@@ -19,14 +19,15 @@ from attnsim.models.implementations.fused.backward import sums_of_groups
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.selecting.selected import clear
 from attnsim.models.implementations.selecting.top_k import top_k
-from attnsim.models.implementations.selecting.walks import Walk, forward, keys_outside, rows_outside
+from attnsim.models.implementations.selecting.walks import Walk, forward, in_step, keys_outside, rows_outside
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch, Path, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, Path
+from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.schedule.widths import padded
 
 SCORES, BLOCK_SCORES = "scores", "block scores"
@@ -203,7 +204,7 @@ def _scores(w: Workload, tile: CompressedTile, heads: int) -> Kernel:
     segments, repeats = loop_nest([(segment, np.array([n])) for segment, n in nest])
     buffers = (("Q", 2 * t.rows * d * e), ("K", t.keys * d * e))
     blocks = heads * across * down
-    return Kernel(
+    kernel = Kernel(
         name="score",
         threads=256,
         registers_per_thread=255,
@@ -223,6 +224,7 @@ def _scores(w: Workload, tile: CompressedTile, heads: int) -> Kernel:
         dtype=w.dtype,
         step="head",
     )
+    return in_step(kernel)
 
 
 def compressed_backward(w: Workload, tile: CompressedTile) -> list[Kernel]:
@@ -249,21 +251,13 @@ def compressed_backward(w: Workload, tile: CompressedTile) -> list[Kernel]:
     )
     dq = TensorUse("dQ", w.seq_q * w.head_dim * e, rows, written=True)
     dots = [Access("O", out), Access("dO", out), Access("D", rows * w.seq_q * 4, True)]
+    by_keys, by_rows = (*stays(1), *passing(len(down)), *gradients), (*stays(len(across)), *passing(1), dq)
     return [
         streaming("dot_do_o", dots, elements=out // e, fp32_per_element=3),
         clear("clear dK", "dK expanded", rows * c.seq_kv * w.head_dim * e),
         clear("clear dV", "dV expanded", rows * c.seq_kv * w.head_dim_v * e),
-        keys_outside(
-            c, tile.keys, Walk(down, rows), "compressed_bwd_dkdv", (*stays(1), *passing(len(down)), *gradients)
-        ),
+        in_step(keys_outside(c, tile.keys, Walk(down, rows), "compressed_bwd_dkdv", by_keys)),
         *sums_of_groups(c),
         clear("clear dQ", "dQ", rows * w.seq_q * w.head_dim * e),
-        rows_outside(
-            c,
-            tile.queries,
-            Walk(across, rows),
-            tile.queries.rows,
-            "compressed_bwd_dq",
-            (*stays(len(across)), *passing(1), dq),
-        ),
+        in_step(rows_outside(c, tile.queries, Walk(across, rows), tile.queries.rows, "compressed_bwd_dq", by_rows)),
     ]

@@ -40,6 +40,9 @@ class IndexTile:
     ----------
     queries, heads, keys, width : int
     path : str
+    shares : int
+        Equal shares of all sequences' key tiles that as many blocks walk (the paged kernel); 0: a block has `queries`
+        queries of a batch and walks all their keys.
     """
 
     queries: int
@@ -47,9 +50,11 @@ class IndexTile:
     keys: int
     width: int
     path: Path
+    shares: int = 0
 
     def __str__(self) -> str:
-        return f"{self.queries} queries of {self.heads} heads x {self.keys} keys"
+        shares = f", {self.shares} shares" if self.shares else ""
+        return f"{self.queries} queries of {self.heads} heads x {self.keys} keys{shares}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +78,19 @@ class TokensTile:
     widths : (int, int)
         Of the latent with its rotary key, and of the latent.
     path : str
+    shares : int
+        Equal shares of all sequences' chosen keys (decoding over a cache in eight bits); 0: a block has a whole query.
     """
 
     heads: int
     keys: int
     widths: tuple[int, int]
     path: Path
+    shares: int = 0
 
     def __str__(self) -> str:
-        return f"{self.heads} heads x {self.keys} chosen keys"
+        shares = f", {self.shares} shares" if self.shares else ""
+        return f"{self.heads} heads x {self.keys} chosen keys{shares}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +125,49 @@ def choosing(w: Workload) -> Selection:
     return selection
 
 
+def chosen_keys(w: Workload, each: int) -> int:
+    """Keys of a sequence that any of its queries chooses.
+
+    Neighbouring queries are taken to choose the same keys but one, as a window would: the times that are measured do
+    not grow with the sequence up to a million keys, which keys drawn anywhere would bring from HBM.
+    """
+    return min(w.seq_kv, each + w.seq_q - 1)
+
+
 def seen_keys(w: Workload) -> Ints:
     """Keys that each query of a sequence sees, ``[seq_q]``."""
     return np.clip(np.arange(w.seq_q, dtype=np.int64) + w.seq_kv - w.seq_q + 1, 0, w.seq_kv)
 
 
 def index_steps(w: Workload, tile: IndexTile) -> Ints:
-    """Tiles of keys of each block of the indexer, ``[blocks]``: from its first query's keys to its last one's."""
+    """Tiles of keys of each block of the indexer, ``[blocks]``: from its first query's keys to its last one's.
+
+    Of the paged kernel an equal share of all (`smxx_paged_mqa_logits_metadata`).
+    """
+    if tile.shares:
+        return np.diff(share_bounds(w, tile))
     total = w.batch * w.seq_q
     first = np.arange(0, total, tile.queries, dtype=np.int64)
     last = np.minimum(first + tile.queries, total) - 1
     begin = first // w.seq_q * w.seq_kv
     end = last // w.seq_q * w.seq_kv + seen_keys(w)[last % w.seq_q]
     return np.asarray(-(-(end - begin) // tile.keys))
+
+
+def share_bounds(w: Workload, tile: IndexTile) -> Ints:
+    """First key tile of each block of the paged indexer, counted through all sequences, and their number."""
+    every = w.batch * -(-w.seq_kv // tile.keys)
+    each, left = divmod(every, tile.shares)
+    return np.concatenate([[0], np.cumsum(each + (np.arange(tile.shares) < left))]).astype(np.int64)
+
+
+def queries_read(w: Workload, tile: IndexTile) -> Ints:
+    """Times that each block of the indexer reads its queries, ``[blocks]``: once for each sequence of its share."""
+    if not tile.shares:
+        return np.minimum(index_steps(w, tile), 1)
+    bounds, each = share_bounds(w, tile), -(-w.seq_kv // tile.keys)
+    begin, end = bounds[:-1], bounds[1:]
+    return np.where(end > begin, (end - 1) // each - begin // each + 1, 0)
 
 
 def top_k_turns(w: Workload, tile: TopKTile) -> Ints:

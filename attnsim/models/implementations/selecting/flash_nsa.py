@@ -30,7 +30,8 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
+from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.schedule.widths import padded
 
 NAME = "flash-nsa.nsa"

@@ -21,6 +21,7 @@ from attnsim.models.implementations.selecting.walks import (
     LIST,
     Walk,
     forward,
+    in_step,
     keys_outside,
     rows_outside,
     scattered,
@@ -30,7 +31,8 @@ from attnsim.models.question.selected import walked, walkers
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Path, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Path
+from attnsim.models.schedule.uses import TensorUse
 
 QUERIES = 64
 """Queries of a step of `backward_dkdv` (`BLOCK_SIZE_Q`)."""
@@ -188,7 +190,7 @@ def _keys_pass(w: Workload, gpu: Gpu, tile: SelectedTile) -> Kernel:
         TensorUse(f"dK{expanded}", w.seq_kv * w.head_dim * e, rows, written=True),
         TensorUse(f"dV{expanded}", w.seq_kv * w.head_dim_v * e, rows, written=True),
     )
-    return keys_outside(w, tile.keys, walk, "selected_bwd_dkdv", uses)
+    return in_step(keys_outside(w, tile.keys, walk, "selected_bwd_dkdv", uses))
 
 
 def _queries_pass(w: Workload, gpu: Gpu, tile: SelectedTile) -> Kernel:
@@ -205,4 +207,4 @@ def _queries_pass(w: Workload, gpu: Gpu, tile: SelectedTile) -> Kernel:
         TensorUse(LIST, int(steps.sum()) * INDEX_BYTES, kv),
         TensorUse("dQ", w.seq_q * w.head_dim * e, rows, written=True),
     )
-    return rows_outside(w, tile.queries, walk, w.group, "selected_bwd_dq", uses)
+    return in_step(rows_outside(w, tile.queries, walk, w.group, "selected_bwd_dq", uses))

@@ -12,7 +12,8 @@ import numpy as np
 from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.models.schedule.uses import TensorUse
 
 RADIX_BITS = 2
 VALUE_BITS = 32

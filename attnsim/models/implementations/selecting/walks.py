@@ -6,7 +6,7 @@ the kernels here are batch, head, tile), so blocks that run at the same time wor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,8 +17,9 @@ from attnsim.models.implementations.fused.loops import Operations
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
+from attnsim.models.schedule.operation import AMOUNTS, Segment, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.schedule.widths import padded
 
 LIST = "selected"
@@ -38,17 +39,42 @@ class Walk:
         Blocks of each kind, launched one after the other.
     listed : int
         Bytes of a list that are read for each step, beside the step's tile; 0 without a list.
+    masked : ndarray of int, shape [blocks], optional
+        Of the steps of a backward block those that compute a mask's function.
+    function : int
+        FP32-lane instructions of that function a score.
     """
 
     steps: Ints
     heads: int
     listed: int = 0
+    masked: Ints | None = None
+    function: int = 0
 
     def kinds(self) -> tuple[Ints, Launch]:
         """Different blocks ``[kinds, turns]``, and which each one is in launch order."""
         table = self.steps if self.steps.ndim == 2 else self.steps[:, None]
         kinds, inverse = np.unique(table, axis=0, return_inverse=True)
         return kinds, Launch(np.repeat(inverse.reshape(-1).astype(np.int64), self.heads))
+
+
+def _steps(walk: Walk, step: Callable[[bool], Segment]) -> tuple[Ints, Launch, Nest]:
+    """Blocks, their launch and their steps: those with a mask's function first; `step` says whether more follow."""
+    if walk.masked is None:
+        kinds, launch = walk.kinds()
+        return kinds, launch, [(step(True), np.maximum(kinds - 1, 0)), (step(False), kinds > 0)]
+    both, launch = Walk(np.stack([walk.steps, walk.masked], axis=1), walk.heads).kinds()
+    kinds, masked = both[:, :1], both[:, 1:]
+    more, last = np.minimum(masked, np.maximum(kinds - 1, 0)), (kinds > 0) & (masked == kinds)
+    nest: Nest = [(_with_function(step(True), walk.function), more), (step(True), np.maximum(kinds - 1, 0) - more)]
+    nest += [(_with_function(step(False), walk.function), last), (step(False), (kinds > 0) & ~last)]
+    return kinds, launch, nest
+
+
+def _with_function(segment: Segment, instructions: int) -> Segment:
+    """The step with a mask's function computed for each score."""
+    ops = (op._replace(fp32=op.fp32 + instructions * op.scores) if op.scores else op for op in segment.ops)
+    return Segment(f"{segment.name}, masked", tuple(ops))
 
 
 def walked_tiles(walk: Walk) -> int:
@@ -99,7 +125,8 @@ def forward(
         nest.append((Segment(f"store{tag}", ops.stores(size, partial=False)), here))
     nest.append((Segment("end", (TileOp("delay", "block"),)), first))
     d, dv = tile.compiled(w)
-    return _kernel(name, tile, nest, launch, uses, tile.buffers(d, dv, w.element_bytes), w, tile.warpgroups)
+    buffers = tile.buffers(d, dv, w.element_bytes)
+    return in_step(_kernel(name, tile, nest, launch, uses, buffers, w, tile.warpgroups))
 
 
 def _with_rows(walk: Walk, rows: Sequence[int]) -> tuple[Ints, Launch]:
@@ -111,8 +138,6 @@ def _with_rows(walk: Walk, rows: Sequence[int]) -> tuple[Ints, Launch]:
 def keys_outside(w: Workload, tile: BackwardTile, walk: Walk, name: str, uses: tuple[TensorUse, ...]) -> Kernel:
     """The pass for dK and dV: a block for each tile of keys and each query head, tiles of rows pass."""
     ops = BackwardOps(w, tile, padded(w.head_dim), padded(w.head_dim_v), dq=False)
-    kinds, launch = walk.kinds()
-    busy = kinds > 0
     listed = (TileOp("load", LIST, bytes=walk.listed), TileOp("wait", LIST)) if walk.listed else ()
 
     def step(more: bool) -> Segment:
@@ -123,11 +148,11 @@ def keys_outside(w: Workload, tile: BackwardTile, walk: Walk, name: str, uses: t
         return Segment(whole.name, (*whole.ops[:index], *listed, *whole.ops[index:]))
 
     opening = ops.first_loads(tile.rows, 0)
+    kinds, launch, steps = _steps(walk, step)
     nest: Nest = [
         (ops.prologue(tile.keys, 0), np.ones_like(kinds)),
-        (Segment(opening.name, (*listed, *opening.ops)), busy),
-        (step(True), np.maximum(kinds - 1, 0)),
-        (step(False), busy),
+        (Segment(opening.name, (*listed, *opening.ops)), kinds > 0),
+        *steps,
         (ops.epilogue(tile.keys, 0), np.ones_like(kinds)),
     ]
     buffers = tile.buffers(ops.d, ops.dv, ops.e)
@@ -139,12 +164,8 @@ def rows_outside(
 ) -> Kernel:
     """The pass for dQ: Q, dO and dQ of `rows` rows stay, tiles of K and V pass."""
     ops = BackwardOps(w, tile, padded(w.head_dim), padded(w.head_dim_v))
-    kinds, launch = walk.kinds()
-    busy = kinds > 0
     listed = (TileOp("load", LIST, bytes=walk.listed), TileOp("wait", LIST)) if walk.listed else ()
     k, v = (TileOp("load", x, bytes=tile.keys * n * ops.e) for x, n in (("K", w.head_dim), ("V", w.head_dim_v)))
-    first = np.zeros_like(busy)
-    first[:, 0] = busy[:, 0]
 
     def step(more: bool) -> Segment:
         loads = (*listed, k, v) if more else ()
@@ -164,11 +185,14 @@ def rows_outside(
         )
 
     waits = tuple(TileOp("wait", tensor) for tensor in ("Q", "LSE, D", "dO"))
+    kinds, launch, steps = _steps(walk, step)
+    busy = kinds > 0
+    first = np.zeros_like(busy)
+    first[:, 0] = busy[:, 0]
     nest: Nest = [
         (Segment("begin", (TileOp("delay", "block"),)), first),
         (Segment("rows", (*ops.loads(rows), *listed, k, v, *waits)), busy),
-        (step(True), np.maximum(kinds - 1, 0)),
-        (step(False), busy),
+        *steps,
         (Segment("store", (TileOp("store", "dQ", bytes=rows * w.head_dim * ops.e),)), busy),
         (Segment("end", (TileOp("delay", "block"),)), first),
     ]
@@ -202,6 +226,24 @@ def _kernel(
         slowed_by_extra=slowed,
         step="tile",
     )
+
+
+def in_step(kernel: Kernel) -> Kernel:
+    """The kernel with all its warps in step, as Triton compiles a loop with copies in flight.
+
+    Every step begins with a barrier of the whole block (``cp.async.wait_group`` and ``bar.sync``, `MembarAnalysis` of
+    Triton's ``lib/Analysis/Membar.cpp``), so no warpgroup multiplies while another computes its softmax.
+    """
+    groups = kernel.warpgroups
+    summed = tuple(replace(one, ops=tuple(_times(op, groups) for op in one.ops)) for one in kernel.segments)
+    return replace(kernel, segments=summed, warpgroups=1)
+
+
+def _times(op: TileOp, groups: int) -> TileOp:
+    """What so many warpgroups ask for together; copies are the block's anyway."""
+    if op.bytes:
+        return op
+    return op._replace(**{name: getattr(op, name) * groups for name in AMOUNTS if name not in ("bytes", "clks")})
 
 
 def scattered(

@@ -1,0 +1,121 @@
+"""FlashMask on Hopper (arXiv 2410.01359): ``csrc/flashmask_v2`` of PaddlePaddle/flash-attention.
+
+A mask is two intervals of rows at most for each key, below and above the diagonal, told by one vector of int32 or two
+(``startend_row_indices``). A kernel finds the largest and the smallest of each vector in every tile of keys
+(``flash_mask.hpp``, `scanMaxMinChunkedKernel`); FlashAttention-3's loop then skips the tiles that no row of a tile sees
+and compares rows and bounds in those seen in part. Tiles are those of ``tile_size.h``, `tile_size_fwd_sm90`; a small
+kernel sets the counter of its persistent blocks first (`prepare_flashmask`). Heads of a group are not packed. Bounds
+are taken to be read for every tile that is visited.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.flash_attention import hopper_tile
+from attnsim.models.implementations.flash_attention_sparse import ListedTile, Told, counts_of, listed_schedule
+from attnsim.models.implementations.fused.fits import check_tile
+from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.implementation import TileRequest, record
+from attnsim.models.mask.documents import Documents, Prefix
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.widths import padded
+
+NAME = "paddle.flash-mask"
+BOUNDS, BLOCK_BOUNDS, COUNTER = "row bounds", "block bounds", "tile counter"
+PREPARE = "prepare_flashmask"
+ENTRY_BYTES = 4
+ALIGNED = 4
+"""Key tiles are padded to so many in a vector of their bounds."""
+SCANNED_TOGETHER = 4
+"""Sequences of a block of the scan, a warp each."""
+ROWS = 128
+KEYS = {128: 128, 256: 64}
+"""Keys of a tile of so many rows, by the width it is compiled for."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedTile(ListedTile):
+    """A tile of the loop, whose key tiles follow from so many vectors of bounds."""
+
+    vectors: int
+
+
+def scan_name(vector: int) -> str:
+    """Kernel that scans a vector: rows masked below, or above the diagonal."""
+    return f"scan_max_min {('lt_start', 'ut_end')[vector]}"
+
+
+def vectors_of(w: Workload) -> int:
+    """Vectors that say the mask: one where it is causal, two else.
+
+    Raises
+    ------
+    InputError
+        When keys are hidden from more rows than an interval below the diagonal and one above it.
+    """
+    mask = w.mask.within(w.seq_q, w.seq_kv)
+    if len(mask.parts) > 1 or not all(isinstance(part, Documents | Prefix) for part in mask.parts):
+        raise InputError(
+            f"{NAME} hides each key from one interval of rows below and one above the diagonal; the mask is {w.mask}; "
+            "allowed: full, causal, window, document or prefix; take flash-attn.4-sparse for other patterns"
+        )
+    return 1 if mask.is_causal else 2
+
+
+def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None) -> FlashTile:
+    """The library's tile for the width.
+
+    Raises
+    ------
+    InputError
+        When another is asked for, or it does not fit.
+    """
+    d = padded(max(w.head_dim, w.head_dim_v))
+    if d not in KEYS:
+        raise InputError(
+            f"{NAME} has tiles of 192 rows or 96 keys at head_dim {w.head_dim}, whose visits are not counted: rows "
+            "must be a multiple of keys; take head_dim 97 to 128 or 193 to 256, or flash-attn.4-sparse"
+        )
+    if shape is not None and (shape.rows, shape.keys) != (ROWS, KEYS[d]):
+        raise InputError(f"{NAME} has the tile {ROWS} x {KEYS[d]} at head_dim {w.head_dim}, not {shape}; leave it out")
+    tile = hopper_tile(ROWS, KEYS[d])
+    check_tile(tile, w, gpu)
+    return tile
+
+
+def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """The counter, a scan a vector, and the loop.
+
+    Raises
+    ------
+    InputError
+        See :func:`vectors_of` and :func:`choose_tile`.
+    """
+    vectors = vectors_of(w)
+    tile = choose_tile(w, gpu, shape)
+    counts = counts_of(w, tile)
+    blocks = counts.tiles.key_tiles
+    scanned = 2 * -(-blocks // ALIGNED) * ALIGNED * ENTRY_BYTES
+    told = Told(
+        BLOCK_BOUNDS, vectors * scanned, w.batch * vectors * scanned,
+        BOUNDS, vectors * tile.keys * ENTRY_BYTES, w.batch * vectors * w.seq_kv * ENTRY_BYTES,
+    )  # fmt: skip
+    counter = streaming(PREPARE, [Access(COUNTER, ENTRY_BYTES, True)], elements=1, threads=32, fp32_per_element=0)
+    before = (counter, *(_scan(w, vector, blocks, scanned) for vector in range(vectors)))
+    return listed_schedule(w, gpu, NAME, BoundedTile(tile, told, vectors), counts, before, "flashmask_fwd")
+
+
+def _scan(w: Workload, vector: int, blocks: int, scanned: int) -> Kernel:
+    moved = [Access(BOUNDS, w.batch * w.seq_kv * ENTRY_BYTES), Access(BLOCK_BOUNDS, w.batch * scanned, True)]
+    return streaming(
+        scan_name(vector), moved, elements=w.batch * w.seq_kv, threads=32 * SCANNED_TOGETHER,
+        fp32_per_element=0, int32_per_element=2, blocks=blocks * -(-w.batch // SCANNED_TOGETHER),
+    )  # fmt: skip
+
+
+RECORDS = (record(NAME, build),)

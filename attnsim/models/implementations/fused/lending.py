@@ -1,0 +1,72 @@
+"""Counted instructions that go with fitted numbers: a kernel that borrows the ones is charged by the others too.
+
+Numbers that were fitted on a kernel whose instructions are counted say nothing of a softmax that is charged by scores:
+they mean what is left beside those instructions. So whoever borrows the numbers borrows the counts, where nobody has
+counted its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.backward import DS_INSTRUCTIONS
+from attnsim.models.implementations.fused.instructions import LANES, StepCounts, product, step_counts
+from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.schedule import Kernel
+
+PRODUCTS = {False: 2, True: 5}
+"""Of scores' size in a pass, forward and backward."""
+_lent: WeakKeyDictionary[Kernel, dict[tuple[str, int], Kernel]] = WeakKeyDictionary()
+
+
+def lent(kernel: Kernel, counts: str, gpu: Gpu) -> Kernel:
+    """The kernel with counted instructions, its own or those that go with the numbers that it is played with.
+
+    A softmax has the lender's instructions a score at the nearest head dimension, with its own exponentials and the
+    rescaling, masks and polynomials that its operations name; dS the same of the lender's backward; products of
+    mma.sync have an instruction each and their matrix loads; all else the instructions that it names. Passes over
+    memory, which multiply nothing, stay as they are.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    counts : str
+        Kernel of ``fused/instructions.csv``; "" where the numbers go with none.
+    gpu : Gpu
+    """
+    if not counts or kernel.counted or not kernel.total("flops"):
+        return kernel
+    capability = gpu.compute_capability_number
+    known = _lent.setdefault(kernel, {})
+    if (counts, capability) not in known:
+        known[counts, capability] = _with_counts(kernel, counts, capability)
+    return known[counts, capability]
+
+
+def _with_counts(kernel: Kernel, counts: str, capability: int) -> Kernel:
+    names = {op.tensor for segment in kernel.segments for op in segment.ops if op.kind == "vector"}
+    backward, scores = "dS" in names, kernel.total("scores")
+    head_dim = kernel.total("flops") // (2 * PRODUCTS[backward] * scores) if scores else 0
+    base = counts.removesuffix(" split") + " backward" if backward else counts
+    step = step_counts(base, capability, head_dim)
+
+    def told(op: TileOp) -> TileOp:
+        if op.kind in ("mma", "mma_async"):
+            return product(op) if kernel.path == "mma_sync" else op
+        return _vector(op, step, backward) if op.kind == "vector" else op
+
+    segments = tuple(replace(one, ops=tuple(map(told, one.ops))) for one in kernel.segments)
+    return replace(kernel, segments=segments)
+
+
+def _vector(op: TileOp, step: StepCounts, backward: bool) -> TileOp:
+    if backward and op.tensor in ("P", "dS"):
+        scores = op.scores or op.fp32 // DS_INSTRUCTIONS
+        charged = step.gradients(scores)[op.tensor == "dS"]
+    elif op.scores:
+        charged = step.softmax(op.scores, op.exps, op.fp32, 0)
+    else:
+        charged = op._replace(issues=max(1, (op.exps + op.fp32 + op.int32) // LANES))
+    return charged._replace(exps=op.exps, scores=op.scores, smem_bytes=op.smem_bytes, tmem_bytes=op.tmem_bytes)

@@ -1,0 +1,125 @@
+"""A smaller grid of the shape of a kernel's: fewer SMs, and where that is too much, fewer waves and shorter loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import sqrt
+
+import numpy as np
+
+from attnsim.models.arrays import Bools, Floats, Ints
+from attnsim.models.by_hand import by_hand
+from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.simulator.players import executions
+from attnsim.simulator.program import Program
+
+SMS_BESIDE_MEMORY = by_hand(12, "least SMs of a smaller grid, times the share of the time in which the memory is busy")
+FOR_TURNS = by_hand(2 / 3, "power of the executions left to a place that its turns of loops get; the rest are waves")
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """SMs, and the blocks that share each."""
+
+    sms: int
+    resident: int
+
+    @property
+    def places(self) -> int:
+        """Blocks that run at the same time."""
+        return self.sms * self.resident
+
+
+@dataclass(frozen=True, slots=True)
+class Smaller:
+    """A smaller grid.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        With the classes that it launches. Each of its loops is in halves, the first turns and the second: its repeats
+        are [classes, outer, 2 x segments].
+    of : ndarray, shape [classes]
+        The class of the whole kernel that each of them is.
+    chip : Chip
+        That it is for.
+    """
+
+    kernel: Kernel
+    of: Ints
+    chip: Chip
+
+
+def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory: float) -> Smaller:
+    """A grid of the same shape of about so many executions.
+
+    `memory` is for how long all transfers hold the L2 or HBM, in picoseconds.
+    """
+    size, blocks = executions(kernel), kernel.blocks
+    enough = int(chip.sms * budget / size)
+    if enough < SMS_BESIDE_MEMORY:  # where the memory is hardly busy SMs are on their own, and few show what all do
+        units = float((kernel.executions @ program.unit_times()).max()) * kernel.warpgroups / chip.sms
+        least = max(1, round(SMS_BESIDE_MEMORY * (memory / max(memory, units, 1.0))))
+        enough = max(min(least, chip.sms), enough)
+    few = Chip(enough, chip.resident)
+    count = thin = max(1, round(blocks * few.sms / chip.sms))
+    part = shorter = 1.0
+    if size * few.sms / chip.sms > budget:
+        # Loops stay longer than the launch, since residents fall into step over many turns; whole waves are left out.
+        room, waves = budget / (few.places * kernel.warpgroups), blocks / chip.places
+        turns = size / kernel.warpgroups / blocks
+        kept = min(turns, max(room**FOR_TURNS, room / waves))
+        shorter = kept / turns
+        count -= few.places * max(0, (thin - max(few.places, round(thin * room / kept / waves))) // few.places)
+        part = count / thin
+    outlasting = np.zeros(len(kernel.repeats), bool)
+    if part < 1:  # blocks that outlast the small grid (rows that see every key) are all kept, and shortened as it is
+        work = kernel.by_class(program.work())
+        outlasting = work > part * (kernel.class_counts @ work) / chip.places
+    classes = _fewer(kernel, thin, count, outlasting)
+    launched = np.zeros(len(kernel.repeats), bool)
+    launched[classes] = True
+    of, classes = np.flatnonzero(launched), (launched.cumsum() - 1)[classes]
+    repeats, outlasting = kernel.repeats[of], outlasting[of]
+    if shorter < 1 or part < 1:
+        repeats = _shortened(repeats, program.balanced(), shorter * np.where(outlasting, part, 1.0))
+    halves = np.stack([repeats - repeats // 2, repeats // 2], axis=-1).reshape(*repeats.shape[:2], -1)
+    small = replace(kernel, launches=(Launch(classes),), repeats=halves)
+    return Smaller(small, of, few)
+
+
+def _fewer(kernel: Kernel, thin: int, count: int, always: Bools) -> Ints:
+    """Classes of `count` blocks, evenly spaced in launch order; where some are always kept, of them as of `thin`."""
+    if len(kernel.repeats) == 1:
+        return np.zeros(count, np.int64)
+    among = thin if always.any() else count
+    places, classes, begin = _spaced(among, kernel.blocks), [], 0
+    for launch in kernel.launches:
+        size = len(launch.classes) * launch.times
+        low, high = np.searchsorted(places, (begin, begin + size))
+        classes.append(launch.classes[(places[low:high] - begin) % len(launch.classes)])
+        begin += size
+    found = np.concatenate(classes)
+    chosen = always[found]
+    chosen[_spaced(count, among)] = True
+    return found[chosen]
+
+
+def _spaced(count: int, among: int) -> Ints:
+    """A place in each of `count` equal parts of a launch, never in step with what repeats in it."""
+    golden = (sqrt(5) - 1) / 2
+    number = np.arange(count)
+    if count == among:
+        return number
+    return np.minimum(((number + number * golden % 1.0) * (among / count)).astype(np.int64), among - 1)
+
+
+def _shortened(repeats: Ints, loops: Bools, part: Floats) -> Ints:
+    """Repeats with loops cut to a part of their turns, given per class; the outer loop first, to no less than four."""
+    outer = repeats.shape[1]
+    turns = min(outer, max(4, round(outer * float(part.max()))))
+    part = np.minimum(part * outer / turns, 1.0)[:, None, None]
+    if turns < outer:
+        repeats = repeats[:, np.linspace(0, outer - 1, turns).round().astype(int)]
+    cut = np.minimum(repeats, np.maximum(2, np.round(repeats * part))).astype(np.int64)
+    return np.where(loops & (repeats > 2), cut, repeats)
