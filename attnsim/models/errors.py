@@ -28,6 +28,13 @@ def nearest(given: str, names: Iterable[str]) -> str:
     return f"nearest: {', '.join(picks)}"
 
 
+def some(names: Iterable[str], more: str, most: int = 6) -> str:
+    """The first of many names, and how many more there are; `more` says where they are listed."""
+    known = list(names)
+    left = len(known) - most
+    return ", ".join(known) if left < 2 else f"{', '.join(known[:most])} and {left} more ({more})"
+
+
 def _parts(name: str) -> set[str]:
     return set(name.replace("-", ".").split("."))
 

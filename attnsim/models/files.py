@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,6 +47,11 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _construct_map)
 def shipped(folder: Path) -> dict[str, Path]:
     """The YAML files of a folder of the package by their id, the name without its ending, sorted."""
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def read_written(path: Traversable) -> Any:
+    """Content of a YAML file that this package has written itself, which needs no check."""
+    return yaml.load(path.read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def read_bytes(path: Path, most: int, give: str, holds: str) -> bytes:

@@ -100,3 +100,8 @@ def html_table(title: str, rows: Sequence[Mapping[str, object]]) -> str:
         f"<tr>{''.join(f'<td>{escape(str(row.get(name, chr(45))))}</td>' for name in heads)}</tr>" for row in rows
     )
     return f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def and_text(names: Sequence[str]) -> str:
+    """Names in a sentence: "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -5,10 +5,11 @@ The files are written by `attnsim fit` and never by hand.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from math import log
 from typing import Any
 
@@ -18,6 +19,7 @@ from attnsim.models.calibrations.numbers import (
     ImplementationNumbers,
     Numbers,
 )
+from attnsim.models.files import read_written
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
@@ -98,6 +100,10 @@ class Calibration:
     versions: tuple[str, ...] = ()
     undetermined: tuple[str, ...] = ()
 
+    def beside(self, gpu: GpuNumbers) -> Numbers:
+        """Its numbers beside those of a GPU, with the counted instructions that go with them."""
+        return Numbers(self.numbers, gpu, counts=find_implementation(self.implementation).counts)
+
 
 def numbers_of(gpu: Gpu, among: Collection[str] | None = None) -> tuple[GpuNumbers, str]:
     """Fitted numbers of a GPU, and whose they are: its own, the nearest card's of its architecture, or none ("").
@@ -125,11 +131,35 @@ def _carried_hbm(found: GpuNumbers, of: str, gpu: Gpu) -> float | None:
     return min(share, GPU_NUMBERS["hbm_fraction"].high)
 
 
+class _OnDemand(Mapping[tuple[str, str], Calibration]):
+    """Calibrations by (implementation, architecture), as their files are named, each read when it is asked for.
+
+    There are many, and a question needs few.
+    """
+
+    def __init__(self, files: Mapping[str, Traversable]) -> None:
+        self._files = {_key(name): file for name, file in files.items()}
+        self._read: dict[tuple[str, str], Calibration] = {}
+
+    def __getitem__(self, key: tuple[str, str]) -> Calibration:
+        if key not in self._read:
+            self._read[key] = _read_calibration(read_written(self._files[key]))
+        return self._read[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._files
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
 @lru_cache(maxsize=1)
-def calibrations() -> dict[tuple[str, str], Calibration]:
+def calibrations() -> Mapping[tuple[str, str], Calibration]:
     """The committed calibrations by (implementation, architecture)."""
-    found = (_read_calibration(data) for data in _files("implementations"))
-    return {(c.implementation, c.architecture): c for c in found}
+    return _OnDemand(_files("implementations"))
 
 
 @lru_cache(maxsize=1)
@@ -137,7 +167,7 @@ def gpu_calibrations() -> dict[str, tuple[str, GpuNumbers]]:
     """The committed GPU numbers by GPU id, with the architecture."""
     return {
         data["gpu"]: (data["architecture"], GpuNumbers(**{k: v["value"] for k, v in data["numbers"].items()}))
-        for data in _files("gpus")
+        for data in map(read_written, _files("gpus").values())
     }
 
 
@@ -146,19 +176,22 @@ def gpu_ranges() -> dict[str, dict[str, tuple[float, float]]]:
     """The 95 % confidence intervals of the fitted GPU numbers, by GPU id and number."""
     return {
         data["gpu"]: {k: (v["low"], v["high"]) for k, v in data["numbers"].items() if "low" in v}
-        for data in _files("gpus")
+        for data in map(read_written, _files("gpus").values())
     }
 
 
-def _files(folder: str) -> list[dict[str, Any]]:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+def _files(folder: str) -> dict[str, Traversable]:
+    """The files of a folder by name, without their ending."""
     where = resources.files("attnsim.models").joinpath("calibrations", folder)
-    if not where.is_dir():
-        return []
-    names = sorted(entry.name for entry in where.iterdir() if entry.name.endswith(".yaml"))
-    return [yaml.load(where.joinpath(name).read_text("utf-8"), Loader=loader) for name in names]
+    found = where.iterdir() if where.is_dir() else iter(())
+    named = {entry.name.removesuffix(".yaml"): entry for entry in found if entry.name.endswith(".yaml")}
+    return dict(sorted(named.items()))
+
+
+def _key(name: str) -> tuple[str, str]:
+    """Implementation and architecture of a file by its name, ``flash-attn.2.hopper``."""
+    implementation, _, architecture = name.rpartition(".")
+    return implementation, architecture
 
 
 def _read_calibration(data: dict[str, Any]) -> Calibration:

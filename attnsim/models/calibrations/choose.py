@@ -60,20 +60,16 @@ def choose(record: Implementation, gpu: Gpu, known: Collection[str] | None = Non
         Ids of the GPUs that are taken to exist: whatever was fitted on another one is not looked at.
     """
     gpu_numbers, gpu_source = numbers_of(gpu, known)
-    everything = {
-        key: found
-        for key, found in calibrations().items()
-        if known is None or {*found.domain.gpus, found.gpu} <= {*known}
-    }
+    everything = calibrations()
     own = record.name.partition("@")[0]
     for name in _chain(own):
         for architecture in (gpu.architecture, *architecture_of(gpu.compute_capability_number).borrows):
             found = everything.get((name, architecture))
-            if found is not None:
+            if found is not None and (known is None or {*found.domain.gpus, found.gpu} <= {*known}):
                 is_own = name in record.calibrated_as and architecture == gpu.architecture
                 where = f"{name} on {architecture}"
                 reason = "" if is_own else f"no calibration of {own} on {gpu.architecture}; nearest: {where}"
-                return Chosen(Numbers(found.numbers, gpu_numbers), found, is_own, gpu_source, reason)
+                return Chosen(found.beside(gpu_numbers), found, is_own, gpu_source, reason)
     reason = f"no calibration of {own} or anything like it; priors used"
     return Chosen(Numbers(priors_of(record), gpu_numbers), None, False, gpu_source, reason)
 

@@ -14,6 +14,11 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
+from attnsim.models.files import read_written
+
+PRIORS = "priors"
+"""The component of numbers of which none is fitted."""
+
 COMPONENTS = {
     "laboratory": "another laboratory's machine, clock and script",
     "version": "a version or build of the software that is not known to be the one measured",
@@ -24,7 +29,7 @@ COMPONENTS = {
     "architecture": "numbers of another architecture",
     "window": "a sliding window, never measured",
     "operations": "unfused attention whose operations are not known",
-    "priors": "nothing fitted at all",
+    PRIORS: "nothing fitted at all",
 }
 """Components by name, the nearest to what was measured first."""
 
@@ -58,7 +63,7 @@ class Widths:
     within : float
         Standard deviation of log time at home over the calibration's mean held-out error.
     sd : mapping of str to float
-        Standard deviation of log time that each component adds, with what few sources leave open about it.
+        Standard deviation of log time that each component adds.
     """
 
     factor: float
@@ -88,9 +93,7 @@ def ratio_widths() -> Widths:
     return Widths(data["factor"], 0.0, {name: found["sd"] for name, found in data["components"].items()})
 
 
+@lru_cache(maxsize=1)
 def _committed() -> dict[str, Any]:
-    import yaml
-
-    where = resources.files("attnsim.models").joinpath("calibrations", "trust.yaml")
-    found: dict[str, Any] = yaml.safe_load(where.read_text("utf-8"))
+    found: dict[str, Any] = read_written(resources.files("attnsim.models").joinpath("calibrations", "trust.yaml"))
     return found

@@ -1,6 +1,7 @@
 """The fitted numbers: what each means, its prior and its bounds.
 
-At most eight numbers describe an implementation on an architecture and at most four a GPU (``docs/design``). Each is
+Eight numbers describe an implementation on an architecture, of which at most four are fitted, and at most four a GPU
+(``docs/design``). Each is
 a physical quantity with bounds.
 """
 
@@ -117,8 +118,12 @@ class Numbers:
     gpu : GpuNumbers
     speed : float
         Of the SMs' work in the build that is asked about, over the one that the numbers were fitted on. Never fitted.
+    counts : str
+        Kernel of ``implementations/fused/instructions.csv`` whose counted instructions go with the numbers; "" where
+        they go with none.
     """
 
     implementation: ImplementationNumbers = field(default_factory=ImplementationNumbers)
     gpu: GpuNumbers = field(default_factory=GpuNumbers)
     speed: float = 1.0
+    counts: str = ""

@@ -60,6 +60,11 @@ class BlockWindow(_WholeBlocks):
         if self.reach < 0:
             raise InputError(f"mask: block window reach is {self.reach}; allowed: 0 or more blocks to each side")
 
+    @property
+    def tokens(self) -> int:
+        """Up to the farthest block."""
+        return self.reach * self.block + 1
+
     def _member_at(self, seq_kv: int) -> Member:
         return lambda row_block, key_block: np.asarray(np.abs(key_block - row_block) <= self.reach)
 
@@ -129,6 +134,11 @@ class Random(_WholeBlocks):
         lowest, highest = (int(row_block.min()), int(row_block.max())) if row_block.size else (0, -1)
         return lowest, _draws(self, lowest, highest + 1, seq_kv)
 
+    @property
+    def tokens(self) -> int:
+        """As many blocks as are drawn."""
+        return max(1, self.count) * self.block
+
     def _member_at(self, seq_kv: int) -> Member:
         def member(row_block: Ints, key_block: Ints) -> Bools:
             lowest, drawn = self._draws_around(row_block, seq_kv)
@@ -189,6 +199,11 @@ class Blocks(_WholeBlocks):
         if not self.pairs or any(index < 0 for pair in self.pairs for index in pair):
             raise InputError("mask: blocks needs pairs ROW:KEY of block numbers from 0 on; write blocks 64 0:0 1:0 1:1")
         object.__setattr__(self, "pairs", tuple(sorted(set(self.pairs))))
+
+    @property
+    def tokens(self) -> int:
+        """Up to the last block listed."""
+        return max(map(max, self.pairs)) * self.block + 1
 
     def _member_at(self, seq_kv: int) -> Member:
         row, key = (np.array(column, dtype=np.int64) for column in zip(*self.pairs, strict=True))

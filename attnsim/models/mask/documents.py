@@ -47,6 +47,11 @@ class Documents:
         last = len(self.lengths) - 1
         return np.asarray(np.clip(np.searchsorted(bounds, token, side="right") - 1, 0, last))
 
+    @property
+    def tokens(self) -> int:
+        """Of all documents."""
+        return sum(self.lengths)
+
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
         """Whether both lie in one document."""
         bounds = self._bounds(seq_kv)

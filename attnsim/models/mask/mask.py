@@ -173,6 +173,11 @@ class Mask:
         right = None if self.right is not None and self.right >= seq_q - 1 and seq_q > 1 else self.right
         return Mask(left, right, self.parts)
 
+    def beyond(self, seq_kv: int) -> tuple[str, ...]:
+        """What of the mask reaches beyond a sequence of so many keys, in words: it hides or shows less than it says."""
+        told = {str(Mask(self.left, self.right)): self.band.tokens} | {str(part): part.tokens for part in self.parts}
+        return tuple(f"mask '{one}' reaches beyond the {seq_kv:,} keys" for one, n in told.items() if n > seq_kv)
+
     def seen(self, rows: Ints, keys: Ints, seq_q: int, seq_kv: int) -> Bools:
         """The definition, element by element: `rows` and `keys` are broadcast against each other."""
         positions = rows + (seq_kv - seq_q)

@@ -65,6 +65,11 @@ class Neighborhood:
                 "make them equal"
             )
 
+    @property
+    def tokens(self) -> int:
+        """Of the layout."""
+        return prod(self.layout)
+
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
         """Whether the key lies in the position's window along every dimension."""
         self.check(seq_kv)

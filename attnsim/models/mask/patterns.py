@@ -54,6 +54,11 @@ class Tiles:
 class Part(Protocol):
     """A set of (position, key) pairs; a mask is a union of such sets inside a band."""
 
+    @property
+    def tokens(self) -> int:
+        """Keys of the shortest sequence in which no figure of it reaches beyond the sequence."""
+        ...
+
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
         """The definition, element by element; `positions` and `keys` are broadcast against each other."""
         ...
@@ -81,6 +86,11 @@ class Window:
         for name, reach in (("left", self.left), ("right", self.right)):
             if reach is not None and reach < 0:
                 raise InputError(f"mask: window {name} is {reach}; allowed: 0 or more, or none for no limit")
+
+    @property
+    def tokens(self) -> int:
+        """One more than the farther reach."""
+        return max(self.left or 0, self.right or 0) + 1
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
         """Whether the distance is within both reaches."""
@@ -138,6 +148,11 @@ class Dilated:
         """Distance of the farthest key."""
         return (self.window - 1) * self.step
 
+    @property
+    def tokens(self) -> int:
+        """One more than the reach."""
+        return self.reach + 1
+
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
         """Whether the distance is a multiple of the step and within the reach."""
         distance = keys - positions
@@ -171,6 +186,11 @@ class Strided:
 
     def __post_init__(self) -> None:
         check_counts("strided", stride=self.stride)
+
+    @property
+    def tokens(self) -> int:
+        """Two keys a stride apart."""
+        return self.stride + 1
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
         """Whether the distance is a multiple of the stride."""
@@ -239,6 +259,11 @@ class Global:
         begun = np.append(0, np.cumsum(np.array(self.ranges) * (-1, 1)))
         low, high = begun[place] + (place & 1) * bounds
         return np.asarray(high - low)
+
+    @property
+    def tokens(self) -> int:
+        """Up to the last of the tokens."""
+        return self.ranges[-1][1]
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
         """Whether either is one of the tokens."""

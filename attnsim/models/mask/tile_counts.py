@@ -41,6 +41,8 @@ class TileCounts:
         Visible (query, key) pairs.
     touched_keys : int
         Keys in tiles that any row tile visits.
+    key_visits, key_partial : ndarray, one entry a key tile
+        Row tiles that visit each key tile, and those that see it in part.
     """
 
     tiles: Tiles
@@ -51,6 +53,8 @@ class TileCounts:
     patterns: int
     pairs: int
     touched_keys: int
+    key_visits: Ints
+    key_partial: Ints
 
     @property
     def visits(self) -> Ints:
@@ -125,11 +129,11 @@ class _Diagonals:
         """Key tiles that each row tile and the one before it both visit, as if the first had one before it."""
         return self.by_row(self._visited[self.step : -self.step] & self._visited[2 * self.step :])
 
-    def touches(self) -> Ints:
-        """How many row tiles visit each key tile."""
+    def by_key(self, chosen: Bools) -> Ints:
+        """How many of the tiles of each key tile lie on chosen diagonals."""
         size = self.step + self.base + self.tiles.key_tiles
         padded = np.zeros(-(-size // self.step) * self.step, dtype=np.int64)
-        padded[:size] = self._visited[:size]
+        padded[self.step : size] = chosen
         sums = padded.reshape(-1, self.step).cumsum(axis=0).reshape(-1)
         return np.asarray(sums[self.base + self.step : size] - sums[: self.tiles.key_tiles])
 
@@ -152,7 +156,8 @@ class _Count:
         self.full = self.diagonals.by_row(self.diagonals.pattern == FULL)
         self.partial = self.diagonals.by_row(self.diagonals.pattern >= 0)
         self.shared = np.append(self.diagonals.shared(), 0)  # one entry for the row tile after the last
-        self.touches = self.diagonals.touches()
+        self.touches = self.diagonals.by_key(self.diagonals.pattern != EMPTY)
+        self.key_partial = self.diagonals.by_key(self.diagonals.pattern >= 0)
         self.uses = self.diagonals.uses()
         self.last_key_tile = np.zeros(tiles.row_tiles, dtype=np.bool_)
         self.last_gains = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -190,6 +195,7 @@ class _Count:
         self.uses = uses
         visits = _gain(true != EMPTY, said != EMPTY)
         np.add.at(self.touches, key_tile, visits)
+        np.add.at(self.key_partial, key_tile, _gain(true >= 0, said >= 0))
         self._put_shared(row_tile, key_tile, visits)
 
     def _put_shared(self, row_tile: Ints, key_tile: Ints, gain: Ints) -> None:
@@ -226,6 +232,8 @@ class _Count:
             int((self.uses > 0).sum()),
             pairs,
             int(touched.sum()) * tiles.keys - int(touched[-1]) * self.short_keys,
+            self.touches,
+            self.key_partial,
         )
 
 

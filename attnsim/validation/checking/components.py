@@ -1,17 +1,18 @@
 """How far predictions err by what separates the question from the measurements: the components of trust, measured.
 
-The rows of one source, GPU, kernel and pass are a *group*, predicted with numbers that saw none of them. A group
+The rows of one source, GPU, kernel and pass are a *group*, predicted with numbers that saw none of them, and a group
 carries components (`attnsim.api.carried`); the farthest is its *category*. Errors are logs of measured over predicted
-time:
+time.
 
-- *within* a group they scatter, at home by a multiple of the calibration's own held-out errors;
-- *between* groups the mean moves, by the sum of the components that the group carries. Their variances are the
-  likeliest ones for the groups' means, which are taken to follow Student's t (one broken table does not set a
-  component), every source having one vote for each set of components.
+The square of a group's half-width is the sum of squares of one half-width for each component that it carries, and of a
+multiple of the mean error that its calibration states of itself. All are found together as what holds nine rows in ten:
+by quantile regression (Koenker and Bassett, 1978), whose loss, of the logarithm of the error's size over the
+half-width, is least where that share lies inside. No shape of the errors is assumed, and one that is far off counts no
+more than one that is just outside. Every group has one vote; so have, of ratios, the steps of a kernel's pass.
 
-Few sources say little about a variance: its logarithm is drawn to that of a common one, `OPEN` either way, and what
-remains open about it widens it. Two components that always come together share alike. One factor for all half-widths is
-then measured, so that nine rows in ten lie inside, with the row's laboratory left out of the components.
+Few sources say little about a component: its logarithm is drawn to the components' mean, `OPEN` either way, against a
+loss in units of its own mean size (that of an asymmetric Laplace distribution). One that no source shows is as wide as
+components are in general. The check leaves a laboratory or a chip out, finds the half-widths anew and counts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,8 +33,12 @@ from attnsim.models.calibrations.components import COMPONENTS, NORMAL_90, RMS_OV
 SHARE = 0.9
 """Share of the measured times that an interval is meant to hold."""
 
-OPEN = by_hand(1.0, "standard deviation of the logarithm of a component's variance about the common one's, before data")
-TAILS = by_hand(4.0, "degrees of freedom of the distribution of groups' means: a few are far off")
+OPEN = by_hand(
+    1.0, "standard deviation of the logarithm of a component's variance about the components' mean, before data"
+)
+ROUNDED = by_hand(
+    0.05, "log width over which the kink of the quantile loss is rounded, so that it has a slope everywhere"
+)
 
 HOME = "home"
 """Category of groups that carry nothing: their own calibration, with the group left out."""
@@ -81,142 +87,106 @@ class Group:
         return float(self.logs.mean())
 
     @property
+    def vote(self) -> tuple[object, ...]:
+        """What it shares a vote with: the same source's GPU, kernel and pass as far from the numbers."""
+        return self.source, self.gpu, self.kernel, self.passes, self.carried
+
+    @property
     def scatter(self) -> float:
         """Standard deviation of the logs about their mean; of a single row what its calibration states."""
         return float(self.logs.std(ddof=1)) if len(self.logs) > 1 else RMS_OVER_MEAN * self.spread
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What a component adds.
-
-    Parameters
-    ----------
-    between : float
-        Standard deviation of log time that it adds.
-    sd : float
-        The same with what the sources leave open: what trust sums up.
-    """
-
-    between: float
-    sd: float
-
-
-def estimate(groups: Sequence[Group], names: Collection[str] = COMPONENTS) -> dict[str, Estimate]:
-    """Every component of these names, from all groups together."""
-    from scipy.optimize import minimize, minimize_scalar
-
-    means = _Means.of([group for group in groups if group.carried], names)
-    number = len(names)
-    every = np.ones(number)
-    common = minimize_scalar(lambda log: means.unlikely(log * every)[0], bounds=_BOUNDS, method="bounded").x
-
-    def cost(logs: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        value, slope = means.unlikely(logs)
-        off = (logs - common) / OPEN
-        return value + float((off**2).sum()) / 2, slope + off / OPEN
-
-    logs = minimize(cost, common * every, jac=True, method="L-BFGS-B").x
-    step = 0.05 * np.eye(number)
-    curvature = np.array([(cost(logs + one)[1] - cost(logs - one)[1]) / 0.1 for one in step])
-    left = np.linalg.inv((curvature + curvature.T) / 2).diagonal().clip(0, OPEN**2)
-    return {
-        name: Estimate(float(np.exp(log / 2)) / _AS_NORMAL, float(np.exp(log / 2 + open_ / 4)) / _AS_NORMAL)
-        for name, log, open_ in zip(names, logs, left, strict=True)
-    }
-
-
-_AS_NORMAL = 0.831
-"""The likeliest scale of Student's t with `TAILS` degrees of freedom for normal numbers of standard deviation 1."""
-
-_BOUNDS = (2 * np.log(0.01), 2 * np.log(1.0))
-"""Of the logarithm of the common variance: between 1 % and a factor of e."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Means:
-    """The groups' means: ``[groups]`` of them, their sampling variances, votes, and squared sizes of the components."""
-
-    means: NDArray[np.float64]
-    noise: NDArray[np.float64]
-    votes: NDArray[np.float64]
-    carries: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, groups: Sequence[Group], names: Collection[str]) -> _Means:
-        sets = Counter((group.source, group.carried) for group in groups)
-        return cls(
-            np.array([group.bias for group in groups]),
-            np.array([group.scatter**2 / len(group.logs) for group in groups]),
-            np.array([1 / sets[group.source, group.carried] for group in groups]),
-            np.array(
-                [[group.sizes.get(name, 1.0) ** 2 * (name in group.carried) for name in names] for group in groups]
-            ).reshape(len(groups), len(names)),
-        )
-
-    def unlikely(self, logs: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """Minus the log likelihood of variances with these logarithms, and its slope."""
-        variances = np.exp(logs)
-        total = self.carries @ variances + self.noise
-        square = self.means**2 / (TAILS * total)
-        value = self.votes * (np.log(total) / 2 + (TAILS + 1) / 2 * np.log1p(square))
-        slope = self.votes / total * (1 - (TAILS + 1) * square / (1 + square)) / 2
-        return float(value.sum()), (slope @ self.carries) * variances
-
-
-_ROUNDS = 20
-
-
-def measured(
-    groups: Sequence[Group], *, crossed: bool = True, names: Collection[str] = COMPONENTS
-) -> tuple[Widths, dict[str, Estimate]]:
-    """The widths that the groups give, and the components behind them.
+def measured(groups: Sequence[Group], names: Collection[str] = COMPONENTS) -> Widths:
+    """The widths that the groups give.
 
     Parameters
     ----------
     groups : sequence of Group
-    crossed : bool
-        Whether each laboratory's rows are scored with components that its groups did not make.
     names : collection of str
         The components.
+
+    Returns
+    -------
+    Widths
+        Half-widths stand in it as standard deviations of normal errors: over `NORMAL_90`.
     """
-    found = estimate(groups, names)
-    home, away = [[group for group in groups if bool(group.carried) == one] for one in (False, True)]
-    without = {laboratory: _sds(found) for laboratory in {group.laboratory for group in away}}
-    if crossed:
-        without = {
-            one: _sds(estimate([group for group in groups if group.laboratory != one], names)) for one in without
-        }
-    at_home, factor = _score(home, [group.spread for group in home]), NORMAL_90
-    for _ in range(_ROUNDS):  # home holds as much as what is away, by the multiple of a calibration's own errors
-        widths = {name: Widths(factor, at_home / factor, sds) for name, sds in without.items()}
-        factor = _score(away, [group.sd(widths[group.laboratory]) for group in away])
-    return Widths(factor, at_home / factor, _sds(found)), found
+    from scipy.optimize import minimize
+
+    rows = _Rows.of_groups(groups, names)
+    logs, scale = np.full(1 + len(names), _START), 1.0
+    for _ in range(_ROUNDS):  # the loss's own scale
+        logs = minimize(partial(rows.cost, scale=scale), logs, jac=True, method="L-BFGS-B", tol=1e-12).x
+        scale = rows.loss(logs)[0] / float(rows.weights.sum())
+    within, *sds = (float(half) / NORMAL_90 for half in np.exp(logs / 2))
+    return Widths(NORMAL_90, within, dict(zip(names, sds, strict=True)))
 
 
-def _sds(found: Mapping[str, Estimate]) -> dict[str, float]:
-    return {name: one.sd for name, one in found.items()}
+_START = 2 * math.log(0.15)
+"""Logarithm of a squared half-width to start at."""
+_ROUNDS = 8
 
 
-def _score(groups: Sequence[Group], sds: Sequence[float]) -> float:
-    """Half-width over standard deviation that holds `SHARE` of the rows of some groups."""
-    scores = [np.abs(group.logs) / sd for group, sd in zip(groups, sds, strict=True)]
-    return _quantile(scores, [np.full(len(one), 1 / len(one)) for one in scores])
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """What the loss is made of.
+
+    Parameters
+    ----------
+    carries : ndarray
+        ``[groups, 1 + components]``: squares of the calibration's own mean error and of the components' sizes.
+    of, logs, weights : ndarray
+        ``[rows]``: a row's group, the logarithm of its error's size, its part of a vote.
+    """
+
+    carries: NDArray[np.float64]
+    of: NDArray[np.int64]
+    logs: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+    @classmethod
+    def of_groups(cls, groups: Sequence[Group], names: Collection[str]) -> _Rows:
+        votes = Counter(group.vote for group in groups)
+        carried = [[group.sizes.get(name, 1.0) ** 2 * (name in group.carried) for name in names] for group in groups]
+        rows = [len(group.logs) for group in groups]
+        sizes = np.concatenate([np.abs(group.logs) for group in groups])
+        return cls(
+            np.column_stack(
+                [[group.spread**2 for group in groups], np.array(carried).reshape(len(groups), len(names))]
+            ),
+            np.repeat(np.arange(len(groups)), rows),
+            np.log(np.maximum(sizes, _EXACT)),
+            np.repeat([1 / (len(group.logs) * votes[group.vote]) for group in groups], rows),
+        )
+
+    def loss(self, logs: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """The quantile loss of squared half-widths with these logarithms, and its slope."""
+        parts = self.carries * np.exp(logs)
+        square = parts.sum(axis=1) + _EXACT**2
+        off = self.logs - np.log(square)[self.of] / 2
+        value = ROUNDED * np.logaddexp(0.0, off / ROUNDED) - (1 - SHARE) * off
+        outside = self.weights * (1 / (1 + np.exp(-off / ROUNDED)) - (1 - SHARE))
+        slope = -np.bincount(self.of, outside, len(square)) / (2 * square)
+        return float((self.weights * value).sum()), slope @ parts
+
+    def cost(self, logs: NDArray[np.float64], scale: float) -> tuple[float, NDArray[np.float64]]:
+        """The loss in units of its scale, and what the components lie apart."""
+        value, slope = self.loss(logs)
+        apart = np.concatenate([[0.0], logs[1:] - logs[1:].mean()]) / OPEN
+        return value / scale + float((apart**2).sum()) / 2, slope / scale + apart / OPEN
 
 
-def _quantile(values: Sequence[NDArray[np.float64]], weights: Sequence[NDArray[np.float64]]) -> float:
-    """The value that `SHARE` of the weight lies at or below; that of a normal distribution without any."""
-    if not values:
-        return NORMAL_90
-    every, weight = np.concatenate(values), np.concatenate(weights)
-    order = np.argsort(every)
-    total = np.cumsum(weight[order])
-    return float(every[order][np.searchsorted(total, SHARE * total[-1])])
+_EXACT = 1e-4
+"""Size of an error below which it counts as this."""
 
 
 def needed(groups: Sequence[Group]) -> float:
     """The half-width that holds `SHARE` of the rows of some groups, every group counting as much."""
-    return _score(groups, [1.0] * len(groups))
+    sizes = np.concatenate([np.abs(group.logs) for group in groups])
+    weights = np.concatenate([np.full(len(group.logs), 1 / len(group.logs)) for group in groups])
+    order = np.argsort(sizes)
+    total = np.cumsum(weights[order])
+    return float(sizes[order][np.searchsorted(total, SHARE * total[-1])])
 
 
 def _half(widths: Widths, group: Group) -> float:
@@ -236,7 +206,7 @@ def left_out(groups: Sequence[Group], key: Callable[[Group], str], names: Collec
     inside: dict[Group, float] = {}
     half: dict[Group, float] = {}
     for value in sorted({key(group) for group in groups}):
-        widths, _ = measured([group for group in groups if key(group) != value], crossed=False, names=names)
+        widths = measured([group for group in groups if key(group) != value], names)
         for group in groups:
             if key(group) == value:
                 half[group] = _half(widths, group)
@@ -250,22 +220,21 @@ def components_table(groups: Sequence[Group]) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        ``component, sources, laboratories, groups, within, between, sd, half_width, needed, ratio, held, held_chip``:
-        `within` and `between` are standard deviations of log time that the groups show, `sd` what trust adds;
-        `half_width` the median stated one of the category's groups, `needed` the one that would hold 90 % of their
-        rows, `ratio` the first over the second; `held` and `held_chip` the share of rows inside, every group counting
-        as much, with widths from other laboratories and from other chips.
+        ``component, sources, laboratories, groups, within, sd, half_width, needed, ratio, held, held_chip``:
+        `within` is the standard deviation of log time inside the groups, `sd` what trust adds; `half_width` the median
+        stated one of the category's groups, `needed` the one that would hold 90 % of their rows, `ratio` the first over
+        the second; `held` and `held_chip` the share of rows inside, every group counting as much, with widths from
+        other laboratories and from other chips.
     """
-    widths, known = measured(groups)
+    widths = measured(groups)
     laboratories, chips = left_out(groups, lambda group: group.laboratory), left_out(groups, lambda group: group.gpu)
     table = []
     for name in (HOME, *COMPONENTS):
         mine = [group for group in groups if group.category == name]
-        found = known.get(name, Estimate(0.0, 0.0))
         line: dict[str, Any] = {
             "component": name, "sources": len({group.source for group in mine}),
             "laboratories": len({group.laboratory for group in mine}), "groups": len(mine), "within": None,
-            "between": found.between, "sd": found.sd, "half_width": None, "needed": None, "ratio": None, "held": None,
+            "sd": widths.sd.get(name, 0.0), "half_width": None, "needed": None, "ratio": None, "held": None,
             "held_chip": None,
         }  # fmt: skip
         if mine:

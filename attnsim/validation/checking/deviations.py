@@ -16,8 +16,9 @@ from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.files import read_typed, read_yaml
 from attnsim.validation.checking.accuracy import targets_table
-from attnsim.validation.checking.batches import packed
+from attnsim.validation.checking.batches import skewed
 from attnsim.validation.checking.claims import speedups
+from attnsim.validation.checking.families import family_rows, numbers_without
 from attnsim.validation.checking.hypothetical import Outcome, errors
 from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured import aiconfigurator
@@ -109,8 +110,10 @@ def sizes(held: Sequence[HeldOut], transfers: Sequence[Outcome]) -> dict[str, fl
                     if (pair.row.case.source, pair.row.record.name) == (check["source"], check["implementation"])
                 ]
                 found[one.name] = float(np.mean(mine))
+            case "family":
+                found[one.name] = _family(check)
             case "batches":
-                found[one.name] = next(row["mean"] for row in packed() if row["what"] == check["what"])
+                found[one.name] = next(row["mean"] for row in skewed() if row["what"] == check["what"])
             case "bound":
                 numbers = calibrations()[check["implementation"], check["architecture"]].numbers
                 found[one.name] = float(getattr(numbers, check["number"]))
@@ -134,6 +137,14 @@ def _claim(check: Mapping[str, Any]) -> float:
     """How far a speedup lies outside what its paper states."""
     (row,) = (row for row in speedups() if (row["gpu"], row["high"], row["seq"]) == tuple(check["row"]))
     return abs(float(row[f"{check['reading']}_error"]))
+
+
+def _family(check: Mapping[str, Any]) -> float:
+    """Mean error of a kernel of a chapter where something was left out, of all passes."""
+    rows = [row for row in family_rows(check["group"]) if row.record.name == check["implementation"]]
+    tasks = [(row, numbers) for row in rows for split, numbers in numbers_without(row) if split == check["left_out"]]
+    errors = [abs(time / row.measured_s - 1) for (row, _), time in zip(tasks, predict_all(tasks), strict=True)]
+    return float(np.mean(errors))
 
 
 def _serving(check: Mapping[str, Any]) -> float:

@@ -158,10 +158,10 @@ def _without_own(row: Row) -> Iterable[tuple[Row, Calibration | None, Numbers]]:
         return
     for (other, there), found in everything.items():
         if other == name and there != architecture:
-            yield row, found, Numbers(found.numbers, gpu)
+            yield row, found, found.beside(gpu)
     borrowed = everything.get((row.record.like, architecture))
     if borrowed is not None:
-        yield row, borrowed, Numbers(borrowed.numbers, gpu)
+        yield row, borrowed, borrowed.beside(gpu)
     yield row, None, Numbers(ImplementationNumbers(), gpu)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from attnsim.models.calibrations.calibration import calibrations, numbers_of
@@ -64,5 +65,5 @@ def numbers_without(row: Row) -> list[tuple[str, Numbers]]:
     others = set(builtin_gpu_ids()) - {row.gpu.base_id}
     elsewhere = choose(row.record, row.gpu, others)
     # What the chip itself reaches was not fitted on these rows.
-    numbers = Numbers(elsewhere.numbers.implementation, numbers_of(row.gpu)[0])
+    numbers = replace(elsewhere.numbers, gpu=numbers_of(row.gpu)[0])
     return [*found, (LEFT_OUT, numbers)] if elsewhere.calibration is not None else found

@@ -1,8 +1,8 @@
 """How wide the range of a ratio is: its components measured on steps, and checked with a pair of GPUs left out.
 
-The likeliest variances of the components are those of `components.py`, every step a group of its own and every kernel's
-pass on a pair of GPUs one vote for each set of components. Of two kernels on one GPU nothing is estimated: the
-components of their times are summed up as `attnsim.api.ratios` does, and checked with the laboratory left out of them.
+The components are measured as in `components.py`, every step a group of its own and every kernel's pass on a pair of
+GPUs one vote for each set of components. Of two kernels on one GPU nothing is estimated: the components of their times
+are summed up as `attnsim.api.ratios` does, and checked with the laboratory left out of them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 from attnsim.api.carried import spread_of
 from attnsim.api.ratios import of_two_kernels
 from attnsim.models.calibrations.components import RATIOS, Widths
-from attnsim.validation.checking.components import Estimate, Group, left_out, measured
+from attnsim.validation.checking.components import Group, left_out, measured
 from attnsim.validation.checking.evidence import Predicted
 from attnsim.validation.checking.ratio_steps import Step, groups_of_steps
 from attnsim.validation.measured.sources import laboratory_of
 
 
-def ratio_widths(found: list[Step]) -> tuple[Widths, dict[str, Estimate]]:
-    """The widths that the steps give, and the components behind them."""
-    return measured(groups_of_steps(found), names=RATIOS)
+def ratio_widths(found: list[Step]) -> Widths:
+    """The widths that the steps give."""
+    return measured(groups_of_steps(found), RATIOS)
 
 
 def pairs_table(found: list[Step]) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ def kernels_table(points: Sequence[Predicted], groups: Sequence[Group]) -> list[
     for one, other in two_kernels(points):
         whose = laboratory_of(one.row.case.source)
         if whose not in widths:
-            widths[whose], _ = measured([group for group in groups if group.laboratory != whose], crossed=False)
+            widths[whose] = measured([group for group in groups if group.laboratory != whose])
         known = widths[whose]
         made = [known.parts(spread_of(it.row.workload, it.calibration), it.carried) for it in (one, other)]
         names = (one.row.record.name, other.row.record.name)
@@ -114,7 +114,7 @@ def two_kernels(points: Sequence[Predicted]) -> Iterator[tuple[Predicted, Predic
 
 
 def ratios_table(found: list[Step]) -> list[dict[str, Any]]:
-    """``component, sd, between, steps, pairs, error, half_width, held``: the components of ratios with their check.
+    """``component, sd, steps, pairs, error, half_width, held``: the components of ratios with their check.
 
     A step counts for the farthest of its components; `error`, `half_width` and `held` as of `pairs_table`, with the
     step's pair of GPUs left out.
@@ -122,10 +122,10 @@ def ratios_table(found: list[Step]) -> list[dict[str, Any]]:
     groups = groups_of_steps(found)
     check = left_out(groups, lambda group: group.laboratory, RATIOS)
     table = []
-    for name, one in ratio_widths(found)[1].items():
+    for name, sd in ratio_widths(found).sd.items():
         mine = [group for group in groups if group.category == name]
         line: dict[str, Any] = {
-            "component": name, "sd": round(one.sd, 4), "between": round(one.between, 4), "steps": len(mine),
+            "component": name, "sd": round(sd, 4), "steps": len(mine),
             "pairs": len({group.laboratory for group in mine}), "error": None, "half_width": None, "held": None,
         }  # fmt: skip
         if mine:
@@ -141,7 +141,7 @@ def ratios_record(found: list[Step], points: Sequence[Predicted], groups: Sequen
     table = {row.pop("component"): row for row in ratios_table(found)}
     kernels = kernels_table(points, groups)
     return {
-        "factor": round(ratio_widths(found)[0].factor, 4),
+        "factor": round(ratio_widths(found).factor, 4),
         "components": table,
         "pairs": pairs_table(found),
         "two_kernels": {

@@ -102,9 +102,9 @@ def _renewed(path: Path, fresh: dict[str, Any]) -> Path:
 def _widths(folder: Path, found: Sequence[HeldOut]) -> Path:
     known_rows = evidence(found=found)
     groups = known_rows.groups
-    widths, known = measured(groups)
+    widths = measured(groups)
     table = {row.pop("component"): row for row in components_table(groups)}
-    checks = {name: table[name] for name in known}
+    checks = {name: table[name] for name in widths.sd}
     return write_yaml(
         folder / "trust.yaml",
         {

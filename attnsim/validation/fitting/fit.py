@@ -18,7 +18,7 @@ from attnsim.models.calibrations.choose import priors_of
 from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
-from attnsim.validation.fitting.jobs import Job, jobs, separate
+from attnsim.validation.fitting.jobs import Job, chosen
 from attnsim.validation.fitting.problem import Problem, numbers_on
 from attnsim.validation.fitting.records import gpu_file, implementation_file, write_yaml
 from attnsim.validation.fitting.solver import Solution, fit_free, fit_numbers
@@ -44,15 +44,18 @@ def fit(folder: Path, names: Sequence[str] = (), progress: Told = lambda line: N
     folder : Path
         ``models/calibrations`` of the source tree.
     names : sequence of str
-        Jobs to run; the others keep their files. Empty runs all.
+        Jobs to run, whole or of one implementation (`jobs.chosen`); the others keep their files. Empty runs all.
     progress : callable
         Told one line per job.
+
+    Raises
+    ------
+    InputError
+        For a name that no job has.
     """
     loops = {key: found.numbers for key, found in calibrations().items()}
     written = []
-    for job in separate(jobs()):
-        if names and not any(job.name.startswith(name) for name in names):
-            continue
+    for job in chosen(names):
         best, folds, problem = fit_job(job, loops, progress=progress)
         architecture = problem.rows[0].gpu.architecture
         loops |= {(owner, architecture): numbers.implementation for owner, numbers in best.numbers.items()}

@@ -158,3 +158,24 @@ def separate(every: Iterable[Job]) -> Iterable[Job]:
             for owner, names in job.free.items():
                 loop_of = {owner: job.loop_of[owner]} if owner in job.loop_of else {}
                 yield replace(job, name=f"{job.name}:{owner}", free={owner: names}, loop_of=loop_of)
+
+
+def chosen(names: Sequence[str]) -> list[Job]:
+    """The jobs with these names, taken apart (:func:`separate`); without a name all.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of whole jobs, or of one implementation of a job as a fit's progress prints it: ``JOB:IMPLEMENTATION``.
+
+    Raises
+    ------
+    InputError
+        Naming the nearest.
+    """
+    parts = list(separate(jobs()))
+    known = list(dict.fromkeys(each for part in parts for each in (part.name.partition(":")[0], part.name)))
+    for name in names:
+        if name not in known:
+            raise InputError(f"fit {name!r} is not known; {nearest(name, known)}; all: models/calibrations/jobs.yaml")
+    return [part for part in parts if not names or {part.name, part.name.partition(":")[0]} & {*names}]

@@ -98,10 +98,13 @@ class Problem:
         return replace(held, keys=tuple(key for key in self.keys if key not in keys))
 
     def numbers(self, units: NDArray[np.float64]) -> dict[str, Numbers]:
-        """Numbers by implementation at unit coordinates ``[keys]``."""
+        """Numbers by implementation at unit coordinates ``[keys]``, with the counted instructions that go with them."""
         pairs = zip(self.keys, units.tolist(), strict=True)
         there = self.with_values({key: self.definition(key).value(unit) for key, unit in pairs})
-        return {name: Numbers(record, there.gpu) for name, record in there.implementations.items()}
+        return {
+            name: Numbers(record, there.gpu, counts=IMPLEMENTATIONS[name].counts)
+            for name, record in there.implementations.items()
+        }
 
     def residuals(self, units: NDArray[np.float64], owner: str = "") -> NDArray[np.float64]:
         """log(predicted / measured) of each row, ``[rows]``; with an owner, NaN for the rows of others."""

@@ -1,0 +1,170 @@
+"""The question that flags ask, and the model that fills them: the command line and the page both read by these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from attnsim.models.errors import InputError
+from attnsim.models.question.words import mask_of
+
+if TYPE_CHECKING:
+    from attnsim.models.llm.model import Model
+    from attnsim.models.question.lengths import Length
+    from attnsim.models.question.workload import Workload
+
+
+def workload(
+    *,
+    batch: int = 1,
+    heads: int | None,
+    kv_heads: int | None = None,
+    seq: int | None,
+    seq_kv: int | None = None,
+    lengths: str | None = None,
+    page_size: int | None = None,
+    prefix: int | None = None,
+    tree: str | None = None,
+    head_dim: int | None,
+    head_dim_v: int | None = None,
+    dtype: str = "bf16",
+    causal: bool = False,
+    window: int | None = None,
+    mask: str | None = None,
+    passes: str = "fwd",
+    latent: str | None = None,
+    operations: str | None = None,
+    selection: str | None = None,
+    tp: int = 1,
+    model: Model | None = None,
+) -> Workload:
+    """The question that the flags ask, or, where they filled a model (:func:`filled`), that it asks.
+
+    With ``--pass decode`` alone, `seq` is the length of the cache and there is one query a sequence; with
+    `seq_kv` too, that is the cache and `seq` the queries. With `tp` it is one GPU's part.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.models.llm.parallel import share_of_heads, share_of_model
+    from attnsim.models.question.cache import Tree
+    from attnsim.models.question.operations import Operations
+    from attnsim.models.question.selection import Selection
+    from attnsim.models.question.workload import Latent, Workload
+
+    cache: dict[str, Any] = {
+        "page_size": page_size or 0,
+        "prefix": prefix or 0,
+        "tree": None if tree is None else Tree.parse(tree),
+    }
+    of_each = _lengths(lengths, passes, batch, seq, seq_kv)
+    named = None if operations is None else Operations.parse(operations)
+    selected = None if selection is None else Selection.parse(selection)
+    for flag, value in (("--heads", heads), ("--seq", seq), ("--head-dim", head_dim)):
+        if flag == "--seq" and lengths is not None:
+            continue
+        if value is None and (model is None or flag == "--seq"):
+            raise InputError(f"{flag} is missing; give {flag} N, or a table of questions with --cases")
+    if model is not None and latent is not None:
+        raise InputError(f"--latent {latent} and --model exclude each other; a model says itself what it caches")
+    if model is not None and (of_each or seq is not None):
+        share = share_of_model(model, tp)
+        of_model = share.workload(batch=batch, seq=seq or 1, seq_kv=seq_kv, passes=passes, dtype=dtype)
+        lengths_of: dict[str, Any] = {"batch": 1, "seq_q": 0, "seq_kv": 0, "lengths": of_each} if of_each else {}
+        return replace(of_model, operations=named, selection=selected, **lengths_of, **cache)
+    assert heads is not None and head_dim is not None
+    heads_q, heads_kv = share_of_heads(heads, kv_heads or heads, tp)
+    given: dict[str, Any] = {"heads": heads_q, "kv_heads": heads_kv, "seq": seq, "seq_kv": seq_kv, "head_dim": head_dim}
+    given |= {"lengths": of_each or None, "head_dim_v": head_dim_v, "mask": mask, "causal": causal, "window": window}
+    return Workload(
+        batch=batch,
+        dtype=dtype,
+        passes=passes,
+        latent=Latent.parse(latent) if latent is not None else None,
+        operations=named,
+        selection=selected,
+        **cache,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _lengths(text: str | None, passes: str, batch: int, seq: int | None, seq_kv: int | None) -> tuple[Length, ...]:
+    """The lengths of each sequence, in place of those of all.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.models.question.length_sources import read_lengths
+
+    if text is None:
+        return ()
+    for flag, value in (("--batch", batch if batch > 1 else None), ("--seq", seq), ("--seq-kv", seq_kv)):
+        if value is not None:
+            raise InputError(f"{flag} {value} and --lengths exclude each other; lengths say it of each sequence")
+    return read_lengths(text, passes == "decode")
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A model with the flags applied that were given beside it, and a heading that says so."""
+
+    model: Model
+    title: str
+
+
+def filled(
+    name: str,
+    *,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    head_dim_v: int | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    mask: str | None = None,
+) -> Filled:
+    """The model of ``--model``, and over it what other flags say.
+
+    What is equal in the model stays equal: key heads follow ``--heads`` and V's width follows ``--head-dim``.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.models.llm.files import load_model
+
+    model = load_model(name)
+    flags: dict[str, int | str | None] = {
+        "--heads": heads,
+        "--kv-heads": kv_heads,
+        "--head-dim": head_dim,
+        "--head-dim-v": head_dim_v,
+    }
+    flags |= {"--window": window, "--mask": mask}
+    told = [f"{flag} {value}" for flag, value in flags.items() if value is not None] + ["--causal"] * causal
+    width = head_dim or model.head_dim
+    figures: dict[str, Any] = {
+        "heads_q": heads or model.heads_q,
+        "heads_kv": kv_heads or (heads if heads and model.heads_kv == model.heads_q else model.heads_kv),
+        "head_dim": width,
+        "head_dim_v": head_dim_v or (width if model.head_dim_v == model.head_dim else model.head_dim_v),
+        "rotary": width if model.rotary == model.head_dim else min(model.rotary, width),
+        "mask": mask_of(mask, causal, window, model.mask),
+    }
+    over = f" with {', '.join(told)}" if told else ""
+    return Filled(replace(model, **figures), f"{model.id}{over}")
+
+
+def title_of(model: Filled | None, tp: int) -> str:
+    """What stands before a question: the model, how many GPUs share it, and a colon; or nothing."""
+    told = ", ".join(filter(None, (model.title if model else "", shared_text(tp))))
+    return f"{told}: " if told else ""
+
+
+def shared_text(tp: int) -> str:
+    """How many GPUs share each layer, and what is left out; nothing where one computes it alone."""
+    from attnsim.models.llm.parallel import LEFT_OUT
+
+    return f"one of {tp} GPUs ({LEFT_OUT})" if tp > 1 else ""
