@@ -161,7 +161,7 @@ def read_algorithm(name: str) -> Mechanism:
 def _read(name: str, known: Mapping[str, Mechanism]) -> Mechanism:
     key = name.strip().lower() if isinstance(name, str) else str(name)
     if key.partition("@")[0] not in known:
-        raise InputError(f"algorithm {shown(name)} is not known; {nearest(key, known)}; all: {', '.join(known)}")
+        raise InputError(f"algorithm {shown(name)} is not known; {nearest(key, known)}; all: attnsim algorithms")
     return known[key] if key in known else find_mechanism(key)
 
 

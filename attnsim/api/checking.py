@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING
 from attnsim.api.tables import AnsweredRow, predict_rows, with_answers
 from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.choose import find_implementation, match
 from attnsim.models.question.case_file import read_named, records
+from attnsim.models.question.case_row import workload_of
 from attnsim.models.question.column_names import read_columns
 from attnsim.models.question.columns import MEASURED, Columns, Naming
 from attnsim.models.wording import share_text
@@ -150,6 +152,19 @@ class Check:
                     given = str(self.columns.cell(cells, ours)).strip()
                     found |= {} if given.lower() in ("", name) else {(given, name): None}
         return list(found)
+
+    @property
+    def spoken(self) -> dict[str, tuple[str, str]]:
+        """Names of implementations that tables and people use for different ones: what each is here, and as a flag."""
+        found = {}
+        for cells, row in zip(records(self.frame), self.answered, strict=True):
+            given, used = str(self.columns.cell(cells, "implementation")).strip(), row.answer.get("used_implementation")
+            if row.case is not None and used and given and given not in found:
+                with suppress(InputError):
+                    said = match(given, row.case.version or "", load_gpu(row.gpu), workload_of(row.case), spoken=True)
+                    if said.record.name != used:
+                        found[given] = str(used), said.record.name
+        return found
 
     @property
     def question(self) -> tuple[dict[str, str], list[dict[str, str]]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from attnsim.api.layer_prediction import LayerPart, LayerPrediction
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.energy import PICO, constants, voltage_factor
@@ -54,16 +55,16 @@ class Energy:
         }
 
 
-def energy(prediction: Prediction, gpu: Gpu | str) -> Energy:
-    """Energy of a predicted call.
+def energy(prediction: Prediction | LayerPrediction, gpu: Gpu | str) -> Energy:
+    """Energy of a predicted call, or of a layer.
 
-    ``E = static power x time + sum over units of work x energy per unit``, at the clock of the prediction. Errors of
-    the constants are taken as independent, so that the intervals of the units add in quadrature; the error of the time
-    is left out (it enters by the static share alone).
+    ``E = static power x time + sum over units of work x energy per unit``, at the clock of the prediction (of a layer:
+    of each part). Errors of the constants are taken as independent, so that the intervals of the units add in
+    quadrature; the error of the time is left out (it enters by the static share alone).
 
     Parameters
     ----------
-    prediction : Prediction
+    prediction : Prediction or LayerPrediction
     gpu : Gpu or str
         The GPU of the prediction, with its changes.
 
@@ -88,15 +89,16 @@ def energy(prediction: Prediction, gpu: Gpu | str) -> Energy:
             f"the prediction is for {'; '.join((prediction.gpu, *map(str, prediction.changes)))}, the GPU is "
             f"{gpu.described}; give the GPU that was predicted"
         )
-    if prediction.time_s is None or prediction.clock_hz is None:
+    if prediction.time_s is None:
         raise InputError(prediction.notes[0])
     found = constants(gpu.compute_capability_number)
-    base = gpu.unchanged
-    scale = voltage_factor(prediction.clock_hz, base)
-    units = {
-        name: _product(found[name] if name == HBM.name else found[name].times(scale), amount * PICO)
-        for name, amount in work(prediction, gpu).items()
-    }
+    base, dtype = gpu.unchanged, prediction.workload.dtype
+    units: dict[str, Interval] = {}
+    for part in prediction.parts if isinstance(prediction, LayerPrediction) else (prediction,):
+        scale = voltage_factor(part.clock_hz or 0.0, base)
+        for name, amount in work(part, dtype, gpu).items():
+            spent = _product(found[name] if name == HBM.name else found[name].times(scale), amount * PICO)
+            units[name] = _added(units[name], spent) if name in units else spent
     units["static"] = _product(found["static"], _static_scale_w(gpu, base) * prediction.time_s)
     joules = _sum(units.values())
     return Energy(
@@ -108,21 +110,21 @@ def energy(prediction: Prediction, gpu: Gpu | str) -> Energy:
     )
 
 
-def work(prediction: Prediction, gpu: Gpu) -> dict[str, float]:
+def work(part: Prediction | LayerPart, dtype: str, gpu: Gpu) -> dict[str, float]:
     """Work of each unit, as `attnsim.models.hardware.energy.work` names it.
 
     Instructions of the FP32 lanes are their busy seconds times their rate.
     """
-    rate = gpu.sm.count * (prediction.clock_hz or 0.0) * gpu.sm.fp32_flops_per_clk / 2
+    rate = gpu.sm.count * (part.clock_hz or 0.0) * gpu.sm.fp32_flops_per_clk / 2
     return counted(
-        prediction.workload.dtype,
-        flops=float(prediction.flops_executed or 0),
-        useful=float(prediction.flops_useful),
-        lanes=prediction.units_s.get("fp32", 0.0) * rate,
-        exps=float(prediction.exponentials or 0),
-        smem_bytes=float(prediction.smem_bytes or 0),
-        l2_bytes=float(prediction.l2_bytes or 0),
-        hbm_bytes=float(prediction.hbm_bytes or 0),
+        dtype,
+        flops=float(part.flops_executed or 0),
+        useful=float(part.flops_useful),
+        lanes=part.units_s.get("fp32", 0.0) * rate,
+        exps=float(part.exponentials or 0),
+        smem_bytes=float(part.smem_bytes or 0),
+        l2_bytes=float(part.l2_bytes or 0),
+        hbm_bytes=float(part.hbm_bytes or 0),
     )
 
 
@@ -138,6 +140,11 @@ def _static_scale_w(gpu: Gpu, base: Gpu) -> float:
 
 def _product(one: Interval, amount: float) -> Interval:
     return Interval(one.low * amount, one.typical * amount, one.high * amount)
+
+
+def _added(one: Interval, other: Interval) -> Interval:
+    """Energies by the same constant, which are off in the same direction."""
+    return Interval(one.low + other.low, one.typical + other.typical, one.high + other.high)
 
 
 def _sum(parts: Iterable[Interval]) -> Interval:

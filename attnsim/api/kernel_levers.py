@@ -15,6 +15,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile, meets
 from attnsim.models.implementations.implementation import Implementation, TileRequest
+from attnsim.models.implementations.own.sparse_tiles import SparseTile
 from attnsim.models.implementations.registry import IMPLEMENTATIONS
 from attnsim.models.mechanisms import running
 from attnsim.models.mechanisms.choosing import check_runs
@@ -71,7 +72,7 @@ def kernel_levers(question: Question, schedule: Schedule, played: Replay, number
 def _levers(question: Question, schedule: Schedule, numbers: Numbers) -> Iterator[tuple[str, str, Replay | None]]:
     """Lever, what is changed, and the replay; None where the tree has no schedule of it."""
     w, record = question.w, question.record
-    tile = _forward(schedule)
+    tile = _tile(schedule)
     if record.tunable and w.directions == ("fwd",):
         yield from _other_tile(question, schedule, numbers)
         for lever, change, request in _requests(tile, w) if tile else ():
@@ -92,18 +93,20 @@ def _other_tile(question: Question, schedule: Schedule, numbers: Numbers) -> Ite
         yield "tile", text, then
 
 
-def _forward(schedule: Schedule) -> FlashTile | None:
-    """The forward tile of a flash kernel, dense or over a list; None of others."""
-    tile = getattr(schedule.tile, "forward", None)
-    return tile if isinstance(tile, FlashTile) else None
+def _tile(schedule: Schedule) -> FlashTile | SparseTile | None:
+    """The forward tile of a kernel that walks key tiles, all of them or a list; None of others."""
+    tile = getattr(schedule.tile, "forward", schedule.tile)
+    return tile if isinstance(tile, FlashTile | SparseTile) else None
 
 
-def _requests(tile: FlashTile, w: Workload) -> Iterator[tuple[str, str, TileRequest]]:
+def _requests(tile: FlashTile | SparseTile, w: Workload) -> Iterator[tuple[str, str, TileRequest]]:
     """The same tile with one property of its kernel changed."""
     own = TileRequest(tile.rows, tile.keys)
     for stages in (tile.stages - 1, tile.stages + 1):
         if stages:
             yield "stages", f"{stages}", replace(own, stages=stages)
+    if isinstance(tile, SparseTile):  # all else of its kernel is as it is compiled
+        return
     if w.group > 1:
         yield "GQA packing", "off" if tile.pack_gqa else "on", replace(own, pack_gqa=not tile.pack_gqa)
     if not tile.persistent:
@@ -120,8 +123,9 @@ def _requested(question: Question, request: TileRequest, numbers: Numbers) -> Re
         schedule = scheduled(question.record, question.w, question.gpu, conditions)
     except InputError:
         return None
-    tile = _forward(schedule)
-    if tile is None or not meets(tile, request):
+    tile = _tile(schedule)
+    met = meets(tile, request) if isinstance(tile, FlashTile) else tile is not None and tile.stages == request.stages
+    if not met:
         return None
     return replayed(schedule, question.gpu, numbers, conditions)
 
@@ -145,7 +149,7 @@ def _newer(question: Question, schedule: Schedule) -> Iterator[tuple[str, str, R
 
     Of the same library or, where it has none, the defaults of the mechanisms that both run; `TILES` are replayed.
     """
-    main, path = _main(schedule), _newest(question.gpu)
+    main, path = schedule.main, _newest(question.gpu)
     if main.path in (path, "simt"):
         return
     asked = running(question.record)
@@ -168,7 +172,7 @@ def _issues(path: Path, record: Implementation, like: Kernel, question: Question
     """
     try:
         check_runs(record, question.w, question.gpu)
-        main = _main(scheduled(record, question.w, question.gpu, _shipped(question.conditions)))
+        main = scheduled(record, question.w, question.gpu, _shipped(question.conditions)).main
     except InputError:
         return False
     return main.path == path and (main.total("exps") > 0) == (like.total("exps") > 0)
@@ -176,7 +180,3 @@ def _issues(path: Path, record: Implementation, like: Kernel, question: Question
 
 def _newest(gpu: Gpu) -> Path:
     return "tcgen05" if gpu.features.tcgen05 else "wgmma" if gpu.features.wgmma else "mma_sync"
-
-
-def _main(schedule: Schedule) -> Kernel:
-    return max(schedule.kernels, key=lambda kernel: kernel.total("flops"))

@@ -55,6 +55,7 @@ def layer(
     tp: int = 1,
     algorithm: str | None = None,
     implementation: str | None = None,
+    tile: str | tuple[int, int] | None = None,
     mode: str = "fast",
     cache: str = "cold",
     launch: str = "stream",
@@ -83,8 +84,8 @@ def layer(
         GPUs that share the layer (:mod:`attnsim.models.llm.parallel`); the answer is one GPU's part.
     algorithm : str, optional
         Of the attention; default: what plays the model's latent (mla) or mask (sliding-window, sparse), else flash.
-    implementation : str, optional
-        Of the attention.
+    implementation, tile : optional
+        Of the attention, as for :func:`attnsim.predict`.
     mode, launch, budget, told
         As for :func:`attnsim.predict`.
     cache : {"cold", "warm"}
@@ -103,7 +104,7 @@ def layer(
     chosen = share_of_model(_model(model), tp)
     known_mlp(chosen)
     gpu = read_gpu(gpu)
-    conditions = read_conditions(mode=mode, cache=cache, launch=launch, budget=budget, told=told)
+    conditions = read_conditions(tile=tile, mode=mode, cache=cache, launch=launch, budget=budget, told=told)
     w = chosen.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype)
     asked = partial(_played, chosen, w, gpu, algorithm, implementation)
     parts, answers = asked(conditions)
@@ -242,6 +243,10 @@ def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: Group
         tile=schedule.tile_text,
         group=group,
         units_s=played.units_s(),
+        exponentials=schedule.total("exps"),
+        smem_bytes=played.smem_bytes,
+        l2_bytes=round(played.l2_bytes),
+        clock_hz=played.clock_hz,
         spread=played.spread,
     )
 
@@ -259,6 +264,10 @@ def _attention_part(answer: Prediction, direction: Direction) -> LayerPart:
         "bound",
         "tile",
         "units_s",
+        "exponentials",
+        "smem_bytes",
+        "l2_bytes",
+        "clock_hz",
     )
     return LayerPart(name, **{one: getattr(answer, one) for one in same}, group="attention")
 

@@ -39,6 +39,10 @@ class LayerPart:
         What it belongs to.
     units_s : mapping of str to float
         Busy seconds of each unit.
+    exponentials, smem_bytes, l2_bytes : int or None
+        Counted work, as of `Prediction`.
+    clock_hz : float or None
+        SM clock of the replay.
     spread : float
         Relative half-width of the time of a GEMM by its sensitivity to timing; 0 of the attention.
     """
@@ -54,6 +58,10 @@ class LayerPart:
     tile: str
     group: Group
     units_s: Mapping[str, float]
+    exponentials: int | None
+    smem_bytes: int | None
+    l2_bytes: int | None
+    clock_hz: float | None
     spread: float = 0.0
 
 
@@ -110,6 +118,36 @@ class LayerPrediction:
     def time_s(self) -> float | None:
         """Seconds of all parts; None where attention does not fit the memory."""
         return total(part.time_s for part in self.parts)
+
+    @property
+    def time_low_s(self) -> float | None:
+        """The lower end of its 90 % range, of parts which are all off in the same direction."""
+        return total(part.time_low_s for part in self.parts)
+
+    @property
+    def time_high_s(self) -> float | None:
+        """The upper end."""
+        return total(part.time_high_s for part in self.parts)
+
+    @property
+    def bound(self) -> str | None:
+        """What bounds the parts that take most of the time together; None where attention does not fit the memory."""
+        if self.time_s is None:
+            return None
+        times: dict[str, float] = {}
+        for part in self.parts:
+            times[part.bound or ""] = times.get(part.bound or "", 0.0) + (part.time_s or 0.0)
+        return max(times, key=lambda bound: times[bound])
+
+    @property
+    def tile(self) -> str:
+        """That of the attention."""
+        return "; ".join(dict.fromkeys(one.tile for one in self.attention))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Those of the attention."""
+        return tuple(dict.fromkeys(note for one in self.attention for note in one.notes))
 
     @property
     def attention_time_s(self) -> float | None:

@@ -166,13 +166,21 @@ class Prediction:
         return {item.name: _plain(getattr(self, item.name)) for item in fields(self) if item.name != "workload"}
 
     def row(self) -> dict[str, object]:
-        """Question and answer as one row of plain values; units that are busy as ``busy_tensor_s``."""
+        """Question and answer as one row of plain values; units that are busy as ``busy_tensor_s``.
+
+        The question stands in the columns of a case table; ``decodes`` is how many sequences have a single query,
+        which ``pass`` does not say of a batch whose `lengths` differ.
+        """
         w = self.workload
         asked = {"pass" if name == "passes" else name: getattr(w, name) for name in ASKED}
         plain = {name: value for name, value in self.to_dict().items() if not isinstance(value, (dict, list))}
         more = {"changes": told(self.changes), "trust": self.trust.level, "trust_reason": self.trust.reason}
         busy = {f"busy_{unit}_s": self.units_s.get(unit) for unit in UNITS}
-        return asked | {"lengths": lengths_text(w.lengths), "mask": str(w.mask)} | plain | more | busy
+        asked |= {"lengths": lengths_text(w.lengths), "mask": str(w.mask)}
+        asked |= {name: "" if (value := getattr(w, name)) is None else str(value) for name in TEXTS}
+        asked |= {name: getattr(w, name) for name in ("dropout", "page_size", "prefix")}
+        asked["decodes"] = sum(one.times for one in w.parts if one.queries == 1)
+        return asked | plain | more | busy
 
     def to_frame(self) -> pd.DataFrame:
         """The one row of :meth:`row` as a frame; :func:`attnsim.compare` gives several."""
@@ -206,6 +214,10 @@ class Prediction:
 
 ASKED = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v", "dtype", "passes")
 """Fields of the question in a row."""
+
+
+TEXTS = ("selection", "latent", "operations", "tree")
+"""Further fields, as a case table writes them; empty where a question has none."""
 
 
 def _plain(value: object) -> object:
@@ -249,6 +261,7 @@ def prediction(run: Played) -> Prediction:
         trust = replace(trust, reasons=(Reason("memory", run.too_large), *trust.reasons))
     if mechanism.splits and schedule is not None and not schedule.splits.partial:
         notes = (*notes, f"{record.name} does not split the keys of this question")
+    notes = (*notes, *w.unusual)
     useful = mechanism.useful(w)
     time = played.time_s if played else None
     main = played.main if played else None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import math
 from pathlib import Path
 from typing import NamedTuple
 
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.errors import InputError, nearest
+from attnsim.models.question.words import cell_number
 
 NAMES = {
     "arrival": ("arrival", "arrival_s", "time", "time_s"),
@@ -55,7 +55,7 @@ def read_requests(path: str | Path) -> tuple[Request, ...]:
     found = []
     for number, line in enumerate(lines, 2):
         cells = {name: (line.get(theirs) or "").strip() if theirs else "0" for name, theirs in columns.items()}
-        values = {name: _number(cell, f"{path}, line {number}: {name}") for name, cell in cells.items()}
+        values = {name: cell_number(cell, f"{path}, line {number}: {name}") for name, cell in cells.items()}
         for name in ("prompt", "output"):
             if not 1 <= values[name] <= LONGEST or values[name] != int(values[name]):
                 raise InputError(
@@ -75,13 +75,3 @@ def _column(path: str | Path, have: object, ours: str) -> str | None:
             f"{path} has no column {ours}; {nearest(ours, list(theirs))}; allowed: {', '.join(NAMES[ours])}"
         )
     return found
-
-
-def _number(text: str, where: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InputError(f"{where} is {shown(text)}; give a number")
-    return value

@@ -14,10 +14,11 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import COUNTED
 from attnsim.models.implementations.fused.fits import KEYS, ROWS, accumulators_that_fit
+from attnsim.models.implementations.fused.lending import lent
 from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.models.schedule.widths import padded
 from attnsim.simulator.replay import Replay, replay
 from attnsim.simulator.unit_costs import PS, unit_costs
@@ -89,13 +90,9 @@ def fitting(
     return sorted(found, key=lambda one: one.estimate_s)
 
 
-def _main(schedule: Schedule) -> Kernel:
-    return max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
-
-
 def _in_registers(schedule: Schedule, w: Workload, gpu: Gpu, shape: TileRequest) -> bool:
     """Whether the fp32 accumulators of O and S fit the registers; not the same sum as the retuned tiles' `fits`."""
-    main = _main(schedule)
+    main = schedule.main
     threads = main.warpgroups * 128 if main.path == "wgmma" else main.threads  # loading warps hold none
     accumulators = shape.rows * (padded(w.head_dim_v) + shape.keys) // threads
     return main.path == "tcgen05" or accumulators <= accumulators_that_fit(threads, gpu)
@@ -103,7 +100,7 @@ def _in_registers(schedule: Schedule, w: Workload, gpu: Gpu, shape: TileRequest)
 
 def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
     """Seconds of the main kernel, roughly: busiest unit, step latencies shared by residents, whole waves."""
-    kernel = _main(schedule)
+    kernel = lent(schedule.main, numbers.counts, gpu)
     costs = unit_costs(kernel, gpu, numbers)
     slots = gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm
     operands = kernel.total("smem_bytes") * costs.pipes["smem_bytes"]

@@ -13,13 +13,13 @@ from attnsim.api.asking import ask, read_conditions
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.choose import Match, check_pages, match
+from attnsim.models.implementations.choose import Match, match
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mechanisms import ALGORITHMS, running
 from attnsim.models.question.case_file import records
 from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
 from attnsim.models.question.column_names import read_columns
-from attnsim.models.question.columns import NOTHING_SAID, Columns, Naming
+from attnsim.models.question.columns import NOTHING_SAID, OPTIONS, Columns, Naming
 from attnsim.models.question.workload import Workload
 
 if TYPE_CHECKING:
@@ -41,9 +41,6 @@ ADDED_COLUMNS = (
 MEASURED_COLUMNS = ("measured_s", "error_percent", "in_range")
 """Columns appended after these where a table has a time: that in seconds, how far the prediction is above it, and
 whether it lies in the prediction's 90 % range."""
-
-OPTIONS = ("dropout", "latent", "mask", "operations", "selection")
-"""Keys of the `options` column that change a prediction; any other is refused rather than ignored."""
 
 IN_ONE_PROCESS = 200
 """Questions up to which starting worker processes costs more than it saves."""
@@ -250,7 +247,6 @@ def _predict_case(case: Case, tiles: str, mode: str, budget: int | None) -> Answ
     conditions = read_conditions(tiles, None, mode, case.cache, case.launch, budget)
     algorithm = _algorithm(case, named.record if named else None)
     question = ask(w, gpu, algorithm, name, conditions, _assumed(case, named), version=version, spoken=False)
-    check_pages(question.record, case.page_size)
     return answer_columns(answer(question))
 
 
@@ -280,7 +276,7 @@ def _workload(case: Case) -> Workload:
         raise InputError(f"options has dropout={shown(dropout)}; allowed: 0, 1 or a rate below 1") from None
     if not 0 <= rate <= 1:
         raise InputError(f"options has dropout={dropout}; allowed: 0, 1 or a rate below 1")
-    return workload_of(case)
+    return replace(workload_of(case), page_size=case.page_size or 0)
 
 
 def _algorithm(case: Case, record: Implementation | None) -> str:

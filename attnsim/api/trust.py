@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from attnsim.api.carried import beyond, carried, same_version, spread_of
 from attnsim.models.calibrations.calibration import Calibration
 from attnsim.models.calibrations.choose import Chosen
-from attnsim.models.calibrations.components import HOST, NORMAL_90, TIMING, widths
+from attnsim.models.calibrations.components import HOST, NORMAL_90, PRIORS, TIMING, widths
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.host import HOST_WIDTH
 from attnsim.models.implementations.implementation import Implementation
@@ -156,6 +156,7 @@ def assess(
         outside = _outside(w, gpu, chosen.calibration)
         near += [Reason("shape", text) for text in outside.near]
         far += [Reason("shape", text) for text in outside.far]
+        near += _wide(w, chosen.calibration)
     level = _level(far, near)
     measured = chosen.calibration.versions if chosen.calibration and not record.launches else ()
     known = same_version(version, measured)
@@ -182,6 +183,15 @@ def assess(
     said += [Reason("assumed", text) for text in assumed]
     error = chosen.calibration.held_out.mean if level == "validated" and chosen.calibration else None
     return Trust(level, math.exp(-half), math.exp(half), error, tuple(said), made)
+
+
+def _wide(w: Workload, calibration: Calibration) -> list[Reason]:
+    """That a calibration's own errors are wider than what having nothing fitted adds: such numbers validate nothing."""
+    mean, most = spread_of(w, calibration), widths().sd[PRIORS] / widths().within
+    if mean <= most:
+        return []
+    text = f"mean error {100 * mean:.0f} % on held-out rows like this, wider than with nothing fitted"
+    return [Reason("measured", f"{text} (beyond {100 * most:.0f} %)")]
 
 
 def _told(made: Mapping[str, float]) -> str:

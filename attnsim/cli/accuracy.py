@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import options, show
+from attnsim.cli import given, options, outputs, show
 from attnsim.cli.progress import busy
 from attnsim.models.errors import InputError
 
@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
     _Table = list[dict[str, Any]]
 
+ROWS = 6
+"""Of each line of a picture: some two hundred predictions in all, a few seconds."""
+
 
 def accuracy(
+    context: typer.Context,
     claims: Annotated[
         bool, typer.Option("--claims", help="Figures that papers state, beside what the replay counts.")
     ] = False,
@@ -28,11 +32,23 @@ def accuracy(
     batches: Annotated[
         bool, typer.Option("--batches", help="Errors on measured calls whose sequences differ in length.")
     ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Only a picture of some rows of every library, and its CSV.")
+    ] = None,
+    rows: Annotated[int, options._count("Rows of each line of the picture at most.", None)] = ROWS,
+    style: options.StyleName = "light",
+    width: options.PictureWidth = "page",
+    caption: options.CaptionPlace = "picture",
     json: options.Json = False,
 ) -> None:
     """Show errors on measurements that the fit did not see, and every fitted constant."""
-    if claims + sources + batches > 1:
-        raise InputError("--claims, --sources and --batches exclude each other; give one of them")
+    if claims + sources + batches + (plot is not None) > 1:
+        raise InputError("--claims, --sources, --batches and --plot exclude each other; give one of them")
+    given.refuse_style(context, plot)
+    if plot is not None:
+        _plot(plot, rows, style, width, caption, json)
+        return
+    given.refuse(context, "is about the picture of --plot, which is not asked for", ("rows",))
     if batches:
         _batches(json)
         return
@@ -56,6 +72,20 @@ def accuracy(
         show.print_json([{"kind": kind, **row} for kind, rows in kinds for row in rows])
         return
     print_tables(show.console(), summary, sparse, gated, errors, numbers)
+
+
+def _plot(plot: Path, rows: int, style: str, width: str, caption: str, json: bool) -> None:
+    outputs.check_picture(plot, style, width, caption)
+    from attnsim.plots.accuracy import accuracy as picture
+    from attnsim.validation.checking.sampled import sampled
+
+    with busy("predicting held-out rows"):
+        drawn = picture(sampled(rows), rows)
+    written = drawn.write(plot, style, width, caption)
+    if json:
+        show.print_json(drawn.rows)
+        return
+    print(f"written: {', '.join(map(str, written))}")
 
 
 def _batches(json: bool) -> None:
@@ -162,7 +192,9 @@ def _missed(error: float) -> str:
 
 
 def fit(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="Fits to run; default: all.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[JOB[:IMPLEMENTATION]]...", help="Fits to run; default: all.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Fit nothing: fail if a committed calibration no longer gives its errors.")
     ] = False,
@@ -177,14 +209,8 @@ def fit(
         _check()
         return
     import attnsim.models
-    from attnsim.models.errors import nearest
     from attnsim.validation.fitting.fit import fit as run
-    from attnsim.validation.fitting.jobs import jobs
 
-    known = [job.name for job in jobs()]
-    for name in names or []:
-        if name not in known:
-            raise InputError(f"fit {name!r} is not known; {nearest(name, known)}; all: {', '.join(known)}")
     folder = Path(str(attnsim.models.__file__)).parent / "calibrations"
 
     def progress(line: str) -> None:

@@ -61,7 +61,7 @@ def _print_ratios(out: Console, found: dict[str, list[dict[str, Any]]]) -> None:
 
 def _ratio(row: dict[str, Any]) -> dict[str, Any]:
     """A line with its shares in percent."""
-    shares = {"sd": "in trust", "between": "between", "error": "error", "half_width": "half-width", "held": "held"}
+    shares = {"sd": "in trust", "error": "error", "half_width": "half-width", "held": "held"}
     texts = {shares[name]: "" if row[name] is None else f"{100 * row[name]:.1f}" for name in shares.keys() & row.keys()}
     texts |= {"speedup": show.times_text(row["ratio"])} if "ratio" in row else {}
     names = {"ratio": "speedup", **shares}
@@ -83,7 +83,7 @@ def _component(row: dict[str, Any]) -> dict[str, Any]:
 
     return {
         "component": row["component"], "sources": row["sources"], "labs": row["laboratories"], "groups": row["groups"],
-        "within": percent("within"), "between": percent("between"), "in trust": percent("sd"),
+        "within": percent("within"), "in trust": percent("sd"),
         "half-width": percent("half_width"), "needed": percent("needed"),
         "of it": "" if row["ratio"] is None else f"{row['ratio']:.2f}",
         "held": percent("held"), "chip": percent("held_chip"),

@@ -28,9 +28,10 @@ def algorithms(
         str | None,
         typer.Option("--pass", metavar="PASS", help="Only what has kernels for fwd, bwd, fwd+bwd or decode."),
     ] = None,
+    verbose: options.Verbose = False,
     json: options.Json = False,
 ) -> None:
-    """List mechanisms and implementations: whose code, on which GPUs, where calibrated."""
+    """List mechanisms, and with -v the implementations: whose code, on which GPUs, where calibrated."""
     from attnsim.models.calibrations.calibration import calibrations
     from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
     from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
@@ -77,23 +78,25 @@ def algorithms(
         ]
         if rows:
             show.print_rows(out, title, rows)
-    show.print_rows(
-        out,
-        "Implementations (--implementation)",
-        [
-            {
-                "name": record.name,
-                "runs": record.runs,
-                "on": span(record),
-                "whose code": record.source,
-                "calibrated on": sorted(calibrated.get(record.name, [])) or f"as {record.like}" * bool(record.like),
-            }
-            for record in records
-        ],
-    )
+    if verbose:
+        show.print_rows(
+            out,
+            "Implementations (--implementation)",
+            [
+                {
+                    "name": record.name,
+                    "runs": record.runs,
+                    "on": span(record),
+                    "whose code": record.source,
+                    "calibrated on": sorted(calibrated.get(record.name, [])) or f"as {record.like}" * bool(record.like),
+                }
+                for record in records
+            ],
+        )
     out.print(
         "asked by: its name with --algorithm, or the flags of the question (--pass bwd, --dtype fp8, --kv-heads 8).\n"
-        "attnsim explain NAME --gpu ID shows how one is run; docs/mechanisms has a page for each."
+        "attnsim explain NAME --gpu ID shows how one is run; docs/mechanisms has a page for each. "
+        "Who runs them, and where that is calibrated: -v."
     )
 
 

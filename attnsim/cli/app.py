@@ -15,6 +15,7 @@ from attnsim.cli import (
     demo,
     doctor,
     explain,
+    explore,
     gpus,
     help,
     implementations,
@@ -59,6 +60,7 @@ def _add_all(group: str, name: str, commands: typer.Typer) -> None:
 
 _add(ASK, "predict", predict.predict, f"{QUESTION} --set hbm.bandwidth=6TB/s")
 _add(ASK, "explain", explain.explain, f"flash {QUESTION}")
+_add(ASK, "explore", explore.explore, "")
 _add(ASK, "breakeven", breakeven.breakeven, "--gpu h100 --heads 32 --kv-heads 8 --head-dim 128 --causal --seq 64k")
 _add(ASK, "sensitivity", sensitivity.sensitivity, QUESTION)
 _add(ASK, "algorithms", algorithms.algorithms, "")

@@ -6,93 +6,75 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnsim.cli.layer import NOT_OF_LAYERS
 from attnsim.cli.question_flags import QuestionFlags
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.errors import InputError, shown
 from attnsim.models.question.words import whole
 
 if TYPE_CHECKING:
-    from attnsim.studies.hardware_answer import Case
+    from attnsim.studies.hardware_case import Case
 
 _NAMED = {"pass": "passes"}
 _WHOLE = ("batch", "heads", "kv_heads", "seq", "seq_kv", "head_dim", "head_dim_v", "window", "tp")
-_HOW = "write --case 'pass=decode, batch=16, seq=8192: 0.5', or --case decode.yaml:0.5 with such keys in the file"
 
 
-def cases_of(flags: QuestionFlags, given: list[str]) -> list[Case]:
-    """The workloads of ``--case``; the one of the flags where none is given.
+def cases_of(flags: QuestionFlags, given: list[str], layers: bool = False) -> list[Case]:
+    """The workloads of ``--case``; the one of the flags where none is given. With `layers` each is a whole layer.
 
     Raises
     ------
     InputError
     """
-    from attnsim.studies.hardware_answer import Case
+    from attnsim.studies.case_words import each_once, name_of, weighted
 
     if not given:
-        return [Case(flags.workload())]
-    found = []
-    for text in given:
-        what, colon, weight = text.rpartition(":")
-        if not (colon and what.strip()):
-            raise InputError(f"--case {shown(text)} has no weight; {_HOW}")
-        found.append(Case(_asked(flags, what.strip()).workload(), _weight(weight.strip()), _name(what.strip())))
-    names = [one.name for one in found]
-    if len(set(names)) < len(names):
-        raise InputError(f"--case {next(one for one in names if names.count(one) > 1)} is given twice; keep one")
-    return found
+        return [_case(flags, layers)]
+    told = [weighted(text) for text in given]
+    return each_once(
+        [replace(_case(_asked(flags, what), layers), weight=weight, name=name_of(what)) for what, weight in told]
+    )
 
 
-def asked(case: Case, title: str) -> str:
-    """A workload in words, with its name and weight where there are several."""
-    return f"{case.name} (weight {case.weight:g}): {case.workload}" if case.name else f"{title}{case.workload}"
+def _case(flags: QuestionFlags, layers: bool) -> Case:
+    """What flags ask."""
+    from attnsim.studies.hardware_case import Case, Layer
 
-
-def _name(what: str) -> str:
-    return Path(what).stem if _is_file(what) else what
-
-
-def _is_file(what: str) -> bool:
-    return what.lower().endswith((".yaml", ".yml"))
-
-
-def _weight(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise InputError(f"--case: the weight is {shown(text)}; allowed: a number above 0, such as 0.5")
-    return value
+    if not layers:
+        return Case(flags.workload())
+    for name in NOT_OF_LAYERS:
+        if getattr(flags, name) is not None:
+            raise InputError(f"--{name.replace('_', '-')} does not go with --layer; leave it out")
+    if flags.filled is None:
+        raise InputError("--layer needs a model; give --model ID (attnsim models lists them)")
+    if flags.seq is None:
+        raise InputError("--seq is missing; give --seq N")
+    layer = Layer(
+        flags.filled.model, flags.batch, flags.seq, flags.seq_kv, passes=flags.passes, dtype=flags.dtype, tp=flags.tp
+    )  # fmt: skip
+    return Case(flags.workload(), layer=layer)
 
 
 def _asked(flags: QuestionFlags, what: str) -> QuestionFlags:
     """The command's flags with those of one case in their place."""
-    if _is_file(what):
-        from attnsim.models.files import read_yaml
+    from attnsim.studies.case_words import HOW, is_file, pairs_of
 
-        content = read_yaml(Path(what), "case")
-        if not isinstance(content, dict):
-            raise InputError(f"--case {what}: holds no keys; {_HOW}")
-        return _with(flags, content, f"--case {what}")
-    pairs: dict[str, str] = {}
-    for part in what.split(","):
-        key, equals, value = (word.strip() for word in part.partition("="))
-        if equals:
-            pairs[key] = value
-        elif pairs:  # a comma inside a value, as masks have them
-            last = next(reversed(pairs))
-            pairs[last] = f"{pairs[last]}, {part.strip()}"
-        else:
-            raise InputError(f"--case {shown(what)} is not KEY=VALUE; {_HOW}")
-    return _with(flags, pairs, f"--case {shown(what)}")
+    if not is_file(what):
+        return _with(flags, pairs_of(what), f"--case {shown(what)}")
+    from attnsim.models.files import read_yaml
+
+    content = read_yaml(Path(what), "case")
+    if not isinstance(content, dict):
+        raise InputError(f"--case {what}: holds no keys; {HOW}")
+    return _with(flags, content, f"--case {what}")
 
 
 def _with(flags: QuestionFlags, content: dict[str, Any], where: str) -> QuestionFlags:
+    from attnsim.studies.case_words import flag_of
+
     known = [one.name for one in fields(QuestionFlags)]
     changes: dict[str, Any] = {}
     for key, value in content.items():
-        name = _NAMED.get(key, str(key).replace("-", "_"))
-        if name not in known:
-            raise InputError(f"{where}: {shown(key)} is not a flag of a question; {nearest(name, known)}")
+        name = flag_of(_NAMED.get(key, key), known, where)
         changes[name] = _read(name, value, where)
     return replace(flags, **changes)
 

@@ -102,6 +102,8 @@ def _print(out: Console, found: Check, written: list[Path]) -> None:
         show.print_rows(out, "Predicted against measured", parts, right=_NUMBERS)
     if found.taken:
         out.print(f"names: {', '.join(f'{given} is {name}' for given, name in found.taken)}")
+    for name, (here, flag) in found.spoken.items():
+        out.print(f"{name} in a table is {here}; as --implementation it is {flag}: where that was timed, write {flag}")
     if found.assumed:
         out.print(f"left open: {'; '.join(found.assumed)}")
     for reason, where in found.failed.items():

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import asked, options, outputs, show
+from attnsim.cli import options, outputs, show
 from attnsim.cli.heading import caption, heading
+from attnsim.models.llm import asked
 
 if TYPE_CHECKING:
     from attnsim.api import Prediction

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from attnsim.models.errors import InputError
+from attnsim.models.wording import and_text
 
 if TYPE_CHECKING:
     from attnsim.models.question.workload import Workload
@@ -21,11 +22,7 @@ def _players(question: Workload, shown: Collection[str]) -> str:
     """Those of the algorithms shown that play the question's mask; the usual one where none is named."""
     from attnsim.models.mechanisms import only_for
 
-    return _listed([name for name in only_for(question) if name in shown] or only_for(question)[:1])
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return and_text([name for name in only_for(question) if name in shown] or only_for(question)[:1])
 
 
 def check_window(question: Workload, names: Sequence[str], window: int | None) -> None:
@@ -41,7 +38,7 @@ def check_window(question: Workload, names: Sequence[str], window: int | None) -
     if window and patterned and question.mask.is_band and question.mask.is_windowed:
         who = only_for(question)
         raise InputError(
-            f"--window {window} is for {_listed(who)}, not for --algorithm {','.join(patterned)}; leave one of them out"
+            f"--window {window} is for {and_text(who)}, not for --algorithm {','.join(patterned)}; leave one out"
         )
 
 

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attnsim.cli import options
+from attnsim.models.errors import InputError, nearest, shown
 
 WIDTH = 80
 
@@ -38,6 +39,21 @@ class Command(TyperCommand):
 
 class Group(TyperGroup):
     """Commands in the groups that they name, their summaries never cut."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the words begin with.
+
+        Raises
+        ------
+        InputError
+            Naming the nearest.
+        """
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            path = ctx.command_path
+            near = nearest(name, self.list_commands(ctx))
+            raise InputError(f"{path} has no command {shown(name)}; {near}; {path} --help lists all")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands with their summaries, in groups."""
@@ -82,10 +98,14 @@ def _write_example(example: str | None, formatter: Any) -> None:
 
 
 def refused(error: Any) -> str:
-    """What was wrong in click's words; for a flag that a command does not have, which commands have it."""
+    """What was wrong in click's words, and what to do: an example, or which commands have a flag that one does not."""
     flag, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if flag is None and context is not None and hasattr(context.command, "commands"):
+        return f"{context.command_path} needs a command: {', '.join(context.command.list_commands(context))}"
     if flag is None or context is None:
-        return str(error.format_message())
+        told = str(error.format_message())
+        example = context.command.epilog if context is not None else ""
+        return f"{told.removesuffix('.')}; such as: {example}" if example and "Missing" in told else told
     having = [path for path, command in commands(context.find_root().command) if _has(command, flag)]
     own = {one.lstrip("-"): one for command in context.command.params for one in command.opts if one.startswith("--")}
     near = [own[name] for name in difflib.get_close_matches(flag.lstrip("-"), own, 3, 0.6)]

@@ -32,6 +32,7 @@ def implementations(
     libraries: Annotated[
         bool, typer.Option("--libraries", help="What each library runs by default, by GPU and pass.")
     ] = False,
+    verbose: options.Verbose = False,
     json: options.Json = False,
 ) -> None:
     """Find the implementation behind a library's call, and say whose code it is."""
@@ -49,11 +50,15 @@ def implementations(
     out = show.console()
     if len(found) > IN_FULL:
         rows = [
-            {"name": one.name, "runs": one.runs, "on": span(one), "passes": _passes(one), "whose code": one.source}
+            {"name": one.name, "runs": one.runs, "on": span(one)}
+            | ({"passes": _passes(one), "whose code": one.source} if verbose else {})
             for one in found
         ]
         show.print_rows(out, "", rows)
-        out.print("--for CALL, --gpu ID and --pass PASS find the right one; up to 12 are described in full.")
+        out.print(
+            "--for CALL, --gpu ID and --pass PASS find the right one; up to 12 are described in full. Passes and "
+            "whose code: -v."
+        )
         return
     for one in found:
         out.print("\n".join(_lines(one, out.width)) + "\n")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import asked, kernel_any, kernel_flags, options, progress, show
+from attnsim.cli import kernel_any, kernel_flags, options, progress, show
 from attnsim.models.errors import InputError
+from attnsim.models.llm import asked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import asked, kernel_any, kernel_flags, options, outputs, progress, show
+from attnsim.cli import kernel_any, kernel_flags, options, outputs, progress, show
 from attnsim.models.errors import InputError
+from attnsim.models.llm import asked
 
 if TYPE_CHECKING:
     from attnsim.models.schedule.lifted import LiftedCall

@@ -24,10 +24,8 @@ _LEFT_OUT = (
     "Left out: normalisation, residual additions, cache writes that the attention does not make itself, "
     "communication{routing}."
 )
-_NOT_OF_LAYERS = (
-    *("tile", "tiles", "baseline", "operations", "verbose"),
-    *("lengths", "page_size", "prefix", "tree", "selection"),
-)
+NOT_OF_LAYERS = ("operations", "lengths", "page_size", "prefix", "tree", "selection")
+"""Flags of a question that say nothing of a layer."""
 _RIGHT = ("time", "90 % range", "vs base", "share", "HBM GB", "TFLOP/s")
 
 
@@ -57,7 +55,7 @@ def predict_layers(
     from attnsim.api.layer_split import split_layer
     from attnsim.models.hardware.files import load_gpu
 
-    given.refuse(context, "does not go with --layer", _NOT_OF_LAYERS)
+    given.refuse(context, "does not go with --layer", ("tile", "tiles", "baseline", "verbose", *NOT_OF_LAYERS))
     filled = flags.filled
     if filled is None:
         raise InputError("--layer needs a model; give --model ID (attnsim models lists them)")

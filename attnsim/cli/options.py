@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnsim.models.errors import InputError
-from attnsim.models.question.words import listed, read_dtype, read_pass, whole
+from attnsim.models.question.words import listed, read_count, read_dtype, read_pass, whole
 
 if TYPE_CHECKING:
     from attnsim.models.hardware.gpu import Gpu
+    from attnsim.models.question.workload import Workload
 
 PANELS = ("GPU and kernels", "Question", "Conditions", "Output")
 """The groups of a command's flags in its help, in order; other flags stand below them."""
@@ -26,6 +27,14 @@ OneGpu = Annotated[
     str, typer.Option("--gpu", metavar="ID", help="Id, name (h100) or GPU file.", rich_help_panel=MACHINE)
 ]
 AlgorithmName = Annotated[str, typer.Option(metavar="NAME", help="As for predict.", rich_help_panel=MACHINE)]
+DrawnNames = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES",
+        help="Names with commas; default: naive,flash, and flash alone of lengths, pages, prefixes, trees.",
+        rich_help_panel=MACHINE,
+    ),
+]
 AlgorithmNames = Annotated[str, typer.Option(metavar="NAMES", help="Names with commas.", rich_help_panel=MACHINE)]
 ImplementationName = Annotated[
     str | None, typer.Option(metavar="NAME", help="Whose kernels to imitate.", rich_help_panel=MACHINE)
@@ -71,10 +80,10 @@ Changes = Annotated[
 
 def _whole(text: str | int) -> int:
     """A count from a flag; Typer's own message does not say what was given."""
-    value = whole(str(text)) or 0
-    if value < 1:
-        raise typer.BadParameter(f"{text!r} given; allowed: whole numbers from 1, such as 65536 or 64k")
-    return value
+    try:
+        return read_count(str(text))
+    except InputError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _count(help_text: str, panel: str | None = QUESTION) -> Any:
@@ -178,6 +187,7 @@ PictureWidth = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", help="A list of objects on stdout, and nothing else.", rich_help_panel=OUTPUT)
 ]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More columns and tables.", rich_help_panel=OUTPUT)]
 Details = Annotated[
     bool,
     typer.Option("--verbose", "-v", help="More columns, and all there is to say of the trust.", rich_help_panel=OUTPUT),
@@ -225,6 +235,13 @@ def words(values: list[str], flag: str) -> list[str]:
             f"{flag} is {', '.join(map(repr, values)) or 'missing'}; give one name, or several with commas"
         )
     return list(dict.fromkeys(found))
+
+
+def drawn(names: str, question: Workload) -> list[str]:
+    """The algorithms of a picture: those named, or the fused one beside the unfused one where that can be asked."""
+    from attnsim.models.mechanisms import unfused_beside
+
+    return words([names], "--algorithm") if names else [*unfused_beside(question), "flash"]
 
 
 def changed(gpu: Gpu, settings: list[str]) -> Gpu:

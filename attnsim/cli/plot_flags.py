@@ -38,7 +38,7 @@ class Asked:
     """The flags that every picture has: the questions, the conditions, and where the picture goes."""
 
     gpu: options.ManyGpus
-    algorithm: options.AlgorithmNames = "naive,flash"
+    algorithm: options.DrawnNames = ""
     implementation: options.ImplementationNames = ""
     flags: question_flags.QuestionFlags
     batch: Batches = "1"
@@ -64,7 +64,7 @@ class Asked:
     @property
     def names(self) -> list[str]:
         """Algorithms."""
-        return options.words([self.algorithm], "--algorithm")
+        return options.drawn(self.algorithm, self.questions()[0])
 
     @property
     def implementations(self) -> list[str]:

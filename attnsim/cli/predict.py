@@ -129,12 +129,10 @@ def _check_one(out: Path | None, gpu: list[str]) -> None:
 
 def _algorithms(question: Workload, algorithm: str, imitated: list[str], flags: QuestionFlags) -> list[str]:
     """The algorithms that are asked for, or the usual ones for a question."""
-    from attnsim.models.mechanisms import only_for, playing
+    from attnsim.models.mechanisms import only_for, playing, unfused_beside
 
     only = only_for(question)
-    serving = question.lengths or question.page_size or question.prefix or question.tree
-    unfused = () if serving else ("naive",)  # which knows sequences of one length, whole in memory
-    usual = (*unfused, playing(question.without_window()).name, *only[:1], *_run_by(imitated))
+    usual = (*unfused_beside(question), playing(question.without_window()).name, *only[:1], *_run_by(imitated))
     names = options.words([algorithm or ",".join(dict.fromkeys(usual))], "--algorithm")
     if only and not set(only) & set(names):
         window, mask = flags.window, flags.mask

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from attnsim.cli import asked, model_flags, options
+from attnsim.cli import model_flags, options
+from attnsim.models.llm import asked
 
 if TYPE_CHECKING:
     from attnsim.models.question.workload import Workload
@@ -48,7 +49,7 @@ class QuestionFlags:
     selection: options.SelectionText = None
 
     @cached_property
-    def filled(self) -> model_flags.Filled | None:
+    def filled(self) -> asked.Filled | None:
         """The model of ``--model`` with the other flags over it; None without one.
 
         Raises
@@ -57,7 +58,7 @@ class QuestionFlags:
         """
         if self.model is None:
             return None
-        return model_flags.filled(
+        return asked.filled(
             self.model, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, head_dim_v=self.head_dim_v,
             causal=self.causal, window=self.window, mask=self.mask,
         )  # fmt: skip
@@ -65,15 +66,12 @@ class QuestionFlags:
     @property
     def title(self) -> str:
         """What stands before the question: the model, how many GPUs share it, and a colon; or nothing."""
-        told = ", ".join(filter(None, (self.filled.title if self.filled else "", self.shared)))
-        return f"{told}: " if told else ""
+        return asked.title_of(self.filled, self.tp)
 
     @property
     def shared(self) -> str:
         """How many GPUs share each layer, and what is left out; nothing where one computes it alone."""
-        from attnsim.models.llm.parallel import LEFT_OUT
-
-        return f"one of {self.tp} GPUs ({LEFT_OUT})" if self.tp > 1 else ""
+        return asked.shared_text(self.tp)
 
     def workload(self, **other: int | None) -> Workload:
         """The question; `other` values in place of those of the flags.

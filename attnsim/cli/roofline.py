@@ -30,7 +30,7 @@ def roofline(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg, .pdf or .pgf.")] = Path(
         "roofline.png"
     ),
-    algorithm: options.AlgorithmNames = "naive,flash",
+    algorithm: options.DrawnNames = "",
     implementation: options.ImplementationNames = "",
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
@@ -78,7 +78,7 @@ def roofline(
         flags = replace(flags, heads=flags.heads or 32, head_dim=flags.head_dim or 128)
     question = flags.workload()
     machines = options.beside_unchanged(gpu, changes)
-    names = options.words([algorithm], "--algorithm")
+    names = options.drawn(algorithm, question)
     imitated = options.words([implementation], "--implementation") if implementation else []
     groups = [
         (machine, compare(question, machine, names, implementation=imitated, cache=cache, launch=launch))

@@ -87,6 +87,9 @@ def hardware(
             metavar="SUM", help="Your prices, in US dollars: 'sm.count*5 + l2.capacity*2/MiB + area*0.3/mm2'."
         ),
     ] = "",
+    layer: Annotated[
+        bool, typer.Option("--layer", help="Of a model: the whole layer, projections and MLP with the attention.")
+    ] = False,
     gpu: options.OneGpu = "h100-sxm5-80gb",
     algorithm: options.AlgorithmName = "flash",
     implementation: options.ImplementationName = None,
@@ -94,6 +97,9 @@ def hardware(
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     cache: options.Cache = "warm",
     launch: options.Launch = "stream",
+    split: Annotated[
+        bool, typer.Option("--split", help="What each figure of the best machine brings: alone, last, on average.")
+    ] = False,
     points: Annotated[int, typer.Option(min=1, help="Machines to answer at most.")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="Of the search.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV of every machine answered.")] = None,
@@ -105,11 +111,14 @@ def hardware(
     json: options.Json = False,
 ) -> None:
     """Find the hardware that answers a question best within limits, and what it trades."""
-    from attnsim.cli.cases import asked, cases_of
-    from attnsim.cli.search_hardware import plot_front, print_search, rows_of
+    from attnsim.cli.cases import cases_of
+    from attnsim.cli.search_hardware import print_best, print_search
     from attnsim.models.hardware.files import load_gpu
+    from attnsim.studies.case_words import asked
+    from attnsim.studies.hardware_rows import rows_of
     from attnsim.studies.hardware_search import search_hardware
     from attnsim.studies.hardware_space import Space
+    from attnsim.studies.hardware_split import split_best
     from attnsim.studies.prices import Prices
 
     given.refuse_style(context, plot)
@@ -117,13 +126,19 @@ def hardware(
         outputs.check_picture(plot, style, width)
     if out is not None:
         outputs.check_output(out)
-    cases = cases_of(flags, case)
+    if split and len(vary) + len(changes) < 2:
+        raise InputError("--split shares out several figures and one varies; give --vary KEY=LOW:HIGH twice or more")
+    cases = cases_of(flags, case, layer)
+    if layer:  # as attnsim predict --layer asks
+        algorithm = algorithm if given.is_given(context, "algorithm") else ""
+        cache = cache if given.is_given(context, "cache") else "cold"
     prices = Prices.parse(cost) if cost else None
     space = Space.read(options.changed(load_gpu(gpu), changes), vary, limit)
     with progress.rate("answering machines", min(points, space.size)) as done:
         found = search_hardware(
-            cases, space, algorithm, implementation=implementation, objectives=options.words([minimise], "--minimise"),
-            prices=prices, points=points, seed=seed, cache=cache, launch=launch, done=done,
+            cases, space, algorithm or None, implementation=implementation,
+            objectives=options.words([minimise], "--minimise"), prices=prices, points=points, seed=seed, cache=cache,
+            launch=launch, done=done,
         )  # fmt: skip
     rows = rows_of(found)
     questions = [asked(one, flags.title) for one in cases]
@@ -132,11 +147,20 @@ def hardware(
 
         write_csv(out, list(rows[0]), rows)
     if plot is not None:
-        plot_front(found, rows, plot, "; ".join(questions), style, width)
+        from attnsim.reports.front import front
+
+        front(found, "; ".join(questions)).write(plot, style, width)
+    best = (
+        split_best(found, algorithm or None, implementation=implementation, cache=cache, launch=launch)
+        if split
+        else None
+    )
     if json:
-        show.print_json(rows)
+        show.print_json([best.to_dict()] if best else rows)
         return
     print_search(found, rows, questions, cost)
+    if split:
+        print_best(best)
     files = dict.fromkeys(filter(None, (out, plot, plot and plot.with_suffix(".csv"))))
     print(f"written: {', '.join(map(str, files))}" if files else "", end="\n" * bool(files))
 
@@ -176,13 +200,15 @@ def _print_tiles(out: Any, found: TileSearch, top: int, verbose: bool) -> None:
     from attnsim.api.retuning import REPLAYED_CANDIDATES
 
     own = sum(one.own_stages for one in found.tiles)
+    played = min(REPLAYED_CANDIDATES, own)
     out.print(
-        f"{len(found.tiles)} tiles fit, {own} of them with the implementation's own stages. The {REPLAYED_CANDIDATES} "
-        f"that --tiles retuned replays lose {100 * found.regret:.2f} % to the best of those {own} and "
+        f"{len(found.tiles)} tiles fit, {own} of them with the implementation's own stages. The {played} that "
+        f"--tiles retuned replays lose {100 * found.regret:.2f} % to the best of those {own} and "
         f"{100 * found.regret_with_stages:.2f} % to the best of all."
     )
     if found.gain is not None:
-        out.print(f"The best is {found.gain} as fast as the shipped tile; nobody has timed it.")
+        doubt = ", too near to tell" if found.gain.low <= 1 else ""
+        out.print(f"The best is {found.gain} as fast as the shipped tile{doubt}; nobody has timed it.")
     out.print("Other stages are the model's alone: no measurement of such a kernel stands behind them.")
 
 

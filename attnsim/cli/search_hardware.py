@@ -1,85 +1,24 @@
-"""What `attnsim search hardware` prints and writes: machines as rows, the front, how far to believe them."""
+"""What `attnsim search hardware` prints: the best machines or the front, how far to believe them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnsim.cli import show
 from attnsim.cli.search_area import told_of_area, told_of_cost
-from attnsim.models.hardware.merits import RESULTS, column
+from attnsim.cli.split import print_split
+from attnsim.models.hardware.merits import column
 from attnsim.models.wording import ratio_text
 
 if TYPE_CHECKING:
-    from attnsim.models.hardware.interval import Interval
+    from attnsim.api.splitting import Split
     from attnsim.studies.hardware_machines import Design
     from attnsim.studies.hardware_search import HardwareSearch
+    from attnsim.studies.hardware_split import MixAnswer
 
 SHOWN = 10
 """Machines printed at most."""
-
-
-def rows_of(found: HardwareSearch) -> list[dict[str, Any]]:
-    """The unchanged machine and every other as a plain record, SI units."""
-    front = {id(one) for one in found.front}
-    machines = (found.unchanged, *found.machines)
-    return [_row(number, one, found, id(one) in front) for number, one in enumerate(machines)]
-
-
-def _row(number: int, one: Design, found: HardwareSearch, front: bool) -> dict[str, Any]:
-    answer = one.answer
-    results = answer.results if answer else dict.fromkeys(RESULTS)
-    ratio = answer.speedup if answer else None
-    cases = found.mix.cases if len(found.mix.cases) > 1 else ()
-    parts = answer.predictions if answer else [None] * len(cases)
-    return {
-        "machine": number,
-        "unchanged": number == 0,
-        **one.figures,
-        **{column: value for name, ends in results.items() for column, value in _ends(name, ends).items()},
-        **{f"time_s of {case.name}": part and part.time_s for case, part in zip(cases, parts, strict=False)},
-        "speedup": ratio and ratio.value,
-        "speedup_low": ratio and ratio.low,
-        "speedup_high": ratio and ratio.high,
-        "bound": _joined([part.bound or "" for part in answer.predictions]) if answer else None,
-        "tile": _joined([part.tile for part in answer.predictions]) if answer else "",
-        "trust": _joined([part.trust.level for part in answer.predictions]) if answer else None,
-        "feasible": not one.broken,
-        "front": front,
-        "breaks": "; ".join(one.broken),
-    }
-
-
-def _ends(name: str, ends: Interval | None) -> dict[str, float | None]:
-    typical, low, high = (ends.typical, ends.low, ends.high) if ends else (None, None, None)
-    return {column(name): typical, column(name, "low"): low, column(name, "high"): high}
-
-
-def _joined(words: Sequence[str]) -> str:
-    return "; ".join(dict.fromkeys(words))
-
-
-def plot_front(
-    found: HardwareSearch, rows: list[dict[str, Any]], plot: Path, question: str, style: str, width: str
-) -> None:
-    """Draw two objectives, or one against the first result that is limited (power where none is)."""
-    from attnsim.plots.pareto import pareto
-
-    first = found.objectives[0]
-    limited = [limit.name for limit in found.space.limits if limit.name in RESULTS and limit.name != first]
-    usual = "power" if first != "power" else "time"
-    second = found.objectives[1] if len(found.objectives) == 2 else (*limited, usual)[0]
-    caption = (
-        f"Every machine that was answered, and {found.space.gpu.id} unchanged; what varies: "
-        f"{', '.join(one.key for one in found.space.ranges)}"
-        f"{'. Limits: ' if found.space.limits else ''}{'; '.join(one.text for one in found.space.limits)}. "
-        "Power, energy, area and cost by published constants, off by a tenth to a third; the table has every range."
-    )
-    title = f"Hardware from {found.space.gpu.id}: {first} against {second}"
-    limits = {limit.name: limit.value for limit in found.space.limits}
-    pareto(rows, (first, second), title, question, caption, keys=[one.key for one in found.space.ranges], limits=limits,
-           mixed=len(found.mix.cases) > 1).write(plot, style, width)  # fmt: skip
 
 
 def print_search(found: HardwareSearch, rows: list[dict[str, Any]], questions: Sequence[str], prices: str) -> None:
@@ -109,8 +48,9 @@ def print_search(found: HardwareSearch, rows: list[dict[str, Any]], questions: S
     right = tuple(name for name in lines[0] if name not in ("bound", "tile"))
     title = f"Pareto front, {' against '.join(found.objectives)}" if two else f"least {found.objectives[0]} first"
     show.print_rows(out, title, lines, right=right, whole=("", "vs base", "tile"))
+    layers = any(case.layer for case in found.mix.cases)
     for tile in tiles:
-        out.print(f"tile of all: {tile}")
+        out.print(f"{'tile of the attention of all' if layers else 'tile of all'}: {tile}")
     if found.unchanged.broken:
         out.print(f"the unchanged machine breaks {'; '.join(found.unchanged.broken)}")
     if len(chosen) > SHOWN and two:
@@ -137,6 +77,17 @@ def _line(found: HardwareSearch, row: Mapping[str, Any], asked: Collection[str])
         "bound": "; ".join(show.bound_text(one) for one in (row["bound"] or "").split("; ")),
         "tile": row["tile"],
     }
+
+
+def print_best(found: Split[MixAnswer] | None) -> None:
+    """What each figure of the best machine brings."""
+    out = show.console()
+    if found is None:
+        out.print(
+            "\n--split: the best machine within the limits changes no two figures, so there is nothing to share out"
+        )
+        return
+    print_split(out, found, "\nmachine 1 on shipped tiles")
 
 
 _HEADS = {"power": "power W", "area": "area mm2", "energy": "energy J", "cost": "cost"}

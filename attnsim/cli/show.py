@@ -276,9 +276,7 @@ def fits(out: Console, rows: Sequence[Mapping[str, object]]) -> bool:
     return sum(_least_width(name, [_cell(row.get(name)) for row in rows], True) + 1 for name in names) <= out.width
 
 
-def print_groups(
-    out: Console, title: str, rows: Sequence[Mapping[str, object]], by: Sequence[str], join: str = ", "
-) -> None:
+def print_groups(out: Console, title: str, rows: Sequence[Mapping[str, object]], by: Sequence[str]) -> None:
     """A table for each run of rows that agree in the columns `by`, whose values are its heading.
 
     Columns that are empty in all rows of a table are left out of it.
@@ -288,7 +286,7 @@ def print_groups(
     for values, some in itertools.groupby(rows, key=lambda row: [row[name] for name in by]):
         mine = list(some)
         empty = {name for name in mine[0] if all(row[name] in (None, "") for row in mine)}
-        heading = join.join(str(value) for value in values if value)
+        heading = ", ".join(str(value) for value in values if value)
         print_rows(out, heading, [{k: v for k, v in row.items() if k not in empty and k not in by} for row in mine])
 
 

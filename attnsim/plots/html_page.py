@@ -65,7 +65,7 @@ header p{font-size:11pt}table,figcaption{font-size:8pt}nav,.skip,.table-link{dis
 p,li,figcaption{max-width:none}
 h2,h3,summary,caption{break-after:avoid}figure,tr{break-inside:avoid}thead{display:table-header-group}
 .scroll{overflow:visible;background:none}.w{min-width:4rem;overflow-wrap:anywhere}
-th,td{padding:.12rem .45rem .12rem 0}thead .n,thead .s{white-space:normal}
+th,td{padding:.12rem .45rem .12rem 0}.s,thead .n{white-space:normal}
 img{max-width:100%!important;max-height:9.4cm;width:auto}.wide img{min-width:0}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:7.5pt;border:1px solid var(--line);background:none}
 summary{list-style:none;font-weight:600}details::details-content{content-visibility:visible;height:auto;opacity:1}

@@ -12,12 +12,13 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.wording import and_text
 from attnsim.plots import roofline_axes
 from attnsim.plots.colours import algorithm_hue
 from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_axes import Shown
 from attnsim.plots.roofline_data import COLUMNS, Drawn, Entry, entries, machines, rows
-from attnsim.plots.series import FLOPS, listed, shared_words
+from attnsim.plots.series import FLOPS, shared_words
 from attnsim.plots.sheet import Picture, heading, plain_axes
 from attnsim.plots.styles import Style
 
@@ -80,7 +81,7 @@ def roofline(
     changed = (f"{one.label}: {told(one.gpu.changes)}" for one in drawn if one.gpu.changes)
     return Picture(
         f"{'Measured and predicted calls' if compared else 'Predicted attention'} under the roofline of "
-        f"{listed([one.label for one in drawn])}",
+        f"{and_text([one.label for one in drawn])}",
         _caption(shown),
         tuple(panels),
         COLUMNS,

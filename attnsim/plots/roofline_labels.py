@@ -105,7 +105,7 @@ def at_points(axes: Axes, spots: Sequence[Spot], look: Style, taken: Boxes) -> N
         boxes = np.concatenate((middles - half, middles + half), axis=1)
         away = np.hypot(*np.maximum(0.0, np.abs(offsets) - half).T)
         cost = [
-            8 * _shared(one, taken).sum() / (4 * half.prod())
+            40 * _shared(one, taken).sum() / (4 * half.prod())
             + _shared(one, lines).sum() / (3 * look.size * pixel) ** 2
             + (20 * _outside(one, frame) + 0.25 * far) / box.height
             for one, far in zip(boxes[:, None], away, strict=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import Change, told
-from attnsim.models.mechanisms import find_mechanism
 from attnsim.plots.colours import algorithm_hue
 from attnsim.plots.roofline_labels import halo, short, spread
 from attnsim.plots.styles import Style
@@ -53,11 +52,6 @@ class Series:
     def drawn(self) -> tuple[Prediction, ...]:
         """Those that fit the memory."""
         return tuple(one for one in self.points if one.time_s is not None)
-
-    @property
-    def approximate(self) -> bool:
-        """Whether it computes something else than softmax attention."""
-        return not find_mechanism(self.points[0].algorithm).exact
 
     @property
     def marker(self) -> str:
@@ -171,11 +165,6 @@ def approximations(predictions: Sequence[Prediction]) -> str:
         " With an error beside its name: not softmax attention; the error is of O on untrained Gaussian inputs whose "
         f"scores have deviation 1 (at {deviations}: {sizes})."
     )
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names in a sentence: "a, b and c"."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def error_text(one: Prediction) -> str:

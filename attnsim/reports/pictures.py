@@ -12,14 +12,13 @@ from attnsim.api.prediction import Prediction
 from attnsim.api.roofline import LEVELS
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, unit_text
-from attnsim.models.wording import number, time_text
+from attnsim.models.wording import and_text, number, time_text
 from attnsim.plots import roofline, timeline, units
 from attnsim.plots.document import Image
 from attnsim.plots.document import Picture as Shown
 from attnsim.plots.files import csv_text
 from attnsim.plots.layout import DPI
 from attnsim.plots.roofline_data import Entry, entries, machines
-from attnsim.plots.series import listed
 from attnsim.plots.sheet import Picture
 from attnsim.plots.styles import applied, find_style
 from attnsim.reports.answers import Answered
@@ -91,7 +90,7 @@ def _roofline(group: Group) -> Shown:
     level = next((level for level in LEVELS if all(level in one.points for one in timed)), LEVELS[0])
     picture = roofline.roofline(group.predictions, group.gpus, levels=(level,))  # small calls stay in a warm L2
     points = " ".join(_point(one, drawn[one.machine].label) for one in timed)
-    alt = f"Rooflines of {listed([one.label for one in drawn])}, useful FLOP/s over FLOPs a byte. {points}"
+    alt = f"Rooflines of {and_text([one.label for one in drawn])}, useful FLOP/s over FLOPs a byte. {points}"
     return _shown(picture, group.name, group.label, alt)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from attnsim.api.prediction import Prediction
 from attnsim.models.calibrations.calibration import Calibration
 from attnsim.models.calibrations.choose import Chosen, choose
+from attnsim.models.files import read_written
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
 from attnsim.reports.answers import Answered
@@ -62,12 +63,9 @@ def files_used(found: Sequence[Use]) -> dict[str, str]:
 
 def residuals(calibration: Calibration) -> dict[str, dict[str, Any]]:
     """Of each split ("band", "head_dim"): `rows`, and `spread`, `bias`, `quantiles` of log(measured / predicted)."""
-    import yaml
-
     name = f"{calibration.implementation}.{calibration.architecture}.yaml"
     where = resources.files("attnsim.models").joinpath("calibrations", "implementations", name)
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found: dict[str, dict[str, Any]] = yaml.load(where.read_text("utf-8"), Loader=loader)["residuals"]
+    found: dict[str, dict[str, Any]] = read_written(where)["residuals"]
     return found
 
 
@@ -93,7 +91,7 @@ def _applies(one: Deviation, found: Sequence[Use], kinds: set[str]) -> bool:
         case "hypothetical":
             far = [use for use in found if "architecture" in use.prediction.trust.components]
             return check["implementation"] in {use.prediction.implementation for use in far}
-        case "source" | "bound":
+        case "source" | "bound" | "family":
             return check["implementation"] in runs
         case "serving":
             here = {(IMPLEMENTATIONS[use.prediction.implementation].name, use.gpu.base_id) for use in found}

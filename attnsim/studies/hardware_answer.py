@@ -12,34 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from attnsim.api.energy import energy
-from attnsim.api.prediction import Prediction
-from attnsim.api.ratios import Ratio, speedup
+from attnsim.api.ratios import Ratio
 from attnsim.api.shared_ratio import together
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.area import area_mm2, without_area
 from attnsim.models.hardware.cost import cost_usd
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.interval import Interval
-from attnsim.models.question.workload import Workload
+from attnsim.studies.hardware_case import Answered, Case, speedup_of
 from attnsim.studies.prices import Prices
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A workload and its weight.
-
-    Parameters
-    ----------
-    workload : Workload
-    weight : float
-        Share of the unchanged machine's time, of any sum.
-    name : str
-        What a table calls it.
-    """
-
-    workload: Workload
-    weight: float = 1.0
-    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +32,16 @@ class Mix:
     cases : tuple of Case
     calls : tuple of float
         Of each: 1 of a single workload, else so many as the unchanged machine does in its share of a second.
-    base : tuple of Prediction
+    base : tuple of Prediction or LayerPrediction
         Of each on the unchanged machine.
     """
 
     cases: tuple[Case, ...]
     calls: tuple[float, ...]
-    base: tuple[Prediction, ...]
+    base: tuple[Answered, ...]
 
     @classmethod
-    def of(cls, cases: Sequence[Case], base: Sequence[Prediction]) -> Mix:
+    def of(cls, cases: Sequence[Case], base: Sequence[Answered]) -> Mix:
         """The mix whose weights are shares of the unchanged machine's time.
 
         Raises
@@ -85,7 +66,7 @@ class MachineAnswer:
 
     Parameters
     ----------
-    predictions : tuple of Prediction
+    predictions : tuple of Prediction or LayerPrediction
         Of each workload.
     time_s, joules, watts : Interval
         Of a call, or of a second of the mix on the unchanged machine.
@@ -99,7 +80,7 @@ class MachineAnswer:
         Changed figures whose area is not known.
     """
 
-    predictions: tuple[Prediction, ...]
+    predictions: tuple[Answered, ...]
     time_s: Interval
     joules: Interval
     watts: Interval
@@ -119,7 +100,7 @@ class MachineAnswer:
         return {name: one.typical for name, one in self.results.items() if one is not None}
 
 
-def answered(gpu: Gpu, mix: Mix, predictions: Sequence[Prediction], prices: Prices | None) -> MachineAnswer:
+def answered(gpu: Gpu, mix: Mix, predictions: Sequence[Answered], prices: Prices | None) -> MachineAnswer:
     """What a machine answers, of the predictions of its workloads.
 
     Raises
@@ -147,9 +128,9 @@ def answered(gpu: Gpu, mix: Mix, predictions: Sequence[Prediction], prices: Pric
     )
 
 
-def compared(base: Sequence[Prediction], other: Sequence[Prediction], mix: Mix) -> Ratio | None:
+def compared(base: Sequence[Answered], other: Sequence[Answered], mix: Mix) -> Ratio | None:
     """How many times faster the mix is by `other` predictions than by those of `base`."""
-    ratios = map(speedup, base, other)
+    ratios = map(speedup_of, base, other)
     shares = [number * (one.time_s or 0.0) for number, one in zip(mix.calls, base, strict=True)]
     return together(list(zip(shares, ratios, strict=True)))
 

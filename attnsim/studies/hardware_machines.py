@@ -11,17 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask
-from attnsim.api.prediction import Prediction
 from attnsim.api.retuning import fitting
 from attnsim.models.calibrations.choose import built, choose
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
-from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
 from attnsim.studies.hardware_answer import MachineAnswer, Mix, answered
+from attnsim.studies.hardware_case import Answered, Case
 from attnsim.studies.hardware_space import Space, with_figures
 from attnsim.studies.points import RATES
 from attnsim.studies.prices import Prices
@@ -64,7 +62,7 @@ class Asked:
 
     mix: Mix
     space: Space
-    algorithm: str
+    algorithm: str | None
     implementation: str | None
     objectives: tuple[str, ...]
     conditions: Conditions
@@ -104,7 +102,7 @@ class Asked:
         figures = self.space.values(index)
         try:
             gpu = self.space.machine(index)
-            predictions = [self._predicted(case.workload, gpu) for case in self.mix.cases]
+            predictions = [self._predicted(case, gpu) for case in self.mix.cases]
             return self.judged(figures, gpu, answered(gpu, self.mix, predictions, self.prices))
         except InputError as error:
             return self._refused(figures, error)
@@ -122,7 +120,7 @@ class Asked:
         objectives = tuple(values[name] if name in values else gpu.get(name) for name in self.objectives)
         return Design(figures, answer, objectives, broken, excess)
 
-    def _predicted(self, w: Workload, gpu: Gpu) -> Prediction:
+    def _predicted(self, case: Case, gpu: Gpu) -> Answered:
         """The fastest of the tiles that promise something.
 
         Raises
@@ -130,19 +128,19 @@ class Asked:
         InputError
             When none fits.
         """
-        found: list[Prediction] = []
+        found: list[Answered] = []
         problems: list[InputError] = []
-        for tile in self._promising(w, gpu):
+        for tile in self._promising(case, gpu):
             conditions = replace(self.conditions, tile=tile, tiles="given" if tile else "shipped")
             try:
-                found.append(answer(ask(w, gpu, self.algorithm, self.implementation, conditions)))
+                found.append(case.answered(gpu, self.algorithm, self.implementation, conditions))
             except InputError as error:
                 problems.append(error)
         if not found:
             raise problems[-1]
         return min(found, key=lambda one: math.inf if one.time_s is None else one.time_s)
 
-    def _promising(self, w: Workload, gpu: Gpu) -> tuple[TileRequest | None, ...]:
+    def _promising(self, case: Case, gpu: Gpu) -> tuple[TileRequest | None, ...]:
         """The best tile of each corner of the machines whose blocks may hold as much; None stands for the shipped one.
 
         Corners, because a tile that suits few SMs may starve many of them.
@@ -150,9 +148,9 @@ class Asked:
         sizes = tuple(gpu.get(one.key) for one in self.space.ranges if one.key not in RATES)
         if not sizes:
             return (None,)
-        key = (w, sizes)
+        key = (case.workload, sizes)
         if key not in self.tiles:
-            best = dict.fromkeys(self._best_tile(w, corner) for corner in self._corners(gpu))
+            best = dict.fromkeys(self._best_tile(case, corner) for corner in self._corners(gpu))
             self.tiles[key] = tuple(best) or (None,)
         return self.tiles[key]
 
@@ -163,8 +161,8 @@ class Asked:
         corners = dict.fromkeys((middle, *product(*((one.values[0], one.values[-1]) for one in rates))))
         return [with_figures(gpu, {one.key: end for one, end in zip(rates, ends, strict=True)}) for ends in corners]
 
-    def _best_tile(self, w: Workload, gpu: Gpu) -> TileRequest | None:
-        question = ask(w, gpu, self.algorithm, self.implementation)
+    def _best_tile(self, case: Case, gpu: Gpu) -> TileRequest | None:
+        question = ask(case.workload, gpu, case.algorithm(self.algorithm), self.implementation)
         if not question.record.tunable:
             return None
         numbers = built(choose(question.record, gpu), question.record, question.w, gpu).numbers

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from attnsim.api.answering import answer
-from attnsim.api.asking import ask, read_conditions
+from attnsim.api.asking import read_conditions
 from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.area import area_mm2
 from attnsim.models.hardware.cost import cost_usd
 from attnsim.models.question.workload import Workload
-from attnsim.studies.hardware_answer import Case, Mix, compared
+from attnsim.studies.hardware_answer import Mix, compared
+from attnsim.studies.hardware_case import Case
 from attnsim.studies.hardware_machines import INFEASIBLE, Asked, Design
 from attnsim.studies.hardware_space import Space, check_name
 from attnsim.studies.prices import Prices
@@ -98,7 +98,7 @@ class HardwareSearch:
 
 
 def search_hardware(
-    workloads: Workload | Sequence[Case], space: Space, algorithm: str = "flash", *,
+    workloads: Workload | Sequence[Case], space: Space, algorithm: str | None = None, *,
     implementation: str | None = None, objectives: Sequence[str] = ("time",), prices: Prices | None = None,
     points: int = POINTS, seed: int = 0, cache: str = "warm", launch: str = "stream",
     done: Callable[[int], object] = lambda count: None,
@@ -108,9 +108,11 @@ def search_hardware(
     Parameters
     ----------
     workloads : Workload or sequence of Case
-        One, or several with weights (`attnsim.studies.hardware_answer`).
+        One, or several with weights, calls or whole layers (`attnsim.studies.hardware_case`).
     space : Space
-    algorithm, implementation, cache, launch
+    algorithm : str, optional
+        Of the attention; default: flash, and of a layer what plays its latent or mask.
+    implementation, cache, launch
         As for `attnsim.predict`.
     objectives : sequence of str
         One or two of "time", "energy", "power", "area" and "cost", or a figure of the GPU; each minimised.
@@ -142,7 +144,7 @@ def search_hardware(
     if "cost" in wanted:
         (prices.cost if prices else cost_usd)(space.gpu)
     conditions = read_conditions(cache=cache, launch=launch)
-    base = [answer(ask(case.workload, space.gpu, algorithm, implementation, conditions)) for case in cases]
+    base = [case.answered(space.gpu, algorithm, implementation, conditions) for case in cases]
     mix = Mix.of(cases, base)
     asked = Asked(mix, space, algorithm, implementation, names, conditions, prices, done)
     unchanged = asked.measure_unchanged()

@@ -21,6 +21,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.hardware.units import COUNTED
 from attnsim.models.implementations.frameworks.naive import UnfusedTile
+from attnsim.models.implementations.fused.lending import lent
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mechanisms import Mechanism
@@ -153,8 +154,8 @@ def _plan(mechanism: Mechanism, implementation: str | None, conditions: Conditio
     if conditions.tiles == "retuned":
         raise InputError("tile retuned takes replays; write method: replay")
     schedule = scheduled(record, small, gpu, conditions)
-    main = max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
     numbers = built(choose(record, gpu), record, small, gpu).numbers
+    main = lent(schedule.main, numbers.counts, gpu)
     main_tile = schedule.tile.forward if isinstance(schedule.tile, FusedTiles) else None
     known = main_tile.rescale == "always" if main_tile else schedule.tile == UnfusedTile(UNFUSED)
     plain = small.latent is None and not small.dropout and small.operations is None

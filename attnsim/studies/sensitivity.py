@@ -242,6 +242,9 @@ def times(question: Question, figures: Sequence[str], factors: Floats) -> Floats
     InputError
         When a point has none.
     """
+    w = question.w
+    if w.lengths or w.page_size or w.prefix or w.tree:
+        raise InputError("closed forms know sequences of one length, each whole in memory; leave Sobol indices out")
     count, shape = factors.shape[1], question.conditions.tile
     columns = {}
     for name, row in zip(figures, factors, strict=True):

@@ -161,14 +161,14 @@ def fill_row(work: Work, row: int, question: Question, item: Plan) -> None:
     prepared = prepare(schedule, gpu, item.numbers, question.conditions.cache)
     moved = [use for one in prepared for use in one.rows]
     passes = [use for one in prepared if not one.kernel.total("flops") for use in one.rows]
-    main = max(schedule.kernels, key=lambda kernel: kernel.total("flops"))
-    counted = [kernel for kernel in schedule.kernels if kernel.counted]
+    main = schedule.main
+    counted = [one.kernel for one in prepared if one.kernel.counted]
     columns = {
         "flops": schedule.total("flops"),
         "useful": schedule.total("flops") * schedule.useful_share,
         "exps": schedule.total("exps"),
         "smem_bytes": schedule.total("smem_bytes"),
-        "lanes": sum(lanes_of(one, item.numbers.implementation.softmax_instructions) for one in schedule.kernels),
+        "lanes": sum(lanes_of(one.kernel, item.numbers.implementation.softmax_instructions) for one in prepared),
         **{one.amount: sum(kernel.total(one.amount) for kernel in counted) for one in COUNTED},
         "steps": main.total("flops") * item.steps_per_flop,
         "blocks": main.blocks,
