@@ -39,6 +39,7 @@ ROOMS = {
     "studies": "many questions",
     "plots": "pictures",
     "reports": "a study as one page",
+    "explore": "a page on this machine",
     "cli": "flags and tables",
 }
 """Every room and its question, in reading order: a room imports only rooms above its own line."""

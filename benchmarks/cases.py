@@ -12,12 +12,15 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.occupancy import occupancy
+from attnsim.models.schedule.schedule import Kernel
 from attnsim.simulator.players import executions
 from attnsim.simulator.prepare import Cache
 from benchmarks.questions import A100, ADA, B200, H100, SETS, Question, answerable, at_length, lines
@@ -135,7 +138,7 @@ def kernels(
                 continue
             try:
                 case = Question(mechanism.name, record.name, gpu, w)
-                found = case.schedule().kernels
+                found = fitting(case)
             except InputError:  # a tile that does not fit this GPU
                 continue
             number = draw.randrange(len(found))
@@ -148,6 +151,20 @@ def kernels(
                 break
 
 
+def fitting(case: Question) -> tuple[Kernel, ...]:
+    """The kernels of a case, whose blocks fit an SM of its GPU.
+
+    Raises
+    ------
+    InputError
+        Where they do not.
+    """
+    kernels = case.schedule().kernels
+    for kernel in kernels:
+        occupancy(kernel, case.gpu)
+    return kernels
+
+
 def questions(every: int = 1, most: int = QUESTION_EXECUTIONS, seed: int = 16) -> Iterator[tuple[str, Question]]:
     """Whole questions drawn from each set, with the set's name; none twice under the names of two mechanisms."""
     draw = random.Random(seed)
@@ -156,9 +173,10 @@ def questions(every: int = 1, most: int = QUESTION_EXECUTIONS, seed: int = 16) -
         everything = asked()
         for question in draw.sample(everything, min(QUESTIONS[name], len(everything)))[::every]:
             unnamed = replace(question, family="")
-            if unnamed not in seen and question.executions() <= most:
-                seen.add(unnamed)
-                yield name, question
+            with suppress(InputError):  # its blocks do not fit an SM of this GPU
+                if unnamed not in seen and sum(map(executions, fitting(question))) <= most:
+                    seen.add(unnamed)
+                    yield name, question
 
 
 def cases(quick: bool = False) -> Iterator[tuple[str, Question]]:

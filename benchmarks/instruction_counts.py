@@ -5,7 +5,8 @@
     python benchmarks/instruction_counts.py --write
 
 Without a FILE our own kernels are compiled, as `attnsim kernels check` does. nvdisasm reads the machine code (`pip
-install nvidia-cuda-nvdisasm`, or on PATH, or `--nvdisasm FILE`). A row is one turn of a loop with tensor instructions,
+install nvidia-cuda-nvdisasm`, or on PATH, or `--nvdisasm FILE`); `--write` needs none.
+A row is one turn of a loop with tensor instructions,
 `--turns` of the loops in it, without pieces that are seldom needed; `inside` says in how many such loops it lies. No
 GPU is needed and nothing is measured: `stall_clks` is what the assembler has a warp wait at least, and `clocks` are
 those of :func:`one_warp`, which orders two versions of a loop and is no prediction of a time.
@@ -27,13 +28,20 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
 
 from attnsim.kernels.build.compiler import compile_variant
+from attnsim.kernels.build.cubin import kernels_in
+from attnsim.kernels.build.machine_code import OTHER, PIPES, Code, inside
+from attnsim.kernels.build.sources import source_hash
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.resources import jobs
 from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
+from attnsim.models.implementations.fused.instructions import MMA_FLOPS
 from attnsim.models.implementations.own import resources
-from benchmarks.machine_code import OTHER, PIPES, Code, disassemble, disassembler, inside, parse
+from attnsim.models.implementations.own.backward_tiles import WARPS as BACKWARD_WARPS
+from attnsim.models.implementations.own.decode_tiles import ROWS, SLICE
+from attnsim.models.implementations.own.linear_tiles import KEYS, OUTPUT, SLAB, STATE
+from benchmarks.machine_code import disassemble, disassembler, parse
 
 LATENCY = by_hand(
     {"LDSM": 30, "LDS": 25, "MUFU": 20, "SHFL": 25, "LDG": 400, "LDL": 35},
@@ -44,12 +52,14 @@ HMMA_CLKS = {"80": 8, "86": 16, "89": 16, "90": 6, "100": 6}
 """Clocks of a scheduler's tensor core for an m16n8k16 of mma.sync; on Hopper at the share of wgmma's rate that it
 reaches (``mma_sync_fraction`` of the GPU files)."""
 TABLE = Path(str(resources.__file__)).with_name("instructions.csv")
-WRITTEN = r"^(flash_forward|flash_hopper|sparse_forward)\(.* sm_(80|90a?)$"
+COUNTED = "flash_forward|flash_hopper|sparse_forward|backward_main|decode_split|linear_state|linear_output"
+WRITTEN = rf"^({COUNTED})\(.* sm_(80|90a?)$"
 """The kernels of the table: those whose schedules ask for counts."""
 HEAD = """\
 # Instructions of a step of our kernels, as in fused/instructions.csv, without pieces that are seldom needed. Written by
-# `python benchmarks/instruction_counts.py --write` after a kernel has changed.
-kernel,arch,scores,rescaled,issued,exp,fp32,integer,load_store"""
+# `python benchmarks/instruction_counts.py --write` after a kernel has changed; `source_hash` is of what was counted.
+kernel,arch,scores,rescaled,issued,exp,fp32,integer,load_store,source_hash"""
+MMA_MACS = MMA_FLOPS // 2
 
 
 def one_warp(code: Code, path: Sequence[int], hmma_clks: int) -> dict[str, int]:
@@ -111,8 +121,8 @@ def report(code: Code, arch: str, turns: Sequence[int] = (1,)) -> list[dict[str,
     return found
 
 
-def own(program: str, wanted: str) -> Iterator[tuple[Variant, str, Code]]:
-    """Our own kernels whose label and architecture match, as compiled here.
+def own(wanted: str, program: str | None = None) -> Iterator[tuple[Variant, str, Code]]:
+    """Our own kernels whose label and architecture match, as compiled here; with modifiers by the disassembler alone.
 
     Raises
     ------
@@ -123,9 +133,9 @@ def own(program: str, wanted: str) -> Iterator[tuple[Variant, str, Code]]:
     if not chosen:
         raise InputError(f"no kernel matches {wanted!r}; labels are in own/resources.csv, as 'decode_(.*) sm_80'")
     for variant, arch in chosen:
-        for code in parse(disassemble(program, compile_variant(variant, arch).cubin)):
-            if code.name == variant.entry:
-                yield variant, arch, code
+        cubin = compile_variant(variant, arch).cubin
+        found = parse(disassemble(program, cubin)) if program else kernels_in(cubin).values()
+        yield from ((variant, arch, code) for code in found if code.name == variant.entry)
 
 
 def in_file(program: str, cubin: Path, wanted: str) -> Iterator[tuple[str, str, Code]]:
@@ -145,22 +155,38 @@ def in_file(program: str, cubin: Path, wanted: str) -> Iterator[tuple[str, str, 
             yield name, arch[1] if arch else "", code
 
 
+def step_of(entry: str, sizes: Mapping[str, object]) -> tuple[int, int, int]:
+    """Scores of a warp in a step, the elements of O beside them, and its products."""
+    size = {name: int(value) for name, value in sizes.items() if isinstance(value, int)}
+    d = size["HEAD_DIM"]
+    if entry == "backward_main":  # S, dP, dV, dK and dQ
+        scores = size["BLOCK_M"] * size["BLOCK_N"] // BACKWARD_WARPS
+        return scores, 0, 5 * scores * d // MMA_MACS
+    if entry == "decode_split":
+        return ROWS * SLICE, ROWS * d, 2 * ROWS * SLICE * d // MMA_MACS
+    if entry in (STATE, OUTPUT):  # of linear attention: features in place of scores
+        elements = (KEYS // size["WARPS"] if entry == STATE else SLAB) * d
+        return elements, 0, elements * (d + 8 * (entry == STATE)) // MMA_MACS
+    if "WARPS" not in size:  # wgmma
+        return 16 * size["BLOCK_N"], 16 * d, d // 16 + size["BLOCK_N"] // 16
+    rows = size["BLOCK_M"] // size["WARPS"]
+    return rows * size["BLOCK_N"], rows * d, 2 * rows * size["BLOCK_N"] * d // MMA_MACS
+
+
 def step_row(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> str | None:
-    """A line of ``own/instructions.csv``: a forward kernel's unmasked step; None where no loop has its products."""
-    d, keys = int(str(sizes["HEAD_DIM"])), int(str(sizes["BLOCK_N"]))
-    rows = int(str(sizes["BLOCK_M"])) // int(str(sizes["WARPS"])) if "WARPS" in sizes else 16
-    products = 2 * (rows // 16) * (keys // 8) * (d // 16) if "WARPS" in sizes else d // 16 + keys // 16
+    """A line of ``own/instructions.csv``: a kernel's unmasked step; None where no loop has its products."""
+    scores, elements, products = step_of(label.partition("(")[0], sizes)
     step = code.step(products)
     if step is None:
         return None
-    count, scores = code.counts(step), rows * keys
-    rescaled = rows * d if 32 * count["exp"] > scores else 0  # each step computes factors of rows, or hardly any does
+    count = code.counts(step)
+    rescaled = elements if 32 * count["exp"] > scores else 0  # each step computes factors of rows, or hardly any does
     issued = len(step) - count["tensor"] - count["matrix_load"]
     numbers = (scores, rescaled, issued, *(count[pipe] for pipe in ("exp", "fp32", "integer", "load_store")))
     return ",".join(map(str, (f'"{label}"', arch.rstrip("a"), *numbers)))
 
 
-def write(program: str) -> None:
+def write() -> None:
     """Write ``own/instructions.csv`` anew.
 
     Raises
@@ -169,11 +195,11 @@ def write(program: str) -> None:
         Where the step of a kernel is not told apart; nothing is written then.
     """
     lines = []
-    for variant, arch, code in own(program, WRITTEN):
+    for variant, arch, code in own(WRITTEN):
         line = step_row(variant.label, arch, dict(variant.defines), code)
         if line is None:
             raise InputError(f"{variant.label} sm_{arch}: no loop has the products of a step; see step_row")
-        lines.append(line)
+        lines.append(f"{line},{source_hash(variant)}")
     TABLE.write_text("\n".join((HEAD, *lines, "")), encoding="utf-8")
     print(f"{len(lines)} kernels written to {TABLE}")
 
@@ -205,16 +231,16 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the counts of our own kernels for their schedules")
     parser.add_argument("--json", action="store_true", help="rows as JSON lines")
     options = parser.parse_args()
-    program = disassembler(options.nvdisasm)
     if options.write:
-        if options.files or options.functions or options.turns != [1] or options.json:
-            parser.error("--write counts the kernels of the table; leave out all but --nvdisasm")
-        write(program)
+        if options.files or options.functions or options.turns != [1] or options.json or options.nvdisasm:
+            parser.error("--write counts the kernels of the table; leave out all else")
+        write()
         return
+    program = disassembler(options.nvdisasm)
     kernels = (
         (kernel for path in options.files for kernel in in_file(program, path, options.functions))
         if options.files
-        else ((f"{one.label} sm_{arch}", arch, code) for one, arch, code in own(program, options.functions))
+        else ((f"{one.label} sm_{arch}", arch, code) for one, arch, code in own(options.functions, program))
     )
     for name, arch, code in kernels:
         for row in report(code, arch, options.turns):

@@ -1,9 +1,4 @@
-"""Machine code as nvdisasm writes it: instructions, the pipes that run them, loops, and what one turn of a loop runs.
-
-The pipes are those of a partition of an SM (NVIDIA Nsight Compute documentation, "Metrics Decoder": pipelines). Control
-bits are bits 105 to 121 of an instruction (Jia et al., arXiv 1804.06826, section 2.1: control information, which has
-kept its place since Volta). `benchmarks/instruction_counts.py` prints and writes what is counted here.
-"""
+"""Machine code as nvdisasm writes it, with modifiers, which `benchmarks/instruction_counts.py` prints."""
 
 from __future__ import annotations
 
@@ -13,165 +8,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
 
+from attnsim.kernels.build.machine_code import Code, Instruction, controlled, pipe_of
 from attnsim.models.errors import InputError
 
-PIPES = {
-    "tensor": "HMMA IMMA QGMMA HGMMA UTCHMMA",
-    "matrix_load": "LDSM LDSMT MOVM",
-    "exp": "MUFU",
-    "fp32": "FADD FMUL FFMA IMAD FADD2 FMUL2 FFMA2 FSWZADD HFMA2 HADD2 HMUL2",
-    "integer": "FMNMX FMNMX3 FSETP FSEL FSET FCHK IADD3 IADD VIADD LOP3 PLOP3 ISETP SEL SHF SHL SHR PRMT LEA IMNMX "
-    "VIMNMX IABS MOV F2FP LOP P2R R2P VOTE CSEL BMSK SGXT FLO POPC I2FP",
-    "load_store": "LDS STS LDG STG LDGSTS SHFL ATOM ATOMG ATOMS RED REDG LDL STL LDC LD ST LDTM STTM STSM REDUX",
-    "copy": "UTMALDG UTMASTG UTMAPF UBLKCP SYNCS",
-}
-"""Opcodes by pipe, the parts after a dot left out; all others take an issue slot alone (control, uniform registers).
-`copy`: copies of whole tiles, and the barriers in shared memory that wait for them."""
-PIPE_OF = {opcode: pipe for pipe, opcodes in PIPES.items() for opcode in opcodes.split()}
-OTHER = "other"
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)", re.MULTILINE)
 _LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)([^;]*);\s*/\* 0x([0-9a-f]{16}) \*/")
 _REST = re.compile(r"^\s*/\* 0x([0-9a-f]{16}) \*/")
 _LABEL = re.compile(r"^(\.L\S+):")
 _TARGET = re.compile(r"`\((\.L\S+)\)")
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """One instruction with its control bits: stall clocks, barriers that it sets, and those that it waits for."""
-
-    address: int
-    predicate: str
-    opcode: str
-    operands: str
-    stall: int
-    written: int | None
-    read: int | None
-    waits: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        """The opcode without its modifiers."""
-        return self.opcode.partition(".")[0]
-
-    @property
-    def pipe(self) -> str:
-        """Where it goes to."""
-        return PIPE_OF.get(self.name, OTHER)
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """A kernel's instructions, and which of them each label stands before."""
-
-    name: str
-    instructions: tuple[Instruction, ...]
-    labels: dict[str, int]
-
-    def target(self, index: int) -> int | None:
-        """Where a branch goes; None for other instructions, and for what warps do whose lanes have parted."""
-        one = self.instructions[index]
-        found = _TARGET.search(one.operands) if one.name == "BRA" and ".DIV" not in one.opcode else None
-        return self.labels.get(found[1]) if found else None
-
-    def loops(self) -> list[range]:
-        """Loops with tensor instructions, those inside others included."""
-        return [one for one in self._loops() if self.counts(one)["tensor"]]
-
-    def _loops(self) -> list[range]:
-        """From where a loop begins to its last branch back.
-
-        A branch back from a piece that lies behind the loop, such as a wait that is seldom needed, ends no loop: it can
-        be come to without the beginning.
-        """
-        ends = {}
-        for index in sorted(self._reached_without(None)):
-            start = self.target(index)
-            if start is not None and start <= index and index not in self._reached_without(start):
-                ends[start] = index
-        return [range(start, end + 1) for start, end in sorted(ends.items())]
-
-    def _reached_without(self, start: int | None) -> set[int]:
-        """The instructions that the kernel comes to without the one at `start`."""
-        found, pending = set[int](), [0]
-        while pending:
-            index = pending.pop()
-            if index != start and index < len(self.instructions) and index not in found:
-                found.add(index)
-                pending += self._following(index)
-        return found
-
-    def _following(self, index: int) -> list[int]:
-        one, to = self.instructions[index], self.target(index)
-        surely = not one.predicate and not (to is not None and one.operands.startswith(("P", "!P", "UP", "!UP")))
-        return [
-            *([to] if to is not None else []),
-            *([] if surely and (to is not None or one.name == "EXIT") else [index + 1]),
-        ]
-
-    def counts(self, where: Iterable[int]) -> Counter[str]:
-        """Instructions by pipe."""
-        return Counter(self.instructions[index].pipe for index in where)
-
-    def path(self, loop: range, turns: Sequence[int] = (1,)) -> Iterator[int]:
-        """What one turn of a loop runs: its inner loops so many times, and no piece that is seldom needed.
-
-        Such a piece is jumped over and has neither products nor accesses of memory: the rescaling of O, a mask.
-
-        Parameters
-        ----------
-        loop : range
-        turns : sequence of int
-            Of the inner loops in their order; the last holds for all that follow.
-        """
-        inner = [one for one in self._loops() if inside(one, loop)]
-        each = [*turns, *[turns[-1]] * len(inner)]
-        index, left = loop.start, {one.stop - 1: n - 1 for one, n in zip(inner, each, strict=False)}
-        while index < loop.stop:
-            yield index
-            to = self.target(index)
-            if to is None:
-                index += 1
-            elif to > index:
-                skipped = range(index + 1, min(to, loop.stop))
-                seldom = self._closed(skipped) and not any(self._needed(one) for one in skipped)
-                index = to if seldom or not self.instructions[index].predicate else index + 1
-            elif left.get(index, 0) > 0:
-                left[index] -= 1
-                index = to
-            else:
-                index += 1
-
-    def step(self, products: int) -> list[int] | None:
-        """The shortest turn of a loop with so many products, its inner loops run as often as that takes."""
-        found = []
-        for loop in self.loops():
-            once, twice = (self.counts(self.path(loop, [turns]))["tensor"] for turns in (1, 2))
-            more, rest = divmod(products - once, twice - once) if twice > once else (0, products - once)
-            if rest == 0 and more >= 0:
-                found.append(list(self.path(loop, [1 + more])))
-        return min(found, key=len, default=None)
-
-    def _needed(self, index: int) -> bool:
-        one = self.instructions[index]
-        return one.pipe in ("tensor", "matrix_load", "load_store", "copy") and one.name != "LDC"
-
-    def _closed(self, piece: range) -> bool:
-        """Whether no branch leads out of a piece but to its end."""
-        targets = [to for index in piece if (to := self.target(index)) is not None]
-        return all(piece.start <= to <= piece.stop for to in targets)
-
-
-def inside(inner: range, outer: range) -> bool:
-    """Whether a loop lies in another."""
-    return inner != outer and inner.start >= outer.start and inner.stop <= outer.stop
 
 
 def parse(text: str) -> list[Code]:
@@ -181,24 +30,23 @@ def parse(text: str) -> list[Code]:
 
 
 def _code(name: str, lines: Sequence[str]) -> Code:
-    instructions: list[Instruction] = []
+    found: list[tuple[re.Match[str], int]] = []
     labels: dict[str, int] = {}
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         if label := _LABEL.match(line):
-            labels[label[1]] = len(instructions)
-        found, rest = _LINE.search(line), _REST.match(following)
-        if found and rest:
-            # Bits 105 to 121 of an instruction: stall, yield, barrier written, barrier read, barriers waited for.
-            bits = int(rest[1], 16) >> 41
-            written, read = bits >> 5 & 7, bits >> 8 & 7
-            waits = tuple(number for number in range(6) if bits >> 11 + number & 1)
-            instructions.append(
-                Instruction(
-                    int(found[1], 16), found[2] or "", found[3], found[4].strip(), bits & 15,
-                    None if written == 7 else written, None if read == 7 else read, waits,
-                )
-            )  # fmt: skip
-    return Code(name, tuple(instructions), labels)
+            labels[label[1]] = len(found)
+        one, rest = _LINE.search(line), _REST.match(following)
+        if one and rest:
+            found.append((one, int(rest[1], 16)))
+    return Code(name, tuple(_instruction(one, bits, labels) for one, bits in found))
+
+
+def _instruction(one: re.Match[str], bits: int, labels: Mapping[str, int]) -> Instruction:
+    opcode, operands = one[3], one[4].strip()
+    label = _TARGET.search(operands) if opcode.startswith("BRA") and ".DIV" not in opcode else None
+    target = labels.get(label[1]) if label else None
+    further = target is not None and operands.startswith(("P", "!P", "UP", "!UP"))
+    return Instruction(int(one[1], 16), opcode, pipe_of(opcode), bool(one[2]), further, target, *controlled(bits))
 
 
 def disassembler(given: Path | None) -> str:

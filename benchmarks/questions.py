@@ -18,6 +18,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.mechanisms import MECHANISMS, Mechanism
 from attnsim.models.mechanisms.choosing import check_runs, default_implementation
 from attnsim.models.question.workload import Workload
@@ -163,8 +164,13 @@ def lengths(mechanism: Mechanism) -> Iterator[Workload]:
 
 
 def at_length(mechanism: Mechanism, n: int) -> Workload:
-    """The mechanism's own example with so many keys, and as many queries where it has as many."""
+    """The mechanism's own example with so many keys, and as many queries where it has as many.
+
+    A neighbourhood stays as it is: its layout is of one length.
+    """
     example = mechanism.question(mechanism.example)
+    if any(isinstance(part, Neighborhood) for part in example.mask.parts):
+        return example
     if example.passes == "decode":
         return replace(example, seq_kv=n)
     if example.seq_q == example.seq_kv:

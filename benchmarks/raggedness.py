@@ -19,7 +19,7 @@ from attnsim.models.question.workload import Workload
 GPUS = ("a100-sxm4-80gb", "h100-sxm5-80gb", "h20")
 RUN_BY = (
     "flash-attn.2", "vllm.flash-attn-2", "flashinfer.fa2", "flash-attn.3", "vllm.flash-attn-3", "sglang.fa3",
-    "flashinfer.fa3",
+    "flashinfer.fa3", "nvidia.cudnn", "tensorrt-llm.attention",
 )  # fmt: skip
 HEADS = {"heads_q": 32, "heads_kv": 8, "head_dim": 128, "causal": True}
 BATCHES = {

@@ -33,6 +33,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joblib.externals.loky import get_reusable_executor
+
 if TYPE_CHECKING:
     from attnsim.validation.fitting.held_out import HeldOut
 
@@ -50,7 +52,7 @@ SUMMARY = (
     ("vLLM on A100, prefill and decode", ("aic_attention_vllm_0.14.0",), ()),
     ("vLLM on H100, prefill and decode", ("aic_attention_vllm_0.24.0_h100",), ("vllm.flash-attn-3",)),
     ("vLLM on B200, closed kernels", ("aic_attention_vllm_0.24.0_b200",), ("vllm.trtllm-gen",)),
-    ("vLLM on L40S, a GPU that no fit has seen", ("aic_attention_vllm_0.24.0_l40s",), ()),
+    ("vLLM on L40S, a GPU no fit has seen", ("aic_attention_vllm_0.24.0_l40s",), ()),
 )
 """Lines of the README's table of errors: words, sources, and their names of the implementation where not all count."""
 
@@ -320,6 +322,9 @@ def renewed(path: Path, slow: bool) -> str:
         return refreshed(path.read_text(encoding="utf-8"), slow)
     except (Exception, SystemExit) as error:
         raise RuntimeError(f"{name_of(path)}: {error}") from error
+    finally:
+        # A process of a pool waits at its end for joblib's own, which idle for five minutes.
+        get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
 def main() -> int:

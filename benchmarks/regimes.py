@@ -66,7 +66,6 @@ GROUPS = {
 past, where the others forget it or sum it up; and those of the same heads over the same latent."""
 OUT = {
     ("NSA", "decode"): "has no decode kernel",
-    ("DSA", "decode"): "its decode indexer, which cuts keys among blocks, is not modelled",
 }
 """Cells that are left out, and why."""
 GUESSED = BORROWED | {"pass"}
