@@ -36,7 +36,7 @@ def workloads(operation: Operation) -> Iterator[Workload]:
             plain = Workload(
                 batch=1 if heads == 2 else 2,
                 heads_q=heads,
-                heads_kv=heads // 2 if operation.gqa else heads,
+                heads_kv=heads // 2,
                 seq_q=1 if decode else size,
                 seq_kv=size,
                 head_dim=width,

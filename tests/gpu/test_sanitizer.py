@@ -29,9 +29,8 @@ for operation in OPERATIONS.values():
         continue
     queries = 1 if operation.passes == "decode" else 127
     for mask in (Mask(), Mask.causal()) if operation.causal else (Mask(),):
-        heads = 2 if operation.gqa else 4
         for width in operation.head_dims:
-            w = Workload(1, 4, queries, width, heads_kv=heads, seq_kv=127, passes=operation.passes, mask=mask)
+            w = Workload(1, 4, queries, width, heads_kv=2, seq_kv=127, passes=operation.passes, mask=mask)
             for inputs in ("normal", *operation.adversarial[:1]):
                 operation.exercise(device, w, 0, inputs)
 """

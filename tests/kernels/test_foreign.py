@@ -45,7 +45,8 @@ def test_outputs_bytes_sectors_and_pipes_of_a_kernel_of_ptx() -> None:
     traffic = {(one.argument, one.way): (one.requested_bytes, one.sectors, one.sector_bytes) for one in ran.traffic()}
     assert traffic == {("x", "load"): (400, 13, 416), ("y", "store"): (400, 13, 416)}
     # Four warps, all of them with threads below n; the threads of the last that are not return before the others.
-    assert ran.pipes == {"FMA": 4 * 3, "ALU": 4 * 3, "LSU": 4 * 6, "control": 4 * 2 + 1, "moves": 4 * 2}
+    # Each of four parameters is a move.
+    assert ran.pipes == {"FMA": 4 * 3, "ALU": 4 * 3, "LSU": 4 * 2, "control": 4 * 2 + 1, "moves": 4 * 6}
     assert ran.counts()["instructions"] == sum(ran.pipes.values()) and ran.counts()["flops"] == 100
 
 

@@ -54,6 +54,7 @@ def test_at_most_eight_numbers_an_implementation_and_five_a_gpu() -> None:
 
 def test_every_fitted_number_is_inside_its_bounds() -> None:
     for key, calibration in calibrations().items():
+        assert key == (calibration.implementation, calibration.architecture)
         for name, number in IMPLEMENTATION_NUMBERS.items():
             assert number.low <= getattr(calibration.numbers, name) <= number.high, (key, name)
     for gpu, (_, numbers) in gpu_calibrations().items():
@@ -280,7 +281,10 @@ def test_of_two_numbers_that_do_the_same_one_is_held() -> None:
 # missed the figure stands here as it is, with the target beside it: see CHANGELOG.
 LIMITS = {
     ("FlashAttention-2, ampere, papers' tables", "band"): (0.0505, None),  # wanted: 0.05
-    ("FlashAttention-2, ampere, papers' tables", "head_dim"): (0.056, None),  # wanted: 0.05
+    ("FlashAttention-2, ampere, papers' tables", "head_dim"): (
+        0.06,
+        None,
+    ),  # wanted: 0.05; 0.055 before its instructions were counted
     ("FlashAttention-2, hopper, papers' tables", "head_dim"): (0.066, None),  # wanted: 0.05
     ("FlashAttention-3, hopper, paper's table", "head_dim"): (0.08, None),  # wanted: 0.05
     ("unfused PyTorch, ampere, N >= 1024", "head_dim"): (0.10, None),

@@ -35,6 +35,13 @@ MASKS = {
         Mask.parse("causal, dilated 20 step 9, global at 70 200-210"),
         Mask.blocks(64, ((0, 1), (2, 0), (1, 3))),
     ),
+    "bounds": (
+        Mask.parse("document 100 200 33"),
+        Mask.parse("causal, document 33 300"),
+        Mask.parse("causal, document 333"),
+        Mask.parse("prefix 70"),
+    ),
+    "blocks": (Mask.full(), Mask.parse("random 1x64 seed 1"), Mask.parse("random 2x128"), Mask.parse("random 2x384")),
 }
 CASES = {
     "flash-1 forward": ("flash-attn.1", A100, "fwd", "full"),
@@ -97,6 +104,11 @@ CASES = {
     "our block-sparse flash": ("attnsim.sparse", A100, "fwd", "patterns"),
     "block-sparse FlashAttention on Hopper": ("flash-attn.4-sparse", H100, "fwd", "patterns"),
     "FlexAttention with a BlockMask": ("torch.flex-mask", A100, "fwd", "patterns"),
+    "FlexAttention with a BlockMask, both": ("torch.flex-mask", H100, "fwd+bwd", "patterns"),
+    "FlexAttention with a BlockMask, backward": ("torch.flex-mask", A100, "bwd", "any"),
+    "flex-block-attn": ("tencent.flex-block-attn", H100, "fwd", "blocks"),
+    "FlashMask": ("paddle.flash-mask", H100, "fwd", "any"),
+    "FlashMask, documents and a prefix": ("paddle.flash-mask", H100, "fwd", "bounds"),
     "FlexAttention with a BlockMask on Hopper, bands": ("torch.flex-mask", H100, "fwd", "any"),
     "block-sparse FlashAttention on Hopper, bands": ("flash-attn.4-sparse", H100, "fwd", "any"),
     "our block-sparse flash on Hopper, bands": ("attnsim.sparse", H100, "fwd", "any"),
@@ -130,6 +142,12 @@ def shapes(case: str) -> Iterator[Workload]:
         d = draw.choice([64, 128, 256]) if ours else d
         if name == "attnsim.flash-hopper":
             d = draw.choice([64, 128])
+        if name == "tencent.flex-block-attn":
+            seq_q, seq_kv, d = draw.choice([384, 768, 1152]), draw.choice([384, 768, 1536]), 128
+        if masks == "bounds":
+            seq_q = seq_kv = 333
+        if name == "paddle.flash-mask":
+            d = draw.choice([100, 128, 200, 256])
         if name == "attnsim.linear":
             d = draw.choice([64, 128])
             if masks == "causal" and passes == "fwd":
@@ -141,7 +159,7 @@ def shapes(case: str) -> Iterator[Workload]:
             head_dim=d,
             heads_kv=heads_kv,
             seq_kv=seq_kv,
-            head_dim_v=d if ours else draw.choice([d, d, 64]),
+            head_dim_v=d if ours or masks == "blocks" else draw.choice([d, d, 64]),
             dtype=draw.choice(["fp16", "bf16"]),
             passes=passes,
             mask=draw.choice(MASKS[masks]),

@@ -66,6 +66,21 @@ def test_dropout_writes_p_again_and_a_byte_an_element() -> None:
     assert dropped.peak_memory_bytes - schedule("torch.eager", CAUSAL).peak_memory_bytes == (2 + 1) * PAIRS
 
 
+def test_a_fused_kernel_makes_dropout_s_random_numbers_in_registers() -> None:
+    plain, dropped = (schedule("flash-attn.1", replace(CAUSAL, dropout=on)) for on in (False, True))
+    more = {unit: (dropped.total(unit) - plain.total(unit)) / dropped.total("scores") for unit in ("fp32", "int32")}
+    assert more == {"fp32": 16 / 128 * 7 * 2 * 2, "int32": 16 / 128 * 7 * 4 + 3}
+    assert plain.requested() == dropped.requested()
+
+
+@pytest.mark.parametrize("name", ["flash-attn.1", "flash-attn.2"])
+@pytest.mark.parametrize("passes", ["fwd", "bwd"])
+def test_dropout_takes_time_in_a_fused_kernel(name: str, passes: str) -> None:
+    w = replace(CAUSAL, seq_q=2048, seq_kv=2048, batch=16, passes=passes)
+    plain, dropped = (time_s(schedule(name, replace(w, dropout=on)), A100) for on in (False, True))
+    assert 1.05 * plain < dropped < 2 * plain
+
+
 def test_every_pass_costs_time() -> None:
     names = ("ideal.unfused", "torch.eager", "transformers.eager")
     times = [time_s(schedule(name, CAUSAL), A100) for name in names]

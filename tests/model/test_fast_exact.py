@@ -57,8 +57,14 @@ def test_kernels_are_spread_evenly_over_their_sizes_and_over_gpus() -> None:
     assert len({(case.family, case.implementation) for case in of("kernel")}) == 48
 
 
-KNOWN = {123: 0.0570, 133: 0.0363, 165: 0.0308}
-"""Cases that are off by more than the 3 % that are wanted, and by how much: of all 1,200 there are some thirty."""
+KNOWN = {122: 0.0853, 123: 0.0570, 130: 0.0437, 133: 0.0363}
+"""Cases that are off by more than the 3 % that are wanted, and by how much: of all 1,200 there are some thirty.
+
+Of the first (FlashAttention-2, 1,024 unequal blocks, two an SM) the end is chance in both modes: two long blocks are
+left to one SM or to two. On 100 to 116 SMs exact mode takes 749 to 808 us for as much work an SM; its mean is 775, this
+one 800. Default mode plays no such pair: 732. Latencies 0.1 % longer move neither, 1 % longer move exact mode by 5 %.
+Case 130 is the same call on an H100.
+"""
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=IDS)

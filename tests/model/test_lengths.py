@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from attnsim import predict
 from attnsim.api.one_launch import one_launch
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.pod import taken_in_turn
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.cache import Tree
 from attnsim.models.question.lengths import Length
-from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.question.workload import Latent, Workload
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.simulator.replay import replay
 
-GPUS = ("a100-sxm4-80gb", "h100-sxm5-80gb")
+GPUS = ("a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb")
 OF_THEIR_OWN = tuple(f"flashinfer.{name}" for name in ("pod", "pod-streams", "pod-serial", "cascade", "tree"))
 TAKING = [one for one in IMPLEMENTATIONS.values() if one.lengths and one.name not in OF_THEIR_OWN and not one.picks]
 MASKS = (Mask.causal(), Mask.full(), Mask.sliding_window(500))
@@ -43,6 +48,30 @@ def moved(schedule: Schedule) -> dict[tuple[str, str, str], int]:
     return {key: size for key, size in schedule.requested().items() if size}
 
 
+def test_who_takes_lengths() -> None:
+    """Each scheduler of the page on batches, beside those that other tests hold."""
+    names = {record.name for record in TAKING}
+    assert {"flash-attn.4", "vllm.flash-attn-4", "nvidia.cudnn", "nvidia.cudnn-frontend-sm100"} < names
+    assert {"tensorrt-llm.attention", "vllm.trtllm-gen", "flashmla.dense", "cutlass.mla", "sglang.fa3-mla"} < names
+
+
+def asked(record: Implementation, lengths: Any, **given: Any) -> Workload:
+    """A question of the kind that `record` answers: of a latent cache where it attends one."""
+    if record.form:
+        given |= {"heads_kv": 0, "head_dim": 192, "head_dim_v": 128, "latent": Latent(512, 64)}
+    return of(lengths, **given)
+
+
+def built(record: Implementation, w: Workload, gpu: Gpu) -> tuple[Workload, Schedule]:
+    """The schedule; of a kernel that takes as many queries of every sequence, of the batch with one of each."""
+    try:
+        return w, record.build(w, gpu, None)
+    except InputError as error:
+        assert "takes as many queries of every sequence" in str(error)
+        w = w.having(one._replace(queries=1) for one in w.parts)
+        return w, record.build(w, gpu, None)
+
+
 @pytest.mark.parametrize(
     ("record", "passes"),
     [
@@ -56,13 +85,12 @@ def test_closed_form_and_schedule_agree_to_the_byte(record: Implementation, pass
     gpu = next(load_gpu(gpu) for gpu in reversed(GPUS) if runs_on(record, load_gpu(gpu)))
     rng = random.Random(passes)
     for number, mask in enumerate(MASKS):
-        if mask.is_windowed and not record.windows:
+        if mask.is_windowed and (record.form or not record.windows):
             continue
-        w = of(
-            drawn(rng, passes == "decode"), heads_q=8, heads_kv=(8, 2, 2)[number], head_dim=(64, 128, 128)[number],
-            mask=mask, passes=passes,
-        )  # fmt: skip
-        schedule = record.build(w, gpu, None)
+        w, schedule = built(record, asked(
+            record, drawn(rng, passes == "decode"), heads_q=8, heads_kv=(8, 2, 2)[number],
+            head_dim=(64, 128, 128)[number], mask=mask, passes=passes,
+        ), gpu)  # fmt: skip
         cost = cost_of(w, schedule)
         assert moved(schedule) == dict(cost.requested_bytes)
         assert cost.flops_executed == schedule.total("flops")
@@ -74,9 +102,33 @@ def test_closed_form_and_schedule_agree_to_the_byte(record: Implementation, pass
 def test_equal_sequences_have_the_schedule_of_their_batch(record: Implementation) -> None:
     gpu = next(load_gpu(gpu) for gpu in reversed(GPUS) if runs_on(record, load_gpu(gpu)))
     given: dict[str, Any] = {"heads_q": 8, "heads_kv": 2, "head_dim": 128, "mask": Mask.causal()}
-    told = record.build(of([(300, 900)] * 5, **given), gpu, None)
-    batch = record.build(Workload(batch=5, seq_q=300, seq_kv=900, **given), gpu, None)
+    w = asked(record, [(300, 900)] * 5, **given)
+    alike = replace(w, lengths=(), batch=5, seq_q=300, seq_kv=900)
+    told, batch = (record.build(one, gpu, None) for one in (w, alike))
     assert str(told) == str(batch) and told.requested() == batch.requested()
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [
+        ("flashmla.dense", 1), ("sglang.fa3-mla", 1), ("cutlass.mla", 2), ("sglang.triton-mla", 0), ("nvidia.cudnn", 0),
+        ("nvidia.cudnn-frontend-sm100", 2), ("flash-attn.4", 2), ("tensorrt-llm.attention", 0),
+        ("tensorrt-llm.attention", 1), ("tensorrt-llm.attention", 2),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("passes", ["fwd", "decode"])
+def test_the_replay_moves_what_the_closed_form_says(name: str, gpu: int, passes: str) -> None:
+    record = IMPLEMENTATIONS[name]
+    lengths = "1:1000, 1:3000 x 3, 1:9" if passes == "decode" else "70:1000, 1:3000 x 3, 300:300, 1:9"
+    w = asked(record, lengths, heads_q=8, heads_kv=2, head_dim=128, mask=Mask.causal(), passes=passes)
+    w, schedule = built(record, w, load_gpu(GPUS[gpu]))
+    played = replay(schedule, load_gpu(GPUS[gpu]), Numbers(), mode="exact")
+    seen: dict[tuple[str, str, str], int] = {}
+    for kernel, result in zip(schedule.kernels, played.kernels, strict=True):
+        for (kind, tensor), size in result.requested.items():
+            if size:
+                seen[kernel.name, kind, tensor] = seen.get((kernel.name, kind, tensor), 0) + size
+    assert seen == dict(cost_of(w, schedule).requested_bytes)
 
 
 def test_exact_and_fast_mode_request_what_the_schedule_does() -> None:
@@ -130,6 +182,89 @@ def test_flashinfers_plan_fills_two_blocks_an_sm() -> None:
     assert 0.85 * 2 * gpu.sm.count < kernel.blocks <= 2 * gpu.sm.count
 
 
+HEADS: dict[str, Any] = {"heads_q": 16, "heads_kv": 4, "head_dim": 128, "mask": Mask.causal()}
+
+
+def launched(kernel: Kernel) -> list[tuple[int, ...]]:
+    """How often each block runs each segment, in launch order."""
+    order = np.concatenate([np.tile(one.classes, one.times) for one in kernel.launches])
+    return [tuple(row) for row in kernel.repeats[order, 0].tolist()]
+
+
+def attention(name: str, gpu: int, w: Workload) -> Kernel:
+    schedule = IMPLEMENTATIONS[name].build(w, load_gpu(GPUS[gpu]), None)
+    return next(kernel for kernel in schedule.kernels if kernel.role == "attention")
+
+
+def test_flash_attention_4_has_a_grid_of_as_many_blocks_as_there_might_be() -> None:
+    """`SingleTileVarlenScheduler.get_grid_shape`; sequences as they come, of each the last row tile first."""
+    w = of([(300, 300), (2000, 2000), (10, 10)], **HEADS)
+    kernel = attention("flash-attn.4", 2, w)
+    blocks = launched(kernel)
+    assert len(blocks) == (2310 + 3 * 255) // 256 * 16
+    leaving = [segment.name for segment in kernel.segments].index("no rows")
+    assert [block[leaving] for block in blocks] == [0] * 16 * 11 + [1] * 16
+    steps = kernel.turns.sum(axis=1)[np.concatenate([one.classes for one in kernel.launches])]
+    of_long = steps[32 : 32 + 8 * 16]
+    assert (np.diff(of_long) <= 0).all() and of_long[0] > of_long[-1]
+    assert len(set(of_long[:16].tolist())) == 1  # 16 heads of a row tile side by side
+
+
+def test_fmha_v2_launches_the_row_tiles_of_the_longest_of_every_sequence() -> None:
+    """Blocks (steps, heads, batch) before Hopper: a short sequence leaves most of its own, before the next begins."""
+    kernel = attention("tensorrt-llm.attention", 0, of([(64, 64), (640, 640)], **HEADS))
+    leaving = [segment.name for segment in kernel.segments].index("no rows")
+    assert [block[leaving] for block in launched(kernel)] == ([0] + [1] * 9) * 16 + [0] * 160
+
+
+def test_balanced_fmha_takes_the_last_row_tile_of_every_sequence_first() -> None:
+    kernel = attention("tensorrt-llm.attention", 1, of([(128, 128), (640, 640)], **HEADS))
+    leaving = [segment.name for segment in kernel.segments].index("no rows")
+    assert [block[leaving] for block in launched(kernel)] == [1, 0] * 16 * 4 + [0, 0] * 16
+
+
+def test_masked_attention_cuts_the_keys_of_all_as_those_of_the_longest() -> None:
+    """`timesteps_per_block`: of a short sequence the first range has all keys, and the others none."""
+    w = of("1:100, 1:20000", heads_q=2, head_dim=128, passes="decode")
+    schedule = IMPLEMENTATIONS["tensorrt-llm.attention"].build(w, load_gpu(GPUS[0]), None)
+    kernel = schedule.kernels[0]
+    assert schedule.splits.chunk > 1 and kernel.blocks == 2 * 2 * schedule.splits.count
+    keys = [sum(op.bytes for op in one.ops if (op.kind, op.tensor) == ("load", "K")) for one in kernel.segments]
+    read = [sum(n * size for n, size in zip(block, keys, strict=True)) // 256 for block in launched(kernel)]
+    count = schedule.splits.count
+    assert read[:count] == [100] + [0] * (count - 1)
+    assert sum(read[2 * count : 3 * count]) == 20000 and read[2 * count] == max(read)
+
+
+def test_cudnns_open_kernels_take_the_prompt_of_most_queries_first() -> None:
+    w = of([(300, 300), (2000, 2000), (10, 10)], **HEADS)
+    kernel = attention("nvidia.cudnn-frontend-sm100", 2, w)
+    assert kernel.blocks == 16 * (2 + 8 + 1)
+    steps = kernel.turns.sum(axis=1)[np.concatenate([np.tile(one.classes, one.times) for one in kernel.launches])]
+    assert steps[0] == steps.max() and steps[-1] == steps.min() and steps[8] == steps[0]
+
+
+def test_flash_mla_shares_a_long_sequence_out() -> None:
+    given: dict[str, Any] = {"heads_q": 64, "head_dim": 192, "head_dim_v": 128, "latent": Latent(512, 64)}
+    skewed, mean = (of(text, passes="decode", **given) for text in ("1:1000 x 63, 1:200000", "1:4109 x 64"))
+    times = [
+        predict(w, GPUS[1], "mla", implementation="flashmla.dense", baseline=False).time_s or 0 for w in (skewed, mean)
+    ]
+    assert skewed.keys == pytest.approx(mean.keys, rel=0.01) and times[0] < 1.2 * times[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "latent"),
+    [("flashmla.dense", 1, True), ("cutlass.mla", 2, True), ("tensorrt-llm.mla-trtllm-gen", 2, True),
+     ("tensorrt-llm.attention", 0, False), ("vllm.trtllm-gen", 2, False)],
+)  # fmt: skip
+def test_kernels_of_one_number_of_queries_say_so(name: str, gpu: int, latent: bool) -> None:
+    w = asked(IMPLEMENTATIONS[name], "1:900 x 3, 4:1000", heads_q=8, heads_kv=8, head_dim=128, passes="decode")
+    with pytest.raises(InputError, match="as many queries of every sequence, they are 1 to 4") as caught:
+        IMPLEMENTATIONS[name].build(w, load_gpu(GPUS[gpu]), None)
+    assert "\n" not in str(caught.value) and (w.latent is not None) == latent
+
+
 def test_who_takes_one_tensor_refuses_different_lengths() -> None:
     w = of("5:10 6:10", heads_q=8, head_dim=64)
     with pytest.raises(InputError, match="takes sequences of one length"):
@@ -143,9 +278,6 @@ def test_a_long_tail_costs_more_than_the_mean() -> None:
     assert skewed.keys == pytest.approx(mean.keys, rel=0.01)
     times = [predict(w, "a100-sxm4-80gb", implementation="vllm.flash-attn-2").time_s or 0 for w in (skewed, mean)]
     assert times[0] > 1.5 * times[1]
-
-
-HEADS: dict[str, Any] = {"heads_q": 16, "heads_kv": 4, "head_dim": 128, "mask": Mask.causal()}
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ def build(w: Workload) -> Schedule:
 def test_time_grows_with_n(mask: Mask, head_dim: int) -> None:
     times = [time(Workload(1, 32, 1 << log, head_dim, mask=mask)) for log in range(14, 21)]
     ratios = [later / earlier for earlier, later in itertools.pairwise(times)]
-    # Wanted: 2.1. At 2^19 tokens, head_dim 128 and causal the default mode is 7.8 % above the exact one.
-    assert all(1.8 < ratio < 2.15 for ratio in ratios), ratios
+    # Wanted: 2.1. At 2^18 tokens, head_dim 128 and causal the default mode is 6.6 % above the exact one.
+    assert all(1.8 < ratio < 2.21 for ratio in ratios), ratios
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=str)

@@ -135,6 +135,19 @@ def test_copies_of_strided_tensors_are_bound_by_integer_divisions() -> None:
     assert played["scale"].time_s < 1.1 * played["scale"].units_s["hbm"]
 
 
+def test_what_a_kernels_own_number_means_does_not_change_the_copies_around_it() -> None:
+    """FlashAttention-1's `extra` is the rate of its backward; of unfused attention it scales these instructions."""
+    w = Workload(16, 16, 1024, 64, dtype="fp16", operations=Operations.parse("copies, softmax"))
+    times = {}
+    for name, asked in (("torch.sdpa-flash-1", replace(w, operations=None)), ("torch.eager", w)):
+        for extra in (0.125, 1.0):
+            numbers = Numbers(replace(Numbers().implementation, extra=extra))
+            played = replay(built(name, asked), A100, numbers, cache="cold").kernels
+            times[name, extra] = next(one.time_s for one in played if one.name == "copy Q")
+    assert times["torch.sdpa-flash-1", 0.125] == times["torch.sdpa-flash-1", 1.0] == times["torch.eager", 1.0]
+    assert times["torch.eager", 0.125] < 0.9 * times["torch.eager", 1.0]
+
+
 def test_a_stream_is_no_faster_than_the_host() -> None:
     """Floors of 105 and 550 us were published for these calls on an A100, whatever the shape."""
     for text, passes, kernel_s, floor_s in (

@@ -17,7 +17,8 @@ from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
-from attnsim.models.implementations.selecting import moba
+from attnsim.models.implementations.selecting import compressed, dsa_decode, moba
+from attnsim.models.implementations.selecting.walks import Walk, in_step, keys_outside
 from attnsim.models.mask.block_list import block_list
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import only_for
@@ -26,6 +27,7 @@ from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.references import selecting
 from attnsim.models.references.softmax import attention
+from attnsim.models.schedule.operation import AMOUNTS
 from attnsim.simulator.replay import replay
 from attnsim.validation.checking.families import UNSEEN, family_rows, numbers_without
 from tests.model.bounds import roofline_time
@@ -41,6 +43,10 @@ CASES = {
     "all branches, backward": ("flash-nsa.nsa", H100, "bwd"),
     "indexer": ("deepgemm.mqa-logits", H100, "fwd"),
     "indexer on Blackwell, decoding": ("deepgemm.mqa-logits", B200, "decode"),
+    "paged indexer": ("deepgemm.paged-mqa-logits", H100, "decode"),
+    "paged indexer on Blackwell": ("deepgemm.paged-mqa-logits", B200, "decode"),
+    "indexer, top-k and chosen keys, decoding": ("sglang.dsa", H100, "decode"),
+    "chosen keys of a cache in eight bits": ("flashmla.sparse-decode", H100, "decode"),
     "top-k": ("sgl-kernel.topk", H100, "fwd"),
     "chosen keys": ("flashmla.sparse", H100, "fwd"),
     "chosen keys on Blackwell, decoding": ("flashmla.sparse", B200, "decode"),
@@ -85,10 +91,12 @@ def latent_shapes(case: str, draw: random.Random) -> Iterator[Workload]:
     name, _, passes = CASES[case]
     for _ in range(SHAPES):
         seq_q = draw.choice([1, 2, 5] if passes == "decode" else [17, 64, 130, 301])
-        index = name == "deepgemm.mqa-logits"
+        index, paged = name.startswith("deepgemm."), name == "deepgemm.paged-mqa-logits"
+        seq_q = min(seq_q, 2) if paged else seq_q
+        heads = [32, 64] if index else [64, 128] if name == "flashmla.sparse-decode" else [16, 64, 100, 128]
         yield Workload(
-            batch=draw.choice([1, 2, 3]), heads_q=draw.choice([32, 64] if index else [16, 64, 100, 128]), heads_kv=1,
-            seq_q=seq_q, seq_kv=seq_q + draw.choice([0, 1, 40, 700]), head_dim=128 if index else 576,
+            batch=draw.choice([1, 2, 3]), heads_q=draw.choice(heads), heads_kv=1, seq_q=seq_q,
+            seq_kv=seq_q + draw.choice([0, 1, 40, 9000 if paged else 700]), head_dim=128 if index else 576,
             head_dim_v=128 if index else 512, dtype="fp8" if index else "bf16", passes=passes, mask=Mask.causal(),
             selection=Selection(draw.choice([16, 64, 100]), index_heads=draw.choice([32, 64]), index_dim=128),
         )  # fmt: skip
@@ -356,3 +364,46 @@ def test_moba_passes_the_attention_that_it_calls_at_long_sequences_and_keeps_its
     assert (
         asked(65536, "moba", "moba.efficient")[1] > 32 * 65536 * 127 * 7
     )  # scores and three masks of all pairs of blocks
+
+
+def test_shares_of_decoding_cover_every_chosen_key_once() -> None:
+    for batch in (1, 2, 7, 64, 300):
+        w = Workload(batch, 128, 1, 576, heads_kv=1, seq_kv=9000, head_dim_v=512, dtype="bf16", passes="decode",
+                     mask=Mask.causal(), selection=Selection(2048))  # fmt: skip
+        given = dsa_decode.shares(w, 66)
+        assert len(given) <= 66 and sum(map(sum, given)) == batch * 32 and all(map(all, given))
+        assert dsa_decode.pieces(w, 66).sum() == sum(map(len, given))
+    assert dsa_decode.pieces(replace(w, batch=1), 66).tolist() == [32]  # a tile for each share
+
+
+def test_a_cache_in_eight_bits_is_read_in_656_bytes_a_token() -> None:
+    w = Workload(64, 128, 1, 576, heads_kv=1, seq_kv=9000, head_dim_v=512, dtype="bf16", passes="decode",
+                 mask=Mask.causal(), selection=Selection(2048))  # fmt: skip
+    asked_for = IMPLEMENTATIONS["flashmla.sparse-decode"].build(w, H100, None).kernels[0].requested()
+    assert asked_for["load", "KV"] == 64 * 2048 * 656
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("flashmla.sparse-decode", {"heads_q": 96}, "64 or 128 query heads, not 96"),
+        ("flashmla.sparse-decode", {"head_dim": 320}, "a latent of 576 and 512, not 320"),
+        ("deepgemm.paged-mqa-logits", {"seq_q": 4}, "1 or 2 queries a sequence, not 4"),
+    ],
+)
+def test_decoding_kernels_refuse_what_they_are_not_compiled_for(name: str, changes: dict[str, Any], said: str) -> None:
+    w = Workload(4, 128, 1, 576, heads_kv=1, seq_kv=9000, head_dim_v=512, dtype="bf16", passes="decode",
+                 mask=Mask.causal(), selection=Selection(2048))  # fmt: skip
+    with pytest.raises(InputError) as error:
+        IMPLEMENTATIONS[name].build(replace(w, **changes), H100, None)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_warps_in_step_ask_for_the_same() -> None:
+    w = Workload(1, 16, 4096, 128, heads_kv=4, mask=Mask.causal(), selection=Selection(4, 64, 32, 16))
+    schedule = IMPLEMENTATIONS["nsa-triton.compressed"].build(replace(w, passes="bwd"), H100, None)
+    assert all(kernel.warpgroups == 1 for kernel in schedule.kernels)
+    tile = compressed.choose_tile(w, H100, scores=False).keys
+    apart = keys_outside(w, tile, Walk(np.full(8, 9), 16), "x", ())
+    together = in_step(apart)
+    assert {one: apart.total(one) for one in AMOUNTS} == {one: together.total(one) for one in AMOUNTS}

@@ -13,8 +13,8 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.fused.splits import fa3_combine
 from attnsim.models.implementations.serving import GROUP_CLKS
-from attnsim.models.implementations.trtllm import MASKED
-from attnsim.models.implementations.trtllm_tiles import MMHA_IN_FLIGHT, runs_xqa, xqa_splits, xqa_tile
+from attnsim.models.implementations.trtllm_masked import masked_tile
+from attnsim.models.implementations.trtllm_tiles import runs_xqa, xqa_splits, xqa_tile
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.row_tiles import row_tiles
@@ -158,19 +158,26 @@ def test_xqa_counts_the_step_s_own_token_and_has_three_widths() -> None:
     assert xqa_tile(replace(edge, head_dim=192, head_dim_v=192), H100).widths == (256, 256)
 
 
-def test_masked_attention_draws_what_its_threads_have_in_flight() -> None:
-    one = replace(DECODE, batch=1, heads_q=1, heads_kv=1, seq_kv=1024)
-    schedule = build("tensorrt-llm.attention", one, H100)
-    main = schedule.kernels[-1]
-    assert main.name == MASKED and main.in_flight_bytes == main.threads * MMHA_IN_FLIGHT
+def masked(blocks: int, keys: int) -> Workload:
+    return replace(DECODE, batch=blocks, heads_q=1, heads_kv=1, seq_kv=keys)
 
-    def time_s(bytes_in_flight: int) -> float:
-        slower = replace(schedule, kernels=(replace(main, in_flight_bytes=bytes_in_flight),))
-        return replay(slower, H100, Numbers()).time_s
 
-    whole, half, quarter = (time_s(main.in_flight_bytes // part) for part in (1, 2, 4))
-    assert quarter - half == pytest.approx(2 * (half - whole), rel=0.1)
-    assert time_s(1 << 30) < whole
+def test_masked_attention_has_blocks_of_as_many_threads_as_its_launch_code_chooses() -> None:
+    threads = {n: masked_tile(masked(n, 64), H100).threads for n in (1, 132, 175, 176, 264, 527, 528, 4096)}
+    assert threads == {1: 1024, 132: 1024, 175: 1024, 176: 512, 264: 512, 527: 512, 528: 256, 4096: 256}
+    assert {n: masked_tile(masked(n, 2048), H100).splits for n in (1, 16, 44, 66, 131, 132)} == {
+        1: 4, 16: 4, 44: 3, 66: 2, 131: 2, 132: 1,
+    }  # fmt: skip
+    room = (227 * 1024 - 2048) // 6  # keys whose logits fit a block
+    assert [masked_tile(masked(4096, keys), H100).splits for keys in (room, room + 1, 4 * room)] == [1, 2, 4]
+
+
+def test_masked_attention_s_ranges_hold_as_many_keys_each() -> None:
+    tile = masked_tile(masked(8, 65536), H100)
+    schedule = build("tensorrt-llm.attention", masked(8, 65536), H100)
+    turns = schedule.kernels[-1].turns.sum(axis=1)
+    assert tile.splits == 17 and schedule.kernels[-1].blocks == 8 * 17
+    assert 17 * 16 * tile.keys == pytest.approx(65536, rel=0.001) and turns.min() > 0
 
 
 def test_only_vllm_s_encoder_splits_keys() -> None:

@@ -347,3 +347,13 @@ def test_the_picture_holds_every_answered_row(tmp_path: Path) -> None:
     nothing = attnsim.check(one_length, implementation="flash-attn.4", progress=False)
     with pytest.raises(InputError, match="nothing to draw; line 2: "):
         picture(nothing)
+
+
+def test_a_name_that_people_use_otherwise_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.csv"
+    pd.DataFrame({**MINE, "kernel": ["fa3"]}).to_csv(path, index=False)
+    assert main(["check", str(path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "fa3 in a table is sglang.fa3; as --implementation it is flash-attn.3: where that was timed, write" in told
+    assert not attnsim.check(pd.DataFrame(MINE), progress=False).spoken
+    assert not attnsim.check(pd.DataFrame({**MINE, "kernel": ["flash_attn_v2"]}), progress=False).spoken

@@ -157,7 +157,7 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
     from attnsim.models.hardware.files import builtin_gpu_ids
     from attnsim.models.implementations.choose import IMPLEMENTATIONS
 
-    gpus, algorithms = run(capsys, "gpus"), run(capsys, "algorithms")
+    gpus, algorithms = run(capsys, "gpus"), run(capsys, "algorithms", "-v")
     assert all(name in gpus for name in builtin_gpu_ids())
     assert all(name in algorithms for name in (*ALGORITHMS, *IMPLEMENTATIONS))
 
@@ -181,7 +181,7 @@ def test_an_interruption_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnsim.cli.asked.workload", interrupted)
+    monkeypatch.setattr("attnsim.models.llm.asked.workload", interrupted)
     assert main(["predict", *QUESTION]) == 130
 
 
@@ -225,3 +225,19 @@ def test_tiles_that_a_retuning_leaves_are_shown_once(capsys: pytest.CaptureFixtu
     text = run(capsys, "predict", *gpu, "--set", "hbm.bandwidth=2x")
     assert text.count("HBM\n") and "the same changes: no other tiles are faster" in text
     assert "nobody has timed" not in text
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["predit"], "attnsim has no command 'predit'; nearest: predict; attnsim --help lists all"),
+        (["plot"], "attnsim plot needs a command: scaling, units, traffic"),
+        (["plot", "untis"], "attnsim plot has no command 'untis'; nearest: units"),
+        (["roofline"], "Missing option '--gpu'; such as: attnsim roofline --gpu h100"),
+    ],
+)
+def test_what_is_missing_or_unknown_is_told_with_what_to_do(
+    given: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(given) == 2
+    assert capsys.readouterr().err.startswith(f"error: {told}")

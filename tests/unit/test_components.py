@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from attnsim.cli import accuracy_sources, main
 from attnsim.models.calibrations.components import COMPONENTS, RATIOS, Widths, widths
 from attnsim.validation.checking import sources
-from attnsim.validation.checking.components import HOME, Group, components_table, estimate, left_out, measured, needed
+from attnsim.validation.checking.components import HOME, Group, components_table, left_out, measured, needed
 from attnsim.validation.checking.evidence import Refused
 
 TRUE = {"laboratory": 0.06, "chip": 0.12, "architecture": 0.2}
@@ -34,10 +35,9 @@ def made(laboratories: int = 24, tables: int = 3) -> tuple[Group, ...]:
 
 
 def test_known_components_are_found_again() -> None:
-    found = estimate(made())
+    found = measured(made())
     for name, true in TRUE.items():
-        assert found[name].between == pytest.approx(true, rel=0.3), name
-        assert found[name].between < found[name].sd < 1.5 * true
+        assert found.sd[name] == pytest.approx(true, rel=0.35), name
 
 
 def test_nine_rows_in_ten_of_a_laboratory_that_is_left_out_are_held() -> None:
@@ -55,25 +55,31 @@ def test_the_table_has_every_component_and_home() -> None:
     assert set(table) == {HOME, *COMPONENTS}
     assert (table["chip"]["sources"], table["chip"]["groups"]) == (4, 12)
     assert table["window"]["half_width"] is None and table["window"]["sd"] > 0
-    assert table[HOME]["half_width"] == pytest.approx(table[HOME]["needed"], rel=0.01), "home holds nine in ten too"
+    assert table[HOME]["half_width"] == pytest.approx(table[HOME]["needed"], rel=0.1), "home holds nine in ten too"
 
 
-def test_few_sources_leave_a_component_wide_and_one_broken_table_does_not_set_it() -> None:
-    usual = estimate(made())
-    few = estimate([group for group in made() if "chip" not in group.carried or group.source == "source 0"])
-    assert few["chip"].sd / few["chip"].between > usual["chip"].sd / usual["chip"].between
+def test_one_broken_table_does_not_set_a_component() -> None:
+    usual = measured(made()).sd["chip"]
     broken = Group("bad", "bad", "gpu 1", "kernel", "fwd", ("laboratory", "chip"), np.full(16, 1.6), WITHIN * 0.8)
-    assert estimate([*made(), broken])["chip"].between < 1.25 * usual["chip"].between
+    assert measured([*made(), broken]).sd["chip"] < 1.25 * usual
+    worse = replace(broken, logs=np.full(16, 3.2))
+    assert measured([*made(), worse]).sd["chip"] == pytest.approx(measured([*made(), broken]).sd["chip"], rel=0.03)
+
+
+def test_tables_of_one_source_and_kernel_share_a_vote() -> None:
+    broken = Group("bad", "bad", "gpu 1", "kernel", "fwd", ("laboratory", "chip"), np.full(16, 1.6), WITHIN * 0.8)
+    once, thrice = measured([*made(), broken]), measured([*made(), broken, broken, broken])
+    assert thrice.sd == pytest.approx(once.sd, rel=0.01)
 
 
 def test_what_nobody_has_measured_is_as_wide_as_components_are_in_general() -> None:
-    found = estimate(made())
-    assert found["window"].sd == pytest.approx(found["priors"].sd, rel=0.01)
-    assert TRUE["laboratory"] / 2 < found["window"].between < TRUE["architecture"]
+    found = measured(made()).sd
+    assert found["window"] == pytest.approx(found["priors"], rel=0.01)
+    assert TRUE["laboratory"] / 2 < found["window"] < TRUE["architecture"]
 
 
 def test_more_components_never_make_a_range_narrower() -> None:
-    for known in (widths(), measured(made())[0]):
+    for known in (widths(), measured(made())):
         half = 0.0
         for number in range(len(COMPONENTS) + 1):
             wider = known.half_width(known.parts(0.05, list(COMPONENTS)[:number]).values())
@@ -99,14 +105,14 @@ REPORT = {
     ],
     "component": [
         {
-            "component": name, "sources": 2, "laboratories": 1, "groups": 3, "within": 0.05, "between": 0.1, "sd": 0.12,
+            "component": name, "sources": 2, "laboratories": 1, "groups": 3, "within": 0.05, "sd": 0.12,
             "half_width": 0.2, "needed": None, "ratio": None, "held": 0.875, "held_chip": None,
         }
         for name in COMPONENTS
     ],
     "ratio": [
         {
-            "component": name, "sd": 0.2, "between": 0.17, "steps": 3, "pairs": 1, "error": 0.024, "half_width": 0.115,
+            "component": name, "sd": 0.2, "steps": 3, "pairs": 1, "error": 0.024, "half_width": 0.115,
             "held": None,
         }
         for name in RATIOS

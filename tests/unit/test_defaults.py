@@ -5,12 +5,15 @@ from dataclasses import replace
 import pytest
 
 from attnsim.api import predict
+from attnsim.api.tables import predict_case
 from attnsim.models.calibrations.choose import checked, choose
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.mechanisms.choosing import default_implementation
+from attnsim.models.question.cache import Tree
+from attnsim.models.question.case_row import parse_row
 from attnsim.models.question.workload import Workload
 
 DECODE = Workload(batch=16, heads_q=64, heads_kv=8, seq_q=1, seq_kv=8192, head_dim=128, passes="decode",
@@ -42,7 +45,7 @@ def test_other_passes_keep_the_library_itself(name: str, passes: str) -> None:
 
 
 def test_without_a_calibration_the_best_comes_first() -> None:
-    assert default_implementation(MECHANISMS["flash"], DECODE, load_gpu("rtx-4090")).name == "flash-attn.2"
+    assert default_implementation(MECHANISMS["flash"], DECODE, load_gpu("rtx-5090")).name == "flash-attn.2"
 
 
 def test_both_directions_count_as_checked_where_each_was() -> None:
@@ -59,3 +62,22 @@ def test_patterns_run_the_kernel_of_the_gpu() -> None:
     wide = replace(w, head_dim=256, head_dim_v=256)
     for question in (few, wide):
         assert default_implementation(MECHANISMS["sparse"], question, load_gpu("h100-sxm5-80gb")).name == names[0]
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ({"page_size": 16, "seq_q": 4096}, "vllm.flash-attn-2"),
+        ({"prefix": 1024, "seq_q": 1}, "flashinfer.cascade"),
+        ({"tree": "-1 0 0", "seq_q": 3, "causal": 1}, "flashinfer.tree"),
+    ],
+)
+def test_a_table_chooses_what_flags_choose_and_says_the_same(told: dict[str, object], name: str) -> None:
+    shape = {"batch": 4, "heads_q": 32, "heads_kv": 8, "seq_kv": 4096, "head_dim": 128, "dtype": "fp16"}
+    row = parse_row({"gpu": "a100-sxm4-80gb", **shape, **told})
+    cells = {key: value for key, value in told.items() if key != "tree"}
+    more = {"tree": Tree.parse(str(told["tree"]))} if "tree" in told else {}
+    by_flags = predict(Workload(**shape, **cells, **more), "a100-sxm4-80gb", baseline=False)  # type: ignore[arg-type]
+    by_row = predict_case(row)
+    assert (by_row["used_implementation"], by_row["predicted_s"]) == (by_flags.implementation, by_flags.time_s)
+    assert by_flags.implementation == name

@@ -1,6 +1,7 @@
 """List scheduling against handing out one block at a time."""
 
 import heapq
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from attnsim.models.jit import jit
 from attnsim.models.schedule.schedule import Launch
 from attnsim.simulator import dispatch
-from attnsim.simulator.dispatch import hand_out, in_queues, makespan
+from attnsim.simulator.dispatch import Speeds, drained, ends_of_places, hand_out, in_queues
 
 LAUNCHES = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=9), st.integers(1, 5)), min_size=1)
 
@@ -33,13 +34,13 @@ def test_a_short_launch_is_handed_out_one_by_one(
     launches: list[tuple[list[int], int]], durations: list[float], places: int
 ) -> None:
     blocks, times = launched(*launches), np.array(durations)
-    assert makespan(blocks, times, places) == pytest.approx(one_by_one(blocks, times, places), rel=1e-12)
+    assert ends_of_places(blocks, times, places)[-1] == pytest.approx(one_by_one(blocks, times, places), rel=1e-12)
 
 
 @given(blocks=st.integers(1, 99), places=st.integers(1, 9))
 def test_equal_blocks_take_whole_waves(blocks: int, places: int) -> None:
     launches, times = launched(([0], blocks)), np.array([3.0])
-    assert makespan(launches, times, places) == one_by_one(launches, times, places)
+    assert ends_of_places(launches, times, places)[-1] == one_by_one(launches, times, places)
 
 
 @pytest.mark.parametrize("long", [4.0, 400.0, 2e4])
@@ -58,10 +59,43 @@ def test_the_middle_of_a_long_launch_is_shared_by_those_free_before_it_is_done(
     monkeypatch.setattr(dispatch, "hand_out", counted)
     draw = np.random.default_rng(1)
     launches, times = launched(([3], 1), (draw.integers(3, size=400).tolist(), 30)), np.array([1.0, 1.7, 0.3, long])
-    assert makespan(launches, times, 16) == pytest.approx(one_by_one(launches, times, 16), rel=1e-4)
+    assert ends_of_places(launches, times, 16)[-1] == pytest.approx(one_by_one(launches, times, 16), rel=1e-4)
     assert sum(handed) < 700
     if long > 2e3:
-        assert makespan(launches, times, 16) == long
+        assert ends_of_places(launches, times, 16)[-1] == long
+
+
+ENDS = st.lists(st.floats(0.1, 9), min_size=2, max_size=20).map(sorted).map(np.array)
+
+
+SPEEDS = st.builds(
+    lambda beside, more, memory: Speeds(beside * more, beside, memory),
+    st.floats(1, 9),
+    st.floats(1, 4),
+    st.floats(0, 1),
+)
+
+
+@given(ends=ENDS, speeds=SPEEDS)
+def test_a_grid_that_drains_faster_is_done_earlier(ends: np.ndarray, speeds: Speeds) -> None:
+    """Never before the memory has moved all, never later than by list scheduling, never sooner by a slower block."""
+    done = drained(ends, speeds)
+    assert speeds.memory * ends.mean() <= done * (1 + 1e-9) and done <= ends[-1] * (1 + 1e-9)
+    assert drained(ends, Speeds(1.0, 1.0, speeds.memory)) == pytest.approx(ends[-1])
+    assert done <= drained(ends, Speeds(speeds.beside, speeds.beside, speeds.memory)) * (1 + 1e-9)
+    assert drained(ends, replace(speeds, memory=0.0)) <= done * (1 + 1e-9)
+
+
+def test_two_places_of_which_one_is_alone_for_half_of_the_time() -> None:
+    ends = np.array([1.0, 3.0])
+    assert [drained(ends, Speeds(alone, 1.0, 1.0)) for alone in (1.0, 1.6, 9.0)] == [3.0, 2.25, 2.0]
+    assert drained(ends, Speeds(4.0, 1.0, 0.5)) == 1.5  # twice the places' share, at half the memory's use
+
+
+def test_a_block_is_as_fast_as_its_neighbours_leave_it() -> None:
+    """Of three places, two on an SM's units: the second is beside another half the time, the last is alone."""
+    ends = np.array([1.0, 2.5, 4.5])
+    assert drained(ends, Speeds(2.0, 1.0, 0.0)) == pytest.approx(1.0 + 1.5 / 1.5 + 2.0 / 2.0)
 
 
 @settings(deadline=None)  # it is compiled once

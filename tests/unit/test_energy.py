@@ -46,7 +46,7 @@ def test_every_gpu_has_constants_and_an_interval(gpu: str) -> None:
 def test_energy_counts_what_the_prediction_counts() -> None:
     gpu = load_gpu("a100-sxm4-80gb")
     prediction = attnsim.predict(FULL_RATE, gpu, baseline=False)
-    done = work(prediction, gpu)
+    done = work(prediction, prediction.workload.dtype, gpu)
     assert done["tensor"] + done["padding"] == prediction.flops_executed
     assert done["hbm"] == prediction.hbm_bytes
     assert done["exp"] == prediction.exponentials
@@ -57,9 +57,11 @@ def test_energy_counts_what_the_prediction_counts() -> None:
 def test_formats_cost_what_their_width_says() -> None:
     gpu = load_gpu("h100-sxm5-80gb")
     half, quarter = (attnsim.predict(replace(FULL_RATE, dtype=dtype), gpu, baseline=False) for dtype in ("bf16", "fp8"))
-    assert work(quarter, gpu)["tensor"] == pytest.approx(work(half, gpu)["tensor"] / 2)
+    assert work(quarter, quarter.workload.dtype, gpu)["tensor"] == pytest.approx(
+        work(half, half.workload.dtype, gpu)["tensor"] / 2
+    )
     single = attnsim.predict(replace(FULL_RATE, dtype="fp32", seq_q=1024, seq_kv=1024), gpu, "naive", baseline=False)
-    done = work(single, gpu)
+    done = work(single, single.workload.dtype, gpu)
     assert done["tensor"] == done["padding"] == 0
     assert done["fp32"] >= (single.flops_executed or 0) / 2
 

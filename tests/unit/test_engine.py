@@ -39,6 +39,7 @@ PAPER = UnitCosts(
     step=150.0,
     block=500.0,
     extra=1.0,
+    integers=1.0,
 )
 LOAD, WAIT = TileOp("load", "K", bytes=100), TileOp("wait", "K")
 MMA = TileOp("mma", "S", flops=1000)

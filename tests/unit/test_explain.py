@@ -260,6 +260,23 @@ def test_a_kernel_that_cannot_be_built_is_no_lever() -> None:
     assert "tile" not in {one.lever for one in explain(PREFILL, A100, "flash-2", tiles="retuned").kernel_levers}
 
 
+def test_kernels_over_lists_have_the_levers_that_their_records_can_be_built_with() -> None:
+    question = replace(GROUPED, mask=Mask.parse("causal, random 10 % x128"))
+    own = explain(question, A100, "sparse", implementation="attnsim.sparse")
+    (stages,) = [one for one in own.kernel_levers if one.lever == "stages"]
+    record, gpu = find_implementation("attnsim.sparse"), load_gpu(A100)
+    ring = record.build(question, gpu, TileRequest(128, 64, stages=2))
+    single = record.build(question, gpu, None)
+    assert stages.change == "2" and own.prediction.tile == single.tile_text == "128 x 64, 4 warps"
+    assert ring.tile_text == "128 x 64, 4 warps, 2 stages"
+    assert ring.main.total("issues") == single.main.total("issues") and ring.requested() == single.requested()
+    assert ring.main.shared_memory_bytes > single.main.shared_memory_bytes
+    with pytest.raises(InputError, match="has 1 or 2 buffers of K and V, not 3"):
+        record.build(question, gpu, TileRequest(128, 64, stages=3))
+    flex = {one.lever for one in explain(question, H100, "sparse", implementation="torch.flex-mask").kernel_levers}
+    assert {"tile", "order"} <= flex and not flex & {"stages", "GQA packing", "blocks"}
+
+
 def test_a_changed_gpu_is_held_against_the_unchanged_one(capsys: pytest.CaptureFixture[str]) -> None:
     gpu = load_gpu(A100).replace("tensor.bf16", "2x")
     found = explain(PREFILL, gpu, "flash-2")

@@ -20,7 +20,7 @@ PANELS = {"roofline-measured": 2, "scaling": 2, "scaling-set": 2, "traffic": 3, 
           "timeline": 3, "timeline-set": 2, "breakeven": 2, "density": 2, "density-set": 2}  # fmt: skip
 """How many a picture has, where not one."""
 NAMED = {
-    "roofline": ("flash-3: 640 TFLOP/s", "datasheet 989 TFLOP/s", "kernels reach"),
+    "roofline": ("flash-3: ", "datasheet 989 TFLOP/s", "kernels reach"),
     "roofline-set": ("flash*: ", "x (", "h100*: "),
     "roofline-levels": ("smem 30.9 TB/s", "L2 9.7 TB/s", "mma.sync fp16", "exp "),
     "roofline-gpus": ("flash, a100: ", "flash, h100: "),
@@ -40,6 +40,7 @@ NAMED = {
     "density-set": ("h100-sxm5-80gb*", "flash-attn.3", "l2.bandwidth = 19.4 TB/s"),
     "pareto": ("unchanged",),
     "check": ("h100",),
+    "accuracy": ("predicted over measured", "vllm, decode", "flash-attn, training", "linear", "%"),
 }
 """What must be read in a picture; parts of texts."""
 LOOKS = (("light", "page"), ("latex", "page"), ("light", "column"), ("dark", "column"), ("print", "column"),

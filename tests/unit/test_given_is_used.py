@@ -24,7 +24,10 @@ PROMPT = [*QUESTION, "--seq", "4096", "--causal"]
             "'window' is not understood",
         ),
         (["predict", *PROMPT, "--tree", ""], "the tree has 0 tokens"),
-        (["predict", *QUESTION, "--seq", "4096", "--pass", "decode", "--prefix", "1024"], "take flashinfer.cascade"),
+        (
+            ["predict", *QUESTION, "--seq", "4096", "--pass", "decode", "--prefix", "1024", "--algorithm", "flash-3"],
+            "take flashinfer.cascade",
+        ),
         (["breakeven", *PROMPT, "--selection", "top 16x64"], "breakeven has no --selection"),
     ],
 )

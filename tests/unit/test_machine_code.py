@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from attnsim.kernels.build.machine_code import Code
+from attnsim.kernels.build.sources import source_hash
+from attnsim.kernels.catalog import OPERATIONS
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.fused.instructions import LANES
 from attnsim.models.tables import read_csv
 from benchmarks import instruction_counts
 from benchmarks.instruction_counts import one_warp, report, step_row
-from benchmarks.machine_code import Code, disassembler, parse
+from benchmarks.machine_code import disassembler, parse
 
 
 def line(address: int, text: str, stall: int = 1, written: int = 7, waits: int = 0) -> str:
@@ -127,6 +130,14 @@ def test_every_kernel_that_is_counted_has_its_row_on_each_architecture() -> None
     assert len(wanted) > 20
     counted = {(row["kernel"], row["arch"]) for row in read_csv(room / "instructions.csv")}
     assert counted == {(name, arch.rstrip("a")) for name, arch in wanted}
+
+
+def test_counts_are_of_todays_sources() -> None:
+    """A kernel that was changed has other instructions: count anew, benchmarks/instruction_counts.py --write."""
+    today = {one.label: source_hash(one) for operation in OPERATIONS.values() for one in operation.variants()}
+    rows = read_csv(files("attnsim.models.implementations.own") / "instructions.csv")
+    stale = sorted({row["kernel"] for row in rows if today[row["kernel"]] != row["source_hash"]})
+    assert not stale, "count anew: python benchmarks/instruction_counts.py --write"
 
 
 def test_without_a_disassembler_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

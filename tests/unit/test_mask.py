@@ -101,3 +101,20 @@ def test_bad_masks_are_refused(build: object, words: str) -> None:
     assert callable(build)
     with pytest.raises(InputError, match=words):
         build()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("causal, window 512", []),
+        ("left 512, causal", ["causal window 513"]),
+        ("global 512", []),
+        ("global at 3 512, window 4", ["global at 3 512"]),
+        ("dilated 3 step 300, strided 511", ["dilated 3 step 300"]),
+        ("blocks 64 0:0 8:8", ["blocks 64 0:0 8:8"]),
+        ("block window 8x64, random 9x64", ["block window 8x64", "random 9x64 seed 0"]),
+        ("prefix 513", ["prefix 513"]),
+    ],
+)
+def test_what_reaches_beyond_the_sequence_is_told(text: str, told: list[str]) -> None:
+    assert Mask.parse(text).beyond(512) == tuple(f"mask '{one}' reaches beyond the 512 keys" for one in told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 
 import pytest
 from typer.testing import CliRunner
@@ -16,7 +17,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import runs_on
 from attnsim.models.implementations.latent.records import RECORDS as MLA
 from attnsim.models.implementations.latent.records import absorbing_pays
-from attnsim.models.implementations.latent.tiles import flash_mla_parts
+from attnsim.models.implementations.latent.tiles import flash_mla_pieces
 from attnsim.models.implementations.latent.visits import split_requests
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.case_row import parse_row
@@ -53,14 +54,14 @@ def test_cache_bytes() -> None:
     assert Workload(4, 32, 1, 128, 1, 1000, 64, dtype="fp8").kv_cache_bytes == 4 * 1000 * (128 + 64)
 
 
-def greedy(batch: int, blocks: int, parts: int) -> list[list[tuple[int, int]]]:
+def greedy(blocks: list[int], parts: int) -> list[list[tuple[int, int]]]:
     """FlashMLA's loop, request by request: (request, blocks) of each part."""
-    payload = -(-batch * (blocks + 5) // parts) + 5
+    payload = -(-sum(n + 5 for n in blocks) // parts) + 5
     found, request, done = [], 0, 0
     for _ in range(parts):
         room, own = payload, []
-        while request < batch:
-            left = blocks - done
+        while request < len(blocks):
+            left = blocks[request] - done
             if room < left + 5:
                 if room > 5:
                     own.append((request, room - 5))
@@ -69,25 +70,23 @@ def greedy(batch: int, blocks: int, parts: int) -> list[list[tuple[int, int]]]:
             own.append((request, left))
             room, request, done = room - left - 5, request + 1, 0
         found.append(own)
-    assert (request, done) == (batch, 0)
+    assert (request, done) == (len(blocks), 0)
     return found
 
 
-def test_shares_are_those_of_the_scheduler() -> None:
+@pytest.mark.parametrize("alike", [True, False])
+def test_shares_are_those_of_the_scheduler(alike: bool) -> None:
     draw = random.Random(0)
     for _ in range(300):
-        batch, blocks, parts = draw.choice([1, 2, 16, 100, 700]), draw.randint(1, 300), draw.choice([1, 13, 66, 132])
-        expected = [own for own in greedy(batch, blocks, parts) if own]
-        shares = flash_mla_parts(batch, blocks, parts)
-        assert [share.first + share.whole * blocks + share.last for share in shares] == [
-            sum(n for _, n in own) for own in expected
-        ]
-        pieces: dict[int, int] = {}
-        for own in expected:
-            for request, _ in own:
-                pieces[request] = pieces.get(request, 0) + 1
-        cut = [count for count in pieces.values() if count > 1]
-        assert split_requests(shares) == {count: cut.count(count) for count in set(cut)}
+        batch, parts = draw.choice([1, 2, 16, 100, 700]), draw.choice([1, 13, 66, 132])
+        blocks = [draw.randint(1, 300)] * batch if alike else [draw.randint(1, 300) for _ in range(batch)]
+        expected = [piece for own in greedy(blocks, parts) for piece in own]
+        pieces = flash_mla_pieces(blocks, parts)
+        assert sorted((piece.request, piece.blocks) for piece in pieces) == sorted(expected)
+        cut = Counter(request for request, _ in expected)
+        assert split_requests(pieces) == Counter(count for count in cut.values() if count > 1)
+        assert all(piece.whole == (cut[piece.request] == 1) for piece in pieces)
+        assert Counter(piece.request for piece in pieces if piece.ends) == Counter(range(batch))
 
 
 def test_the_form_with_fewer_flops_is_the_default() -> None:

@@ -20,7 +20,8 @@ from attnsim.kernels.gpu.machine_record import version_of
 from attnsim.kernels.gpu.records import FILE_NAME, Point, Records
 from attnsim.kernels.gpu.timing import Sample, Timing
 from attnsim.models.calibrations import calibration
-from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.choose import choose, priors_of
+from attnsim.models.calibrations.numbers import GpuNumbers
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.builds import build_speed
 from attnsim.models.implementations.choose import OWN_KERNELS, find_implementation, match
@@ -29,6 +30,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
 from attnsim.validation.fitting import fit as fitting
 from attnsim.validation.fitting import held_out, jobs
+from attnsim.validation.fitting.problem import Problem
 from attnsim.validation.measured import own_tables
 from attnsim.validation.measured.own_tables import keep, own_rows
 from benchmarks import gpu_run
@@ -159,7 +161,7 @@ def test_a_run_becomes_a_calibration_whose_errors_accuracy_shows(
         assert not before.own
         (path,) = fitting.fit(tmp_path, ["own-h200-sxm-141gb"])
         assert path.name == "attnsim.flash.hopper.yaml"
-        read: Callable[[str], list[dict[str, Any]]] = calibration._files
+        read: Callable[[str], dict[str, Any]] = calibration._files
         monkeypatch.setattr(calibration, "_files", lambda kind: with_ours(read(kind), kind, path))
         calibration.calibrations.cache_clear()
         after = choose(find_implementation("attnsim.flash"), GPU)
@@ -186,12 +188,35 @@ def test_every_kernel_of_ours_can_be_fitted_once_it_is_measured() -> None:
         assert "tensor_efficiency" in found and "extra" not in found, record.name
 
 
-def with_ours(files: list[dict[str, Any]], kind: str, path: Path) -> list[dict[str, Any]]:
-    import yaml
-
-    return [*files, yaml.safe_load(path.read_text())] if kind == "implementations" else files
+def with_ours(files: dict[str, Any], kind: str, path: Path) -> dict[str, Any]:
+    return files | {path.stem: path} if kind == "implementations" else files
 
 
 def mean_error(rows: Any, found: Any) -> float:
     errors = [abs(row.predict_s(found) / row.measured_s - 1) for row in rows if row.record.name == "attnsim.flash"]
     return float(np.mean(errors))
+
+
+def test_our_kernels_are_fitted_beside_the_instructions_that_go_with_their_numbers() -> None:
+    """A number means the same before its fit, in it and after: counts come from whom the numbers are like."""
+    fused = [record for record in OWN_KERNELS if not record.unfused]
+    for record in fused:
+        before = choose(record, GPU)
+        assert before.numbers.counts == record.counts != "", record.name
+    records = {record.name: priors_of(record) for record in fused}
+    problem = Problem((), (), GpuNumbers(), records, {}, 0.9)
+    fitted = problem.numbers(np.zeros(0))
+    assert {name: one.counts for name, one in fitted.items()} == {one.name: one.counts for one in fused}
+
+
+def test_a_fit_takes_the_names_that_it_prints() -> None:
+    every = jobs.chosen(())
+    assert [one.name for one in every] == [one.name for one in jobs.separate(jobs.jobs())]
+    for one in every:
+        assert jobs.chosen([one.name]) == [one]
+    whole = [one.name for one in jobs.chosen(["papers-a100"])]
+    assert len(whole) > 1 and all(name.startswith("papers-a100:") for name in whole)
+    with pytest.raises(
+        InputError, match=r"'papers-a100:flash-attn\.4' is not known; nearest: papers-a100:flash-attn\.2"
+    ):
+        jobs.chosen(["papers-a100:flash-attn.4"])

@@ -37,6 +37,8 @@ from attnsim.plots.styles import STYLES
 from attnsim.plots.tornado import changes, tornado
 from attnsim.plots.traffic import traffic
 from attnsim.plots.units import units
+from attnsim.validation.checking import sampled as sampling
+from attnsim.validation.measured.datasets import published_rows
 
 MORE_SMS = Change("sm.count", 108, 120, "1")
 A100 = load_gpu("a100-sxm4-80gb")
@@ -74,7 +76,7 @@ def growing() -> list[Prediction]:
 
 @pytest.fixture(scope="module")
 def explained() -> list[Explanation]:
-    return [explain(QUESTION, A100, name) for name in ("naive", "flash-2")]
+    return [explain(QUESTION, A100, name, cache="cold") for name in ("naive", "flash-2")]
 
 
 @pytest.fixture(scope="module")
@@ -518,3 +520,14 @@ def test_bad_flags_are_refused_before_anything_is_written(
     done = CliRunner().invoke(app, ["plot", *arguments[:1], *SHAPE, *arguments[1:]])
     assert isinstance(done.exception, InputError) and words in str(done.exception)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_of_the_accuracy_picture_are_chosen_by_measured_time_alone() -> None:
+    rows = [one for one in published_rows() if sampling.line_of(one) == "flash-attn, training"]
+    (first, *_, last) = chosen = list(sampling._spaced(rows, 5))
+    ordered = sorted(one.measured_s for one in rows)
+    assert len(chosen) == 5 and [one.measured_s for one in chosen] == sorted(one.measured_s for one in chosen)
+    assert first.measured_s == ordered[len(rows) // 10] and last.measured_s == ordered[int(0.9 * len(rows))]
+    assert list(sampling._spaced(rows[:3], 5)) == sorted(rows[:3], key=lambda one: one.measured_s)
+    lines = {sampling.line_of(one) for one in published_rows()}
+    assert {"vllm, decode", "vllm linear, decode", "flash-nsa sparse, forward"} <= lines

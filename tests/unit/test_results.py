@@ -8,6 +8,8 @@ import re
 import pytest
 
 import attnsim
+from attnsim.models.question.cache import Tree
+from attnsim.models.question.lengths import parse_lengths
 from attnsim.models.wording import beyond_text, html_table, spread_text
 
 QUESTION = attnsim.Workload(heads_q=8, heads_kv=2, seq_q=1024, head_dim=64, mask=attnsim.Mask.causal())
@@ -27,6 +29,21 @@ def test_a_frame_has_question_and_answer_as_plain_values(found: attnsim.Predicti
     assert frame["busy_tensor_s"].between(0, frame["time_s"]).all()
     assert list(found[1].to_frame().columns) == list(frame.columns)
     assert not any(isinstance(value, (dict, list, tuple)) for row in frame.to_dict("records") for value in row.values())
+
+
+def test_a_row_says_all_of_its_question_and_which_sequences_decode() -> None:
+    lengths = parse_lengths("1:4096 x 3, 512:512")
+    mixed = attnsim.Workload(heads_q=8, head_dim=128, lengths=lengths, mask=attnsim.Mask.causal())
+    draft = attnsim.Workload(
+        batch=4, heads_q=8, seq_q=4, seq_kv=4096, head_dim=128, passes="decode", mask=attnsim.Mask.causal(),
+        page_size=16, tree=Tree.parse("-1 0 0 1"),
+    )  # fmt: skip
+    for question, said in (
+        (mixed, {"pass": "fwd", "decodes": 3, "lengths": "1:4096 x 3, 512:512", "tree": ""}),
+        (draft, {"pass": "decode", "decodes": 0, "page_size": 16, "tree": "-1 0 0 1", "selection": ""}),
+    ):
+        row = attnsim.predict(question, "h100-sxm5-80gb", baseline=False).row()
+        assert said.items() <= row.items()
 
 
 def test_representations_are_short_and_say_the_answer(found: attnsim.Predictions) -> None:

@@ -8,11 +8,14 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attnsim.api import predict
+from attnsim.api.energy import energy
+from attnsim.api.layer import layer
 from attnsim.api.ratios import speedup
 from attnsim.api.retuning import REPLAYED_CANDIDATES
 from attnsim.cli import main
@@ -21,12 +24,16 @@ from attnsim.cli.question_flags import QuestionFlags
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.own import flash as own_flash
+from attnsim.models.llm.files import load_model
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.studies.hardware_answer import Case, Mix
+from attnsim.studies.hardware_answer import Mix
+from attnsim.studies.hardware_case import Case, Layer, speedup_of
 from attnsim.studies.hardware_machines import Design
+from attnsim.studies.hardware_rows import rows_of
 from attnsim.studies.hardware_search import HardwareSearch, search_hardware
 from attnsim.studies.hardware_space import Limit, Range, Space
+from attnsim.studies.hardware_split import split_best
 from attnsim.studies.prices import Prices
 from attnsim.studies.search import measure_tiles, search_tiles
 from tests.unit.fake_bench import make_bench
@@ -271,7 +278,7 @@ def test_a_mix_is_counted_by_the_unchanged_machines_time() -> None:
     same, fast = (one.answer for one in mixed.machines)
     assert same is not None and fast is not None and mixed.unchanged.answer is not None
     assert mixed.unchanged.answer.time_s.typical == pytest.approx(1.0) == same.time_s.typical
-    gains = [speedup(*pair) for pair in zip(same.predictions, fast.predictions, strict=True)]
+    gains = [speedup_of(*pair) for pair in zip(same.predictions, fast.predictions, strict=True)]
     assert all(gains) and fast.speedup is not None
     expected = 0.75 / gains[0].value + 0.25 / gains[1].value  # type: ignore[union-attr]
     assert fast.time_s.typical == pytest.approx(expected)
@@ -368,3 +375,66 @@ def test_cases_come_from_flags_and_files(tmp_path: Path, capsys: pytest.CaptureF
     ):
         assert main([*vary, *flags, "--case", case]) == 2
         assert refused in capsys.readouterr().err
+
+
+def test_a_search_may_ask_for_the_whole_layer() -> None:
+    model, space = load_model("llama-3-8b"), Space.read(H100, ["hbm.bandwidth=1x,2x", "tensor.bf16=1x,1.5x"], [])
+    w = model.workload(batch=32, seq=8192, passes="decode", dtype="bf16")
+    cases = [Case(w, layer=Layer(model, 32, 8192, passes="decode"))]
+    found = search_hardware(cases, space, cache="cold")
+    fast = H100.replace("hbm.bandwidth", "2x").replace("tensor.bf16", "1.5x")
+    base, layered = (layer(model, gpu, batch=32, seq=8192, passes="decode") for gpu in (H100, fast))
+    (best,) = (one for one in found.machines if one.figures == {key: fast.get(key) for key in one.figures})
+    assert best.answer is not None and found.unchanged.answer is not None
+    assert best.answer.time_s.typical == layered.time_s
+    assert best.answer.speedup == layered.speedup_over(base)
+    # The energy of a layer is that of its parts and of the time they take.
+    assert best.answer.joules == energy(layered, fast).joules
+    (call,) = layered.attention
+    whole, attention = (energy(one, fast).units_j for one in (layered, call))
+    shares = {"tensor": call.flops_useful / layered.flops_useful, "static": layered.attention_share}
+    for unit, share in shares.items():
+        assert attention[unit].typical / whole[unit].typical == pytest.approx(share), unit
+    assert call.hbm_bytes and layered.hbm_bytes
+    assert attention["hbm"].typical / whole["hbm"].typical == pytest.approx(
+        call.hbm_bytes / layered.hbm_bytes, rel=1e-4
+    )
+
+
+def test_the_best_machine_is_split_among_its_figures() -> None:
+    space = Space.read(H100, ["hbm.bandwidth=1x,2x", "l2.bandwidth=1x,2x"], [])
+    found = search_hardware([Case(DECODE, 1, "decode"), Case(QUESTION, 1, "prompt")], space)
+    shared = split_best(found)
+    assert shared is not None and {one.change.key for one in shared.parts} == {"hbm.bandwidth", "l2.bandwidth"}
+    best = found.feasible[0].answer
+    assert best is not None and best.speedup is not None
+    assert shared.together.value == pytest.approx(best.speedup.value)
+    assert np.prod([one.mean.value for one in shared.parts]) == pytest.approx(shared.together.value)
+    alone = search_hardware(DECODE, Space.read(H100, ["hbm.bandwidth=1x,2x", "l2.bandwidth=1x,1x"], []))
+    assert split_best(alone) is None
+
+
+def test_the_layer_and_split_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    vary = ["search", "hardware", "--vary", "hbm.bandwidth=1x,2x"]
+    asked = [*vary, "--vary", "l2.bandwidth=1x,2x", "--model", "llama-3-8b", "--seq", "2048"]
+    assert main([*asked, "--layer", "--split"]) == 0
+    text = capsys.readouterr().out
+    assert "a whole layer, its attention batch 1" in text and "tile of the attention of all" in text
+    assert "machine 1 on shipped tiles: what each change brings" in text and "L2 warm" not in text
+    for flags, refused in (
+        (["--heads", "8", "--head-dim", "128", "--seq", "64", "--layer"], "--layer needs a model"),
+        (["--model", "llama-3-8b", "--lengths", "1:64", "--layer"], "--lengths does not go with --layer"),
+        (["--model", "llama-3-8b", "--layer"], "--seq is missing"),
+        (["--model", "llama-3-8b", "--seq", "64", "--split"], "--split shares out several figures and one varies"),
+    ):
+        assert main([*vary, *flags]) == 2
+        assert refused in capsys.readouterr().err
+
+
+def test_rows_have_each_cases_own_speedup() -> None:
+    found = search_hardware(
+        [Case(PREFILL, 3, "prefill"), Case(DECODE, 1, "decode")], Space.read(H100, ["hbm.bandwidth=1x,2x"], [])
+    )
+    unchanged, _, fast = rows_of(found)
+    assert unchanged["speedup of decode"] == unchanged["speedup of prefill"] == 1
+    assert fast["speedup of prefill"] < fast["speedup"] < fast["speedup of decode"]

@@ -140,7 +140,8 @@ def test_bad_questions_get_one_line(algorithm: str, options: dict[str, str], sai
 
 def test_a_fused_backward_is_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"attnsim.sparse has no bwd kernels"):
-        predict(QUESTION.with_passes("bwd"), A100, "bigbird")
+        predict(QUESTION.with_passes("bwd"), A100, "bigbird", implementation="attnsim.sparse")
+    assert predict(QUESTION.with_passes("bwd"), A100, "bigbird", baseline=False).implementation == "torch.flex-mask"
 
 
 def test_a_case_table_names_the_pattern_and_who_runs_it() -> None:

@@ -1,0 +1,87 @@
+"""What the list of a block-sparse kernel costs over all tiles, on whole grids.
+
+A play without chance keeps blocks that are all alike in step, or out of it, which moves a whole grid by up to a tenth
+(docs/design/replay.md). On a GPU they do not begin together: to be compared are blocks that begin at unequal times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.implementations.own import sparse
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.simulator.replay import replay
+
+LATE_CLKS, PLACES = 4000, 8
+"""Blocks begin up to so many clocks late, at so many places of that time: about one step of three resident blocks."""
+IN_STEP_AGAIN = {("a100-sxm4-80gb", 128, False): 16384}
+"""Where two resident blocks fall in step again within a long walk, from which length on: the list's kernel is played
+2.4 % shorter there."""
+
+
+def unequal(kernel: Kernel, seed: int) -> Kernel:
+    """The kernel with blocks of every class that begin at unequal times."""
+    draw = np.random.default_rng(seed)
+    late = tuple(
+        Segment(f"late {place}", (TileOp("delay", "late", clks=LATE_CLKS * place // PLACES),))
+        for place in range(1, PLACES)
+    )
+    classes, outer, _ = kernel.repeats.shape
+    begins = np.zeros((classes, PLACES, outer, PLACES - 1), np.int64)
+    begins[:, :, 0] = np.eye(PLACES, dtype=np.int64)[:, 1:]
+    every = np.repeat(kernel.repeats[:, None], PLACES, axis=1)
+    launched = np.concatenate([np.tile(launch.classes, launch.times) for launch in kernel.launches])
+    placed = launched * PLACES + draw.integers(0, PLACES, len(launched))
+    return replace(
+        kernel,
+        segments=(*late, *kernel.segments),
+        repeats=np.concatenate([begins, every], axis=3).reshape(classes * PLACES, outer, -1),
+        launches=(Launch(placed, 1),),
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb", "l40s"])
+def test_over_all_tiles_a_list_costs_time_on_a_whole_grid(
+    gpu: str, head_dim: int, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many blocks on an SM, launched alike, begun at unequal times: the kernel with the list takes longer.
+
+    The dense kernel is given the registers and the shared memory of the other's compilation: at head_dim 64 ours is
+    compiled so that three blocks share an SM, where the dense one has room for two.
+    """
+    monkeypatch.setattr(sparse, "heads_together", lambda w, *_: w.heads_q if causal else 1)
+    machine = load_gpu(gpu)
+    listed, dense = find_implementation("attnsim.sparse"), find_implementation("attnsim.flash")
+    for seq in (1024, 2048, 4096, 8192, 16384):
+        w = Workload(1, 16, seq, head_dim, mask=Mask.causal() if causal else Mask.full())
+        ours, theirs = (record.build(w, machine, TileRequest(128, 64)).kernels[0] for record in (listed, dense))
+        alike = replace(
+            theirs,
+            registers_per_thread=ours.registers_per_thread,
+            shared_memory_bytes=ours.shared_memory_bytes,
+            buffers=ours.buffers,
+        )
+        took = [
+            replay(
+                replace(record.build(w, machine, TileRequest(128, 64)), kernels=(unequal(kernel, seq),)),
+                machine,
+                choose(record, machine).numbers,
+                mode="exact",
+            )
+            for record, kernel in ((listed, ours), (dense, alike))
+        ]
+        assert took[0].kernels[0].blocks_per_sm == took[1].kernels[0].blocks_per_sm
+        ratio = took[0].time_s / took[1].time_s
+        assert (ratio > 1) == (seq < IN_STEP_AGAIN.get((gpu, head_dim, causal), seq + 1)) and ratio > 0.97, (seq, ratio)
