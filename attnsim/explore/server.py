@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from importlib import resources
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -218,8 +218,17 @@ def listen(port: int) -> socket.socket:
 def _stand_back() -> None:
     """In the process of the pictures: Ctrl-C is the server's, and so are the cores where both want them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_server, daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(NICE)
+
+
+def _end_with_server() -> None:
+    """However the server ends: a signal that ends it at once leaves nobody to end the process of the pictures."""
+    server = parent_process()
+    assert server is not None
+    server.join()
+    os._exit(0)
 
 
 def _warm() -> None:

@@ -221,3 +221,17 @@ def test_the_command_serves_until_interrupted(running: subprocess.Popen[str]) ->
         urllib.request.urlopen(urllib.request.Request(where, body))
     running.send_signal(signal.SIGINT)
     assert running.communicate(timeout=60) == ("", "") and running.returncode == 0
+
+
+def test_nothing_is_left_of_a_server_that_is_ended(running: subprocess.Popen[str]) -> None:
+    """The process of the pictures writes to the same pipe, which closes with the last of both."""
+    assert running.stdout is not None
+    text = "".join(iter(running.stdout.readline, "]\n"))
+    (told,) = json.loads(f"{text}]")
+    body = json.dumps({"name": "units"}).encode()
+    where = f"http://127.0.0.1:{told['port']}/api/picture"
+    with urllib.request.urlopen(urllib.request.Request(where, body, {"X-Attnsim-Token": told["token"]})) as answer:
+        assert json.load(answer)["ok"]
+    running.terminate()
+    running.communicate(timeout=60)
+    assert running.returncode == -signal.SIGTERM
