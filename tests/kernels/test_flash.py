@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import product
 from operator import attrgetter
 from typing import Any
@@ -22,6 +21,7 @@ from attnsim.kernels.flash import flash_forward, variants
 from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own.flash import TILES, build, choose_tile
 from attnsim.models.mask.mask import Mask
@@ -74,37 +74,30 @@ def test_exponentials_are_the_schedules_where_the_first_tile_is_typical(cpu_devi
 
 
 WINDOW = Mask.sliding_window(150, causal=False)
-REACHED: dict[str, tuple[str, int, Mask, TileRequest | None]] = {  # every tile: GPU, head_dim, mask, shape asked for
-    "64, 2 stages": ("h100-sxm5-80gb", 64, WINDOW, None),
-    "64, 1 stage": ("l40s", 64, WINDOW, None),
-    "64, narrow": ("a100-sxm4-80gb", 64, Mask.causal(), TileRequest(128, 64)),
-    "128, 2 stages": ("h100-sxm5-80gb", 128, WINDOW, None),
-    "128, 1 stage": ("a100-sxm4-80gb", 128, Mask(), None),
-    "128, few keys": ("l40s", 128, WINDOW, TileRequest(128, 32)),
-    "128, square": ("l40s", 128, Mask.causal(), None),
-    "256, square": ("h100-sxm5-80gb", 256, Mask(), None),
-    "256, tall": ("a100-sxm4-80gb", 256, WINDOW, None),
-}
 
 
-def test_every_tile_is_reached() -> None:
-    found = {
-        (d, replace(choose_tile(Workload(1, 1, 70, d, mask=mask), load_gpu(gpu), shape), order="ascending"))
-        for gpu, d, mask, shape in REACHED.values()
-    }
-    assert found == {(head_dim, tile) for head_dim, tiles in TILES.items() for tile in tiles}
-
-
-@pytest.mark.parametrize("case", REACHED)
-def test_tiles_of_other_gpus(case: str, assert_matches_schedule: AssertMatches) -> None:
-    gpu, head_dim, mask, shape = REACHED[case]
-    device, w = CpuDevice(gpu), Workload(1, 2, 130, head_dim, heads_kv=1, seq_kv=300, mask=mask)
+@pytest.mark.parametrize("tile", [(d, tile) for d, tiles in TILES.items() for tile in tiles], ids=str)
+def test_every_tile(
+    tile: tuple[int, FlashTile], monkeypatch: pytest.MonkeyPatch, assert_matches_schedule: AssertMatches
+) -> None:
+    head_dim, chosen = tile
+    monkeypatch.setitem(TILES, head_dim, (chosen,))
+    device = CpuDevice("h100-sxm5-80gb" if chosen.stages > 1 else "a100-sxm4-80gb")
+    w = Workload(1, 2, 130, head_dim, heads_kv=1, seq_kv=300, mask=WINDOW)
+    shape = TileRequest(chosen.rows, chosen.keys)
     random = np.random.default_rng(head_dim)
     shapes = ((1, 2, 130, head_dim), (1, 1, 300, head_dim), (1, 1, 300, head_dim))
     q, k, v = (encode(random.standard_normal(size), w.dtype) for size in shapes)
-    got = flash_forward(device, q, k, v, mask=mask, tile=None if shape is None else (shape.rows, shape.keys))
-    assert outcome(got, (q, k, v), mask).largest_error() <= TOLERANCE["bf16"]
+    got = flash_forward(device, q, k, v, mask=WINDOW, tile=(chosen.rows, chosen.keys))
+    assert outcome(got, (q, k, v), WINDOW).largest_error() <= TOLERANCE["bf16"]
     assert_matches_schedule(device, build(w, device.gpu, shape))
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_a_grid_of_few_blocks_is_cut_into_shorter_ones(head_dim: int) -> None:
+    gpu = load_gpu("a100-sxm4-80gb")
+    few, many = (choose_tile(Workload(1, heads, 1024, head_dim), gpu).rows for heads in (8, 512))
+    assert (few, many) == (64, 128)
 
 
 def outcome(got: tuple[Array, Array], inputs: tuple[Array, ...], mask: Mask | None) -> Outcome:
@@ -141,11 +134,11 @@ class FirstBlocks(CpuDevice):
 )
 def test_blocks_come_in_the_schedules_order(mask: Mask, first: list[tuple[int, int]]) -> None:
     q = encode(np.ones((1, 3, 300, 64)), "fp16")
-    _, lse = flash_forward(FirstBlocks(), q, q[:, :1], q[:, :1], mask=mask)
+    _, lse = flash_forward(FirstBlocks(), q, q[:, :1], q[:, :1], mask=mask, tile=(128, 128))
     written = np.isfinite(lse) & (lse > 0)
     assert [(head, tile) for head in range(3) for tile in range(3) if written[0, head, tile * 128]] == sorted(first)
     w = Workload(1, 3, 300, 64, heads_kv=1, dtype="fp16", mask=mask)
-    kernel = build(w, FirstBlocks().gpu, None).kernels[0]
+    kernel = build(w, FirstBlocks().gpu, TileRequest(128, 128)).kernels[0]
     order = [block for launch in kernel.launches for block in np.tile(launch.classes, launch.times)]
     scores = [sum(op.tensor == "S" for op in segment.ops) for segment in kernel.segments]
     visits = [sum(n * scores[segment] for segment, n in kernel.runs(block)) for block in order[:5]]
@@ -194,7 +187,7 @@ def test_rows_without_keys_are_zero() -> None:
 
 def test_a_tile_that_is_not_compiled_is_refused() -> None:
     q = encode(Q[None, None], "fp16")
-    with pytest.raises(InputError, match=r"has the tile 128 x 128 or 128 x 64 at head_dim 64, not 48 x 48"):
+    with pytest.raises(InputError, match=r"has the tile 128 x 128 or 128 x 64 or 64 x 64 at head_dim 64"):
         flash_forward(CpuDevice(), q, q, q, tile=(48, 48))
 
 

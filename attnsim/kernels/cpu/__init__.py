@@ -1,8 +1,9 @@
 """Runs our CUDA kernels without a GPU: a SIMT interpreter on NumPy for the PTX that NVRTC emits.
 
 Every thread of a batch of blocks is a lane of NumPy arrays; each PTX instruction is compiled to one closure over them.
-In a straight run of instructions those of one kind are executed as one (see `straight`), with loops that numba compiles
-(see `compiled`); when something goes wrong the batch is played once more, one instruction after another.
+In a straight run of instructions those of one kind are executed as one (see `straight`), and arithmetic between them is
+a list that one compiled loop goes through (see `tape`); when something goes wrong the batch is played once more, one
+instruction after another.
 :func:`attnsim.kernels.cpu.run.run` runs a kernel on the caller's arrays and returns what a profiler would count.
 
 It stops at what a GPU leaves undefined, and says where: addresses outside an array or misaligned, shared memory that

@@ -185,27 +185,36 @@ def to_float(bits, bf16):
 
 
 @jit
-def matrix_rows(bits, blocks, steps, bf16, found):
-    """Registers ``[matrices * steps * blocks, warps * 32]`` as the bits of matrices ``[matrices, warps, rows, k]``."""
+def matrix_rows(file, registers, warps, blocks, steps, bf16, found):
+    """Registers ``[matrices * steps * blocks]`` of some warps as bits of matrices ``[matrices, warps, rows, k]``."""
     for matrix in range(found.shape[0]):
-        for step in range(steps):
-            for block in range(blocks):
-                register = bits[(matrix * steps + step) * blocks + block]
-                for lane in range(len(register)):
-                    warp, row, column = lane // WARP, block * 8 + lane % WARP // 4, step * 8 + lane % 4 * 2
-                    found[matrix, warp, row, column] = to_float(register[lane] & np.uint32(0xFFFF), bf16)
-                    found[matrix, warp, row, column + 1] = to_float(register[lane] >> np.uint32(16), bf16)
+        for warp in range(len(warps)):
+            first = warps[warp] * WARP
+            for step in range(steps):
+                for block in range(blocks):
+                    register = file[registers[(matrix * steps + step) * blocks + block]][first : first + WARP]
+                    to = found[matrix, warp, block * 8 : block * 8 + 8, step * 8 : step * 8 + 8]
+                    for row in range(8):
+                        for quad in range(4):
+                            bits = register[4 * row + quad]
+                            to[row, 2 * quad] = to_float(bits & np.uint32(0xFFFF), bf16)
+                            to[row, 2 * quad + 1] = to_float(bits >> np.uint32(16), bf16)
 
 
 @jit
-def add_products(products, kept):
-    """Products ``[products, warps, 16, 8]`` onto registers ``[products * 4, warps * 32]`` of C in f32."""
+def add_products(products, file, before, after, warps):
+    """Products ``[products, warps, 16, 8]`` and registers ``[products * 4]`` of C in f32, into those of D."""
     for i in range(products.shape[0]):
         for half in range(2):
             for pair in range(2):
-                register = kept[4 * i + 2 * half + pair]
-                for lane in range(len(register)):
-                    register[lane] += products[i, lane // WARP, half * 8 + lane % WARP // 4, lane % 4 * 2 + pair]
+                place = 4 * i + 2 * half + pair
+                for warp in range(len(warps)):
+                    first = warps[warp] * WARP
+                    c, d = file[before[place]][first : first + WARP], file[after[place]][first : first + WARP]
+                    product = products[i, warp, half * 8 : half * 8 + 8]
+                    for row in range(8):
+                        for quad in range(4):
+                            d[4 * row + quad] = c[4 * row + quad] + product[row, 2 * quad + pair]
 
 
 @jit

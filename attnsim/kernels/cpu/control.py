@@ -97,7 +97,7 @@ def _barrier(instruction: Instruction, machine: Machine) -> Control | None:
     barrier, count = machine.read(operands[0], "u32"), machine.read(operands[1], "u32") if len(operands) > 1 else None
 
     def go_on(run: Flow, position: int, mask: Mask) -> Go:
-        ballot = votes() if votes else None
+        ballot = votes().copy() if votes else None
         released: Groups = []
         numbers = mask.of(barrier())
         for number in np.unique(numbers).tolist():  # lanes of several warps may name different barriers

@@ -17,7 +17,7 @@ from attnsim.kernels.cpu.lanes import WARP, Mask, Values
 from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported
 from attnsim.kernels.cpu.ptx import Instruction, Operand
-from attnsim.kernels.cpu.registers import DTYPES, row_type
+from attnsim.kernels.cpu.registers import DTYPES, WIDE, row_type
 from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, half_to_float
 from attnsim.kernels.cpu.spaces import space_name
 from attnsim.kernels.cpu.together import Alike
@@ -176,21 +176,23 @@ class _Product(Alike):
         right = _matrices([m._b for m in members], 1, self._kind, self._machine)
         fast, single, registers = compiled(), self._result == "f32", self._machine.registers
         kind, held = DTYPES[self._result], DTYPES["f32" if single else "b32"]
-        read = registers.read_rows([o for m in members for o in m._c], held)
-        write = registers.write_active_rows([o for m in members for o in m._d], held)
+        c, d = [o for m in members for o in m._c], [o for m in members for o in m._d]
+        before, after = registers.rows(c, held), registers.rows(d, held)
+        read, write = registers.read_rows(c, held), registers.write_active_rows(d, held)
         lanes_in = _lanes_of_f32 if single else _lanes_of_f16
 
         def step(mask: Mask) -> None:
             require_whole_warps(mask, "mma")
             products = left(mask) @ right(mask).swapaxes(2, 3)
+            if fast and single and before and after:
+                registers.spread(before)
+                registers.spread(after)
+                registers.state[after.numbers] = WIDE
+                fast.add_products(products, registers.files[held.str], before.rows, after.rows, mask.warp_index)
+                return
             rows = read(len(mask.lanes))
-            before = np.broadcast_to(rows, (len(rows), len(mask.lanes)))
-            kept = (before.copy() if mask.full else mask.take(before)).view(kind)
-            if fast and single:
-                fast.add_products(products, kept)
-            else:
-                kept = (kept + lanes_in(products)).astype(kind, copy=False)
-            write(kept.view(held), mask)
+            kept = mask.take(np.broadcast_to(rows, (len(rows), len(mask.lanes)))).copy().view(kind)
+            write((kept + lanes_in(products)).astype(kind, copy=False).view(held), mask)
 
         return step
 
@@ -205,26 +207,25 @@ def _matrices(
     """
     different = list(dict.fromkeys(operands))
     which = None if len(different) == len(operands) else np.array([different.index(one) for one in operands])
-    read = machine.registers.read_rows([register for one in different for register in one], DTYPES["b32"])
+    names, registers = [register for one in different for register in one], machine.registers
+    read, places = registers.read_rows(names, DTYPES["b32"]), registers.rows(names, DTYPES["b32"])
     steps, width = len(different[0]) // blocks, WARP // ROWS if kind == "tf32" else ROWS
 
     fast = compiled()
 
     def matrices(mask: Mask) -> Values:
+        if fast and kind != "tf32" and places:
+            registers.spread(places)
+            halves = np.empty((len(different), mask.warp_count, blocks * ROWS, steps * width), np.uint32)
+            file = registers.files["<u4"]
+            fast.matrix_rows(file, places.rows, mask.warp_index, blocks, steps, kind == "bf16", halves)
+            values: Values = halves.view(np.float32)
+            return values if which is None else values[which]
         lanes = len(mask.lanes)
-        rows = read(lanes)
-        if rows.shape[1] == 1:
-            rows = np.broadcast_to(rows, (len(rows), lanes))
-        bits = rows.reshape(len(rows), -1, WARP)
-        if fast and kind != "tf32":
-            warps = bits.shape[1] if mask.full else mask.warp_count
-            chosen = rows if mask.full else bits[:, mask.warp_index].reshape(len(rows), -1)
-            halves = np.empty((len(different), warps, blocks * ROWS, steps * width), np.uint32)
-            fast.matrix_rows(chosen, blocks, steps, kind == "bf16", halves)
-            return halves.view(np.float32) if which is None else halves.view(np.float32)[which]
-        values = _decode(np.ascontiguousarray(bits if mask.full else bits[:, mask.warp_index]), kind)
+        rows = mask.take(np.broadcast_to(read(lanes), (len(names), lanes)))
+        decoded = _decode(np.ascontiguousarray(rows), kind)
         # operand, along k, down the blocks, warp, row, column
-        split = values.reshape(len(different), steps, blocks, -1, ROWS, width).transpose(0, 3, 2, 4, 1, 5)
+        split = decoded.reshape(len(different), steps, blocks, -1, ROWS, width).transpose(0, 3, 2, 4, 1, 5)
         found = split.reshape(len(different), -1, blocks * ROWS, steps * width)
         return found if which is None else found[which]
 

@@ -117,12 +117,12 @@ class Mask:
         """Those active lanes where a predicate holds."""
         if predicate.shape[0] == 1:
             return self if predicate[0] else Mask(np.zeros_like(self.lanes), 0)
-        lanes = predicate if self.full else predicate & self.lanes
+        lanes = predicate & self.lanes
         count = int(np.count_nonzero(lanes))
         return self if count == self.count else Mask(lanes, count)
 
     def select(self, chosen: Bools) -> Mask:
-        """Those active lanes that booleans ``[active]`` choose."""
+        """Those active lanes that booleans ``[active]``, or places among them, choose."""
         lanes = np.zeros_like(self.lanes)
         lanes[self.index[chosen]] = True
         return Mask(lanes)
@@ -164,6 +164,12 @@ class Mask:
     def index(self) -> Indices:
         """Active lanes, ascending."""
         return np.flatnonzero(self.lanes)
+
+    @cached_property
+    def spans(self) -> Indices:
+        """Where active lanes stand together, ``[spans, 2]``: the first of them, and the one after the last."""
+        edges: Indices = np.flatnonzero(np.diff(self.lanes, prepend=False, append=False))
+        return edges.reshape(-1, 2)
 
     @cached_property
     def by_warp(self) -> Indices:
@@ -229,7 +235,7 @@ class _Repeated(Mask):
         self._period = period
 
     def select(self, chosen: Bools) -> Mask:
-        """Those active lanes that booleans ``[active]`` choose."""
+        """Those active lanes that booleans ``[active]``, or places among them, choose."""
         return _Repeated(super().select(chosen).lanes, self._period)
 
     def of(self, values: Values) -> Values:

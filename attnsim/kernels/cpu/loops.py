@@ -15,3 +15,9 @@ def compiled() -> ModuleType | None:
     except ImportError:
         return None
     return importlib.import_module("attnsim.kernels.cpu.compiled")
+
+
+@functools.cache
+def arithmetic() -> ModuleType:
+    """:mod:`attnsim.kernels.cpu.compiled_arithmetic`; for where `compiled` is not None."""
+    return importlib.import_module("attnsim.kernels.cpu.compiled_arithmetic")

@@ -82,7 +82,7 @@ class Machine:
         self.lanes, self.counters = lanes, counters
         self.live = lanes.thread_of < lanes.threads
         self.reports.start()
-        self.registers.reset()
+        self.registers.start(lanes.count)
         self.memory.clear(counters)
         self.shared.start(lanes, dynamic_bytes, checks, counters)
         self.local.start(lanes, counters)
@@ -91,7 +91,7 @@ class Machine:
 
     def forget(self) -> None:
         """Let go of the batch's arrays and registers."""
-        self.registers.reset()
+        self.registers.start(0)
         self.memory.clear(self.counters)
 
     def read(self, operand: Operand, ptx_type: str) -> Read:
@@ -107,8 +107,6 @@ class Machine:
         if not isinstance(operand, Address):
             raise UnsupportedInstruction(f"address {operand}")
         base, offset = self.read(operand.base, "s64"), np.int64(operand.offset)
-        if offset == 0:
-            return lambda mask: mask.of(base())
         return lambda mask: mask.of(base() + offset)
 
     def address_rows(self, operands: Sequence[Operand]) -> Callable[[Mask], Values]:

@@ -94,7 +94,7 @@ class Mbarriers:
         for number, part, chosen in self._each(addresses, mask):
             now, asked = self._phase[number, self._block_of[part.index]], phases[chosen].astype(np.int64)
             done[chosen] = (now & 1 != asked & 1) if parity else now > asked
-        return mask.select(done)
+        return mask if done.all() else mask.select(done)
 
     def learn(self, addresses: Values, mask: Mask) -> None:
         """These lanes have seen a phase end: they know what was told before its end."""

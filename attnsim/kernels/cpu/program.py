@@ -35,6 +35,7 @@ from attnsim.kernels.cpu.lanes import Mask
 from attnsim.kernels.cpu.machine import OPERATIONS, Machine, Step, unsupported
 from attnsim.kernels.cpu.ptx import Function, Instruction
 from attnsim.kernels.cpu.straight import Line, straight_runs
+from attnsim.kernels.cpu.tape import code_of
 from attnsim.kernels.cpu.tensor_cores import Watch
 from attnsim.kernels.cpu.tensor_memory import TensorMemory
 from attnsim.kernels.cpu.together import Alike
@@ -82,7 +83,7 @@ class Program:
         watch = Watch(function, self.machine)
         lines = [self._line(position, watch) for position in range(len(instructions))]
         self.steps = [*(line.step for line in lines), _nothing]
-        self.runs = straight_runs(lines, self.controls)
+        self.runs = straight_runs(lines, self.controls, self.machine)
         end = len(instructions)
         self.controls[end] = control.fall_off
         self.next_control = [end] * (end + 1)
@@ -108,7 +109,8 @@ class Program:
             step = _after(note, compiled) if note else compiled
             if instruction.guard:
                 return Line(instruction, _guarded(step, instruction, self.machine))
-            return Line(instruction, step, compiled if isinstance(compiled, Alike) else None, note)
+            alike = compiled if isinstance(compiled, Alike) else None
+            return Line(instruction, step, alike, note, code_of(instruction, self.machine))
         except UnsupportedInstruction as fault:
             fault.place = f"{self.function.name}, instruction {position} {instruction.place}"
             raise

@@ -1,15 +1,15 @@
-"""The register file: one array per register, and closures that read and write it by type."""
+"""The register file: a row per register, and closures that read and write it by type."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
-from attnsim.kernels.cpu.lanes import Mask, Values
+from attnsim.kernels.cpu.lanes import Indices, Mask, Values
 from attnsim.kernels.cpu.ptx import Immediate, Negated, Operand, Register, Symbol, size_of
 
 Read = Callable[[], Values]
@@ -47,39 +47,99 @@ DTYPES: dict[str, Dtype] = {
 """NumPy's type of each PTX type; bf16 and packed pairs are bits."""
 
 
-class Registers:
-    """Registers of a batch of lanes.
+SYMBOL_BYTES = 8
 
-    A register is an array ``[lanes]``, or ``[1]`` while all lanes agree: loop counters, parameters and addresses of
-    tiles stay that small, and cost next to nothing. One that was never written holds all ones (NaN, -1).
+
+class Place(NamedTuple):
+    """A register's number among all of a kernel's, its row among those of its width, and that width in bytes."""
+
+    number: int
+    row: int
+    size: int
+
+
+class Rows(NamedTuple):
+    """Places of registers of one width."""
+
+    numbers: Indices
+    rows: Indices
+    size: int
+
+
+_BY_NAME = {dtype.str: dtype for dtype in DTYPES.values()}
+
+ONE, AGREED, WIDE = 1, 2, 0
+"""What a row of the register file holds: one value for all lanes, in its first place; that value in every place; or a
+value of each lane's own."""
+
+
+class Registers:
+    """Registers of a batch of lanes: a row each, in one array for all registers of a width.
+
+    A register costs next to nothing while all lanes agree, as loop counters, parameters and addresses of tiles do: then
+    only the first place of its row is read and written. One that was never written holds all ones (NaN, -1). What is
+    read is a view of the register, and changes with it.
+
+    Attributes
+    ----------
+    files : dict of str to ndarray ``[registers, lanes]``
+        By NumPy's name of a type; those of one width are the same memory.
+    state : ndarray of uint8
+        What each register's row holds, in the order in which registers were first named.
     """
 
     def __init__(self) -> None:
-        self._slots: dict[str, int] = {}
-        self._initial: list[Values] = []
-        self._values: list[Values] = []
+        self._places: dict[str, Place] = {}
+        self._initial: dict[int, list[int]] = {1: [], 2: [], 4: [], 8: []}
+        self._preset: set[str] = set()
         self._outside: set[str] = set()
+        self.files: dict[str, Values] = {}
+        self.state: Values = np.zeros(0, np.uint8)
 
-    def _slot(self, name: str, size: int) -> int:
-        if name not in self._slots:
-            self._slots[name] = len(self._values)
-            self._initial.append(np.full(1, -1, f"i{size}").view(UNSIGNED[size]))
-            self._values.append(self._initial[-1])
-        return self._slots[name]
+    def start(self, lanes: int) -> None:
+        """As before any instruction, for so many lanes; none give the memory back."""
+        self._preset.clear()
+        self.state = np.full(len(self._places), ONE, np.uint8)
+        for size, initial in self._initial.items():
+            file = np.empty((len(initial), lanes), UNSIGNED[size])
+            file[:, :1] = np.array(initial, UNSIGNED[size]).reshape(-1, 1)[:, :lanes]
+            self.files |= {name: file.view(dtype) for name, dtype in _BY_NAME.items() if dtype.itemsize == size}
 
-    def reset(self) -> None:
-        """Forget everything."""
-        self._values[:] = self._initial
+    def place(self, operand: Operand, size: int) -> Place | None:
+        """Where an operand of so many bytes is kept; None where it is none, or of another width."""
+        match operand:
+            case Register() if size_of(operand.type) != size:
+                return None
+            case Register() | Symbol():
+                if isinstance(operand, Symbol) and size != SYMBOL_BYTES:
+                    return None
+                if isinstance(operand, Symbol) or operand.special:
+                    self._outside.add(operand.name)
+                return self._place(operand.name, size)
+        return None
+
+    def constant(self, text: str, dtype: Dtype) -> Place:
+        """A register that holds a constant and is never written."""
+        bits = int(immediate(text, dtype).view(UNSIGNED[dtype.itemsize])[0])
+        return self._place(f"{bits} of {dtype.itemsize}", dtype.itemsize, bits)
+
+    def _place(self, name: str, size: int, bits: int = -1) -> Place:
+        if name not in self._places:
+            self._places[name] = Place(len(self._places), len(self._initial[size]), size)
+            self._initial[size].append(bits % (1 << 8 * size))
+        return self._places[name]
 
     def preset(self, name: str, values: Values) -> None:
         """Give a special register or a symbol its value, if the kernel uses it."""
-        if name in self._slots:
-            self._values[self._slots[name]] = values
+        if name in self._places:
+            number, row, _ = self._places[name]
+            self.files[values.dtype.str][row, : len(values)] = values
+            self.state[number] = ONE if len(values) == 1 else WIDE
+            self._preset.add(name)
 
     def without_preset(self) -> list[str]:
         """Special registers and symbols that the kernel reads and nobody has preset."""
-        slots = ((name, self._slots[name]) for name in self._outside)
-        return sorted(name for name, slot in slots if self._values[slot] is self._initial[slot])
+        return sorted(self._outside - self._preset)
 
     def read(self, operand: Operand, dtype: Dtype) -> Read:
         """A closure that returns the operand's value as `dtype`; wider registers are truncated."""
@@ -91,20 +151,19 @@ class Registers:
             return lambda: ~positive()
         if not isinstance(operand, Symbol | Register):
             raise UnsupportedInstruction(f"operand {operand}")
-        if isinstance(operand, Symbol) or operand.special:
-            self._outside.add(operand.name)
-        size = 8 if isinstance(operand, Symbol) else size_of(operand.type)
-        slot, values = self._slot(operand.name, size), self._values
+        size = SYMBOL_BYTES if isinstance(operand, Symbol) else size_of(operand.type)
+        place = self.place(operand, size)
+        assert place is not None
+        (number, row, _), files, kind = place, self.files, dtype.str
+
+        def read() -> Values:
+            values: Values = files[kind][row]
+            return values[:1] if self.state[number] else values
+
         if size == dtype.itemsize:
-
-            def read() -> Values:
-                value = values[slot]
-                return value if value.dtype is dtype else value.view(dtype)
-
             return read
-        held = UNSIGNED[size]
-        bits = UNSIGNED[dtype.itemsize]
-        return lambda: values[slot].view(held).astype(bits).view(dtype)
+        kind, bits = UNSIGNED[size].str, UNSIGNED[dtype.itemsize]
+        return lambda: read().astype(bits).view(dtype)
 
     def write(self, operand: Operand, dtype: Dtype) -> Write:
         """A closure that stores values of `dtype`; into a wider register they are extended by their sign."""
@@ -113,16 +172,23 @@ class Registers:
         if not isinstance(operand, Register) or operand.special:
             raise UnsupportedInstruction(f"destination {operand}")
         size = size_of(operand.type)
-        slot, registers = self._slot(operand.name, size), self._values
+        (number, row, _), files = self._place(operand.name, size), self.files
         extended = size != dtype.itemsize
         wide, bits = np.dtype(f"{'i' if dtype.kind == 'i' else 'u'}{size}"), UNSIGNED[dtype.itemsize]
 
         def write(value: Values, mask: Mask) -> None:
             if extended:
                 value = (value if value.dtype.kind in "iu" else value.view(bits)).astype(wide)
+            register = files[value.dtype.str][row]
             if not mask.full:
-                value = np.where(mask.lanes, value, registers[slot].view(value.dtype))
-            registers[slot] = value
+                if self.state[number] == ONE:
+                    register[:] = register[0]
+                np.copyto(register, value, where=mask.lanes)
+                self.state[number] = WIDE
+            elif len(value) == 1:
+                register[0], self.state[number] = value[0], ONE
+            else:
+                register[:], self.state[number] = value, WIDE
 
         return write
 
@@ -140,35 +206,35 @@ class Registers:
         return step
 
     def read_rows(self, operands: Sequence[Operand], dtype: Dtype) -> ReadRows:
-        """A closure that returns many operands' values, ``[operands, lanes]``, or ``[operands, 1]``.
+        """A closure that returns many operands' values, new, ``[operands, lanes]``, or ``[operands, 1]``.
 
-        Its values are new or shared with registers; those that are not the same in all lanes make all of them wide.
+        Those that are not the same in all lanes make all of them wide.
         """
-        reads = [self.read(operand, dtype) for operand in operands]
-        slots = self._slots_of(operands, dtype)
-        values, count = self._values, len(reads)
+        rows = self.rows(operands, dtype)
+        if rows:
 
-        def rows(lanes: int) -> Values:
-            if slots:
-                found = [v if (v := values[slot]).dtype is dtype else v.view(dtype) for slot in slots]
-            else:
-                found = [read() for read in reads]
-            if count == 1:
-                return found[0].reshape(1, -1)
-            joined = np.concatenate(found)
-            if len(joined) in (count, count * lanes):
-                return joined.reshape(count, -1)
-            wide = np.empty((count, lanes), dtype)
-            for row, value in zip(wide, found, strict=True):
+            def found(_lanes: int) -> Values:
+                if self.state[rows.numbers].all():
+                    return self.files[dtype.str][rows.rows, :1]
+                self.spread(rows)
+                return self.files[dtype.str][rows.rows]
+
+            return found
+        reads = [self.read(operand, dtype) for operand in operands]
+
+        def one_by_one(lanes: int) -> Values:
+            values = [read() for read in reads]
+            wide = np.empty((len(values), max(len(value) for value in values)), dtype)
+            for row, value in zip(wide, values, strict=True):
                 row[:] = value
             return wide
 
-        return rows
+        return one_by_one
 
     def write_rows(self, operands: Sequence[Operand], dtype: Dtype) -> WriteRows:
         """A closure that stores values ``[operands, lanes]`` or ``[operands, 1]`` of `dtype`."""
-        slots, registers = self._slots_of(operands, dtype), self._values
-        if slots is None:
+        places = self.rows(operands, dtype)
+        if not places:
             writes = [self.write(operand, dtype) for operand in operands]
 
             def one_by_one(rows: Values, mask: Mask) -> None:
@@ -178,48 +244,54 @@ class Registers:
             return one_by_one
 
         def write(rows: Values, mask: Mask) -> None:
-            if not mask.full:
-                kept = self._wide(slots, len(mask.lanes), rows.dtype)
-                np.copyto(kept, rows, where=mask.lanes)
-                rows = kept
-            for slot, row in zip(slots, rows, strict=True):
-                registers[slot] = row
+            file, lanes = self.files[rows.dtype.str], len(mask.lanes)
+            if mask.full:
+                file[places.rows, : rows.shape[1]] = rows
+                self.state[places.numbers] = WIDE if rows.shape[1] == lanes else ONE
+                return
+            self.spread(places)
+            self.state[places.numbers] = WIDE
+            for begin, end in mask.spans.tolist():
+                file[places.rows, begin:end] = rows[:, begin:end] if rows.shape[1] == lanes else rows
 
         return write
 
     def write_active_rows(self, operands: Sequence[Operand], dtype: Dtype) -> WriteRows:
         """A closure that stores values of the *active* lanes, ``[operands, active]``."""
-        slots, registers, write = self._slots_of(operands, dtype), self._values, self.write_rows(operands, dtype)
+        places, write = self.rows(operands, dtype), self.write_rows(operands, dtype)
 
         def active(rows: Values, mask: Mask) -> None:
             if mask.full:
                 return write(rows, mask)
-            if slots is None:
+            if not places:
                 spread = np.empty((len(rows), len(mask.lanes)), rows.dtype)
                 mask.put(spread, rows)
                 return write(spread, mask)
-            kept = self._wide(slots, len(mask.lanes), rows.dtype)
-            mask.put(kept, rows)
-            for slot, row in zip(slots, kept, strict=True):
-                registers[slot] = row
+            self.spread(places)
+            self.state[places.numbers] = WIDE
+            file, at = self.files[rows.dtype.str], 0
+            for begin, end in mask.spans.tolist():
+                file[places.rows, begin:end] = rows[:, at : at + end - begin]
+                at += end - begin
 
         return active
 
-    def _wide(self, slots: Sequence[int], lanes: int, dtype: Dtype) -> Values:
-        """A copy of registers, ``[slots, lanes]``."""
-        values = self._values
-        found = [v if (v := values[slot]).dtype is dtype else v.view(dtype) for slot in slots]
-        if all(len(value) == lanes for value in found):
-            return np.concatenate(found).reshape(len(slots), lanes)
-        wide = np.empty((len(slots), lanes), dtype)
-        for row, value in zip(wide, found, strict=True):
-            row[:] = value
-        return wide
+    def spread(self, of: Rows) -> None:
+        """Put into every place of these rows what so far stands in the first alone."""
+        short = self.state[of.numbers] == ONE
+        if short.any():
+            file, rows = self.files[UNSIGNED[of.size].str], of.rows[short]
+            file[rows] = file[rows, :1]
+            self.state[of.numbers[short]] = AGREED
 
-    def _slots_of(self, operands: Sequence[Operand], dtype: Dtype) -> list[int] | None:
-        """Where these registers are kept; None unless all are registers as wide as `dtype`."""
-        plain = all(isinstance(o, Register) and not o.special and size_of(o.type) == dtype.itemsize for o in operands)
-        return [self._slot(o.name, dtype.itemsize) for o in operands if isinstance(o, Register)] if plain else None
+    def rows(self, operands: Sequence[Operand], dtype: Dtype) -> Rows | None:
+        """Where these operands are kept; None unless all are registers or constants as wide as `dtype`."""
+        size = dtype.itemsize
+        places = [self.constant(o.text, dtype) if isinstance(o, Immediate) else self.place(o, size) for o in operands]
+        known = [place for place in places if place]
+        if len(known) < len(operands):
+            return None
+        return Rows(np.array([p.number for p in known]), np.array([p.row for p in known]), size)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -2,7 +2,8 @@
 
 Python takes longer to start an instruction than NumPy takes to play it for a few hundred threads. Between two places
 where lanes may come or go, only two things hold instructions in their order: registers, and memory. So a run of them is
-executed kind by kind, each kind as one step wherever none of its instructions needs what another of them does.
+executed kind by kind, each kind as one step wherever none of its instructions needs what another of them does, and
+arithmetic whose turn has come in its own order on a tape.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from attnsim.kernels.cpu.lanes import Mask
-from attnsim.kernels.cpu.machine import Step
+from attnsim.kernels.cpu.machine import Machine, Step
 from attnsim.kernels.cpu.ptx import Instruction, register_names
+from attnsim.kernels.cpu.tape import Code, Tape
 from attnsim.kernels.cpu.together import Alike
+
+_TAPE = "tape"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +36,36 @@ class Line:
         Where it may be executed with others: it, without what comes before.
     before : callable or None
         What comes before.
+    code : Code or None
+        Where it may stand on a tape: how.
     """
 
     instruction: Instruction
     step: Step
     alike: Alike | None = None
     before: Callable[[Mask], None] | None = None
+    code: Code | None = None
+
+    @property
+    def targets(self) -> int | None:
+        """Leading operands that are written; None where any may be."""
+        return 1 if self.code else self.alike.targets if self.alike else None
+
+    @property
+    def memory(self) -> str:
+        """As of Alike: which accesses to memory may pass each other."""
+        return "" if self.code else self.alike.memory if self.alike else "all"
 
     @property
     def writes(self) -> set[str]:
         """Registers that may be written."""
-        operands = self.instruction.operands
-        return register_names(operands[: self.alike.targets] if self.alike else operands)
+        return register_names(self.instruction.operands[: self.targets])
 
     @property
     def reads(self) -> set[str]:
         """Registers that may be read."""
         operands, guard = self.instruction.operands, self.instruction.guard
-        return register_names(
-            (*operands[self.alike.targets :],) if self.alike else (*operands, *([guard] if guard else []))
-        )
+        return register_names((*operands[self.targets or 0 :], *([guard] if guard else [])))
 
 
 class Straight(NamedTuple):
@@ -61,7 +75,7 @@ class Straight(NamedTuple):
     steps: tuple[Step, ...]
 
 
-def straight_runs(lines: Sequence[Line], controls: Iterable[int]) -> dict[int, Straight]:
+def straight_runs(lines: Sequence[Line], controls: Iterable[int], machine: Machine) -> dict[int, Straight]:
     """The runs between places where lanes may come or go, by the first instruction of each.
 
     Lanes come to the targets of branches and to what stands after a control instruction.
@@ -75,7 +89,7 @@ def straight_runs(lines: Sequence[Line], controls: Iterable[int]) -> dict[int, S
     starts = sorted({0, *heads})
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         pieces = sorted({start, *(cut for at in alone if start <= at < end for cut in (at, at + 1)), end})
-        parts = [_in_groups(lines[a:b], varying) for a, b in pairwise(pieces)]
+        parts = [_in_groups(lines[a:b], varying, machine) for a, b in pairwise(pieces)]
         runs[start] = Straight(end, tuple(step for part in parts for step in part))
     return runs
 
@@ -91,8 +105,7 @@ def _varying(lines: Sequence[Line]) -> set[str]:
         for line in pending:
             name, modifiers = line.instruction.name, line.instruction.modifiers
             given = name in shared_by_all and (name != "ld" or "param" in modifiers)
-            alone = line.alike is None and not given
-            if alone or (line.alike is not None and line.alike.memory) or line.reads & found:
+            if (line.memory and not given) or line.reads & found:
                 found |= line.writes
             else:
                 rest.append(line)
@@ -101,30 +114,42 @@ def _varying(lines: Sequence[Line]) -> set[str]:
             return found
 
 
-def _in_groups(lines: Sequence[Line], varying: set[str]) -> list[Step]:
+def _in_groups(lines: Sequence[Line], varying: set[str], machine: Machine) -> list[Step]:
     """The steps of instructions that no lane enters or leaves on the way."""
     waits, then = _order(lines)
     kinds: list[Hashable] = []
     for position, line in enumerate(lines):
         same = line.alike and (line.alike.kind, not line.reads.isdisjoint(varying))
-        kinds.append(same or position)
+        kinds.append(_TAPE if line.code else same or position)
     left = Counter(kinds)
     ready: defaultdict[Hashable, list[int]] = defaultdict(list)
     for position, count in enumerate(waits):
         if not count:
             ready[kinds[position]].append(position)
-    steps: list[Step] = []
-    while ready:
-        # A kind of which all that are left can go; else the one with the largest part of them.
-        chosen = max(ready, key=lambda kind: (len(ready[kind]) / left[kind], len(ready[kind])))
-        group = ready.pop(chosen)
-        left[chosen] -= len(group)
-        steps.extend(_as_one([lines[position] for position in group]))
+
+    def gone(group: Sequence[int]) -> None:
         for position in group:
             for later in then[position]:
                 waits[later] -= 1
                 if not waits[later]:
                     ready[kinds[later]].append(later)
+
+    steps: list[Step] = []
+    while ready:
+        taped: list[int] = []
+        while _TAPE in ready:  # in their order, so that one may need another
+            now = ready.pop(_TAPE)
+            taped += now
+            gone(now)
+        if taped:
+            steps.extend(_on_tape([lines[position] for position in taped], machine))
+            continue
+        # A kind of which all that are left can go; else the one with the largest part of them.
+        chosen = max(ready, key=lambda kind: (len(ready[kind]) / left[kind], len(ready[kind])))
+        group = ready.pop(chosen)
+        left[chosen] -= len(group)
+        steps.extend(_as_one([lines[position] for position in group]))
+        gone(group)
     return steps
 
 
@@ -149,7 +174,7 @@ def _order(lines: Sequence[Line]) -> tuple[list[int], list[list[int]]]:
             readers[name].append(position)
         for name in line.writes:
             writer[name] = position
-        memory = line.alike.memory if line.alike else "all"
+        memory = line.memory
         if memory:
             if memory != way or memory == "all":
                 last, earlier, way = [], last, memory
@@ -160,6 +185,11 @@ def _order(lines: Sequence[Line]) -> tuple[list[int], list[list[int]]]:
         for one in needs:
             then[one].append(position)
     return waits, then
+
+
+def _on_tape(lines: Sequence[Line], machine: Machine) -> list[Step]:
+    before = dict.fromkeys(line.before for line in lines if line.before)
+    return [*before, Tape([line.code for line in lines if line.code], machine)]
 
 
 def _as_one(lines: Sequence[Line]) -> list[Step]:

@@ -11,7 +11,7 @@ from attnsim.kernels.cpu.faults import InactiveLane
 from attnsim.kernels.cpu.lanes import WARP, Mask, Values
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported, value_type
 from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Symbol
-from attnsim.kernels.cpu.registers import DTYPES, Read, Write
+from attnsim.kernels.cpu.registers import DTYPES, Write
 from attnsim.kernels.cpu.together import Alike
 
 _BIT = np.left_shift(np.uint32(1), np.arange(WARP, dtype=np.uint32))
@@ -117,24 +117,25 @@ class _Shuffle(Alike):
 
 
 def _route(mode: str, offset: Operand, clamp: Operand, machine: Machine) -> Callable[[], tuple[Values, Values]]:
-    """Where each lane reads from, and whether that is inside its segment; worked out once when it is constant."""
+    """Where each lane reads from, and whether that is inside its segment; where lanes agree worked out once."""
     b, c = machine.read(offset, "s32"), machine.read(clamp, "s32")
-    if isinstance(offset, Immediate) and isinstance(clamp, Immediate):
-        known: dict[int, tuple[Values, Values]] = {}
+    known: dict[tuple[int, int, int], tuple[Values, Values]] = {}
 
-        def fixed() -> tuple[Values, Values]:
-            count = machine.lanes.count
-            if count not in known:
-                known[count] = _source_lanes(mode, b, c, machine)
-            return known[count]
+    def route() -> tuple[Values, Values]:
+        by, limits = b(), c()
+        if len(by) + len(limits) > 2:
+            return _source_lanes(mode, by, limits, machine)
+        key = (int(by[0]), int(limits[0]), machine.lanes.count)
+        if key not in known:
+            known[key] = _source_lanes(mode, by, limits, machine)
+        return known[key]
 
-        return fixed
-    return lambda: _source_lanes(mode, b, c, machine)
+    return route
 
 
-def _source_lanes(mode: str, b: Read, c: Read, machine: Machine) -> tuple[Values, Values]:
+def _source_lanes(mode: str, offset: Values, clamps: Values, machine: Machine) -> tuple[Values, Values]:
     lane = machine.lanes.lane_of
-    by, limits = b().astype(np.int64) & 31, c().astype(np.int64)
+    by, limits = offset.astype(np.int64) & 31, clamps.astype(np.int64)
     segment, clamp = (limits >> 8) & 31, limits & 31
     highest, lowest = (lane & segment) | (clamp & ~segment), lane & segment
     wanted = {"up": lane - by, "down": lane + by, "bfly": lane ^ by, "idx": lowest | (by & ~segment)}[mode]

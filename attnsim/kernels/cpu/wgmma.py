@@ -12,7 +12,7 @@ from attnsim.kernels.cpu.lanes import WARPGROUP, Indices, Mask, Values
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported
 from attnsim.kernels.cpu.matrix_descriptors import DEPTH, matrices, piece_addresses
 from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Vector
-from attnsim.kernels.cpu.registers import Read
+from attnsim.kernels.cpu.registers import DTYPES, Read, ReadRows
 from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, half_to_float
 from attnsim.kernels.cpu.tensor_cores import Fragment, TensorCores, from_registers, require_warpgroups
 
@@ -97,27 +97,26 @@ def agreed(read: Read, mask: Mask, machine: Machine, what: str) -> Values:
     if len(given) == 1:
         return np.repeat(given, len(mask.warpgroups))
     values = given.reshape(-1, WARPGROUP)[mask.warpgroups]
-    differs = (values != values[:, :1]).any(axis=1)
+    differs = values != values[:, :1]
     if differs.any():
-        group = int(mask.warpgroups[np.flatnonzero(differs)[0]])
+        group = int(mask.warpgroups[np.flatnonzero(differs.any(axis=1))[0]])
         raise NotUniform(f"the threads of the warpgroup have different values for {what}", group * WARPGROUP)
     return values[:, 0]
 
 
 def _accumulator(fragment: Fragment, machine: Machine) -> Callable[[Mask, Values], Values]:
     """A closure that returns D before the product: what flies, what the registers hold, or zero where not kept."""
-    reads = [machine.read(register, "f32") for register in fragment.registers]
+    read, columns = machine.registers.read_rows(fragment.registers, DTYPES["f32"]), 2 * len(fragment.registers)
 
     def before(mask: Mask, keep: Values) -> Values:
         groups = mask.warpgroups
         if not fragment.values.size:
-            fragment.values = np.zeros((len(fragment.groups), 64, 2 * len(reads)), np.float32)
+            fragment.values = np.zeros((len(fragment.groups), 64, columns), np.float32)
         values = fragment.values[groups]
         values[~keep] = 0
         fresh = keep & np.array([not fragment.flying >> g & 1 for g in groups.tolist()])
         if fresh.any():
-            columns = [machine.lanes.spread(read()).reshape(-1, WARPGROUP)[groups[fresh]] for read in reads]
-            values[fresh] = from_registers(np.stack(columns))
+            values[fresh] = from_registers(_by_warpgroup(read, groups[fresh], machine))
         return values
 
     return before
@@ -151,16 +150,22 @@ def _places(described: Values, groups: Indices, rows: int, transposed: bool, mac
 
 def _from_registers(operand: Operand, kind: str, machine: Machine) -> Matrices:
     """A in four registers of two elements, each a quarter of 16 x 16 as in mma."""
-    reads = [machine.read(register, "b32") for register in items(operand)]
+    read = machine.registers.read_rows(items(operand), DTYPES["b32"])
 
     def found(mask: Mask) -> Values:
         groups = mask.warpgroups
-        columns = [machine.lanes.spread(read()).reshape(-1, WARPGROUP)[groups] for read in reads]
+        bits = _by_warpgroup(read, groups, machine).view(np.uint16)
         # half of k, half of the warp's rows, group, warp, row, quad, pair
-        split = _floats(np.stack(columns).view(np.uint16), kind).reshape(2, 2, len(groups), 4, 8, 4, 2)
+        split = _floats(bits, kind).reshape(2, 2, len(groups), 4, 8, 4, 2)
         return split.transpose(2, 3, 1, 4, 0, 5, 6).reshape(len(groups), 64, DEPTH)
 
     return found
+
+
+def _by_warpgroup(read: ReadRows, groups: Indices, machine: Machine) -> Values:
+    """Registers of some warpgroups, ``[registers, warpgroups, 128]``."""
+    rows = read(machine.lanes.count)
+    return np.broadcast_to(rows, (len(rows), machine.lanes.count)).reshape(len(rows), -1, WARPGROUP)[:, groups]
 
 
 def _floats(bits: Values, kind: str) -> Values:

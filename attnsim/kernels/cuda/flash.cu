@@ -6,8 +6,7 @@
 using Warp = FlashWarp<HEAD_DIM, BLOCK_M / (16 * WARPS), BLOCK_N>;
 #include "flash_loop.cuh"
 
-// The 1 keeps the assembler from saving registers for blocks that shared memory has no room for.
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
+extern "C" __global__ void __launch_bounds__(kThreads, kResidents)
     flash_forward(const Element* q, const Element* k, const Element* v, Element* o, float* lse, int seq_q, int seq_kv,
                   int heads, int group, int left, int right, int section, float scale_log2) {
     extern __shared__ __align__(128) unsigned char shared[];

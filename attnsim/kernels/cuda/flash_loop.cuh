@@ -12,6 +12,9 @@ constexpr int kThreads = kWarps * kWarp;
 static_assert(kRows % (16 * kWarps) == 0, "a warp takes whole fragments of 16 rows");
 static_assert(kKeys % 16 == 0, "a slab of P is 16 keys");
 static_assert(kStages >= 1, "K and V need a buffer each");
+// Blocks that the registers of an SM must hold: of 64 rows about as many as shared memory has room for. Of taller ones the
+// accumulators would be spilled, and the 1 keeps the assembler from saving registers.
+constexpr int kResidents = kRows > 64 || kHeadDim > 128 ? 1 : kHeadDim > 64 && kWarps == 4 ? 3 : 4;
 
 using QTile = SharedTile<kRows, kHeadDim>;
 using KeyTile = SharedTile<kKeys, kHeadDim>;

@@ -50,7 +50,7 @@ struct SigmoidWarp : FlashWarp<kHeadDim, kFragments, kKeys> {
 using Warp = SigmoidWarp<HEAD_DIM, BLOCK_M / (16 * WARPS), BLOCK_N>;
 #include "flash_loop.cuh"
 
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
+extern "C" __global__ void __launch_bounds__(kThreads, kResidents)
     sigmoid_forward(const Element* q, const Element* k, const Element* v, Element* o, int seq_q, int seq_kv, int heads,
                     int group, int left, int right, int section, float scale_log2, float bias_log2) {
     extern __shared__ __align__(128) unsigned char shared[];

@@ -21,6 +21,7 @@ from attnsim.kernels.cpu import (
     program,
     run,
     shared,
+    tape,
     tensor_cores,
 )
 from attnsim.kernels.cpu.counters import Counters
@@ -30,7 +31,7 @@ from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.hopper import flash_hopper
 from attnsim.models.mask.mask import Mask
 
-USERS = (banks, copies, fragments, hazards, matrix_descriptors, memory, ordering, shared, tensor_cores)
+USERS = (banks, copies, fragments, hazards, matrix_descriptors, memory, ordering, shared, tape, tensor_cores)
 
 
 def without_numba(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,9 @@ from attnsim.kernels.device import Grid
 from attnsim.kernels.flash import flash_forward
 from attnsim.models.mask.mask import Mask
 
-SOURCE = (CUDA / "flash.cu").read_text(encoding="utf-8")
+LOOP = '#include "flash_loop.cuh"'
+SOURCE = (CUDA / "flash.cu").read_text("utf-8").replace(LOOP, (CUDA / "flash_loop.cuh").read_text("utf-8"))
+"""The kernel with the loop that it shares with others."""
 SYNCHRONISATION = re.compile(r"__syncthreads\(\);|cp_async_wait<[^;]*>\(\);|cp_async_commit\(\);")
 
 
@@ -41,6 +43,10 @@ class Mutant(CpuDevice):
         self.changed = ptx != ptx_of(SOURCE, variant)
         if self.changed:
             run(ptx, variant.entry, grid, variant.threads, arguments, variant.shared_memory_bytes)
+
+
+def test_the_loop_is_in_the_source() -> None:
+    assert LOOP not in SOURCE and len(SYNCHRONISATION.findall(SOURCE)) > 5
 
 
 @pytest.mark.parametrize("number", range(len(SYNCHRONISATION.findall(SOURCE))))
