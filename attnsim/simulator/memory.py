@@ -75,7 +75,9 @@ def traffic(
             asked = requested.get(("store" if use.written else "load", use.tensor), 0)
             if asked == 0:
                 continue
-            if use.written:
+            if use.written and use.just_written:
+                hbm = 0.0
+            elif use.written:
                 hbm = min(use.unique_bytes, asked) * (1 - found) + max(0, asked - use.unique_bytes) * lost
             else:
                 if use.just_written:

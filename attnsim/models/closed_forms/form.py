@@ -143,9 +143,13 @@ def gemm(
     )
 
 
-def combine(name: str, w: Workload, splits: int, columns: int = 1) -> Form:
-    """Partial outputs of all splits in, O out; each block of columns reads the log-sum-exps again."""
+def combine(name: str, w: Workload, splits: int, columns: int = 1, merged_by: int = 1) -> Form:
+    """Partial outputs of all splits in, O out; each block of columns reads the log-sum-exps again.
+
+    Where several warps merge a row, each of their 32 lanes computes two exponentials a step, and two at the end.
+    """
     rows = w.batch * w.heads_q * w.seq_q
+    exps = splits * columns if merged_by == 1 else 64 * merged_by * (-(-splits // merged_by) + 1)
     return Form(
         name,
         (
@@ -153,7 +157,7 @@ def combine(name: str, w: Workload, splits: int, columns: int = 1) -> Form:
             load("O partial", rows * splits * w.head_dim_v * 4),
             store("O", rows * w.head_dim_v * w.output_bytes),
         ),
-        exponentials=rows * splits * columns,
+        exponentials=rows * exps,
     )
 
 
@@ -168,8 +172,8 @@ def around_fused(name: str, w: Workload, splits: int) -> Form | None:
     new = tokens * w.heads_kv * e
     widths = {x: w.head_dim_v if x in ("V", "O", "dV") else w.head_dim for x in ("Q", "K", "V", "O", "dK", "dV")}
     match name:
-        case "combine":
-            return combine(name, w, splits)
+        case "combine" | "combine (states)":
+            return combine(name, w, splits, merged_by=1 if name == "combine" else 4)
         case "combine (staged)":
             return combine(name, w, splits, -(-w.head_dim_v // (64 if w.head_dim_v <= 64 else 128)))
         case "cache_write":

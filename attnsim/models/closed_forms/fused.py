@@ -11,13 +11,17 @@ from attnsim.models.closed_forms.form import Form, Moved, around_fused, load, st
 from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, ROWS_OUTSIDE
 from attnsim.models.implementations.fused.flash1 import Flash1Tile
 from attnsim.models.implementations.fused.forward import PAGES, page_bytes, pages_of
+from attnsim.models.implementations.fused.memory_dq import MemoryDqTile, dq_in_memory
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
 from attnsim.models.implementations.latent.tiles import LatentTile
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import LANES
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import Splits
 from attnsim.models.schedule.widths import padded
 
+MEMORY_DQ = ("clear dQ", "flash_bwd_parts", "flash_bwd_turns", "sum dQ")
+"""Kernels of a backward that sums dQ in memory."""
 FLASH1_ROWS = 16
 """Query rows of an inner step of FlashAttention-1."""
 
@@ -41,6 +45,8 @@ def _kernel(w: Workload, kernel: Kernel, tiles: FusedTiles, splits: Splits) -> F
         case "convert_dQ":
             return convert_dq(w)
     part = around_fused(kernel.name, w, splits.count)
+    if isinstance(back, MemoryDqTile) and kernel.name in MEMORY_DQ:
+        part = memory_dq(w, back, kernel.name)
     if part is None:
         raise LookupError(f"no closed form of the kernel {kernel.name}; add it to attnsim.models.closed_forms.fused")
     return part
@@ -176,9 +182,39 @@ def step_amounts(
     """FLOPs, exponentials and shared-memory bytes of the products of so many pairs of tiles, in two halves each."""
     d, dv = widths
     scores = t.rows * t.keys
-    flops = sum(4 * (scores * (dv if product in ("dP", "dV") else d) // 2) for product in products)
+    widths_of = {product: dv if product in ("dP", "dV") else d for product in products}
+    flops = sum(4 * (scores * width // 2) * t.copies(product, d) for product, width in widths_of.items())
     shared = sum(2 * t.product_bytes(product, products, d, dv, e) for product in products)
     return visits * flops, visits * 2 * (scores // 2), visits * shared
+
+
+def memory_dq(w: Workload, t: MemoryDqTile, name: str) -> Form:
+    """Backward of ``triton.ops``: at each visit of a head dQ of its rows goes to memory, in turns comes from it too."""
+    heads, e, d, dv = w.batch * w.heads_q, w.element_bytes, w.head_dim, w.head_dim_v
+    tensor, size = dq_in_memory(w, t)
+    dq = heads * w.seq_q * d * e
+    if name == "clear dQ":
+        return Form(name, (store(tensor, size),))
+    if name == "sum dQ":
+        return Form(name, (load(tensor, size), store("dQ", dq)))
+    visits, q_rows, seen = Band.of_keys(w.seq_q, w.seq_kv, *reaches(w.mask), t.keys).read(t.rows)
+    moved = heads * q_rows * d * (e if t.parallel else 4)
+    spills = heads * visits * t.warps * LANES if t.stack else 0
+    kv = [(one, heads * w.seq_kv * width * e) for one, width in (("K", d), ("V", dv))]
+    return Form(
+        name,
+        (
+            *(load(one, size) for one, size in kv),
+            load("Q", heads * q_rows * d * e, heads * seen * d * e),
+            load("LSE, D", heads * q_rows * 8, _outside_lse(w, heads * seen)),
+            load("dO", heads * q_rows * dv * e, heads * seen * dv * e),
+            *(() if t.parallel else (load(tensor, moved, 0),)),
+            store(tensor, moved, 0),
+            *((load("spills", spills * t.reloaded, 0), store("spills", spills * t.spilled, 0)) if spills else ()),
+            *(store(f"d{one}", size) for one, size in kv),
+        ),
+        *step_amounts(t, (*KEYS_OUTSIDE, "dQ"), heads * visits, (d, dv), e),
+    )
 
 
 def rows_outside(w: Workload, t: BackwardTile) -> Form:

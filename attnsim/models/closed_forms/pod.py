@@ -22,7 +22,7 @@ def closed_form(w: Workload, schedule: Schedule, tile: PodTile) -> list[Form]:
         return [forward(w, tile.prefill, UNCUT, name)]
     w = one_query(w)
     forms = [forward(w, tile.decode, schedule.splits, name)]
-    merge = around_fused("combine", w, schedule.splits.count) if schedule.splits.partial else None
+    merge = around_fused("combine (states)", w, schedule.splits.count) if schedule.splits.partial else None
     return [_renamed(form) for form in (*forms, *([merge] if merge else []))]
 
 

@@ -45,10 +45,10 @@ def cascade(w: Workload, tile: CascadeTile) -> list[Form]:
 
 
 def _merged(w: Workload, splits: Splits) -> list[Form]:
-    merge = around_fused("combine", w, splits.count) if splits.partial else None
+    merge = around_fused("combine (states)", w, splits.count) if splits.partial else None
     return [merge] if merge else []
 
 
 def _prefixed(form: Form) -> Form:
     moved = tuple(replace(one, tensor=PREFIX_TENSORS.get(one.tensor, one.tensor)) for one in form.moved)
-    return replace(form, moved=moved, kernel="combine prefix" if form.kernel == "combine" else form.kernel)
+    return replace(form, moved=moved, kernel="combine prefix" if form.kernel.startswith("combine") else form.kernel)

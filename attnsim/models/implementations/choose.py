@@ -142,7 +142,8 @@ def match(
     if number and version.strip() not in ("", number):
         raise InputError(f"implementation {name!r} and version {version!r} name two versions; leave one of them out")
     version = number or version.strip()
-    lines = meanings_of(key, spoken and not version and key not in IMPLEMENTATIONS)
+    meant = spoken or key in _LIBRARIES  # a library alone is no kernel of a table
+    lines = meanings_of(key, meant and not version and key not in IMPLEMENTATIONS)
     found = _in_table(key, lines, version, gpu, w) or _by_record(key, version, name)
     if found is None and not version:  # in a table, too, what nothing else is called
         found = _in_table(key, meanings_of(key, spoken=True), version, gpu, w)

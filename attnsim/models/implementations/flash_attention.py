@@ -22,19 +22,19 @@ from attnsim.models.implementations.fused.building import (
 )
 from attnsim.models.implementations.fused.flash1 import Flash1Tile, flash1_backward, flash1_forward, key_block
 from attnsim.models.implementations.fused.forward import flash_forward
-from attnsim.models.implementations.fused.instructions import step_counts
 from attnsim.models.implementations.fused.splits import fa3_combine, fa3_splits, split_count
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, Order
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import step_counts
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
 KIB = 1024
 FA2, FA3 = "flash-attn.2", "flash-attn.3"
-"""Kernels whose machine code is counted (``fused/instructions.csv``)."""
+"""Kernels whose machine code is counted (``schedule/instructions.csv``)."""
 
 
 def flash1(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str = "flash-attn.1") -> Schedule:

@@ -16,18 +16,29 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import hopper_tile
 from attnsim.models.implementations.fused.building import flash_schedule, one_query, override
 from attnsim.models.implementations.fused.forward import flash_forward
-from attnsim.models.implementations.fused.splits import cache_write, combine, store_cache
+from attnsim.models.implementations.fused.splits import (
+    MERGE_INSTRUCTIONS,
+    cache_write,
+    merged_rows,
+    store_cache,
+)
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Order
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
+from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.schedule.widths import padded
 
 Write = Callable[[Workload, int], list[Kernel]]
 FRAGMENT = 16
 """Rows and keys of an MMA instruction's tile."""
+LANES, WARPS, STAGES = 32, 4, 4
+"""Of a block that merges: threads of a row, partial results at a time, and how many times as many are in flight."""
+EARLY = 90
+"""Compute capability from which kernels are launched while the one before drains (`device_support_pdl`)."""
 LEAST_CHUNK = 128
 """Fewest keys of a block where they are shared out (`PrefillBinarySearchKVChunkSize`)."""
 
@@ -76,6 +87,57 @@ def plan(w: Workload, gpu: Gpu, tile: FlashTile) -> Splits:
     )
 
 
+def merge_states(w: Workload, gpu: Gpu, splits: Splits) -> Kernel:
+    """The kernel that merges partial results: a block a row of a head, four of them at a time, sixteen in flight.
+
+    `PersistentVariableLengthMergeStatesKernel` of ``include/flashinfer/attention/cascade.cuh``: as many blocks as fit
+    stay; each thread computes two exponentials a partial result, and the four warps merge theirs at the end.
+    """
+    width = w.head_dim_v
+    merging = TileOp("vector", "O", exps=2 * LANES * WARPS, fp32=MERGE_INSTRUCTIONS * WARPS * width)
+    wait = TileOp("wait", "O partial")
+    stretches: list[Segment] = []
+    loops: list[list[int]] = []
+    launches: list[Launch] = []
+    runs = merged_rows(w, splits)
+    for ranges, rows in runs.items():
+        steps = -(-ranges // WARPS)
+        ahead, full = min(steps, STAGES), TileOp("load", "O partial", bytes=WARPS * width * 4)
+        rest = full._replace(bytes=(ranges - (steps - 1) * WARPS) * width * 4)
+        sums = TileOp("load", "LSE partial", bytes=4 * ranges)
+        stretches += [
+            Segment("first", (rest, *[full] * (ahead - 1), sums, TileOp("wait", "LSE partial"))),
+            Segment("split", (wait, merging, full)),
+            Segment("last splits", (wait, merging)),
+            Segment("store", (merging, TileOp("store", "O", bytes=width * w.output_bytes))),
+        ]
+        launches.append(Launch(np.array([len(loops)]), rows))
+        loops.append([1, steps - ahead, ahead, 1])
+    repeats = np.zeros((len(loops), 1, len(stretches)), dtype=np.int64)
+    for kind, loop in enumerate(loops):
+        repeats[kind, 0, 4 * kind : 4 * kind + 4] = loop
+    (read, merged), one = np.array([(n * rows, rows) for n, rows in runs.items()]).sum(axis=0).tolist(), len(runs) == 1
+    pieces = next(iter(runs)) if one else 1
+    return Kernel(
+        name="combine (states)",
+        threads=LANES * WARPS,
+        registers_per_thread=64,
+        shared_memory_bytes=STAGES * WARPS * width * 4 + LANES * WARPS * 4,
+        segments=tuple(stretches),
+        repeats=repeats,
+        launches=tuple(launches),
+        uses=(
+            TensorUse("O partial", read // pieces * width * 4, pieces),
+            TensorUse("LSE partial", read // pieces * 4, pieces),
+            TensorUse("O", merged * width * w.output_bytes, 1, written=True),
+        ),
+        dtype="fp32",
+        step="split",
+        persistent=True,
+        launched_early=gpu.compute_capability_number >= EARLY,
+    )
+
+
 def fa2(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, write: Write | None) -> Schedule:
     """The FlashAttention-2 back end, after the kernel with which a framework writes the cache."""
     w_main = one_query(w)
@@ -84,7 +146,7 @@ def fa2(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, write: Writ
     kernels = write(w, w.new_tokens) if write else []
     kernels.append(flash_forward(w_main, gpu, tile, splits=splits))
     if splits.partial:
-        kernels.append(combine(w, splits, 4, 128))
+        kernels.append(merge_states(w, gpu, splits))
     return flash_schedule(w_main, name, kernels, FusedTiles(tile), splits)
 
 

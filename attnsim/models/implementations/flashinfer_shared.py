@@ -14,11 +14,10 @@ import numpy as np
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.flashinfer import fa2_tile, plan
+from attnsim.models.implementations.flashinfer import fa2_tile, merge_states, plan
 from attnsim.models.implementations.fused.building import edited, flash_schedule, one_query, override
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
-from attnsim.models.implementations.fused.splits import combine
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask
@@ -84,7 +83,7 @@ def tree(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         repeats=np.concatenate([masked.repeats, visits[:, None, None]], axis=2),
         uses=(*masked.uses, TensorUse(MASK, size, 1, float(w.heads_q))),
     )
-    kernels = [kernel, *([combine(whole, splits, 4, 128)] if splits.partial else [])]
+    kernels = [kernel, *([merge_states(whole, gpu, splits)] if splits.partial else [])]
     schedule = flash_schedule(whole, "flashinfer.tree", kernels, tile, splits)
     return replace(schedule, useful_flops=w.matrix_flops(w.visible_pairs))
 
@@ -121,10 +120,10 @@ def cascade(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     tile = CascadeTile(first, second, plan(shared, gpu, first), plan(own, gpu, second))
     kernels = [_prefixed(flash_forward(shared, gpu, first, splits=tile.cut_prefix), "prefix")]
     if tile.cut_prefix.partial:
-        kernels.append(_prefixed(combine(shared, tile.cut_prefix, 4, 128), "combine prefix"))
+        kernels.append(_prefixed(merge_states(shared, gpu, tile.cut_prefix), "combine prefix"))
     kernels.append(flash_forward(own, gpu, second, "suffix", tile.cut_suffix))
     if tile.cut_suffix.partial:
-        kernels.append(combine(own, tile.cut_suffix, 4, 128))
+        kernels.append(merge_states(own, gpu, tile.cut_suffix))
     kernels.append(merge(w))
     schedule = flash_schedule(own, "flashinfer.cascade", kernels, tile, tile.cut_suffix)
     once = w.prefix * w.heads_kv * (w.head_dim + w.head_dim_v) * w.element_bytes

@@ -167,9 +167,9 @@ class Implementation:
     version : str
         The version that is asked about, where one was named.
     counts : str
-        Kernel of ``fused/instructions.csv`` by whose machine code its schedules are charged where its own has not been
-        counted; "" where none is alike. Its fitted numbers are those beside such instructions, and whoever borrows
-        them borrows both.
+        Kernel of ``schedule/instructions.csv`` by whose machine code its schedules are charged where its own has
+        not been counted; "" where none is alike. Its fitted numbers are those beside such instructions, and whoever
+        borrows them borrows both.
     """
 
     name: str

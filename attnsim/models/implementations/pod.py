@@ -17,10 +17,9 @@ import numpy as np
 from attnsim.models.arrays import Ints
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.flashinfer import fa2_tile, plan
+from attnsim.models.implementations.flashinfer import fa2_tile, merge_states, plan
 from attnsim.models.implementations.fused.building import edited, flash_schedule, one_query, override
 from attnsim.models.implementations.fused.forward import flash_forward
-from attnsim.models.implementations.fused.splits import combine
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
@@ -124,7 +123,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, order: Or
     decode = renamed(flash_forward(short, gpu, tiles.decode, "decode", cut))
     kernels = [prefill, decode] if order is None else [together(prefill, decode, "pod", order)]
     if cut.partial:
-        kernels.append(renamed(combine(short, cut, 4, 128)))
+        kernels.append(renamed(merge_states(short, gpu, cut)))
     ranges = iter(cut.each or (cut.count,) * len(short.parts))
     each = tuple(next(ranges) if one.queries == 1 else 1 for one in w.parts)
     splits = Splits(max(each), each=each, chunk=cut.chunk) if cut.partial else cut

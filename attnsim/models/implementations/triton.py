@@ -1,21 +1,43 @@
-"""The kernels of Triton's tutorial 06 (triton-lang/triton, commit 003da478), and its backward in two passes."""
+"""Kernels of triton-lang/triton: tutorial 06 (commit 003da478), its backward in two passes, and ``triton.ops`` of 2.1.
+
+``triton.ops.flash_attention`` was Triton's attention until its library of operations left in 2024; what is said of its
+machine code is read from the released 2.1.0, whose compiler needs no GPU, for sm_80.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
+from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import counted, fa2_backward
 from attnsim.models.implementations.fused.building import flash_schedule, one_kernel_each_way, override_backward
+from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
+from attnsim.models.implementations.fused.memory_dq import MemoryDqTile, dq_in_memory, memory_dq_backward
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
 from attnsim.models.implementations.fused.two_pass import two_pass_backward
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Path, Schedule
+from attnsim.models.schedule.instructions import step_counts
+from attnsim.models.schedule.occupancy import check_shared_memory
+from attnsim.models.schedule.schedule import Kernel, Path, Schedule
 from attnsim.models.schedule.widths import padded
 
 NAME = "triton.tutorial"
-SOURCE = "triton-lang/triton@003da478 python/tutorials/06-fused-attention.py"
+OPS = "triton.ops"
+OPS_HEAD_DIMS, OPS_BLOCK = (16, 32, 64, 128), 128
+"""What the forward of ``triton.ops`` asserts, and whole tiles of which it loads without a check."""
+
+
+OPS_SPILLS = {
+    (False, False): (700, 1128, 1376), (False, True): (840, 1292, 1416),
+    (True, False): (420, 672, 608), (True, True): (424, 808, 800),
+}  # fmt: skip
+"""At head_dim 128, with `sequence_parallel` or not and causal or not: bytes that a thread puts aside and takes back
+in a step, and its stack, of which 256 threads have 152 to 354 KiB beside 160 of shared memory. The 18 to 58 KiB at
+head_dim 64 have room in the L1."""
 
 
 def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
@@ -50,7 +72,77 @@ def two_pass(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     return flash_schedule(w, "triton.tutorial-bwd", list(two_pass_backward(w, tile)), FusedTiles(backward=tile))
 
 
+def ops(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """``triton.ops.flash_attention.attention``, with `sequence_parallel` where that is the faster, as its users try."""
+    check_ops(w)
+    d, kernels, tiles = w.head_dim, list[Kernel](), FusedTiles()
+    if "fwd" in w.directions:
+        tile = FlashTile(
+            OPS_BLOCK, 64, warps=4 if d <= 64 else 8, loop="ring", stages=4, masks_all=True, widths=(d, d),
+            counts=step_counts(OPS, gpu.compute_capability_number, d),
+        )  # fmt: skip
+        kernels.append(flash_forward(w, gpu, tile))
+        tiles = FusedTiles(tile)
+    peak = flash_peak_bytes(w)
+    if "bwd" in w.directions:
+        choices = [ops_backward(w, gpu, parallel) for parallel in (False, True)]
+        back, added = min(
+            ((one, memory_dq_backward(w, gpu, one)) for one in choices), key=lambda choice: least_s(choice[1], gpu)
+        )
+        kernels += added
+        tiles, peak = replace(tiles, backward=back), peak + dq_in_memory(w, back)[1]
+    for kernel in kernels:
+        check_shared_memory(kernel.name, kernel.buffers, kernel.shared_memory_bytes, gpu, "no other tile is compiled")
+    return replace(flash_schedule(w, OPS, kernels, tiles), peak_memory_bytes=peak)
+
+
+def check_ops(w: Workload) -> None:
+    """Refuse what the kernels of ``triton.ops`` would read wrongly.
+
+    Raises
+    ------
+    InputError
+    """
+    shape = (w.heads_q, w.seq_q, w.head_dim) == (w.heads_kv, w.seq_kv, w.head_dim_v)
+    if not shape or w.seq_q % OPS_BLOCK or w.head_dim not in OPS_HEAD_DIMS:
+        raise InputError(
+            f"{OPS} takes Q, K and V of one shape, whole tiles of {OPS_BLOCK} tokens and head_dim "
+            f"{', '.join(map(str, OPS_HEAD_DIMS))}; given heads {w.heads_q}/{w.heads_kv}, seq {w.seq_q}/{w.seq_kv}, "
+            f"head_dim {w.head_dim}/{w.head_dim_v}; take {NAME}"
+        )
+
+
+def ops_backward(w: Workload, gpu: Gpu, parallel: bool) -> MemoryDqTile:
+    """Its backward tile, with `sequence_parallel` or not."""
+    name = " ".join((OPS, "backward", *["parallel"] * parallel, *["causal"] * w.mask.is_causal))
+    counts = step_counts(name, gpu.compute_capability_number, w.head_dim)
+    spilled, reloaded, stack = OPS_SPILLS[parallel, w.mask.is_causal] if w.head_dim > 64 else (0, 0, 0)
+    return MemoryDqTile(
+        OPS_BLOCK, OPS_BLOCK, counts=counts, parallel=parallel, spilled=spilled, reloaded=reloaded, stack=stack
+    )
+
+
+def least_s(kernels: Sequence[Kernel], gpu: Gpu) -> float:
+    """Time of the SM with most blocks for products, operands and copies, one after the other, and of passes.
+
+    By the GPU's figures alone, for a choice between two forms of a backward that no rule of the source makes.
+    """
+    clks, time = 0.0, 0.0
+    for kernel in kernels:
+        moved = sum(kernel.requested().values())
+        if not kernel.total("flops"):
+            time += moved / (gpu.hbm.bandwidth_bytes_per_s * gpu.hbm.achievable_fraction)
+            continue
+        rate = gpu.tensor_flops_per_clk(kernel.dtype) * gpu.tensor.mma_sync_fraction
+        reads = kernel.total("smem_bytes") / gpu.sm.shared_memory_bytes_per_clk
+        waves = math.ceil(kernel.blocks / gpu.sm.count)
+        clks += waves / kernel.blocks * (kernel.total("flops") / rate + reads)
+        time += waves * gpu.sm.count / kernel.blocks * moved / gpu.l2.bandwidth_bytes_per_s
+    return time + clks / gpu.clock.full_hz
+
+
 RECORDS = (
+    record(OPS, ops),
     record(NAME, one_kernel_each_way(NAME, choose_tile, choose_backward)),
     record("triton.tutorial-bwd", two_pass),
 )

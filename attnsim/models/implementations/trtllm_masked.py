@@ -45,10 +45,11 @@ SHARED_MEMORY_LEFT = 2048
 """Bytes that the logits leave of a block's shared memory (``mMaxSharedMemoryPerBlockOptin - 2048``)."""
 MERGE_CLKS = by_hand(7000, "latency of the merge in the last block of masked attention, beside its round trips")
 """A fence before the counter, four loads that wait for one another and some twenty barriers of all threads. Read off
-steps from one range of keys to two: 4.1 us on H100, 3.3 us on L40S, on both 8,200 clocks with the round trips."""
+steps from one range of keys to two: 4.1 us on H100, 3.3 us on L40S, on both 8,200 clocks with the round trips. A number
+fitted by hand: the rows of these two GPUs (``fit`` and ``choose``) are no test of it."""
 BARRIERS_CLKS = by_hand(2100, "latency of a block of masked attention beyond XQA's: its twenty barriers")
 """For rotation, maximum, sum, and the outputs of groups of threads, which are halved between two barriers. Read off
-steps of up to 32 keys on H100, of one wave and of eight."""
+steps of up to 32 keys on H100, of one wave and of eight: fitted by hand on rows that are ``fit``."""
 
 Attended = tuple[list[Kernel], FlashTile, Splits]
 """The kernels that attend, their tile, and how the keys are cut."""

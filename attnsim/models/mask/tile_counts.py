@@ -67,9 +67,11 @@ class TileCounts:
         return int(self.visits.sum() - self.shared.sum())
 
     @property
-    def visits_in_pairs(self) -> int:
-        """Visits if row tiles were twice as tall: a key tile visited by both halves counts once."""
-        return int(self.visits.sum() - self.shared[1::2].sum())
+    def visits_of_pairs(self) -> Ints:
+        """Key tiles visited by each row tile if they were twice as tall: one that both halves visit counts once."""
+        found, second = self.visits[0::2].copy(), (self.visits - self.shared)[1::2]
+        found[: len(second)] += second
+        return found
 
 
 @lru_cache(maxsize=64)

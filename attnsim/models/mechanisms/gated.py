@@ -87,16 +87,13 @@ def _no_window(w: Workload) -> str:
     return ""
 
 
-def _member(
-    name: str, gates: Gates, implementations: tuple[str, ...], example: Workload, shown_by: tuple[str, ...] = ()
-) -> Mechanism:
+def _member(name: str, gates: Gates, implementations: tuple[str, ...], example: Workload) -> Mechanism:
     return Mechanism(
         name=name,
         group="linear",
         implementations=implementations,
         example=example,
         reference=gates.reference,
-        shown_by=shown_by,
         mask="causal",
         refuses=_no_window,
         useful=partial(useful, gates),

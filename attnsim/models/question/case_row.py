@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
-from attnsim.models.question.cache import Tree
 from attnsim.models.question.columns import OPTIONS, OWN, Columns, key, known_columns
 from attnsim.models.question.length_sources import read_lengths
 from attnsim.models.question.lengths import Length
-from attnsim.models.question.operations import Operations
-from attnsim.models.question.selection import Selection
 from attnsim.models.question.words import read_dtype, read_pass, whole
-from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent, Workload
+from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, TEXTS, Workload
 
 if TYPE_CHECKING:
     from attnsim.models.hardware.gpu import Gpu
@@ -266,6 +263,7 @@ def workload_of(case: Case) -> Workload:
     if case.window is not None:
         mask = mask & Mask.sliding_window(case.window, case.causal)
     told = case.options
+    texts: dict[str, Any] = {name: told[name] for name in TEXTS if name in told}
     prefix = whole(told.get("prefix", "0"))
     if prefix is None:
         raise InputError(f"prefix is {shown_cell(told['prefix'])}; allowed: a whole number of keys that all share")
@@ -282,11 +280,8 @@ def workload_of(case: Case) -> Workload:
         passes=case.passes,
         mask=mask,
         dropout=float(told.get("dropout") or 0) > 0,
-        latent=Latent.parse(told["latent"]) if told.get("latent") else None,
-        operations=Operations.parse(told["operations"]) if "operations" in told else None,
-        selection=Selection.parse(told["selection"]) if "selection" in told else None,
         prefix=prefix,
-        tree=Tree.parse(told["tree"]) if "tree" in told else None,
+        **texts,
     )
 
 

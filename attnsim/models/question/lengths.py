@@ -130,6 +130,22 @@ def checked_lengths(lengths: Iterable[Length]) -> tuple[Length, ...]:
     return tuple(found)
 
 
+def check_seen(lengths: Iterable[Length], right: int | None) -> None:
+    """Refuse a sequence of more queries than keys where a mask shows so many keys after the diagonal.
+
+    Raises
+    ------
+    InputError
+        Naming the first of them.
+    """
+    for one in lengths:
+        if unseeing := blind((one._replace(times=1),), right):
+            raise InputError(
+                f"lengths has a sequence {one} with more queries than keys, of which the mask shows {unseeing} none; "
+                f"keys count the cached tokens and the new ones: give {one.queries} or more"
+            )
+
+
 def lengths_text(lengths: Iterable[Length]) -> str:
     """The text form of lengths, which :func:`parse_lengths` reads."""
     return ", ".join(map(str, lengths))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.cache import Tree, check_cache
-from attnsim.models.question.lengths import Length, blind, checked_lengths, lengths_of, told_lengths
+from attnsim.models.question.lengths import Length, blind, check_seen, checked_lengths, lengths_of, told_lengths
 from attnsim.models.question.operations import Operations
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.words import understanding
@@ -68,6 +69,12 @@ class Latent:
         return f"{self.rank}x{self.rope}"
 
 
+TEXTS: dict[str, type[Latent | Operations | Selection | Tree]] = {
+    "latent": Latent, "operations": Operations, "selection": Selection, "tree": Tree,
+}  # fmt: skip
+"""Fields of a question that text may say, and what they hold."""
+
+
 @understanding
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -75,7 +82,8 @@ class Workload:
 
     The words of the command line are understood too (:mod:`attnsim.models.question.words`): ``heads=32``,
     ``kv_heads=8``, ``seq="64k"`` (with pass decode the keys in the cache), ``causal=True``, ``window=4096``,
-    ``mask="causal, global 16"``, ``pass_="prefill"``, ``dtype="bfloat16"``.
+    ``mask="causal, global 16"``, ``pass_="prefill"``, ``dtype="bfloat16"``. `latent`, `operations`, `selection` and
+    `tree` may be given as their text: ``tree="-1 0 0 1"``.
 
     Parameters
     ----------
@@ -136,6 +144,7 @@ class Workload:
     tree: Tree | None = None
 
     def __post_init__(self) -> None:
+        self._parse()
         if self.lengths:
             self._derive()
         for name, other in (("heads_kv", "heads_q"), ("seq_kv", "seq_q"), ("head_dim_v", "head_dim")):
@@ -162,6 +171,15 @@ class Workload:
         if self.dtype == "fp8" and self.passes in ("bwd", "fwd+bwd"):
             raise InputError("fp8 has no backward pass in any published kernel; use dtype bf16 for training")
 
+    def _parse(self) -> None:
+        """Read the parts that are given as text."""
+        for name, kind in TEXTS.items():
+            value = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, kind.parse(value))
+            elif value is not None and not isinstance(value, kind):
+                raise InputError(f"{name} is {value!r}; give {kind.__name__}, or its text as --{name} has it")
+
     def _check_latent(self, latent: Latent) -> None:
         """A latent is every query head's own, and its rotary key a part of the width."""
         if self.heads_kv != self.heads_q:
@@ -186,6 +204,7 @@ class Workload:
         """Batch and longest sequences from the lengths."""
         given = lengths_of(self.lengths, decode=self.passes == "decode")
         lengths = checked_lengths(given)
+        check_seen(lengths, self.mask.right)
         longest = tuple(max(one[axis] for one in lengths) for axis in (0, 1))
         derived = {"batch": sum(one.times for one in lengths), "seq_q": longest[0], "seq_kv": longest[1]}
         for name, value in derived.items():
@@ -246,9 +265,11 @@ class Workload:
         return self.keys * self.heads_kv * (self.head_dim + self.head_dim_v) * self.element_bytes
 
     @property
-    def directions(self) -> tuple[str, ...]:
+    def directions(self) -> tuple[Literal["fwd", "bwd"], ...]:
         """The kernels' directions in launch order: "fwd", "bwd" or both."""
-        return {"fwd": ("fwd",), "decode": ("fwd",), "bwd": ("bwd",), "fwd+bwd": ("fwd", "bwd")}[self.passes]
+        if self.passes == "fwd+bwd":
+            return ("fwd", "bwd")
+        return ("bwd",) if self.passes == "bwd" else ("fwd",)
 
     @property
     def visible_pairs(self) -> int:

@@ -28,7 +28,8 @@ class TensorUse:
         Of a tensor that the kernel both reads and writes: whether it reads what was there before, rather than what it
         has written itself.
     just_written : bool
-        Of a tensor that the kernel reads back: whether it does so right after it was written, and finds it in the L2.
+        Of a tensor that the kernel reads back: whether it does so right after it was written, and finds it in the L2;
+        as written, whether it never leaves it.
     all_bytes : int
         Of pieces of different sizes, which `piece_bytes` is the mean of: all of them; 0: as many as the pieces say.
     apart_bytes : int

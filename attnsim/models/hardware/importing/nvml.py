@@ -16,7 +16,7 @@ _FEWER_CORES = (70, 75, 80)
 _BORROWED = "CUDA device attribute"
 
 
-def import_attached(index: int = 0) -> Imported:
+def import_attached() -> Imported:
     """The built-in GPU that is plugged in, or a record made of what NVML says.
 
     Raises
@@ -24,15 +24,14 @@ def import_attached(index: int = 0) -> Imported:
     InputError
         Without nvidia-ml-py, driver or GPU.
     """
-    attached = _attached(index)
-    gpu = gpu_of_attached(attached, map(load_gpu, builtin_gpu_ids()))
+    gpu = gpu_of_attached(_attached(), map(load_gpu, builtin_gpu_ids()))
     if gpu.id in builtin_gpu_ids():
         return Imported(gpu, "nvml", gpu.id, (), ())
     figures = {key: replace(one, source=one.source.replace(_BORROWED, "NVML")) for key, one in gpu.provenance.items()}
     return Imported(replace(gpu, provenance=MappingProxyType(figures)), "nvml", "", (), ())
 
 
-def _attached(index: int) -> Attached:
+def _attached() -> Attached:
     try:
         import pynvml
     except ImportError:
@@ -43,7 +42,7 @@ def _attached(index: int) -> Attached:
     try:
         nvml.nvmlInit()
         try:
-            return _read(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
+            return _read(nvml, nvml.nvmlDeviceGetHandleByIndex(0))
         finally:
             nvml.nvmlShutdown()
     except nvml.NVMLError as error:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.models.arrays import Ints
-from attnsim.models.by_hand import by_hand
 from attnsim.models.implementations.fused.dropout import dropped
-from attnsim.models.implementations.fused.instructions import product
 from attnsim.models.implementations.fused.loops import DROPOUT_BITS, sizes
 from attnsim.models.implementations.fused.order import ABSENT_CLKS, grid_of_heads
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, product
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
@@ -29,7 +28,6 @@ KEYS_OUTSIDE, ROWS_OUTSIDE = ("S", "dP", "dV", "dK"), ("S", "dP", "dQ")
 """Products of a step of a pass for dK and dV, and of one for dQ."""
 DROPOUT_INSTRUCTIONS = 3
 """Of a score, whose sign remembers what was dropped: extraction, comparison, selection (`Dropout::apply_dropout`)."""
-DS_INSTRUCTIONS = by_hand(4, "FP32-lane instructions per score of dS = P (dP - D) and its conversion")
 
 
 def flash_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
@@ -212,7 +210,8 @@ class BackwardOps:
         """One of the `products` of a step, half of it on each warpgroup."""
         tile, width = self.tile, self.dv if name in ("dP", "dV") else self.d
         shared = tile.product_bytes(name, products, self.d, self.dv, self.e)
-        op = TileOp("mma", name, flops=2 * (tile.rows * tile.keys * width // 2), smem_bytes=shared)
+        flops = 2 * (tile.rows * tile.keys * width // 2) * tile.copies(name, self.d)
+        op = TileOp("mma", name, flops=flops, smem_bytes=shared)
         return product(op) if tile.counts and tile.path == "mma_sync" else op
 
     def probabilities(self) -> TileOp:

@@ -13,6 +13,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.loops import LOOPS, Operations, sizes
 from attnsim.models.implementations.fused.order import ABSENT_CLKS, launch_order
 from attnsim.models.implementations.fused.tile import GRIDS_OF_THE_LONGEST, FlashTile
+from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
@@ -163,9 +164,10 @@ def _kinds(w: Workload, tile: FlashTile, splits: Splits, pack: int) -> tuple[Row
     number = np.repeat(np.arange(len(pieces)), len(whole.part))
     part = np.tile(whole.part, len(pieces))
     merged = splits.merged(len(w.parts))[part] > 0
+    in_loop = "steps" if tile.masks_all and w.mask != Mask.full() else "masked"
     columns = [
         np.concatenate([getattr(piece, column) for piece in pieces])
-        for column in ("steps", "masked", "missing_keys", "missing_rows")
+        for column in ("steps", in_loop, "missing_keys", "missing_rows")
     ]
     columns.append(merged.astype(np.int64))
     tiles = np.bincount(whole.part)

@@ -16,9 +16,9 @@ import numpy as np
 from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
 from attnsim.models.implementations.fused.dropout import dropped
-from attnsim.models.implementations.fused.instructions import product
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import product
 from attnsim.models.schedule.nest import Nest
 from attnsim.models.schedule.operation import Segment, TileOp
 

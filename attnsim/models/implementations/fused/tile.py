@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from attnsim.models.implementations.fused.instructions import StepCounts
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import StepCounts
 from attnsim.models.schedule.schedule import Path
 from attnsim.models.schedule.widths import padded
 
@@ -66,6 +66,8 @@ class FlashTile:
         Exponentials that are polynomials on the FMA pipes, of so many.
     edges_only : bool
         Of a window only the key tiles at its edges are masked, not all.
+    masks_all : bool
+        Under a mask every key tile is masked: the kernel has one loop.
     from_first_key : bool
         The key tiles of a window begin at the first key that a row tile sees, not at a multiple of `keys`.
     widths : (int, int), optional
@@ -97,6 +99,7 @@ class FlashTile:
     rescale: Literal["always", "first", "seldom"] = "always"
     emulated: tuple[int, int] = (0, 1)
     edges_only: bool = False
+    masks_all: bool = False
     from_first_key: bool = False
     widths: tuple[int, int] | None = None
     warps_share_keys: bool = False
@@ -194,6 +197,10 @@ class BackwardTile:
             ("Q, dO", m * (d * self.stages_q + dv) * element),
             ("K, V, P, dS", max(kv + scores, n * (d + dv)) * element),
         )
+
+    def copies(self, product: str, d: int) -> int:
+        """Times that a product is computed."""
+        return 1
 
     def product_bytes(self, product: str, products: tuple[str, ...], d: int, dv: int, element: int) -> int:
         """Bytes of shared memory that half a block moves for one of its `products` in a step.

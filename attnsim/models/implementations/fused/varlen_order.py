@@ -24,8 +24,6 @@ from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Launch
 
-MOST_HEADS = 16
-"""Heads of a section at most."""
 SECTION_BYTES = 50 << 20
 """K and V of a section, in bytes."""
 

@@ -14,9 +14,7 @@ import numpy as np
 
 from attnsim.models.arrays import Bools, Ints
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.backward import DS_INSTRUCTIONS
 from attnsim.models.implementations.fused.forward import block_begins
-from attnsim.models.implementations.fused.instructions import StepCounts, product
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.backward_tiles import (
     CONVERT,
@@ -33,6 +31,7 @@ from attnsim.models.implementations.own.backward_tiles import (
 )
 from attnsim.models.implementations.own.resources import counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, StepCounts, product
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes, visible_queries

@@ -13,7 +13,6 @@ from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import block_begins
-from attnsim.models.implementations.fused.instructions import StepCounts, product
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.decode_tiles import (
@@ -29,6 +28,7 @@ from attnsim.models.implementations.own.decode_tiles import (
 )
 from attnsim.models.implementations.own.resources import ELEMENT, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import StepCounts, product
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes

@@ -11,9 +11,11 @@ from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Loop
 from attnsim.models.implementations.implementation import TileRequest, record
+from attnsim.models.implementations.own.least_time import least_clks
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import check_shared_memory
+from attnsim.models.schedule.row_tiles import row_tiles
 from attnsim.models.schedule.schedule import Schedule
 
 NAME = "attnsim.flash"
@@ -29,15 +31,18 @@ def _tile(rows: int, keys: int, stages: int, warps: int = 4) -> FlashTile:
 
 
 TILES: dict[int, tuple[FlashTile, ...]] = {
-    64: (_tile(128, 128, 2), _tile(128, 128, 1), _tile(128, 64, 2)),
-    128: (_tile(128, 64, 2), _tile(128, 64, 1), _tile(128, 32, 1), _tile(64, 64, 1)),
+    64: (_tile(128, 128, 2), _tile(128, 128, 1), _tile(128, 64, 2), _tile(64, 64, 2, warps=2), _tile(64, 64, 2)),
+    128: (_tile(128, 64, 2), _tile(128, 64, 1), _tile(128, 32, 1), _tile(64, 64, 1, warps=2), _tile(64, 64, 1)),
     256: (_tile(64, 64, 1), _tile(128, 64, 1, warps=8)),
 }
-"""The compilations of the kernel by head_dim, the preferred first.
+"""The compilations of the kernel by head_dim, of tiles as tall the preferred first.
 
-Up to 128 a warp has 32 rows, so that it reads each fragment of K and V once for two products; the accumulators then
-take up to 192 registers. The shapes are those that FlashAttention-2 came to (``flash_fwd_launch_template.h`` in
-``csrc/flash_attn/src`` of Dao-AILab/flash-attention), with a second buffer where the SM has room for it.
+Up to head_dim 128 a warp has 32 of 128 rows, so that it reads each fragment of K and V once for two products; the
+accumulators then take up to 192 registers. The shapes are those that FlashAttention-2 came to
+(``flash_fwd_launch_template.h`` in ``csrc/flash_attn/src`` of Dao-AILab/flash-attention), with a second buffer where
+the SM has room for it.
+Up to head_dim 128 those of 64 rows are the sparse kernel's (:mod:`attnsim.models.implementations.own.sparse_tiles`),
+for grids of few blocks.
 """
 
 
@@ -59,10 +64,11 @@ def choose_tile(
     shape: TileRequest | None = None,
     compiled: Mapping[int, tuple[FlashTile, ...]] = TILES,
 ) -> FlashTile:
-    """The first tile of which an SM holds enough warps, or else the first that fits, or the shape given.
+    """The tile that is done first, as :func:`least_clks` reckons for the GPU without its changes, or the shape given.
 
-    Along a diagonal tiles are no taller than two squares. The launch order is longest first where row tiles differ in
-    length.
+    Of tiles as tall, whose rows as many warps share out, it is the first of which an SM holds enough warps, or else the
+    first that fits. Along a diagonal tiles are no taller than two squares. The launch order is longest first where row
+    tiles differ in length.
 
     Raises
     ------
@@ -81,14 +87,26 @@ def choose_tile(
     differ = w.mask.within(w.seq_q, w.seq_kv).right is not None
     if differ and shape is None:
         able = [tile for tile in able if tile.rows <= 2 * tile.keys]
-    chosen = next((tile for tile in able if _resident_warps(w.head_dim, tile, gpu) >= RESIDENT_WARPS), able[0])
+    alike: dict[tuple[int, int], list[FlashTile]] = {}
+    for tile in able:
+        alike.setdefault((tile.rows, tile.warps), []).append(tile)
+    preferred = [
+        next((tile for tile in tiles if _residents(w.head_dim, tile, gpu) * tile.warps >= RESIDENT_WARPS), tiles[0])
+        for tiles in alike.values()
+    ]
+    chosen = min(preferred, key=lambda tile: _least_clks(w, gpu.tiled_for, tile))
     return replace(chosen, order="longest_first" if differ else "ascending")
 
 
-def _resident_warps(head_dim: int, tile: FlashTile, gpu: Gpu) -> int:
-    """Warps that shared memory lets an SM hold."""
-    block = shared_memory_bytes(head_dim, tile) + gpu.sm.shared_memory_reserved_bytes
-    return gpu.sm.shared_memory_bytes // block * tile.warps
+def _least_clks(w: Workload, gpu: Gpu, tile: FlashTile) -> tuple[float, float]:
+    """Clocks of the grid on a tile, of which registers leave room for `RESIDENT_WARPS`."""
+    residents = max(1, min(_residents(w.head_dim, tile, gpu), RESIDENT_WARPS // tile.warps))
+    return least_clks(w, gpu, tile, residents, row_tiles(w, tile.rows, tile.keys).steps, w.batch * w.heads_q)
+
+
+def _residents(head_dim: int, tile: FlashTile, gpu: Gpu) -> int:
+    """Blocks that shared memory lets an SM hold."""
+    return gpu.sm.shared_memory_bytes // (shared_memory_bytes(head_dim, tile) + gpu.sm.shared_memory_reserved_bytes)
 
 
 def shared_memory_bytes(head_dim: int, tile: FlashTile) -> int:

@@ -8,7 +8,6 @@ import numpy as np
 
 from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.instructions import product
 from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,
     CHUNK,
@@ -29,6 +28,7 @@ from attnsim.models.implementations.own.linear_tiles import (
 from attnsim.models.implementations.own.linear_work import PHI_INSTRUCTIONS, WEIGHT_INSTRUCTIONS, features, phi
 from attnsim.models.implementations.own.resources import counts_of, registers_of
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import product
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnsim.models.implementations.fused.instructions import StepCounts
+from attnsim.models.schedule.instructions import StepCounts
 from attnsim.models.schedule.operation import TileOp
 
 PHI_INSTRUCTIONS = 6

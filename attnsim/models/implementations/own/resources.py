@@ -13,8 +13,8 @@ from typing import Protocol, TypeVar
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.instructions import StepCounts, counts_in, nearest
 from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.schedule.instructions import StepCounts, counts_in, nearest
 from attnsim.models.tables import read_csv
 
 FILE = "resources.csv"

@@ -16,7 +16,6 @@ import numpy as np
 from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import block_begins, flash_peak_bytes
-from attnsim.models.implementations.fused.instructions import StepCounts, product
 from attnsim.models.implementations.fused.listed import busy_rows, keys_uses
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
@@ -38,6 +37,7 @@ from attnsim.models.implementations.own.sparse_tiles import (
 )
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import StepCounts, product
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.operation import Segment, TileOp

@@ -14,6 +14,7 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.implementations.own.least_time import least_clks
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
@@ -106,7 +107,7 @@ of each other's latencies."""
 
 
 def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> SparseTile:
-    """The tile given, or the one that is done first as :func:`_least_clks` reckons for the GPU without its changes.
+    """The tile given, or the one that is done first as :func:`least_clks` reckons for the GPU without its changes.
 
     Tall tiles read K and V for more rows at once; short ones visit less beside the pattern.
 
@@ -137,41 +138,21 @@ def compiled(tile: SparseTile) -> SparseTile:
 
 
 def _least_clks(w: Workload, gpu: Gpu, tile: SparseTile) -> tuple[float, float]:
-    """Clocks of the grid, and of its visits spread over all SMs.
-
-    The busiest of tensor cores, L2 and shared memory is all that limits a visit. Where an SM holds fewer than two warps
-    for each of its schedulers, exponentials and products of different warps cannot run side by side, and time grows as
-    warps are missing. The grid is not done before its longest row tile (that of a global token sees every key), whose
-    products and exponentials follow one another.
-    """
-    visits, longest = _visits(w, tile)
-    rate = gpu.tensor_flops_per_clk(w.dtype) * gpu.tensor.mma_sync_fraction
-    l2 = gpu.l2.bandwidth_bytes_per_s / gpu.clock.full_hz / gpu.sm.count
-    row = tile.head_dim * w.element_bytes
-    products = 4 * tile.rows * tile.keys * tile.head_dim / rate
-    step = max(
-        products,
-        2 * tile.keys * row / l2,
-        (2 * tile.warps * tile.keys + tile.rows) * row / gpu.sm.shared_memory_bytes_per_clk,
-    )
+    """Clocks of the grid on a tile."""
     blocks = gpu.sm.shared_memory_bytes // (tile.shared_memory_bytes + gpu.sm.shared_memory_reserved_bytes)
-    warps = tile.warps * max(1, min(blocks, tile.residents))
-    together = w.batch * w.heads_q * visits * step * max(1.0, 2 * gpu.sm.warp_schedulers / warps) / gpu.sm.count
-    return max(together, longest * (products + tile.rows * tile.keys / gpu.sm.exp_per_clk)), together
+    residents = max(1, min(blocks, tile.residents))
+    return least_clks(w, gpu, tile, residents, _visits(w, tile), w.batch * w.heads_q)
 
 
-def _visits(w: Workload, tile: SparseTile) -> tuple[int, int]:
-    """Visits of a head's row tiles, and those of the longest.
+def _visits(w: Workload, tile: SparseTile) -> Ints:
+    """Visits of each row tile of a head.
 
-    Of tall tiles they follow from the counts of those half as tall, which are made anyway; the longest of these stands
-    for the longest of those.
+    Those of tall tiles follow from the counts of tiles half as tall, which are made anyway.
     """
     half = tile.rows // 2
     if half % tile.keys:
-        counts = counts_of(w, tile)
-        return int(counts.visits.sum()), int(counts.visits.max())
-    counts = w.mask.tile_counts(w.seq_q, w.seq_kv, half, tile.keys)
-    return counts.visits_in_pairs, int(counts.visits.max())
+        return counts_of(w, tile).visits
+    return w.mask.tile_counts(w.seq_q, w.seq_kv, half, tile.keys).visits_of_pairs
 
 
 def counts_of(w: Workload, tile: SparseTile) -> TileCounts:

@@ -16,10 +16,11 @@ from attnsim.models.arrays import Ints
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import sums_of_groups
+from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.selecting.selected import clear
 from attnsim.models.implementations.selecting.top_k import top_k
-from attnsim.models.implementations.selecting.walks import Walk, forward, in_step, keys_outside, rows_outside
+from attnsim.models.implementations.selecting.walks import Walk, forward, keys_outside, rows_outside
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload

@@ -15,13 +15,13 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import sums_of_groups
+from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.selecting.walks import (
     INDEX_BYTES,
     LIST,
     Walk,
     forward,
-    in_step,
     keys_outside,
     rows_outside,
     scattered,

@@ -13,11 +13,12 @@ import numpy as np
 
 from attnsim.models.arrays import Ints
 from attnsim.models.implementations.fused.backward import ROWS_OUTSIDE, BackwardOps
+from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.loops import Operations
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.operation import AMOUNTS, Segment, TileOp
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.schedule.widths import padded
@@ -226,24 +227,6 @@ def _kernel(
         slowed_by_extra=slowed,
         step="tile",
     )
-
-
-def in_step(kernel: Kernel) -> Kernel:
-    """The kernel with all its warps in step, as Triton compiles a loop with copies in flight.
-
-    Every step begins with a barrier of the whole block (``cp.async.wait_group`` and ``bar.sync``, `MembarAnalysis` of
-    Triton's ``lib/Analysis/Membar.cpp``), so no warpgroup multiplies while another computes its softmax.
-    """
-    groups = kernel.warpgroups
-    summed = tuple(replace(one, ops=tuple(_times(op, groups) for op in one.ops)) for one in kernel.segments)
-    return replace(kernel, segments=summed, warpgroups=1)
-
-
-def _times(op: TileOp, groups: int) -> TileOp:
-    """What so many warpgroups ask for together; copies are the block's anyway."""
-    if op.bytes:
-        return op
-    return op._replace(**{name: getattr(op, name) * groups for name in AMOUNTS if name not in ("bytes", "clks")})
 
 
 def scattered(

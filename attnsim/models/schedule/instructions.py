@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from importlib.resources import files
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.tables import read_csv
 
@@ -16,6 +17,7 @@ MMA_FLOPS = 2 * 16 * 8 * 16
 """Of one ``mma.sync.m16n8k16`` of a warp (PTX ISA, "Warp-level matrix instructions")."""
 LDMATRIX_BYTES = 4 * 8 * 8 * 2
 """That one ``ldmatrix.x4`` of a warp reads (PTX ISA, "ldmatrix")."""
+DS_INSTRUCTIONS = by_hand(4, "FP32-lane instructions per score of dS = P (dP - D) and its conversion")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def nearest(known: Iterable[int], capability: int) -> int:
 def _table() -> dict[tuple[str, int], dict[int, StepCounts]]:
     """Counts by kernel and compute capability, and then by head dimension."""
     found: dict[tuple[str, int], dict[int, StepCounts]] = {}
-    for row in read_csv(files("attnsim.models.implementations.fused") / "instructions.csv"):
+    for row in read_csv(files("attnsim.models.schedule") / "instructions.csv"):
         found.setdefault((row["kernel"], int(row["arch"])), {})[int(row["head_dim"])] = counts_in(row)
     return found
 

@@ -11,8 +11,7 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.backward import DS_INSTRUCTIONS
-from attnsim.models.implementations.fused.instructions import LANES, StepCounts, product, step_counts
+from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, LANES, StepCounts, product, step_counts
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.schedule import Kernel
 
@@ -33,7 +32,7 @@ def lent(kernel: Kernel, counts: str, gpu: Gpu) -> Kernel:
     ----------
     kernel : Kernel
     counts : str
-        Kernel of ``fused/instructions.csv``; "" where the numbers go with none.
+        Kernel of ``schedule/instructions.csv``; "" where the numbers go with none.
     gpu : Gpu
     """
     if not counts or kernel.counted or not kernel.total("flops"):
