@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from attnsim.models.calibrations.calibration import Calibration, calibrations, numbers_of
-from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
+from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers, Numbers
 from attnsim.models.hardware.architectures import architecture_of
+from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.builds import build_speed
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
@@ -69,9 +70,42 @@ def choose(record: Implementation, gpu: Gpu, known: Collection[str] | None = Non
                 is_own = name in record.calibrated_as and architecture == gpu.architecture
                 where = f"{name} on {architecture}"
                 reason = "" if is_own else f"no calibration of {own} on {gpu.architecture}; nearest: {where}"
-                return Chosen(found.beside(gpu_numbers), found, is_own, gpu_source, reason)
+                return Chosen(carried_to(found, record, gpu, gpu_numbers), found, is_own, gpu_source, reason)
     reason = f"no calibration of {own} or anything like it; priors used"
     return Chosen(Numbers(priors_of(record), gpu_numbers), None, False, gpu_source, reason)
+
+
+def carried_to(found: Calibration, record: Implementation, gpu: Gpu, gpu_numbers: GpuNumbers) -> Numbers:
+    """A calibration's numbers for an implementation on a GPU, beside the GPU's own.
+
+    A fitted share of the tensor rate is carried as clocks: what a product takes beside its FLOPs (issue, operands,
+    waits) is the kernel's on every SM, and a smaller share where the tensor cores are slower. By the FLOP that an SM's
+    products have in a clock, ``1 / share - 1`` is in proportion to them. That is so for the same kernel, where
+    `mma.sync` is the one way to the tensor cores of both GPUs; else the share stays as it is. Changes of a GPU change
+    no fitted number.
+
+    Parameters
+    ----------
+    found : Calibration
+    record : Implementation
+    gpu : Gpu
+    gpu_numbers : GpuNumbers
+    """
+    numbers, there, here = found.beside(gpu_numbers), load_gpu(found.gpu), gpu.unchanged
+    own = found.implementation in record.calibrated_as and "tensor_efficiency" in found.fitted
+    if not own or not (_only_mma_sync(there) and _only_mma_sync(here)):
+        return numbers
+    lost = (1 / found.numbers.tensor_efficiency - 1) * _mma_sync_rate(here) / _mma_sync_rate(there)
+    return replace(numbers, implementation=replace(found.numbers, tensor_efficiency=1 / (1 + lost)))
+
+
+def _only_mma_sync(gpu: Gpu) -> bool:
+    return not gpu.features.wgmma and not gpu.features.tcgen05
+
+
+def _mma_sync_rate(gpu: Gpu) -> float:
+    """FLOP a clock of an SM in 16 bits."""
+    return gpu.tensor.fp16_flops_per_clk * gpu.tensor.mma_sync_fraction
 
 
 def checked(record: Implementation, gpu: Gpu, passes: str) -> bool:

@@ -119,7 +119,7 @@ class Numbers:
     speed : float
         Of the SMs' work in the build that is asked about, over the one that the numbers were fitted on. Never fitted.
     counts : str
-        Kernel of ``implementations/fused/instructions.csv`` whose counted instructions go with the numbers; "" where
+        Kernel of ``schedule/instructions.csv`` whose counted instructions go with the numbers; "" where
         they go with none.
     """
 

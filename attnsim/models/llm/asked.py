@@ -48,19 +48,13 @@ def workload(
     InputError
     """
     from attnsim.models.llm.parallel import share_of_heads, share_of_model
-    from attnsim.models.question.cache import Tree
-    from attnsim.models.question.operations import Operations
-    from attnsim.models.question.selection import Selection
-    from attnsim.models.question.workload import Latent, Workload
+    from attnsim.models.question.workload import Workload
 
-    cache: dict[str, Any] = {
-        "page_size": page_size or 0,
-        "prefix": prefix or 0,
-        "tree": None if tree is None else Tree.parse(tree),
-    }
+    told: dict[str, Any] = {
+        "page_size": page_size or 0, "prefix": prefix or 0, "tree": tree, "operations": operations,
+        "selection": selection,
+    }  # fmt: skip
     of_each = _lengths(lengths, passes, batch, seq, seq_kv)
-    named = None if operations is None else Operations.parse(operations)
-    selected = None if selection is None else Selection.parse(selection)
     for flag, value in (("--heads", heads), ("--seq", seq), ("--head-dim", head_dim)):
         if flag == "--seq" and lengths is not None:
             continue
@@ -72,21 +66,13 @@ def workload(
         share = share_of_model(model, tp)
         of_model = share.workload(batch=batch, seq=seq or 1, seq_kv=seq_kv, passes=passes, dtype=dtype)
         lengths_of: dict[str, Any] = {"batch": 1, "seq_q": 0, "seq_kv": 0, "lengths": of_each} if of_each else {}
-        return replace(of_model, operations=named, selection=selected, **lengths_of, **cache)
+        return replace(of_model, **lengths_of, **told)
     assert heads is not None and head_dim is not None
     heads_q, heads_kv = share_of_heads(heads, kv_heads or heads, tp)
     given: dict[str, Any] = {"heads": heads_q, "kv_heads": heads_kv, "seq": seq, "seq_kv": seq_kv, "head_dim": head_dim}
-    given |= {"lengths": of_each or None, "head_dim_v": head_dim_v, "mask": mask, "causal": causal, "window": window}
-    return Workload(
-        batch=batch,
-        dtype=dtype,
-        passes=passes,
-        latent=Latent.parse(latent) if latent is not None else None,
-        operations=named,
-        selection=selected,
-        **cache,
-        **{name: value for name, value in given.items() if value is not None},
-    )
+    given |= {"head_dim_v": head_dim_v, "mask": mask, "causal": causal, "window": window, "latent": latent}
+    given |= {"batch": batch, "dtype": dtype, "passes": passes, "lengths": of_each or None, **told}
+    return Workload(**{name: value for name, value in given.items() if value is not None})
 
 
 def _lengths(text: str | None, passes: str, batch: int, seq: int | None, seq_kv: int | None) -> tuple[Length, ...]:

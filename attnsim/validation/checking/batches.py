@@ -16,15 +16,20 @@ import numpy as np
 
 from attnsim.models.arrays import Floats, Ints
 from attnsim.models.by_hand import by_hand
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.numbers import Numbers
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.validation.measured.batches import Batch, batches, played_s
+from attnsim.validation.measured.batches import batches, played_s, timed
+from attnsim.validation.measured.datasets import Row
 from attnsim.validation.measured.predicting import error_summary
+from attnsim.validation.measured.sources import batch_sources
 
 MIXED, SKEWED, PACKED = "mixed_rtx4090", "skewed_decode_rtx_pro_6000", "varlen_a6000"
 CHUNKS, CACHES = (65, 513), (129, 1025, 4097)
 """Where the bands of mixed calls begin: queries of the prefill, and keys of the decodes."""
 CLOCKS = by_hand(
-    (1.0, 1.06), "shares of the datasheet's boost at which mixed calls are played; between them by 1/clock"
+    (0.9, 1.06), "shares of the clock in the GPU's file at which mixed calls are played; between them by 1/clock"
 )
 BLOCKS = by_hand((0.4, 1.0), "shares of a block's latency at which they are played; between them in proportion")
 FORWARDS = 3
@@ -34,24 +39,29 @@ skewed decode has the same fault is inferred: as they stand no call reads faster
 SKEWED_FROM = 1.1
 """Ratio of times from which a batch counts as one that skew slows."""
 
-Row = dict[str, Any]
+Line = dict[str, Any]
 
 
-def batch_tables() -> dict[str, list[Row]]:
-    """Each table of measured batches: ``mean, median, p90`` of ``|predicted / measured - 1|`` by what."""
-    return {"mixed": mixed(), "skewed decode": skewed(), "packed": packed()}
+def batch_tables() -> dict[str, list[Line]]:
+    """Each table of measured batches: ``mean, median, p90`` of ``|predicted / measured - 1|`` by what.
+
+    ``role`` is what its source is used for in ``split.yaml``: rows that are "choose" are no test.
+    """
+    found = {"mixed": (MIXED, mixed()), "skewed decode": (SKEWED, skewed()), "packed": (PACKED, packed())}
+    roles = {table: source.role for source in batch_sources().values() for table in source.tables}
+    return {name: [row | {"role": roles[table]} for row in rows] for name, (table, rows) in found.items()}
 
 
-def mixed() -> list[Row]:
+def mixed() -> list[Line]:
     """One prefill chunk and decodes in a call: unfitted, and held out by chunk and by cache; beside two guesses.
 
     The guesses are predictions of the parts as calls of their own, added up, or the longest of them.
     """
     rows = batches(MIXED)
     measured = np.array([row.measured_s for row in rows])
-    whole = [row.schedule() for row in rows]
-    parts = [[row.schedule(row.workload.of(one)) for one in row.workload.parts] for row in rows]
-    numbers = rows[0].numbers
+    whole = [timed(row) for row in rows]
+    parts = [[timed(row, row.workload.of(one)) for one in row.workload.parts] for row in rows]
+    numbers = _numbers(rows[0])
     unfitted = np.array([played_s(one, rows[0].gpu, numbers) for one in whole]) + numbers.implementation.call_s
     play = _play_mixed(rows[0], whole)
     lengths = np.array([(row.workload.seq_q, row.workload.parts[-1].keys) for row in rows])
@@ -66,7 +76,7 @@ def mixed() -> list[Row]:
     out.append(_line("sum of its parts", np.array([sum(both) for both in alone]), measured))
     out.append(_line("longest of its parts", np.array([max(both) for both in alone]), measured))
     told = (
-        f"{clock * rows[0].gpu.clock.boost_hz / 1e6:.0f} MHz, block latency x {block:.2f}, {fixed * 1e6:.1f} us a call"
+        f"{clock * rows[0].gpu.clock.full_hz / 1e6:.0f} MHz, block latency x {block:.2f}, {fixed * 1e6:.1f} us a call"
     )
     return [
         line | {"with": "" if line is out[0] else f"of each rest: {told}" if line in out[1:3] else told} for line in out
@@ -74,16 +84,21 @@ def mixed() -> list[Row]:
 
 
 Numbers3 = tuple[float, float, float]
-"""Share of the boost clock, share of a block's latency, seconds a call."""
+"""Share of the file's clock, share of a block's latency, seconds a call."""
 
 
-def _changed(row: Batch, clock: float, block: float) -> tuple[Any, Any]:
-    gpu, numbers = row.gpu, row.numbers
+def _numbers(row: Row) -> Numbers:
+    """The fitted numbers that a question on the row's GPU has."""
+    return choose(row.record, row.gpu).numbers
+
+
+def _changed(row: Row, clock: float, block: float) -> tuple[Gpu, Numbers]:
+    gpu, numbers = row.gpu, _numbers(row)
     own = replace(numbers.implementation, block_clks=numbers.implementation.block_clks * block)
-    return gpu.replace("clock.sustained", gpu.clock.boost_hz * clock), replace(numbers, implementation=own)
+    return gpu.replace("clock.sustained", gpu.clock.full_hz * clock), replace(numbers, implementation=own)
 
 
-def _play_mixed(row: Batch, schedules: Sequence[Schedule]) -> Callable[[float, float], Floats]:
+def _play_mixed(row: Row, schedules: Sequence[Schedule]) -> Callable[[float, float], Floats]:
     """Times at a clock and a block latency, from plays at their ends."""
     ends = {
         (clock, block): np.array([played_s(one, *_changed(row, clock, block)) for one in schedules])
@@ -102,7 +117,7 @@ def _play_mixed(row: Batch, schedules: Sequence[Schedule]) -> Callable[[float, f
 
 def _fitted(play: Callable[[float, float], Floats], measured: Floats, chosen: Any) -> Numbers3:
     """The three numbers with the least mean log error on the chosen rows."""
-    clocks, blocks = np.linspace(0.98, 1.08, 11), np.linspace(0.2, 1.2, 11)
+    clocks, blocks = np.linspace(0.85, 1.1, 26), np.linspace(0.1, 1.3, 13)
     fixed = np.arange(0, 6.1e-6, 0.5e-6)
     best: tuple[float, Numbers3] = (np.inf, (1.0, 1.0, 0.0))
     for clock, block in product(clocks.tolist(), blocks.tolist()):
@@ -119,7 +134,7 @@ def _held_out(play: Callable[[float, float], Floats], measured: Floats, bands: I
     return predicted
 
 
-def skewed() -> list[Row]:
+def skewed() -> list[Line]:
     """Decode steps of unequal lengths: the ratio of their time to that of as many equal ones, and absolute times.
 
     Nothing is fitted. Times are taken as those of three forwards together, each with a cold cache: the weights of the
@@ -127,8 +142,8 @@ def skewed() -> list[Row]:
     """
     rows = batches(SKEWED)
     measured = np.array([row.measured_s for row in rows])
-    gpu, numbers = rows[0].gpu, rows[0].numbers
-    played = np.array([played_s(row.schedule(), gpu, numbers, "cold") for row in rows])
+    gpu, numbers = rows[0].gpu, _numbers(rows[0])
+    played = np.array([played_s(timed(row), gpu, numbers, "cold") for row in rows])
     predicted = played + numbers.implementation.call_s
     mean, longest, skew = measured.reshape(-1, 3).T
     ours, _, unequal = predicted.reshape(-1, 3).T
@@ -147,16 +162,16 @@ def skewed() -> list[Row]:
     ]
 
 
-def packed() -> list[Row]:
+def packed() -> list[Line]:
     """Calls of `flash_attn_varlen_func` on an RTX A6000, of sequences of one length each; nothing fitted."""
     rows = batches(PACKED)
-    numbers = rows[0].numbers
-    predicted = np.array([played_s(row.schedule(), row.gpu, numbers) for row in rows])
+    numbers = _numbers(rows[0])
+    predicted = np.array([played_s(timed(row), row.gpu, numbers) for row in rows])
     measured = np.array([row.measured_s for row in rows])
     decode = np.array([row.case.passes == "decode" for row in rows])
     kinds = (("prefill", ~decode), ("decode", decode))
     return [_line(f"{what}, nothing fitted", predicted[which], measured[which]) | {"with": ""} for what, which in kinds]
 
 
-def _line(what: str, predicted: Floats, measured: Floats) -> Row:
+def _line(what: str, predicted: Floats, measured: Floats) -> Line:
     return {"what": what} | error_summary(np.abs(predicted / measured - 1))

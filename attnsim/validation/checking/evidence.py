@@ -19,7 +19,7 @@ import numpy as np
 
 from attnsim.api.carried import carried, same_version, spread_of
 from attnsim.models.calibrations.calibration import Calibration, calibrations, numbers_of
-from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.choose import carried_to, choose
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.errors import InputError
 from attnsim.validation.checking.components import Group
@@ -158,7 +158,7 @@ def _without_own(row: Row) -> Iterable[tuple[Row, Calibration | None, Numbers]]:
         return
     for (other, there), found in everything.items():
         if other == name and there != architecture:
-            yield row, found, found.beside(gpu)
+            yield row, found, carried_to(found, row.record, row.gpu, gpu)
     borrowed = everything.get((row.record.like, architecture))
     if borrowed is not None:
         yield row, borrowed, borrowed.beside(gpu)

@@ -161,7 +161,7 @@ def _rows(pair: Pair, sample: int, only: Sequence[Row] | None) -> list[tuple[Row
     older = {question(row): row for row in published if row.gpu.base_id == pair.older}
     # Rows at a clock of their own are of a locked card, the same design.
     mine = [row for row in published if row.gpu.base_id == pair.newer and (only is None or row in only)]
-    # A kernel that did not run on any known GPU, such as Hopper's own, has no numbers to carry over.
+    # A kernel that the older GPU does not run, such as Hopper's own, has no numbers to carry over.
     found = [(row, older.get(question(row))) for row in mine if _carries(row, pair)]
     if only is not None or not aiconfigurator.available():
         return found
@@ -181,8 +181,10 @@ def _rows(pair: Pair, sample: int, only: Sequence[Row] | None) -> list[tuple[Row
 
 
 def _carries(row: Row, pair: Pair) -> bool:
+    """Whether a kernel runs on the older GPU, and it or another of its library was fitted on a GPU that exists."""
     found = choose(row.record, row.gpu, pair.known).calibration
-    return found is not None and found.implementation == row.record.name
+    kin = found is not None and found.implementation.partition(".")[0] == row.record.library
+    return kin and runs_on(row.record, load_gpu(pair.older))
 
 
 def _sampled(gpu: str, implementation: str, passes: str, windowed: bool, sample: int) -> list[Row]:

@@ -35,8 +35,10 @@ class _Asked:
         return tuple((kernel.name, kernel.blocks) for kernel in self.schedule.kernels)
 
 
-def compare_io(counted: Sequence[Counted], cases: Sequence[Case], *, flushed: bool = True) -> list[dict[str, Any]]:
-    """Predicted and counted bytes of every case.
+def compare_io(counted: Sequence[Counted], cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """Predicted and counted bytes of every case, each kernel by itself from a cold L2.
+
+    ncu counts so: it empties the caches before every kernel unless ``--cache-control none`` is given.
 
     Launches are told apart by kernel and grid, and where those agree by their order: the profiled program must have run
     the cases in the order of the table, each as often as the others that look like it. Kernels that no case launches
@@ -48,9 +50,6 @@ def compare_io(counted: Sequence[Counted], cases: Sequence[Case], *, flushed: bo
         In launch order, from :func:`attnsim.validation.measuring.counters.read_counters`.
     cases : sequence of Case
         With `implementation`, in the order in which they ran.
-    flushed : bool
-        Whether the profiler emptied the caches before every kernel, as ncu does unless ``--cache-control none`` is
-        given. Each kernel is then predicted by itself with a cold L2; otherwise the call in the case's cache state.
 
     Returns
     -------
@@ -67,9 +66,7 @@ def compare_io(counted: Sequence[Counted], cases: Sequence[Case], *, flushed: bo
     asked = [_asked(case) for case in cases]
     known = {name for one in asked for name, _ in one.launches}
     calls = _calls([launch for launch in counted if launch.kernel in known], asked)
-    return [
-        line for one, mine in zip(asked, calls, strict=True) for line in _lines(one, mine, _predicted(one, flushed))
-    ]
+    return [line for one, mine in zip(asked, calls, strict=True) for line in _lines(one, mine, _predicted(one))]
 
 
 def _asked(case: Case) -> _Asked:
@@ -118,13 +115,10 @@ def _named(launch: Counted) -> str:
     return launch.kernel if launch.blocks is None else f"{launch.kernel} with {launch.blocks} blocks"
 
 
-def _predicted(one: _Asked, flushed: bool) -> list[dict[str, float]]:
+def _predicted(one: _Asked) -> list[dict[str, float]]:
     """Bytes of each kernel."""
-    gpu, case = one.row.gpu, one.row.case
+    gpu = one.row.gpu
     numbers = choose(one.row.record, gpu).numbers
-    if not flushed:
-        cache = "cold" if case.cache == "cold" else "warm"
-        return [_bytes(kernel) for kernel in replay(one.schedule, gpu, numbers, cache=cache).kernels]  # type: ignore[arg-type]
     alone = [replace(one.schedule, kernels=(kernel,)) for kernel in one.schedule.kernels]
     return [_bytes(replay(schedule, gpu, numbers, cache="cold").kernels[0]) for schedule in alone]
 

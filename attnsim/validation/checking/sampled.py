@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mechanisms import ALGORITHMS
 from attnsim.validation.fitting.held_out import HeldOut, held_out_predictions
 from attnsim.validation.measured.datasets import Row, published_rows
@@ -20,14 +21,16 @@ PASSES = {"decode": "decode", "fwd": "forward"}
 """What a line calls a pass; the others are training."""
 
 
-def group_of(row: Row) -> str:
-    """What kind of attention a row ran: "dense", "sparse", "linear" or "sharing"."""
-    return ALGORITHMS[row.record.runs].group if row.record.runs in ALGORITHMS else DENSE
+def group_of(implementation: str) -> str:
+    """What kind of attention an implementation runs: "dense", "sparse", "linear" or "sharing"."""
+    runs = IMPLEMENTATIONS[implementation].runs
+    return ALGORITHMS[runs].group if runs in ALGORITHMS else DENSE
 
 
 def line_of(row: Row) -> str:
     """The line of a row: whose kernels, what kind where it is not dense, and which pass, "vllm linear, decode"."""
-    kind = "" if group_of(row) == DENSE else f" {group_of(row)}"
+    group = group_of(row.record.name)
+    kind = "" if group == DENSE else f" {group}"
     return f"{row.record.library}{kind}, {PASSES.get(row.case.passes, 'training')}"
 
 

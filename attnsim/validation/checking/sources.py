@@ -11,7 +11,7 @@ import numpy as np
 from attnsim.api.trust import Trust, assess
 from attnsim.models.calibrations.choose import choose
 from attnsim.validation.checking.components import components_table
-from attnsim.validation.checking.evidence import SERVING_SAMPLE, Predicted, Refused, evidence
+from attnsim.validation.checking.evidence import Predicted, Refused, evidence
 from attnsim.validation.checking.ratio_steps import steps
 from attnsim.validation.checking.ratio_widths import kernels_table, pairs_table, ratios_table
 from attnsim.validation.measured.datasets import Row
@@ -20,13 +20,8 @@ from attnsim.validation.measured.sources import ROLES, laboratory_of, role_of, s
 ALL = "all"
 
 
-def sources_report(sample: int = SERVING_SAMPLE) -> dict[str, list[dict[str, Any]]]:
-    """Errors away from home.
-
-    Parameters
-    ----------
-    sample : int
-        Rows of the large tables for each GPU, kernel and pass; without that package they are left out.
+def sources_report() -> dict[str, list[dict[str, Any]]]:
+    """Errors away from home; without the package of the large tables their rows are left out.
 
     Returns
     -------
@@ -34,8 +29,8 @@ def sources_report(sample: int = SERVING_SAMPLE) -> dict[str, list[dict[str, Any
         "total" over all rows and those of each role; "source"; "component", `components_table`; "ratio", "pair"
         and "kernels", of ratios of two times; "refused", rows that get no prediction, by why.
     """
-    found = evidence(sample)
-    groups, stepped = found.groups, steps(sample)
+    found = evidence()
+    groups, stepped = found.groups, steps()
     return {
         "total": totals(found.away),
         "source": sources_table(found.away),

@@ -21,6 +21,24 @@ from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row
 from attnsim.validation.measured.predicting import error_summary, predict_all
 
+TITLES = {
+    "error": "Errors on rows the fit did not see",
+    "serving": "Serving tables (a sample), with the numbers that a question gets today",
+    "own": "Our own kernels, measured, with the numbers that a question gets today",
+    "given": "Tables of --measured, with the numbers that a question gets today",
+    "dataset": "Rows of the serving tables",
+    "hypothetical": "GPUs as if they did not exist",
+    "trust": "90 % intervals: true times inside, and width",
+    "stated": "The same of the intervals as stated, on serving rows that did not set them",
+    "calibration": "Committed calibrations, mean errors on held-out rows",
+    "undetermined": "Fitted numbers that their rows leave open",
+    "assumed": "What measured rows do not say of their conditions, and how it is taken",
+    "noise": "Noise of the data: one measured time over another, mean size of the log",
+    "error_by_length": "Errors by source, implementation, pass and length",
+}
+"""The tables of a report, in the order of a page."""
+SHARES = ("mean", "median", "p90", "worst", "step", "at_home", "coverage", "mean_error", "committed", "now")
+"""Columns of them that are shares."""
 STEPS = 4
 """Times that `validate` says it has got on."""
 

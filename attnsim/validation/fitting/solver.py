@@ -80,12 +80,13 @@ def fit_numbers(problem: Problem) -> Solution:
     """Fit the free numbers of a problem; those that its rows leave open end at their priors.
 
     After `fit_free` open numbers are held at their priors and the fit solved again, until the rows determine every
-    number that is left.
+    number that is left: from where it was and from the priors, since what is held may have kept the others elsewhere.
     """
     found = fit_free(problem)
     while open_ := found.undetermined(problem.priors()):
         problem = problem.held_at_prior(open_)
-        found = solve(problem, found.units[[key not in open_ for key in found.keys]], LONG)
+        kept = found.units[[key not in open_ for key in found.keys]]
+        found = min((solve(problem, start, LONG) for start in (kept, problem.priors())), key=lambda one: one.loss)
     return found
 
 
