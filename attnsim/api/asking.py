@@ -161,8 +161,17 @@ def read_algorithm(name: str) -> Mechanism:
 def _read(name: str, known: Mapping[str, Mechanism]) -> Mechanism:
     key = name.strip().lower() if isinstance(name, str) else str(name)
     if key.partition("@")[0] not in known:
-        raise InputError(f"algorithm {shown(name)} is not known; {nearest(key, known)}; all: attnsim algorithms")
+        raise InputError(f"algorithm {shown(name)} is not known; {_instead(key, known)}; all: attnsim algorithms")
     return known[key] if key in known else find_mechanism(key)
+
+
+def _instead(key: str, known: Mapping[str, Mechanism]) -> str:
+    """What a person may have meant: an implementation where it is the name of one, else the nearest algorithm."""
+    try:
+        record = match(key, spoken=True).record
+    except InputError:
+        return nearest(key, known)
+    return f"it is the name of an implementation, so --implementation {key}, or the algorithm {record.runs}"
 
 
 @dataclass(frozen=True, slots=True)

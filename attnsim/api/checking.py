@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnsim.api.tables import AnsweredRow, predict_rows, with_answers
+from attnsim.api.tables import AnsweredRow, implementation_of, predict_rows, with_answers
 from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation, match
@@ -147,9 +147,8 @@ class Check:
         found: dict[tuple[str, str], None] = {}
         for cells, row in zip(records(self.frame), self.answered, strict=True):
             if row.case is not None and row.ratio is not None:
-                used = (("gpu", row.gpu), ("implementation", str(row.answer["used_implementation"])))
-                for ours, name in used:
-                    given = str(self.columns.cell(cells, ours)).strip()
+                gpu, used = str(self.columns.cell(cells, "gpu")).strip(), str(row.answer["used_implementation"])
+                for given, name in ((gpu, row.gpu), (implementation_of(row.case) or "", used)):
                     found |= {} if given.lower() in ("", name) else {(given, name): None}
         return list(found)
 
@@ -157,8 +156,8 @@ class Check:
     def spoken(self) -> dict[str, tuple[str, str]]:
         """Names of implementations that tables and people use for different ones: what each is here, and as a flag."""
         found = {}
-        for cells, row in zip(records(self.frame), self.answered, strict=True):
-            given, used = str(self.columns.cell(cells, "implementation")).strip(), row.answer.get("used_implementation")
+        for row in self.answered:
+            given, used = row.case and implementation_of(row.case), row.answer.get("used_implementation")
             if row.case is not None and used and given and given not in found:
                 with suppress(InputError):
                     said = match(given, row.case.version or "", load_gpu(row.gpu), workload_of(row.case), spoken=True)

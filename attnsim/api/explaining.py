@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 
 from attnsim.api.asking import Question, ask, read_conditions, read_mechanism
@@ -104,6 +104,8 @@ class Explanation:
         Properties of the kernel, each changed by itself.
     unchanged : Prediction or None
         The same call on the unchanged GPU, where `prediction` is of a changed one and that one runs it too.
+    reached : mapping of str to float
+        Share of the bandwidth of the L2 and of HBM that kernels reach, by which units are busy.
     """
 
     mechanism: str
@@ -118,6 +120,7 @@ class Explanation:
     levers: tuple[Lever, ...]
     kernel_levers: tuple[KernelLever, ...]
     unchanged: Prediction | None = None
+    reached: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def speedup(self) -> Ratio | None:
@@ -133,6 +136,7 @@ class Explanation:
             "turn": None if self.turn is None else asdict(self.turn),
             "unchanged": None if self.unchanged is None else self.unchanged.to_dict(),
             "speedup": self.speedup and self.speedup.to_dict(),
+            "reached": dict(self.reached),
         }
 
     def __repr__(self) -> str:
@@ -227,6 +231,10 @@ def explain(
         levers=levers(base, asked.gpu, asked.w.dtype, conditions.launch, on, anew),
         kernel_levers=kernel_levers(replace(asked, conditions=fixed), run.schedule, base, run.chosen.numbers),
         unchanged=_before(asked),
+        reached={
+            "l2": run.chosen.numbers.gpu.l2_fraction,
+            "hbm": run.chosen.numbers.gpu.hbm_fraction or asked.gpu.hbm.achievable_fraction,
+        },
     )
 
 

@@ -139,7 +139,7 @@ def _played(
     """The layer's parts in order, and the answers of its attention."""
     parts: list[LayerPart] = []
     answers: list[Prediction] = []
-    for direction in _DIRECTIONS[w.passes]:
+    for direction in w.directions:
         call = w if len(w.directions) == 1 else w.with_passes(direction)
         mechanism = read_algorithm(algorithm) if algorithm else playing(call)
         call = call if mechanism.reads_latent else replace(call, latent=None)
@@ -158,10 +158,9 @@ def _played(
 
 def _elsewhere(model: Model, w: Workload) -> dict[Group, list[Step]]:
     """What the model has beside such layers: the MLP of those without experts, and the LM head."""
-    ways = _DIRECTIONS[w.passes]
-    heads = (head_step(model, w, way) for way in ways)
+    heads = (head_step(model, w, way) for way in w.directions)
     return {
-        "mlp": [step for way in ways for step in dense_mlp_steps(model, w, way)],
+        "mlp": [step for way in w.directions for step in dense_mlp_steps(model, w, way)],
         "head": [step for step in heads if step is not None],
     }
 
@@ -202,14 +201,6 @@ def _model(model: Model | str) -> Model:
     if not isinstance(model, str):
         raise InputError(f"model is {shown(model)}; give an id such as 'llama-3-8b', a path or a Model")
     return load_model(model)
-
-
-_DIRECTIONS: dict[str, tuple[Direction, ...]] = {
-    "fwd": ("fwd",),
-    "decode": ("fwd",),
-    "bwd": ("bwd",),
-    "fwd+bwd": ("fwd", "bwd"),
-}
 
 
 def gemm_numbers(gpu: Gpu) -> Numbers:

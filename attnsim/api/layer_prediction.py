@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from attnsim.api.prediction import Prediction
-from attnsim.api.ratios import Ratio, moved, speedup
-from attnsim.api.shared_ratio import together
+from attnsim.api.ratios import Ratio, moved, speedup, together
 from attnsim.api.trust import Trust
 from attnsim.models.calibrations.components import NORMAL_90, ratio_widths, widths
 from attnsim.models.hardware.changes import Change
@@ -228,9 +227,8 @@ class LayerPrediction:
         self, base: LayerPrediction, mine: Iterable[LayerPart], theirs: Iterable[LayerPart]
     ) -> list[Ratio | None]:
         calls = iter(zip(base.attention, self.attention, strict=True))
-        other = self.changes != base.changes or self.gpu != base.gpu
         return [
-            speedup(*next(calls)) if one.group == "attention" else _gemm_speedup(two, one, other)
+            speedup(*next(calls)) if one.group == "attention" else _gemm_speedup(two, one)
             for one, two in zip(mine, theirs, strict=True)
         ]
 
@@ -274,7 +272,7 @@ def _plain(parts: tuple[LayerPart, ...]) -> list[dict[str, object]]:
     return [{name: getattr(part, name) for name in LayerPart.__slots__} for part in parts]
 
 
-def _gemm_speedup(base: LayerPart, other: LayerPart, another_gpu: bool) -> Ratio | None:
+def _gemm_speedup(base: LayerPart, other: LayerPart) -> Ratio | None:
     """The speedup of a GEMM, whose own error is that of the same kernel twice and cancels out.
 
     What is left: what the change moves, as of an attention kernel, and sensitivity to timing.

@@ -9,7 +9,7 @@ one machine: each has its own errors, and only those of the machine, its laborat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -141,6 +141,30 @@ def moved(base: Played, other: Played) -> float:
 def of_two_kernels(one: Mapping[str, float], two: Mapping[str, float]) -> list[float]:
     """Standard deviations of the log of two kernels' ratio on one machine, from the components of both."""
     return [sd for made in (one, two) for name, sd in made.items() if name != LABORATORY]
+
+
+def together(parts: Sequence[tuple[float, Ratio | None]]) -> Ratio | None:
+    """The speedup of several calls together, a layer's parts or a mix of workloads.
+
+    ``sum of base times / sum of (base time / speedup)``; the ends of the range take each part at that end of its own,
+    as if all were off in the same direction.
+
+    Parameters
+    ----------
+    parts : sequence of (float, Ratio or None)
+        Base time, or share of it, and speedup.
+
+    Returns
+    -------
+    Ratio or None
+        None where one part has none.
+    """
+    known = [(share, ratio) for share, ratio in parts if ratio is not None]
+    if not known or len(known) < len(parts):
+        return None
+    whole = sum(share for share, _ in known)
+    ends = ([share / getattr(ratio, end) for share, ratio in known] for end in ("value", "low", "high"))
+    return Ratio(*(whole / sum(one) for one in ends))
 
 
 def _of_machines(base: Timed, other: Timed) -> Iterator[float]:

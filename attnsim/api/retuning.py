@@ -14,9 +14,9 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import COUNTED
 from attnsim.models.implementations.fused.fits import KEYS, ROWS, accumulators_that_fit
-from attnsim.models.implementations.fused.lending import lent
 from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.lending import lent
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.models.schedule.widths import padded

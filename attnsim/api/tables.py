@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -15,7 +16,7 @@ from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import Match, match
 from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.mechanisms import ALGORITHMS, running
+from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, running
 from attnsim.models.question.case_file import records
 from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
 from attnsim.models.question.column_names import read_columns
@@ -241,7 +242,7 @@ def predict_case(case: Case, tiles: str = "shipped", mode: str = "fast", budget:
 
 
 def _predict_case(case: Case, tiles: str, mode: str, budget: int | None) -> Answer:
-    version, name = case.version or "", case.implementation
+    version, name = case.version or "", implementation_of(case)
     w, gpu = _workload(case), gpu_of(case)
     named = match(name, version, gpu, w) if name else None
     conditions = read_conditions(tiles, None, mode, case.cache, case.launch, budget)
@@ -263,6 +264,16 @@ def answer_columns(found: Prediction) -> Answer:
         "trust": f"{found.trust.level}: {found.trust.reason}",
         "error": "" if found.fits else found.notes[0],
     }
+
+
+def implementation_of(case: Case) -> str | None:
+    """The name of a row's implementation: what stands under algorithm where that is none, "FA3" or "sdpa"."""
+    if case.implementation or case.algorithm.partition("@")[0] in MECHANISMS:
+        return case.implementation
+    with suppress(InputError):
+        match(case.algorithm)
+        return case.algorithm
+    return None
 
 
 def _workload(case: Case) -> Workload:

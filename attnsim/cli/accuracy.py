@@ -10,6 +10,7 @@ import typer
 
 from attnsim.cli import given, options, outputs, show
 from attnsim.cli.progress import busy
+from attnsim.cli.question_flags import asking
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ ROWS = 6
 """Of each line of a picture: some two hundred predictions in all, a few seconds."""
 
 
+@asking()
 def accuracy(
+    *,
     context: typer.Context,
     claims: Annotated[
         bool, typer.Option("--claims", help="Figures that papers state, beside what the replay counts.")
@@ -36,17 +39,15 @@ def accuracy(
         Path | None, typer.Option(metavar="FILE", help="Only a picture of some rows of every library, and its CSV.")
     ] = None,
     rows: Annotated[int, options._count("Rows of each line of the picture at most.", None)] = ROWS,
-    style: options.StyleName = "light",
-    width: options.PictureWidth = "page",
-    caption: options.CaptionPlace = "picture",
+    look: outputs.Look,
     json: options.Json = False,
 ) -> None:
     """Show errors on measurements that the fit did not see, and every fitted constant."""
     if claims + sources + batches + (plot is not None) > 1:
         raise InputError("--claims, --sources, --batches and --plot exclude each other; give one of them")
-    given.refuse_style(context, plot)
+    look.check_asked(context, plot)
     if plot is not None:
-        _plot(plot, rows, style, width, caption, json)
+        _plot(plot, rows, look, json)
         return
     given.refuse(context, "is about the picture of --plot, which is not asked for", ("rows",))
     if batches:
@@ -74,14 +75,13 @@ def accuracy(
     print_tables(show.console(), summary, sparse, gated, errors, numbers)
 
 
-def _plot(plot: Path, rows: int, style: str, width: str, caption: str, json: bool) -> None:
-    outputs.check_picture(plot, style, width, caption)
+def _plot(plot: Path, rows: int, look: outputs.Look, json: bool) -> None:
     from attnsim.plots.accuracy import accuracy as picture
     from attnsim.validation.checking.sampled import sampled
 
     with busy("predicting held-out rows"):
         drawn = picture(sampled(rows), rows)
-    written = drawn.write(plot, style, width, caption)
+    written = look.write(drawn, plot)
     if json:
         show.print_json(drawn.rows)
         return
@@ -96,7 +96,9 @@ def _batches(json: bool) -> None:
         show.print_json([{"table": name, **row} for name, rows in tables.items() for row in rows])
         return
     for name, rows in tables.items():
-        show.print_rows(show.console(), f"{name.capitalize()}: errors", [_percent(row) for row in rows])
+        title = f"{name.capitalize()}: errors on rows whose role is {rows[0]['role']!r}"
+        shown = [{key: value for key, value in row.items() if key != "role"} for row in rows]
+        show.print_rows(show.console(), title, [_percent(row) for row in shown])
 
 
 def print_tables(out: Console, summary: _Table, sparse: _Table, gated: _Table, errors: _Table, numbers: _Table) -> None:

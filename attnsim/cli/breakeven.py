@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import given, options, outputs, show
+from attnsim.cli import options, outputs, show
 from attnsim.cli.plot_flags import numbers_of
 from attnsim.cli.progress import steps
 from attnsim.cli.question_flags import NOT_OF_DENSITIES, QuestionFlags, asking
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnsim.api.density import BreakEven
 
 
-@asking(without=NOT_OF_DENSITIES)
+@asking(without=(*NOT_OF_DENSITIES, "caption"))
 def breakeven(
     *,
     context: typer.Context,
@@ -41,8 +41,7 @@ def breakeven(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Picture, .png, .svg, .pdf or .pgf, with its CSV beside it.")
     ] = None,
-    style: options.StyleName = "light",
-    width: options.PictureWidth = "page",
+    look: outputs.Look,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     cache: options.Cache = "warm",
     launch: options.Launch = "stream",
@@ -53,9 +52,7 @@ def breakeven(
     Without --model, --heads and --head-dim it has 16 heads of 128. A --mask of your own is answered and marked beside
     the pattern.
     """
-    given.refuse_style(context, plot)
-    if plot is not None:
-        outputs.check_picture(plot, style, width)
+    look.check_asked(context, plot)
     lengths = numbers_of(seq, "--seq")
     tiles = options.words([tile], "--tile") if tile else [None]
     kernels = options.words([sparse], "--sparse") if sparse else []
@@ -81,7 +78,7 @@ def breakeven(
     if plot is not None:
         from attnsim.plots import breakeven as picture
 
-        picture.breakeven(rows, title).write(plot, style, width)
+        look.write(picture.breakeven(rows, title), plot)
     if json:
         show.print_json(row.to_dict() for row in rows)
         return

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import given, options, outputs, show, table_flags
+from attnsim.cli import options, outputs, show, table_flags
+from attnsim.cli.question_flags import asking
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from attnsim.api.tables import AnsweredRow
 
 
+@asking()
 def check(
     table: Annotated[
         Path, typer.Argument(metavar="TABLE", help="CSV or Parquet: a call a line, columns named freely.")
@@ -37,9 +39,7 @@ def check(
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Picture of measured over predicted, and its CSV.")
     ] = None,
-    style: options.StyleName = "light",
-    width: options.PictureWidth = "page",
-    caption: options.CaptionPlace = "picture",
+    look: outputs.Look,
     json: options.Json = False,
 ) -> None:
     """Hold your own timings against predictions: error and 90 % range of each row, bias and coverage of all.
@@ -49,18 +49,16 @@ def check(
     naming = table_flags.naming(maps, time_unit, gpu, implementation)
     if out is not None:
         table_flags.check_table(out)
-    given.refuse_style(context, plot)
-    if plot is not None:
-        outputs.check_picture(plot, style, width, caption)
-        if out == plot.with_suffix(".csv"):
-            raise InputError(f"--out {out} is also the table beside --plot {plot}; give one another name")
+    look.check_asked(context, plot)
+    if plot is not None and out == plot.with_suffix(".csv"):
+        raise InputError(f"--out {out} is also the table beside --plot {plot}; give one another name")
     table_flags.check_apart(table, out, plot and plot.with_suffix(".csv"))
     from attnsim.api.checking import check as run
 
     found = run(
         table, maps=naming.maps, time_unit=naming.time_unit, gpu=naming.gpu, implementation=naming.implementation
     )
-    written = _written(found, out, plot, style, width, caption)
+    written = _written(found, out, plot, look)
     if json:
         show.print_json(found.to_dicts())
     else:
@@ -69,7 +67,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _written(found: Check, out: Path | None, plot: Path | None, style: str, width: str, caption: str) -> list[Path]:
+def _written(found: Check, out: Path | None, plot: Path | None, look: outputs.Look) -> list[Path]:
     written = []
     if out is not None:
         from attnsim.models.question.case_file import write_table
@@ -79,7 +77,7 @@ def _written(found: Check, out: Path | None, plot: Path | None, style: str, widt
     if plot is not None:
         from attnsim.plots.check import check as picture
 
-        written += picture(found).write(plot, style, width, caption)
+        written += look.write(picture(found), plot)
     return written
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import compared, given, lifted, options, progress, show, split
+from attnsim.cli import compared, fit_tables, given, lifted, options, progress, show, split
 from attnsim.cli.heading import check_window
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
@@ -93,7 +93,7 @@ def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
     out.print(f"{model}{asked.workload}\n{gpu.id}{''.join(f', {change}' for change in asked.changes)}\n")
     out.print(f"{found.loop_nest}\n")
     longest = max(found.kernels, key=lambda kernel: kernel.time_s)
-    show.print_rows(out, "Kernels", [_kernel(kernel) for kernel in found.kernels], whole=("kernel",))
+    fit_tables.print_kernels(out, found.kernels)
     show.print_rows(out, f"A block of {longest.kernel} against an SM", _limits(longest, gpu))
     show.print_rows(
         out,
@@ -121,27 +121,10 @@ def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
         ],
         right=("closed form", "schedule"),
     )
-    show.print_rows(
-        out,
-        "Units, and the call with each figure twice as good (a latency or a launch half as long)",
-        [
-            {
-                "unit": lever.unit.replace("_", " "),
-                "busy": "" if lever.busy_s is None else show.time_text(lever.busy_s),
-                "share": "" if lever.share is None else f"{100 * lever.share:.0f} %",
-                "bounds at": _bounds_at(lever.takes_over_at, found.turn is not None),
-                "figure": lever.figure,
-                "now": lever.value,
-                "speedup": f"{lever.speedup:.2f}x",
-                "bound then": lever.bound.replace("_", " "),
-            }
-            for lever in found.levers
-        ],
-        right=("busy", "share", "bounds at", "now", "speedup"),
-        whole=("unit", "figure", "now"),
-    )
-    if found.turn is not None:
-        out.print("share: of the time; bounds at: how much faster the busiest unit has to be for this one to bound.")
+    fit_tables.print_levers(out, found.levers, bounded=found.turn is not None)
+    reached = ", ".join(f"{share:.2f} of {unit}" for unit, share in found.reached.items())
+    if reached:
+        out.print(f"now: the datasheet's; of bandwidths kernels reach {reached} (fitted), and are busy by that.")
     for line in anew_sentences(found):
         out.print(line)
     out.print("")
@@ -170,27 +153,6 @@ def _print_kernels(out: Console, found: Explanation) -> None:
         right=("time", "speedup"),
         whole=("lever", "change"),
     )
-
-
-def _bounds_at(factor: float | None, bounded: bool) -> str:
-    """How much faster the busiest unit would have to be."""
-    if factor is None or not bounded:
-        return ""
-    return "now" if factor == 1.0 else show.times_text(factor)
-
-
-def _kernel(kernel: KernelFit) -> dict[str, object]:
-    return {
-        "kernel": kernel.kernel,
-        "blocks": f"{kernel.blocks:,}",
-        "threads": kernel.threads,
-        "regs": kernel.registers_per_thread,
-        "smem KiB": f"{kernel.shared_memory_bytes / 1024:g}",
-        "blocks/SM": kernel.blocks_per_sm,
-        "limited by": kernel.limited_by,
-        "waves": show.number(kernel.waves),
-        "time": show.time_text(kernel.time_s),
-    }
 
 
 def _limits(kernel: KernelFit, gpu: Gpu) -> list[dict[str, object]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 
 import typer
 
@@ -29,14 +28,3 @@ def refuse(
         name = one.name or ""
         if (name not in but if names is None else name in names) and is_given(context, name):
             raise InputError(f"{one.opts[0]} {why}; leave it out")
-
-
-def refuse_style(context: typer.Context, picture: Path | None, flag: str = "--plot") -> None:
-    """Refuse how a picture looks where there is none.
-
-    Raises
-    ------
-    InputError
-    """
-    if picture is None:
-        refuse(context, f"is about the picture of {flag}, which is not asked for", ("style", "width", "caption"))

@@ -106,10 +106,13 @@ def refused(error: Any) -> str:
         told = str(error.format_message())
         example = context.command.epilog if context is not None else ""
         return f"{told.removesuffix('.')}; such as: {example}" if example and "Missing" in told else told
-    having = [path for path, command in commands(context.find_root().command) if _has(command, flag)]
+    every = list(commands(context.find_root().command))
+    having = [path for path, command in every if _has(command, flag)]
+    taking = [f"{path} {one.metavar}" for path, command in every if (one := _argument(command, flag)) is not None]
     own = {one.lstrip("-"): one for command in context.command.params for one in command.opts if one.startswith("--")}
     near = [own[name] for name in difflib.get_close_matches(flag.lstrip("-"), own, 3, 0.6)]
-    more = f"commands that have it: {', '.join(having)}" if having else f"nearest: {', '.join(near)}" if near else ""
+    ways = {"commands that have it: ": having, "a command takes it: ": taking, "nearest: ": near}
+    more = next((words + ", ".join(found) for words, found in ways.items() if found), "")
     return f"{context.command_path} has no {flag}; {more or 'no command has it; --help lists the flags of this one'}"
 
 
@@ -118,6 +121,12 @@ def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     for name, one in group.commands.items():
         where = f"{path} {name}".strip()
         yield from commands(one, where) if hasattr(one, "commands") else iter([(where, one)])
+
+
+def _argument(command: Any, flag: str) -> Any:
+    """The argument of a command that goes by a flag's name, None where it has none."""
+    arguments = (one for one in command.params if one.param_type_name == "argument")
+    return next((one for one in arguments if one.name == flag.lstrip("-")), None)
 
 
 def _has(command: Any, flag: str) -> bool:

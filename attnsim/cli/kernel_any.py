@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from attnsim.cli import progress, show
+from attnsim.cli.kernel_flags import KernelFlags
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,41 +20,10 @@ if TYPE_CHECKING:
 FAILED = 1
 """Exit code where the command ran and what it checked is not as it should be."""
 
-FLAGS = ("--entry", "--grid", "--block", "--arg", "--shared", "--arch", "--option", "--check", "--tolerance", "--out")
-"""Of kernels that are not ours alone."""
 
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """Which kernel, as it was given."""
-
-    ptx: Path | None
-    cuda: Path | None
-    triton: str
-    entry: str
-    options: tuple[str, ...]
-    arch: str
-
-    @property
-    def given(self) -> list[str]:
-        """Flags that name a kernel."""
-        flags = (("--ptx", self.ptx), ("--cuda", self.cuda), ("--triton", self.triton))
-        return [flag for flag, value in flags if value]
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """How it is launched, as it was given."""
-
-    grid: str
-    block: str
-    arguments: tuple[str, ...]
-    shared: int | None
-    inputs: str
-    seed: int
-
-
-def run(kernel: Kernel, launch: Launch, check: str, tolerance: float | None, out: Path | None, json: bool) -> None:
+def run(
+    kernel: KernelFlags, inputs: str, seed: int, check: str, tolerance: float | None, out: Path | None, json: bool
+) -> None:
     """Run it, compare its outputs if asked to, and print."""
     from attnsim.kernels.cpu.faults import Fault
     from attnsim.kernels.foreign import checking, launching, naming
@@ -62,22 +31,9 @@ def run(kernel: Kernel, launch: Launch, check: str, tolerance: float | None, out
     if tolerance is not None and not check:
         raise InputError("--tolerance is for --check WHERE:NAME, which is not given")
     reference = naming.load_named(check) if check else None
-    ready = launching.prepare(
-        ptx=kernel.ptx,
-        cuda=kernel.cuda,
-        triton=kernel.triton,
-        entry=kernel.entry,
-        arch=kernel.arch,
-        options=kernel.options,
-        grid=numbers(launch.grid, "--grid"),
-        block=numbers(launch.block, "--block") if launch.block else None,
-        arguments=launch.arguments,
-        shared_memory_bytes=launch.shared,
-        inputs=launch.inputs,
-        seed=launch.seed,
-    )
+    ready = kernel.ready(inputs, seed)
     before = checking.values_of(ready.arguments)
-    about = {**ready.described(), "inputs": launch.inputs, "seed": launch.seed}
+    about = {**ready.described(), "inputs": inputs, "seed": seed}
     try:
         with progress.busy("interpreting"):
             ran = ready.run()
@@ -105,19 +61,6 @@ def _fail(message: str) -> None:
     sys.stdout.flush()
     print(f"error: {message}", file=sys.stderr)
     raise typer.Exit(FAILED)
-
-
-def numbers(text: str, flag: str) -> list[int]:
-    """One to three whole numbers of a flag.
-
-    Raises
-    ------
-    InputError
-    """
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{flag} is {text!r}; give one to three whole numbers, as {flag} 4,8") from None
 
 
 def _print(

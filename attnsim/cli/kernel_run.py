@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import kernel_any, kernel_flags, options, progress, show
+from attnsim.cli import kernel_any, options, progress, show
+from attnsim.cli.kernel_flags import KernelFlags, OwnFlags
+from attnsim.cli.question_flags import asking
 from attnsim.models.errors import InputError
-from attnsim.models.llm import asked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,24 +22,12 @@ if TYPE_CHECKING:
     from attnsim.kernels.outcome import Outcome
     from attnsim.models.question.workload import Workload
 
-OWN_FLAGS = ("--cpu", "--gpu", *kernel_flags.OWN_FLAGS)
-"""Of our own operations alone."""
 
-
+@asking(arg=[], option=[])
 def run(
     *,
     context: typer.Context,
-    name: kernel_flags.Name = "",
-    ptx: kernel_flags.Ptx = None,
-    cuda: kernel_flags.Cuda = None,
-    triton: kernel_flags.Triton = "",
-    entry: kernel_flags.Entry = "",
-    grid: kernel_flags.Grid = "",
-    block: kernel_flags.Block = "",
-    arg: kernel_flags.Arg = [],  # noqa: B006 Typer copies it
-    shared: kernel_flags.Shared = None,
-    arch: kernel_flags.Arch = "",
-    option: kernel_flags.Compiler = [],  # noqa: B006
+    kernel: KernelFlags,
     check: Annotated[
         str, typer.Option(metavar="WHERE:NAME", help="A function that gets the inputs by name; outputs are compared.")
     ] = "",
@@ -53,16 +42,7 @@ def run(
     gpu: Annotated[
         str, typer.Option("--gpu", metavar="ID", help="With --cpu: whose tiles and limits to take; default: an A100.")
     ] = "",
-    batch: options.Batch = 1,
-    heads: options.Heads = 2,
-    kv_heads: options.KvHeads = None,
-    seq: options.Seq = 128,
-    seq_kv: options.SeqKv = None,
-    head_dim: options.HeadDim = 64,
-    dtype: kernel_flags.Dtype = "bf16",
-    causal: options.Causal = False,
-    window: options.Reach = None,
-    mask: kernel_flags.Mask = "",
+    own: OwnFlags,
     seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
     json: options.Json = False,
 ) -> None:
@@ -74,32 +54,16 @@ def run(
     from attnsim.kernels.catalog import find_operation
 
     check_kind(inputs)
-    kernel = kernel_any.Kernel(ptx, cuda, triton, entry, tuple(option), arch)
-    kernel_flags.refuse_mixed(context, name, kernel.given, OWN_FLAGS, kernel_any.FLAGS)
+    kernel.refuse_mixed(context, own=("cpu", "gpu"), others=("check", "tolerance", "out"))
     if kernel.given:
-        launch = kernel_any.Launch(grid, block, tuple(arg), shared, inputs, seed)
-        kernel_any.run(kernel, launch, check, tolerance, out, json)
+        kernel_any.run(kernel, inputs, seed, check, tolerance, out, json)
         return
-    operation = find_operation(name)
-    if dtype not in ("fp16", "bf16"):
-        raise InputError(f"--dtype {dtype}: the kernels take fp16 and bf16")
-    question = asked.workload(
-        batch=batch,
-        heads=heads,
-        kv_heads=kv_heads,
-        seq=seq,
-        seq_kv=seq_kv,
-        head_dim=head_dim,
-        dtype=dtype,
-        causal=causal,
-        window=window,
-        mask=mask or None,
-        passes=operation.passes,
-    )
+    operation = find_operation(kernel.name)
+    question = own.workload(operation)
     where, outcome, counts = (
         _on_cpu(operation, question, gpu, seed, inputs) if cpu else _on_gpu(operation, question, seed, inputs)
     )
-    faults = _faults(outcome, operation.tolerance(dtype), counts)
+    faults = _faults(outcome, operation.tolerance(question.dtype), counts)
     if json:
         show.print_json([_answer(operation, question, where, seed, outcome, counts) | {"inputs": inputs}])
     else:

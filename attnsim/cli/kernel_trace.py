@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import kernel_any, kernel_flags, options, outputs, progress, show
+from attnsim.cli import options, outputs, progress, show
+from attnsim.cli.kernel_flags import KernelFlags, OwnFlags
+from attnsim.cli.question_flags import asking
 from attnsim.models.errors import InputError
-from attnsim.models.llm import asked
 
 if TYPE_CHECKING:
     from attnsim.models.schedule.lifted import LiftedCall
 
-OTHERS = ("--entry", "--grid", "--block", "--arg", "--shared", "--arch", "--option", "--registers", "--like")
-"""Flags of kernels that are not ours alone."""
 
-
+@asking(arg=[], option=[], seq=1024)
 def trace(
     *,
     context: typer.Context,
-    name: kernel_flags.Name = "",
-    ptx: kernel_flags.Ptx = None,
-    cuda: kernel_flags.Cuda = None,
-    triton: kernel_flags.Triton = "",
-    entry: kernel_flags.Entry = "",
-    grid: kernel_flags.Grid = "",
-    block: kernel_flags.Block = "",
-    arg: kernel_flags.Arg = [],  # noqa: B006 Typer copies it
-    shared: kernel_flags.Shared = None,
-    arch: kernel_flags.Arch = "",
-    option: kernel_flags.Compiler = [],  # noqa: B006
+    kernel: KernelFlags,
     registers: Annotated[
         int | None, typer.Option(metavar="N", help="Of a thread; default: what ptxas reports.")
     ] = None,
@@ -50,16 +39,7 @@ def trace(
     gpu: Annotated[
         str, typer.Option("--gpu", metavar="ID", help="With NAME: whose tiles to take; default: an A100.")
     ] = "",
-    batch: options.Batch = 1,
-    heads: options.Heads = 2,
-    kv_heads: options.KvHeads = None,
-    seq: options.Seq = 1024,
-    seq_kv: options.SeqKv = None,
-    head_dim: options.HeadDim = 64,
-    dtype: kernel_flags.Dtype = "bf16",
-    causal: options.Causal = False,
-    window: options.Reach = None,
-    mask: kernel_flags.Mask = "",
+    own: OwnFlags,
     json: options.Json = False,
 ) -> None:
     """Find a kernel's schedule in its instructions: PTX, a CUDA file, Triton, or one of ours; no GPU is needed.
@@ -73,19 +53,12 @@ def trace(
         check_kind(inputs)
     if out is not None:
         outputs.check_output(out)
-    kernel = kernel_any.Kernel(ptx, cuda, triton, entry, tuple(option), arch)
-    own = ("--gpu", *kernel_flags.OWN_FLAGS)
-    kernel_flags.refuse_mixed(context, name, kernel.given, own, OTHERS)
+    kernel.refuse_mixed(context, own=("gpu",), others=("registers", "like"))
     with progress.busy("lifting"):
         if kernel.given:
-            launch = kernel_any.Launch(grid, block, tuple(arg), shared, inputs, 0)
-            found = _other(kernel, launch, registers, like, counted)
+            found = _other(kernel, inputs, registers, like, counted)
         else:
-            question = dict(
-                batch=batch, heads=heads, kv_heads=kv_heads, seq=seq, seq_kv=seq_kv, head_dim=head_dim, dtype=dtype,
-                causal=causal, window=window, mask=mask or None,
-            )  # fmt: skip
-            found = _own(name, gpu, inputs, question, counted)
+            found = _own(kernel.name, gpu, inputs, own, counted)
     if out is not None:
         write_kernels(out, found)
     if json:
@@ -94,44 +67,24 @@ def trace(
         _print(found, out)
 
 
-def _other(
-    kernel: kernel_any.Kernel, launch: kernel_any.Launch, registers: int | None, like: str | None, counted: bool
-) -> LiftedCall:
-    from attnsim.kernels.foreign import launching
+def _other(kernel: KernelFlags, inputs: str, registers: int | None, like: str | None, counted: bool) -> LiftedCall:
     from attnsim.kernels.lift.tracing import trace_kernel
     from attnsim.models.implementations.choose import find_implementation
 
     if like:
         find_implementation(like)
-    ready = launching.prepare(
-        ptx=kernel.ptx,
-        cuda=kernel.cuda,
-        triton=kernel.triton,
-        entry=kernel.entry,
-        arch=kernel.arch,
-        options=kernel.options,
-        grid=kernel_any.numbers(launch.grid, "--grid"),
-        block=kernel_any.numbers(launch.block, "--block") if launch.block else None,
-        arguments=launch.arguments,
-        shared_memory_bytes=launch.shared,
-        inputs=launch.inputs,
-        seed=launch.seed,
-    )
     source = str(kernel.ptx or kernel.cuda or kernel.triton)
-    return trace_kernel(ready, source, launch.inputs, registers, like, counted=counted)
+    return trace_kernel(kernel.ready(inputs, 0), source, inputs, registers, like, counted=counted)
 
 
-def _own(name: str, gpu: str, inputs: str, question: dict[str, Any], counted: bool) -> LiftedCall:
+def _own(name: str, gpu: str, inputs: str, own: OwnFlags, counted: bool) -> LiftedCall:
     from attnsim.kernels.catalog import find_operation
     from attnsim.kernels.cpu.faults import Fault
     from attnsim.kernels.lift.own import lift_operation
 
     operation = find_operation(name)
-    if question["dtype"] not in ("fp16", "bf16"):
-        raise InputError(f"--dtype {question['dtype']}: the kernels take fp16 and bf16")
-    w = asked.workload(**question, passes=operation.passes)
     try:
-        return lift_operation(operation, w, gpu or operation.example_gpu, inputs, counted=counted)
+        return lift_operation(operation, own.workload(operation), gpu or operation.example_gpu, inputs, counted=counted)
     except Fault as fault:
         raise InputError(str(fault)) from None
 

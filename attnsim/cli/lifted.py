@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import given, options, progress, show
+from attnsim.cli import fit_tables, given, options, outputs, progress, show
 from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,15 +47,9 @@ def machines(gpu: Sequence[str], changes: list[str]) -> list[Gpu]:
     ------
     InputError
     """
-    from attnsim.models.hardware.files import load_gpu
-
     if not gpu:
         raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
-    found: list[Gpu] = []
-    for name in options.words(list(gpu), "--gpu"):
-        base = load_gpu(name)
-        found += [base, options.changed(base, changes)] if changes else [base]
-    return found
+    return options.beside_unchanged(list(gpu), changes)
 
 
 def predict(
@@ -110,20 +104,7 @@ def _print(found: KernelExplanation) -> None:
     out, asked = show.console(), found.prediction
     out.print(f"{asked.kernel} on {'; '.join((asked.gpu, *(change.setting for change in asked.changes)))}\n")
     out.print(f"{found.loop_nest}\n")
-    kernels = [
-        {
-            "kernel": one.kernel,
-            "blocks": f"{one.blocks:,}",
-            "regs": one.registers_per_thread,
-            "smem KiB": f"{one.shared_memory_bytes / 1024:g}",
-            "blocks/SM": one.blocks_per_sm,
-            "limited by": one.limited_by,
-            "waves": show.number(one.waves),
-            "time": show.time_text(one.time_s),
-        }
-        for one in found.fits
-    ]
-    show.print_rows(out, "Kernels", kernels, whole=("kernel",))
+    fit_tables.print_kernels(out, found.fits)
     tensors = [
         {
             "kernel": row["kernel"],
@@ -135,19 +116,7 @@ def _print(found: KernelExplanation) -> None:
         for row in found.tensors
     ]
     show.print_rows(out, "Bytes, MB: asked of the L2, passed on to HBM", tensors, right=("L2", "HBM"))
-    levers = [
-        {
-            "unit": one.unit.replace("_", " "),
-            "busy": "" if one.busy_s is None else show.time_text(one.busy_s),
-            "figure": one.figure,
-            "now": one.value,
-            "speedup": f"{one.speedup:.2f}x",
-            "bound then": one.bound.replace("_", " "),
-        }
-        for one in found.levers
-    ]
-    title = "Units, and the call with each figure twice as good (a latency or a launch half as long)"
-    show.print_rows(out, title, levers, right=("busy", "now", "speedup"), whole=("unit", "figure", "now"))
+    fit_tables.print_levers(out, found.levers, bounded=found.turn is not None)
     if found.turn is not None:
         one = found.turn
         out.print(f"{one.figure} {one.factor:.2f}x: {one.next_unit.replace('_', ' ')} is as busy, {one.speedup:.2f}x")
@@ -163,7 +132,7 @@ def trace(
     changes: list[str],
     out: Path | None,
     picture: Path | None,
-    looks: tuple[str, str, str],
+    look: outputs.Look,
     json: bool,
     **conditions: Any,
 ) -> None:
@@ -184,7 +153,8 @@ def trace(
         written.append(perfetto.write_trace(traces[-1], out, {"kernel": kernels.name, "gpu": chosen[-1].described}))
     if picture is not None:
         titles = ["; ".join((one.id, *(change.setting for change in one.changes))) for one in chosen]
-        written += timeline(traces, titles, f"{kernels.name}, lifted from PTX").write(picture, *looks)
+        drawn = timeline(traces, titles, f"{kernels.name}, lifted from PTX")
+        written += look.write(drawn, picture)
     rows = [
         {"gpu": machine.described, "kernel": kernel.name, "time_s": kernel.time_s, "slices": len(kernel.slices)}
         for machine, one in zip(chosen, traces, strict=True)

@@ -26,6 +26,15 @@ ManyGpus = Annotated[
 OneGpu = Annotated[
     str, typer.Option("--gpu", metavar="ID", help="Id, name (h100) or GPU file.", rich_help_panel=MACHINE)
 ]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="ID",
+        help="Model (see attnsim models), YAML file or Hugging Face config.json; other flags override it.",
+        rich_help_panel=QUESTION,
+    ),
+]
 AlgorithmName = Annotated[str, typer.Option(metavar="NAME", help="As for predict.", rich_help_panel=MACHINE)]
 DrawnNames = Annotated[
     str,

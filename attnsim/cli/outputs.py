@@ -1,10 +1,59 @@
-"""Where a command may write: refused before anything is computed, or made."""
+"""Where a command may write, refused before anything is computed, or made; and how its pictures look."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import typer
+
+from attnsim.cli import given, options
 from attnsim.models.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.plots.sheet import Picture
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """The flags that say how a picture looks, and where its title and caption go."""
+
+    style: options.StyleName = "light"
+    width: options.PictureWidth = "page"
+    caption: options.CaptionPlace = "picture"
+
+    def check(self, out: Path) -> None:
+        """Refuse, before anything is computed, a picture that could not be drawn or written.
+
+        Raises
+        ------
+        InputError
+        """
+        from attnsim.plots.files import check_caption, check_suffix
+        from attnsim.plots.styles import find_style
+
+        check_suffix(out)
+        find_style(self.style, self.width)
+        check_caption(self.caption)
+        check_output(out)
+
+    def check_asked(self, context: typer.Context, out: Path | None, flag: str = "--plot") -> None:
+        """The same of a picture that may be asked for; without it, refuse to say how it looks.
+
+        Raises
+        ------
+        InputError
+        """
+        if out is not None:
+            self.check(out)
+        else:
+            why = f"is about the picture of {flag}, which is not asked for"
+            given.refuse(context, why, ("style", "width", "caption"))
+
+    def write(self, picture: Picture, out: Path) -> list[Path]:
+        """Write the picture and what belongs beside it, and say where."""
+        return picture.write(out, self.style, self.width, self.caption)
 
 
 def check_output(path: Path) -> None:
@@ -19,22 +68,6 @@ def check_output(path: Path) -> None:
     folder = path.parent
     if not folder.is_dir():
         raise InputError(f"{path} cannot be written: {folder} is not a folder")
-
-
-def check_picture(path: Path, style: str, width: str, caption: str = "picture") -> None:
-    """Refuse, before anything is computed, a picture that could not be drawn or written.
-
-    Raises
-    ------
-    InputError
-    """
-    from attnsim.plots.files import check_caption, check_suffix
-    from attnsim.plots.styles import find_style
-
-    check_suffix(path)
-    find_style(style, width)
-    check_caption(caption)
-    check_output(path)
 
 
 def make_folder(path: Path) -> None:

@@ -47,9 +47,7 @@ class Asked:
     cache: options.Cache = "warm"
     launch: options.Launch = "stream"
     out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg, .pdf or .pgf.")] = Path("plot.png")
-    style: options.StyleName = "light"
-    width: options.PictureWidth = "page"
-    caption: options.CaptionPlace = "picture"
+    look: outputs.Look
     json: options.Json = False
 
     def __post_init__(self) -> None:
@@ -59,7 +57,7 @@ class Asked:
         ------
         InputError
         """
-        outputs.check_picture(self.out, self.style, self.width, self.caption)
+        self.look.check(self.out)
 
     @property
     def names(self) -> list[str]:
@@ -129,7 +127,7 @@ class Asked:
 
     def finish(self, picture: Picture) -> None:
         """Write the picture and its table, and say so."""
-        written = picture.write(self.out, self.style, self.width, self.caption)
+        written = self.look.write(picture, self.out)
         if self.json:
             show.print_json(picture.rows)
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from attnsim.cli import model_flags, options
+from attnsim.cli import options
 from attnsim.models.llm import asked
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ NOT_OF_DENSITIES = (
 class QuestionFlags:
     """The flags that make up a question."""
 
-    model: model_flags.ModelName = None
+    model: options.ModelName = None
     batch: options.Batch = 1
     heads: options.Heads = None
     kv_heads: options.KvHeads = None
@@ -67,11 +67,6 @@ class QuestionFlags:
     def title(self) -> str:
         """What stands before the question: the model, how many GPUs share it, and a colon; or nothing."""
         return asked.title_of(self.filled, self.tp)
-
-    @property
-    def shared(self) -> str:
-        """How many GPUs share each layer, and what is left out; nothing where one computes it alone."""
-        return asked.shared_text(self.tp)
 
     def workload(self, **other: int | None) -> Workload:
         """The question; `other` values in place of those of the flags.

@@ -44,9 +44,7 @@ def roofline(
     time_unit: table_flags.TimeUnit = None,
     levels: Annotated[str, typer.Option(help="Levels of memory with a roof: some of hbm,l2,smem.")] = "hbm",
     ceilings: Annotated[str, typer.Option(help="Further roofs: some of exp,fp32,mma_sync.")] = "",
-    style: options.StyleName = "light",
-    width: options.PictureWidth = "page",
-    caption: options.CaptionPlace = "picture",
+    look: outputs.Look,
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
@@ -59,7 +57,7 @@ def roofline(
     from attnsim.models.hardware.files import load_gpu
     from attnsim.plots.roofline import roofline as picture
 
-    outputs.check_picture(out, style, width, caption)
+    look.check(out)
     roofs = partial(
         picture,
         levels=options.words([levels], "--levels"),
@@ -70,7 +68,7 @@ def roofline(
         given.refuse(context, "is given with --measured, whose table holds the questions", but=_WITH_MEASURED)
         table_flags.check_apart(measured, out.with_suffix(".csv"))
         found, times = _measured(measured, table_flags.naming(maps, time_unit), unchanged)
-        written = roofs(found, unchanged, measured=times).write(out, style, width, caption)
+        written = look.write(roofs(found, unchanged, measured=times), out)
         _print_measured(found, times, written, json)
         return
     table_flags.check_without_table(maps, time_unit, "--measured")
@@ -85,7 +83,7 @@ def roofline(
         for machine in machines
     ]
     predictions = [item for _, found in groups for item in found]
-    written = roofs(predictions, machines).write(out, style, width, caption)
+    written = look.write(roofs(predictions, machines), out)
     if json:
         show.print_json(item.to_dict() for item in predictions)
         return

@@ -58,7 +58,7 @@ def tile(
     "hardware",
     example="attnsim search hardware --model llama-3-8b --seq 8k --vary sm.count=100:160",
 )
-@asking()
+@asking(without=("caption",))
 def hardware(
     *,
     context: typer.Context,
@@ -106,8 +106,7 @@ def hardware(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Picture of the front, .png, .svg, .pdf or .pgf, with its CSV.")
     ] = None,
-    style: options.StyleName = "light",
-    width: options.PictureWidth = "page",
+    look: outputs.Look,
     json: options.Json = False,
 ) -> None:
     """Find the hardware that answers a question best within limits, and what it trades."""
@@ -121,9 +120,7 @@ def hardware(
     from attnsim.studies.hardware_split import split_best
     from attnsim.studies.prices import Prices
 
-    given.refuse_style(context, plot)
-    if plot is not None:
-        outputs.check_picture(plot, style, width)
+    look.check_asked(context, plot)
     if out is not None:
         outputs.check_output(out)
     if split and len(vary) + len(changes) < 2:
@@ -149,7 +146,7 @@ def hardware(
     if plot is not None:
         from attnsim.reports.front import front
 
-        front(found, "; ".join(questions)).write(plot, style, width)
+        look.write(front(found, "; ".join(questions)), plot)
     best = (
         split_best(found, algorithm or None, implementation=implementation, cache=cache, launch=launch)
         if split

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import given, options, outputs, show
+from attnsim.cli import options, outputs, show
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
@@ -32,8 +32,9 @@ _NOT_OF_STEPS = (
 
 @asking(without=_NOT_OF_STEPS)
 def serving(
-    requests: Annotated[
-        Path, typer.Argument(metavar="REQUESTS", help="CSV: prompt, output and, if wanted, arrival in seconds.")
+    trace: Annotated[
+        Path,
+        typer.Argument(metavar="TRACE", help="CSV of requests: prompt, output and, if wanted, arrival in seconds."),
     ],
     *,
     context: typer.Context,
@@ -56,9 +57,7 @@ def serving(
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Picture of the steps, and its CSV.")
     ] = None,
-    style: options.StyleName = "light",
-    width: options.PictureWidth = "page",
-    caption: options.CaptionPlace = "picture",
+    look: outputs.Look,
     json: options.Json = False,
 ) -> None:
     """Step through a serving trace: chunked prefill, a token budget, continuous batching; attention's time by step."""
@@ -69,12 +68,10 @@ def serving(
 
     if not gpu:
         raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
-    given.refuse_style(context, plot)
-    if plot is not None:
-        outputs.check_picture(plot, style, width, caption)
+    look.check_asked(context, plot)
     if out is not None:
         check_table(out)
-    found = read_requests(requests)
+    found = read_requests(trace)
     question = flags.workload(seq=1)
     machine = options.changed(load_gpu(gpu), changes)
     layers = flags.filled.model.layers if flags.filled else 1
@@ -83,14 +80,14 @@ def serving(
             found, question, machine, implementation, layers=layers, tokens=tokens, sequences=sequences,
             rest_s=1e-3 * rest, stride=stride, launch=launch,
         )  # fmt: skip
-    written = _written(served, out, plot, style, width, caption)
+    written = _written(served, out, plot, look)
     if json:
         show.print_json(served.rows())
         return
     _print(served, flags.title, len(found), written)
 
 
-def _written(served: Served, out: Path | None, plot: Path | None, style: str, width: str, caption: str) -> list[Path]:
+def _written(served: Served, out: Path | None, plot: Path | None, look: outputs.Look) -> list[Path]:
     written = []
     if out is not None:
         import pandas as pd
@@ -102,7 +99,7 @@ def _written(served: Served, out: Path | None, plot: Path | None, style: str, wi
     if plot is not None:
         from attnsim.plots.serving import serving as picture
 
-        written += picture(served).write(plot, style, width, caption)
+        written += look.write(picture(served), plot)
     return written
 
 

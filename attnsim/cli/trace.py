@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from attnsim.cli import given, lifted, options, outputs, show
+from attnsim.cli import lifted, options, outputs, show
 from attnsim.cli.heading import check_window, heading
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.errors import InputError
-
-if TYPE_CHECKING:
-    from attnsim.models.hardware.gpu import Gpu
 
 
 @asking()
@@ -39,27 +36,23 @@ def trace(
     sms: Annotated[
         int, options._count("SMs in the trace, where the grid is small enough to be played whole.", None)
     ] = 2,
-    style: options.StyleName = "light",
-    width: options.PictureWidth = "page",
-    caption: options.CaptionPlace = "picture",
+    look: outputs.Look,
     json: options.Json = False,
 ) -> None:
     """Show which unit of an SM does what when; a picture has the unchanged GPU beside one that --set changes."""
-    from attnsim.models.hardware.changes import told as changes_text
     from attnsim.models.hardware.files import load_gpu
     from attnsim.plots import perfetto
-    from attnsim.plots.timeline import timeline
+    from attnsim.plots.timeline import timeline_of
 
-    given.refuse_style(context, picture, "--picture")
+    look.check_asked(context, picture, "--picture")
     if kernel is not None:
-        _check(out, picture, len(options.words(gpu, "--gpu")), style, width, caption)
-        looks = (style, width, caption)
-        lifted.trace(context, kernel, gpu, changes, out, picture, looks, json, cache=cache, launch=launch, sms=sms)
+        _check(out, picture, len(options.words(gpu, "--gpu")))
+        lifted.trace(context, kernel, gpu, changes, out, picture, look, json, cache=cache, launch=launch, sms=sms)
         return
     names = options.words([algorithm], "--algorithm")
     imitated = options.words([implementation], "--implementation") if implementation else []
     bases = [load_gpu(one) for one in options.words(gpu, "--gpu")]
-    _check(out, picture, max(len(names), len(imitated)) * len(bases), style, width, caption)
+    _check(out, picture, max(len(names), len(imitated)) * len(bases))
     question = flags.workload()
     check_window(question, names, flags.window)
     changed = [options.changed(base, changes) for base in bases]
@@ -81,12 +74,7 @@ def trace(
         about = {"workload": asked, "gpu": machines[-1].described}
         written.append(perfetto.write_trace(found[-1][2], out, about))
     if picture is not None:
-        several = len(machines) > 1
-        titles = [f"{name}, {_starred(machine)}" if several else name for machine, name, _ in found]
-        modified = [f"{_starred(one)}: {changes_text(one.changes)}" for one in machines if one.changes]
-        told = "; ".join((asked, *modified))
-        subtitle = told if several else f"{machines[0].id}: {told}"
-        written += timeline([one for _, _, one in found], titles, subtitle).write(picture, style, width, caption)
+        written += look.write(timeline_of(found, asked), picture)
     kernels = [(machine, name, one.schedule.implementation, kernel) for machine, name, one in found
                for kernel in one.kernels]  # fmt: skip
     if json:
@@ -125,12 +113,7 @@ def trace(
     console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
 
 
-def _starred(gpu: Gpu) -> str:
-    """A GPU's name, with a star where it is changed."""
-    return f"{gpu.id}{'*' if gpu.changes else ''}"
-
-
-def _check(out: Path | None, picture: Path | None, runs: int, style: str, width: str, caption: str) -> None:
+def _check(out: Path | None, picture: Path | None, runs: int) -> None:
     from attnsim.plots import perfetto
 
     if out is None and picture is None:
@@ -140,5 +123,3 @@ def _check(out: Path | None, picture: Path | None, runs: int, style: str, width:
         outputs.check_output(out)
         if runs > 1:
             raise InputError(f"--out holds one trace, {runs} are given; give one algorithm and GPU, or only --picture")
-    if picture is not None:
-        outputs.check_picture(picture, style, width, caption)

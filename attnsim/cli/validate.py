@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 SAMPLE = 24
 MINUTES = 3.0
-_SHARES = ("mean", "median", "p90", "worst", "step", "at_home", "coverage", "mean_error", "committed", "now")
 _RATIOS = ("over", "bias")
 
 
@@ -81,7 +80,7 @@ def validate(
         report = run(sample, advance, own, given)
     written = []
     if out is not None:
-        from attnsim.plots.validation import write_report
+        from attnsim.reports.validating import write_report
 
         with busy("drawing"):
             written = write_report(report, out)
@@ -214,35 +213,29 @@ def _shown(row: Mapping[str, Any], leave: Sequence[str] = ()) -> dict[str, objec
 def _text(name: str, value: object) -> object:
     if isinstance(value, bool):
         return "yes" if value else "NO"
-    if isinstance(value, float) and name in _SHARES:
+    from attnsim.validation.checking.validate import SHARES
+
+    if isinstance(value, float) and name in SHARES:
         return f"{100 * value:.1f} %"
     if isinstance(value, float) and name in _RATIOS:
         return f"{value:.2f}"
     return value
 
 
-_TITLES = {
-    "undetermined": "Fitted numbers that their rows leave open",
-    "dataset": "Rows of the serving tables",
-    "serving": "Serving tables (a sample), with the numbers that a question gets today",
-    "own": "Our own kernels, measured, with the numbers that a question gets today",
-    "given": "Tables of --measured, with the numbers that a question gets today",
-    "hypothetical": "",
-    "trust": "90 % intervals: true times inside, and width",
-    "stated": "The same of the intervals as stated, on serving rows that did not set them",
-    "calibration": "Committed calibrations, mean errors on held-out rows",
-    "error": "Errors on rows the fit did not see",
-    "assumed": "What measured rows do not say of their conditions, and how it is taken",
-    "noise": "Noise of the data: one measured time over another, mean size of the log",
-}
+_PRINTED = (
+    *("undetermined", "dataset", "serving", "own", "given", "hypothetical", "trust", "stated", "calibration", "error"),
+    *("assumed", "noise"),
+)
 """The tables in the order in which they are printed; those of hypothetical GPUs have a title each."""
 _COUNTED = ("undetermined", "dataset", "assumed")
 _LEFT_OUT = {"serving": ("numbers",)}
 
 
 def _print(out: Console, report: Report, told: str, written: Sequence[Path]) -> None:
-    for name, title in _TITLES.items():
-        rows = report.tables[name]
+    from attnsim.validation.checking.validate import TITLES
+
+    for name in _PRINTED:
+        rows, title = report.tables[name], TITLES[name]
         if name == "hypothetical":
             _print_hypothetical(out, rows)
         elif rows:

@@ -16,7 +16,6 @@ from attnsim.api.tracing import traces
 from attnsim.explore.answers import kernels
 from attnsim.explore.state import DEFAULTS, FIGURES, State
 from attnsim.models.errors import InputError, nearest, shown
-from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, match
 from attnsim.models.mechanisms import running
@@ -25,7 +24,7 @@ from attnsim.plots.roofline import roofline
 from attnsim.plots.scaling import scaling
 from attnsim.plots.sheet import Picture
 from attnsim.plots.split import split
-from attnsim.plots.timeline import timeline
+from attnsim.plots.timeline import timeline_of
 from attnsim.plots.units import units
 from attnsim.reports.front import front
 from attnsim.reports.sentences import anew_sentences, bound_sentences
@@ -154,17 +153,8 @@ def _timeline(state: State) -> Shown:
             launch="stream", sms=2,
         )
     ]  # fmt: skip
-    several = len(state.machines) > 1
-    titles = [f"{name}, {_starred(gpu)}" if several else name for gpu, name, _ in found]
-    asked = f"{state.title}{state.question}"
-    changed = [f"{_starred(gpu)}: {told(gpu.changes)}" for gpu in state.machines if gpu.changes]
-    subtitle = "; ".join((asked, *changed)) if several else f"{state.base.id}: {asked}"
-    picture = timeline([one for _, _, one in found], titles, subtitle)
+    picture = timeline_of(found, f"{state.title}{state.question}")
     return _of(picture, state, lambda row: not str(row["panel"]).endswith("*"))
-
-
-def _starred(gpu: Gpu) -> str:
-    return f"{gpu.id}{'*' if gpu.changes else ''}"
 
 
 def _explained(state: State, gpu: Gpu) -> Explanation:

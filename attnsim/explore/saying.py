@@ -13,18 +13,7 @@ from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.question.lengths import lengths_text
 from attnsim.models.question.workload import Workload
 
-PARSED = {
-    "latent": "Latent.parse", "operations": "Operations.parse", "selection": "Selection.parse", "tree": "Tree.parse",
-}  # fmt: skip
-"""Fields of a question that are more than text or a number, and what reads them."""
-IMPORTED = {
-    "replace": "dataclasses",
-    "Latent.parse": "attnsim.models.question.workload",
-    "Operations.parse": "attnsim.models.question.operations",
-    "Selection.parse": "attnsim.models.question.selection",
-    "Tree.parse": "attnsim.models.question.cache",
-    "Case": "attnsim.studies.hardware_case",
-}
+IMPORTED = {"replace": "dataclasses", "Case": "attnsim.studies.hardware_case"}
 """What is called beside `attnsim` itself, and where it is."""
 
 
@@ -131,9 +120,9 @@ def python(name: str, state: State) -> str:
         f"question = {_workload(state.question)}",
         *_drawn(name, state, kernel),
     ]
-    used = [module for call, module in IMPORTED.items() if any(f"{call}(" in line for line in lines)]
-    imports = [f"from {module} import {call.partition('.')[0]}" for call, module in IMPORTED.items() if module in used]
-    return "\n".join(["import attnsim", *dict.fromkeys(imports), "", *lines]) + "\n"
+    used = [name for name in IMPORTED if any(f"{name}(" in line for line in lines)]
+    imports = [f"from {IMPORTED[name]} import {name}" for name in used]
+    return "\n".join(["import attnsim", *imports, "", *lines]) + "\n"
 
 
 def _workload(w: Workload) -> str:
@@ -143,10 +132,7 @@ def _workload(w: Workload) -> str:
         value = getattr(w, field.name)
         if value in (None, (), 0, False) or (field.name == "dropout" and w.operations):
             continue
-        if field.name in PARSED:
-            given[field.name] = f"{PARSED[field.name]}({str(value)!r})"
-        else:
-            given[field.name] = repr(value if isinstance(value, (int, str)) else str(value))
+        given[field.name] = repr(value if isinstance(value, (int, str)) else str(value))
     if w.lengths:
         given = {key: value for key, value in given.items() if key not in ("batch", "seq_q", "seq_kv")}
         given["lengths"] = repr(lengths_text(w.lengths))

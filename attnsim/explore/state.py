@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -247,7 +247,7 @@ class State:
         """The kernel, where one is named."""
         return [name for name in [self.get("kernel")] if name]
 
-    def asks(self, gpu: Gpu, workload: Workload | None = None) -> Question:
+    def asks(self, gpu: Gpu) -> Question:
         """What is played on a GPU.
 
         Raises
@@ -255,18 +255,12 @@ class State:
         InputError
         """
         tiles = "shipped" if self.changes and not gpu.changes else self.get("tiles")
-        w = workload or self.question
-        return compared(w, gpu, [self.algorithm], self.implementations, read_conditions(tiles))[0]
+        return compared(self.question, gpu, [self.algorithm], self.implementations, read_conditions(tiles))[0]
 
     @property
     def unturned(self) -> State:
         """The same question on the GPU as it is."""
         return State(tuple((key, value) for key, value in self.given if key not in FIGURES))
-
-    def turned(self, **values: str) -> State:
-        """The same with other values; "" leaves a key out."""
-        found = dict(self.given) | values
-        return replace(self, given=tuple((key, found[key]) for key in KEYS if found.get(key)))
 
     @property
     def stale(self) -> str:

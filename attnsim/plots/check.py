@@ -193,4 +193,4 @@ def _caption(found: Check, rows: Sequence[Row]) -> str:
         f"{share_text(every.mean)} on average; their bias is {share_text(every.bias, signed=True)}. Above 1: slower "
         "than predicted."
     )
-    return text + (f" {left} rows have no answer." if left else "")
+    return text + (f" Rows without an answer: {left}." if left else "")

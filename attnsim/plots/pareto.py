@@ -104,7 +104,7 @@ def _draw(
     _name(axes, front, list(zip(*places(front), strict=True)), _names(front, base, keys), look)
     axes.set_xlabel(_label(objectives[0], unit, mixed), fontsize=look.size)
     axes.set_ylabel(_label(objectives[1], unit, mixed), fontsize=look.size)
-    axes.legend(frameon=False, fontsize=look.size, loc="best")
+    axes.legend(frameon=False, fontsize=look.size, loc="best", markerscale=0.7)
     plain_axes(axes, look)
 
 

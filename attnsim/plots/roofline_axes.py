@@ -161,6 +161,8 @@ def _slope_names(shown: Shown) -> list[tuple[float, str]]:
         name = f"{LEVEL_NAMES[level]} {rate / 1e12:.3g} TB/s"
         if len(shown.machines) > 1:
             name = f"{', '.join(machines)}: {name}"
+        elif reached < rate and len(shown.levels) > 1:  # short lines have no room for words
+            name = f"{LEVEL_NAMES[level]} {reached / 1e12:.3g} of {rate / 1e12:.3g} TB/s"
         elif reached < rate:
             name += f", kernels reach {reached / 1e12:.3g}"
         named.append((rate, name))

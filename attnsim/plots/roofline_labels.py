@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.units import UNITS
 from attnsim.plots.styles import Style
 
@@ -22,6 +23,10 @@ LEVEL_NAMES = {unit.level: unit.short for unit in UNITS.values() if unit.level}
 
 Boxes = npt.NDArray[np.float64]
 """Left, bottom, right, top in pixels, ``[boxes, 4]``."""
+
+DOT = 6
+"""Pixels a side of the boxes that a line is made of."""
+CROSSED = by_hand(2.0, "a line right across a name is worse than eight heights of the name away from its point")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +95,10 @@ def along(axes: Axes, named: Sequence[tuple[float, str]], look: Style) -> Boxes:
 def at_points(axes: Axes, spots: Sequence[Spot], look: Style, taken: Boxes) -> None:
     """Names of points, each at the nearest place that hides no marker, no line, no other name and nothing `taken`."""
     frame, pixel = np.array(axes.get_window_extent().extents), frame_dpi(axes) / 72
-    taken = np.concatenate((taken, _texts(axes), _markers(axes), _bars(axes)))
-    lines = _lines(axes)
+    names, lines = np.concatenate((taken, _texts(axes))), _lines(axes)
+    taken = np.concatenate((names, _markers(axes), _bars(axes)))
     for spot in sorted(spots, key=lambda one: not one.bold):
-        x, y = axes.transData.transform((spot.x, spot.y))
+        point = axes.transData.transform((spot.x, spot.y))
         label = axes.annotate(
             spot.text, (spot.x, spot.y), (0, 0), textcoords="offset points", fontsize=look.size, color=spot.colour,
             fontweight="bold" if spot.bold else "normal", ha="center", va="center", zorder=8, path_effects=halo(look),
@@ -101,21 +106,22 @@ def at_points(axes: Axes, spots: Sequence[Spot], look: Style, taken: Boxes) -> N
         box = label.get_window_extent()
         half = np.array((box.width, box.height)) / 2
         offsets = np.array(list(_around(box.width, box.height, look.size * pixel)))
-        middles = np.array((x, y)) + offsets
-        boxes = np.concatenate((middles - half, middles + half), axis=1)
-        away = np.hypot(*np.maximum(0.0, np.abs(offsets) - half).T)
+        boxes = np.concatenate((point + offsets - half, point + offsets + half), axis=1)
+        nearest = np.clip(point, boxes[:, :2], boxes[:, 2:])
+        away = np.hypot(*(nearest - point).T)
+        led = away > 1.6 * look.size * pixel
         cost = [
             40 * _shared(one, taken).sum() / (4 * half.prod())
-            + _shared(one, lines).sum() / (3 * look.size * pixel) ** 2
+            + CROSSED * _shared(one, lines).sum() / (DOT * box.height)
+            + CROSSED * (leads and bool(_shared(_dots(point, end), names).any()))
             + (20 * _outside(one, frame) + 0.25 * far) / box.height
-            for one, far in zip(boxes[:, None], away, strict=True)
+            for one, end, far, leads in zip(boxes[:, None], nearest, away, led, strict=True)
         ]
         best = int(np.argmin(cost))
         label.set_position(tuple(offsets[best] / pixel))
-        taken = np.concatenate((taken, boxes[best : best + 1]))
-        if away[best] > 1.6 * look.size * pixel:
-            nearest = np.clip((x, y), boxes[best, :2], boxes[best, 2:])
-            ends = axes.transData.inverted().transform([(x, y), nearest])
+        names, taken = (np.concatenate((some, boxes[best : best + 1])) for some in (names, taken))
+        if led[best]:
+            ends = axes.transData.inverted().transform([point, nearest[best]])
             axes.plot(*ends.T, color=spot.colour, linewidth=0.08 * look.size, zorder=7)
 
 
@@ -161,9 +167,14 @@ def _lines(axes: Axes) -> Boxes:
     for line in axes.lines:
         ends = axes.transData.transform(np.asarray(line.get_xydata()))
         for one, other in pairwise(ends):
-            at = np.linspace(one, other, 2 + int(np.hypot(*(other - one)) / 6))
-            found.append(np.concatenate((at - 3, at + 3), axis=1))
+            found.append(_dots(one, other))
     return np.concatenate(found)
+
+
+def _dots(one: Boxes, other: Boxes) -> Boxes:
+    """Small boxes from one place to another."""
+    at = np.linspace(one, other, 2 + int(np.hypot(*(other - one)) / DOT))
+    return np.concatenate((at - DOT / 2, at + DOT / 2), axis=1)
 
 
 def _box(text: Text) -> Boxes:

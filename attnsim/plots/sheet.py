@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,8 +40,6 @@ class Picture:
         The tidy table of what is drawn.
     left, right : tuple of str
         Texts beside the axes, whose margins hold the longest; left of them also the name of the axis.
-    page : callable, optional
-        Draws the whole figure in a style and width, where it is not the panels below one another.
     subtitle : str
         The GPU and the question.
     """
@@ -53,7 +51,6 @@ class Picture:
     rows: tuple[Row, ...]
     left: tuple[str, ...] = ("0.001",)
     right: tuple[str, ...] = ()
-    page: Callable[[Style, str], Figure] | None = None
     subtitle: str = ""
 
     def figure(self, style: str = "light", width: str = "page", caption: str = "picture") -> Figure:
@@ -74,8 +71,6 @@ class Picture:
         look = find_style(style, width)
         check_caption(caption)
         with applied(look):
-            if self.page is not None:
-                return self.page(look, width)
             words = Words.of(self.title, self.subtitle, self.caption, look, width) if caption == "picture" else Words()
             sides = (
                 0.34 * look.size / SIZE + longest(self.left, look), 0.14 * look.size / SIZE + longest(self.right, look)

@@ -19,7 +19,7 @@ page.
 DARK = ("#587CDA", "#DF8522", "#4CE69B", "#D590B1", "#EDDC1D", "#ABB9FC", "#DF4E4D", "#FFFFFF")
 """The same on a dark page."""
 GREYS = ("#000000", "#949494", "#616161", "#303030") * 2
-"""The same in print; those of one grey are told apart by dashes and hatches."""
+"""The same in print; lines of one grey are told apart by dashes, areas by the names beside them."""
 
 SIZE = 8.5
 """Smallest text of a page, in points."""
@@ -76,10 +76,6 @@ class Style:
         """Of lines: 1.2 times their size, in Matplotlib's measure, which is the height of the font's "lp"."""
         return 0.95 if self.serif else 1.2
 
-    def hatch(self, hue: int | None) -> str:
-        """What tells the areas of two hues of one grey apart."""
-        return HATCHES[self._same(hue or 0)]
-
     def _same(self, hue: int) -> int:
         """How many hues before this one have its colour."""
         return self.colours[: hue % len(self.colours)].count(self.colour(hue))
@@ -99,8 +95,6 @@ STYLES = {
 
 DASHES = ("-", (0, (5, 2)), (0, (2.5, 1.5)), (0, (1, 1)))
 """Of lines that share a colour."""
-HATCHES = ("", "////")
-"""Of areas that share a colour."""
 
 
 WIDTHS = ("page", "column")

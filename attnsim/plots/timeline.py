@@ -9,6 +9,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import told
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.wording import time_text
 from attnsim.plots.colours import tensor_hue
 from attnsim.plots.layout import Panel, longest, wrapped
@@ -85,6 +87,29 @@ def timeline(traces: Sequence[Trace], names: Sequence[str] | None = None, subtit
     caption = "A warpgroup's lane: products above, softmax below. Loads last from their issue to their landing."
     left = tuple(lane for kernel in main for lane, _ in _lanes(kernel, span))
     return Picture("First turns of an SM", caption, tuple(panels), COLUMNS, rows, left=left, subtitle=subtitle)
+
+
+def timeline_of(found: Sequence[tuple[Gpu, str, Trace]], asked: str) -> Picture:
+    """The same of named traces on GPUs, of which a changed one has a star behind its name.
+
+    Parameters
+    ----------
+    found : sequence of (Gpu, str, Trace)
+        GPU, algorithm and trace.
+    asked : str
+        The question.
+
+    Raises
+    ------
+    InputError
+        When there is nothing to draw.
+    """
+    names = {gpu: f"{gpu.id}{'*' if gpu.changes else ''}" for gpu, _, _ in found}
+    several = len(names) > 1
+    titles = [f"{name}, {names[gpu]}" if several else name for gpu, name, _ in found]
+    modified = [f"{name}: {told(gpu.changes)}" for gpu, name in names.items() if gpu.changes]
+    text = "; ".join((asked, *modified))
+    return timeline([one for _, _, one in found], titles, text if several else f"{found[0][0].id}: {text}")
 
 
 def _longest_kernels(found: Sequence[Trace]) -> tuple[list[KernelTrace], float]:

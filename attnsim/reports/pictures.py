@@ -91,7 +91,7 @@ def _roofline(group: Group) -> Shown:
     picture = roofline.roofline(group.predictions, group.gpus, levels=(level,))  # small calls stay in a warm L2
     points = " ".join(_point(one, drawn[one.machine].label) for one in timed)
     alt = f"Rooflines of {and_text([one.label for one in drawn])}, useful FLOP/s over FLOPs a byte. {points}"
-    return _shown(picture, group.name, group.label, alt)
+    return on_page(picture, group.name, group.label, alt)
 
 
 def _point(entry: Entry, machine: str) -> str:
@@ -126,7 +126,7 @@ def _units(group: Group, case: Answered) -> Shown:
         if one.time_s
     )
     alt = f"Bars: the share of each call's time in which a unit is busy. {told}"
-    return _shown(units.units(predictions), group.name, group.label, alt)
+    return on_page(units.units(predictions), group.name, group.label, alt)
 
 
 def timeline_pictures(case: Answered, name: str) -> list[Shown]:
@@ -147,11 +147,11 @@ def timeline_pictures(case: Answered, name: str) -> list[Shown]:
         f"Bars by warpgroup and by copied tensor over the first {time_text(span)}. Busy from the first multiplication "
         f"on: {' '.join(told)}"
     )
-    return [_shown(picture, name, case.case.name, alt)]
+    return [on_page(picture, name, case.case.name, alt)]
 
 
-def _shown(picture: Picture, name: str, label: str, alt: str) -> Shown:
-    """A picture for a page, which has its title and caption as text."""
+def on_page(picture: Picture, name: str, label: str, alt: str) -> Shown:
+    """A picture for a page, light and dark, wide and narrow; the page has its title and caption as text."""
     bare = replace(picture, title="", subtitle="", caption="")
     title = f"{label}: {picture.title}" if label else picture.title
     words = (f"{text.rstrip('.')}." for text in (title, picture.subtitle) if text)

@@ -64,8 +64,6 @@ class Closed:
         The points that have one, and to which the columns below belong.
     plans, which : tuple of Plan, ndarray of int
         Plan of each of them.
-    sizes : dict of str to ndarray
-        Their lengths and widths.
     gpu : dict of str to ndarray
         Their GPUs' figures.
     work : Work
@@ -76,7 +74,6 @@ class Closed:
     rows: Ints
     plans: tuple[Plan, ...]
     which: Ints
-    sizes: dict[str, Ints]
     gpu: dict[str, Floats]
     work: Work
     estimate: Estimate
@@ -111,8 +108,7 @@ def closed_forms(points: Points, cache: str, launch: str) -> Closed:
     if len(rows) < points.count:
         work, which = work.take(good), which[good]
         gpu = {key: column[good] for key, column in gpu.items()}
-        sizes = {name: column[good] for name, column in sizes.items()}
-    return Closed(error, rows, plans, which, sizes, gpu, work, estimate(work, gpu, plans, which, launch))
+    return Closed(error, rows, plans, which, gpu, work, estimate(work, gpu, plans, which, launch))
 
 
 def groups(points: Points, alike: Collection[str]) -> Ints:

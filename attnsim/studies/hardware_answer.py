@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from attnsim.api.energy import energy
-from attnsim.api.ratios import Ratio
-from attnsim.api.shared_ratio import together
+from attnsim.api.ratios import Ratio, together
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.area import area_mm2, without_area
 from attnsim.models.hardware.cost import cost_usd

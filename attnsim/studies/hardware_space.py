@@ -125,7 +125,7 @@ class Limit:
         try:
             value = parse_quantity(given, RESULTS[name]) if name in RESULTS else FIELDS[name].parse(given)
         except InputError as error:
-            raise InputError(f"--limit {name} {error}") from None
+            raise InputError(f"--limit {name} {error}; or a multiple of the unchanged GPU's such as 1.1x") from None
         return cls(name, sign, value, f"{name} {sign} {given}")
 
     def over(self, unchanged: float) -> Limit:

@@ -21,11 +21,11 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.hardware.units import COUNTED
 from attnsim.models.implementations.frameworks.naive import UnfusedTile
-from attnsim.models.implementations.fused.lending import lent
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mechanisms import Mechanism
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.lending import lent
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.simulator.clock_law import ClockLaw, clock_law, joules

@@ -1,0 +1,62 @@
+"""What `explain` prints of any kernel, a library's or a file's: its blocks on an SM, each figure twice as good."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from attnsim.cli import show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attnsim.api.explaining import KernelFit
+    from attnsim.api.levers import Lever
+
+
+def print_kernels(out: Console, kernels: Sequence[KernelFit]) -> None:
+    """A line a kernel: its grid, what a block takes, how many an SM holds, and its time."""
+    rows = [
+        {
+            "kernel": kernel.kernel,
+            "blocks": f"{kernel.blocks:,}",
+            "threads": kernel.threads,
+            "regs": kernel.registers_per_thread,
+            "smem KiB": f"{kernel.shared_memory_bytes / 1024:g}",
+            "blocks/SM": kernel.blocks_per_sm,
+            "limited by": kernel.limited_by,
+            "waves": show.number(kernel.waves),
+            "time": show.time_text(kernel.time_s),
+        }
+        for kernel in kernels
+    ]
+    show.print_rows(out, "Kernels", rows, whole=("kernel",))
+
+
+def print_levers(out: Console, levers: Sequence[Lever], *, bounded: bool) -> None:
+    """A line a unit: how busy it is, and the call with its figure twice as good; `bounded`: whether any unit bounds."""
+    rows = [
+        {
+            "unit": lever.unit.replace("_", " "),
+            "busy": "" if lever.busy_s is None else show.time_text(lever.busy_s),
+            "share": "" if lever.share is None else f"{100 * lever.share:.0f} %",
+            "bounds at": _bounds_at(lever.takes_over_at, bounded),
+            "figure": lever.figure,
+            "now": lever.value,
+            "speedup": f"{lever.speedup:.2f}x",
+            "bound then": lever.bound.replace("_", " "),
+        }
+        for lever in levers
+    ]
+    title = "Units, and the call with each figure twice as good (a latency or a launch half as long)"
+    right = ("busy", "share", "bounds at", "now", "speedup")
+    show.print_rows(out, title, rows, right=right, whole=("unit", "figure", "now"))
+    if bounded:
+        out.print("share: of the time; bounds at: how much faster the busiest unit has to be for this one to bound.")
+
+
+def _bounds_at(factor: float | None, bounded: bool) -> str:
+    """How much faster the busiest unit would have to be."""
+    if factor is None or not bounded:
+        return ""
+    return "now" if factor == 1.0 else show.times_text(factor)

@@ -1,0 +1,114 @@
+"""Predicted over measured time of many rows, a line for each kind of row, the best on top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING
+
+from attnsim.models.wording import share_text
+from attnsim.plots.colours import GROUPS, INK
+from attnsim.plots.layout import Panel
+from attnsim.plots.sheet import key, plain_axes
+from attnsim.plots.styles import Style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INCHES = 0.19
+"""Height of a line."""
+BAND = 0.1
+"""Errors within this share are inside the grey band."""
+RANGE = (0.3, 3.3)
+"""Ratios drawn; those beyond are drawn at the edge, as arrows."""
+TICKS = (0.33, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0)
+READ = "Bar: median; on the right the mean size of the errors. Grey: within 10 %. Arrows: beyond the axis."
+"""What a caption says of the marks that all lines have."""
+
+
+@dataclass(slots=True)
+class Line:
+    """The rows of a line.
+
+    Parameters
+    ----------
+    group : str
+        Of their algorithm, which the colour tells.
+    filled, hollow : list of float
+        Predicted over measured time, by how they are marked.
+    """
+
+    group: str
+    filled: list[float] = field(default_factory=list)
+    hollow: list[float] = field(default_factory=list)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Of all rows."""
+        return self.filled + self.hollow
+
+    @property
+    def error(self) -> float:
+        """Mean size of the errors."""
+        return sum(abs(ratio - 1) for ratio in self.ratios) / len(self.ratios)
+
+
+def ordered(lines: Mapping[str, Line]) -> dict[str, Line]:
+    """The lines from the top down."""
+    return dict(sorted(lines.items(), key=lambda line: line[1].error))
+
+
+def panel(lines: Mapping[str, Line]) -> Panel:
+    """The lines below one another."""
+    return Panel(partial(_draw, lines=lines), INCHES * len(lines) + 0.3)
+
+
+def _draw(axes: Axes, look: Style, *, lines: Mapping[str, Line]) -> None:
+    axes.axvspan(1 - BAND, 1 + BAND, color=look.grid, zorder=0)
+    axes.axvline(1.0, color=look.text, linewidth=0.8, zorder=3)
+    for number, line in enumerate(lines.values()):
+        colour = look.colour(GROUPS.get(line.group, INK))
+        axes.plot([median(line.ratios)] * 2, [-number - 0.34, -number + 0.34], color=colour, linewidth=1.6, zorder=5)
+        for ratios, face in ((line.filled, colour), (line.hollow, look.page)):
+            _marks(axes, look, ratios, -number, colour, face)
+        axes.annotate(
+            share_text(line.error), (1, -number), (0.4 * look.size, 0), ("axes fraction", "data"),
+            textcoords="offset points", fontsize=look.size, va="center", annotation_clip=False,
+        )  # fmt: skip
+    _scales(axes, look, lines)
+    axes.annotate(
+        "mean", (1, 1), (0.4 * look.size, 4), "axes fraction", "offset points", fontsize=look.size, color=look.faint,
+        annotation_clip=False,
+    )  # fmt: skip
+    groups = dict.fromkeys(line.group for line in lines.values())
+    key(axes, [(group, look.colour(GROUPS.get(group, INK))) for group in groups], look)
+
+
+def _marks(axes: Axes, look: Style, ratios: list[float], height: float, colour: str, face: str) -> None:
+    low, high = RANGE
+    for marker, shown in (
+        ("o", [one for one in ratios if low < one < high]),
+        ("<", [low for one in ratios if one <= low]),
+        (">", [high for one in ratios if one >= high]),
+    ):
+        if not shown:  # a line without points would count where margins are measured
+            continue
+        axes.plot(
+            shown, [height] * len(shown), marker, markersize=0.42 * look.size, alpha=0.75, zorder=4,
+            markerfacecolor=face, markeredgecolor=colour, markeredgewidth=0.8, clip_on=False,
+        )  # fmt: skip
+
+
+def _scales(axes: Axes, look: Style, lines: Mapping[str, Line]) -> None:
+    plain_axes(axes, look, grid="x")
+    axes.set_xscale("log")
+    axes.set_xlim(*RANGE)
+    axes.set_xticks(TICKS, [f"{one:g}" for one in TICKS])
+    axes.minorticks_off()
+    axes.set_yticks([-number for number in range(len(lines))], list(lines))
+    axes.set_ylim(-len(lines) + 0.4, 0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("predicted over measured", fontsize=look.size)
