@@ -26,10 +26,10 @@ from attnsim.models.implementations.flash_attention import FA3, counted, fa3_for
 from attnsim.models.implementations.flash_attention_4 import choose_tile
 from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
-from attnsim.models.implementations.fused.instructions import StepCounts
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import StepCounts
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import replay
 from attnsim.validation.fitting.jobs import jobs, separate

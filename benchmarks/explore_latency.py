@@ -7,8 +7,8 @@ was painted; `pauses`: 0.6 s later, while the pictures of the last state are bei
 the 95th percentile, on two cores.
 
 `--streamlit PYTHON` names an interpreter that has Streamlit, in an environment of its own: the same sliders and the
-same call behind a Streamlit page are then driven and timed in the same way. `python -m venv /tmp/streamlit` and
-`/tmp/streamlit/bin/pip install streamlit` make one; our packages are added to its path.
+same call behind a Streamlit page are then driven and timed in the same way. `python -m venv VENV` and
+`VENV/bin/pip install streamlit` make one; our packages are added to its path.
 """
 
 from __future__ import annotations

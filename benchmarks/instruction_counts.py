@@ -36,11 +36,11 @@ from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.resources import jobs
 from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
-from attnsim.models.implementations.fused.instructions import MMA_FLOPS
 from attnsim.models.implementations.own import resources
 from attnsim.models.implementations.own.backward_tiles import WARPS as BACKWARD_WARPS
 from attnsim.models.implementations.own.decode_tiles import ROWS, SLICE
 from attnsim.models.implementations.own.linear_tiles import KEYS, OUTPUT, SLAB, STATE
+from attnsim.models.schedule.instructions import MMA_FLOPS
 from benchmarks.machine_code import disassemble, disassembler, parse
 
 LATENCY = by_hand(
@@ -56,7 +56,7 @@ COUNTED = "flash_forward|flash_hopper|sparse_forward|backward_main|decode_split|
 WRITTEN = rf"^({COUNTED})\(.* sm_(80|90a?)$"
 """The kernels of the table: those whose schedules ask for counts."""
 HEAD = """\
-# Instructions of a step of our kernels, as in fused/instructions.csv, without pieces that are seldom needed. Written by
+# Instructions of a step of our kernels, as in models/schedule, without pieces that are seldom needed. Written by
 # `python benchmarks/instruction_counts.py --write` after a kernel has changed; `source_hash` is of what was counted.
 kernel,arch,scores,rescaled,issued,exp,fp32,integer,load_store,source_hash"""
 MMA_MACS = MMA_FLOPS // 2

@@ -3,25 +3,63 @@
 `python benchmarks/ratio_bands.py` (some minutes) counts the lines of today, each with its pair of GPUs left out, and
 then draws errors for the same steps by the stated ranges: normal ones, of which a kernel's pass shares on a pair of
 GPUs what its measured steps share. Errors that share much hold all of a line or little of it, however right the range.
+At last it counts the lines of ranges with other components, each with a physical reason; none was chosen by its count.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
 from attnsim.models.calibrations.components import NORMAL_90
-from attnsim.validation.checking.components import left_out
-from attnsim.validation.checking.ratio_steps import groups_of_steps, steps
+from attnsim.validation.checking.components import Group, left_out
+from attnsim.validation.checking.ratio_steps import Step, groups_of_steps, steps
 
 BAND = (0.85, 0.95)
 DRAWS = 3000
+NAMES = ("machines", "change", "architectures", "borrowed")
+GENERATIONS = {8: 0, 9: 1, 10: 2, 12: 2}
+"""By the number before the point of a compute capability: Ampere and Ada, Hopper, Blackwell."""
+HOST_S = 5e-6
+"""Of a call of which the host takes about as much on any machine."""
+
+
+def _generations(step: Step, group: Group) -> Group:
+    """Every generation between two GPUs counts as one more architecture."""
+    older, newer = (GENERATIONS[row.gpu.compute_capability_number // 10] for row in (step.older, step.newer))
+    return replace(group, sizes={**group.sizes, "architectures": math.sqrt(max(1, newer - older))})
+
+
+def _host(step: Step, group: Group) -> Group:
+    """The host's part of the shorter call."""
+    size = HOST_S / min(step.older.measured_s, step.newer.measured_s)
+    return replace(group, carried=(*group.carried, "added"), sizes={**group.sizes, "added": size})
+
+
+def _decode(step: Step, group: Group) -> Group:
+    """Calls that a memory bounds alone."""
+    return replace(group, carried=(*group.carried, "added")) if step.newer.case.passes == "decode" else group
+
+
+def _carried(step: Step, group: Group) -> Group:
+    """Numbers that were carried to another architecture."""
+    apart = step.older.gpu.architecture != step.newer.gpu.architecture
+    return replace(group, carried=(*group.carried, "added")) if apart and step.way == "carried" else group
+
+
+OTHERS: dict[str, Callable[[Step, Group], Group]] = {
+    "generations": _generations, "host": _host, "decode": _decode, "carried across architectures": _carried,
+}  # fmt: skip
 
 
 def main() -> None:
     """Print the counts."""
     found = steps()
     groups = groups_of_steps(found)
-    check = left_out(groups, lambda group: group.laboratory, ("machines", "change", "architectures", "borrowed"))
+    check = left_out(groups, lambda group: group.laboratory, NAMES)
     lines: dict[tuple[str, str], dict[str, list[int]]] = {}
     for place, (one, group) in enumerate(zip(found, groups, strict=True)):
         lines.setdefault((one.pair, one.way), {}).setdefault(group.source, []).append(place)
@@ -42,6 +80,15 @@ def main() -> None:
         low, high = np.quantile(counts, (0.05, 0.95))
         what = "errors shared as measured" if shared else "every step by itself"
         print(f"a range that is right, {what}: {np.mean(counts):.1f} lines ({low:.0f} to {high:.0f})")
+    for name, made in OTHERS.items():
+        other = [made(one, group) for one, group in zip(found, groups, strict=True)]
+        names = (*NAMES, "added") if any("added" in group.carried for group in other) else NAMES
+        seen = left_out(other, lambda group: group.laboratory, names).inside
+        inside = np.array([seen[group] for group in other])
+        held = [float(inside[_places(line)].mean()) for line in lines.values()]
+        print(
+            f"with {name}: {_within(held)} lines in {BAND}, {sum(share >= BAND[0] for share in held)} above its low end"
+        )
 
 
 def _sources(lines: dict[tuple[str, str], dict[str, list[int]]]) -> list[list[int]]:

@@ -34,12 +34,8 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     gpu = attnsim.load_gpu(asked.pop("gpu"))
     changes = asked.pop("changes", {})
     shape = asked.pop("workload")
-    latent = shape.get("latent")
     try:
-        from attnsim.models.question.workload import Latent
-
-        read = {"mask": attnsim.Mask.parse(shape["mask"]), "latent": Latent.parse(latent) if latent else None}
-        workload = attnsim.Workload(**{**shape, **read})
+        workload = attnsim.Workload(**shape)
         for key, value in changes.items():
             gpu = gpu.replace(key, value)
         made = attnsim.predict(workload, gpu, **asked)

@@ -52,7 +52,7 @@ SUMMARY = (
     ("vLLM on A100, prefill and decode", ("aic_attention_vllm_0.14.0",), ()),
     ("vLLM on H100, prefill and decode", ("aic_attention_vllm_0.24.0_h100",), ("vllm.flash-attn-3",)),
     ("vLLM on B200, closed kernels", ("aic_attention_vllm_0.24.0_b200",), ("vllm.trtllm-gen",)),
-    ("vLLM on L40S, a GPU no fit has seen", ("aic_attention_vllm_0.24.0_l40s",), ()),
+    ("vLLM on L40S, prefill and decode", ("aic_attention_vllm_0.24.0_l40s",), ()),
 )
 """Lines of the README's table of errors: words, sources, and their names of the implementation where not all count."""
 

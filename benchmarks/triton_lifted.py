@@ -2,11 +2,10 @@
 
 The PTX of tests/data/triton is lifted at each row's shapes and played with the latencies and rates of FlashAttention of
 the instruction path: nothing of Triton is fitted. The one lifted is ours in the form of today's tutorial, with its
-tiles. FlashAttention-2's figures 4 and 7 are of another kernel, that of Triton's library in 2023: its backward keeps a
-dQ of 16 bits for each 128 keys, which is cleared before and summed after (``sequence_parallel`` in
-python/triton/ops/flash_attention.py of triton-lang/triton; benchmarks/benchmark_flash_attention.py of
-Dao-AILab/flash-attention takes the faster of that and of one block a head). `with its dQ` adds these passes, by their
-bytes alone. Run: ``python benchmarks/triton_lifted.py [--fitted] [SOURCE]``.
+tiles. FlashAttention-2's figure 4 is of another kernel, that of Triton's library in 2023, which has a schedule of its
+own (`triton.ops`, the column fitted_hand): its backward keeps a dQ of 16 bits for each 128 keys, which is cleared
+before and summed after, where that is faster than one block a head. `with its dQ` adds these passes to the lifted
+kernels, by their bytes alone. Run: ``python benchmarks/triton_lifted.py [--fitted] [SOURCE]``.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from attnsim.validation.measured.datasets import Row, published_rows
 
 FOLDER = Path(__file__).parents[1] / "tests" / "data" / "triton"
 INDEX = {one["name"]: one for one in json.loads((FOLDER / "index.json").read_text(encoding="utf-8"))["kernels"]}
-SOURCES = ("fa2_fig4", "fa2_fig7", "fa3_fig5")
+SOURCES = ("fa2_fig4", "fa3_fig5")
 LIKE = {"80": "flash-attn.2", "90": "flash-attn.3"}
 
 

@@ -89,10 +89,14 @@ def errors_page() -> str:
     from attnsim.validation.checking.accuracy import accuracy_table
     from attnsim.validation.fitting.held_out import held_out_predictions
 
-    lines = _table(accuracy_table(held_out_predictions()))
-    title = "# Errors by source, implementation, pass and length"
-    note = "Computed when this page was built, on rows that the numbers had not seen."
-    return "\n".join((title, "", note, "", *lines, ""))
+    found: dict[str, list[dict[str, object]]] = {}
+    for row in accuracy_table(held_out_predictions()):
+        found.setdefault(str(row.pop("source")), []).append(row)
+    lines = ["# Errors by source, implementation, pass and length", ""]
+    lines += ["Computed when this page was built, on rows that the numbers had not seen; a table a source.", ""]
+    for source, rows in sorted(found.items()):
+        lines += [f"## {source}", "", *_table(rows), ""]
+    return "\n".join(lines)
 
 
 def ratios_page() -> str:
