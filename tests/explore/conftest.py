@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .asking import Server
 from .browsing import Page, Served
 
 if TYPE_CHECKING:
@@ -35,6 +36,14 @@ def served() -> Iterator[Served]:
             yield Served(**json.loads(text)[0])
         finally:
             process.terminate()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """The server's application, asked without a socket."""
+    one = Server()
+    yield one
+    one.close()
 
 
 @pytest.fixture(scope="module")  # no longer: its driver keeps an event loop, and others want theirs

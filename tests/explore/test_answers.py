@@ -26,13 +26,6 @@ PACKAGE = Path(attnsim.__file__).parent
 ARCHITECT = {"l2": "2x", "exp": "1.5x", "hbm": "6TB/s"}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    one = Server()
-    yield one
-    one.close()
-
-
 def test_the_sentence_has_time_ratio_and_bound_with_their_ranges() -> None:
     found = headline(read_state(ARCHITECT))
     sentence = str(found["sentence"])

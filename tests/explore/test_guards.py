@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from typing import Any
 
@@ -98,13 +98,6 @@ PATHS = (
 )
 METHODS = ("GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE", "CONNECT", "PATCH", "get", "É")
 OUTSIDE = (b"root:x:", b"def application", b"import annotations", b"Traceback")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    one = Server()
-    yield one
-    one.close()
 
 
 def with_header(name: str, *values: str) -> list[tuple[str, str]]:

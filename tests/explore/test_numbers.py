@@ -3,7 +3,6 @@
 import json
 import random
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,6 @@ STATES = 1_000
 ASKED = {"hbm": "hbm.bandwidth", "l2": "l2.bandwidth", "smem": "sm.shared_memory_bandwidth", "sms": "sm.count",
          "clock": "clock.boost", "exp": "sm.exp_rate", "power": "power.limit"}  # fmt: skip
 """What each key is to turn, said here once more: that of the tensor cores goes by the number format."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    one = Server()
-    yield one
-    one.close()
 
 
 def random_state(draw: random.Random) -> dict[str, str]:

@@ -60,6 +60,8 @@ CASES = {
     "cuDNN on Blackwell, decode": ("nvidia.cudnn", B200, "decode", "any"),
     "cuDNN on Hopper": ("nvidia.cudnn", H100, "fwd", "any"),
     "triton forward": ("triton.tutorial", A100, "fwd", "any"),
+    "triton.ops, both": ("triton.ops", A100, "fwd+bwd", "full"),
+    "triton.ops, causal": ("triton.ops", A100, "fwd+bwd", "causal"),
     "xformers both": ("xformers.cutlass", A100, "fwd+bwd", "any"),
     "FlexAttention forward": ("torch.flex", A100, "fwd", "any"),
     "FlexAttention backward on Hopper": ("torch.flex", H100, "bwd", "any"),
@@ -144,6 +146,10 @@ def shapes(case: str) -> Iterator[Workload]:
             d = draw.choice([64, 128])
         if name == "tencent.flex-block-attn":
             seq_q, seq_kv, d = draw.choice([384, 768, 1152]), draw.choice([384, 768, 1536]), 128
+        whole = name == "triton.ops"
+        if whole:
+            seq_q, d = draw.choice([128, 256, 640]), draw.choice([16, 32, 64, 128])
+            seq_kv = seq_q
         if masks == "bounds":
             seq_q = seq_kv = 333
         if name == "paddle.flash-mask":
@@ -154,12 +160,12 @@ def shapes(case: str) -> Iterator[Workload]:
                 seq_q = seq_kv = draw.choice([1, 64, 200, 1000, 2500])
         yield Workload(
             batch=draw.choice([1, 2]),
-            heads_q=heads_kv * draw.choice([1, 2, 3, 7]),
+            heads_q=heads_kv * draw.choice([1] if whole else [1, 2, 3, 7]),
             seq_q=seq_q,
             head_dim=d,
             heads_kv=heads_kv,
             seq_kv=seq_kv,
-            head_dim_v=d if ours or masks == "blocks" else draw.choice([d, d, 64]),
+            head_dim_v=d if ours or whole or masks == "blocks" else draw.choice([d, d, 64]),
             dtype=draw.choice(["fp16", "bf16"]),
             passes=passes,
             mask=draw.choice(MASKS[masks]),

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from attnsim.models.calibrations.numbers import Numbers
+from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.implementations.fused.memory_dq import MemoryDqTile, memory_dq_backward
 from attnsim.models.implementations.fused.splits import MAX_SPLITS, split_count
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
@@ -153,6 +155,39 @@ def test_both_forms_sum_over_the_heads_of_a_group() -> None:
     for name in ("flash-attn.2", "triton.tutorial-bwd"):
         kernels = [kernel.name for kernel in schedule(name, w).kernels]
         assert kernels[-2:] == ["sum dK", "sum dV"], name
+
+
+def test_dq_in_memory_is_read_and_written_at_each_visit_or_has_a_part_for_each_tile_of_keys() -> None:
+    w = replace(BACKWARD, mask=Mask.full())
+    size, visits = w.heads_q * w.seq_q * w.head_dim, w.seq_kv // 128
+    turns, parts = (
+        memory_dq_backward(w, A100, MemoryDqTile(128, 128, parallel=parallel)) for parallel in (False, True)
+    )
+    in_turns, in_parts = turns[2].requested(), parts[2].requested()
+    assert in_turns["load", "dQ accum"] == in_turns["store", "dQ accum"] == visits * size * 4
+    assert in_parts["store", "dQ parts"] == visits * size * 2 and ("load", "dQ parts") not in in_parts
+    assert turns[2].blocks == w.heads_q and parts[2].blocks == visits * w.heads_q
+    assert parts[3].requested()["load", "dQ parts"] == parts[0].requested()["store", "dQ parts"] == visits * size * 2
+
+
+def test_few_heads_get_a_block_for_each_tile_of_keys() -> None:
+    """The faster of the two is taken, as FlashAttention-2's benchmark takes it."""
+    for batch, parallel in ((64, False), (1, True)):
+        w = Workload(batch, 16, 1024, 64, passes="bwd")
+        assert f"{'a dQ' if parallel else 'a block'} for each" in str(schedule("triton.ops", w).tile)
+
+
+@pytest.mark.parametrize(
+    "w",
+    [
+        Workload(1, 16, 1024, 64, seq_kv=2048), Workload(1, 16, 1024, 64, 4), Workload(1, 16, 1024, 96),
+        Workload(1, 16, 1000, 64),
+    ],
+    ids=["more keys", "grouped heads", "head_dim 96", "no whole tile"],
+)  # fmt: skip
+def test_triton_ops_takes_whole_tiles_of_one_shape(w: Workload) -> None:
+    with pytest.raises(InputError, match=r"triton.ops takes Q, K and V of one shape, .* take triton.tutorial"):
+        schedule("triton.ops", w)
 
 
 # FP8

@@ -341,6 +341,32 @@ def test_a_tree_that_is_none_is_refused(text: str, told: str) -> None:
     assert told in str(caught.value)
 
 
+def test_a_question_takes_the_text_of_its_parts() -> None:
+    shape: dict[str, Any] = {"heads_q": 8, "head_dim": 192, "seq_q": 4, "seq_kv": 96, "mask": Mask.causal()}
+    texts: dict[str, Any] = {"tree": "-1 0 0 1", "operations": "copies", "selection": "top 2x16"}
+    w = Workload(**shape, **texts)
+    assert w.tree == Tree((-1, 0, 0, 1))
+    assert w == Workload(**shape, tree=w.tree, operations=w.operations, selection=w.selection)
+    assert (str(w.operations), str(w.selection)) == ("copies", "top 2x16")
+    assert Workload(**shape | {"latent": "512x64"}).latent == Latent(512, 64)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"tree": "a"}, "tree is 'a'; write the parent of each token"),
+        ({"tree": (-1, 0, 0, 1)}, "tree is (-1, 0, 0, 1); give Tree, or its text as --tree has it"),
+        ({"latent": 512}, "latent is 512; give Latent, or its text"),
+        ({"operations": "dance"}, "dance"),
+        ({"selection": ["top 2"]}, "selection is ['top 2']; give Selection"),
+    ],
+)
+def test_parts_of_a_question_that_are_none_are_refused_in_a_line(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Workload(heads_q=8, head_dim=192, seq_q=4, seq_kv=96, **given)
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
 def test_a_tree_sees_ancestors_alone() -> None:
     w = of("4:100 x 2", tree=Tree.parse("-1 0 0 1"), **HEADS)
     assert w.visible_pairs == 2 * (4 * 96 + 1 + 2 + 2 + 3)

@@ -14,19 +14,29 @@ import pytest
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
-from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.implementations.own import sparse
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, Launch
-from attnsim.simulator.replay import replay
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
+from attnsim.simulator.replay import Replay, replay
 
 LATE_CLKS, PLACES = 4000, 8
 """Blocks begin up to so many clocks late, at so many places of that time: about one step of three resident blocks."""
 IN_STEP_AGAIN = {("a100-sxm4-80gb", 128, False): 16384}
 """Where two resident blocks fall in step again within a long walk, from which length on: the list's kernel is played
 2.4 % shorter there."""
+SHORTER = {
+    ("a100-sxm4-80gb", 64, True, 2048),
+    ("a100-sxm4-80gb", 128, False, 16384),
+    ("a100-sxm4-80gb", 128, True, 4096),
+    ("l40s", 128, False, 16384),
+}
+"""Of 80 grids those that the list's kernel does sooner on the tiles that both choose, by up to 5.1 %: on an A100
+residents that differ in number, or fall in step again; on an L40S (1 %) nobody has looked for the cause."""
+SEQS = (1024, 2048, 4096, 8192, 16384)
+LISTED, DENSE = find_implementation("attnsim.sparse"), find_implementation("attnsim.flash")
 
 
 def unequal(kernel: Kernel, seed: int) -> Kernel:
@@ -62,26 +72,45 @@ def test_over_all_tiles_a_list_costs_time_on_a_whole_grid(
     compiled so that three blocks share an SM, where the dense one has room for two.
     """
     monkeypatch.setattr(sparse, "heads_together", lambda w, *_: w.heads_q if causal else 1)
-    machine = load_gpu(gpu)
-    listed, dense = find_implementation("attnsim.sparse"), find_implementation("attnsim.flash")
-    for seq in (1024, 2048, 4096, 8192, 16384):
-        w = Workload(1, 16, seq, head_dim, mask=Mask.causal() if causal else Mask.full())
-        ours, theirs = (record.build(w, machine, TileRequest(128, 64)).kernels[0] for record in (listed, dense))
+    for seq in SEQS:
+        listed, dense = (
+            record.build(asked(seq, head_dim, causal), load_gpu(gpu), TileRequest(128, 64))
+            for record in (LISTED, DENSE)
+        )
+        ours, theirs = listed.kernels[0], dense.kernels[0]
         alike = replace(
             theirs,
             registers_per_thread=ours.registers_per_thread,
             shared_memory_bytes=ours.shared_memory_bytes,
             buffers=ours.buffers,
         )
-        took = [
-            replay(
-                replace(record.build(w, machine, TileRequest(128, 64)), kernels=(unequal(kernel, seq),)),
-                machine,
-                choose(record, machine).numbers,
-                mode="exact",
-            )
-            for record, kernel in ((listed, ours), (dense, alike))
-        ]
+        took = [played(LISTED, listed, ours, gpu, seq), played(DENSE, dense, alike, gpu, seq)]
         assert took[0].kernels[0].blocks_per_sm == took[1].kernels[0].blocks_per_sm
         ratio = took[0].time_s / took[1].time_s
         assert (ratio > 1) == (seq < IN_STEP_AGAIN.get((gpu, head_dim, causal), seq + 1)) and ratio > 0.97, (seq, ratio)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb", "l40s"])
+def test_over_all_tiles_a_list_costs_time_on_the_tiles_that_both_choose(gpu: str, head_dim: int, causal: bool) -> None:
+    """Each with its own registers, shared memory and launch order, begun at unequal times."""
+    for seq in SEQS:
+        listed, dense = (record.build(asked(seq, head_dim, causal), load_gpu(gpu), None) for record in (LISTED, DENSE))
+        took = [
+            played(record, built, built.kernels[0], gpu, seq).time_s
+            for record, built in ((LISTED, listed), (DENSE, dense))
+        ]
+        ratio = took[0] / took[1]
+        assert (ratio > 1) == ((gpu, head_dim, causal, seq) not in SHORTER) and ratio > 0.94, (seq, ratio)
+
+
+def asked(seq: int, head_dim: int, causal: bool) -> Workload:
+    return Workload(1, 16, seq, head_dim, mask=Mask.causal() if causal else Mask.full())
+
+
+def played(record: Implementation, built: Schedule, kernel: Kernel, gpu: str, seed: int) -> Replay:
+    """The kernel, with blocks that begin at unequal times, in place of its schedule's."""
+    machine = load_gpu(gpu)
+    schedule = replace(built, kernels=(unequal(kernel, seed),))
+    return replay(schedule, machine, choose(record, machine).numbers, mode="exact")

@@ -17,8 +17,9 @@ from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.selecting import compressed, dsa_decode, moba
-from attnsim.models.implementations.selecting.walks import Walk, in_step, keys_outside
+from attnsim.models.implementations.selecting.walks import Walk, keys_outside
 from attnsim.models.mask.block_list import block_list
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import only_for

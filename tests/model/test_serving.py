@@ -23,6 +23,7 @@ from attnsim.simulator.replay import replay
 
 A100, H100, L40S = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb"), load_gpu("l40s")
 B200 = load_gpu("b200-sxm-180gb")
+CARRIED = ("a100-sxm4-80gb", "a100-pcie-80gb", "rtx-3090", "rtx-4090")
 DECODE = Workload(4, 16, 1, 128, heads_kv=2, seq_kv=4096, passes="decode")
 
 
@@ -206,6 +207,25 @@ def test_ga10x_ada_and_gb20x_are_no_cards_of_ampere_and_blackwell(gpu: str) -> N
     assert found["tensorrt-llm.attention"].whose == "tensorrt-llm.attention, hopper"
     said = "no calibration of flash-attn.2 on {}; nearest: flash-attn.2 on ampere"
     assert found["flash-attn.2"].reason == said.format(machine.architecture)
+
+
+def test_a_share_of_the_tensor_rate_is_carried_as_clocks() -> None:
+    """An SM of an RTX 3090 has a quarter of an A100's FLOP a clock, and so a quarter of the clocks lost to each."""
+    record, kernel = IMPLEMENTATIONS["torch.sdpa-efficient"], IMPLEMENTATIONS["xformers.cutlass"]
+    share = {gpu: choose(record, load_gpu(gpu)).numbers.implementation.tensor_efficiency for gpu in CARRIED}
+    there = share.pop("a100-sxm4-80gb")
+    assert there == calibrations()["xformers.cutlass", "ampere"].numbers.tensor_efficiency < 0.9
+    assert share.pop("a100-pcie-80gb") == there
+    assert share == pytest.approx(dict.fromkeys(share, 1 / (1 + (1 / there - 1) / 4)))
+    doubled = load_gpu("a100-sxm4-80gb").replace("tensor.fp16", 4096)
+    assert choose(kernel, doubled).numbers.implementation.tensor_efficiency == there, "a change keeps what was fitted"
+
+
+def test_a_share_is_not_carried_from_another_kernel_or_to_another_instruction_path() -> None:
+    older = calibrations()["flash-attn.1", "ampere"].numbers
+    assert choose(IMPLEMENTATIONS["sglang.triton-mla"], load_gpu("l40s")).numbers.implementation == older
+    cutlass = calibrations()["xformers.cutlass", "ampere"].numbers
+    assert choose(IMPLEMENTATIONS["xformers.cutlass"], load_gpu("h100-sxm5-80gb")).numbers.implementation == cutlass
 
 
 def test_hbm_s_share_carries_to_another_card_of_the_architecture() -> None:

@@ -265,9 +265,6 @@ def test_a_better_gpu_is_never_given_a_worse_tile(change: tuple[str, str]) -> No
 
 SAME_COMPILATION = {64: "128x64", 128: "128x64", 256: "64x64"}
 """By head_dim: a tile that both of our kernels are compiled for, with as many warps."""
-IN_STEP = ("l40s", 256, 1024)
-"""128 equal blocks, each with its SM to itself, ask an L2 that just keeps up: the dense kernel's stay in step there,
-too, and with 0.5 % more or less bandwidth do not. The list takes 0.05 % less: a known miss, docs/cli/breakeven.md."""
 
 
 @pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "rtx-4090", "l40s", "h100-sxm5-80gb", "b200-sxm-180gb"])
@@ -291,9 +288,7 @@ def test_with_every_tile_visited_a_list_costs_time(gpu: str, head_dim: int, monk
                 for algorithm, name in (("sparse", "attnsim.sparse"), ("flash", "attnsim.flash"))
             )
             if listed.tile == dense.tile:
-                assert listed.time_s and dense.time_s
-                met = listed.time_s >= dense.time_s
-                assert met is not (heads > 1 and (gpu, head_dim, seq) == IN_STEP), (seq, heads)
+                assert listed.time_s and dense.time_s and listed.time_s >= dense.time_s, (seq, heads)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -200,6 +200,19 @@ def test_the_sample_is_answered_and_its_figures_are_those_of_its_rows() -> None:
     assert ("NVIDIA H100 80GB HBM3", "h100-sxm5-80gb") in found.taken
 
 
+def test_a_kernel_or_a_library_under_algorithm_is_the_rows_implementation() -> None:
+    rest = {name: cells * 5 for name, cells in MINE.items() if name != "kernel"}
+    names = ["FlashAttention-3", "flash-attn", "vllm", "flash", "flahs"]
+    found = attnsim.check(pd.DataFrame(rest | {"Algorithm": names}), progress=False)
+    used = ["flash-attn.3", "flash-attn.2", "vllm.flash-attn-3", "flash-attn.3"]
+    assert list(found.rows["used_implementation"])[:4] == used
+    assert {("flashattention-3", "flash-attn.3"), ("vllm", "vllm.flash-attn-3")} <= set(found.taken)
+    (reason,) = found.failed
+    assert "algorithm 'flahs' is not known; nearest: flash" in reason
+    with pytest.raises(attnsim.InputError, match="'fa2' is not known; it is the name of an implementation, so --impl"):
+        attnsim.predict(attnsim.Workload(1, 8, 1024, 128), "h100-sxm5-80gb", "fa2")
+
+
 def test_gpus_whose_errors_cancel_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two = {name: cells * 2 for name, cells in MINE.items()} | {
         "GPU": ["a100-sxm4-80gb", "h100-sxm5-80gb"], "kernel": ["flash-attn.2"] * 2, "latency (ms)": [1.0, 0.8617]

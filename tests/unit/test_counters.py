@@ -151,13 +151,6 @@ def test_a_call_of_several_kernels_has_a_line_for_each_and_one_for_all() -> None
     assert lines[-1]["l2_counted"] == sum(launch.l2_bytes for launch in counted)
 
 
-def test_kernels_find_their_data_in_the_l2_where_the_profiler_leaves_it_there() -> None:
-    one = case(**{**NAIVE, "batch": 1, "heads_q": 2}, cache="cold")
-    counted = launches(one)
-    emptied, kept = (compare_io(counted, [one], flushed=flushed)[-1] for flushed in (True, False))
-    assert kept["hbm_read_bytes"] < emptied["hbm_read_bytes"]
-
-
 def test_calls_are_told_apart_by_grid_and_by_order() -> None:
     short, long = case(**{**FLASH, "seq_q": 1024}), case(**FLASH)
     wide = case(**{**FLASH, "heads_q": 8, "batch": 4})  # as many blocks as the long one

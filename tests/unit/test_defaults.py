@@ -12,7 +12,6 @@ from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.mechanisms.choosing import default_implementation
-from attnsim.models.question.cache import Tree
 from attnsim.models.question.case_row import parse_row
 from attnsim.models.question.workload import Workload
 
@@ -75,9 +74,7 @@ def test_patterns_run_the_kernel_of_the_gpu() -> None:
 def test_a_table_chooses_what_flags_choose_and_says_the_same(told: dict[str, object], name: str) -> None:
     shape = {"batch": 4, "heads_q": 32, "heads_kv": 8, "seq_kv": 4096, "head_dim": 128, "dtype": "fp16"}
     row = parse_row({"gpu": "a100-sxm4-80gb", **shape, **told})
-    cells = {key: value for key, value in told.items() if key != "tree"}
-    more = {"tree": Tree.parse(str(told["tree"]))} if "tree" in told else {}
-    by_flags = predict(Workload(**shape, **cells, **more), "a100-sxm4-80gb", baseline=False)  # type: ignore[arg-type]
+    by_flags = predict(Workload(**shape, **told), "a100-sxm4-80gb", baseline=False)  # type: ignore[arg-type]
     by_row = predict_case(row)
     assert (by_row["used_implementation"], by_row["predicted_s"]) == (by_flags.implementation, by_flags.time_s)
     assert by_flags.implementation == name

@@ -149,6 +149,7 @@ def test_mechanisms_of_every_kind_explain_their_example(name: str) -> None:
             continue
         assert found.mechanism == name
         assert found.kernels and found.tensors and found.levers
+        assert found.reached.keys() == {"l2", "hbm"} and all(0 < share <= 1 for share in found.reached.values())
         assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["mechanism"] == name
         return
     raise AssertionError(f"none of {GPUS} explains {name}")
@@ -261,10 +262,10 @@ def test_a_kernel_that_cannot_be_built_is_no_lever() -> None:
 
 
 def test_kernels_over_lists_have_the_levers_that_their_records_can_be_built_with() -> None:
-    question = replace(GROUPED, mask=Mask.parse("causal, random 10 % x128"))
-    own = explain(question, A100, "sparse", implementation="attnsim.sparse")
+    question = replace(GROUPED, seq_q=4096, seq_kv=4096, mask=Mask.parse("causal, random 10 % x128"))
+    own = explain(question, H100, "sparse", implementation="attnsim.sparse")
     (stages,) = [one for one in own.kernel_levers if one.lever == "stages"]
-    record, gpu = find_implementation("attnsim.sparse"), load_gpu(A100)
+    record, gpu = find_implementation("attnsim.sparse"), load_gpu(H100)
     ring = record.build(question, gpu, TileRequest(128, 64, stages=2))
     single = record.build(question, gpu, None)
     assert stages.change == "2" and own.prediction.tile == single.tile_text == "128 x 64, 4 warps"
@@ -307,7 +308,7 @@ def test_without_the_change_the_call_may_not_run_at_all() -> None:
 
 
 def test_a_kernel_over_a_list_has_the_levers_of_the_loop_that_it_shares() -> None:
-    question = replace(GROUPED, mask=Mask.parse("causal, random 10 % x128"))
+    question = replace(GROUPED, seq_q=4096, seq_kv=4096, mask=Mask.parse("causal, random 10 % x128"))
     found = explain(question, H100, "sparse", implementation="flash-attn.4-sparse")
     levers = {lever.lever: lever for lever in found.kernel_levers}
     assert {"tile", "stages", "GQA packing", "blocks", "order"} <= levers.keys()

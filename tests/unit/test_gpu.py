@@ -13,6 +13,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
+from tests.unit.answering import refused
 
 MODELS = Path(attnsim.models.__path__[0])
 # Dense TFLOP/s with fp32 accumulate: fp16, bf16, fp8 (0: the GPU cannot), from the vendors' datasheets
@@ -62,17 +63,6 @@ IDS = tuple(sorted(PEAKS))
 @pytest.fixture
 def h100() -> Gpu:
     return load_gpu("h100-sxm5-80gb")
-
-
-def refused(call: object, *args: object) -> str:
-    """The message of the `InputError`, which must be one line of bearable length."""
-    assert callable(call)
-    with pytest.raises(InputError) as caught:
-        call(*args)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert 10 < len(message) < 420
-    return message
 
 
 # --- the built-in GPUs

@@ -8,10 +8,11 @@ import pytest
 import yaml
 
 import attnsim.models
-from attnsim.models.errors import InputError, Taken
+from attnsim.models.errors import Taken
 from attnsim.models.hardware.files import builtin_gpu_ids, gpu_to_yaml, load_gpu, write_json_schema
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
+from tests.unit.answering import refused
 
 MODELS = Path(attnsim.models.__path__[0])
 IDS = builtin_gpu_ids()
@@ -21,17 +22,6 @@ FIGURE = "{value: %s, kind: assumed, source: test}"
 @pytest.fixture
 def h100() -> Gpu:
     return load_gpu("h100-sxm5-80gb")
-
-
-def refused(call: object, *args: object) -> str:
-    """The message of the `InputError`, which must be one line of bearable length."""
-    assert callable(call)
-    with pytest.raises(InputError) as caught:
-        call(*args)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert 10 < len(message) < 420
-    return message
 
 
 def write(folder: Path, name: str, text: str) -> str:

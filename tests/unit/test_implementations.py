@@ -84,7 +84,7 @@ def test_what_follows_an_at_sign_is_a_number_where_there_is_one_to_choose_and_a_
     ("name", "version", "said"),
     [
         ("flash-atn.2", "", "nearest: flash-attn.2"),
-        ("vllm", "", "name one of its kernels: "),
+        ("natten", "", "name one of its kernels: "),
         ("flash-attn.2@new", "", "write a version such as 0.24"),
         ("torch.eager@3", "", "no number to choose and no versions"),
         ("flash-attn.2", "newest", "write numbers, such as 2.8.3"),

@@ -15,10 +15,10 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import COUNTED
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.flash_attention import flash2, flash3
-from attnsim.models.implementations.fused.instructions import step_counts
-from attnsim.models.implementations.fused.lending import lent
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.own import flash, hopper, sparse
+from attnsim.models.schedule.instructions import step_counts
+from attnsim.models.schedule.lending import lent
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.models.tables import read_csv
 from attnsim.validation.fitting.jobs import jobs
@@ -28,14 +28,14 @@ FWD = Workload(batch=8, heads_q=16, seq_q=4096, head_dim=128, dtype="fp16")
 BUILDS = {"FA2": (flash2, A100), "FA3": (flash3, H100)}
 
 
-@pytest.mark.parametrize("room", ["fused", "own"])
+@pytest.mark.parametrize("room", ["schedule", "implementations.own"])
 def test_exponentials_of_the_machine_code_are_those_of_its_scores_and_row_factors(room: str) -> None:
     """Each of the four lanes that share a row computes its factor; a backward step has none.
 
     A loop that looks pages up divides twice, by two reciprocals; the memory-efficient kernels leave a row's factor to
     one lane of another piece.
     """
-    for row in read_csv(files(f"attnsim.models.implementations.{room}") / "instructions.csv"):
+    for row in read_csv(files(f"attnsim.models.{room}") / "instructions.csv"):
         exps, scores = 32 * int(row["exp"]), int(row["scores"])
         looked_up = 2 * 32 * row["kernel"].endswith("split")
         factors = 0 if "backward" in row["kernel"] else exps - scores - looked_up

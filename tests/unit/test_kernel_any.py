@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.test_kernels_cli import answer
+from tests.unit.answering import answer
 
 PTX = str(Path(__file__).parents[1] / "data" / "foreign.ptx")
 SCALED = ["--entry", "scaled", "--arg", "x=fp32[100]", "--arg", "y=fp32[100]:empty", "--arg", "n=100"]

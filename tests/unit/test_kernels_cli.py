@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnsim.cli import doctor, main
+from attnsim.cli import doctor
 from attnsim.kernels import resources
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.comparison import Count
@@ -21,15 +21,9 @@ from attnsim.kernels.gpu.host import Host
 from attnsim.kernels.outcome import Outcome
 from attnsim.kernels.resources import ResourceRow
 from attnsim.simulator import compiled, players, twin
+from tests.unit.answering import answer
 
 RUN = ["kernels", "run", "flash", "--cpu", "--heads", "2", "--kv-heads", "1", "--seq", "70"]
-
-
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
-    assert main(arguments) == code
-    captured = capsys.readouterr()
-    assert "\x1b" not in captured.out + captured.err and "Traceback" not in captured.err
-    return captured.out, captured.err
 
 
 def test_the_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,8 +116,13 @@ def test_a_row_of_a_table_may_say_lengths_instead() -> None:
         parse_row(row | {"batch": "3"})
 
 
-@pytest.mark.parametrize("given", [{"lengths": "4096:100 x 2, 6:7"}, {"seq_q": 4096, "seq_kv": 100, "batch": 2}])
-def test_queries_that_see_nothing_are_told(given: dict[str, Any]) -> None:
-    (told,) = of(mask=Mask.causal(), **{"lengths": (), **given}).unusual
-    assert told.startswith("7,992 of 8,19") and "more queries than keys" in told
-    assert not of(**{"lengths": (), **given}).unusual
+def test_queries_that_see_nothing_are_told_and_refused_in_lengths() -> None:
+    given: dict[str, Any] = {"lengths": (), "seq_q": 4096, "seq_kv": 100, "batch": 2}
+    (told,) = of(mask=Mask.causal(), **given).unusual
+    assert told.startswith("7,992 of 8,192") and "more queries than keys" in told
+    assert not of(**given).unusual
+    with pytest.raises(
+        InputError, match=r"^lengths has a sequence 90:85 with more queries than keys, of which the mask"
+    ):
+        of("6:7, 90:85", mask=Mask.causal())
+    assert of("6:7, 90:85").queries == 96

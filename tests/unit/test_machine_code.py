@@ -12,7 +12,7 @@ from attnsim.kernels.build.machine_code import Code
 from attnsim.kernels.build.sources import source_hash
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.models.errors import InputError
-from attnsim.models.implementations.fused.instructions import LANES
+from attnsim.models.schedule.instructions import LANES
 from attnsim.models.tables import read_csv
 from benchmarks import instruction_counts
 from benchmarks.instruction_counts import one_warp, report, step_row

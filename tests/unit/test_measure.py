@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from attnsim.api import predict_table
-from attnsim.cli import main
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.gpu import bench as bench_module
@@ -37,6 +36,7 @@ from attnsim.validation.measured import groups
 from attnsim.validation.measured.datasets import row_of
 from attnsim.validation.measured.measured_table import measured_frame, measured_rows, summary
 from attnsim.validation.measuring.measure import chosen, measure
+from tests.unit.answering import answer
 from tests.unit.fake_bench import GPU, Clock, FakeDevice, FakeWatch, make_bench, outcome, zeros
 
 
@@ -315,13 +315,6 @@ def test_the_summary_counts_points_samples_and_throttling(records: Records) -> N
     first = rows[0]
     assert first["samples"] == 25 * first["points"] and first["throttled"] == 5 * first["points"]
     assert first["clock_mhz"] == 1755.0 and first["flops_per_s"] > 0 and first["bytes_per_s"] > 0
-
-
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
-    assert main(arguments) == code
-    captured = capsys.readouterr()
-    assert "\x1b" not in captured.out + captured.err and "Traceback" not in captured.err
-    return captured.out, captured.err
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from attnsim import predict
-from attnsim.cli import main
 from attnsim.kernels.gpu import bench as bench_module
 from attnsim.kernels.gpu import probe, probe_kernels
 from attnsim.kernels.gpu.bench import Bench
@@ -27,6 +26,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.validation.measuring.l2_knee import fit_knee
 from attnsim.validation.measuring.probe_file import Probed, probed_gpu, probed_of, quantities, refuse_implausible
+from tests.unit.answering import answer
 
 H200 = load_gpu("h200-sxm-141gb")
 MHZ = 1755.0
@@ -308,22 +308,15 @@ def recorded(tmp_path: Path) -> Path:
     return path
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
-    assert main(("probe", *arguments)) == code
-    captured = capsys.readouterr()
-    assert "\x1b" not in captured.out + captured.err and "Traceback" not in captured.err
-    return captured.out, captured.err
-
-
 def test_a_file_is_made_of_records_without_a_gpu(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "my-gpu.yaml"
-    text, err = answer(capsys, "--out", str(out), "--from", str(recorded))
+    text, err = answer(capsys, "probe", "--out", str(out), "--from", str(recorded))
     assert err == "" and f"written: {out}" in text and "hbm.achievable_fraction = 0.8667" in text
     assert max(len(line) for line in text.splitlines() if not line.startswith("written")) <= 100
     assert load_gpu(str(out)).hbm.achievable_fraction == 0.8667
-    rows = json.loads(answer(capsys, "--out", str(out), "--from", str(recorded), "--force", "--json")[0])
+    rows = json.loads(answer(capsys, "probe", "--out", str(out), "--from", str(recorded), "--force", "--json")[0])
     assert {row["name"] for row in rows} >= {"hbm.copy", "l2.knee", "latency.l1"}
     assert all(row["written"] is not None for row in rows if row["key"])
 
@@ -333,9 +326,9 @@ def test_probing_writes_a_file_and_keeps_what_was_measured(
 ) -> None:
     monkeypatch.setattr(bench_module, "attached_bench", lambda seed: make_bench())
     out, kept, again = (tmp_path / name for name in ("my-gpu.yaml", "probe.jsonl", "again.yaml"))
-    text, _ = answer(capsys, "--out", str(out), "--records", str(kept))
+    text, _ = answer(capsys, "probe", "--out", str(out), "--records", str(kept))
     assert "NVIDIA H200 SXM 141GB" in text or "H200" in text
-    answer(capsys, "--out", str(again), "--from", str(kept))
+    answer(capsys, "probe", "--out", str(again), "--from", str(kept))
     one, other = (load_gpu(str(path)) for path in (out, again))
     assert replace(one, id="x", base_id="x") == replace(other, id="x", base_id="x")
 
@@ -354,7 +347,7 @@ def test_a_refusal_writes_nothing(
     monkeypatch.setattr(bench.watch, "time", faster)
     monkeypatch.setattr(bench_module, "attached_bench", lambda seed: bench)
     out, kept = tmp_path / "my-gpu.yaml", tmp_path / "kept.jsonl"
-    text, err = answer(capsys, "--out", str(out), "--records", str(kept), code=2)
+    text, err = answer(capsys, "probe", "--out", str(out), "--records", str(kept), code=2)
     assert text == "" and err.startswith("error: measured above what is possible") and err.count("\n") == 1
     assert not out.exists() and len(Records(kept).done) == 2
 
@@ -367,7 +360,7 @@ def test_an_error_of_the_gpu_is_one_line_and_code_1(
 
     monkeypatch.setattr(bench_module, "attached_bench", lambda seed: make_bench())
     monkeypatch.setattr(probe, "measure", broken)
-    out, err = answer(capsys, "--out", str(tmp_path / "my-gpu.yaml"), code=1)
+    out, err = answer(capsys, "probe", "--out", str(tmp_path / "my-gpu.yaml"), code=1)
     assert out == "" and err == "error: CUDA_ERROR_ILLEGAL_ADDRESS\n"
 
 
@@ -399,6 +392,6 @@ def test_bad_input_is_one_line_and_code_2(
         text = "".join(json.dumps({"key": str(number), **one}) + "\n" for number, one in enumerate(lines))
         (tmp_path / f"{name}.jsonl").write_text(text)
     (tmp_path / "there.yaml").write_text("")
-    out, err = answer(capsys, *(word.format(here=tmp_path) for word in arguments), code=2)
+    out, err = answer(capsys, "probe", *(word.format(here=tmp_path) for word in arguments), code=2)
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and told in err
     assert not (tmp_path / "x.yaml").exists()

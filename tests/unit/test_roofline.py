@@ -194,6 +194,22 @@ def test_an_arrow_that_would_hide_the_points_is_left_out() -> None:
     assert not any(text.arrow_patch for text in axes.texts if isinstance(text, Annotation))
 
 
+@pytest.mark.parametrize("width", ["page", "column"])
+def test_no_line_crosses_the_name_of_a_point_where_there_is_room(width: str) -> None:
+    changed = H100.replace("hbm.bandwidth", "6 TB/s")
+    both = [*ANSWERS, *(replace(one, changes=changed.changes) for one in ANSWERS)]
+    picture = picture_of(both, [H100, changed])
+    figure = picture.figure("light", width)
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    names = [text for text in axes.texts if text.get_text().startswith(("flash", "naive"))]
+    assert len(names) == 4
+    roofs = [line.get_path().transformed(line.get_transform()) for line in axes.lines if line.get_marker() == "None"]
+    for name in names:
+        box = name.get_window_extent()
+        assert not any(roof.intersects_bbox(box, filled=False) for roof in roofs), name.get_text()
+
+
 def test_one_roof_is_the_datasheets_and_one_what_kernels_reach() -> None:
     (axes,) = picture_of(ANSWERS, [H100]).figure().axes
     (machine,) = machines([H100], ANSWERS)
@@ -220,7 +236,7 @@ def test_points_are_coloured_by_algorithm_and_shaped_by_gpu() -> None:
 def test_levels_and_further_roofs_are_drawn_when_asked_for() -> None:
     (axes,) = picture_of(ANSWERS, [H100], levels=["l2", "hbm"], ceilings=["exp", "mma_sync"]).figure().axes
     texts = [text.get_text() for text in axes.texts]
-    for words in ("L2 9.7 TB/s", "HBM 3.35 TB/s", "exp ", "mma.sync bf16 622"):
+    for words in ("L2 5.01 of 9.7 TB/s", "HBM 2.97 of 3.35 TB/s", "exp ", "mma.sync bf16 622"):
         assert any(text.startswith(words) for text in texts), words
     assert axes.get_xlabel() == "useful FLOPs per byte of the level"
     for given, words in (
@@ -230,8 +246,9 @@ def test_levels_and_further_roofs_are_drawn_when_asked_for() -> None:
     ):
         with pytest.raises(InputError, match=words):
             picture_of(ANSWERS, [H100], **given)
+    whole = load_gpu("rtx-4090").replace("tensor.mma_sync_fraction", 1.0)
     with pytest.raises(InputError, match="mma_sync is no ceiling of rtx-4090"):
-        picture_of([answer(gpu="rtx-4090")], ["rtx-4090"], ceilings=["mma_sync"])
+        picture_of([answer(gpu=whole.id, changes=whole.changes)], [whole], ceilings=["mma_sync"])
 
 
 def test_measured_calls_have_a_panel_of_ratios() -> None:

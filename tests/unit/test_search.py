@@ -175,7 +175,10 @@ def test_the_answer_is_that_of_predict_on_that_machine(decode_search: HardwareSe
     assert one.answer is not None and one.answer.predictions == (predict(DECODE, gpu, baseline=False),)
     base = decode_search.unchanged.answer
     assert base is not None and base.predictions == (predict(DECODE, H100, baseline=False),)
-    assert one.answer.speedup == speedup(base.predictions[0], one.answer.predictions[0])
+    alone = speedup(base.predictions[0], one.answer.predictions[0])
+    found = one.answer.speedup
+    assert found is not None and alone is not None
+    assert (found.value, found.low, found.high) == pytest.approx((alone.value, alone.low, alone.high), rel=1e-12)
 
 
 def test_the_evolution_is_the_same_for_a_seed_and_keeps_to_its_points() -> None:

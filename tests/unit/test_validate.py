@@ -10,14 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 
 from attnsim.api.trust import Reason, Trust
 from attnsim.cli import main
 from attnsim.models.calibrations.calibration import calibrations
-from attnsim.plots.validation import TITLES, html_page, validation_figure, write_report
+from attnsim.plots.styles import find_style
+from attnsim.plots.validation import validation as picture_of
+from attnsim.reports.validating import html_page, write_report
 from attnsim.validation.checking import hypothetical, recording
 from attnsim.validation.checking import validate as validation
-from attnsim.validation.checking.validate import Report, Served, point, stated_table
+from attnsim.validation.checking.validate import TITLES, Report, Served, point, stated_table
 from attnsim.validation.fitting import held_out
 from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured import aiconfigurator
@@ -78,19 +81,23 @@ def test_an_interval_as_stated_holds_the_truth_or_not() -> None:
 
 
 def test_the_page_says_when_a_calibration_has_changed(report: Report) -> None:
-    assert "Every committed calibration gives" in html_page(report, b"")
-    assert "no longer" in html_page(drifted(report, 0.05), b"")
+    assert "Every committed calibration gives" in html_page(report)
+    assert "no longer" in html_page(drifted(report, 0.05))
 
 
-def test_a_panel_an_implementation_and_no_point_beyond_its_edge(report: Report) -> None:
-    figure = validation_figure(report.points)
-    drawn = [axes for axes in figure.axes if axes.get_title(loc="left")]
-    assert len(drawn) == len({point["implementation"] for point in report.points})
-    for axes in drawn:
-        low, high = axes.get_ylim()
-        for line in axes.lines:
-            heights = np.asarray(line.get_ydata(), dtype=float)
-            assert ((low <= heights) & (heights <= high)).all()
+@pytest.mark.parametrize("style", ["light", "dark"])
+def test_the_picture_is_of_the_house_a_line_an_implementation(report: Report, style: str) -> None:
+    far = report.points[0] | {"ratio": 40.0}
+    picture = picture_of([*report.points, far])
+    (axes,) = picture.figure(style).axes
+    names = {label.get_text().rpartition(", ")[0] for label in axes.get_yticklabels()}
+    assert names == {point["implementation"] for point in report.points}
+    low, high = axes.get_xlim()
+    drawn = np.concatenate(
+        [np.asarray(line.get_xdata(), dtype=float) for line in axes.lines if line.get_marker() != "None"]
+    )
+    assert len(drawn) == len(picture.rows) and ((low <= drawn) & (drawn <= high)).all()
+    assert axes.get_facecolor() == to_rgba(find_style(style).page)
 
 
 def test_validate_prints_tables_and_writes(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

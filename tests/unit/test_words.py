@@ -168,6 +168,8 @@ def test_a_flag_of_other_commands_is_refused_with_those(capsys: pytest.CaptureFi
     assert said.startswith("error: attnsim gpus show has no --mask; commands that have it: predict, explain, ")
     assert main(["sweep", "--widnow", "3"]) == 2
     assert capsys.readouterr().err.startswith("error: attnsim sweep has no --widnow; ")
+    assert main(["predict", "--trace", "requests.csv"]) == 2
+    assert capsys.readouterr().err == "error: attnsim predict has no --trace; a command takes it: serving TRACE\n"
 
 
 PICTURES = ("plot scaling", "plot units", "plot traffic", "plot waves", "plot tornado")
