@@ -20,6 +20,7 @@ from attnsim.models.implementations.fused.splits import (
     MERGE_INSTRUCTIONS,
     cache_write,
     merged_rows,
+    merged_uses,
     store_cache,
 )
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Order
@@ -29,7 +30,6 @@ from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
-from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.schedule.widths import padded
 
 Write = Callable[[Workload, int], list[Kernel]]
@@ -116,8 +116,6 @@ def merge_states(w: Workload, gpu: Gpu, splits: Splits) -> Kernel:
     repeats = np.zeros((len(loops), 1, len(stretches)), dtype=np.int64)
     for kind, loop in enumerate(loops):
         repeats[kind, 0, 4 * kind : 4 * kind + 4] = loop
-    (read, merged), one = np.array([(n * rows, rows) for n, rows in runs.items()]).sum(axis=0).tolist(), len(runs) == 1
-    pieces = next(iter(runs)) if one else 1
     return Kernel(
         name="combine (states)",
         threads=LANES * WARPS,
@@ -126,11 +124,7 @@ def merge_states(w: Workload, gpu: Gpu, splits: Splits) -> Kernel:
         segments=tuple(stretches),
         repeats=repeats,
         launches=tuple(launches),
-        uses=(
-            TensorUse("O partial", read // pieces * width * 4, pieces),
-            TensorUse("LSE partial", read // pieces * 4, pieces),
-            TensorUse("O", merged * width * w.output_bytes, 1, written=True),
-        ),
+        uses=merged_uses(w, runs),
         dtype="fp32",
         step="split",
         persistent=True,

@@ -68,6 +68,17 @@ def merged_rows(w: Workload, splits: Splits) -> dict[int, int]:
     return rows
 
 
+def merged_uses(w: Workload, runs: dict[int, int], columns: int = 1) -> tuple[TensorUse, ...]:
+    """What a merge of such rows reads and writes, in pieces where all have as many; sums once for each of `columns`."""
+    read, merged = sum(n * rows for n, rows in runs.items()), sum(runs.values())
+    pieces = next(iter(runs)) if len(runs) == 1 else 1
+    return (
+        TensorUse("O partial", read // pieces * w.head_dim_v * 4, pieces),
+        TensorUse("LSE partial", read // pieces * 4, pieces, float(columns)),
+        TensorUse("O", merged * w.head_dim_v * w.output_bytes, 1, written=True),
+    )
+
+
 def combine(w: Workload, splits: int | Splits, rows_per_block: int, threads: int) -> Kernel:
     """Merge the partial outputs of `splits` ranges of keys: each block walks the splits of its rows one by one.
 
@@ -110,21 +121,15 @@ def combine(w: Workload, splits: int | Splits, rows_per_block: int, threads: int
     repeats = np.zeros((len(loops), 1, len(stretches)), dtype=np.int64)
     for kind, loop in enumerate(loops):
         repeats[kind, 0, 3 * kind : 3 * kind + 3] = loop
-    (read, merged), one = np.array([(n * rows, rows) for n, rows in runs.items()]).sum(axis=0).tolist(), len(runs) == 1
-    pieces, most = (next(iter(runs)) if one else 1), max(runs)
     return Kernel(
         name="combine",
         threads=threads,
         registers_per_thread=64,
-        shared_memory_bytes=rows_per_block * most * 4,
+        shared_memory_bytes=rows_per_block * max(runs) * 4,
         segments=tuple(stretches),
         repeats=repeats,
         launches=tuple(launches),
-        uses=(
-            TensorUse("O partial", read // pieces * width * 4, pieces),
-            TensorUse("LSE partial", read // pieces * 4, pieces),
-            TensorUse("O", merged * width * w.output_bytes, 1, written=True),
-        ),
+        uses=merged_uses(w, runs),
         dtype="fp32",
         step="split",
     )
@@ -193,21 +198,15 @@ def fa3_combine(w: Workload, splits: int | Splits) -> Kernel:
     repeats = np.zeros((len(loops), 1, len(stretches)), dtype=np.int64)
     for kind, loop in enumerate(loops):
         repeats[kind, 0, 4 * kind : 4 * kind + 4] = loop
-    (read, merged), one = np.array([(n * rows, rows) for n, rows in runs.items()]).sum(axis=0).tolist(), len(runs) == 1
-    pieces, most = (next(iter(runs)) if one else 1), max(runs)
     return Kernel(
         name="combine (staged)",
         threads=256,
         registers_per_thread=64,
-        shared_memory_bytes=IN_FLIGHT * size * width * 4 + size * most * 4,
+        shared_memory_bytes=IN_FLIGHT * size * width * 4 + size * max(runs) * 4,
         segments=tuple(stretches),
         repeats=repeats,
         launches=tuple(launches),
-        uses=(
-            TensorUse("O partial", read // pieces * w.head_dim_v * 4, pieces),
-            TensorUse("LSE partial", read // pieces * 4, pieces, float(columns)),
-            TensorUse("O", merged * w.head_dim_v * w.output_bytes, 1, written=True),
-        ),
+        uses=merged_uses(w, runs, columns),
         dtype="fp32",
         step="split",
         launched_early=True,
