@@ -21,6 +21,7 @@ from attnsim.models.implementations.fused.splits import (
     cache_write,
     merged_rows,
     merged_uses,
+    own_segments,
     store_cache,
 )
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Order
@@ -113,16 +114,13 @@ def merge_states(w: Workload, gpu: Gpu, splits: Splits) -> Kernel:
         ]
         launches.append(Launch(np.array([len(loops)]), rows))
         loops.append([1, steps - ahead, ahead, 1])
-    repeats = np.zeros((len(loops), 1, len(stretches)), dtype=np.int64)
-    for kind, loop in enumerate(loops):
-        repeats[kind, 0, 4 * kind : 4 * kind + 4] = loop
     return Kernel(
         name="combine (states)",
         threads=LANES * WARPS,
         registers_per_thread=64,
         shared_memory_bytes=STAGES * WARPS * width * 4 + LANES * WARPS * 4,
         segments=tuple(stretches),
-        repeats=repeats,
+        repeats=own_segments(loops),
         launches=tuple(launches),
         uses=merged_uses(w, runs),
         dtype="fp32",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile
@@ -68,6 +70,15 @@ def merged_rows(w: Workload, splits: Splits) -> dict[int, int]:
     return rows
 
 
+def own_segments(loops: Sequence[Sequence[int]]) -> Ints:
+    """How often classes of blocks run segments, where each has as many of its own, one class after another."""
+    each = np.array(loops, dtype=np.int64)
+    repeats = np.zeros((len(each), 1, each.size), dtype=np.int64)
+    own = np.arange(len(each))
+    repeats.reshape(len(each), *each.shape)[own, own] = each
+    return repeats
+
+
 def merged_uses(w: Workload, runs: dict[int, int], columns: int = 1) -> tuple[TensorUse, ...]:
     """What a merge of such rows reads and writes, in pieces where all have as many; sums once for each of `columns`."""
     read, merged = sum(n * rows for n, rows in runs.items()), sum(runs.values())
@@ -118,16 +129,13 @@ def combine(w: Workload, splits: int | Splits, rows_per_block: int, threads: int
                 launches.append(Launch(np.array([len(loops)]), times))
             stretches += segments(tag, n, ranges)
             loops.append([1, ranges, 1])
-    repeats = np.zeros((len(loops), 1, len(stretches)), dtype=np.int64)
-    for kind, loop in enumerate(loops):
-        repeats[kind, 0, 3 * kind : 3 * kind + 3] = loop
     return Kernel(
         name="combine",
         threads=threads,
         registers_per_thread=64,
         shared_memory_bytes=rows_per_block * max(runs) * 4,
         segments=tuple(stretches),
-        repeats=repeats,
+        repeats=own_segments(loops),
         launches=tuple(launches),
         uses=merged_uses(w, runs),
         dtype="fp32",
@@ -195,16 +203,13 @@ def fa3_combine(w: Workload, splits: int | Splits) -> Kernel:
             stretches += segments(tag, n, wide, ranges)
             ahead = min(ranges, IN_FLIGHT - 1)
             loops.append([1, ranges - ahead, ahead, 1])
-    repeats = np.zeros((len(loops), 1, len(stretches)), dtype=np.int64)
-    for kind, loop in enumerate(loops):
-        repeats[kind, 0, 4 * kind : 4 * kind + 4] = loop
     return Kernel(
         name="combine (staged)",
         threads=256,
         registers_per_thread=64,
         shared_memory_bytes=IN_FLIGHT * size * width * 4 + size * max(runs) * 4,
         segments=tuple(stretches),
-        repeats=repeats,
+        repeats=own_segments(loops),
         launches=tuple(launches),
         uses=merged_uses(w, runs, columns),
         dtype="fp32",
