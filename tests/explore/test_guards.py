@@ -206,7 +206,7 @@ TABLES = (
     "a\x00b,ms\n1,2\n",
     "B,H,N,d,ms,gpu\n1,1,64,64,1,h100\n1,1,64,nan,inf,h100\n",
     "B,B\n1,1\n",
-    "gpu,lengths,ms\nl4,/tmp/x.csv,1\n",
+    "gpu,lengths,ms\nl4,/no/such/lengths.csv,1\n",
 )
 
 
