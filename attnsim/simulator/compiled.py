@@ -13,6 +13,7 @@ piece, and the numbers that it reads, stand in one file.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numba  # noqa: F401 (without it there is no twin: attnsim.simulator.players)
@@ -43,6 +44,10 @@ NEVER = np.int64(1) << np.int64(62)
 NORMAL = np.int64(1) << np.int64(61)
 LEAVES = np.int64(22)
 LEAF = (np.int64(1) << LEAVES) - np.int64(1)
+
+
+in_place = partial(jit, allocates=False)
+"""Compiles what writes to the arrays that it is given, and makes none."""
 
 
 class Flat(NamedTuple):
@@ -79,7 +84,7 @@ class Record(NamedTuple):
     spent: Ints  # [rows, marks]
 
 
-@jit
+@in_place
 def put(due, leaf, time, urgency, puts):
     """Make a leaf due; whether it is the next."""
     node = leaf + len(due) // 2
@@ -141,7 +146,7 @@ def begin(state, members):
     state.whole[PUTS] = count
 
 
-@jit
+@in_place
 def transfer(now, ops, step, units, sm, whole, moved):
     """Book a transfer; when the last of its bytes has arrived."""
     whole[WHOLE + moved] += ops[step, SIZE]
@@ -158,7 +163,7 @@ def transfer(now, ops, step, units, sm, whole, moved):
     return through + ops[step, LATENCY]
 
 
-@jit
+@in_place
 def take(flat, whole, blocks, row):
     """Make a row the next block of the queue, unless it is one; whether there is one."""
     if blocks[row, CLASS] >= 0:
@@ -182,7 +187,7 @@ def take(flat, whole, blocks, row):
     return True
 
 
-@jit
+@in_place
 def end_block(now, record, blocks, row, slots, slot, whole):
     """Note the end of the block of a row; the row of the block after it."""
     record.ends[whole[DONE]] = now
@@ -193,7 +198,7 @@ def end_block(now, record, blocks, row, slots, slot, whole):
     return row ^ 1
 
 
-@jit
+@in_place
 def start(now, flat, groups, own, block_class):
     """Put a warpgroup before the first run of its block."""
     groups[own, :] = 0
@@ -202,7 +207,7 @@ def start(now, flat, groups, own, block_class):
     groups[own, LAST_LOAD] = groups[own, FOR_TENSOR] = -1
 
 
-@jit
+@in_place
 def fetch(now, flat, blocks, landing, row, units, sm, whole):
     """Issue the loads that a block begins with, before it begins."""
     tensors, ring = landing.shape[1], landing.shape[2] - 1
@@ -221,16 +226,28 @@ def fetch(now, flat, blocks, landing, row, units, sm, whole):
                     return
 
 
-@jit
-def fewest(groups, first, members, column):
-    """How often the buffer of a column's tensor has been freed by all warpgroups of a block."""
-    turn = groups[first, column]
-    for group in range(first + 1, first + members):
-        turn = min(turn, groups[group, column])
-    return turn
+@in_place
+def all_have(groups, first, members, column, turn):
+    """Whether all warpgroups of a block have freed the buffer of a column's tensor so often."""
+    for group in range(first, first + members):  # noqa: SIM110 (numba has no generators in its functions)
+        if groups[group, column] < turn:
+            return False
+    return True
 
 
-@jit
+@in_place
+def several_wait(groups, first, members, tensor, turn):
+    """Whether more than one warpgroup of a block waits for a tensor's load."""
+    one = False
+    for group in range(first, first + members):
+        if groups[group, FOR_TENSOR] == tensor and groups[group, FOR_TURN] == turn:
+            if one:
+                return True
+            one = True
+    return False
+
+
+@in_place
 def longest_waiting(groups, first, members, tensor, turn):
     """The warpgroup of a block that has waited longest for a tensor's load; -1 if none waits."""
     found = -1
@@ -241,7 +258,7 @@ def longest_waiting(groups, first, members, tensor, turn):
     return found
 
 
-@jit
+@in_place
 def advance(flat, state, record, members, most):
     """Let warpgroups wake up so many times, or until nothing is due; whether nothing is."""
     due, leaves, groups, blocks, landing, slots, units, whole = state
@@ -275,10 +292,8 @@ def advance(flat, state, record, members, most):
             if what == WAKE:
                 leaves[own, EVENT] = RESUME
                 waking_tensor, waking_turn, waking_first = groups[own, FOR_TENSOR], groups[own, FOR_TURN], first
-                waiting = 0
-                for group in range(first, first + members):
-                    waiting += groups[group, FOR_TENSOR] == waking_tensor and groups[group, FOR_TURN] == waking_turn
-                if waiting > 1:  # none of them may set the clock before all have gone on
+                if several_wait(groups, first, members, waking_tensor, waking_turn):
+                    # none of them may set the clock before all have gone on
                     puts += 1
                     leaves[len(leaves) - 1, EVENT] = NOTHING
                     put(due, len(leaves) - 1, now, NORMAL, puts)
@@ -400,7 +415,7 @@ def advance(flat, state, record, members, most):
                 if not groups[own, ASLEEP]:
                     turn = groups[own, freed + tensor] + 1
                     groups[own, freed + tensor] = turn
-                    if several and fewest(groups, first, members, freed + tensor) < turn:
+                    if several and not all_have(groups, first, members, freed + tensor, turn):
                         step += 1
                         continue
                     if now == groups[own, LAST_LOAD]:  # copies of one instant take turns with those of other SMs
@@ -422,7 +437,7 @@ def advance(flat, state, record, members, most):
             elif kind == STORE:
                 turn = groups[own, freed + tensor] + 1
                 groups[own, freed + tensor] = turn
-                if not several or fewest(groups, first, members, freed + tensor) >= turn:
+                if not several or all_have(groups, first, members, freed + tensor, turn):
                     transfer(now, ops, step, units, sm, whole, tensors + tensor)
             elif kind == PREFETCH:
                 other = row ^ 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
+from math import ceil
 
 import numpy as np
 
@@ -37,18 +38,25 @@ def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -
         return np.asarray(free * durations[0], float)
     free, one_by_one = np.zeros(places), _hand_out(durations)
     for launch in launches:
-        size = len(launch.classes) * launch.times
-        some = ONE_BY_ONE * size // blocks // 2  # of its beginning, and of its end
-        if size <= max(4 * places, 2 * some):
-            one_by_one(free, durations[np.tile(launch.classes, launch.times)])
+        kinds = durations[launch.classes]
+        size, work = len(kinds) * launch.times, launch.times * float(kinds.sum())
+        # Of its beginning, and of its end: at least what runs beside the longest block.
+        some = ONE_BY_ONE * size // blocks // 2
+        last = max(some, ceil(places * kinds.max() / max(1.0, work / size)))
+        if size <= max(4 * places, some + last):
+            one_by_one(free, _repeated(kinds, launch.times))
             continue
-        order = np.tile(launch.classes, min(launch.times, -(-some // len(launch.classes))))
-        first, final = durations[order[:some]], durations[order[-some:]]
-        left = launch.times * float(durations[launch.classes].sum()) - float(first.sum() + final.sum())
+        some_turns = _repeated(kinds, min(launch.times, -(-last // len(kinds))))
+        first, final = some_turns[:some], some_turns[-last:]
+        left = work - float(first.sum() + final.sum())
         one_by_one(free, first)
-        _share(free, left, left / (size - 2 * some))
+        _share(free, left, left / (size - some - last))
         one_by_one(free, final)
     return np.sort(free)
+
+
+def _repeated(values: Floats, times: int) -> Floats:
+    return np.broadcast_to(values, (times, len(values))).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,23 @@ def hand_out(free: Floats, durations: Floats) -> None:
     free[:] = np.array(heap)
 
 
+def in_heap(free: Floats, durations: Floats) -> None:
+    """The same, compiled in half the time: the heap is an array, with one beside the last that is never chosen."""
+    places = len(free)
+    heap = np.full(places + 1, np.inf)
+    heap[:places] = np.sort(free)
+    for duration in durations:
+        end, place, child = heap[0] + duration, 0, 1
+        while child < places:
+            child += heap[child + 1] < heap[child]
+            if heap[child] >= end:
+                break
+            heap[place] = heap[child]
+            place, child = child, 2 * child + 1
+        heap[place] = end
+    free[:] = heap[:places]
+
+
 def in_queues(free: Floats, durations: Floats, kinds: Floats) -> None:
     """The same where durations are of few kinds: blocks of one end in the order in which they begin."""
     queues, places = len(kinds), len(free)
@@ -135,8 +160,10 @@ def in_queues(free: Floats, durations: Floats, kinds: Floats) -> None:
 
 
 def _hand_out(durations: Floats) -> Callable[[Floats, Floats], None]:
-    """The quicker of the two."""
+    """The quickest of them."""
     queued, kinds = faster(in_queues), np.array(sorted(set(durations.tolist())))
-    if queued is in_queues or len(kinds) > QUEUES:
-        return faster(hand_out)
+    if queued is in_queues:
+        return hand_out
+    if len(kinds) > QUEUES:
+        return faster(in_heap)
     return lambda free, handed: queued(free, handed, kinds)

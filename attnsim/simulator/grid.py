@@ -22,6 +22,9 @@ from attnsim.simulator.program import Program
 from attnsim.simulator.smaller import Chip, Smaller, smaller
 
 BUDGET = by_hand(20_000, "segment executions by warpgroups that a call may play in the default mode")
+WHOLE = by_hand(
+    2, "times as many of a grid that is played whole, in about the time that a smaller grid and all beside it take"
+)
 JITTER = by_hand((1.0, 1.001, 0.999, 1.002), "latencies, relative, of plays of a grid that may be sensitive to them")
 SENSITIVE = by_hand(0.005, "difference of the first two of these plays from which on all are played")
 
@@ -69,18 +72,20 @@ def grid_time(
     sms, slots_per_sm : int
         Of the GPU; blocks that fit an SM.
     budget : float
-        Segment executions by warpgroups that may be played; without an end, every block is played.
+        Segment executions by warpgroups that may be played; a grid of up to `WHOLE` times that is played whole; without
+        an end, every block is played.
     told : callable, optional
         Called now and then with the number of blocks that have ended.
     """
     chip = Chip(min(sms, kernel.blocks), min(slots_per_sm, -(-kernel.blocks // sms)))
     waves = kernel.blocks / (sms * slots_per_sm)
-    if executions(kernel) > budget:
+    size = executions(kernel)
+    if size > WHOLE * budget:
         time, waited = _extended(kernel, compiled, chip, budget)
         return GridTime(time, waited, chip.resident, waves)
     program = compiled(1.0)
     # Unequal blocks that share an SM fall into step or out of it, now and then for a difference of a few picoseconds.
-    again = JITTER[1:] if chip.resident > 1 and len(kernel.repeats) > 1 else ()
+    again = JITTER[1:] if size <= budget and chip.resident > 1 and len(kernel.repeats) > 1 else ()
     plays = [play(kernel, program, chip.sms, chip.resident, _told_of(0, kernel, told) if again else told)]
     if again:
         for latency in again:
@@ -108,7 +113,7 @@ def _extended(kernel: Kernel, compiled: Compiled, chip: Chip, budget: float) -> 
     memory = float((kernel.executions @ program.memory_times()).max())
     made = smaller(kernel, program, chip, budget, memory)
     small, few = made.kernel, made.chip
-    launched = np.concatenate([np.tile(launch.classes, launch.times) for launch in small.launches])
+    launched = small.launches[0].classes
     rows = _rows(launched, made)
     shared = compiled(chip.sms / few.sms).in_halves()
     played = play(small, shared, few.sms, few.resident, None, rows)

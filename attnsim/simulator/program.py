@@ -20,6 +20,8 @@ KIND, TENSOR, ONE, TWO, ISSUE, PORT, L2, OWN_L2, HBM, OWN_HBM, LATENCY, SIZE = r
 """Columns of a table of operations."""
 OWN_COLUMNS = PORT
 """Those before a copy's."""
+FREE = {"load": LOAD, "store": STORE, "wait": WAIT, "mma_wait": MMA_WAIT, "prefetch": PREFETCH}
+"""Operations that hold no unit of the SM; what a copy costs stands in its own columns."""
 
 
 class Copy(NamedTuple):
@@ -86,16 +88,6 @@ class Program:
     warpgroups: int
     marks: int = 0
 
-    @classmethod
-    def of(
-        cls, segments: Sequence[Sequence[Step]], tensors: tuple[str, ...], warpgroups: int, marks: int = 0
-    ) -> Program:
-        """A program from its steps, segment by segment."""
-        steps = [(*step[:5], *step[5]) for steps in segments for step in steps]
-        table = np.array(steps, np.int64).reshape(-1, OWN_COLUMNS + len(Copy._fields))
-        begins = np.cumsum([0, *map(len, segments)])
-        return cls(table, np.arange(len(steps)), begins, tensors, warpgroups, marks)
-
     @cached_property
     def segments(self) -> tuple[tuple[Step, ...], ...]:
         """The steps of each segment, as SimPy plays them."""
@@ -130,37 +122,32 @@ class Program:
         kind, busy = self.table[:, KIND], self.table[:, ONE] + self.table[:, PORT]
         computes = (kind == MMA) | (kind == MMA_ASYNC) | (kind == VECTOR)
         copies = (kind == LOAD) | (kind == STORE)
-        return np.maximum(self._summed(busy * computes), self._summed(busy * copies)) + self._summed(
-            busy * (kind == DELAY)
-        )
+        computing, copying, waiting = self._summed(busy * computes, busy * copies, busy * (kind == DELAY)).T
+        return np.asarray(np.maximum(computing, copying) + waiting)
 
     def unit_times(self) -> Floats:
         """Picoseconds for which each segment holds an SM's tensor cores, vector lanes, schedulers: [segments, 3]."""
         kind, one, two = self.table[:, KIND], self.table[:, ONE], self.table[:, TWO]
         tensor, vector = (kind == MMA) | (kind == MMA_ASYNC), kind == VECTOR
-        times = (one * tensor + two * vector, two * tensor + one * vector, self.table[:, ISSUE])
-        return np.stack([self._summed(time) for time in times], axis=1)
+        return self._summed(one * tensor + two * vector, two * tensor + one * vector, self.table[:, ISSUE])
 
     def memory_times(self) -> Floats:
         """Picoseconds for which the transfers of each segment hold the L2 and HBM, shape [segments, 2]."""
-        return np.stack([self._summed(self.table[:, level]) for level in (L2, HBM)], axis=1)
+        return self._summed(self.table[:, L2], self.table[:, HBM])
 
-    def _summed(self, times: Ints) -> Floats:
-        """Times of operations summed over the steps of each segment."""
-        count = len(self.begins) - 1
-        return np.bincount(self._segment, times[self.index], minlength=count).astype(float)
-
-    @cached_property
-    def _segment(self) -> Ints:
-        """The segment of each step."""
-        return np.repeat(np.arange(len(self.begins) - 1), np.diff(self.begins))
+    def _summed(self, *times: Ints) -> Floats:
+        """Times of operations summed over the steps of each segment, a column for each that is given."""
+        until = np.zeros((len(self.index) + 1, len(times)), np.int64)
+        for column, time in enumerate(times):
+            time[self.index].cumsum(out=until[1:, column])
+        return (until[self.begins[1:]] - until[self.begins[:-1]]).astype(float)
 
     def balanced(self) -> Bools:
         """Which segments start as many loads of each tensor as they wait for, so that they may be run less often."""
         kind, tensor = self.table[:, KIND], self.table[:, TENSOR]
         change = (kind == LOAD) * 1 - (kind == WAIT)
-        over = [self._summed(change * (tensor == number)) for number in range(len(self.tensors))]
-        return np.asarray(np.equal(over, 0).all(axis=0))
+        over = self._summed(*(change * (tensor == number) for number in range(len(self.tensors))))
+        return np.asarray((over == 0).all(axis=1))
 
     def block(self, runs: Runs) -> Iterable[Step]:
         """The steps of a thread block, in program order, to be gone through as often as wanted."""
@@ -240,7 +227,7 @@ def _copies(
         "latency": np.rint(latency) * loads,
         "size": size,
     }
-    return np.stack([columns[name] for name in Copy._fields], axis=1)
+    return np.array([columns[name] for name in Copy._fields]).T
 
 
 def compile_op(op: TileOp, costs: UnitCosts, tensor: int) -> tuple[int, int, int, int, int]:
@@ -253,8 +240,6 @@ def compile_op(op: TileOp, costs: UnitCosts, tensor: int) -> tuple[int, int, int
     same registers, goes by the instructions of all pipes.
     """
     match op.kind:
-        case "load" | "store":
-            return (LOAD if op.kind == "load" else STORE, tensor, 0, 0, 0)
         case "mma" | "mma_async":
             exposed = costs.smem_exposed * (op.smem_bytes * costs.pipes["smem_bytes"])
             busy = max(op.flops * costs.tensor + exposed, _on_pipes(op, costs))
@@ -279,12 +264,8 @@ def compile_op(op: TileOp, costs: UnitCosts, tensor: int) -> tuple[int, int, int
                 "extra": op.clks * costs.clk * (costs.extra - 1),
             }
             return (DELAY, tensor, round(named.get(op.tensor, 0.0) + op.clks * costs.clk), 0, 0)
-        case "wait":
-            return (WAIT, tensor, 0, 0, 0)
-        case "prefetch":
-            return (PREFETCH, tensor, 0, 0, 0)
-        case "mma_wait":
-            return (MMA_WAIT, tensor, 0, 0, 0)
+        case _:
+            return (FREE[op.kind], tensor, 0, 0, 0)
 
 
 def _counted(op: TileOp, costs: UnitCosts) -> float:

@@ -154,7 +154,8 @@ def replay(
         Play grids whole up to a budget and smaller ones beyond it, or play every block on every SM.
     budget : int
         Segment executions by warpgroups that the fast mode plays of a call; a kernel has the share of it that its
-        busiest unit has of the call's time, and no less than `LEAST_BUDGET`.
+        busiest unit has of the call's time, and no less than `LEAST_BUDGET`; a grid of up to `WHOLE` times that
+        is played whole.
     cache : {"cold", "warm"}
         Whether the L2 is flushed before the call or holds what the same call left there.
     launch : {"stream", "host", "graph", "kernel"}

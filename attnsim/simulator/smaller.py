@@ -74,9 +74,10 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
         part = count / thin
     outlasting = np.zeros(len(kernel.repeats), bool)
     if part < 1:  # blocks that outlast the small grid (rows that see every key) are all kept, and shortened as it is
-        work = kernel.by_class(program.work())
-        outlasting = work > part * (kernel.class_counts @ work) / chip.places
-    classes = _fewer(kernel, thin, count, outlasting)
+        held = chip.resident * kernel.warpgroups * program.unit_times(), chip.places * program.memory_times()
+        usual = kernel.by_class(np.column_stack([program.work(), *held]).max(axis=1))  # beside as many others
+        outlasting = usual > part * (kernel.class_counts @ usual) / chip.places
+    classes = _fewer(kernel, thin, count, outlasting, chip, few)
     launched = np.zeros(len(kernel.repeats), bool)
     launched[classes] = True
     of, classes = np.flatnonzero(launched), (launched.cumsum() - 1)[classes]
@@ -88,21 +89,31 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
     return Smaller(small, of, few)
 
 
-def _fewer(kernel: Kernel, thin: int, count: int, always: Bools) -> Ints:
-    """Classes of `count` blocks, evenly spaced in launch order; where some are always kept, of them as of `thin`."""
+def _fewer(kernel: Kernel, thin: int, count: int, always: Bools, chip: Chip, few: Chip) -> Ints:
+    """Classes of `count` blocks, evenly spaced in launch order; where some are always kept, of them as of `thin`.
+
+    Where every block has a place from the start, all blocks of some SMs, so that each keeps its neighbours.
+    """
     if len(kernel.repeats) == 1:
         return np.zeros(count, np.int64)
+    if kernel.blocks <= chip.places:
+        columns = _spaced(few.sms, chip.sms) + chip.sms * np.arange(chip.resident)[:, None]
+        return _classes(kernel, columns[columns < kernel.blocks])
     among = thin if always.any() else count
-    places, classes, begin = _spaced(among, kernel.blocks), [], 0
-    for launch in kernel.launches:
-        size = len(launch.classes) * launch.times
-        low, high = np.searchsorted(places, (begin, begin + size))
-        classes.append(launch.classes[(places[low:high] - begin) % len(launch.classes)])
-        begin += size
-    found = np.concatenate(classes)
+    found = _classes(kernel, _spaced(among, kernel.blocks))
     chosen = always[found]
     chosen[_spaced(count, among)] = True
     return found[chosen]
+
+
+def _classes(kernel: Kernel, places: Ints) -> Ints:
+    """Of the blocks at some places in launch order."""
+    sizes = np.array([len(launch.classes) for launch in kernel.launches])
+    blocks = sizes * [launch.times for launch in kernel.launches]
+    of = np.searchsorted(blocks.cumsum(), places, side="right")
+    place = (places - (blocks.cumsum() - blocks)[of]) % sizes[of]
+    classes: Ints = np.concatenate([launch.classes for launch in kernel.launches])
+    return np.asarray(classes[(sizes.cumsum() - sizes)[of] + place])
 
 
 def _spaced(count: int, among: int) -> Ints:

@@ -7,7 +7,6 @@ Nothing is defined here. `engine.py` says what a replay is, and `tests/unit/test
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate
 
 import numpy as np
 
@@ -72,13 +71,9 @@ def _flat(kernel: Kernel, program: Program) -> Flat:
         np.stack(runs, axis=1),
         np.searchsorted(classes, np.arange(len(kernel.repeats) + 1)),
         np.concatenate([launch.classes for launch in kernel.launches]),
-        _begins([len(launch.classes) for launch in kernel.launches]),
+        np.cumsum([0, *(len(launch.classes) for launch in kernel.launches)]),
         np.array([launch.times for launch in kernel.launches], dtype=np.int64),
     )
-
-
-def _begins(sizes: list[int]) -> Ints:
-    return np.fromiter(accumulate(sizes, initial=0), np.int64)
 
 
 def _begun(flat: Flat, rows: Ints, program: Program, sms: int, slots_per_sm: int) -> tuple[State, Record]:
