@@ -128,7 +128,7 @@ class Code:
         """Instructions by pipe."""
         return Counter(self.instructions[index].pipe for index in where)
 
-    def path(self, loop: range, turns: Sequence[int] = (1,)) -> Iterator[int]:
+    def path(self, loop: range, turns: Sequence[int] = (1,), *, whole: bool = False) -> Iterator[int]:
         """What one turn of a loop runs: its inner loops so many times, and no piece that is seldom needed.
 
         Such a piece is jumped over and has neither products nor accesses of memory: the rescaling of O, a mask.
@@ -138,6 +138,8 @@ class Code:
         loop : range
         turns : sequence of int
             Of the inner loops in their order; the last holds for all that follow.
+        whole : bool
+            With the pieces that are seldom needed.
         """
         inner = [one for one in self._loops() if inside(one, loop)]
         each = [*turns, *[turns[-1]] * len(inner)]
@@ -150,7 +152,8 @@ class Code:
             elif to > index:
                 skipped = range(index + 1, min(to, loop.stop))
                 seldom = self._closed(skipped) and not any(self._needed(one) for one in skipped)
-                index = to if seldom or not self.instructions[index].predicate else index + 1
+                away = self._longer(skipped) if whole else seldom
+                index = to if away or not self.instructions[index].predicate else index + 1
             elif left.get(index, 0) > 0:
                 left[index] -= 1
                 index = to
@@ -159,17 +162,28 @@ class Code:
 
     def step(self, products: int) -> list[int] | None:
         """The shortest turn of a loop with so many products, its inner loops run as often as that takes."""
-        found = []
+        return min(self._turns(products), key=len, default=None)
+
+    def hiding(self, products: int) -> list[int] | None:
+        """The longest, with the pieces that are seldom needed: a mask and what comes with it."""
+        return max(self._turns(products, whole=True), key=len, default=None)
+
+    def _turns(self, products: int, *, whole: bool = False) -> Iterator[list[int]]:
         for loop in self.loops():
-            once, twice = (self.counts(self.path(loop, [turns]))["tensor"] for turns in (1, 2))
+            once, twice = (self.counts(self.path(loop, [turns], whole=whole))["tensor"] for turns in (1, 2))
             more, rest = divmod(products - once, twice - once) if twice > once else (0, products - once)
             if rest == 0 and more >= 0:
-                found.append(list(self.path(loop, [1 + more])))
-        return min(found, key=len, default=None)
+                yield list(self.path(loop, [1 + more], whole=whole))
 
     def _needed(self, index: int) -> bool:
         one = self.instructions[index]
         return one.pipe in ("tensor", "matrix_load", "load_store", "copy") and one.name != "LDC"
+
+    def _longer(self, piece: range) -> bool:
+        """Whether a piece ends with a jump over another that is longer, which runs in its place."""
+        last = piece.stop - 1
+        end = self.target(last) if piece and not self.instructions[last].predicate else None
+        return end is not None and end - piece.stop > len(piece)
 
     def _closed(self, piece: range) -> bool:
         """Whether no branch leads out of a piece but to its end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from attnsim.kernels.cpu.lanes import WARP
 from attnsim.models.schedule.operation import Kind, TileOp
@@ -86,6 +86,12 @@ class Draft:
         self.instructions += other.instructions
         self.outputs |= other.outputs
         self.consumed = self.consumed or other.consumed
+
+    def part(self, times: int, name: str) -> Draft:
+        """One of so many equal parts, under a name of its own: no loop goes over them."""
+        instructions = Counter({pipe: count // times for pipe, count in self.instructions.items()})
+        smem_bytes = self.smem_bytes // times
+        return replace(self, tensor=name, flops=self.flops // times, smem_bytes=smem_bytes, instructions=instructions)
 
     def operation(self, groups: int, counted: Counter[str] | None) -> TileOp:
         """The operation of one of `groups` warpgroups that share it, without what it was put together with.

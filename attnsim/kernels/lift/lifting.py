@@ -12,19 +12,20 @@ import numpy as np
 
 from attnsim.kernels.build.machine_code import Code
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
-from attnsim.kernels.cpu.lanes import WARPGROUP, Dim3
+from attnsim.kernels.cpu.lanes import WARP, WARPGROUP, Dim3
 from attnsim.kernels.cpu.ptx import Function
 from attnsim.kernels.cpu.recording import Recorder
 from attnsim.kernels.cpu.skeleton import Skeleton
 from attnsim.kernels.foreign.pipes import PIPES
 from attnsim.kernels.lift.drafts import Draft
 from attnsim.kernels.lift.grid import Access, Blocks, blocks_of, launches, uses_of
+from attnsim.kernels.lift.hoisting import hoisted
 from attnsim.kernels.lift.kinds import kinds_of
 from attnsim.kernels.lift.loops import Body, Ops, merged, nest_of, repeated
-from attnsim.kernels.lift.machine import left_of
+from attnsim.kernels.lift.machine import amounts, left_of
 from attnsim.kernels.lift.nests import between, moved_by, to_run
 from attnsim.kernels.lift.operations import drafts_of
-from attnsim.kernels.lift.products import SCORES, beyond_scores, coalesced, finished, per_score, with_scores
+from attnsim.kernels.lift.products import SCORES, apart, beyond_scores, coalesced, finished, per_score, with_scores
 from attnsim.kernels.lift.streams import as_one, streams
 from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
@@ -140,9 +141,9 @@ def lift(
         nonlocal groups
         rows = recorder.block(blocks.first(number))
         _check(function, skeleton, moved_by(rows, known), blocks.moved[number])
-        side_by_side = streams(rows, function, known)
+        side_by_side = streams(hoisted(rows, function, known), function, known)
         groups = len(side_by_side)
-        return coalesced(with_scores(as_one([drafts_of(one, known) for one in side_by_side])))
+        return apart(coalesced(with_scores(as_one([drafts_of(one, known) for one in side_by_side]))))
 
     path = _path(function)
     share = max(1, threads // WARPGROUP) if path == "mma_sync" else 1
@@ -153,8 +154,12 @@ def lift(
     nest = _nest(blocks, run, finish)
     bodies = nest.bodies
     if counted and code is not None:
-        left = left_of(function, known, nest.instructions, code, WARPGROUP if path == "wgmma" else threads)
-        bodies = [left.charged(body) for body in bodies]
+        sharing = WARPGROUP if path == "wgmma" else threads
+        left = left_of(function, known, nest.instructions, code, sharing)
+        bodies = [
+            left.charged(body, amounts(spent, sharing)[0], sharing // WARP // share)
+            for body, spent in zip(bodies, nest.instructions, strict=True)
+        ]
     sizes = {name: bytes_of(value) for name, value in launch.arguments.items()}
     kernel = Kernel(
         name=function.name,

@@ -57,6 +57,7 @@ class _Lifting:
         self._products: list[Draft] = []
         self._sources: dict[str, frozenset[int]] = {}  # products that a register comes from
         self._on_products: list[tuple[Draft, frozenset[int], int]] = []  # FP32 work on what products have left
+        self._worked = False  # whether vector work stands between products, or exponentials before them
         self._touched = False  # whether vector work has read the product that goes on
 
     def step(self, row: Row) -> None:
@@ -78,7 +79,7 @@ class _Lifting:
             case "wgmma wait":
                 self._wait_products(one.pending)
             case "store" | "bulk store":
-                self._store(row)
+                self._store(row, one)
             case "barrier":
                 self._cut()
             case _:
@@ -99,6 +100,9 @@ class _Lifting:
 
     def _append(self, draft: Draft) -> Draft:
         self._flush()
+        if draft.kind == "wait" and not (self._products or self._worked) and self._work.instructions:
+            self._drafts.append(self._work)  # what a block does before its first step
+            self._work = Draft("vector")
         self._product = None
         self._drafts.append(draft)
         return draft
@@ -106,11 +110,15 @@ class _Lifting:
     def _flush(self) -> None:
         if self._work.works:
             self._drafts.append(self._work)
+            self._worked |= bool(self._products or self._work.exps)
             self._work = Draft("vector")
         self._touched = False
 
     def _cut(self) -> None:
         self._flush()
+        if self._products and self._work.instructions:
+            self._append(self._work)
+            self._work = Draft("vector")
         self._product, self._loads = None, {}
 
     def _trace(self, one: Known) -> None:
@@ -168,9 +176,7 @@ class _Lifting:
 
     def _multiply(self, row: Row, one: Known) -> None:
         if self._product is None or self._work.exps or self._touched:
-            self._product = self._append(Draft("mma", lanes=sum(row.lanes)))
-            self._products.append(self._product)
-            self._loads = {}
+            self._product = self._begin(Draft("mma", lanes=sum(row.lanes)))
         product = self._product
         product.flops += one.tensor_flops * sum(row.lanes)
         product.add(self._fragments)
@@ -179,12 +185,20 @@ class _Lifting:
 
     def _issue(self, row: Row, one: Known) -> None:
         if self._async is None:
-            self._async = self._append(Draft("mma_async", lanes=sum(row.lanes)))
-            self._products.append(self._async)
-            self._loads = {}
+            self._async = self._begin(Draft("mma_async", lanes=sum(row.lanes)))
         self._async.flops += one.tensor_flops * sum(row.lanes)
         self._async.smem_bytes += one.operand_bytes * (sum(row.lanes) // 128)
         self._record(self._async, row, one)
+
+    def _begin(self, product: Draft) -> Draft:
+        """A product that begins. Where nothing is worked between products, it takes the instructions before it."""
+        self._append(product)
+        if self._products and not self._worked:
+            product.instructions += self._work.instructions
+            self._work = Draft("vector")
+        self._products.append(product)
+        self._loads = {}
+        return product
 
     def _commit_products(self) -> None:
         if self._async is not None:
@@ -203,13 +217,14 @@ class _Lifting:
         here = frozenset([len(self._products) - 1])
         self._sources.update(dict.fromkeys(one.writes, here))
 
-    def _store(self, row: Row) -> None:
+    def _store(self, row: Row, one: Known) -> None:
         for tensor, size in row.moved:
             since = takewhile(lambda draft: draft.kind in ("store", "vector"), reversed(self._drafts))
             last = next((draft for draft in since if draft.kind == "store" and draft.tensor == tensor), None)
             if last is None:
                 last = self._append(Draft("store", tensor))
             last.bytes += size
+            last.instructions[one.pipe] += _warps(row)
 
     def _do(self, row: Row, one: Known) -> None:
         lanes, work = sum(row.lanes), self._work

@@ -12,6 +12,8 @@ from attnsim.models.implementations.fused.forward import BY_WIDTH
 from attnsim.models.schedule.operation import TileOp
 
 SCORES, SUM = "S", "O"
+MANY = 2
+"""From so many sums of products in a row on each is an operation; the backward pass has three."""
 
 
 def with_scores(drafts: Sequence[Draft]) -> list[Draft]:
@@ -112,19 +114,26 @@ def finished(
     inside, latency = range(len(drafts)), "step"
     if products:
         first = next(place for place, one in enumerate(drafts) if one.exps or is_product(one))
-        inside = range(first, products[-1])
+        inside = range(first, _end(drafts, products[-1]))
         latency = "block" if any(drafts[place].kind == "vector" and drafts[place].works for place in inside) else ""
-    heads = _heads(drafts) if latency == "block" else ()
+    works = latency != ""
+    heads = _begins(drafts) if latency == "block" else ()
     found: list[TileOp] = [TileOp("delay", "block", share=_share(drafts))] if products else []
     counts = [Counter[str]() for _ in found]
     left = Counter[str]()
+
+    worked: tuple[int, Draft] | None = None
 
     def add(op: TileOp, spent: Counter[str]) -> None:
         found.append(op)
         counts.append(spent)
 
     for place, one in enumerate(drafts):
-        if one.kind == "store" and latency:
+        if place == inside.stop and worked and counted:  # what the last step does behind its products
+            number, draft = worked
+            counts[number] += left
+            found[number], left = draft.operation(groups, counts[number]), Counter()
+        if one.kind == "store" and latency and (not products or place > products[-1]):
             add(TileOp("delay", latency), Counter())
             latency = ""
         if place in heads:
@@ -133,14 +142,49 @@ def finished(
             add(one.operation(groups, None), Counter() if place in inside else one.instructions + left)
             left = left + one.instructions if place in inside else Counter()
         elif one.kind != "vector" or (place in inside and (one.works or one.scores)):
-            spent = one.instructions + left
+            if one.kind == "vector":
+                worked = len(found), one
+            spent = one.instructions + left if one.kind == "vector" or not works else one.instructions
+            left = Counter() if one.kind == "vector" or not works else left
             add(one.operation(groups, spent if counted else None), spent)
-            left = Counter()
+        elif place < inside.start:
+            counts[-1] += one.instructions
         else:
             left += one.instructions
     if counts:
         counts[-1] += left
     return tuple(found), counts
+
+
+def _end(drafts: Sequence[Draft], last: int) -> int:
+    """Where the last step ends: with its last product, or with a store that every step has."""
+    stored = {one.tensor for one in drafts[:last] if one.kind == "store"}
+    stores = [place for place, one in enumerate(drafts) if one.kind == "store" and one.tensor in stored]
+    end = max([last, *(place + 1 for place in stores)])
+    return end + (end < len(drafts) and drafts[end].kind == "vector" and not drafts[end].works)
+
+
+def apart(drafts: Sequence[Draft]) -> list[Draft]:
+    """Sums of products that follow one another, each as an operation: as many as they are times a product of scores."""
+    found: list[Draft] = []
+    scores = 0
+    for one in drafts:
+        scores = one.flops if is_product(one) and one.consumed else scores
+        times, rest = divmod(one.flops, scores) if scores and not one.consumed else (1, 0)
+        found += [one] if rest or times < MANY else [one.part(times, f"{SUM} {number + 1}") for number in range(times)]
+    return found
+
+
+def _begins(drafts: Sequence[Draft]) -> frozenset[int]:
+    """Where steps begin: behind the waits for what their first product reads."""
+    heads = _heads(drafts)
+    found = set()
+    for head in heads:
+        place = head
+        while place and drafts[place - 1].kind != "wait" and not is_product(drafts[place - 1]):
+            place -= 1
+        found.add(place if place and drafts[place - 1].kind == "wait" else head)
+    return frozenset(found)
 
 
 def _heads(drafts: Sequence[Draft]) -> frozenset[int]:
