@@ -27,6 +27,7 @@ from attnsim.models.closed_forms import (
     listed,
     moba,
     natten,
+    nsa_decode,
     own,
     performer,
     pod,
@@ -63,6 +64,7 @@ from attnsim.models.implementations.selecting.compressed import CompressedTile
 from attnsim.models.implementations.selecting.dsa_tiles import DsaTile
 from attnsim.models.implementations.selecting.flash_nsa import NsaTile
 from attnsim.models.implementations.selecting.moba import MobaTile
+from attnsim.models.implementations.selecting.nsa_decode import DecodeTile
 from attnsim.models.implementations.selecting.selected import SelectedTile
 from attnsim.models.implementations.trtllm import PackedTile
 from attnsim.models.question.workload import Workload
@@ -99,6 +101,7 @@ FORMS: Mapping[type, Callable[[Workload, Schedule, Any], list[Form]]] = {
     CompressedTile: selecting.compressed,
     MobaTile: moba.closed_form,
     NsaTile: selecting.whole,
+    DecodeTile: nsa_decode.closed_form,
     DsaTile: dsa.closed_form,
     PodTile: pod.closed_form,
     TreeTile: shared.tree,

@@ -10,7 +10,8 @@ from attnsim.models.closed_forms.band import Band, reaches
 from attnsim.models.closed_forms.form import Form, Moved, around_fused, load, store
 from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, ROWS_OUTSIDE
 from attnsim.models.implementations.fused.flash1 import Flash1Tile
-from attnsim.models.implementations.fused.forward import PAGES, page_bytes, pages_of
+from attnsim.models.implementations.fused.forward import pages_of
+from attnsim.models.implementations.fused.loops import PAGES, page_bytes
 from attnsim.models.implementations.fused.memory_dq import MemoryDqTile, dq_in_memory
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
 from attnsim.models.implementations.latent.tiles import LatentTile
@@ -123,7 +124,7 @@ def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = Tr
     reads += 0 if t.q_in_registers else rows * d_pad * e
     reads += rows * t.keys * e if t.p_in_smem else 0
     factors = {"always": visits * rows, "first": 4 * rows * int(band.tiles - band.idle_tiles()), "seldom": 0}
-    scores = visits * rows * t.keys
+    scores, pages = visits * rows * t.keys, heads * visits * page_bytes(w, t.keys)
     return Form(
         name,
         (
@@ -131,7 +132,7 @@ def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = Tr
             load("K", heads * kv_rows * d * e, kv_heads * seen * d * e),
             load("V", heads * kv_rows * dv * e, kv_heads * seen * dv * e),
             *_outputs(w, splits.count if splits.partial else 0, lse),
-            *([load(PAGES, heads * visits * page_bytes(w, t.keys), 4 * pages_of(w))] if w.page_size else []),
+            *([load(PAGES, pages, min(pages, 4 * pages_of(w)))] if w.page_size or t.looks_up_pages else []),
         ),
         flops=heads * scores * 2 * (d_pad + dv_pad),
         exponentials=heads * (scores - t.polynomials(scores) + factors[t.rescale]),

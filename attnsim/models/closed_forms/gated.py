@@ -212,14 +212,17 @@ def recurrent(w: Workload, schedule: Schedule, tile: Recurrence) -> list[Form]:
 
 
 def convolution(w: Workload, schedule: Schedule, tile: ConvolutionTile) -> list[Form]:
-    """X in and Y out, the tokens before every block's again, and those that the next call begins with."""
+    """X in and Y out, the taps of every block, the tokens before it again, and those that the next call begins with."""
     row = channels_of(w) * w.element_bytes
-    x, kept = w.batch * w.seq_q * row, w.batch * BEFORE * row
+    x, before, taps = w.batch * w.seq_q * row, w.batch * BEFORE * row, TAPS * row
+    kept = store("last tokens", before)
     if w.passes == "decode":
         exps = w.batch * w.seq_q * channels_of(w)
-        moved = (load("X", x), load("last tokens", kept), store("Y", x), store("last tokens", kept))
+        state = load("last tokens", before)
+        moved = (load("X", x), state, load("taps", w.batch * taps, taps), store("Y", x), kept)
         return [Form(UPDATE, moved, exponentials=exps)]
     chunks = -(-w.seq_q // tile.tokens)
-    again = 0 if tile.walks else w.batch * chunks * BEFORE * row
     exps = w.batch * chunks * tile.tokens * channels_of(w)
-    return [Form(FORWARD, (load("X", x + again, x), store("Y", x), store("last tokens", kept)), exponentials=exps)]
+    blocks, again = (w.batch, 0) if tile.walks else (w.batch * chunks, before * chunks)
+    read = (load("X", x + again, x), load("taps", blocks * taps, taps))
+    return [Form(FORWARD, (*read, store("Y", x), kept), exponentials=exps)]

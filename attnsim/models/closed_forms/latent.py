@@ -12,7 +12,8 @@ from attnsim.models.closed_forms.band import Band, reaches
 from attnsim.models.closed_forms.form import Form, Moved, load, store, summed, transfer
 from attnsim.models.closed_forms.fused import band_visits, forward
 from attnsim.models.implementations.frameworks import projection
-from attnsim.models.implementations.fused.forward import PAGES, page_bytes, pages_of
+from attnsim.models.implementations.fused.forward import pages_of
+from attnsim.models.implementations.fused.loops import PAGES, page_bytes
 from attnsim.models.implementations.latent.projections import copies, products
 from attnsim.models.implementations.latent.tiles import DecompressedTile, LatentTile, Piece
 from attnsim.models.implementations.latent.visits import latent_of, pieces_of

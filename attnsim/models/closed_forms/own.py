@@ -63,7 +63,10 @@ def backward(w: Workload, schedule: Schedule, tile: OwnBackwardTile) -> list[For
     return [
         transfer(ROW_DOTS, [("O", rows * width), ("dO", rows * width)], [("D", rows * 4), ("dQ accum", sums)]),
         _backward_main(w, tile),
-        transfer(CONVERT, [("dQ accum", sums)], [("dQ", rows * width)]),
+        # Each fp32 sum becomes an element that is written to shared memory and read.
+        replace(
+            transfer(CONVERT, [("dQ accum", sums)], [("dQ", rows * width)]), smem_bytes=sums // 4 * 2 * w.element_bytes
+        ),
     ]
 
 

@@ -8,7 +8,7 @@ from attnsim.models.closed_forms.form import Form, Moved, around_fused, load, st
 from attnsim.models.closed_forms.fused import backward, convert_dq, forward, row_dots, step_amounts
 from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, ROWS_OUTSIDE
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
-from attnsim.models.implementations.selecting.compressed import CompressedTile
+from attnsim.models.implementations.selecting.compressed import SCORE_READS, CompressedTile
 from attnsim.models.implementations.selecting.flash_nsa import BRANCH, NsaTile, window_of
 from attnsim.models.implementations.selecting.selected import SORT_BYTES, SelectedTile, power_of_two
 from attnsim.models.implementations.selecting.top_k import FOUND_BYTES, PASSES
@@ -42,7 +42,7 @@ def _selected(w: Workload, kernel: Kernel, tile: SelectedTile, selection: Select
     match kernel.name:
         case "selected_fwd":
             moved = (load("Q", rows * w.seq_q * d * e), *blocks, *_outputs(w, w.seq_q))
-            return _forward(kernel.name, w, tile.forward, visits, moved)
+            return forward_over(kernel.name, w, tile.forward, visits, moved)
         case "selected_bwd_dkdv":
             steps = rows * int((-(-walkers(selection, w.seq_q) // tile.keys.rows)).sum())
             # Each query head reads the list of its head of K and V: a group reads it once.
@@ -83,7 +83,7 @@ def _compressed(w: Workload, name: str, tile: CompressedTile, s: Selection) -> F
             v = rows * visits(t.rows, t.keys)
             read = {x: load(x, v * t.keys * n * e, kv * keys * n * e) for x, n in (("K", d), ("V", dv))}
             moved = (load("Q", rows * seen * d * e), *read.values(), *_outputs(w, seen))
-            return _forward(name, c, t, v, moved)
+            return forward_over(name, c, t, v, moved)
         case "compressed_bwd_dkdv":
             t_keys = tile.keys
             tiles = -(-keys // t_keys.keys)
@@ -132,7 +132,8 @@ def _group_scores(w: Workload, tile: CompressedTile, at_once: int, keys: int) ->
         load("K", tiles * t.keys * w.head_dim * e, at_once * keys * w.head_dim * e),
         store("scores", tiles * pairs * 4, rows * keys * 4),
     )
-    read = (t.readers * t.keys + t.rows) * d * e
+    of_q, of_k = SCORE_READS[t.path]
+    read = (of_k * t.warpgroups * t.keys + of_q * t.rows) * d * e
     n = tiles * w.group
     return Form("score", moved, flops=n * 2 * pairs * d, exponentials=n * pairs, smem_bytes=n * read)
 
@@ -142,9 +143,12 @@ def _outputs(w: Workload, rows: int) -> tuple[Moved, ...]:
     return store("O", heads * rows * w.head_dim_v * w.output_bytes), store("LSE", heads * rows * 4)
 
 
-def _forward(name: str, w: Workload, t: FlashTile, visits: int, moved: tuple[Moved, ...]) -> Form:
+def forward_over(name: str, w: Workload, t: FlashTile, visits: int, moved: tuple[Moved, ...]) -> Form:
+    """A forward kernel whose tiles of rows visit tiles of keys so many times."""
     d, dv = padded(w.head_dim), padded(w.head_dim_v)
-    read = (t.readers * t.keys * (d + dv) + t.rows * d) * w.element_bytes
+    by_rows = t.across * t.rows * (d + t.p_in_smem * t.keys)
+    by_columns = t.readers * (t.read_columns(t.keys) * d + t.keys * t.read_columns(dv))
+    read = (by_rows + by_columns) * w.element_bytes
     scores = t.rows * t.keys
     return Form(
         name,

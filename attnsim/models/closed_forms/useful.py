@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from attnsim.models.mask.mask import Mask
-from attnsim.models.question.selected import compressed_pairs, visible_pairs
+from attnsim.models.question.selected import compressed_pairs, of_last_query, visible_pairs
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.linformer import projected_count
 from attnsim.models.references.performer import feature_count
@@ -96,6 +96,8 @@ def compressed(w: Workload) -> Useful:
 def three_branches(w: Workload) -> Useful:
     """Softmax attention over compressed keys, over chosen blocks and in a window."""
     assert w.selection is not None
+    if w.passes == "decode":
+        return _over(w, of_last_query(w.selection, w.seq_kv))
     window = replace(w, mask=Mask.sliding_window(w.selection.window, causal=True), selection=None)
     chosen = visible_pairs(w.selection, w.seq_q) + compressed_pairs(w.selection, w.seq_q)
     return _over(w, chosen + window.visible_pairs)

@@ -97,7 +97,7 @@ def fa3_varlen(w: Workload, gpu: Gpu) -> FlashTile:
 
 def fa3_ampere(w: Workload, gpu: Gpu, split: bool = False) -> FlashTile:
     """FA3's sm_80 code path, which SGLang runs on Ampere and Ada: GQA always packed."""
-    return replace(_fa3_ampere(w, gpu, split), pack_gqa=True)
+    return replace(_fa3_ampere(w, gpu, split), pack_gqa=True, looks_up_pages=True)
 
 
 def _fa3_ampere(w: Workload, gpu: Gpu, split: bool) -> FlashTile:
@@ -111,7 +111,7 @@ def _fa3_ampere(w: Workload, gpu: Gpu, split: bool) -> FlashTile:
     if d <= 128:
         if split or small:
             keys = 96 if local else 112 if split else 128
-            return FlashTile(128, keys, warps=8, warpgroups=2, q_in_registers=True, share_q_v=True)
+            return FlashTile(128, keys, warps=8, q_in_registers=True, share_q_v=True)
         return FlashTile(128, 48 if local else 64)
     if d <= 192:
         return FlashTile(128, 64, warps=8, warpgroups=2)
@@ -150,7 +150,8 @@ def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedul
     w_main = one_query(w)
     split_tile = fa3_ampere(w, gpu, split=True)
     upper, splits = _varlen_splits(w_main, gpu, split_tile)
-    tile = override(split_tile if upper > 1 else fa3_ampere(w, gpu), shape, w_main, gpu)
+    base = counted(split_tile, f"{FA2} split", w, gpu) if upper > 1 else counted(fa3_ampere(w, gpu), FA2, w, gpu)
+    tile = override(base, shape, w_main, gpu)
     if upper > 1:
         tile = replace(tile, persistent=True, max_blocks_per_sm=1)
     kernels = [
@@ -158,8 +159,8 @@ def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedul
         _prepare(w),
         flash_forward(w_main, gpu, tile, "flash_fwd_sm80", splits),
     ]
-    if upper > 1:  # as on Hopper, but launched after the main kernel; 3 to 16 splits take as long as if one by one
-        last = combine(w, splits, 8, 256) if splits.partial else _empty_combine(w)
+    if upper > 1:  # as on Hopper, but launched after the main kernel
+        last = fa3_combine(w, splits, alone=True) if splits.partial else _empty_combine(w)
         kernels.append(replace(last, launched_early=False))
     return flash_schedule(w_main, "sglang.fa3-sm80", kernels, FusedTiles(tile), splits)
 

@@ -66,7 +66,7 @@ def _misfit(needs: tuple[str, ...], w: Workload) -> str:
         return f"has no window beside what it selects, the selection is {s}; leave window {s.window} out"
     if s.index_heads:
         return f"has no indexer, the selection is {s}; leave index {s.index_heads}x{s.index_dim} out"
-    if w.lengths or w.seq_q != w.seq_kv:
+    if w.lengths or (w.seq_q != w.seq_kv and w.passes != "decode"):
         return f"has kernels for whole sequences of one length, as many keys as queries; the question is {w}"
     reason = s.misfit(w.seq_kv)
     return f"with selection {s} {reason}" if reason else ""
@@ -156,7 +156,7 @@ SELECTING: tuple[Mechanism, ...] = (
         "top 16x64, compress 32 step 16, window 512",
         _nsa,
         ("top", "compress", "window"),
-        implementations=("flash-nsa.nsa",),
+        implementations=("flash-nsa.nsa", "nsa-triton.decode"),
         useful=useful.three_branches,
     ),
     _choosing(

@@ -76,6 +76,13 @@ def visible_pairs(selection: Selection, seq: int) -> int:
     return int(whole.sum()) * selection.block + int(partly)
 
 
+def of_last_query(selection: Selection, seq: int) -> int:
+    """Pairs of a sequence's last query with keys: compressed, of chosen blocks, and of the window."""
+    last = (seq - 1) % selection.block + 1
+    chosen = (min(selection.top, selection.blocks(seq)) - 1) * selection.block + last
+    return selection.compressed_keys(seq) + chosen + min(selection.window, seq)
+
+
 def compressed_pairs(selection: Selection, seq: int) -> int:
     """Pairs of query and compressed key of a head: those whose last key is not in the query's future."""
     query = np.arange(seq, dtype=np.int64)

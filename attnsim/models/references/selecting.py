@@ -24,15 +24,15 @@ def compressed(x: Floats, width: int, step: int) -> Floats:
     return np.asarray(windows.mean(axis=-1))
 
 
-def compressed_weights(q: Floats, keys: Floats, width: int, step: int) -> Floats:
+def compressed_weights(q: Floats, keys: Floats, width: int, step: int, past: int = 0) -> Floats:
     """Softmax weights over compressed keys that end at or before the query, ``[batch, heads, seq, compressed keys]``.
 
-    Queries before the first end have none: their weights are 0.
+    Queries before the first end have none: their weights are 0. `past`: tokens before the first query.
     """
     group = q.shape[1] // keys.shape[1]
     scores = q @ np.repeat(keys, group, axis=1).swapaxes(-1, -2) / np.sqrt(q.shape[-1])
     ends = np.arange(keys.shape[-2]) * step + width - 1
-    seen = np.arange(q.shape[-2])[:, None] >= ends
+    seen = past + np.arange(q.shape[-2])[:, None] >= ends
     scores = np.where(seen, scores, -np.inf)
     top = np.max(scores, axis=-1, keepdims=True, initial=-1e300)
     weights = np.exp(scores - top)
@@ -42,7 +42,8 @@ def compressed_weights(q: Floats, keys: Floats, width: int, step: int) -> Floats
 
 def compressed_attention(q: Floats, k: Floats, v: Floats, width: int, step: int) -> Floats:
     """O over compressed keys and values, ``[batch, heads, seq, d_v]``; 0 for queries that see none."""
-    weights = compressed_weights(q, compressed(k, width, step), width, step)
+    past = k.shape[-2] - q.shape[-2]
+    weights = compressed_weights(q, compressed(k, width, step), width, step, past)
     return np.asarray(weights @ np.repeat(compressed(v, width, step), q.shape[1] // v.shape[1], axis=1))
 
 
@@ -55,13 +56,14 @@ def chosen_blocks(q: Floats, k: Floats, top: int, block: int, width: int = 0, st
     """
     width, step = (width, step) if width else (block, block)
     blocks, seq = -(-k.shape[-2] // block), q.shape[-2]
+    past = k.shape[-2] - seq
     keys = compressed(k, width, step)
-    weights = compressed_weights(q, keys, width, step)
+    weights = compressed_weights(q, keys, width, step, past)
     first = np.arange(keys.shape[-2])[:, None] * step
     begin = np.arange(blocks) * block
     overlap = np.clip(np.minimum(first + width, begin + block) - np.maximum(first, begin), 0, None)
     score = (weights @ overlap).reshape(q.shape[0], k.shape[1], -1, seq, blocks).sum(axis=2)
-    own, number = np.arange(seq)[:, None] // block, np.arange(blocks)
+    own, number = (past + np.arange(seq)[:, None]) // block, np.arange(blocks)
     score = np.where((number < FIRST) | ((number <= own) & (number > own - LOCAL)), np.inf, score)
     score = np.where(number <= own, score, -np.inf)
     place = np.argsort(np.argsort(-score, axis=-1, kind="stable"), axis=-1, kind="stable")
@@ -87,7 +89,8 @@ def blocks_by_mean(q: Floats, k: Floats, top: int, block: int) -> Bools:
 def selected_attention(q: Floats, k: Floats, v: Floats, blocks: Bools, block: int) -> Floats:
     """Causal softmax attention over the keys of the blocks that each query has chosen, ``[batch, heads, seq, d_v]``."""
     group = q.shape[1] // k.shape[1]
-    seen = np.repeat(blocks, block, axis=-1)[..., : k.shape[-2]] & np.tri(q.shape[-2], k.shape[-2], dtype=np.bool_)
+    causal = np.tri(q.shape[-2], k.shape[-2], k.shape[-2] - q.shape[-2], dtype=np.bool_)
+    seen = np.repeat(blocks, block, axis=-1)[..., : k.shape[-2]] & causal
     scores = q @ np.repeat(k, group, axis=1).swapaxes(-1, -2) / np.sqrt(q.shape[-1])
     scores = np.where(np.repeat(seen, group, axis=1), scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))

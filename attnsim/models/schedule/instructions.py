@@ -22,7 +22,10 @@ DS_INSTRUCTIONS = by_hand(4, "FP32-lane instructions per score of dS = P (dP - D
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """Warp instructions of one warp in one step of the unmasked loop, beside the products and their matrix loads.
+    """Warp instructions of one warp in one step of its loop, beside the products and their matrix loads.
+
+    A loop that hides scores in some steps is counted by one that hides none; of kernels whose steps all do, such as
+    NSA's, by one that does.
 
     Parameters
     ----------
@@ -35,6 +38,8 @@ class StepCounts:
     fp32, integer, load_store : int
         Those of each pipe. Multiplications of integers run with those of FP32; comparisons, maxima, selections, moves
         and conversions with the integers (NVIDIA Nsight Compute documentation, "Pipelines").
+    masked : int
+        Further warp instructions, all integer, of a step that hides scores; 0 where nobody counted them.
     """
 
     scores: int
@@ -43,6 +48,11 @@ class StepCounts:
     fp32: int
     integer: int
     load_store: int
+    masked: int = 0
+
+    def hiding(self, scores: int, each: int) -> int:
+        """Instructions of all lanes that hide so many scores; `each` a score where nobody counted them."""
+        return round(scores / self.scores * LANES * self.masked) if self.masked else each * scores
 
     def softmax(self, scores: int, exps: int, rescaled: int, masked: int) -> TileOp:
         """The softmax of so many scores of a warpgroup; all else that the warps do beside products goes with it.
@@ -70,6 +80,12 @@ class StepCounts:
             issues=round(warps * self.issued - (fewer - masked) / LANES),
         )
 
+    def work(self, name: str, elements: int, exps: int = 0) -> TileOp:
+        """What warps do with so many elements that are no scores, as :meth:`softmax` takes them."""
+        return self.softmax(elements, exps, round(elements / self.scores * self.rescaled), 0)._replace(
+            tensor=name, scores=0
+        )
+
     def gradients(self, scores: int) -> tuple[TileOp, TileOp]:
         """P and dS of so many scores of a warpgroup: the exponentials are P's, of all else each has half."""
         whole = self.softmax(scores, 0, round(scores / self.scores * self.rescaled), 0)
@@ -87,7 +103,7 @@ def product(op: TileOp) -> TileOp:
 
 def counts_in(row: Mapping[str, str]) -> StepCounts:
     """The counts in a row of a table."""
-    return StepCounts(**{item.name: int(row[item.name]) for item in fields(StepCounts)})
+    return StepCounts(**{item.name: int(row[item.name]) for item in fields(StepCounts) if item.name in row})
 
 
 def nearest(known: Iterable[int], capability: int) -> int:

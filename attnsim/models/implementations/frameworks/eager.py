@@ -21,8 +21,15 @@ Tensors = Sequence[tuple[str, int]]
 NARROW = 1024
 """Most columns that PyTorch's softmax and reductions give to one warp a row (``PersistentSoftmax.cuh``)."""
 
-SOFTMAX_INSTRUCTIONS = by_hand(6, "FP32-lane instructions per element of a softmax pass")
-"""Convert, max, subtract-scale, sum, multiply, convert."""
+ROW_INSTRUCTIONS = by_hand(6, "FP32-lane instructions per element of a sum, a maximum or a softmax backward over rows")
+"""Convert, maximum, subtract with scale, sum, multiply, convert: of a softmax but for exponentials and divisions."""
+SOFTMAX_INSTRUCTIONS = by_hand(
+    40, "FP32-lane instructions per element of a softmax forward: its machine code has 35 to 40"
+)
+"""``softmax_warp_forward`` (``PersistentSoftmax.cuh``) and ``cunn_SoftMaxForward`` (``SoftMax.cu``) convert each 16-bit
+element, subtract, take `std::exp` in full precision, add, divide in full precision (a reciprocal, corrections and a
+check with its branch) and convert back. One number meets A100, with 64 lanes an SM, and H100, with 128; cards of less
+memory bandwidth do not feel it."""
 ELEMENTWISE_THREADS, ELEMENTWISE_WORK = 128, 4
 """Threads of a block and elements of a thread in PyTorch's elementwise kernels (``CUDALoops.cuh``)."""
 
@@ -123,11 +130,19 @@ def strided_copy(name: str, read: tuple[str, int], written: tuple[str, int], ele
 
 
 def over_rows(
-    name: str, reads: Tensors, writes: tuple[str, int], rows: int, columns: int, *, exps: int = 0, even: bool = True
+    name: str,
+    reads: Tensors,
+    writes: tuple[str, int],
+    rows: int,
+    columns: int,
+    *,
+    exps: int = 0,
+    fp32: int = ROW_INSTRUCTIONS,
+    even: bool = True,
 ) -> Kernel:
-    """A softmax, sum or maximum of each row: up to `NARROW` columns a warp per row, four to a block; else a block.
+    """A pass over rows, such as a sum or maximum: up to `NARROW` columns a warp per row, four to a block; else a block.
 
-    With `even`, as many blocks as have equal shares.
+    With `even`, as many blocks as have equal shares; `fp32` instructions an element.
     """
     narrow = columns <= NARROW
     fours = -(-rows // 4)
@@ -136,10 +151,18 @@ def over_rows(
         [*(Access(tensor, size) for tensor, size in reads), Access(*writes, True)],
         elements=rows * columns,
         exps=exps,
-        fp32_per_element=SOFTMAX_INSTRUCTIONS,
+        fp32_per_element=fp32,
         threads=128 if narrow else min(1024, -(-columns // 256) * 32),
         blocks=rows if not narrow else even_blocks(fours, rows) if even else fours,
     )
+
+
+def softmax(
+    name: str, reads: Tensors, writes: tuple[str, int], rows: int, columns: int, *, even: bool = True
+) -> Kernel:
+    """A softmax forward of each row, blocks as :func:`over_rows`."""
+    exps = rows * columns
+    return over_rows(name, reads, writes, rows, columns, exps=exps, fp32=SOFTMAX_INSTRUCTIONS, even=even)
 
 
 def arrays_bytes(w: Workload) -> int:

@@ -14,7 +14,7 @@ from attnsim.models.implementations.frameworks.eager import (
     GEMM_TEXT,
     arrays_bytes,
     gemm_path,
-    over_rows,
+    softmax,
 )
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
@@ -49,8 +49,8 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     queries, keys = heads * w.seq_q * d, kv_heads * w.seq_kv * d
     q, k, v, o = Operand("Q'", e), Operand("K'", e), Operand("V", e), Operand("O", w.output_bytes)
     kernels = (
-        over_rows("softmax K", [("K", keys * e)], ("K'", keys * e), kv_heads * d, w.seq_kv, exps=keys),
-        over_rows("softmax Q", [("Q", queries * e)], ("Q'", queries * e), heads * w.seq_q, d, exps=queries),
+        softmax("softmax K", [("K", keys * e)], ("K'", keys * e), kv_heads * d, w.seq_kv),
+        softmax("softmax Q", [("Q", queries * e)], ("Q'", queries * e), heads * w.seq_q, d),
         *keys_gemm.keys_gemm(
             "S = K'^T V", kv_heads, (d, dv, w.seq_kv), k, v, Operand("S", e), dtype=w.dtype, path=path, gpu=gpu
         ),

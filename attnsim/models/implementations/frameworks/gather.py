@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.frameworks.eager import gemm_path, one_pass, over_rows
+from attnsim.models.implementations.frameworks.eager import gemm_path, one_pass, softmax
 from attnsim.models.implementations.frameworks.gather_blocks import Gathering, choose_block, gathering
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
@@ -159,7 +159,7 @@ class _Kernels:
         shared = TensorUse(mask, rows * columns * self.e, 1, passes_per_block=self.heads)
         yield replace(added, uses=tuple(shared if use.tensor == mask else use for use in added.uses))
         sides = [(f"S{tag}", elements * self.e)], (f"P{tag}", elements * self.e)
-        yield over_rows(f"softmax{tag}", *sides, every, columns, exps=elements, even=False)
+        yield softmax(f"softmax{tag}", *sides, every, columns, even=False)
 
     def _pass(self, name: str, reads: dict[str, int], writes: dict[str, int], rows: int = 0, int32: int = 0) -> Kernel:
         """An elementwise kernel; tensors with their numbers of elements, a block a row where `rows` are given."""

@@ -17,7 +17,7 @@ from attnsim.models.implementations.frameworks.eager import (
     arrays_bytes,
     elementwise,
     gemm_path,
-    over_rows,
+    softmax,
 )
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.question.workload import Workload
@@ -85,7 +85,7 @@ class Linformer:
             *projection("V", "F", w.head_dim_v),
             attended("S = Q (E K)^T", (w.seq_q, k, w.head_dim), q, "K projected", s),
             elementwise("scale", [scores], scores, rows * k),
-            over_rows("softmax", [scores], weights, rows, k, exps=rows * k),
+            softmax("softmax", [scores], weights, rows, k),
             attended("O = P (F V)", (w.seq_q, w.head_dim_v, k), p, "V projected", o),
         )
         return Schedule("linformer", self.name, kernels, LinformerTile(k), self.peak_bytes(w), NOTES)

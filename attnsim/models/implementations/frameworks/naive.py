@@ -6,11 +6,18 @@ counted from the source of the code that was timed, or the one that the question
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.frameworks.eager import gemm_path, one_pass, over_rows, strided_copy
+from attnsim.models.implementations.frameworks.eager import (
+    gemm_path,
+    one_pass,
+    over_rows,
+    softmax,
+    strided_copy,
+)
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.operations import Operations
 from attnsim.models.question.workload import Workload
@@ -128,11 +135,11 @@ class _Sizes:
         """An element-wise pass over the N x N matrix; tensors with their bytes an element."""
         return one_pass(name, self._matrices(reads), self._matrices(writes), self.pairs, int32=int32)
 
-    def softmax(self, name: str, reads: Side, writes: Side, exps: int) -> Kernel:
-        """A pass over its rows."""
+    def by_rows(self, over: Callable[..., Kernel], name: str, reads: Side, writes: Side) -> Kernel:
+        """A pass over its rows, :func:`softmax` or :func:`over_rows`."""
         (written,) = self._matrices(writes)
         rows = self.heads * self.w.seq_q
-        return over_rows(name, self._matrices(reads), written, rows, self.w.seq_kv, exps=exps, even=False)
+        return over(name, self._matrices(reads), written, rows, self.w.seq_kv, even=False)
 
     def _matrices(self, side: Side) -> list[tuple[str, int]]:
         return [(tensor, self.pairs * size) for tensor, size in side.items()]
@@ -171,7 +178,7 @@ def _forward(b: _Sizes) -> list[Kernel]:
     if "mask" in operations:
         sides = [("S", b.pairs * s), ("mask", w.seq_q * w.seq_kv * s)], [("S", b.pairs * s)]
         kernels.append(one_pass("mask", *sides, b.pairs, int32=BROADCAST_INSTRUCTIONS * (b.heads > 1)))
-    kernels.append(b.softmax("softmax", {"S": s}, {"P": p}, b.pairs))
+    kernels.append(b.by_rows(softmax, "softmax", {"S": s}, {"P": p}))
     if "row check" in operations:
         rows = ("R", b.heads * w.seq_q)
         kernels.append(b.over_scores("is -inf", {"S": s}, {"B": 1}))
@@ -212,7 +219,7 @@ def _backward(b: _Sizes) -> list[Kernel]:
         kernels.append(b.over_scores("cast dP", {"dP": s}, {grad: p}))
     # PyTorch multiplies grad and output in a pass of its own before the softmax backward (SoftMax.cu, `grad * output`)
     kernels.append(b.over_scores("dP * P", {grad: p, "P": p}, {"T": p}))
-    kernels.append(b.softmax("softmax bwd", {"T": p, "P": p}, {"dS": s}, 0))
+    kernels.append(b.by_rows(over_rows, "softmax bwd", {"T": p, "P": p}, {"dS": s}))
     if "scale" in operations:
         kernels.append(b.over_scores("scale bwd", {"dS": s}, {"dS": s}))
     kernels += [

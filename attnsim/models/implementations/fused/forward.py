@@ -10,7 +10,7 @@ import numpy as np
 from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.loops import LOOPS, Operations, sizes
+from attnsim.models.implementations.fused.loops import LOOPS, PAGES, Operations, page_bytes, pages, sizes
 from attnsim.models.implementations.fused.order import ABSENT_CLKS, launch_order
 from attnsim.models.implementations.fused.tile import GRIDS_OF_THE_LONGEST, FlashTile
 from attnsim.models.mask.mask import Mask
@@ -28,18 +28,9 @@ BY_WIDTH = by_hand(0.5, "part of a block's latency at head_dim 128 that grows wi
 from head_dim 64 to 256 it grows by 1.5 in FlashAttention-3 as vLLM and SGLang call it and in XQA."""
 
 
-PAGES = "page numbers"
-"""Tensor of the numbers of the pages that a sequence has, 4 bytes each."""
-
-
-def page_bytes(w: Workload, keys: int) -> int:
-    """Bytes of page numbers that a visit to a tile of so many keys reads: those of K, which are V's too."""
-    return 4 * -(-keys // w.page_size)
-
-
 def pages_of(w: Workload) -> int:
     """Pages of all sequences."""
-    return sum(one.times * -(-one.keys // w.page_size) for one in w.parts)
+    return sum(one.times * pages(w, one.keys) for one in w.parts)
 
 
 def flash_peak_bytes(w: Workload, partial: int = 0) -> int:
@@ -86,15 +77,15 @@ def flash_forward(
     ops = Operations(w, tile, lse)
     body = LOOPS[tile.loop](ops, kinds.steps, kinds.masked, kinds.missing_keys)
     ended = with_ends(ops, body, kinds.steps, kinds.missing_rows, kinds.partial, fetch_clks)
-    if w.page_size:
-        pages = TileOp("load", PAGES, bytes=page_bytes(w, tile.keys))
-        ended.append((Segment("page numbers", (pages,)), kinds.steps))
+    if w.page_size and not tile.looks_up_pages:
+        looked_up = TileOp("load", PAGES, bytes=page_bytes(w, tile.keys))
+        ended.append((Segment("page numbers", (looked_up,)), kinds.steps))
     heads = w.heads_kv if tile.pack_gqa else w.heads_q
     uses = (
         TensorUse("Q", w.queries * w.head_dim * w.element_bytes, w.heads_q),
         *_keys_uses(w, tile, whole, w.group // pack),
         *_output_uses(w, splits, lse),
-        *([TensorUse(PAGES, 4 * pages_of(w), 1, float(heads))] if w.page_size else []),
+        *([TensorUse(PAGES, 4 * pages_of(w), 1, float(heads))] if w.page_size or tile.looks_up_pages else []),
     )
     return tiled_kernel(w, tile, name, ended, launch_order(w, gpu, tile, kinds.blocks, heads, kinds.absent), uses)
 

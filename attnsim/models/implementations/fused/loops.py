@@ -30,6 +30,20 @@ POLYNOMIAL_INSTRUCTIONS = by_hand(6, "FP32-lane instructions of an exponential t
 Dao-AILab/flash-attention, `ex2_emulation`)."""
 
 
+PAGES = "page numbers"
+"""Tensor of the numbers of the pages that a sequence has, 4 bytes each."""
+
+
+def pages(w: Workload, keys: int) -> int:
+    """Pages of so many keys: a cache without a page size has pages of one key (SGLang's `page_size = 1`)."""
+    return -(-keys // (w.page_size or 1))
+
+
+def page_bytes(w: Workload, keys: int) -> int:
+    """Bytes of page numbers that a visit to a tile of so many keys reads: those of K, which are V's too."""
+    return 4 * pages(w, keys)
+
+
 def sizes(missing: Ints) -> list[int]:
     """By how much tiles are shorter than whole: every amount that there is, 0 for whole ones first."""
     return sorted(set(missing.tolist()))
@@ -57,6 +71,12 @@ class Operations:
         """What is read to learn which key tile is next, once for each: nothing where they follow one another."""
         return ()
 
+    def page_numbers(self) -> tuple[TileOp, ...]:
+        """Reading the page numbers of a tile and waiting for them, by warps that copy by them."""
+        if not self.tile.looks_up_pages:
+            return ()
+        return TileOp("load", PAGES, bytes=page_bytes(self.w, self.tile.keys)), TileOp("wait", PAGES)
+
     def looked_up(self) -> tuple[TileOp, ...]:
         """Waiting for what :meth:`look_up` reads."""
         return ()
@@ -64,13 +84,13 @@ class Operations:
     def scores(self, kind: Literal["mma", "mma_async"] = "mma") -> TileOp:
         """S = Q K^T."""
         e, keys = self.w.element_bytes, self.tile.keys
-        q_reads = 0 if self.tile.q_in_registers else self.rows * self.d * e
+        q_reads = 0 if self.tile.q_in_registers else self.rows * self.d * e * self.tile.across
         return self._product(
             TileOp(
                 kind,
                 "S",
                 flops=2 * self.rows * keys * self.d,
-                smem_bytes=self.readers * keys * self.d * e + q_reads,
+                smem_bytes=self.readers * self.tile.read_columns(keys) * self.d * e + q_reads,
             )
         )
 
@@ -81,13 +101,13 @@ class Operations:
     def output(self, kind: Literal["mma", "mma_async"] = "mma") -> TileOp:
         """O += P V."""
         e, keys = self.w.element_bytes, self.tile.keys
-        p_reads = self.rows * keys * e if self.tile.p_in_smem else 0
+        p_reads = self.rows * keys * e * self.tile.across if self.tile.p_in_smem else 0
         return self._product(
             TileOp(
                 kind,
                 "O",
                 flops=2 * self.rows * keys * self.dv,
-                smem_bytes=self.readers * keys * self.dv * e + p_reads,
+                smem_bytes=self.readers * keys * self.tile.read_columns(self.dv) * e + p_reads,
             )
         )
 
@@ -97,6 +117,8 @@ class Operations:
         polynomials = tile.polynomials(scores)
         rescales = tile.rescale == "always" or (first and tile.rescale == "first")
         rescaled, mask = self.rows * rescales, MASK_INSTRUCTIONS * scores * masked
+        if tile.counts and masked:
+            mask = tile.counts.hiding(scores, MASK_INSTRUCTIONS)
         lanes = 1 if tile.rescale == "always" else 4  # each of the four lanes that share a row computes its factor
         exps = scores - polynomials + lanes * rescaled
         # Of accumulators in tensor memory: S is read in fp32 and P written; O is seldom rescaled.
@@ -122,7 +144,7 @@ def _fa2_loop(ops: Operations, steps: Ints, masked: Ints, missing: Ints) -> Nest
     always = ops.w.mask.right is not None or ops.w.mask.is_windowed
 
     begin, scores, wait_v = (TileOp("wait", "K"), TileOp("delay", "step")), ops.scores(), TileOp("wait", "V")
-    next_keys, output = {True: (ops.load("K", keys),), False: ()}, ops.output()
+    next_keys, output = {True: (*ops.page_numbers(), ops.load("K", keys)), False: ()}, ops.output()
     softmax = {(mask, first): ops.softmax(mask, first) for mask in (False, True) for first in (False, True)}
 
     def step(name: str, v_keys: int, next_k: bool, mask: bool, first: bool = False) -> Segment:
@@ -137,7 +159,10 @@ def _fa2_loop(ops: Operations, steps: Ints, masked: Ints, missing: Ints) -> Nest
         here, is_ragged = missing == fewer, fewer > 0
         size, tag = keys - fewer, " (last keys)" * is_ragged
         nest += [
-            (Segment(f"load K{tag}", (ops.load("K", size), TileOp("wait", "Q"))), (here & (steps > 0)) * 1),
+            (
+                Segment(f"load K{tag}", (*ops.page_numbers(), ops.load("K", size), TileOp("wait", "Q"))),
+                (here & (steps > 0)) * 1,
+            ),
             (step(f"only step{tag}", size, False, always or is_ragged, True), (here & one) * 1),
             (step(f"first step{tag}", size, True, always or is_ragged, True), (here & many) * 1),
         ]

@@ -160,13 +160,18 @@ def fa3_combine_blocks(w: Workload) -> int:
     return tiles * -(-w.head_dim_v // width)
 
 
-def fa3_combine(w: Workload, splits: int | Splits) -> Kernel:
+def fa3_combine(w: Workload, splits: int | Splits, alone: bool = False) -> Kernel:
     """FA3's combine kernel: blocks of 8 rows x 128 columns (16 x 64), partial results of four splits in flight.
 
     Launched while the attention kernel drains (programmatic dependent launch). A number of `splits` is
     that of all sequences.
+
+    Launched `alone`, nothing hides how its blocks begin and end, each with the latency of a block of attention: they
+    look up the split count of their sequence, then where it begins (``SeqlenInfo``), then load; at the end they store.
+    On Hopper the look-ups are done while the attention kernel drains.
     """
     size, width = fa3_combine_tile(w)
+    latency = (TileOp("delay", "block"),) if alone else ()
     width = min(width, w.head_dim_v)
     columns = -(-w.head_dim_v // width)
     runs = merged_rows(w, of_all(splits))
@@ -175,6 +180,7 @@ def fa3_combine(w: Workload, splits: int | Splits) -> Kernel:
         partial = TileOp("load", "O partial", bytes=n * wide * 4)
         merge = (TileOp("wait", "O partial"), TileOp("vector", "O", fp32=MERGE_INSTRUCTIONS * n * wide))
         scales = (
+            *latency,
             TileOp("load", "LSE partial", bytes=n * ranges * 4),
             *([partial] * min(ranges, IN_FLIGHT - 1)),
             TileOp("wait", "LSE partial"),
@@ -184,7 +190,7 @@ def fa3_combine(w: Workload, splits: int | Splits) -> Kernel:
             Segment(f"log-sum-exps{tag}", scales),
             Segment(f"split{tag}", (*merge[:1], partial, *merge[1:])),
             Segment(f"last splits{tag}", merge),
-            Segment(f"store{tag}", (TileOp("store", "O", bytes=n * wide * w.output_bytes),)),
+            Segment(f"store{tag}", (*latency, TileOp("store", "O", bytes=n * wide * w.output_bytes))),
         )
 
     last_wide = w.head_dim_v - (columns - 1) * width

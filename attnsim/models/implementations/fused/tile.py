@@ -19,6 +19,8 @@ Order = Literal[
 GRIDS_OF_THE_LONGEST: tuple[Order, ...] = ("grid_by_sequence", "last_rows_first")
 """Orders of grids that have as many row tiles of every sequence as the longest has."""
 
+FRAGMENT_COLUMNS = 16
+"""Columns of an operand that a warp's ``ldmatrix.x4`` brings at least, of which m16n8k16 needs eight."""
 DQ_COLUMNS = 32
 """Columns of dQ that tcgen05 kernels hand to a TMA reduction at a time (``flash_bwd_sm100.py``, `dQ_reduce_ncol`)."""
 
@@ -74,8 +76,14 @@ class FlashTile:
         Head dimensions of K and of V that it computes with; None: the next of FlashAttention's list.
     warps_share_keys : bool
         Each mma.sync warp multiplies keys of its own, so that all warps together read K and V once.
+    across : int
+        Warps of mma.sync side by side over the keys of S and the columns of O, each of which reads all of Q and of P.
     by_row : bool
         The epilogue stores row by row, each through a pointer of its own, so that its latency follows the valid rows.
+    looks_up_pages : bool
+        The warps that multiply read the page numbers of a tile of keys, and wait for them, before they copy it; else
+        others do, or well ahead. Only the loop "fa2" plays it. A cache without a page size has pages of one key
+        (SGLang's `page_size = 1`).
     counts : StepCounts, optional
         Instructions of a step from machine code; None where nobody counted them.
     """
@@ -103,7 +111,9 @@ class FlashTile:
     from_first_key: bool = False
     widths: tuple[int, int] | None = None
     warps_share_keys: bool = False
+    across: int = 1
     by_row: bool = False
+    looks_up_pages: bool = False
     counts: StepCounts | None = None
 
     def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
@@ -131,6 +141,10 @@ class FlashTile:
         """Times that the block reads a tile of K or V from shared memory: once for each warp, or warpgroup of wgmma."""
         each_warp = self.path == "mma_sync" and not self.warps_share_keys
         return self.warps // self.warpgroups * self.warpgroups if each_warp else self.warpgroups
+
+    def read_columns(self, columns: int) -> int:
+        """Columns of an operand that the warps side by side read together."""
+        return max(columns, FRAGMENT_COLUMNS * self.across)
 
     def compiled(self, w: Workload) -> tuple[int, int]:
         """Head dimensions of K and of V that it computes `w` with."""
@@ -255,7 +269,7 @@ def with_tile(tile: FlashTile, request: TileRequest) -> FlashTile:
     tile = _asked(tile, request)
     if stages is not None:
         loop: Loop = "ring" if tile.loop == "fa2" and stages > 1 else tile.loop
-        tile = replace(tile, stages=stages, loop=loop)
+        tile = replace(tile, stages=stages, loop=loop, looks_up_pages=tile.looks_up_pages and loop == "fa2")
     if tile.path == "mma_sync":
         warps = tile.warps
         while rows // warps < 16 and warps > 1:

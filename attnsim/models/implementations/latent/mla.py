@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 
 from attnsim.models.arrays import Bools, Ints
-from attnsim.models.implementations.fused.forward import PAGES, page_bytes, pages_of
-from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS, sizes
+from attnsim.models.implementations.fused.forward import block_begins, pages_of
+from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS, PAGES, page_bytes, sizes
 from attnsim.models.implementations.latent.tiles import LatentTile
 from attnsim.models.implementations.latent.visits import FINAL, NOTHING, PARTIAL, Visits
 from attnsim.models.question.workload import Latent, Workload
@@ -147,12 +147,13 @@ def _with_ends(ops: _Operations, visits: Visits, body: Nest) -> Nest:
     """Put prologue and epilogue, for full and for ragged row tiles, around the loop over key tiles."""
     nest: Nest = []
     short = sizes(visits.missing_rows)
+    begins = block_begins(*(ops.tile.chunk or width for width in (ops.latent.width, ops.latent.rank)))
 
     def here(missing: int) -> tuple[str, int, Bools]:
         return " (last rows)" * (missing > 0), ops.tile.rows - missing, visits.missing_rows == missing
 
     for tag, rows, of in map(here, short):
-        nest.append((Segment(f"prologue{tag}", (TileOp("delay", "block"), *ops.load_q(rows))), of & (visits.steps > 0)))
+        nest.append((Segment(f"prologue{tag}", (begins, *ops.load_q(rows))), of & (visits.steps > 0)))
     nest += body
     for written, told in ((FINAL, ""), (PARTIAL, ", partial")):
         for tag, rows, of in map(here, short):

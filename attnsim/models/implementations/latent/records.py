@@ -152,12 +152,12 @@ def _fmha_v2_attention(w: Workload, gpu: Gpu) -> Attended:
 
 
 def _trtllm_gen_attention(w: Workload, gpu: Gpu) -> Attended:
-    tile = mla_tiles.blackwell(alike(w, "trtllm-gen's decode", RAGGED))
+    tile = mla_tiles.trtllm_gen(alike(w, "trtllm-gen's decode", RAGGED), gpu)
     return _even_attention(w, tile, mla_tiles.trtllm_gen_splits(w, gpu, tile), _GEN_MERGE)
 
 
 def _cutlass_attention(w: Workload, gpu: Gpu) -> Attended:
-    tile = mla_tiles.blackwell(alike(w, "CUTLASS's decode", RAGGED))
+    tile = mla_tiles.cutlass(alike(w, "CUTLASS's decode", RAGGED))
     return _even_attention(w, tile, mla_tiles.cutlass_splits(w, gpu, tile), _MERGE)
 
 

@@ -144,18 +144,38 @@ def fmha_v2() -> LatentTile:
     return LatentTile(64, 64, 4, reload=True, chunk=64, max_blocks_per_sm=1)
 
 
-def blackwell(w: Workload) -> LatentTile:
-    """Kernels with accumulators in tensor memory: rows for the heads there are, at most 64 a block.
-
-    With few heads trtllm-gen swaps A and B, so that the heads are the narrow side of the MMA (``SwapsMmaAb``); with
-    more than 64, and in CUTLASS, two blocks of a cluster multiply 128 rows together (2-CTA MMA).
-    """
-    total = w.heads_q * w.seq_q
-    rows, pair = next((size for size in (16, 32) if total <= size), 64), 2 if total > 64 else 1
+def _tcgen05(rows: int, pair: int) -> LatentTile:
+    """A kernel with accumulators in tensor memory; in a pair, two blocks of a cluster multiply together (2-CTA MMA)."""
     return LatentTile(
         rows, 64 * pair, 8, "tcgen05", "overlapped", stages=2, extra_threads=128, registers=128, pair=pair,
         max_blocks_per_sm=1,
     )  # fmt: skip
+
+
+def trtllm_gen(w: Workload, gpu: Gpu) -> LatentTile:
+    """trtllm-gen's decode: 8 or 16 heads a block where A and B are swapped, so that heads are the narrow side; else 64.
+
+    ``selectMlaGenerationKernel`` of ``fmhaKernels.cuh``: swapped up to 32 heads, and for more where blocks of 16 all
+    find an SM and have at most 1,024 keys each (``useSwapsMmaAbMlaGenKernel``). A number of heads that is no power of
+    two has one tile, of the next (``getPaddedMlaTileSizeQ``). Of 128 heads two blocks multiply together. Each block
+    reads the cache for itself.
+    """
+    heads = w.heads_q
+    padded = max(8, _power_of_two(heads))
+    if heads <= 64 and heads & (heads - 1):
+        return _tcgen05(padded, 1)
+    blocks = w.batch * w.seq_q * -(-heads // 16)
+    shares = _gen_shares(w.seq_kv, blocks, gpu)
+    if heads <= 32 or (blocks <= gpu.sm.count and -(-w.seq_kv // shares) <= 1024):
+        return _tcgen05(min(16, padded), 1)
+    return _tcgen05(64, 2 if heads > 64 else 1)
+
+
+def cutlass(w: Workload) -> LatentTile:
+    """CUTLASS's decode: rows for the heads there are; with more than 64, two blocks of a cluster share 128."""
+    total = w.heads_q * w.seq_q
+    rows = next((size for size in (16, 32) if total <= size), 64)
+    return _tcgen05(rows, 2 if total > 64 else 1)
 
 
 def triton_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> Splits:
@@ -186,13 +206,17 @@ def _apart(each: list[int], grid: int) -> Splits:
 
 
 def trtllm_gen_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> Splits:
-    """Blocks that share a sequence's keys in trtllm-gen: what fills the SMs, two tiles of 128 keys each at least.
+    """Blocks that share each sequence's keys in trtllm-gen (`_gen_shares`).
 
     The grid is that of the longest; of the others, blocks without so many keys are taken to leave (closed).
     """
     blocks = w.batch * -(-w.heads_q * w.seq_q // tile.rows)
-    room = max(1, gpu.sm.count // blocks)
-    return _apart([min(-(-one.keys // 256), room) for one in w.parts], 0)
+    return _apart([_gen_shares(one.keys, blocks, gpu) for one in w.parts], 0)
+
+
+def _gen_shares(keys: int, blocks: int, gpu: Gpu) -> int:
+    """Blocks that share a sequence's keys: what fills the SMs, two tiles of 128 keys each at least."""
+    return min(-(-keys // 256), max(1, gpu.sm.count // blocks))
 
 
 def cutlass_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> Splits:

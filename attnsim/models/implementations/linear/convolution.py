@@ -2,7 +2,7 @@
 
 A question's channels are ``heads x head_dim``. Two code bases run it: Dao-AILab/causal-conv1d in CUDA, whose blocks
 take a channel of a sequence each (TensorRT-LLM's and SGLang's earlier copies), and vLLM's Triton kernels, which SGLang
-has taken over. Taps are read once and stay near; they are not counted.
+has taken over. Every block reads the taps of its channels, which L2 keeps.
 """
 
 from __future__ import annotations
@@ -38,17 +38,60 @@ TRITON = 8, 256, 4
 """Tokens (BLOCK_M), channels (BLOCK_N) and warps of ``causal_conv1d.py`` of vLLM, `_causal_conv1d_fwd_kernel`."""
 AHEAD = 2
 """Tokens that a Triton block has on their way: it loads them one by one in a loop of two stages."""
-PER_ELEMENT = by_hand(
-    40,
-    "instructions of an element in Triton's convolution: address, mask, conversions, four products, silu's division",
-)
 CUDA = 1024, 1, 4
 """Those of ``causal_conv1d_fwd.cu``: 128 threads of 8 tokens each, a channel a block."""
 CUDA_UPDATE = 1, 64, 2
 """Those of ``causal_conv1d_update.cu``: 64 threads, a channel each."""
+NEXT_TOKEN = by_hand(3, "links of a token in registers: a hit in L1, four products one after another, silu")
+EXCHANGE = by_hand(10, "links of a chunk whose threads hand on tokens: three barriers, shared memory, silu")
 
 
-def convolve(name: str, tile: tuple[int, int, int], walks: bool) -> Implementation:
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """Instructions of a thread for each of its channels: of the kernels' machine code, but for `CUDA_ONE`.
+
+    Triton 3.9 compiled them for compute capability 8.0, 8.9, 9.0, 10.0 and 12.0, nvcc 13.0 for 9.0 and 10.0.
+
+    Parameters
+    ----------
+    token : int
+        Of a token of a prompt, with its share of the block's prologue.
+    token_since_100 : int
+        The same from compute capability 10.0 on, which adds 16-bit to 32-bit operands.
+    update : int
+        Of a call that decodes one token.
+    draft : (int, int)
+        Of a call that decodes several: in any case, and a token.
+    """
+
+    token: int
+    token_since_100: int
+    update: int
+    draft: tuple[int, int]
+
+    def prompt(self, gpu: Gpu) -> int:
+        """Of a token of a prompt."""
+        return self.token_since_100 if gpu.compute_capability_number >= 100 else self.token
+
+    def decoding(self, tokens: int) -> int:
+        """Of a call that decodes so many tokens."""
+        once, each = self.draft
+        return self.update if tokens == 1 else once + each * tokens
+
+
+TRITON_CODE = Instructions(48, 41, 120, (72, 48))
+TRITON_CODE_CHANNELS = Instructions(48, 41, 80, (72, 48))
+"""Where the kept tokens lie channel beside channel, as KDA's cache has them."""
+CUDA_ONE = by_hand(
+    110,
+    "instructions of a token in the CUDA kernel that decodes, not counted: the number with the least error "
+    "on the rows of its fit",
+)
+CUDA_CODE = Instructions(16, 16, CUDA_ONE, (0, CUDA_ONE))
+"""A prompt's with ``--use_fast_math``: without it a block of half a chunk would take longer than was measured."""
+
+
+def convolve(name: str, tile: tuple[int, int, int], code: Instructions, walks: bool) -> Implementation:
     """The record of an implementation with these blocks.
 
     Parameters
@@ -56,6 +99,7 @@ def convolve(name: str, tile: tuple[int, int, int], walks: bool) -> Implementati
     name : str
     tile : (int, int, int)
         Tokens, channels and warps of a block.
+    code : Instructions
     walks : bool
         Whether a block walks its channels' whole sequence.
     """
@@ -63,8 +107,8 @@ def convolve(name: str, tile: tuple[int, int, int], walks: bool) -> Implementati
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         check_takes(name, w)
-        made = ConvolutionTile(1 if w.passes == "decode" else tokens, _width(channels_of(w), most), walks)
-        kernel = _blocks(w, made, warps).kernel(w.batch, w.seq_q, w.dtype, w.element_bytes)
+        made = ConvolutionTile(w.seq_q if w.passes == "decode" else tokens, _width(channels_of(w), most), walks)
+        kernel = _blocks(w, made, warps, code, gpu).kernel(w.batch, w.seq_q, w.dtype, w.element_bytes)
         return Schedule("short-convolution", name, (kernel,), made, peak_bytes(w))
 
     return record(name, build, peak_bytes=peak_bytes)
@@ -100,31 +144,34 @@ def _width(channels: int, most: int) -> int:
     return next(width for width in range(min(most, channels), 0, -1) if channels % width == 0)
 
 
-def _blocks(w: Workload, tile: ConvolutionTile, warps: int) -> Chunks:
+def _blocks(w: Workload, tile: ConvolutionTile, warps: int, code: Instructions, gpu: Gpu) -> Chunks:
     width, e, decodes = tile.channels, w.element_bytes, w.passes == "decode"
     flows = [
         Flow("X", width * e),
         Flow("Y", width * e, written=True),
         Flow("last tokens", BEFORE * width * e, "sequence", written=True),
+        Flow("taps", TAPS * width * e, "sequence" if tile.walks or decodes else "chunk", by_heads=w.batch),
     ]
     if decodes:
         flows.append(Flow("last tokens", BEFORE * width * e, "sequence"))
     elif not tile.walks:
         flows.append(Flow("X", BEFORE * width * e, "chunk"))
-    rows = 1 if decodes else tile.tokens
-    each = TAPS + 4 if tile.walks else PER_ELEMENT
-    work = Work(exps=rows * width, fp32=each * rows * width, links=1 if tile.walks else rows)
+    # A block that decodes loads all of its tokens at once, into the tokens that are kept, and then takes them in turn.
+    each = code.decoding(tile.tokens) if decodes else code.prompt(gpu) * tile.tokens
+    links = NEXT_TOKEN * tile.tokens if decodes else EXCHANGE if tile.walks else tile.tokens
+    work = Work(exps=tile.tokens * width, fp32=each * width, links=links)
     return Chunks(
-        UPDATE if decodes else FORWARD, rows, channels_of(w) // width, tuple(flows), work, serial=tile.walks or decodes,
-        ahead=False, warps=warps, registers=40, shared_memory_bytes=4096 if tile.walks and not decodes else 0,
-        in_flight_bytes=0 if tile.walks else AHEAD * width * e, alone=not tile.walks,
+        UPDATE if decodes else FORWARD, tile.tokens, channels_of(w) // width, tuple(flows), work,
+        serial=tile.walks or decodes, ahead=False, warps=warps, registers=40,
+        shared_memory_bytes=4096 if tile.walks and not decodes else 0,
+        in_flight_bytes=0 if tile.walks or decodes else AHEAD * width * e, alone=decodes or not tile.walks,
     )  # fmt: skip
 
 
 RECORDS = (
-    convolve("causal-conv1d.triton", TRITON, walks=False),
-    convolve("causal-conv1d.triton-update", TRITON, walks=False),
-    convolve("causal-conv1d.triton-update-kimi", TRITON, walks=False),
-    convolve("causal-conv1d.cuda", CUDA, walks=True),
-    convolve("causal-conv1d.cuda-update", CUDA_UPDATE, walks=True),
+    convolve("causal-conv1d.triton", TRITON, TRITON_CODE, walks=False),
+    convolve("causal-conv1d.triton-update", TRITON, TRITON_CODE, walks=False),
+    convolve("causal-conv1d.triton-update-kimi", TRITON, TRITON_CODE_CHANNELS, walks=False),
+    convolve("causal-conv1d.cuda", CUDA, CUDA_CODE, walks=True),
+    convolve("causal-conv1d.cuda-update", CUDA_UPDATE, CUDA_CODE, walks=True),
 )

@@ -191,6 +191,8 @@ def flash_parts(s: Shape) -> tuple[Chunks, Chunks]:
 
 
 _PACKED = Recurrence(columns=32, warps=1, gates=2, channels=True)
+_PACKED_VLLM = replace(_PACKED, warps=4)
+"""``fused_recurrent_kda_packed_decode`` of vLLM's Kimi K3 launches the same columns with four warps."""
 _DRAFT = Recurrence(columns=32, warps=1, after=0, gates=2, channels=True, kept=4)
 """``fused_sigmoid_gating_recurrent.py`` of SGLang with `CACHE_INTERMEDIATE_STATES` and `DISABLE_STATE_UPDATE`."""
 _DRAFT_AHEAD = replace(_DRAFT, columns=8, narrower=((48, 4), (96, 8), (192, 16)), ahead=True)
@@ -208,7 +210,7 @@ RECORDS = (
     _chunked("vllm.kda-chunk", turned=True),
     _flash("flashkda.kda"),
     recurring("sglang.kda-packed-decode", "kda", _PACKED),
-    recurring("vllm.kda-packed-decode", "kda", _PACKED),
+    recurring("vllm.kda-packed-decode", "kda", _PACKED_VLLM),
     recurring("vllm.kda-fused-decode", "kda", _FUSED, (128,)),
     recurring("sglang.kda-fused-decode", "kda", _FUSED, (128,)),
     recurring("vllm.kda-verify", "kda", _DRAFT_AHEAD),

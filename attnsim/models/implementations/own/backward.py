@@ -15,6 +15,7 @@ import numpy as np
 from attnsim.models.arrays import Bools, Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import block_begins
+from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.backward_tiles import (
     CONVERT,
@@ -31,7 +32,7 @@ from attnsim.models.implementations.own.backward_tiles import (
 )
 from attnsim.models.implementations.own.resources import counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, StepCounts, product
+from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, LANES, StepCounts, product
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes, visible_queries
@@ -63,6 +64,10 @@ def _registers(entry: str, w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> int:
 
 def _row_dots(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
     width, at_once = w.head_dim * w.element_bytes, THREADS * PIECE // w.head_dim
+    counts = counts_of(kernel_label(ROW_DOTS, tile.constants(w.dtype)), gpu)
+
+    def work(elements: int) -> TileOp:
+        return counts.work("D", elements) if counts else TileOp("vector", "D", fp32=3 * elements)
 
     def some(rows: int) -> tuple[TileOp, ...]:
         return (
@@ -70,7 +75,7 @@ def _row_dots(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
             TileOp("load", "dO", bytes=rows * width),
             TileOp("wait", "O"),
             TileOp("wait", "dO"),
-            TileOp("vector", "D", fp32=3 * rows * w.head_dim),
+            work(rows * w.head_dim),
             TileOp("store", "D", bytes=rows * 4),
         )
 
@@ -93,13 +98,16 @@ def _row_dots(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
 
 
 def _convert(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
-    width = w.head_dim * w.element_bytes
+    width, elements = w.head_dim * w.element_bytes, tile.rows * w.head_dim
+    counts = counts_of(kernel_label(CONVERT, tile.constants(w.dtype)), gpu)
+    work = counts.work("dQ", elements) if counts else TileOp("vector", "dQ", fp32=2 * elements)
+    work = work._replace(smem_bytes=2 * elements * w.element_bytes)
 
     def ops(rows: int) -> tuple[TileOp, ...]:
         return (
             TileOp("load", "dQ accum", bytes=tile.sums_bytes),
             TileOp("wait", "dQ accum"),
-            TileOp("vector", "dQ", fp32=2 * tile.rows * w.head_dim),
+            work,
             TileOp("delay", "step"),
             TileOp("store", "dQ", bytes=rows * width),
         )
@@ -150,10 +158,13 @@ def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
     last_keys = w.seq_kv - (key_tiles - 1) * tile.keys
     ragged_rows = (stop == row_tiles) & (last_rows < tile.rows)
     ragged_keys = (np.arange(key_tiles) == key_tiles - 1) & (last_keys < tile.keys)
-    (steps, ragged_rows, ragged_keys), inverse = classes(steps, ragged_rows, ragged_keys)
+    masked, masked_last = _masked(w, tile, first, start, stop)
+    (steps, masked, masked_last, ragged_rows, ragged_keys), inverse = classes(
+        steps, masked, masked_last, ragged_rows, ragged_keys
+    )
     counts = counts_of(kernel_label(MAIN, tile.constants(w.dtype)), gpu)
     segments, repeats = loop_nest(
-        _Steps(w, tile, counts).nest(steps, (ragged_rows, last_rows), (ragged_keys, last_keys))
+        _Steps(w, tile, counts).nest((steps, masked, masked_last), (ragged_rows, last_rows), (ragged_keys, last_keys))
     )
     return Kernel(
         name=MAIN,
@@ -171,6 +182,19 @@ def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
         dtype=w.dtype,
         step="query tile",
     )
+
+
+def _masked(w: Workload, tile: OwnBackwardTile, first: Ints, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
+    """Of tiles of keys: the steps in which some pair is hidden, and whether the last one, of the first queries, is.
+
+    Whole tiles of queries see every key of the tile, those beyond the end of a shorter one included.
+    """
+    ahead, left, right = w.seq_kv - w.seq_q, w.mask.left, w.mask.right
+    begin = 0 * first if right is None else np.maximum(0, first + tile.keys - 1 - ahead - right)
+    end = 0 * first + w.seq_q + tile.rows if left is None else np.maximum(0, first - ahead + left + 1)
+    low, high = np.maximum(start, -(-begin // tile.rows)), np.minimum(stop, end // tile.rows)
+    whole = np.maximum(high - low, 0) * (first + tile.keys <= w.seq_kv)
+    return stop - start - whole, ((stop > start) & ((whole == 0) | (low > start))).astype(np.int64)
 
 
 def _uses(w: Workload, tile: OwnBackwardTile, key_tiles: int) -> tuple[TensorUse, ...]:
@@ -197,11 +221,17 @@ class _Steps:
         self.tile, self.turns, self.counts = tile, w.group, counts
         self.width = w.head_dim * w.element_bytes
 
-    def nest(self, steps: Ints, ragged_rows: tuple[Ints, int], ragged_keys: tuple[Ints, int]) -> Nest:
+    def nest(
+        self, every: tuple[Ints, Ints, Ints], ragged_rows: tuple[Ints, int], ragged_keys: tuple[Ints, int]
+    ) -> Nest:
         """Segments in program order, and how often each class runs them in each turn: a turn is a query head.
 
         Tiles of queries go from the last, which may be shorter, to the first; a step starts the copies of the next.
+        `every` has a turn's steps, those that hide pairs, and whether its last step does.
         """
+        steps, masked, masked_last = every
+        before = masked - masked_last  # steps that hide pairs before the last
+        ends = [(False, 1 - masked_last), (True, masked_last)]
         busy, one = steps > 0, np.ones(self.turns, dtype=np.int64)
         first_turn, last_turn = np.eye(self.turns, dtype=np.int64)[[0, -1]]
 
@@ -216,12 +246,14 @@ class _Steps:
         return [
             *((self.prologue(tag, keys), of(here & busy, first_turn)) for tag, keys, here in sizes_of_keys),
             *((self.first_loads(tag, rows), of(here & busy, first_turn)) for tag, rows, here in sizes_of_rows),
-            (self.step("query tile", self.tile.rows), of(np.maximum(steps - 1, 0), one)),
+            (self.step("query tile", self.tile.rows, False), of(np.maximum(steps - 1, 0) - before, one)),
+            (self.step("query tile", self.tile.rows, True), of(before, one)),
             *(
-                (self.step(f"last query tile, next head{tag}", rows), of(here & busy, one - last_turn))
+                (self.step(f"last query tile, next head{tag}", rows, hides), of(here & busy & hidden, one - last_turn))
                 for tag, rows, here in sizes_of_rows
+                for hides, hidden in ends
             ),
-            (self.step("last query tile", 0), of(busy, last_turn)),
+            *((self.step("last query tile", 0, hides), of(busy & hidden, last_turn)) for hides, hidden in ends),
             *((self.epilogue(tag, keys), of(here, last_turn)) for tag, keys, here in sizes_of_keys),
         ]
 
@@ -242,24 +274,26 @@ class _Steps:
         op = TileOp("mma", name, flops=rows * columns * depth, smem_bytes=smem // 2)
         return product(op) if self.counts else op
 
-    def scores(self) -> tuple[TileOp, TileOp]:
+    def scores(self, hides: bool) -> tuple[TileOp, TileOp]:
         """P and dS of a warpgroup, which both go to shared memory, each beside a number of each row."""
         scores = self.tile.rows * self.tile.keys // 2
         if self.counts:
             p, ds = self.counts.gradients(scores)
+            hidden = self.counts.hiding(scores, MASK_INSTRUCTIONS) * hides
+            p = p._replace(int32=p.int32 + hidden, issues=p.issues + hidden // LANES)
         else:
-            p = TileOp("vector", "P", scores=scores, exps=scores)
+            p = TileOp("vector", "P", scores=scores, exps=scores, fp32=MASK_INSTRUCTIONS * scores * hides)
             ds = TileOp("vector", "dS", fp32=DS_INSTRUCTIONS * scores)
         smem = scores * 2 + self.tile.row_numbers_bytes // 2
         return p._replace(smem_bytes=smem), ds._replace(smem_bytes=smem)
 
-    def step(self, name: str, next_rows: int) -> Segment:
+    def step(self, name: str, next_rows: int, hides: bool) -> Segment:
         m, n, d = self.tile.rows, self.tile.keys, self.tile.head_dim
-        probabilities, gradients = self.scores()
+        probabilities, gradients = self.scores(hides)
         ops = (
             *(TileOp("wait", tensor) for tensor in ("Q", "dO", "LSE", "D")),
-            *self.loads(next_rows),
             TileOp("delay", "step"),
+            *self.loads(next_rows),
             self.product("S", m, n, d),
             probabilities,
             self.product("dP", m, n, d),
@@ -269,7 +303,7 @@ class _Steps:
             self.product("dQ", m, d, n),
             TileOp("store", "dQ accum", bytes=self.tile.sums_bytes),
         )
-        return Segment(name, ops)
+        return Segment(f"{'masked ' * hides}{name}", ops)
 
     def epilogue(self, tag: str, keys: int) -> Segment:
         stores = (TileOp("store", name, bytes=keys * self.width) for name in ("dK", "dV"))

@@ -196,11 +196,11 @@ def _step(name: str, w: Workload, tile: DecodeTile, counts: StepCounts | None, *
     d, e = w.head_dim, w.element_bytes
     flops = 2 * ROWS * tile.keys * d
     scores, states = ROWS * tile.keys, tile.warps * ROWS
-    exps, rescaled, hidden = scores + 4 * states, states * d, MASK_INSTRUCTIONS * scores * mask
+    exps, rescaled = scores + 4 * states, states * d
     if counts:
-        softmax = counts.softmax(scores, exps, rescaled, hidden)
+        softmax = counts.softmax(scores, exps, rescaled, counts.hiding(scores, MASK_INSTRUCTIONS) * mask)
     else:
-        softmax = TileOp("vector", "P", scores=scores, exps=exps, fp32=rescaled + hidden)
+        softmax = TileOp("vector", "P", scores=scores, exps=exps, fp32=rescaled + MASK_INSTRUCTIONS * scores * mask)
     first = TileOp("mma", "S", flops=flops, smem_bytes=(tile.keys + _query_rows_read(w, tile)) * d * e)
     second = TileOp("mma", "O", flops=flops, smem_bytes=tile.keys * d * e)
     load_k, load_v = (TileOp("load", tensor, bytes=tile.keys * d * e) for tensor in "KV")

@@ -95,9 +95,8 @@ def state_kernel(w: Workload, gpu: Gpu, ranges: int, blocks: int) -> Kernel:
 
     def step(name: str, keys: int, ahead: tuple[TileOp, ...]) -> Segment:
         worked = phi(keys * d, "phi(K)", counts)
-        return Segment(
-            name, (TileOp("wait", "K"), TileOp("wait", "V"), worked, *ahead, TileOp("delay", "step"), multiply)
-        )
+        waits = TileOp("wait", "K"), TileOp("wait", "V")
+        return Segment(name, (*waits, TileOp("delay", "step"), worked, *ahead, multiply))
 
     nest: Nest = [
         (Segment("prologue", (TileOp("delay", "block"),)), 1),
@@ -190,7 +189,7 @@ def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
 
     counts = counts_of(block.label(w.dtype), gpu)
 
-    def step(name: str, rows: int, ahead: tuple[TileOp, ...]) -> Segment:
+    def step(name: str, rows: int, ahead: tuple[TileOp, ...] = (), *, last: bool = False) -> Segment:
         slabs = -(-rows // SLAB)
         elements = slabs * SLAB * d
         fragments = slabs * (d // 16) * (SLAB // 16 + d // 16)
@@ -203,26 +202,24 @@ def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
                 TileOp("delay", "step"),
                 weights,
                 product(multiply) if counts else multiply,
+                *((TileOp("delay", "block"),) if last else ()),
                 TileOp("store", "O", bytes=rows * d * w.output_bytes),
                 *ahead,
             ),
         )
 
-    begin = (
-        TileOp("delay", "block"),
-        TileOp("load", "State", bytes=2 * d * d),
-        TileOp("load", "Normalizer", bytes=4 * d),
-    )
+    begin = TileOp("delay", "block"), TileOp("load", "State", bytes=2 * d * d)
+    divisors = TileOp("load", "Normalizer", bytes=4 * d), TileOp("wait", "Normalizer")
     nest: Nest = [
         (Segment("prologue", begin), 1),
         (Segment("fill", (load_q(ROWS),)), filled - ragged_fill),
         (Segment("fill (last rows)", (load_q(last),)), ragged_fill),
-        (Segment("wait S", (TileOp("wait", "State"), TileOp("wait", "Normalizer"))), 1),
+        (Segment("wait S", (*divisors, TileOp("wait", "State"))), 1),
         (step("step", ROWS, (load_q(ROWS),)), refills - ragged_refill),
         (step("step, loads last rows", ROWS, (load_q(last),)), ragged_refill),
-        (step("step, no load", ROWS, ()), filled - ragged),
-        (step("step (last rows)", last, ()), ragged),
-        (Segment("epilogue", (TileOp("delay", "block"),)), 1),
+        (step("step, no load", ROWS), filled - 1),
+        (step("last step", ROWS, last=True), 1 - ragged),
+        (step("last step (last rows)", last, last=True), ragged),
     ]
     heads = w.batch * w.heads_q
     uses = (

@@ -14,7 +14,7 @@ WEIGHT_INSTRUCTIONS = 4
 def features(elements: int, name: str, each: int, counts: StepCounts | None = None) -> TileOp:
     """Work on so many elements of phi, `each` instructions where nobody counted them."""
     if counts:
-        return counts.softmax(elements, elements, 0, 0)._replace(tensor=name, scores=0)
+        return counts.work(name, elements, elements)
     return TileOp("vector", name, exps=elements, fp32=each * elements)
 
 

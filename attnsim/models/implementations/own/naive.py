@@ -20,6 +20,7 @@ from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
+from attnsim.models.schedule.instructions import LANES
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
@@ -35,8 +36,9 @@ WARP_COLUMNS = 1024
 """Scores that a warp holds in registers: 32 lanes x 4 pieces of 16 bytes."""
 PASS_WARPS = 4
 """Warps of a block of `naive_scale` and `naive_mask`; each takes up to WARP_COLUMNS scores of a row."""
-SOFTMAX_INSTRUCTIONS = 8
-"""FP32-lane instructions per score: convert, compare with the band, max, subtract, multiply, sum, scale, convert."""
+SOFTMAX_FP32, SOFTMAX_INT32 = 5, 3
+"""Instructions per score on the FP32 lanes: convert, subtract, multiply, sum, scale; and on the integer lanes: compare
+with the band, maximum, convert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,15 +231,20 @@ def _softmax(w: Workload, gpu: Gpu) -> Kernel:
     return _with_registers(kernel, tile.constants(w.dtype), gpu)
 
 
+def _work(name: str, scores: int, exps: int) -> TileOp:
+    """What is done with so many scores, of which so many exponentials are computed."""
+    fp32, int32 = SOFTMAX_FP32 * scores, SOFTMAX_INT32 * scores
+    return TileOp("vector", name, exps=exps, fp32=fp32, int32=int32, issues=(fp32 + int32 + exps) // LANES)
+
+
 def _held_rows(seq_kv: int, rows: int) -> Segment:
     """The whole of a block whose rows stay in registers."""
-    work = TileOp("vector", "P", exps=rows * exponentiated(seq_kv), fp32=rows * seq_kv * SOFTMAX_INSTRUCTIONS)
     return Segment(
         f"rows, {rows} a block",
         (
             TileOp("load", "S", bytes=2 * rows * seq_kv),
             TileOp("wait", "S"),
-            work,
+            _work("P", rows * seq_kv, rows * exponentiated(seq_kv)),
             TileOp("delay", "step"),
             TileOp("store", "P", bytes=2 * rows * seq_kv),
             TileOp("store", "LSE", bytes=4 * rows),
@@ -252,12 +259,11 @@ def _two_sweeps(seq_kv: int, tile: SoftmaxTile) -> Nest:
 
     def first(columns: int) -> tuple[TileOp, ...]:
         exps = exponentiated(columns) + tile.threads  # each thread rescales its sum
-        work = TileOp("vector", "S", exps=exps, fp32=columns * SOFTMAX_INSTRUCTIONS)
-        return (TileOp("load", "S", bytes=2 * columns), TileOp("wait", "S"), work)
+        return (TileOp("load", "S", bytes=2 * columns), TileOp("wait", "S"), _work("S", columns, exps))
 
     def second(columns: int) -> tuple[TileOp, ...]:
-        work = TileOp("vector", "P", exps=exponentiated(columns), fp32=columns * SOFTMAX_INSTRUCTIONS)
-        loaded = (TileOp("load", "S", bytes=2 * columns), TileOp("wait", "S"), work)
+        worked = _work("P", columns, exponentiated(columns))
+        loaded = (TileOp("load", "S", bytes=2 * columns), TileOp("wait", "S"), worked)
         return (*loaded, TileOp("store", "P", bytes=2 * columns))
 
     meeting = (TileOp("vector", "P", exps=tile.threads), TileOp("delay", "step"))

@@ -11,7 +11,7 @@ from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.flash import TILES as FLASH_TILES
 from attnsim.models.implementations.own.flash import choose_tile, constants
-from attnsim.models.implementations.own.resources import kernel_label, registers_of
+from attnsim.models.implementations.own.resources import counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.schedule import Schedule
@@ -44,7 +44,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """
     tile = replace(choose_tile(w, gpu, shape, TILES), rescale="seldom")
     label = kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile))
-    tile = replace(tile, registers=registers_of(label, gpu, tile.threads))
+    tile = replace(tile, registers=registers_of(label, gpu, tile.threads), counts=counts_of(label, gpu))
     kernel = edited(flash_forward(w, gpu, tile, ENTRY, lse=False), _weighed)
     return flash_schedule(w, NAME, [kernel], SigmoidTile(tile))
 

@@ -241,10 +241,11 @@ class _Operations:
         O is rescaled, each row's factor computed by four lanes, at the first tile and then hardly ever.
         """
         scores, rows = self.tile.rows * self.tile.keys, self.tile.rows * first
-        exps, rescaled, hidden = scores + 4 * rows, rows * self.w.head_dim, MASK_INSTRUCTIONS * scores * masked
+        exps, rescaled = scores + 4 * rows, rows * self.w.head_dim
         if self.counted:
+            hidden = self.counted.hiding(scores, MASK_INSTRUCTIONS) * masked
             return self.counted.softmax(scores, exps, rescaled, hidden)
-        return TileOp("vector", "P", scores=scores, exps=exps, fp32=rescaled + hidden)
+        return TileOp("vector", "P", scores=scores, exps=exps, fp32=rescaled + MASK_INSTRUCTIONS * scores * masked)
 
     def _stores(self, rows: int) -> tuple[TileOp, ...]:
         out = TileOp("store", "O", bytes=rows * self.w.head_dim * self.w.output_bytes)

@@ -20,10 +20,12 @@ from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.selecting.selected import clear
 from attnsim.models.implementations.selecting.top_k import top_k
+from attnsim.models.implementations.selecting.triton_tiles import TritonBackwardTile, architecture, compiled
 from attnsim.models.implementations.selecting.walks import Walk, forward, keys_outside, rows_outside
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import StepCounts, product, step_counts
 from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
@@ -31,6 +33,9 @@ from attnsim.models.schedule.schedule import Kernel, Launch, Path
 from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.schedule.widths import padded
 
+NAME = "nsa-triton.compressed"
+SCORE_READS = {"mma_sync": (2, 4), "wgmma": (1, 1)}
+"""Times that `score_kernel` reads Q and K: eight warps of mma.sync lie 4 x 2 over the scores (`warpsPerTileV2`)."""
 SCORES, BLOCK_SCORES = "scores", "block scores"
 AT_ONCE = 32768
 """Tokens up to which the scores of all heads are computed together (`parallel_topk_compute`)."""
@@ -45,8 +50,8 @@ class CompressedTile:
     forward : FlashTile
     keys, queries : BackwardTile
         Of the pass for dK and dV, and of that for dQ.
-    scores : bool
-        Whether blocks are chosen too.
+    scores : StepCounts, optional
+        Of the kernel that computes scores again; None where blocks are not chosen or by another kernel.
     first : int, optional
         First query of the first tile of rows; None: the first that sees a compressed key.
     """
@@ -54,7 +59,7 @@ class CompressedTile:
     forward: FlashTile
     keys: BackwardTile
     queries: BackwardTile
-    scores: bool
+    scores: StepCounts | None
     first: int | None = None
 
     def __str__(self) -> str:
@@ -68,15 +73,18 @@ def choose_tile(w: Workload, gpu: Gpu, scores: bool) -> CompressedTile:
     wide = max(w.head_dim, w.head_dim_v) > 64
     warps = 8 if wide or not hopper else 4
     groups = warps // 4 if hopper else 1
-    tile = FlashTile(128, 128, warps=warps, loop="ring", stages=3, path=path, warpgroups=groups)
+    tile = FlashTile(128, 128, warps=warps, loop="ring", stages=3 if hopper else 2, path=path, warpgroups=groups)
     d, dv = padded(w.head_dim), padded(w.head_dim_v)
     while tile.stages > 1 and tile.shared_memory_bytes(d, dv, w.element_bytes) > gpu.sm.shared_memory_per_block_bytes:
         tile = replace(tile, stages=tile.stages - 1)
+    stages = 3 if hopper else 2
+    keys = TritonBackwardTile(64, 128, warps=warps, stages_q=stages, path=path, scores_in_registers=True)
+    queries = replace(keys, rows=128, keys=64)
     return CompressedTile(
-        tile,
-        BackwardTile(64, 128, warps=warps, stages_q=2 if hopper else 1, path=path),
-        BackwardTile(128, 64, warps=warps, stages_q=1, path=path),
-        scores,
+        compiled(tile, NAME, gpu, dv),
+        compiled(keys, f"{NAME} backward", gpu, dv),
+        compiled(queries, f"{NAME} dq", gpu, dv),
+        step_counts(f"{NAME}-scores", architecture(gpu), d) if scores else None,
     )
 
 
@@ -191,10 +199,13 @@ def _scores(w: Workload, tile: CompressedTile, heads: int) -> Kernel:
     rows = t.rows // groups
     pairs = rows * t.keys
     loads = TileOp("load", "Q", bytes=t.rows * w.head_dim * e), TileOp("load", "LSE", bytes=t.rows * 4)
-    smem = (t.readers // groups * t.keys + rows) * d * e
+    of_q, of_k = SCORE_READS[t.path]
+    smem = (of_k * t.keys + of_q * rows) * d * e
     dot = TileOp("mma", "S", flops=2 * pairs * d, smem_bytes=smem)
+    dot = product(dot) if t.path == "mma_sync" else dot
     head = (TileOp("wait", "Q"), TileOp("wait", "LSE"), TileOp("delay", "step"), dot)
-    vector = TileOp("vector", "P", scores=pairs, exps=pairs)
+    assert tile.scores is not None
+    vector = tile.scores.softmax(pairs, pairs, 0, 0)
     nest = [
         (Segment("keys", (TileOp("delay", "block"), TileOp("load", "K", bytes=t.keys * w.head_dim * e), *loads)), 1),
         (Segment("wait K", (TileOp("wait", "K"),)), 1),

@@ -17,7 +17,8 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.splits import MERGE_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.selecting.dsa import KV, scheduled
+from attnsim.models.implementations.selecting.dsa import scheduled
+from attnsim.models.implementations.selecting.dsa_pair import KV
 from attnsim.models.implementations.selecting.dsa_tiles import (
     HEADS,
     TOKENS,
@@ -44,6 +45,11 @@ OVERHEAD = 5
 CONVERSION_CLKS = by_hand(50, "clocks of an SM to convert a token: fp8 to half, to fp32, times its scale, to bf16")
 """The library's own count by the throughputs of the CUDA C++ programming guide, against 34 clocks of MMAs
 (``docs/20250929-hopper-fp8-sparse-deep-dive.md``)."""
+PEER_BYTES_PER_CLK = by_hand(
+    16, "bytes a clock that an SM sends to another of its cluster: 3.27 TB/s of 114 SMs at 1755 MHz"
+)
+"""Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture" (arXiv 2402.13499), figure 8, on an H800
+PCIe: clusters of two."""
 LANES = 128
 """FP32 lanes of an SM that those clocks keep busy."""
 
@@ -115,6 +121,9 @@ def attention(w: Workload, tile: TokensTile) -> list[Kernel]:
         TileOp("load", KV, bytes=tile.keys // blocks * TOKEN_BYTES),
     )
     convert = TileOp("vector", "KV in bf16", fp32=CONVERSION_CLKS * LANES * tile.keys // blocks // groups)
+    # Of a cluster each block sends the half that it has converted to the other one, which waits for it.
+    sent = (blocks - 1) * tile.keys // blocks * d * e
+    send = (TileOp("delay", "to the peer", clks=int(sent / PEER_BYTES_PER_CLK)),) if sent else ()
     s = TileOp("mma", "S", flops=2 * scores * d, smem_bytes=(tile.keys + tile.heads // groups) * d * e)
     o = TileOp("mma", "O", flops=2 * scores * dv, smem_bytes=tile.keys * dv * e + scores * e)
     p = TileOp("vector", "P", scores=scores, exps=scores + tile.heads // groups, fp32=tile.heads * dv // groups)
@@ -126,8 +135,8 @@ def attention(w: Workload, tile: TokensTile) -> list[Kernel]:
             (Segment("begin", (TileOp("delay", "block"),)), np.ones_like(steps)),
             (Segment("request", (q, TileOp("wait", "Q"))), requests),
             (Segment("fill", gather), filled),
-            (Segment("tile", (*waits, convert, s, p, o, *gather)), steps - filled),
-            (Segment("last tiles", (*waits, convert, s, p, o)), filled),
+            (Segment("tile", (*waits, convert, *send, s, p, o, *gather)), steps - filled),
+            (Segment("last tiles", (*waits, convert, *send, s, p, o)), filled),
             (Segment("whole", _stores("", rows, dv * w.output_bytes)), final),
             (Segment("piece", _stores(" partial", rows, dv * 4)), requests - final),
         ]

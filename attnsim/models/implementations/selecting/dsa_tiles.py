@@ -11,23 +11,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnsim.models.arrays import Ints
-from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Path
 
-QUERIES = by_hand(4, "queries of a block of the indexer, read off its waves: 512 queries are one wave of 132 SMs")
-"""With 64 heads 256 columns of an MMA (``smxx_fp8_mqa_logits.hpp``, `block_qh`, which differs between commits)."""
+COLUMNS = 128
+"""Columns of an MMA of the indexer, the heads of a block's queries (`block_qh` of ``smxx_fp8_mqa_logits.hpp``)."""
 KEYS = 256
 """Keys of its step (`block_kv`)."""
 SCALE_BYTES = 4
 """Of a key in fp8, and of a head's weight."""
-CHUNK = 4096
-"""Scores that the 1,024 threads of a top-k block read at a time, four each."""
+SCORE_BYTES = 4
+SCORES_SHARE = 0.2
+"""Of the free memory that the scores of a call take (SGLang's ``environ.py``)."""
+UNCUT_SCORES = 8_000_000
+"""Scores fewer than which are never cut."""
+CHUNK = 1024
+"""Scores that the threads of a top-k block read in a turn, one each."""
 TOKENS = 64
 """Selected keys of a step of sparse latent attention (`B_TOPK`)."""
+PAIR_TOKENS = 128
+"""Those of a pair of blocks."""
 HEADS = 64
 """Query heads of a block (`B_H`)."""
 
@@ -40,6 +46,8 @@ class IndexTile:
     ----------
     queries, heads, keys, width : int
     path : str
+    at_once : int
+        Queries of a call.
     shares : int
         Equal shares of all sequences' key tiles that as many blocks walk (the paged kernel); 0: a block has `queries`
         queries of a batch and walks all their keys.
@@ -50,6 +58,7 @@ class IndexTile:
     keys: int
     width: int
     path: Path
+    at_once: int
     shares: int = 0
 
     def __str__(self) -> str:
@@ -59,10 +68,11 @@ class IndexTile:
 
 @dataclass(frozen=True, slots=True)
 class TopKTile:
-    """A block has a row of scores, and reads so many at a time."""
+    """A block has a row of scores, and reads so many at a time; a call has `at_once` rows."""
 
     top: int
     chunk: int
+    at_once: int
 
     def __str__(self) -> str:
         return f"top {self.top}, {self.chunk} scores a turn"
@@ -88,9 +98,15 @@ class TokensTile:
     path: Path
     shares: int = 0
 
+    @property
+    def blocks(self) -> int:
+        """Blocks of a cluster, which multiply together with tcgen05."""
+        return 2 if self.path == "tcgen05" else 1
+
     def __str__(self) -> str:
         shares = f", {self.shares} shares" if self.shares else ""
-        return f"{self.heads} heads x {self.keys} chosen keys{shares}"
+        pair = ", two blocks together" if self.blocks > 1 else ""
+        return f"{self.heads} heads x {self.keys} chosen keys{pair}{shares}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,23 +150,51 @@ def chosen_keys(w: Workload, each: int) -> int:
     return min(w.seq_kv, each + w.seq_q - 1)
 
 
-def seen_keys(w: Workload) -> Ints:
-    """Keys that each query of a sequence sees, ``[seq_q]``."""
-    return np.clip(np.arange(w.seq_q, dtype=np.int64) + w.seq_kv - w.seq_q + 1, 0, w.seq_kv)
+def list_tiles(w: Workload, tile: TokensTile) -> tuple[int, int]:
+    """Tiles of a query's list, and those of them that have a key: places beyond a sequence's keys are empty."""
+    top = choosing(w).top
+    return -(-top // tile.keys), -(-min(top, w.seq_kv) // tile.keys)
 
 
-def index_steps(w: Workload, tile: IndexTile) -> Ints:
+def blocks_of(w: Workload, tile: TokensTile) -> int:
+    """Blocks of a query."""
+    return -(-w.heads_q // (tile.heads * tile.blocks)) * tile.blocks
+
+
+def seen_keys(w: Workload, queries: Ints) -> Ints:
+    """Keys that some queries see, counted through all sequences."""
+    return np.clip(queries % w.seq_q + w.seq_kv - w.seq_q + 1, 0, w.seq_kv)
+
+
+def rows_at_once(w: Workload, gpu: Gpu) -> int:
+    """Queries whose scores over the keys of all sequences are held together: as many as a fifth of the memory takes.
+
+    As SGLang's `Indexer` cuts its calls (``dsa_indexer.py``: `SGLANG_DSA_MQA_LOGITS_FREE_MEM_FRACTION`,
+    `_MQA_LOGITS_STATIC_SKIP_ELEMS`), on a GPU whose memory is free.
+    """
+    rows, keys = w.batch * w.seq_q, w.batch * w.seq_kv
+    if rows * keys < UNCUT_SCORES:
+        return rows
+    return min(rows, max(1, int(SCORES_SHARE * gpu.hbm.capacity_bytes) // (keys * SCORE_BYTES)))
+
+
+def chunks(w: Workload, at_once: int) -> list[range]:
+    """The queries of each call, of all sequences one after the other."""
+    rows = w.batch * w.seq_q
+    return [range(first, min(first + at_once, rows)) for first in range(0, rows, at_once)]
+
+
+def index_steps(w: Workload, tile: IndexTile, rows: range) -> Ints:
     """Tiles of keys of each block of the indexer, ``[blocks]``: from its first query's keys to its last one's.
 
     Of the paged kernel an equal share of all (`smxx_paged_mqa_logits_metadata`).
     """
     if tile.shares:
         return np.diff(share_bounds(w, tile))
-    total = w.batch * w.seq_q
-    first = np.arange(0, total, tile.queries, dtype=np.int64)
-    last = np.minimum(first + tile.queries, total) - 1
+    first = np.arange(rows.start, rows.stop, tile.queries, dtype=np.int64)
+    last = np.minimum(first + tile.queries, rows.stop) - 1
     begin = first // w.seq_q * w.seq_kv
-    end = last // w.seq_q * w.seq_kv + seen_keys(w)[last % w.seq_q]
+    end = last // w.seq_q * w.seq_kv + seen_keys(w, last)
     return np.asarray(-(-(end - begin) // tile.keys))
 
 
@@ -161,16 +205,16 @@ def share_bounds(w: Workload, tile: IndexTile) -> Ints:
     return np.concatenate([[0], np.cumsum(each + (np.arange(tile.shares) < left))]).astype(np.int64)
 
 
-def queries_read(w: Workload, tile: IndexTile) -> Ints:
+def queries_read(w: Workload, tile: IndexTile, rows: range) -> Ints:
     """Times that each block of the indexer reads its queries, ``[blocks]``: once for each sequence of its share."""
     if not tile.shares:
-        return np.minimum(index_steps(w, tile), 1)
+        return np.minimum(index_steps(w, tile, rows), 1)
     bounds, each = share_bounds(w, tile), -(-w.seq_kv // tile.keys)
     begin, end = bounds[:-1], bounds[1:]
     return np.where(end > begin, (end - 1) // each - begin // each + 1, 0)
 
 
-def top_k_turns(w: Workload, tile: TopKTile) -> Ints:
-    """Turns of a pass over each row's scores, ``[seq_q]``; none where all keys are taken."""
-    seen = seen_keys(w)
+def top_k_turns(w: Workload, tile: TopKTile, rows: range) -> Ints:
+    """Turns of a pass over each row's scores, ``[rows]``; none where all keys are taken."""
+    seen = seen_keys(w, np.arange(rows.start, rows.stop, dtype=np.int64))
     return np.where(seen > tile.top, -(-seen // tile.chunk), 0)

@@ -63,7 +63,7 @@ def choose_tile(w: Workload) -> NsaTile:
     heads = max(16, power_of_two(w.group))
     passes = BackwardTile(64, 64, warps=4, stages_q=2, path="wgmma")
     return NsaTile(
-        CompressedTile(FlashTile(64, 128, warps=4, loop="ring", stages=2, path="wgmma"), passes, passes, True, first=0),
+        CompressedTile(FlashTile(64, 128, warps=4, loop="ring", stages=2, path="wgmma"), passes, passes, None, first=0),
         SelectedTile(
             FlashTile(heads, block, warps=1, loop="ring", stages=2, pack_gqa=True),
             BackwardTile(heads, block, warps=2, stages_q=2),

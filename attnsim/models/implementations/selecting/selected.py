@@ -17,6 +17,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import sums_of_groups
 from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
+from attnsim.models.implementations.selecting.triton_tiles import TritonBackwardTile, compiled, registers
 from attnsim.models.implementations.selecting.walks import (
     INDEX_BYTES,
     LIST,
@@ -33,12 +34,13 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path
 from attnsim.models.schedule.uses import TensorUse
+from attnsim.models.schedule.widths import padded
 
+NAME = "nsa-triton.selected"
 QUERIES = 64
 """Queries of a step of `backward_dkdv` (`BLOCK_SIZE_Q`)."""
 LONG = 32768
 """Tokens from which on a block has one query more in turn (`num_q_loop`)."""
-REGISTERS = by_hand(96, "registers a thread of Triton's kernels with 16 rows: the accumulator has 8, K and V pass")
 SORT_BYTES = by_hand(100, "bytes that sorting moves a pair of int32 key and int64 value: four passes of eight bits")
 """A histogram of the keys, then each pass reads and writes 12 bytes (cub's radix sort, which `torch.argsort` calls)."""
 
@@ -71,19 +73,39 @@ def power_of_two(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
+def forward_tile(w: Workload, selection: Selection, gpu: Gpu) -> FlashTile:
+    """The tile of `forward_kernel`: the query heads of a group against a block."""
+    heads, block, width = max(16, power_of_two(w.group)), power_of_two(selection.block), padded(w.head_dim_v)
+    warps = 8 if max(w.head_dim, w.head_dim_v) > 64 else 4
+    tile = FlashTile(
+        heads, block, warps=warps, loop="ring", stages=2, registers=registers("forward", gpu, width), pack_gqa=True,
+        warps_share_keys=True, across=warps, p_in_smem=True,
+    )  # fmt: skip
+    return compiled(tile, NAME, gpu, width)
+
+
 def choose_tile(w: Workload, gpu: Gpu) -> SelectedTile:
     """The tiles of `_topk_sparse_attention_fwd` and `_bwd`."""
-    selection = chosen(w)
-    heads, block = max(16, power_of_two(w.group)), power_of_two(selection.block)
+    tile = forward_tile(w, chosen(w), gpu)
+    heads, block, width = tile.rows, tile.keys, padded(w.head_dim_v)
     wide, hopper = max(w.head_dim, w.head_dim_v) > 64, gpu.features.wgmma
-    warps = 8 if wide else 4
-    shared: dict[str, bool] = {"warps_share_keys": heads < 64, "pack_gqa": True}
-    tile = FlashTile(heads, block, warps=warps, loop="ring", stages=2, registers=REGISTERS, **shared)  # type: ignore[arg-type]
     back = (4 if hopper else 8) if wide != (block > 64) else 8 if wide else 2
-    path: Path = "wgmma" if hopper else "mma_sync"
-    queries = BackwardTile(heads, block, warps=back, stages_q=2, registers=REGISTERS)
-    keys = BackwardTile(QUERIES, block, warps=(4 if hopper else 8) if wide else 2, stages_q=2, path=path)
-    return SelectedTile(tile, queries, keys, w.batch * w.seq_q // LONG + 1)
+    queries = TritonBackwardTile(
+        heads, block, warps=back, stages_q=2 if wide or block > 64 else 1, registers=registers("dq", gpu, width),
+        across=back,
+    )  # fmt: skip
+    beside = (4 if hopper else 8) if wide else 2
+    path: Path = "wgmma" if hopper and wide else "mma_sync"
+    keys = TritonBackwardTile(
+        QUERIES, block, warps=beside, stages_q=2 if path == "wgmma" else 1, path=path,
+        across=beside if wide else 1,
+    )  # fmt: skip
+    return SelectedTile(
+        tile,
+        compiled(queries, f"{NAME} dq", gpu, width),
+        compiled(keys, f"{NAME} backward", gpu, width),
+        w.batch * w.seq_q // LONG + 1,
+    )
 
 
 def chosen(w: Workload) -> Selection:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
@@ -21,8 +22,9 @@ PASSES = VALUE_BITS // RADIX_BITS + 2
 """Times that a block reads its row: once for each digit, and twice to gather."""
 FOUND_BYTES = 12
 """A value in fp32 and its place in int64."""
-PASS_INSTRUCTIONS = 8
-"""FP32-lane instructions an element and pass: conversion to an ordered integer, digit, comparison, ballots."""
+PASS_INSTRUCTIONS = by_hand(46, "integer instructions an element and pass, as `countRadixUsingMask` writes them")
+"""Address, bound and load 6, ordered integer 4, mask and digit 4; of each of four digits 8: a comparison (2), a ballot,
+a sum, and a population count at a quarter of the rate."""
 
 
 def top_k(scores: str, rows: int, columns: int, top: int) -> list[Kernel]:
@@ -41,7 +43,7 @@ def top_k(scores: str, rows: int, columns: int, top: int) -> list[Kernel]:
             TileOp("load", scores, bytes=columns * 4),
             TileOp("wait", scores),
             TileOp("delay", "step"),
-            TileOp("vector", "digits", fp32=PASS_INSTRUCTIONS * columns),
+            TileOp("vector", "digits", int32=PASS_INSTRUCTIONS * columns),
         ),
     )
     end = Segment("store", (TileOp("delay", "block"), TileOp("store", "found", bytes=top * FOUND_BYTES)))

@@ -16,6 +16,7 @@ from attnsim.models.implementations.fused.backward import ROWS_OUTSIDE, Backward
 from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.loops import Operations
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
+from attnsim.models.implementations.selecting.triton_tiles import TritonBackwardTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
@@ -84,9 +85,12 @@ def walked_tiles(walk: Walk) -> int:
 
 
 def forward(
-    w: Workload, tile: FlashTile, walk: Walk, rows: Sequence[int], name: str, uses: tuple[TensorUse, ...]
-) -> Kernel:
+    w: Workload, tile: FlashTile, walk: Walk, rows: Sequence[int], name: str, uses: tuple[TensorUse, ...],
+    lse: bool = True,
+) -> Kernel:  # fmt: skip
     """A forward kernel: Q stays, tiles of K and V pass one step ahead, every one masked.
+
+    Counted instructions are of such a step, mask and all.
 
     Parameters
     ----------
@@ -98,8 +102,10 @@ def forward(
         Rows with a query in them of each block, in the order of the walk: whole, or fewer in the last.
     name : str
     uses : tuple of TensorUse
+    lse : bool
+        Whether the log-sum-exps of rows are stored.
     """
-    ops = Operations(w, tile, lse=True)
+    ops = Operations(w, tile, lse=lse)
     kinds, launch = _with_rows(walk, rows)
     valid, kinds = kinds[:, 0], kinds[:, 1:]
     listed = (TileOp("load", LIST, bytes=walk.listed), TileOp("wait", LIST)) if walk.listed else ()
@@ -108,7 +114,7 @@ def forward(
     def step(more: bool) -> Segment:
         ops_ = (TileOp("wait", "K"), TileOp("wait", "V"), TileOp("delay", "step"), *(loads if more else ()))
         name = "step" if more else "last step"
-        return Segment(name, (*ops_, ops.scores(), ops.softmax(True), ops.output()))
+        return Segment(name, (*ops_, ops.scores(), ops.softmax(tile.counts is None), ops.output()))
 
     nest: Nest = []
     busy = kinds > 0
@@ -198,10 +204,11 @@ def rows_outside(
         (Segment("end", (TileOp("delay", "block"),)), first),
     ]
     d, dv = ops.d, ops.dv
+    in_registers = isinstance(tile, TritonBackwardTile) and tile.scores_in_registers
     buffers = (
         ("Q, dO", tile.rows * (d + dv) * ops.e),
         ("K, V", tile.stages_q * tile.keys * (d + dv) * ops.e),
-        ("dS", tile.rows * tile.keys * ops.e),
+        ("dS", 0 if in_registers else tile.rows * tile.keys * ops.e),
     )
     return _kernel(name, tile, nest, launch, uses, buffers, w, 2, slowed=True)
 

@@ -1,0 +1,224 @@
+"""A step of decoding with native sparse attention: `nsa_infer` of XunhaoLai/native-sparse-attention-triton.
+
+``infer/nsa_inference.py`` and ``infer/inference_func.py``, commit 36e7472: attention to the compressed cache and the
+choice of blocks are PyTorch's own operations, whose einsum copies K and V of several sequences so that batch and heads
+are one (`sumproduct_pair` in ``aten/src/ATen/native/Linear.cpp``); attention to chosen blocks is one block of threads a
+sequence and head of K and V; that to the window multiplies 16 sequences of a query head on the FP32 lanes. Compressing
+the newest keys, which most steps have no whole stretch of, is left out, and so are gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnsim.models.by_hand import by_hand
+from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.forward import flash_peak_bytes
+from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.implementation import TileRequest, record
+from attnsim.models.implementations.selecting.selected import clear, forward_tile, power_of_two
+from attnsim.models.implementations.selecting.top_k import top_k
+from attnsim.models.implementations.selecting.walks import INDEX_BYTES, LIST, Walk, forward
+from attnsim.models.question.selected import of_last_query
+from attnsim.models.question.selection import Selection
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.gemm import Operand, gemm
+from attnsim.models.schedule.nest import loop_nest
+from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
+from attnsim.models.schedule.uses import TensorUse
+from attnsim.models.schedule.widths import padded
+
+NAME = "nsa-triton.decode"
+TOGETHER, WINDOW_KEYS = 16, 128
+"""Sequences and keys of a step of `decode_kernel` (`BLOCK_SIZE_B`, `BLOCK_SIZE_K`)."""
+LANE_INSTRUCTIONS = by_hand(2, "FP32-lane instructions an element of K or V and sequence: widening and multiply-add")
+WINDOW_REGISTERS = by_hand(255, "registers of a thread of the window's kernel in NSA's decoding: all, not compiled")
+"""Of 16 sequences a step holds 128 keys of K, more than all registers of its block."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTile:
+    """Tiles of a step of decoding.
+
+    Parameters
+    ----------
+    chosen : FlashTile
+        Of the attention to chosen blocks.
+    together : int
+        Sequences of a block of the window's kernel.
+    """
+
+    chosen: FlashTile
+    together: int
+
+    def __str__(self) -> str:
+        return f"chosen {self.chosen}; window {self.together} sequences x {WINDOW_KEYS} keys"
+
+
+def selection_of(w: Workload) -> Selection:
+    """The selection of a question, with all three branches.
+
+    Raises
+    ------
+    InputError
+    """
+    s = w.selection
+    if s is None or not (s.top and s.compress and s.window) or s.anywhere:
+        raise InputError(
+            f"{NAME} has three branches, the selection is {s or 'none'}; "
+            "write --selection 'top 16x64, compress 32 step 16, window 512'"
+        )
+    if w.seq_q != 1:
+        raise InputError(f"{NAME} takes one query a sequence, not {w.seq_q}; write --pass decode")
+    if not w.mask.is_causal:
+        raise InputError(f"{NAME} takes a causal mask, not {w.mask}; write --causal")
+    if reason := s.misfit(w.seq_kv):
+        raise InputError(f"{NAME}: selection {s} {reason}")
+    return s
+
+
+def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """All kernels of a step."""
+    s = selection_of(w)
+    tile = DecodeTile(forward_tile(w, s, gpu), min(TOGETHER, power_of_two(w.batch)))
+    kernels = (*compressed(w, s), *choice(w, s), *chosen(w, s, tile.chosen), *window(w, s, tile.together), *combined(w))
+    scores = w.batch * w.heads_q * s.compressed_keys(w.seq_kv) * (4 + 2 * w.element_bytes)
+    compressed_cache = w.batch * w.heads_kv * s.compressed_keys(w.seq_kv) * (w.head_dim + w.head_dim_v)
+    kept = compressed_cache * w.element_bytes * (1 + (w.batch > 1))
+    pairs = of_last_query(s, w.seq_kv)
+    memory = flash_peak_bytes(w, scores + kept)
+    return Schedule("nsa", NAME, kernels, tile, memory, useful_flops=w.matrix_flops(pairs))
+
+
+def _over(name: str, reads: dict[str, int], writes: dict[str, int], elements: int) -> Kernel:
+    accesses = [*(Access(x, n) for x, n in reads.items()), *(Access(x, n, True) for x, n in writes.items())]
+    return streaming(name, accesses, elements=elements)
+
+
+def compressed(w: Workload, s: Selection) -> Iterator[Kernel]:
+    """`compressed_attention_decode` up to its output."""
+    e, keys, heads = w.element_bytes, s.compressed_keys(w.seq_kv), w.batch * w.heads_kv
+    scores = w.batch * w.heads_q * keys
+    by_head = " by head" if w.batch > 1 else ""
+    k, v = heads * keys * w.head_dim * e, heads * keys * w.head_dim_v * e
+    yield _over("compare lengths", {}, {"absent": w.batch * keys}, w.batch * keys)
+    if by_head:
+        yield _over("K by head", {"K compressed": k}, {f"K compressed{by_head}": k}, k // e)
+    operands = Operand("Q", e), Operand(f"K compressed{by_head}", e), Operand("scores", e)
+    yield gemm("compressed scores", heads, (w.group, keys, w.head_dim), *operands, dtype=w.dtype)
+    yield _over("scale", {"scores": scores * e}, {"scores": scores * e}, scores)
+    yield _over("hide absent", {"scores": scores * e, "absent": w.batch * keys}, {"scores": scores * e}, scores)
+    softmax = Access("scores", scores * e), Access("weights", scores * 4, True)
+    yield streaming("softmax", softmax, elements=4 * scores, exps=scores, blocks=w.batch * w.heads_q)
+    yield _over("no number", {"weights": scores * 4}, {"weights": scores * 4}, scores)
+    yield _over("to 16 bits", {"weights": scores * 4}, {"P": scores * e}, scores)
+    if by_head:
+        yield _over("V by head", {"V compressed": v}, {f"V compressed{by_head}": v}, v // e)
+    operands = Operand("P", e), Operand(f"V compressed{by_head}", e), Operand("O compressed", e)
+    yield gemm("compressed output", heads, (w.group, w.head_dim_v, keys), *operands, dtype=w.dtype)
+
+
+def offsets(s: Selection) -> int:
+    """Scores that touch a block, each a pass of its own in `transform_score`."""
+    return max(1, s.block // s.step) + -(-s.compress // s.step) - 1
+
+
+def choice(w: Workload, s: Selection) -> Iterator[Kernel]:
+    """`transform_score`, and the best blocks in order."""
+    rows, keys, blocks = w.batch * w.heads_kv, s.compressed_keys(w.seq_kv), s.blocks(w.seq_kv)
+    scores, summed, whole = rows * keys * 4, rows * blocks * 4, rows * (w.seq_kv // s.block) * 4
+    wider = scores + 2 * rows * (-(-s.compress // s.step) - 1) * 4
+    top = min(s.top, blocks)
+    yield _over("sum heads", {"weights": scores * w.group}, {"score": scores}, rows * keys * w.group)
+    yield _over("pad", {"score": scores}, {"score padded": wider}, wider // 4)
+    yield clear("clear block scores", "block scores", summed)
+    for place in range(offsets(s)):
+        yield _over(f"times {place}", {"score padded": whole}, {"part": whole}, whole // 4)
+        yield _over(f"add {place}", {"part": whole, "block scores": whole}, {"block scores": whole}, whole // 4)
+    yield _over("first blocks", {}, {"block scores": rows * 4}, rows)
+    yield _over("local blocks", {"local": rows * blocks}, {"block scores": summed}, rows * blocks)
+    yield _over("no score", {"block scores": summed}, {"block scores": summed}, rows * blocks)
+    yield from top_k("block scores", rows, blocks, top)
+    found = rows * top
+    for name, written, size in (("future", "is future", 1), ("drop", "found", 8), ("to int32", LIST, INDEX_BYTES)):
+        yield _over(name, {"found": found * 8}, {written: found * size}, found)
+
+
+def chosen(w: Workload, s: Selection, tile: FlashTile) -> Iterator[Kernel]:
+    """`topk_sparse_attention_decode`: all heads of a group against the chosen blocks, one after the other."""
+    e, kv, steps = w.element_bytes, w.batch * w.heads_kv, min(s.top, s.blocks(w.seq_kv))
+    out = w.batch * w.heads_q * w.head_dim_v * w.output_bytes
+    uses = (
+        TensorUse("Q", w.head_dim * e, w.batch * w.heads_q),
+        *(TensorUse(x, steps * tile.keys * n * e, kv) for x, n in (("K", w.head_dim), ("V", w.head_dim_v))),
+        TensorUse(LIST, steps * INDEX_BYTES, kv),
+        TensorUse("O", w.head_dim_v * w.output_bytes, w.batch * w.heads_q, written=True),
+    )
+    walk = Walk(np.array([steps]), kv, INDEX_BYTES)
+    yield clear("clear O", "O", out)
+    yield forward(w, tile, walk, [w.group], "selected_decode", uses, lse=False)
+
+
+def window(w: Workload, s: Selection, together: int) -> Iterator[Kernel]:
+    """`flash_attention_decode` over the newest keys: a block for each query head and 16 sequences."""
+    e, keys, d, dv = w.element_bytes, min(s.window, w.seq_kv), padded(w.head_dim), padded(w.head_dim_v)
+    full, last = divmod(w.batch, together)
+    sizes = [*([together] if full else []), *([last] if last else [])]
+    steps, short = -(-keys // WINDOW_KEYS), keys % WINDOW_KEYS
+    pairs = together * WINDOW_KEYS
+    work = TileOp(
+        "vector", "P", scores=pairs, exps=pairs + together,
+        fp32=LANE_INSTRUCTIONS * pairs * (d + dv) + together * dv,
+    )  # fmt: skip
+    nest = []
+    for kind, rows in enumerate(sizes):
+        here = np.arange(len(sizes)) == kind
+        q, o = rows * w.head_dim * e, rows * w.head_dim_v * w.output_bytes
+        nest.append((Segment(f"begin {rows}", (TileOp("delay", "block"), TileOp("load", "Q", bytes=q))), here * 1))
+        for size, turns in ((WINDOW_KEYS, steps - bool(short)), (short, int(short > 0))):
+            loads = (
+                TileOp("load", "K window", bytes=rows * size * w.head_dim * e),
+                TileOp("load", "V window", bytes=rows * size * w.head_dim_v * e),
+            )
+            waits = TileOp("wait", "K window"), TileOp("wait", "V window"), TileOp("delay", "step")
+            nest.append((Segment(f"{rows} x {size}", (*loads, *waits, work)), here * turns))
+        nest.append((Segment(f"store {rows}", (TileOp("store", "O window", bytes=o),)), here * 1))
+    segments, repeats = loop_nest(nest)
+    kinds = np.concatenate([np.zeros(full, np.int64), np.full(int(last > 0), len(sizes) - 1, np.int64)])
+    kept = (("K", w.head_dim), ("V", w.head_dim_v))
+    yield clear("clear O window", "O window", w.batch * w.heads_q * w.head_dim_v * w.output_bytes)
+    yield Kernel(
+        name="window_decode",
+        threads=128 if w.head_dim <= 64 else 256,  # `num_warps` of `flash_attention_decode`
+        registers_per_thread=WINDOW_REGISTERS,
+        shared_memory_bytes=0,
+        segments=segments,
+        repeats=repeats,
+        launches=(Launch(np.repeat(kinds, w.heads_q)),),
+        uses=(
+            TensorUse("Q", w.head_dim * e, w.batch * w.heads_q),
+            *(TensorUse(f"{x} window", keys * n * e, w.batch * w.heads_kv, w.group) for x, n in kept),
+            TensorUse("O window", w.head_dim_v * w.output_bytes, w.batch * w.heads_q, written=True),
+        ),
+        dtype=w.dtype,
+        step="tile",
+    )
+
+
+def combined(w: Workload) -> Iterator[Kernel]:
+    """Three products with gates and two sums, each an operation of PyTorch."""
+    rows = w.batch * w.heads_q
+    out = rows * w.head_dim_v * w.output_bytes
+    for x in ("O compressed", "O", "O window"):
+        yield _over(f"gate {x}", {x: out, "gates": rows * w.element_bytes}, {f"{x} gated": out}, rows * w.head_dim_v)
+    yield _over("add chosen", {"O compressed gated": out, "O gated": out}, {"two": out}, rows * w.head_dim_v)
+    yield _over("add window", {"two": out, "O window gated": out}, {"O combined": out}, rows * w.head_dim_v)
+
+
+RECORDS = (record(NAME, build),)
