@@ -199,8 +199,9 @@ def _read_calibration(data: dict[str, Any]) -> Calibration:
         key: tuple(value) if isinstance(value, list) else value for key, value in data["domain"].items()
     }
     numbers = data["numbers"]
+    record = find_implementation(data["implementation"])
     return Calibration(
-        implementation=find_implementation(data["implementation"]).name,
+        implementation=record.name,
         architecture=data["architecture"],
         gpu=data["gpu"],
         numbers=ImplementationNumbers(**{k: v["value"] for k, v in numbers.items()}),
@@ -209,7 +210,9 @@ def _read_calibration(data: dict[str, Any]) -> Calibration:
         interval=(data["interval"][0], data["interval"][1]),
         domain=Domain(**domain),
         folds={
-            (split, group): Numbers(ImplementationNumbers(**fold["implementation"]), GpuNumbers(**fold["gpu"]))
+            (split, group): Numbers(
+                ImplementationNumbers(**fold["implementation"]), GpuNumbers(**fold["gpu"]), counts=record.counts
+            )
             for split, folds in data["folds"].items()
             for group, fold in folds.items()
         },
