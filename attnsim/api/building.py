@@ -22,8 +22,9 @@ from attnsim.models.schedule.schedule import Schedule
 LIMITS = tuple(f"sm.{name}" for name, one in fields_of(Sm).items() if one.read == "limit")
 """What a block may hold."""
 
-ASKED = ("sm.count", "l2.capacity")
-"""What a call asks its device for as it runs: split rules count the SMs, schedulers ask whether keys fit the L2."""
+ASKED = ("sm.count", "l2.capacity", "hbm.capacity")
+"""What a call asks its device for as it runs: split rules count the SMs, schedulers ask whether keys fit the L2, SGLang
+how much memory is free for scores."""
 
 
 def peak_bytes(record: Implementation, w: Workload) -> int:
@@ -61,8 +62,11 @@ def shipped(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:
         When the shipped tile no longer fits.
     """
     schedule = _built(record.build, w, _seen(gpu, ASKED))
+    limits = {key for change in gpu.changes for key in change.keys} & set(LIMITS)
+    if not limits:
+        return schedule
     base = gpu.tiled_for
-    if all(gpu.get(key) == base.get(key) for key in LIMITS):
+    if all(gpu.get(key) == base.get(key) for key in limits):
         return schedule
     kernels = tuple(
         replace(kernel, max_blocks_per_sm=occupancy(kernel, base).blocks_per_sm) for kernel in schedule.kernels
