@@ -1,12 +1,15 @@
 """Our kernels lifted from their PTX beside the schedules that were written by hand, over 20 shapes each.
 
-Run: ``python benchmarks/lifted_kernels.py [NAME ...]``. A line a kernel and shape, then a summary.
+Both are charged by instructions, where the numbers that they are played with go with such; with ``--scores`` by scores
+and fitted numbers. Run: ``python benchmarks/lifted_kernels.py [--scores] [NAME ...]``. A line a kernel and shape, then
+a summary.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -50,17 +53,20 @@ def main() -> None:
     """Print the lines and the summary."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     wrong: dict[tuple[str, str], int] = defaultdict(int)
-    names = sys.argv[1:] or [name for name in OPERATIONS if name != "linear-decode"]
+    counted = "--scores" not in sys.argv
+    names = [one for one in sys.argv[1:] if one != "--scores"] or [
+        name for name in OPERATIONS if name != "linear-decode"
+    ]
     print("operation,kernel,gpu,seq,head_dim,heads,mask,hand_us,ratio,bytes_equal,flops_equal")
     for name in names:
         for gpu in GPUS.get(name, BOTH):
-            for given in shapes(name):
-                for one, other, ratio, hand_s in compared(name, gpu, given):
+            for shape in shapes(name):
+                for one, other, ratio, hand_s in compared(name, gpu, shape, counted):
                     same = one.requested() == other.requested(), one.total("flops") == other.total("flops")
                     found[name, one.name].append(ratio)
                     wrong[name, one.name] += not all(same) and one.path != "simt"
-                    keys = given.get("seq_kv", given["seq_q"])
-                    told = (name, one.name, gpu, keys, given["head_dim"], given["heads_q"], given.get("mask", FULL))
+                    keys = shape.get("seq_kv", shape["seq_q"])
+                    told = (name, one.name, gpu, keys, shape["head_dim"], shape["heads_q"], shape.get("mask", FULL))
                     print(*(str(part).replace(",", ";") for part in told), f"{hand_s * 1e6:.1f},{ratio:.4f}", *same,
                           sep=",", flush=True)  # fmt: skip
     for (name, kernel), ratios in found.items():
@@ -71,16 +77,19 @@ def main() -> None:
         )
 
 
-def compared(name: str, gpu: str, given: dict[str, Any]) -> list[tuple[Kernel, Kernel, float, float]]:
+def compared(name: str, gpu: str, given: dict[str, Any], counted: bool) -> list[tuple[Kernel, Kernel, float, float]]:
     """Each kernel lifted and by hand, with the ratio of their times and the latter in seconds."""
     operation, machine = OPERATIONS[name], load_gpu(gpu)
     w = Workload(batch=1, dtype="fp16", passes=operation.passes, **given)
-    # Both charged by scores: the PTX's instructions are not those of the machine code that ours are charged by.
-    with mock.patch.object(resources, "_counts", dict):
-        lifted, hand = lift_operation(operation, w, gpu, counted=False), operation.schedule(w, machine)
     numbers = choose(find_implementation(operation.implementation), machine).numbers
+    with nullcontext() if counted else mock.patch.object(resources, "_counts", dict):
+        hand = operation.schedule(w, machine)
+    lifted = [one.kernel for one in lift_operation(operation, w, gpu, counted=counted).kernels]
+    if counted and not numbers.counts:  # numbers of products that are charged by their FLOPs and reads
+        plain = (one.kernel for one in lift_operation(operation, w, gpu, counted=False).kernels)
+        lifted = [other if one.total("flops") else one for one, other in zip(lifted, plain, strict=True)]
     rows = []
-    for one, other in zip((each.kernel for each in lifted.kernels), hand.kernels, strict=True):
+    for one, other in zip(lifted, hand.kernels, strict=True):
         mine, theirs = (
             replay(replace(hand, kernels=(kernel,)), machine, numbers, launch="kernel").time_s
             for kernel in (one, other)

@@ -64,10 +64,6 @@ GROUPS = {
 }
 """Which are held against one another: the six; those whose kernels were timed; those that can attend to any key of the
 past, where the others forget it or sum it up; and those of the same heads over the same latent."""
-OUT = {
-    ("NSA", "decode"): "has no decode kernel",
-}
-"""Cells that are left out, and why."""
 GUESSED = BORROWED | {"pass"}
 """Components of a time that no measurement of that kernel in that pass stands behind."""
 
@@ -128,7 +124,7 @@ def best(name: str, passes: str, tokens: int, gpu: str) -> Prediction | None:
     """The fastest kernel of a mechanism that was measured in that pass, or, where none was, of all; None: no kernel."""
     found: list[Prediction] = []
     kernels = DENSE if name in ("full", "window") else MECHANISMS[NAMES[name]].implementations
-    for implementation in () if (name, passes) in OUT else kernels:
+    for implementation in kernels:
         try:
             if name in GROUPS["latent"] and passes == "fwd":
                 found.append(in_chunks(name, tokens, gpu, implementation))
