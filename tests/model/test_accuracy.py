@@ -91,7 +91,7 @@ def test_calibrations_were_fitted_on_the_committed_measurements() -> None:
 
 def test_the_jobs_of_the_fits_are_read_strictly(tmp_path: Path) -> None:
     names = [job.name for job in jobs()]
-    assert names[0] == "vllm-a100" and len(names) == len(set(names)) == 25
+    assert names[0] == "vllm-a100" and len(names) == len(set(names)) == 26
     assert jobs()[0].free["vllm.flash-attn-2"][-2:] == ("call_s", "extra"), "a set of numbers and two more"
     assert all(job.rows for job in jobs())
     good = """

@@ -16,6 +16,7 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.selecting import compressed, dsa_decode, moba
@@ -52,6 +53,7 @@ CASES = {
     "chosen keys": ("flashmla.sparse", H100, "fwd"),
     "chosen keys on Blackwell, decoding": ("flashmla.sparse", B200, "decode"),
     "indexer, top-k and chosen keys": ("sglang.dsa", H100, "fwd"),
+    "decoding with all branches": ("nsa-triton.decode", A100, "decode"),
     "own block and others": ("moba.efficient", A100, "fwd"),
     "own block and others on Hopper": ("moba.efficient", H100, "fwd"),
     "compressed keys and scores": ("nsa-triton.compressed-scores", H100, "fwd+bwd"),
@@ -64,6 +66,9 @@ def shapes(case: str) -> Iterator[Workload]:
     if CASES[case][0] == "moba.efficient":
         yield from block_shapes(draw)
         return
+    if CASES[case][0] == "nsa-triton.decode":
+        yield from decoding_shapes(draw)
+        return
     if CASES[case][0].partition(".")[2] not in ("selected", "nsa", "compressed", "compressed-scores"):
         yield from latent_shapes(case, draw)
         return
@@ -75,6 +80,17 @@ def shapes(case: str) -> Iterator[Workload]:
             batch=draw.choice([1, 2]), heads_q=heads_kv * draw.choice([1, 3, 16]), seq_q=seq, heads_kv=heads_kv,
             head_dim=draw.choice([64, 96, 128]), dtype=draw.choice(["fp16", "bf16"]), passes=CASES[case][2],
             mask=Mask.causal(), selection=Selection(draw.choice([1, 2, 3]), block, 32, 16, 100, anywhere=anywhere),
+        )  # fmt: skip
+
+
+def decoding_shapes(draw: random.Random) -> Iterator[Workload]:
+    for _ in range(SHAPES):
+        heads_kv = draw.choice([1, 2])
+        yield Workload(
+            batch=draw.choice([1, 3, 17, 32]), heads_q=heads_kv * draw.choice([1, 3, 16]), seq_q=1, heads_kv=heads_kv,
+            seq_kv=draw.choice([129, 256, 640, 1000]), head_dim=draw.choice([64, 96, 128]), passes="decode",
+            dtype=draw.choice(["fp16", "bf16"]), mask=Mask.causal(),
+            selection=Selection(draw.choice([1, 2, 3]), draw.choice([32, 64]), 32, 16, draw.choice([100, 128, 500])),
         )  # fmt: skip
 
 
@@ -377,6 +393,76 @@ def test_shares_of_decoding_cover_every_chosen_key_once() -> None:
     assert dsa_decode.pieces(replace(w, batch=1), 66).tolist() == [32]  # a tile for each share
 
 
+def scored(batch: int, seq_q: int, seq_kv: int, heads: int = 32) -> Workload:
+    return Workload(
+        batch=batch, heads_q=heads, heads_kv=1, seq_q=seq_q, seq_kv=seq_kv, head_dim=128, dtype="fp8",
+        mask=Mask.causal(), selection=Selection(2048, index_heads=heads, index_dim=128),
+    )  # fmt: skip
+
+
+def test_scores_that_the_memory_does_not_hold_are_computed_a_part_at_a_time() -> None:
+    fits, cut = scored(1, 16384, 65536), scored(64, 512, 32768)
+    assert len(IMPLEMENTATIONS["deepgemm.mqa-logits"].build(fits, H100, None).kernels) == 1
+    parts = IMPLEMENTATIONS["deepgemm.mqa-logits"].build(cut, H100, None)
+    wanted = cut.batch * cut.seq_q * cut.batch * cut.seq_kv * 4
+    assert len(parts.kernels) == -(-wanted // int(0.2 * H100.hbm.capacity_bytes))
+    # The same queries on so much memory that they are scored at once take no longer.
+    whole = IMPLEMENTATIONS["deepgemm.mqa-logits"].build(cut, H100.replace("hbm.capacity", "4 TB"), None)
+    assert len(whole.kernels) == 1
+    assert sum(kernel.total("flops") for kernel in parts.kernels) >= whole.kernels[0].total("flops")
+    assert replay(parts, H100, Numbers()).time_s > replay(whole, H100, Numbers()).time_s
+
+
+def test_long_prompts_are_cut_by_the_memory_of_the_gpu_that_is_asked_about() -> None:
+    """The scores of 262,144 queries take 275 GB; a call of a GPU with half the memory takes half as many of them."""
+    w = scored(1, 262_144, 262_144, 32)
+    whole, half = (
+        predict(w, gpu, "dsa-indexer", baseline=False) for gpu in (H100, H100.replace("hbm.capacity", "40 GB"))
+    )
+    assert whole.time_s and whole.peak_memory_bytes < H100.hbm.capacity_bytes
+    assert half.peak_memory_bytes < 40e9 and half.peak_memory_bytes < 0.6 * whole.peak_memory_bytes
+
+
+def test_parts_of_a_top_k_look_for_their_row_among_all_of_them() -> None:
+    cut = scored(64, 512, 32768)
+    parts = IMPLEMENTATIONS["sgl-kernel.topk"].build(cut, H100, None)
+    (whole,) = IMPLEMENTATIONS["sgl-kernel.topk"].build(cut, H100.replace("hbm.capacity", "4 TB"), None).kernels
+    assert len(parts.kernels) > 1
+    assert whole.requested()["load", "first rows"] == 64 * 512 * 64 * 4  # each row, the rows that 64 requests begin at
+    for part in parts.kernels:
+        assert part.requested()["load", "first rows"] == part.blocks * part.blocks * 4
+
+
+@pytest.mark.parametrize(("heads", "queries"), [(32, 4), (64, 2)])
+def test_the_indexer_has_128_columns(heads: int, queries: int) -> None:
+    schedule = IMPLEMENTATIONS["deepgemm.mqa-logits"].build(scored(1, 4096, 4096, heads), H100, None)
+    assert str(schedule.tile).startswith(f"{queries} queries of {heads} heads x 256 keys")
+    assert schedule.kernels[0].blocks == 4096 // queries
+
+
+def latent(heads: int, seq_kv: int) -> Workload:
+    return Workload(
+        batch=1, heads_q=heads, heads_kv=1, seq_q=300, seq_kv=seq_kv, head_dim=576, head_dim_v=512, dtype="bf16",
+        mask=Mask.causal(), selection=Selection(2048),
+    )  # fmt: skip
+
+
+def test_a_pair_of_blocks_has_128_heads_on_blackwell() -> None:
+    few, many = (IMPLEMENTATIONS["flashmla.sparse"].build(latent(heads, 4096), B200, None) for heads in (64, 128))
+    assert few.kernels[0].blocks == many.kernels[0].blocks == 2 * 300
+    assert few.kernels[0].total("flops") == many.kernels[0].total("flops")
+    more = IMPLEMENTATIONS["flashmla.sparse"].build(latent(129, 4096), B200, None)
+    assert more.kernels[0].blocks == 4 * 300
+
+
+@pytest.mark.parametrize("gpu", [H100, B200], ids=["H100", "B200"])
+def test_a_tile_without_a_key_is_multiplied_and_not_read(gpu: Gpu) -> None:
+    short, long = (IMPLEMENTATIONS["flashmla.sparse"].build(latent(128, keys), gpu, None) for keys in (512, 2048))
+    assert short.kernels[0].total("flops") == long.kernels[0].total("flops")
+    asked = [one.kernels[0].requested()["load", "KV"] for one in (short, long)]
+    assert 4 * asked[0] == asked[1]
+
+
 def test_a_cache_in_eight_bits_is_read_in_656_bytes_a_token() -> None:
     w = Workload(64, 128, 1, 576, heads_kv=1, seq_kv=9000, head_dim_v=512, dtype="bf16", passes="decode",
                  mask=Mask.causal(), selection=Selection(2048))  # fmt: skip
@@ -408,3 +494,40 @@ def test_warps_in_step_ask_for_the_same() -> None:
     apart = keys_outside(w, tile, Walk(np.full(8, 9), 16), "x", ())
     together = in_step(apart)
     assert {one: apart.total(one) for one in AMOUNTS} == {one: together.total(one) for one in AMOUNTS}
+
+
+def test_a_step_of_decoding_computes_the_last_row_of_the_whole() -> None:
+    q, k, v = tensors(200)
+    whole = selecting.native_sparse_attention(q, k, v, top=2, block=32, width=32, step=16, window=50)
+    step = selecting.native_sparse_attention(q[..., -1:, :], k, v, top=2, block=32, width=32, step=16, window=50)
+    np.testing.assert_allclose(step[..., 0, :], whole[..., -1, :], rtol=1e-12, atol=1e-14)
+
+
+def test_decoding_reads_the_compressed_cache_the_chosen_blocks_and_the_window_and_says_that_nothing_timed_it() -> None:
+    s = Selection(16, 64, 32, 16, 512)
+    w = Workload(1, 64, 1, 128, heads_kv=4, seq_kv=65536, passes="decode", mask=Mask.causal(), selection=s)
+    asked_for = cost_of(w, IMPLEMENTATIONS["nsa-triton.decode"].build(w, A100, None)).requested_bytes
+    token = 4 * 128 * 2
+    assert asked_for["compressed scores", "load", "K compressed"] == 4095 * token
+    assert asked_for["selected_decode", "load", "K"] == 16 * 64 * token
+    assert asked_for["window_decode", "load", "K window"] == 16 * 512 * token
+    answer = predict(w, "a100-sxm4-80gb", "nsa", baseline=False)
+    assert answer.implementation == "nsa-triton.decode"
+    assert any("no calibration of nsa-triton.decode" in reason.text for reason in answer.trust.reasons)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seq_q": 2}, "takes one query a sequence"),
+        ({"selection": Selection(2, 64, 32, 16)}, "window"),
+        ({"selection": Selection(2, 64, 32, 16, 100, anywhere=True)}, "three branches"),
+        ({"seq_kv": 512}, "512 keys have 8"),
+    ],
+)
+def test_decoding_refuses_in_one_line(changes: dict[str, Any], said: str) -> None:
+    s = Selection(16, 64, 32, 16, 512)
+    w = Workload(1, 64, 1, 128, heads_kv=4, seq_kv=4096, passes="decode", mask=Mask.causal(), selection=s)
+    with pytest.raises(InputError) as error:
+        predict(replace(w, **changes), "a100-sxm4-80gb", "nsa")
+    assert said in str(error.value) and "\n" not in str(error.value)

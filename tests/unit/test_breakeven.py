@@ -48,9 +48,7 @@ def test_below_the_density_sparse_is_faster_and_above_it_slower(pattern: str, sp
     most = 4096 // 64
     below = [ratio(row, max(1, round(row.density * most * part))) for part in (0.25, 0.5)]
     above = [ratio(row, min(most, round(row.density * most * part))) for part in (1.25, 2.5)]
-    # A known miss: of few waves the last blocks end by chance, a window of 57 blocks of keys 2 % later than of 64.
-    later = (pattern, sparse) == ("window", "flash-attn.4-sparse")
-    assert below[0] < below[1] < 1 < min(above) and (above[0] > above[1]) == later
+    assert below[0] < below[1] < 1 < above[0] < above[1]
 
 
 def test_the_range_of_the_density_is_where_the_ends_of_the_speedup_are_one() -> None:
@@ -135,7 +133,7 @@ def test_a_row_says_whose_numbers_it_is_made_with() -> None:
 def test_where_one_block_a_row_is_already_all_sparse_pays_or_never_does() -> None:
     (row,) = breakeven(HEADS, A100, [64])
     assert (row.at.mask, row.density, row.at.tiles, row.at.all_tiles) == ("full", 1.0, 1, 1)
-    (never,) = breakeven(HEADS, H100, [512], pattern="bigbird", sparse=["fused"])
+    (never,) = breakeven(HEADS, H100, [768], pattern="bigbird", sparse=["fused"])
     assert (
         never.density == never.density_low == 0
         and never.at.sparse_s > never.at.dense_s
@@ -162,9 +160,8 @@ def test_a_fixed_budget_crosses_dense_attention_once(
     found = crossover("flash", f"sparse/{implementation}", question, H100, shortest=1024, longest=1 << 17, step=512)
     assert found.seq is not None and found.seq < latest
     ratios = [sparse_over_dense(question, implementation, seq) for seq in (1024, 8192, 32768, 131072)]
-    # BigBird's blocks in our kernel are the known miss: 2.7 % faster than dense attention at 1,024 tokens already.
-    early = implementation == "fused" and mask == Mask.bigbird()
-    assert (found.seq > earliest) is not early and (ratios[0] > 1) is not early and ratios[0] > 0.97
+    # Up to 2,048 tokens dense attention is one wave of blocks; our kernel is about as fast, BigBird 7 % faster.
+    assert found.seq >= earliest and ratios[0] > (0.93 if implementation == "fused" else 1)
     wins = [ratio < 1 for ratio in ratios]
     assert wins == sorted(wins)  # it crosses once
     assert ratios[-2] / ratios[-1] == pytest.approx(4, rel=0.1)  # N against N squared

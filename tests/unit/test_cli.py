@@ -87,13 +87,15 @@ def test_json_is_a_list_of_objects_and_nothing_else(capsys: pytest.CaptureFixtur
 
 
 def test_a_budget_plays_more(capsys: pytest.CaptureFixture[str]) -> None:
-    long = [*QUESTION, "--seq", "8192", "--algorithm", "flash", "--json"]
+    long = [*QUESTION, "--seq", "16384", "--algorithm", "flash", "--json"]
     usual, more, exact = (
         json.loads(run(capsys, "predict", *long, *how))[0] for how in ([], ["--budget", "1000000"], ["--mode", "exact"])
     )
     assert [one["budget"] for one in (usual, more, exact)] == [BUDGET, 1_000_000, None]
     assert usual["time_s"] != more["time_s"] == exact["time_s"]
-    explained = json.loads(run(capsys, "explain", "flash", *QUESTION, "--seq", "8192", "--budget", "1000000", "--json"))
+    explained = json.loads(
+        run(capsys, "explain", "flash", *QUESTION, "--seq", "16384", "--budget", "1000000", "--json")
+    )
     assert explained[0]["prediction"]["time_s"] == more["time_s"]
 
 

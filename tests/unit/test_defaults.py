@@ -33,7 +33,7 @@ def test_the_decode_call_of_a_known_model_is_validated_on_h100() -> None:
     found = predict(DECODE, "h100-sxm5-80gb", baseline=False)
     assert found.trust.level == "validated"
     library = predict(DECODE, "h100-sxm5-80gb", implementation="flash-attn.3", baseline=False)
-    assert library.trust.level == "extrapolated" and library.trust.high > found.trust.high
+    assert library.trust.level == "extrapolated" and library.trust.components["pass"] > 0
 
 
 @pytest.mark.parametrize("name", CALIBRATED)

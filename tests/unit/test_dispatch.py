@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from attnsim.models.jit import jit
 from attnsim.models.schedule.schedule import Launch
 from attnsim.simulator import dispatch
-from attnsim.simulator.dispatch import Speeds, drained, ends_of_places, hand_out, in_queues
+from attnsim.simulator.dispatch import Speeds, drained, ends_of_places, hand_out, in_heap, in_queues
 
 LAUNCHES = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=9), st.integers(1, 5)), min_size=1)
 
@@ -101,9 +101,15 @@ def test_a_block_is_as_fast_as_its_neighbours_leave_it() -> None:
 @settings(deadline=None)  # it is compiled once
 @given(free=st.lists(st.floats(0, 9), min_size=1, max_size=9), durations=st.lists(st.floats(0, 9), max_size=40))
 def test_compiled_code_hands_out_the_same(free: list[float], durations: list[float]) -> None:
-    plain, fast, queued = np.array(free), np.array(free), np.array(free)
+    plain, heaped, queued = np.array(free), np.array(free), np.array(free)
     hand_out(plain, np.array(durations))
-    jit(hand_out)(fast, np.array(durations))
+    jit(in_heap)(heaped, np.array(durations))
     jit(in_queues)(queued, np.array(durations), np.unique(durations))
-    assert plain.tolist() == fast.tolist()
-    assert sorted(plain.tolist()) == sorted(queued.tolist())
+    assert sorted(plain.tolist()) == sorted(heaped.tolist()) == sorted(queued.tolist())
+
+
+def test_a_long_block_in_the_middle_of_a_long_launch_keeps_its_place() -> None:
+    """It outlasts the launch: places that shared it as work would be done far too early."""
+    launches, times = launched(([0] * 25_000 + [1] + [0] * 15_000, 1)), np.array([1.0, 3000.0])
+    assert one_by_one(launches, times, 10) == 2500 + 3000
+    assert ends_of_places(launches, times, 10)[-1] == pytest.approx(5500, abs=1)

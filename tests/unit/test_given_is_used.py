@@ -18,7 +18,7 @@ PROMPT = [*QUESTION, "--seq", "4096", "--causal"]
         (["explain", "flash", *PROMPT, "--selection", "top 16x64"], "attends to all keys of the mask"),
         (["search", "tile", *PROMPT, "--selection", "top 16x64"], "attends to all keys of the mask"),
         (["predict", *PROMPT, "--algorithm", "nsa-selected", "--selection", "top 16x64, window 99"], "has no window"),
-        (["predict", *PROMPT, "--algorithm", "nsa", "--pass", "decode"], "as many keys as queries"),
+        (["predict", *PROMPT, "--algorithm", "nsa-selected", "--pass", "decode"], "no decode kernels"),
         (
             ["predict", *QUESTION, "--seq", "4096", "--algorithm", "sparse", "--mask", "window"],
             "'window' is not understood",

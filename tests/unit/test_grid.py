@@ -102,6 +102,25 @@ def shares(one: Smaller, whole: Kernel) -> Floats:
     return counts / one.kernel.blocks
 
 
+def test_a_grid_of_up_to_twice_its_budget_is_played_whole_and_once(asked: list[Kernel], made: list[Smaller]) -> None:
+    s = schedule("flash-attn.2", 1024)
+    replay(s, A100, NUMBERS, budget=executions(s.main) // grid.WHOLE + 1)
+    assert asked == list(s.kernels) and not made
+
+
+def test_blocks_that_share_an_sm_stay_together_where_no_place_gets_a_second_one(made: list[Smaller]) -> None:
+    """208 blocks of FlashAttention-1, 13 a head, on 108 SMs: each beside the 108th after it."""
+    w = Workload(1, 16, 4096, 64, mask=CAUSAL)
+    s = find_implementation("flash-attn.1").build(w, A100, None)
+    assert s.main.blocks == 208 and len(s.main.repeats) == 13
+    replay(s, A100, NUMBERS, budget=5000)
+    (one,) = made
+    classes = one.of[one.kernel.launches[0].classes]
+    first, second = classes[: one.chip.sms], classes[one.chip.sms :]
+    assert one.chip.resident == 2 and 0 < len(second) <= len(first) < 108
+    np.testing.assert_array_equal(second, (first[: len(second)] + 108) % 13)
+
+
 def test_exact_mode_plays_every_block(asked: list[Kernel], made: list[Smaller]) -> None:
     """Twice where unequal blocks share an SM: they may be sensitive to latencies, as in default mode."""
     for name, mask, plays in (("triton.tutorial", CAUSAL, 2), ("triton.tutorial", Mask.full(), 1)):

@@ -30,7 +30,8 @@ SHIPS_MMA_SYNC = {
     "flash-attn.1", "flash-attn.2", "flash-attn.2-unsplit", "vllm.flash-attn-2", "xformers.cutlass",
     "flashinfer.fa2", "flashinfer.pod", "flashinfer.pod-streams", "flashinfer.pod-serial", "flashinfer.tree",
     "flashinfer.cascade", "sglang.flashinfer", "vllm.flashinfer", "torch.sdpa-flash-1", "vllm.triton",
-    "nsa-triton.selected", "nsa-triton.compressed", "nsa-triton.compressed-scores", "flash-nsa.nsa", "moba.efficient",
+    "nsa-triton.selected", "nsa-triton.compressed", "nsa-triton.compressed-scores", "nsa-triton.decode",
+    "flash-nsa.nsa", "moba.efficient",
     "triton.ops",
 }  # fmt: skip
 """Libraries whose Ampere kernels are what runs on newer GPUs, or whose tiles of 16 rows are too small for newer

@@ -100,10 +100,11 @@ def hopper_loop(*rescaling: str) -> str:
 def test_the_row_of_a_step_has_no_mask_and_rescaling_only_where_each_step_does_it() -> None:
     sizes = {"HEAD_DIM": 16, "BLOCK_N": 32}
     (seldom,) = parse(hopper_loop())
-    assert step_row("f(16,32)", "90a", sizes, seldom) == '"f(16,32)",90,512,0,19,16,0,0,0'
+    assert step_row("f(16,32)", "90a", sizes, seldom) == '"f(16,32)",90,512,0,19,16,0,0,0,0'
+    assert step_row("flash(16,32)", "90a", sizes, seldom) == '"flash(16,32)",90,512,0,19,16,0,0,0,16'
     factors = [line(0x250 + 16 * n, "MUFU.EX2 R60, R60") for n in range(2)]
     (always,) = parse(hopper_loop(*factors, line(0x270, "FMUL R32, R32, R60")))
-    assert step_row("f(16,32)", "90a", sizes, always) == f'"f(16,32)",90,{16 * LANES},256,22,18,1,0,0'
+    assert step_row("f(16,32)", "90a", sizes, always) == f'"f(16,32)",90,{16 * LANES},256,22,18,1,0,0,0'
     assert step_row("f(16,64)", "90a", sizes | {"BLOCK_N": 64}, always) is None
 
 

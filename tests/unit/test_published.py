@@ -44,7 +44,7 @@ ROWS = {
     "flex_attention_h800": 17,
     "flex_block_attn_h800": 17,
     "linear_gdn": 969,
-    "linear_kda": 1256,
+    "linear_kda": 1234,
     "linear_convolution": 452,
     "linear_flashkda": 24,
     "natten": 15,
