@@ -36,7 +36,7 @@ FOR_TENSOR, FOR_TURN, FOR_ORDER, GROUP = range(10, 14)
 CLASS, NUMBER, FETCHED, BLOCK = range(4)
 # Columns of a leaf: what happens when it is due, and of which slot it is.
 EVENT, SLOT = range(2)
-RESUME, BEGIN, ENDED, ALL_ENDED, WAKE, NOTHING = range(6)
+RESUME, BEGIN, ENDED, ALL_ENDED, WAKE = range(5)
 # Columns of the play as a whole; then bytes loaded of each tensor, and stored.
 NOW, PUTS, WAITS, TAKEN, DONE, LAUNCH, REPEAT, PLACE, WAITED, L2_FREE, HBM_FREE, WHOLE = range(12)
 
@@ -131,9 +131,7 @@ def outstanding(flat, tensors):
 def begin(state, members):
     """Let every slot take its first block at once."""
     due, leaves, groups, slots, several = state.due, state.leaves, state.groups, state.slots, members > 1
-    count = len(slots) - 1
-    leaves[:, SLOT] = count
-    for slot in range(count):
+    for slot in range(len(slots)):
         slots[slot, 0] = slot % len(state.units)
         leaves[slot * members : (slot + 1) * members, SLOT] = slot
         leaf = len(groups) + slot if several else slot
@@ -143,7 +141,7 @@ def begin(state, members):
         due[len(due) // 2 + leaf, 1] = slot << LEAVES | leaf
     for node in range(len(due) // 2 - 1, 0, -1):
         due[node] = due[2 * node + (due[2 * node + 1, 0] < due[2 * node, 0])]
-    state.whole[PUTS] = count
+    state.whole[PUTS] = len(slots)
 
 
 @in_place
@@ -236,18 +234,6 @@ def all_have(groups, first, members, column, turn):
 
 
 @in_place
-def several_wait(groups, first, members, tensor, turn):
-    """Whether more than one warpgroup of a block waits for a tensor's load."""
-    one = False
-    for group in range(first, first + members):
-        if groups[group, FOR_TENSOR] == tensor and groups[group, FOR_TURN] == turn:
-            if one:
-                return True
-            one = True
-    return False
-
-
-@in_place
 def longest_waiting(groups, first, members, tensor, turn):
     """The warpgroup of a block that has waited longest for a tensor's load; -1 if none waits."""
     found = -1
@@ -292,13 +278,6 @@ def advance(flat, state, record, members, most):
             if what == WAKE:
                 leaves[own, EVENT] = RESUME
                 waking_tensor, waking_turn, waking_first = groups[own, FOR_TENSOR], groups[own, FOR_TURN], first
-                if several_wait(groups, first, members, waking_tensor, waking_turn):
-                    # none of them may set the clock before all have gone on
-                    puts += 1
-                    leaves[len(leaves) - 1, EVENT] = NOTHING
-                    put(due, len(leaves) - 1, now, NORMAL, puts)
-                continue
-            if what == NOTHING:
                 continue
             if what == ENDED:
                 slots[slot, 2] -= 1
@@ -377,7 +356,7 @@ def advance(flat, state, record, members, most):
                     continue
             if at > now:
                 puts += 1
-                if not put(due, own, at, NORMAL, puts):
+                if not put(due, own, at, NORMAL, puts) or waking_tensor >= 0:  # all that are woken go on first
                     break
                 now = at
                 whole[NOW] = now
@@ -421,7 +400,7 @@ def advance(flat, state, record, members, most):
                     if now == groups[own, LAST_LOAD]:  # copies of one instant take turns with those of other SMs
                         puts += 1
                         groups[own, ASLEEP] = 1
-                        if not put(due, own, now, NORMAL, puts):
+                        if not put(due, own, now, NORMAL, puts) or waking_tensor >= 0:
                             break
                 groups[own, ASLEEP] = 0
                 groups[own, LAST_LOAD] = now

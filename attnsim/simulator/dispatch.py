@@ -21,24 +21,25 @@ QUEUES = by_hand(8, "different times of blocks up to which compiled code keeps a
 
 
 def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -> Floats:
-    """When the last block of each place ends, in ascending order.
+    """When the last block of each place ends, shape [places]; the first places are those that first get a block.
 
     Parameters
     ----------
     launches : sequence of Launch
     durations : ndarray, shape [classes]
-        Of a block of each class.
+        Of a block of each class, in picoseconds.
     places : int
         Blocks that run at the same time.
     """
     blocks = sum(len(launch.classes) * launch.times for launch in launches)
     if len(durations) == 1:
-        free = np.full(places, blocks // places)
-        free[places - blocks % places :] += 1
-        return np.asarray(free * durations[0], float)
-    free, one_by_one = np.zeros(places), _hand_out(durations)
+        return np.asarray((blocks // places + (np.arange(places) < blocks % places)) * durations[0], float)
+    unit = max(1.0, (blocks + places) * float(durations.max()) / 2**52)
+    # Times are whole numbers, with the number of a place as the rest of a division.
+    free, handed = np.arange(places, dtype=float), np.rint(durations / unit) * places
+    one_by_one = _hand_out(handed)
     for launch in launches:
-        kinds = durations[launch.classes]
+        kinds = handed[launch.classes]
         size, work = len(kinds) * launch.times, launch.times * float(kinds.sum())
         # Of its beginning, and of its end: at least what runs beside the longest block.
         some = ONE_BY_ONE * size // blocks // 2
@@ -52,7 +53,9 @@ def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -
         one_by_one(free, first)
         _share(free, left, left / (size - some - last))
         one_by_one(free, final)
-    return np.sort(free)
+    ends = np.empty(places)
+    ends[(free % places).astype(int)] = free // places * unit
+    return ends
 
 
 def _repeated(values: Floats, times: int) -> Floats:
@@ -76,25 +79,28 @@ class Speeds:
     memory: float
 
 
-def drained(ends: Floats, speeds: Speeds) -> float:
-    """When all is done if blocks run faster while the places around them are free.
+def drained(ends: Floats, sms: int, speeds: Speeds) -> Floats:
+    """When places are done if blocks run faster while those around them are free, in ascending order.
 
     They share what they wait for: the memory, and an SM. As long as there are more blocks all places are busy, and what
-    a block takes then is its length. From then on, at n of N places, those beside it on its SM are busy with the chance
-    that any is, and all together ask no more of the memory than it gives.
+    a block takes then is its length. From then on those of an SM are the faster the fewer they are, but all together
+    ask no more of the memory than it gives.
 
     Parameters
     ----------
     ends : ndarray, shape [places]
-        Of :func:`ends_of_places`.
+        Of :func:`ends_of_places`; a place is on the SM that is the rest of its number.
+    sms : int
     speeds : Speeds
     """
-    places = len(ends)
-    busy = np.arange(places - 1, 0, -1)
-    idle = 1 - (busy - 1) / max(1, places - 1)  # of the places beside one that is busy
-    on_its_sm = speeds.beside + (speeds.alone - speeds.beside) * idle
-    speed = np.maximum(1.0, np.minimum(on_its_sm, places / busy / max(speeds.memory, 1 / places)))
-    return float(ends[0] + np.diff(ends) @ (1 / speed))
+    left = np.sort((ends - ends.min()).reshape(-1, sms), axis=0)
+    others = np.arange(len(left))[::-1, None]  # of its SM that still run when a block ends
+    speed = speeds.beside + (speeds.alone - speeds.beside) * (1 - others / max(1, len(left) - 1))
+    on_its_sm = (np.diff(left, axis=0, prepend=0.0) / speed).cumsum(axis=0).reshape(-1)
+    order = left.argsort(axis=None)
+    busy = np.arange(len(ends), 0, -1) / len(ends)
+    by_memory = (np.diff(left.reshape(-1)[order], prepend=0.0) * np.minimum(1.0, busy * speeds.memory)).cumsum()
+    return np.asarray(ends.min() + np.sort(np.maximum(on_its_sm[order], by_memory)))
 
 
 def _share(free: Floats, work: float, usual: float) -> None:
@@ -104,7 +110,8 @@ def _share(free: Floats, work: float, usual: float) -> None:
     needed = times[1:] * np.arange(1, len(times)) - times[:-1].cumsum()  # to bring all before a place up to it
     count = int((needed < work).sum()) + 1
     phase = times[:count] % usual
-    free[order[:count]] = (times[:count].sum() + work) / count + phase - phase.mean()
+    shared = (times[:count].sum() + work) / count + phase - phase.mean()
+    free[order[:count]] = shared // len(free) * len(free) + times[:count] % len(free)
 
 
 def hand_out(free: Floats, durations: Floats) -> None:

@@ -7,7 +7,6 @@ the whole grid, and list scheduling of both grids says how much longer the whole
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import mean
 
@@ -27,9 +26,6 @@ WHOLE = by_hand(
 )
 JITTER = by_hand((1.0, 1.001, 0.999, 1.002), "latencies, relative, of plays of a grid that may be sensitive to them")
 SENSITIVE = by_hand(0.005, "difference of the first two of these plays from which on all are played")
-
-Compiled = Callable[[float], Program]
-"""The program of an SM whose transfers hold L2 and HBM for so many SMs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +57,15 @@ class GridTime:
 
 
 def grid_time(
-    kernel: Kernel, compiled: Compiled, sms: int, slots_per_sm: int, budget: float = np.inf, told: Told | None = None
+    kernel: Kernel, program: Program, sms: int, slots_per_sm: int, budget: float = np.inf, told: Told | None = None
 ) -> GridTime:
     """Time of the whole grid.
 
     Parameters
     ----------
     kernel : Kernel
-    compiled : callable
+    program : Program
+        Where every SM is played.
     sms, slots_per_sm : int
         Of the GPU; blocks that fit an SM.
     budget : float
@@ -81,9 +78,8 @@ def grid_time(
     waves = kernel.blocks / (sms * slots_per_sm)
     size = executions(kernel)
     if size > WHOLE * budget:
-        time, waited = _extended(kernel, compiled, chip, budget)
+        time, waited = _extended(kernel, program, chip, budget)
         return GridTime(time, waited, chip.resident, waves)
-    program = compiled(1.0)
     # Unequal blocks that share an SM fall into step or out of it, now and then for a difference of a few picoseconds.
     again = JITTER[1:] if size <= budget and chip.resident > 1 and len(kernel.repeats) > 1 else ()
     plays = [play(kernel, program, chip.sms, chip.resident, _told_of(0, kernel, told) if again else told)]
@@ -107,25 +103,27 @@ def _told_of(number: int, kernel: Kernel, told: Told | None) -> Told | None:
     return lambda ended: told(kernel.blocks - ((2 * kernel.blocks - ended) >> (number + 1)))
 
 
-def _extended(kernel: Kernel, compiled: Compiled, chip: Chip, budget: float) -> tuple[float, float]:
+def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tuple[float, float]:
     """Time of a grid from a smaller one, and how long its warpgroups waited for data."""
-    program = compiled(1.0)
     memory = float((kernel.executions @ program.memory_times()).max())
     made = smaller(kernel, program, chip, budget, memory)
     small, few = made.kernel, made.chip
     launched = small.launches[0].classes
     rows = _rows(launched, made)
-    shared = compiled(chip.sms / few.sms).in_halves()
+    halves = program.in_halves()
+    shared = halves.shared_by(chip.sms / few.sms)
     played = play(small, shared, few.sms, few.resident, None, rows)
     whole, fewer = _durations(kernel, made, program, played.spent / kernel.warpgroups, launched, rows)
     whole, used = _with_memory(kernel, whole, memory, chip)
     fewer, _ = _with_memory(small, fewer, float((small.executions @ shared.memory_times()).max()), few)
-    speeds = _speeds(made, program.in_halves(), fewer, used)
+    speeds = _speeds(made, halves, fewer, used)
     last = float(played.ends[-1])
-    beside = last - drained(ends_of_places(small.launches, fewer, few.places), speeds)  # what list scheduling leaves
+    ends = drained(ends_of_places(small.launches, fewer, few.places), few.sms, speeds)
+    some = few.sms if len(kernel.repeats) > 1 and small.blocks > few.places else 1  # which SM is last is chance
+    beside = (played.ends[-some:] - ends[-some:]).mean()  # what list scheduling leaves
     if small.blocks == round(kernel.blocks * few.sms / chip.sms):  # of all waves: it is of the length of a block
         beside *= whole[made.of[launched]].mean() / fewer[launched].mean()
-    listed = drained(ends_of_places(kernel.launches, whole, chip.places), speeds)
+    listed = drained(ends_of_places(kernel.launches, whole, chip.places), chip.sms, speeds)[-1]
     time = max(listed + beside + played.time - last, memory)
     return float(time), float(time * played.waited / (few.places * kernel.warpgroups) / last)
 
@@ -146,7 +144,7 @@ def _speeds(made: Smaller, program: Program, fewer: Floats, memory: float) -> Sp
 
     def speed(blocks: int) -> float:
         some = replace(made.kernel, launches=(Launch(np.full(blocks, longest)),))
-        return max(1.0, float(fewer[longest] / play(some, program, 1, blocks).time))
+        return float(fewer[longest] / play(some, program, 1, blocks).time)
 
     alone = speed(1)
     return Speeds(alone, speed(made.chip.resident) if made.chip.resident > 1 else alone, memory)

@@ -37,10 +37,10 @@ class Prepared:
     rows: tuple[Traffic, ...]
     costs: UnitCosts
 
-    def compiled(self, sharers: float, alone: Program | None = None) -> Program:
-        """The program of an SM whose transfers hold L2 and HBM for `sharers` SMs (:func:`compile_kernel`)."""
+    def compiled(self) -> Program:
+        """Its program where every SM is played."""
         misses = {(row.written, row.tensor): row.hbm_bytes / row.l2_bytes for row in self.rows}
-        return compile_kernel(self.kernel, self.costs, misses, sharers, alone)
+        return compile_kernel(self.kernel, self.costs, misses)
 
 
 def prepare(schedule: Schedule, gpu: Gpu, numbers: Numbers, cache: Cache) -> tuple[Prepared, ...]:

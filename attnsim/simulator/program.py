@@ -18,8 +18,6 @@ from attnsim.simulator.unit_costs import UnitCosts
 LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH, MARK = range(10)
 KIND, TENSOR, ONE, TWO, ISSUE, PORT, L2, OWN_L2, HBM, OWN_HBM, LATENCY, SIZE = range(12)
 """Columns of a table of operations."""
-OWN_COLUMNS = PORT
-"""Those before a copy's."""
 FREE = {"load": LOAD, "store": STORE, "wait": WAIT, "mma_wait": MMA_WAIT, "prefetch": PREFETCH}
 """Operations that hold no unit of the SM; what a copy costs stands in its own columns."""
 
@@ -50,8 +48,6 @@ class Copy(NamedTuple):
     size: int = 0
 
 
-NO_COPY = Copy()
-
 Step = tuple[int, int, int, int, int, Copy]
 """(operation, tensor, picoseconds that it takes, picoseconds that it takes from the other unit, picoseconds for which
 its instructions hold the schedulers, copy); see :func:`compile_op`."""
@@ -69,6 +65,8 @@ class Program:
     ----------
     table : ndarray of int, shape [operations, 12]
         Each operation once, in the columns of a `Step` with its copy's.
+    levels : ndarray of float, shape [operations, 2]
+        Picoseconds, not rounded, for which a copy holds the L2 and HBM where every SM is played.
     index : ndarray of int, shape [steps]
         The operation of each step, segment by segment.
     begins : ndarray of int, shape [segments + 1]
@@ -82,6 +80,7 @@ class Program:
     """
 
     table: Ints
+    levels: Floats
     index: Ints
     begins: Ints
     tensors: tuple[str, ...]
@@ -96,6 +95,13 @@ class Program:
         ]
         steps, bounds = [known[number] for number in self.index.tolist()], self.begins.tolist()
         return tuple(tuple(steps[begin:end]) for begin, end in pairwise(bounds))
+
+    def shared_by(self, sms: float) -> Program:
+        """The same where transfers hold L2 and HBM for so many SMs of the chip."""
+        table, held = self.table.copy(), np.rint(self.levels * sms)
+        table[:, [L2, HBM]] = held
+        table[:, [OWN_L2, OWN_HBM]] = np.floor(held / sms)
+        return replace(self, table=table)
 
     def delayed(self, factor: float) -> Program:
         """The same with latencies of loads so many times as long."""
@@ -115,7 +121,8 @@ class Program:
         index[at_mark] = np.arange(len(self.table), len(self.table) + marks)
         first = np.repeat(self.begins[:-1], 2)
         index[~at_mark] = self.index[np.arange(sizes.sum()) + np.repeat(first - (sizes.cumsum() - sizes), sizes)]
-        return replace(self, table=np.concatenate([self.table, mark]), index=index, begins=begins, marks=marks)
+        table, levels = np.concatenate([self.table, mark]), np.concatenate([self.levels, np.zeros((marks, 2))])
+        return replace(self, table=table, levels=levels, index=index, begins=begins, marks=marks)
 
     def work(self) -> Floats:
         """Picoseconds that a warpgroup with an SM to itself needs for each segment, shape [segments]."""
@@ -165,14 +172,11 @@ class _Walk:
         return chain.from_iterable(chain.from_iterable([repeat(self.segments[segment], n) for segment, n in self.runs]))
 
 
-def compile_kernel(
-    kernel: Kernel,
-    costs: UnitCosts,
-    misses: Mapping[tuple[bool, str], float],
-    sharers: float,
-    alone: Program | None = None,
-) -> Program:
-    """Compile `kernel` for a machine.
+def compile_kernel(kernel: Kernel, costs: UnitCosts, misses: Mapping[tuple[bool, str], float]) -> Program:
+    """Compile `kernel` for a machine of which every SM is played.
+
+    A copy takes its SM's port, the shared L2 and the shared HBM, and a load has a latency: once, or as often as it has
+    to wait before all its bytes have been in flight (Little's law).
 
     Parameters
     ----------
@@ -180,58 +184,23 @@ def compile_kernel(
     costs : UnitCosts
     misses : mapping of (bool, str) to float
         Share of each tensor's requested bytes that HBM has to serve, by (whether written, tensor).
-    sharers : float
-        SMs of the chip for each that is played, for which its transfers hold L2 and HBM: 1 when every SM is played.
-    alone : Program, optional
-        The program for an SM that shares with nobody, if it is known: only copies differ from it.
     """
-    if alone is not None and sharers == 1.0:
-        return alone
     ops, index, begins = kernel.steps
-    if alone is None:
-        names = tuple(dict.fromkeys([op.tensor for op in ops]))
-        number = {name: index for index, name in enumerate(names)}
-        table = np.zeros((len(ops), OWN_COLUMNS + len(Copy._fields)), np.int64)
-        table[:, :OWN_COLUMNS] = [compile_op(op, costs, number[op.tensor]) for op in ops]
-        alone = Program(table, index, begins, names, kernel.warpgroups)
-    table = alone.table.copy()
-    copies = (table[:, KIND] == LOAD) | (table[:, KIND] == STORE)
-    table[copies, OWN_COLUMNS:] = _copies(
-        [op for op in ops if op.kind in ("load", "store")], kernel, costs, misses, sharers
-    )
-    return replace(alone, table=table)
-
-
-def _copies(
-    ops: Sequence[TileOp], kernel: Kernel, costs: UnitCosts, misses: Mapping[tuple[bool, str], float], sharers: float
-) -> Floats:
-    """What loads and stores cost, in the columns of a `Copy`.
-
-    Their SM's port, the shared L2 and the shared HBM, and a load has a latency: once, or as often as it has to wait
-    before all its bytes have been in flight (Little's law).
-    """
-    loads = np.array([op.kind == "load" for op in ops], bool)
+    number = {name: index for index, name in enumerate(dict.fromkeys([op.tensor for op in ops]))}
+    table = np.zeros((len(ops), SIZE + 1), np.int64)
+    table[:, :PORT] = [compile_op(op, costs, number[op.tensor]) for op in ops]
+    loads, size = table[:, KIND] == LOAD, np.array([op.bytes for op in ops], np.int64)
     miss = np.array([misses.get((op.kind == "store", op.tensor), 1.0) for op in ops])
-    size = np.array([op.bytes for op in ops], np.int64)
-    l2 = np.rint(size * costs.l2 * sharers / np.where(loads, kernel.multicast, 1))
     latency = costs.l2_latency + miss * (costs.hbm_latency - costs.l2_latency)
     if kernel.in_flight_bytes:
         latency = np.maximum(1.0, size / kernel.in_flight_bytes) * (costs.l2_latency + latency)
-    hbm = np.rint(size * miss * costs.hbm * sharers)
-    columns = {
-        "port": np.rint(size * costs.port_byte),
-        "l2": l2,
-        "own_l2": np.floor(l2 / sharers),
-        "hbm": hbm,
-        "own_hbm": np.floor(hbm / sharers),
-        "latency": np.rint(latency) * loads,
-        "size": size,
-    }
-    return np.array([columns[name] for name in Copy._fields]).T
+    table[:, PORT], table[:, LATENCY], table[:, SIZE] = np.rint(size * costs.port_byte), np.rint(latency) * loads, size
+    levels = np.array([size * costs.l2 / np.where(loads, kernel.multicast, 1), size * miss * costs.hbm]).T
+    return Program(table, levels, index, begins, tuple(number), kernel.warpgroups).shared_by(1.0)
 
 
 def compile_op(op: TileOp, costs: UnitCosts, tensor: int) -> tuple[int, int, int, int, int]:
-    """One operation as (kind, tensor, costs) without its copy (:func:`_copies`).
+    """One operation as (kind, tensor, costs) without its copy.
 
     An MMA holds the tensor unit for its FLOPs and for the exposed part of its operand reads; no operation is shorter
     than its bytes take on the slowest pipe. Meanwhile the vector units advance at ``1 - interference`` of their speed,

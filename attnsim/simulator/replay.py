@@ -9,13 +9,14 @@ from functools import partial
 from typing import Literal
 from weakref import WeakKeyDictionary
 
+from attnsim.models.arrays import Floats
 from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.architectures import architecture_of
+from attnsim.models.hardware.clock_law import ClockBy, ClockLaw, clock_law, joules, limit_felt, settled
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import FP32, HBM, L2, ON_SM, UNITS
 from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.simulator.clock_law import MOST_PLAYS, ClockBy, clock_law, clock_share, limit_felt, spent_j
 from attnsim.simulator.grid import BUDGET, GridTime, grid_time
 from attnsim.simulator.memory import Traffic
 from attnsim.simulator.prepare import Cache, Prepared, prepare
@@ -33,7 +34,6 @@ LEAST_BUDGET = by_hand(500, "segment executions that a kernel of many may play a
 REMEMBERED = by_hand(
     64, "plays of a kernel that are remembered while it is there, for those who vary figures or numbers"
 )
-SAME_CLOCK = by_hand(0.005, "relative difference of clocks below which a call is not played again")
 UNIT_BOUND = by_hand(0.35, "share of a call that the busiest unit has to be busy to be said to bound it, not latency")
 
 _played: WeakKeyDictionary[Kernel, dict[object, GridTime]] = WeakKeyDictionary()
@@ -142,7 +142,7 @@ def replay(
     schedule: Schedule, gpu: Gpu, numbers: Numbers, *, mode: Mode = "fast", budget: int = BUDGET, cache: Cache = "warm",
     launch: LaunchMode = "stream", within_s: float = 0.0, told: Told | None = None,
 ) -> Replay:  # fmt: skip
-    """Replay `schedule` on `gpu`, at the clock that is held or that power allows (`attnsim.simulator.clock_law`).
+    """Replay `schedule` on `gpu`, at the clock that is held or that power allows (`attnsim.models.hardware.clock_law`).
 
     Parameters
     ----------
@@ -180,19 +180,37 @@ def replay(
         return found
     law, full_hz = clock_law(gpu), gpu.clock.full_hz
     spent = [
-        spent_j(law, gpu, kernel, schedule.useful_share, seen.units_s[FP32.name], seen.traffic)
+        spent_j(law, gpu, kernel, schedule.useful_share, seen)
         for kernel, seen in zip(schedule.kernels, found.kernels, strict=True)
     ]
     power_w = gpu.power.limit_w - law.static_w
     felt = float(limit_felt(long_s, law.from_s, law.to_s))
     chip_j, memory_j = (sum(parts) for parts in zip(*spent, strict=True))
-    for _ in range(MOST_PLAYS - 1):
-        as_clocks_s = found.time_s * found.clock_hz / full_hz
-        clock_hz = full_hz * float(clock_share(as_clocks_s, chip_j, memory_j, power_w)) ** felt
-        if clock_hz > found.clock_hz * (1 - SAME_CLOCK):
-            break
-        found = replace(play(gpu.at_clock(clock_hz)), clock_by="power")
-    return found
+    plays = {1.0: found}
+
+    def time_at(share: Floats) -> float:
+        part = float(share)
+        if part not in plays:
+            plays[part] = replace(play(gpu.at_clock(full_hz * part)), clock_by="power")
+        return plays[part].time_s
+
+    return plays[float(settled(found.time_s, time_at, chip_j, memory_j, power_w, felt))]
+
+
+def spent_j(law: ClockLaw, gpu: Gpu, kernel: Kernel, useful_share: float, seen: KernelReplay) -> tuple[float, float]:
+    """Energy of a kernel's work as it was played, at the full clock: on the chip, and of the memory."""
+    chip, memory = joules(
+        law.capability,
+        kernel.dtype,
+        flops=kernel.total("flops"),
+        useful=kernel.total("flops") * useful_share,
+        lanes=seen.units_s[FP32.name] * gpu.sm.count * gpu.clock.full_hz * gpu.sm.fp32_flops_per_clk / 2,
+        exps=kernel.total("exps"),
+        smem_bytes=kernel.total("smem_bytes"),
+        l2_bytes=sum(row.l2_bytes for row in seen.traffic),
+        hbm_bytes=sum(row.hbm_bytes for row in seen.traffic),
+    )
+    return chip * gpu.clock.full_hz / law.tensor_hz, memory
 
 
 def _play(
@@ -245,16 +263,15 @@ def _replay_kernel(
 ) -> KernelReplay:
     """Play a kernel within its part of the budget; `grids` remembers kernels that cost the same."""
     kernel, slots = item.kernel, item.fit.blocks_per_sm
-    program = item.compiled(1.0)
+    program = item.compiled()
     launches = tuple((launch.classes.tobytes(), launch.times) for launch in kernel.launches)
     steps = program.table.tobytes(), program.index.tobytes(), program.begins.tobytes()
     same = (steps, program.warpgroups, kernel.repeats.tobytes(), launches, slots)
     known, costs = _played.setdefault(kernel, {}), (*same[::4], sms, budget, item.costs.l2, item.costs.hbm, item.rows)
     grid = grids.get(same) or known.pop(costs, None)
     if grid is None:  # copies of a kernel, and passes over one matrix, take the same time
-        compiled = partial(item.compiled, alone=program)
         ended = None if told is None else lambda blocks: told(kernel.name, blocks, kernel.blocks)
-        grid = grid_time(kernel, compiled, sms, slots, budget, ended)
+        grid = grid_time(kernel, program, sms, slots, budget, ended)
     grids[same] = known[costs] = grid
     if len(known) > REMEMBERED:
         del known[next(iter(known))]

@@ -14,7 +14,7 @@ from attnsim.simulator.players import executions
 from attnsim.simulator.program import Program
 
 SMS_BESIDE_MEMORY = by_hand(12, "least SMs of a smaller grid, times the share of the time in which the memory is busy")
-FOR_TURNS = by_hand(2 / 3, "power of the executions left to a place that its turns of loops get; the rest are waves")
+LEAST = by_hand(4, "least waves of a smaller grid, a first, a last and two between them, and turns of an outer loop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +63,10 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
         enough = max(min(least, chip.sms), enough)
     few = Chip(enough, chip.resident)
     count = thin = max(1, round(blocks * few.sms / chip.sms))
-    part = shorter = 1.0
-    if size * few.sms / chip.sms > budget:
-        # Loops stay longer than the launch, since residents fall into step over many turns; whole waves are left out.
-        room, waves = budget / (few.places * kernel.warpgroups), blocks / chip.places
-        turns = size / kernel.warpgroups / blocks
-        kept = min(turns, max(room**FOR_TURNS, room / waves))
-        shorter = kept / turns
-        count -= few.places * max(0, (thin - max(few.places, round(thin * room / kept / waves))) // few.places)
-        part = count / thin
+    # Whole waves are left out first: residents fall into step over many turns.
+    count -= few.places * max(0, int(blocks / chip.places - max(LEAST, budget / size * blocks / few.places)))
+    part = count / thin
+    shorter = min(1.0, budget / size * chip.sms / few.sms / part)
     outlasting = np.zeros(len(kernel.repeats), bool)
     if part < 1:  # blocks that outlast the small grid (rows that see every key) are all kept, and shortened as it is
         held = chip.resident * kernel.warpgroups * program.unit_times(), chip.places * program.memory_times()
@@ -128,9 +123,8 @@ def _spaced(count: int, among: int) -> Ints:
 def _shortened(repeats: Ints, loops: Bools, part: Floats) -> Ints:
     """Repeats with loops cut to a part of their turns, given per class; the outer loop first, to no less than four."""
     outer = repeats.shape[1]
-    turns = min(outer, max(4, round(outer * float(part.max()))))
+    turns = min(outer, max(LEAST, round(outer * float(part.max()))))
     part = np.minimum(part * outer / turns, 1.0)[:, None, None]
-    if turns < outer:
-        repeats = repeats[:, np.linspace(0, outer - 1, turns).round().astype(int)]
+    repeats = repeats[:, np.linspace(0, outer - 1, turns).round().astype(int)]
     cut = np.minimum(repeats, np.maximum(2, np.round(repeats * part))).astype(np.int64)
     return np.where(loops & (repeats > 2), cut, repeats)

@@ -150,7 +150,7 @@ def _kernel_trace(item: Prepared, chip: int, shown: int, start_s: float, time_s:
         count = min(SAMPLED_ROUNDS * resident, -(-kernel.blocks // active))
         queue = islice(queue, 0, count * active, active)
         left_out = f"{count} of {kernel.blocks} blocks, on one SM that stands for {active}"
-    program = item.compiled(sharers)
+    program = item.compiled().shared_by(sharers)
     blocks = [program.block(kernel.runs(block_class)) for block_class in range(len(kernel.repeats))]
     slices: list[Slice] = []
     dropped = 0

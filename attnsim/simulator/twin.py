@@ -56,7 +56,7 @@ def play(
         if told is not None:
             told(int(state.whole[DONE]))
     whole = state.whole
-    if whole[LAUNCH] < len(flat.times) or (state.slots[:-1, 2] >= 0).any():
+    if whole[LAUNCH] < len(flat.times) or (state.slots[:, 2] >= 0).any():
         raise RuntimeError("a thread block waits for a load that its loop nest never starts")
     time = max(whole[NOW], whole[L2_FREE], whole[HBM_FREE], state.units[:, 2].max())
     loaded, stored = whole[WHOLE:].reshape(2, -1).tolist()
@@ -82,14 +82,14 @@ def _begun(flat: Flat, rows: Ints, program: Program, sms: int, slots_per_sm: int
     *loads, mmas = outstanding(flat, tensors).tolist()
     ring, depth = (1 << (most - 1).bit_length() for most in (max(loads, default=1), mmas))
     groups = slots * members
-    size = groups + (slots + 1 if members > 1 else 0)
+    size = groups + (slots if members > 1 else 0)
     state = State(
         np.full((2 << (size - 1).bit_length(), 2), NEVER),
         np.zeros((size, 2), np.int64),
         np.zeros((groups, GROUP + 2 * tensors + depth), np.int64),
-        np.full((2 * slots + 2, BLOCK + 2 * tensors), -1),
+        np.full((2 * slots, BLOCK + 2 * tensors), -1),
         np.zeros((2 * slots, tensors, ring), np.int64),
-        np.zeros((slots + 1, 3), np.int64),
+        np.zeros((slots, 3), np.int64),
         np.zeros((sms, 4), np.int64),
         np.zeros(WHOLE + 2 * tensors, np.int64),
     )

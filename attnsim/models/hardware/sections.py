@@ -97,7 +97,7 @@ class Clock:
     `boost_hz` and `base_hz` are the datasheet's, `tensor_hz` is the clock at which its tensor peak holds (1830 MHz on
     H100 SXM, which boosts to 1980 MHz). `free_hz` is what a call runs at that neither power nor a lock slows: boost,
     and above it on GeForce cards. `held_hz` is a clock that every call is to run at, whatever it draws; 0.0 where none
-    is given, so that the replay finds the clock (`attnsim.simulator.clock_law`).
+    is given, so that the replay finds the clock (`attnsim.models.hardware.clock_law`).
     """
 
     base_hz: float = figure("base", "Hz", 1e6, 1e12, "nobody", instead="clock.free is the one of short calls")

@@ -3,17 +3,17 @@
 A call that is long enough for the card to act (`Architecture.slowed_from_s` to `slowed_to_s`) runs at the clock f at
 which static power and the power of its counted work are the limit::
 
-    limit - static = (chip x f / f0 + memory) / (time x f0 / f)
+    limit - static = (chip x f / f0 + memory) / (clocks x f0 / f + fixed)
 
 `chip` and `memory` are joules at the full clock f0. An operation on the chip takes energy in proportion to the clock
-("voltage exponent" in ``models/hardware/energy.csv``), a byte from HBM takes the same at any. `time` is the call's at
-f0, as if all of it were clocks. The replay plays again at that clock, and once more where the call then took less than
-that, because memory bounds it. The L2 and HBM have clocks of their own, which stay as they are.
+("voltage exponent" in ``models/hardware/energy.csv``), a byte from HBM takes the same at any. `clocks` and `fixed` are
+the parts of the call's time that follow the clock and that do not: the L2 and HBM have clocks of their own, which stay
+as they are. The first clock takes all of the time for clocks; the times at the last two clocks tell the two parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -26,8 +26,6 @@ from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.energy import PICO, constants, work
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import HBM
-from attnsim.models.schedule.schedule import Kernel
-from attnsim.simulator.memory import Traffic
 
 ClockBy = Literal["given", "boost", "power"]
 """What set a call's clock."""
@@ -36,7 +34,8 @@ Value = float | Floats
 """Of one call, or a column of several."""
 
 
-MOST_PLAYS = by_hand(3, "times that a call is played to find the clock that its power allows")
+MOST_PLAYS = by_hand(5, "times that a call is played to find the clock that its power allows")
+SAME_CLOCK = by_hand(0.002, "relative difference of clocks below which a call is not played again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,52 +85,56 @@ def joules(capability: int, dtype: str, **counts: float) -> tuple[float, float]:
     return sum(spent.values()), memory
 
 
-def spent_j(
-    law: ClockLaw, gpu: Gpu, kernel: Kernel, useful: float, fp32_s: float, rows: Sequence[Traffic]
-) -> tuple[float, float]:
-    """Energy of a kernel's work at the full clock: on the chip, and of the memory.
-
-    Parameters
-    ----------
-    law : ClockLaw
-    gpu : Gpu
-    kernel : Kernel
-    useful : float
-        Share of its matrix FLOPs that are on data.
-    fp32_s : float
-        Seconds that the FP32 lanes are busy at the full clock.
-    rows : sequence of Traffic
-        Bytes of each of its tensors.
-    """
-    chip, memory = joules(
-        law.capability,
-        kernel.dtype,
-        flops=kernel.total("flops"),
-        useful=kernel.total("flops") * useful,
-        lanes=fp32_s * gpu.sm.count * gpu.clock.full_hz * gpu.sm.fp32_flops_per_clk / 2,
-        exps=kernel.total("exps"),
-        smem_bytes=kernel.total("smem_bytes"),
-        l2_bytes=sum(row.l2_bytes for row in rows),
-        hbm_bytes=sum(row.hbm_bytes for row in rows),
-    )
-    return chip * gpu.clock.full_hz / law.tensor_hz, memory
-
-
-def clock_share(time_s: Value, chip_j: Value, memory_j: Value, power_w: Value) -> Floats:
+def clock_share(clocks_s: Value, fixed_s: Value, chip_j: Value, memory_j: Value, power_w: Value) -> Floats:
     """Part of the full clock at which work takes no more than some power.
 
     Parameters
     ----------
-    time_s : float or ndarray
-        Of the call at the full clock, as if it were clocks alone.
+    clocks_s, fixed_s : float or ndarray
+        Of the call at the full clock: what follows the clock, and what does not.
     chip_j, memory_j : float or ndarray
-        Energy of its work at the full clock.
+        Energy of its work at the full clock; on the chip a picojoule at least.
     power_w : float or ndarray
         What the limit leaves beside static power; a watt at least.
     """
-    allowed = np.maximum(power_w, 1.0) * time_s
-    found = 2 * allowed / (memory_j + np.sqrt(memory_j * memory_j + 4 * chip_j * allowed))
-    return np.asarray(np.minimum(1.0, found))
+    chip_j, power_w = np.maximum(chip_j, PICO), np.maximum(power_w, 1.0)
+    rest = memory_j - power_w * fixed_s
+    root = np.sqrt(rest * rest + 4 * chip_j * power_w * clocks_s)
+    return np.asarray(np.minimum(1.0, (root - rest) / (2 * chip_j)))
+
+
+def settled(
+    full_s: Value, time_at: Callable[[Floats], Value], chip_j: Value, memory_j: Value, power_w: Value, felt: Value
+) -> Floats:
+    """Part of the full clock at which a call runs.
+
+    Parameters
+    ----------
+    full_s : float or ndarray
+        Time of the call at the full clock.
+    time_at : callable
+        Its time at a part of the full clock. It is asked until the clock stays within `SAME_CLOCK`, `MOST_PLAYS` - 1
+        times at most; the answer is the last part that it was asked for.
+    chip_j, memory_j, power_w : float or ndarray
+        As `clock_share` takes them.
+    felt : float or ndarray
+        How far the limit is felt, from `limit_felt`.
+    """
+    share, time_s = np.ones_like(full_s, dtype=float), np.asarray(full_s, dtype=float)
+    clocks_s, fixed_s = time_s, np.zeros_like(time_s)
+    # Work on the chip in a time that no clock changes settles at the square of the first share; nothing is slowed more.
+    least = clock_share(clocks_s, fixed_s, chip_j, memory_j, power_w) ** 2
+    for _ in range(MOST_PLAYS - 1):
+        found = np.maximum(clock_share(clocks_s, fixed_s, chip_j, memory_j, power_w), least) ** felt
+        moved = np.abs(found - share) >= SAME_CLOCK * share
+        if not moved.any():
+            break
+        found = np.where(moved, found, share)
+        later_s = np.asarray(time_at(found))
+        follows_s = (later_s - time_s) / np.where(moved, 1 / found - 1 / share, 1.0)
+        clocks_s = np.where(moved, np.clip(follows_s, 0.0, later_s * found), clocks_s)
+        share, time_s, fixed_s = found, later_s, later_s - clocks_s / found
+    return share
 
 
 def limit_felt(time_s: Value, from_s: Value, to_s: Value) -> Floats:
