@@ -14,6 +14,9 @@ from attnsim.models.hardware.gpu import Gpu
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 """Blocks in x, y and z (CUDA Programming Guide, "Compute Capabilities": technical specifications)."""
 
+LARGEST_BLOCK = (1024, 1024, 64)
+"""Threads in x, y and z, and no more than 1,024 in all (from there too)."""
+
 OLDEST = 80
 """Compute capability, times ten, of the first GPU with ``cp.async`` (PTX ISA, "cp.async": target sm_80)."""
 

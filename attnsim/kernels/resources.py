@@ -130,11 +130,11 @@ def resident_blocks(one: ResourceRow, gpu: Gpu) -> int:
         name=one.kernel,
         threads=one.threads,
         registers_per_thread=one.registers,
-        shared_memory_bytes=one.shared_memory_bytes,
         segments=(),
         repeats=np.zeros((0, 1, 0), np.int64),
         launches=(),
         uses=(),
+        buffers=(("shared memory", one.shared_memory_bytes),),
     )
     try:
         return occupancy(kernel, gpu).blocks_per_sm

@@ -7,9 +7,13 @@ kept its place since Volta).
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+
+from attnsim.models.by_hand import by_hand
 
 PIPES = {
     "tensor": "HMMA IMMA QGMMA HGMMA UTCHMMA",
@@ -25,6 +29,11 @@ PIPES = {
 `copy`: copies of whole tiles, and the barriers in shared memory that wait for them."""
 PIPE_OF = {opcode: pipe for pipe, opcodes in PIPES.items() for opcode in opcodes.split()}
 OTHER = "other"
+NEEDED = ("tensor", "matrix_load", "load_store", "copy")
+"""Pipes whose instructions no piece has that is seldom needed."""
+WORK = (*NEEDED, "exp", "fp32")
+"""The same of kernels without products, whose pieces are the ends of rows; what hides scores has integers alone."""
+PIECE = by_hand(4, "instructions from which on a compiler jumps over a piece, and does not run it under a predicate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ def controlled(bits: int) -> tuple[int, int | None, int | None, tuple[int, ...]]
     return bits & 15, None if written == 7 else written, None if read == 7 else read, waits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Code:
     """A kernel's instructions."""
 
@@ -91,19 +100,26 @@ class Code:
 
     def loops(self) -> list[range]:
         """Loops with tensor instructions, those inside others included."""
-        return [one for one in self._loops() if self.counts(one)["tensor"]]
+        return [one for one in self._loops if self.counts(one)["tensor"]]
 
+    @functools.cached_property
     def _loops(self) -> list[range]:
         """From where a loop begins to its last branch back.
 
         A branch back from a piece that lies behind the loop, such as a wait that is seldom needed, ends no loop: it can
-        be come to without the beginning.
+        be come to without the beginning. A loop that is entered behind its beginning is one: nothing else leads there.
         """
-        ends = {}
+        ahead = {to for index in range(len(self.instructions)) if (to := self.target(index)) is not None and to > index}
+        ends: dict[int, int] = {}
+        without: dict[int, set[int]] = {}
         for index in sorted(self._reached_without(None)):
             start = self.target(index)
-            if start is not None and start <= index and index not in self._reached_without(start):
-                ends[start] = index
+            if start is not None and start <= index:
+                if start not in without:
+                    without[start] = self._reached_without(start)
+                entered = start in ahead or start in self._following(start - 1)
+                if index not in without[start] or not entered:
+                    ends[start] = index
         return [range(start, end + 1) for start, end in sorted(ends.items())]
 
     def _reached_without(self, start: int | None) -> set[int]:
@@ -117,6 +133,8 @@ class Code:
         return found
 
     def _following(self, index: int) -> list[int]:
+        if index < 0:
+            return [0]
         one, to = self.instructions[index], self.target(index)
         surely = not one.predicate and not one.conditional
         return [
@@ -128,7 +146,9 @@ class Code:
         """Instructions by pipe."""
         return Counter(self.instructions[index].pipe for index in where)
 
-    def path(self, loop: range, turns: Sequence[int] = (1,), *, whole: bool = False) -> Iterator[int]:
+    def path(
+        self, loop: range, turns: Sequence[int] = (1,), *, whole: bool = False, needed: Sequence[str] = NEEDED
+    ) -> Iterator[int]:
         """What one turn of a loop runs: its inner loops so many times, and no piece that is seldom needed.
 
         Such a piece is jumped over and has neither products nor accesses of memory: the rescaling of O, a mask.
@@ -137,22 +157,28 @@ class Code:
         ----------
         loop : range
         turns : sequence of int
-            Of the inner loops in their order; the last holds for all that follow.
+            Of the inner loops in their order; the last holds for all that follow. None is left out.
         whole : bool
             With the pieces that are seldom needed.
+        needed : sequence of str
+            Pipes that a piece which is often needed has some instruction of.
         """
-        inner = [one for one in self._loops() if inside(one, loop)]
+        inner = [one for one in self._loops if inside(one, loop)]
         each = [*turns, *[turns[-1]] * len(inner)]
         index, left = loop.start, {one.stop - 1: n - 1 for one, n in zip(inner, each, strict=False)}
+        without = {one.start: one.stop for one, n in zip(inner, each, strict=False) if n == 0}
         while index < loop.stop:
+            if index in without:
+                index = without[index]
+                continue
             yield index
             to = self.target(index)
             if to is None:
                 index += 1
             elif to > index:
                 skipped = range(index + 1, min(to, loop.stop))
-                seldom = self._closed(skipped) and not any(self._needed(one) for one in skipped)
-                away = self._longer(skipped) if whole else seldom
+                seldom = self._closed(skipped) and not any(self._needed(one, needed) for one in skipped)
+                away = self._longer(skipped) if whole else seldom or self._longer(skipped, shorter=True)
                 index = to if away or not self.instructions[index].predicate else index + 1
             elif left.get(index, 0) > 0:
                 left[index] -= 1
@@ -175,15 +201,95 @@ class Code:
             if rest == 0 and more >= 0:
                 yield list(self.path(loop, [1 + more], whole=whole))
 
-    def _needed(self, index: int) -> bool:
-        one = self.instructions[index]
-        return one.pipe in ("tensor", "matrix_load", "load_store", "copy") and one.name != "LDC"
+    def turn(self, parts: Sequence[int], *, whole: bool = False) -> list[int] | None:
+        """One turn of a loop whose loops inside have different products.
 
-    def _longer(self, piece: range) -> bool:
-        """Whether a piece ends with a jump over another that is longer, which runs in its place."""
+        Parameters
+        ----------
+        parts : sequence of int
+            Products of the parts of a turn, in order: each is a loop of its own or stands outside of them.
+        whole : bool
+            As of :meth:`path`.
+
+        Returns
+        -------
+        list of int or None
+            None where no loop has these.
+        """
+        for loop in self.loops():
+            inner = [one for one in self._loops if inside(one, loop)]
+            each = [self.counts(one)["tensor"] for one in inner]
+            straight = self.counts(loop)["tensor"] - sum(each)
+            for chosen in combinations(parts, sum(map(bool, each))):
+                of_loops = iter(chosen)
+                turns = [divmod(next(of_loops), one) if one else (1, 0) for one in each]
+                if sum(parts) - sum(chosen) == straight and all(many and not rest for many, rest in turns):
+                    return list(self.path(loop, [many for many, _ in turns] or [1], whole=whole))
+        return None
+
+    def _needed(self, index: int, pipes: Sequence[str] = NEEDED) -> bool:
+        one = self.instructions[index]
+        return one.pipe in pipes and one.name != "LDC"
+
+    def _longer(self, piece: range, *, shorter: bool = False) -> bool:
+        """Whether a piece ends with a jump over another that is longer, or `shorter`, which runs in its place."""
         last = piece.stop - 1
         end = self.target(last) if piece and not self.instructions[last].predicate else None
-        return end is not None and end - piece.stop > len(piece)
+        if end is None or end <= piece.stop:
+            return False
+        return end - piece.stop < len(piece) if shorter else end - piece.stop > len(piece)
+
+    def turning(self) -> list[range]:
+        """Loops but those inside others and those of what unrolling leaves over, which another loop does at once."""
+        found = [one for one in self._loops if not any(inside(one, other) for other in self._loops)]
+        accesses = [self.counts(one)["load_store"] for one in found]
+        return [
+            one
+            for number, (one, some) in enumerate(zip(found, accesses, strict=True))
+            if not (some and any(many > some and many % some == 0 for many in accesses[number + 1 : number + 2]))
+        ]
+
+    def way(self, turns: Sequence[int] = (), needed: Sequence[str] = WORK) -> list[int]:
+        """What a warp runs from the beginning to the end, its loops of :meth:`turning` so many times or once each."""
+        times = dict(zip(self.turning(), turns or [1] * len(self._loops), strict=False))
+        each = [times.get(one, 1 if any(inside(one, other) for other in times) else 0) for one in self._loops]
+        found = []
+        for index in self.path(range(len(self.instructions)), each or [1], needed=needed):
+            found.append(index)
+            if self.instructions[index].name == "EXIT" and not self.instructions[index].predicate:
+                break
+        return found
+
+    def least(self, loop: range | None = None) -> list[int]:
+        """The shortest way from the beginning to the end, or of a loop's turn: all that can be jumped over is."""
+        first = loop.start if loop else 0
+        ends = (index for index, one in enumerate(self.instructions) if one.name == "EXIT" and not one.predicate)
+        last = loop.stop - 1 if loop else max(ends)
+        before: dict[int, int] = {first: -1}
+        pending = [first]
+        for index in pending:
+            for following in self._following(index):
+                if following not in before:
+                    before[following] = index
+                    pending.append(following)
+        found = [last]
+        while found[-1] != first:
+            found.append(before[found[-1]])
+        return found[::-1]
+
+    def pieces(self, where: range) -> list[range]:
+        """Stretches that are jumped over and access memory, the outermost, but for what ends the kernel."""
+        found, index = [], where.start
+        while index < where.stop:
+            to = self.target(index)
+            skipped = range(index + 1, min(to, where.stop)) if to is not None else range(0)
+            ends = to is None or to >= len(self.instructions) or self.instructions[to].name == "EXIT"
+            if len(skipped) >= PIECE and not ends and any(self._needed(one) for one in skipped):
+                found.append(skipped)
+                index = skipped.stop
+            else:
+                index += 1
+        return found
 
     def _closed(self, piece: range) -> bool:
         """Whether no branch leads out of a piece but to its end."""

@@ -19,9 +19,10 @@ What it does not know:
   end here. Races in global memory are not looked for.
 - Divergent lanes meet again at the lowest instruction number, which for compiled loops and branches is where they do
   on a GPU; PTX whose blocks are laid out otherwise may meet later, and a warp-wide instruction then be refused.
-- Sums of ``mma`` are made in float32 in another order than a tensor core's, which also truncates; approximate
-  functions are rounded correctly; a fused multiply-add is rounded once from float64. Expect equal results to rounding.
-- Bytes are those requested, sectors those touched: no caches. Bank conflicts follow a model (see `banks`). No time.
+- Sums of ``mma`` are made in float32, along k from its beginning: not as a tensor core's, which also truncates. Those
+  of ``wgmma`` are made in an order of NumPy's. Approximate functions are rounded correctly; a fused multiply-add is
+  rounded once from float64. Expect equal results to rounding.
+- Bytes are those requested, sectors those touched: no caches. Bank conflicts follow a model (see `compiled`). No time.
 - Fragment layouts are those of the PTX ISA; they have been checked against its formulas, not against a GPU.
 - Of Hopper it plays mbarriers, tensor copies, bulk stores and reductions (see `bulk_stores`), wgmma on 16-bit elements,
   named barriers and setmaxnreg: no clusters, no multicast. Of Blackwell it knows ``f32x2`` and tcgen05 of one block

@@ -158,6 +158,8 @@ class Barriers:
 
     def _needed(self, state: _State) -> Indices:
         """Warps that each block's barrier takes."""
+        if (state.expected >= 0).all():
+            return state.expected
         live = self._machine.live.reshape(self._lanes.blocks, -1, WARP).any(axis=2)
         return np.where(state.expected < 0, np.count_nonzero(live, axis=1), state.expected)
 

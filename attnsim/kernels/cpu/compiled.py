@@ -1,27 +1,51 @@
 """The inner loops of the interpreter, compiled: what NumPy does in many passes over arrays, done in one.
 
-Nothing is defined here. Each function does what the code does that calls it where numba is not installed, and
-`tests/kernels/cpu/test_compiled.py` holds both to each other. Those that check return False where something is wrong or
-unusual; the caller then goes the long way, which says what. All numbers that these functions read stand in this file:
-numba compiles it anew when the file changes, and looks at no other.
+Those that check return False where something is wrong or unusual; the caller then goes the long way, in NumPy, which
+says what. All numbers that these functions read stand in this file: numba compiles it anew when the file changes, and
+looks at no other.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
 from attnsim.models.jit import jit
 
+in_place = partial(jit, allocates=False)
+
 WARP = 32
+BANKS_BYTES = 128
 SEVERAL_READERS = np.uint32(64)
 UNWRITTEN = np.uint32(0xFFFF_FFFF)
 IN_FLIGHT = np.uint32(0xFFFF_FFFE)
 
 
+@in_place
+def addresses(file, state, numbers, rows, offsets, index, found):
+    """Sums of registers and offsets ``[operands * active]``; see `registers` for what a register's state says."""
+    active = len(index)
+    for i in range(len(rows)):
+        base, first = file[rows[i]], i * active
+        for j in range(active):
+            found[first + j] = np.int64(base[0 if state[numbers[i]] else index[j]]) + offsets[i]
+
+
 @jit
-def passes(addresses, index, shift, groups, phase_lanes):
-    """Passes of an access through the banks, and phases that take at least one; see `banks`."""
-    total, phases, start, end = 0, 0, 0, len(addresses)
+def passes(addresses, index, width):
+    """Passes of an access through the banks of shared memory, and phases that take at least one.
+
+    Model: 32 banks of 4 bytes; a pass serves each bank once, and any number of lanes that want the same word. Accesses
+    of 8 bytes go by half warps and of 16 bytes by quarter warps, ``ldmatrix`` by matrices (eight rows of 16 bytes).
+    Source: NVIDIA, "Volta: Architecture and Performance Optimization" (GTC 2018, S81006), and CUDA C++ Programming
+    Guide, compute capability 5.x and newer, "Shared Memory". Hardware may merge half or quarter warps that want the
+    same words; counts of conflicts here are then too high.
+    """
+    groups, shift = min(BANKS_BYTES // width, WARP), 2
+    while width > 1 << shift:
+        shift += 1
+    phase_lanes, total, phases, start, end = groups, 0, 0, 0, len(addresses)
     words = np.empty(phase_lanes, np.int64)
     while start < end:
         # To where the phase ends: lanes ascend, and a phase begins at a multiple of its lanes.
@@ -55,6 +79,49 @@ def passes(addresses, index, shift, groups, phase_lanes):
 
 
 @jit
+def place(addresses, index, width, starts, size, found):
+    """Check an access to shared memory, find its rows, and count its passes and phases.
+
+    Lanes find their block's memory, of `size` bytes, at `starts`. Where one is misaligned or outside of it: -1.
+    """
+    period, base, shift, bits = len(starts), 0, 0, 0
+    while width > 1 << shift:
+        shift += 1
+    for i in range(len(addresses)):
+        address = addresses[i]
+        bits |= address & (width - 1)
+        if address < 0 or address > size - width:
+            return -1, 0
+        while index[i] - base >= period:  # the next instruction's lanes
+            base += period
+        found[i] = (address + starts[index[i] - base]) >> shift
+    if bits:
+        return -1, 0
+    return passes(addresses, index, width)
+
+
+@in_place
+def locate(addresses, width, bounds, which):
+    """In which array ``[arrays, 2]`` of global memory each access lies, else -1; that of the first, and if of all.
+
+    Returned is -1 where any lies in none.
+    """
+    one, alike, inside = -1, True, True
+    for i in range(len(addresses)):
+        address = addresses[i]  # to which nothing is added: it may be the largest there is
+        if one < 0 or address < bounds[one, 0] or address > bounds[one, 1] - width:
+            one = -1
+            for array in range(len(bounds)):
+                if bounds[array, 0] <= address <= bounds[array, 1] - width:
+                    one = array
+                    break
+        which[i] = one
+        alike = alike and one == which[0]
+        inside = inside and one >= 0
+    return which[0] if inside else -1, alike
+
+
+@jit
 def sectors(addresses, index, size):
     """Sectors that each warp touches, summed; see `memory`."""
     total, start, end, shift = 0, 0, len(addresses), 0
@@ -79,7 +146,7 @@ def sectors(addresses, index, size):
     return total
 
 
-@jit
+@in_place
 def tags_read(rows, index, granules, floors, warps, synced, lanes, written, read, author):
     """Check and note a load by the tags of `hazards`; what is noted before it returns False may be noted again."""
     period, base = len(floors), 0
@@ -103,7 +170,7 @@ def tags_read(rows, index, granules, floors, warps, synced, lanes, written, read
     return True
 
 
-@jit
+@in_place
 def tags_write(rows, index, granules, floors, warps, synced, lanes, written, read, author):
     """Check and note a store; False before any tag has changed, or where two warps store to one granule at once."""
     period, base = len(floors), 0
@@ -130,7 +197,7 @@ def tags_write(rows, index, granules, floors, warps, synced, lanes, written, rea
     return True
 
 
-@jit
+@in_place
 def tags_land(rows, index, granules, floors, warps, synced, lanes, written, author):
     """Note who has written."""
     period, base = len(floors), 0
@@ -144,7 +211,15 @@ def tags_land(rows, index, granules, floors, warps, synced, lanes, written, auth
             author[granule] = me
 
 
-@jit
+@in_place
+def tags_issue(rows, granules, written):
+    """Note that copies are under way."""
+    for i in range(len(rows)):
+        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
+            written[granule] = IN_FLIGHT
+
+
+@in_place
 def repeats(rows, instructions, seen):
     """Whether several instructions name one row; `seen` is zero, and is zero again."""
     each, found = len(rows) // instructions, False
@@ -157,83 +232,7 @@ def repeats(rows, instructions, seen):
     return found
 
 
-@jit
-def tags_issue(rows, granules, written):
-    """Note that copies are under way."""
-    for i in range(len(rows)):
-        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
-            written[granule] = IN_FLIGHT
-
-
-@jit
-def to_float(bits, bf16):
-    """A 16-bit float as the bits of a float32."""
-    if bf16:
-        return np.uint32(bits) << np.uint32(16)
-    magnitude, sign = np.uint32(bits & 0x7FFF), np.uint32(bits & 0x8000) << np.uint32(16)
-    if magnitude >= np.uint32(0x7C00):  # infinities and NaN
-        return sign | np.uint32(0x7F80_0000) | (magnitude << np.uint32(13))
-    if magnitude >= np.uint32(0x400):
-        return sign | ((magnitude << np.uint32(13)) + np.uint32(0x3800_0000))
-    if magnitude == np.uint32(0):
-        return sign
-    exponent = np.uint32(113)
-    while magnitude < np.uint32(0x400):
-        magnitude <<= np.uint32(1)
-        exponent -= np.uint32(1)
-    return sign | (exponent << np.uint32(23)) | ((magnitude & np.uint32(0x3FF)) << np.uint32(13))
-
-
-@jit
-def matrix_rows(file, registers, warps, blocks, steps, bf16, found):
-    """Registers ``[matrices * steps * blocks]`` of some warps as bits of matrices ``[matrices, warps, rows, k]``."""
-    for matrix in range(found.shape[0]):
-        for warp in range(len(warps)):
-            first = warps[warp] * WARP
-            for step in range(steps):
-                for block in range(blocks):
-                    register = file[registers[(matrix * steps + step) * blocks + block]][first : first + WARP]
-                    to = found[matrix, warp, block * 8 : block * 8 + 8, step * 8 : step * 8 + 8]
-                    for row in range(8):
-                        for quad in range(4):
-                            bits = register[4 * row + quad]
-                            to[row, 2 * quad] = to_float(bits & np.uint32(0xFFFF), bf16)
-                            to[row, 2 * quad + 1] = to_float(bits >> np.uint32(16), bf16)
-
-
-@jit
-def add_products(products, file, before, after, warps):
-    """Products ``[products, warps, 16, 8]`` and registers ``[products * 4]`` of C in f32, into those of D."""
-    for i in range(products.shape[0]):
-        for half in range(2):
-            for pair in range(2):
-                place = 4 * i + 2 * half + pair
-                for warp in range(len(warps)):
-                    first = warps[warp] * WARP
-                    c, d = file[before[place]][first : first + WARP], file[after[place]][first : first + WARP]
-                    product = products[i, warp, half * 8 : half * 8 + 8]
-                    for row in range(8):
-                        for quad in range(4):
-                            d[4 * row + quad] = c[4 * row + quad] + product[row, 2 * quad + pair]
-
-
-@jit
-def matrices_to_lanes(rows, transposed, found):
-    """What ldmatrix read, ``[instructions, warps, matrices, 8, 8]``, as ``[instructions * matrices, lanes, 2]``."""
-    instructions, warps, matrices = rows.shape[:3]
-    for i in range(instructions):
-        for warp in range(warps):
-            for matrix in range(matrices):
-                of = rows[i, warp, matrix]
-                to = found[i * matrices + matrix]
-                for lane in range(WARP):
-                    row, column = lane // 4, lane % 4 * 2
-                    for pair in range(2):
-                        value = of[column + pair, row] if transposed else of[row, column + pair]
-                        to[warp * WARP + lane, pair] = value
-
-
-@jit
+@in_place
 def clocks_read_by_wgmma(places, groups, numbers, warps, granules, known, writer, written, read):
     """Check and note what wgmma read by the clocks of `ordering`; nothing is noted where it returns False."""
     for i in range(len(groups)):
@@ -252,7 +251,7 @@ def clocks_read_by_wgmma(places, groups, numbers, warps, granules, known, writer
     return True
 
 
-@jit
+@in_place
 def clocks_written(rows, granules, known, who, writer, written, unwritten):
     """Whether the last writes of what is accessed are known to be over, by the clocks of `ordering`.
 
@@ -266,7 +265,7 @@ def clocks_written(rows, granules, known, who, writer, written, unwritten):
     return True
 
 
-@jit
+@in_place
 def clocks_sign(rows, granules, agents, times, writer, written, by_atomic):
     """Note who has written, access by access."""
     for i in range(len(rows)):
@@ -276,7 +275,7 @@ def clocks_sign(rows, granules, agents, times, writer, written, by_atomic):
             by_atomic[granule] = False
 
 
-@jit
+@in_place
 def clocks_signed(rows, granules, agents, writer):
     """Whether what was accessed is still noted as written by the same."""
     for i in range(len(rows)):
@@ -286,7 +285,7 @@ def clocks_signed(rows, granules, agents, writer):
     return True
 
 
-@jit
+@in_place
 def clocks_note_read(rows, granules, agents, times, read):
     """Note who has read."""
     for i in range(len(rows)):
@@ -294,45 +293,44 @@ def clocks_note_read(rows, granules, agents, times, read):
             read[granule, agents[i]] = times[i]
 
 
-@jit
+@in_place
 def clocks_read(rows, granules, who, known, read):
     """Whether the last reads of what is accessed are known to be over."""
+    late = 0
     for i in range(len(rows)):
-        clock = known[who[i], 0]
         for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
-            times = read[granule]
-            for agent in range(len(times)):
-                if times[agent] > clock[agent]:
-                    return False
+            for agent in range(read.shape[1]):
+                late += read[granule, agent] > known[who[i], 0, agent]
+        if late:
+            return False
     return True
 
 
-@jit
-def pieces_to_floats(pieces, places, transposed, bf16, found):
-    """Pieces of shared memory at ``[matrices, rows, 2]`` as the bits of ``[matrices, rows, 16]``.
-
-    Transposed, they lie at ``[matrices, 16, rows / 8]``.
-    """
-    for matrix in range(places.shape[0]):
-        for i in range(places.shape[1]):
-            for j in range(places.shape[2]):
-                piece = pieces[places[matrix, i, j]]
-                for element in range(8):
-                    value = to_float(piece[element], bf16)
-                    if transposed:
-                        found[matrix, j * 8 + element, i] = value
-                    else:
-                        found[matrix, i, j * 8 + element] = value
+@in_place
+def clocks_published(clock, known, warps, per_block):
+    """Add what these warps know to clocks of their blocks."""
+    for warp in warps:
+        for plane in range(2):
+            for agent in range(known.shape[2]):
+                told = clock[warp // per_block, plane, agent]
+                clock[warp // per_block, plane, agent] = max(told, known[warp, plane, agent])
 
 
-@jit
-def accumulators_to_registers(values, found):
-    """Accumulators ``[warpgroups, 64, n]`` as registers ``[n / 2, warpgroups, 128]``."""
-    for group in range(values.shape[0]):
-        for block in range(values.shape[2] // 8):
-            for half in range(2):
-                for pair in range(2):
-                    register = found[4 * block + 2 * half + pair, group]
-                    for lane in range(4 * WARP):
-                        row = lane // WARP * 16 + half * 8 + lane % WARP // 4
-                        register[lane] = values[group, row, 8 * block + lane % 4 * 2 + pair]
+@in_place
+def clocks_acquired(clock, known, warps, per_block):
+    """Add clocks of their blocks to what these warps know."""
+    for warp in warps:
+        for plane in range(2):
+            for agent in range(known.shape[2]):
+                told = clock[warp // per_block, plane, agent]
+                known[warp, plane, agent] = max(told, known[warp, plane, agent])
+
+
+@in_place
+def clocks_known(clock, known, warps, per_block):
+    """Whether all these warps know what clocks of their blocks say."""
+    late = 0
+    for warp in warps:
+        for agent in range(known.shape[2]):
+            late += clock[warp // per_block, 0, agent] > known[warp, 0, agent]
+    return late == 0

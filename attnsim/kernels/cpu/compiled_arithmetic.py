@@ -57,6 +57,17 @@ def play(code, spans, full, state, u1, u4, s4, f4, u8, s8):
 
 
 @jit
+def spread(state, numbers, rows, file):
+    """Put into every place of these rows what so far stands in the first alone."""
+    for i in range(len(numbers)):
+        if state[numbers[i]] == ONE:
+            row = file[rows[i]]
+            for lane in range(1, len(row)):
+                row[lane] = row[0]
+            state[numbers[i]] = AGREED
+
+
+@jit
 def execute(one, begin, end, u1, u4, s4, f4, u8, s8):
     """One instruction over lanes `begin` to ``end - 1``."""
     family, op, d, a, b, c, lanes = one[0], one[1], one[3], one[6], one[9], one[12], slice(begin, end)

@@ -99,10 +99,12 @@ def _barrier(instruction: Instruction, machine: Machine) -> Control | None:
     def go_on(run: Flow, position: int, mask: Mask) -> Go:
         ballot = votes().copy() if votes else None
         released: Groups = []
-        numbers = mask.of(barrier())
-        for number in np.unique(numbers).tolist():  # lanes of several warps may name different barriers
-            here = numbers == number
-            part = mask if here.all() else mask.select(here)
+        numbers = barrier()
+        alike = mask.common(numbers)
+        for number in (
+            np.unique(mask.of(numbers)).tolist() if alike is None else [alike]
+        ):  # warps may name different ones
+            part = mask if alike is not None else mask.select(mask.of(numbers) == number)
             threads = int(part.of(count())[0]) if count else None
             arrival = Arrival(number, threads, position + 1, part, kind != "arrive", ballot, finish)
             released += run.barriers.arrive(arrival)

@@ -10,7 +10,6 @@ import numpy as np
 from attnsim.kernels.cpu.bulk_copies import compile_bulk_copy
 from attnsim.kernels.cpu.bulk_stores import compile_bulk_store
 from attnsim.kernels.cpu.lanes import Mask, Values
-from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.machine import Machine, Step, operation, unsupported
 from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Register
 from attnsim.kernels.cpu.registers import DTYPES, row_type
@@ -65,7 +64,7 @@ class _Copy(Alike):
 
         def if_apart(mask: Mask) -> None:
             # One may be ordered by another that copies to the same place; `ordering` knows no lanes but the batch's.
-            if machine.shared.ordering or not compiled():
+            if machine.shared.ordering:
                 for one in members:
                     one(mask)
             else:
@@ -113,7 +112,8 @@ def _load_valid(machine: Machine, addresses: Values, valid: Values, width: int, 
     values = np.zeros(len(addresses), row_type(width))
     if whole.any():
         values[whole] = machine.memory.load(addresses[whole], width, mask.select(whole))
-    for length in np.unique(valid[~whole & (valid > 0)]).tolist():
+    part = ~whole & (valid > 0)
+    for length in np.unique(valid[part]).tolist() if part.any() else ():
         chosen = valid == length
         loaded = machine.memory.load_bytes(addresses[chosen], length, mask.select(chosen))
         values.view(np.uint8).reshape(-1, width)[chosen, :length] = loaded

@@ -13,11 +13,12 @@ from typing import Self
 
 import numpy as np
 
+from attnsim.kernels.cpu.faults import UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARP, Mask, Values
-from attnsim.kernels.cpu.loops import compiled
+from attnsim.kernels.cpu.loops import compiled_matrices
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported
 from attnsim.kernels.cpu.ptx import Instruction, Operand
-from attnsim.kernels.cpu.registers import DTYPES, WIDE, row_type
+from attnsim.kernels.cpu.registers import DTYPES, Registers, row_type
 from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, half_to_float
 from attnsim.kernels.cpu.spaces import space_name
 from attnsim.kernels.cpu.together import Alike
@@ -59,22 +60,18 @@ class _LoadMatrix(Alike):
 
     def _of(self, members: Sequence[Self]) -> Step:
         machine, transposed, count, times = self._machine, self._transposed, len(self._targets), len(members)
-        write = machine.registers.write_active_rows([t for m in members for t in m._targets], DTYPES["b32"])
-        address, fast = machine.address_rows([m._place for m in members]), compiled()
+        registers, fast = machine.registers, compiled_matrices()
+        targets = registers.rows([t for m in members for t in m._targets], DTYPES["b32"])
+        address = machine.address_rows([m._place for m in members])
+        if not targets:
+            raise UnsupportedInstruction("ldmatrix to registers that are not of 32 bits")
 
         def step(mask: Mask) -> None:
             require_whole_warps(mask, "ldmatrix")
             rows = _row_lanes(count, mask, machine)
-            found = machine.shared.load(address(rows), 16, rows.times(times) if times > 1 else rows)
-            matrices = found.view(np.uint16).reshape(times, -1, count, ROWS, ROWS)
-            if fast:
-                lanes = np.empty((times * count, mask.count, 2), np.uint16)
-                fast.matrices_to_lanes(matrices, transposed, lanes)
-                return write(lanes.view(np.uint32)[..., 0], mask)
-            if transposed:
-                matrices = matrices.swapaxes(3, 4)
-            registers = np.ascontiguousarray(matrices.swapaxes(1, 2)).view(np.uint32).reshape(times * count, -1)
-            write(registers, mask)
+            places = machine.shared.read(address(rows), 16, rows.times(times) if times > 1 else rows)
+            bits, pieces = registers.claim(targets, mask), machine.shared.by_piece()
+            fast.load_matrices(pieces, places, count, transposed, mask.warp_index, targets.rows, bits)
 
         return step
 
@@ -164,7 +161,7 @@ class _Product(Alike):
     def __init__(self, instruction: Instruction, machine: Machine) -> None:
         super().__init__((instruction.name, instruction.modifiers))
         self._machine, (*_, self._result, self._kind, _, _) = machine, instruction.modifiers
-        self._d, self._a, self._b, self._c = (items(o) for o in instruction.operands)
+        self.d, self.a, self.b, self.c = (items(o) for o in instruction.operands)
         self._step = self.together([])
 
     def __call__(self, mask: Mask) -> None:
@@ -172,62 +169,84 @@ class _Product(Alike):
 
     def together(self, others: Sequence[Self]) -> Step:
         members = (self, *others)
-        left = _matrices([m._a for m in members], 2, self._kind, self._machine)
-        right = _matrices([m._b for m in members], 1, self._kind, self._machine)
-        fast, single, registers = compiled(), self._result == "f32", self._machine.registers
-        kind, held = DTYPES[self._result], DTYPES["f32" if single else "b32"]
-        c, d = [o for m in members for o in m._c], [o for m in members for o in m._d]
-        before, after = registers.rows(c, held), registers.rows(d, held)
-        read, write = registers.read_rows(c, held), registers.write_active_rows(d, held)
-        lanes_in = _lanes_of_f32 if single else _lanes_of_f16
+        if self._result == "f32" and self._kind != "tf32":
+            return _of_halves(members, self._kind == "bf16", self._machine.registers)
+        return _by_arrays(members, self._result, self._kind, self._machine.registers)
 
-        def step(mask: Mask) -> None:
-            require_whole_warps(mask, "mma")
-            products = left(mask) @ right(mask).swapaxes(2, 3)
-            if fast and single and before and after:
-                registers.spread(before)
-                registers.spread(after)
-                registers.state[after.numbers] = WIDE
-                fast.add_products(products, registers.files[held.str], before.rows, after.rows, mask.warp_index)
-                return
-            rows = read(len(mask.lanes))
-            kept = mask.take(np.broadcast_to(rows, (len(rows), len(mask.lanes)))).copy().view(kind)
-            write((kept + lanes_in(products)).astype(kind, copy=False).view(held), mask)
 
-        return step
+def _of_halves(members: Sequence[_Product], bf16: bool, registers: Registers) -> Step:
+    """Products of 16-bit floats in float32, from registers to registers.
+
+    In a product of tiles each matrix takes part in several instructions: those with one A stand together, and their B
+    side by side.
+    """
+    lefts, rights = list(dict.fromkeys(m.a for m in members)), list(dict.fromkeys(m.b for m in members))
+    ordered = sorted((lefts.index(m.a), rights.index(m.b), i) for i, m in enumerate(members))
+    runs: list[list[int]] = []
+    for place, (left, right, _) in enumerate(ordered):
+        if runs and (left, right) == (runs[-1][0], runs[-1][1] + runs[-1][2]):
+            runs[-1][2] += 1
+        else:
+            runs.append([left, right, 1, place])
+    a, b = (registers.rows([r for one in side for r in one], DTYPES["b32"]) for side in (lefts, rights))
+    c = registers.rows([r for *_, i in ordered for r in members[i].c], DTYPES["f32"])
+    d = registers.rows([r for *_, i in ordered for r in members[i].d], DTYPES["f32"])
+    if not (a and b and c and d):
+        raise UnsupportedInstruction("mma on registers that are not of 32 bits")
+    places, fast, depth, width = np.array(runs), compiled_matrices(), 8 * len(rights[0]), 8 * len(rights)
+    left_rows, right_rows = a.rows.reshape(len(lefts), -1), b.rows.reshape(len(rights), -1)
+    room = [np.empty(shape, np.float32) for shape in ((16, depth), (depth, width), (16, width), (2, WARP))]
+    read, before, after = a.joined(b).joined(c), c.rows, d.rows
+
+    def step(mask: Mask) -> None:
+        require_whole_warps(mask, "mma")
+        registers.spread(read)
+        bits = registers.claim(d, mask)
+        file = registers.files["<f4"]
+        fast.products(bits, file, left_rows, right_rows, places, before, after, mask.warp_index, bf16, *room)
+
+    return step
+
+
+def _by_arrays(members: Sequence[_Product], result: str, kind: str, registers: Registers) -> Step:
+    """Other products, in arrays of all their matrices."""
+    left, right = (
+        _matrices([m.a for m in members], 2, kind, registers),
+        _matrices([m.b for m in members], 1, kind, registers),
+    )
+    single, lanes_in = result == "f32", _lanes_of_f32 if result == "f32" else _lanes_of_f16
+    dtype, held = DTYPES[result], DTYPES["f32" if single else "b32"]
+    read = registers.read_rows([o for m in members for o in m.c], held)
+    write = registers.write_active_rows([o for m in members for o in m.d], held)
+
+    def step(mask: Mask) -> None:
+        require_whole_warps(mask, "mma")
+        products = left(mask) @ right(mask).swapaxes(2, 3)
+        rows = read(len(mask.lanes))
+        kept = mask.take(np.broadcast_to(rows, (len(rows), len(mask.lanes)))).copy().view(dtype)
+        write((kept + lanes_in(products)).astype(dtype, copy=False).view(held), mask)
+
+    return step
 
 
 def _matrices(
-    operands: Sequence[tuple[Operand, ...]], blocks: int, kind: str, machine: Machine
+    operands: Sequence[tuple[Operand, ...]], blocks: int, kind: str, registers: Registers
 ) -> Callable[[Mask], Values]:
     """A closure that returns the rows of A, or the columns of B, as float32 ``[operands, active warps, 8 blocks, k]``.
 
     Each register is an 8 x 8 matrix (tf32: 8 x 4); they follow one another down the blocks first, then along k.
-    In a product of tiles each matrix takes part in several instructions, and is put together once for all.
     """
-    different = list(dict.fromkeys(operands))
-    which = None if len(different) == len(operands) else np.array([different.index(one) for one in operands])
-    names, registers = [register for one in different for register in one], machine.registers
-    read, places = registers.read_rows(names, DTYPES["b32"]), registers.rows(names, DTYPES["b32"])
-    steps, width = len(different[0]) // blocks, WARP // ROWS if kind == "tf32" else ROWS
-
-    fast = compiled()
+    names = [register for one in operands for register in one]
+    read = registers.read_rows(names, DTYPES["b32"])
+    steps, width = len(operands[0]) // blocks, WARP // ROWS if kind == "tf32" else ROWS
 
     def matrices(mask: Mask) -> Values:
-        if fast and kind != "tf32" and places:
-            registers.spread(places)
-            halves = np.empty((len(different), mask.warp_count, blocks * ROWS, steps * width), np.uint32)
-            file = registers.files["<u4"]
-            fast.matrix_rows(file, places.rows, mask.warp_index, blocks, steps, kind == "bf16", halves)
-            values: Values = halves.view(np.float32)
-            return values if which is None else values[which]
         lanes = len(mask.lanes)
         rows = mask.take(np.broadcast_to(read(lanes), (len(names), lanes)))
         decoded = _decode(np.ascontiguousarray(rows), kind)
         # operand, along k, down the blocks, warp, row, column
-        split = decoded.reshape(len(different), steps, blocks, -1, ROWS, width).transpose(0, 3, 2, 4, 1, 5)
-        found = split.reshape(len(different), -1, blocks * ROWS, steps * width)
-        return found if which is None else found[which]
+        split = decoded.reshape(len(operands), steps, blocks, -1, ROWS, width).transpose(0, 3, 2, 4, 1, 5)
+        return split.reshape(len(operands), -1, blocks * ROWS, steps * width)
 
     return matrices
 

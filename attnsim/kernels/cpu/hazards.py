@@ -12,6 +12,7 @@ of the warp are not looked for.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -100,7 +101,7 @@ class Hazards:
         self._author = np.zeros(granules, np.uint32)
         self._lane = lanes.lane_of.astype(np.uint32)
         self._synced: Values = np.zeros(lanes.count, np.uint32)
-        self._fast = compiled()
+        self._fast: Any = compiled()
         self._by_granules: dict[tuple[int, int], tuple[Values, ...]] = {}
 
     def barrier(self, blocks: Bools | None) -> None:
@@ -116,7 +117,7 @@ class Hazards:
 
     def read(self, rows: Values, width: int, mask: Mask) -> None:
         """Check and note a load of `width` bytes by each active lane, at these multiples of `width`."""
-        if self._fast and self._fast.tags_read(*self._tags(rows, width, mask), self._written, self._read, self._author):
+        if self._fast.tags_read(*self._tags(rows, width, mask), self._written, self._read, self._author):
             return
         access = self._access("load", rows, width, mask)
         written = access.of(self._written)
@@ -132,9 +133,7 @@ class Hazards:
 
     def write(self, rows: Values, width: int, mask: Mask, verb: str = "store") -> None:
         """Check and note a store."""
-        if self._fast and self._fast.tags_write(
-            *self._tags(rows, width, mask), self._written, self._read, self._author
-        ):
+        if self._fast.tags_write(*self._tags(rows, width, mask), self._written, self._read, self._author):
             return
         access = self._access(verb, rows, width, mask)
         written = access.of(self._written)
@@ -150,20 +149,11 @@ class Hazards:
     def issue(self, rows: Values, width: int, mask: Mask) -> None:
         """Check and note the start of a cp.async: a write from here until it lands."""
         self.write(rows, width, mask, "cp.async")
-        if self._fast:
-            self._fast.tags_issue(rows, width // self._granule, self._written)
-            return
-        access = self._access("cp.async", rows, width, mask)
-        access.put(self._written, np.full_like(access.tag, _IN_FLIGHT))
+        self._fast.tags_issue(rows, width // self._granule, self._written)
 
     def land(self, rows: Values, width: int, mask: Mask) -> None:
         """Note the end of a cp.async: its thread, and no other before a barrier, may read the bytes."""
-        if self._fast:
-            self._fast.tags_land(*self._tags(rows, width, mask), self._written, self._author)
-            return
-        access = self._access("cp.async", rows, width, mask)
-        access.put(self._written, access.tag)
-        access.put(self._author, access.author)
+        self._fast.tags_land(*self._tags(rows, width, mask), self._written, self._author)
 
     def atomic(self, rows: Values, width: int, mask: Mask) -> None:
         """Check and note an atomic: in order with other atomics, not with plain accesses."""

@@ -44,7 +44,8 @@ def compile_integer(instruction: Instruction, machine: Machine) -> Step:
     kind = value_type(instruction)
     dtype = DTYPES[kind]
     modifiers, name = instruction.modifiers, instruction.name
-    if not set(modifiers) <= {kind, "lo", "hi", "wide", "sat"}:
+    known = {kind, "lo", "hi", "wide"} if name in ("mul", "mad") else {kind, "sat"}
+    if not set(modifiers) <= known:
         raise unsupported(instruction)
     if name in ("mul", "mad"):
         return _multiply(instruction, machine, kind)

@@ -104,7 +104,6 @@ class Mask:
         self.lanes = lanes
         self.count = int(np.count_nonzero(lanes)) if count is None else count
         self.full = self.count == len(lanes)
-        self._whole: dict[int, bool] = {}
         self._times: dict[int, Mask] = {}
 
     def times(self, instructions: int) -> Mask:
@@ -140,6 +139,13 @@ class Mask:
         if values.shape[0] == 1 and len(self.lanes) != 1:
             return np.broadcast_to(values, (self.count,))
         return values if self.full else values[self.index]
+
+    def common(self, values: Values) -> int | None:
+        """The integer that all active lanes have; None where they differ."""
+        if len(values) == 1:
+            return int(values[0])
+        first = values[self.lane(0)]
+        return int(first) if (self.of(values) == first).all() else None
 
     def take(self, rows: Values) -> Values:
         """The active lanes' part of ``[rows, lanes]``, by whole warps where that is enough."""
@@ -209,15 +215,6 @@ class Mask:
     def warpgroup_bits(self) -> int:
         """The same as bits of a number."""
         return sum(1 << group for group in self.warpgroups.tolist())
-
-    def in_whole(self, group: int) -> bool:
-        """Whether every aligned group of so many lanes is active with all lanes or none."""
-        if self.full or self.whole_warps:
-            return True
-        if group not in self._whole:
-            active = np.count_nonzero(self.lanes.reshape(-1, group), axis=1)
-            self._whole[group] = bool(((active == 0) | (active == group)).all())
-        return self._whole[group]
 
 
 class _Repeated(Mask):

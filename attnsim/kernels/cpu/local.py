@@ -57,7 +57,7 @@ def require_inside(
         place = f"{what} of {width} bytes at {space} address {int(addresses[bad]):#x}"
         raise Misaligned(f"{place} is not aligned to {width} bytes", mask.lane(bad), mask.index[off])
     if int(addresses.min()) < 0 or int(addresses.max()) + width > size_bytes:
-        off = np.flatnonzero((addresses < 0) | (addresses + width > size_bytes))
+        off = np.flatnonzero((addresses < 0) | (addresses > size_bytes - width))
         bad = int(off[0])
         place = f"{what} of {width} bytes at {space} address {int(addresses[bad]):#x}"
         what = f"{place}, but the {owner} has {size_bytes} bytes of {space} memory"

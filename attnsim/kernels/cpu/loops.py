@@ -1,23 +1,32 @@
-"""Whether the interpreter's inner loops are compiled: where numba is installed."""
+"""The interpreter's compiled loops, imported when a kernel first needs them: numba takes its time."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+from importlib.util import find_spec
 from types import ModuleType
 
-
-@functools.cache
-def compiled() -> ModuleType | None:
-    """:mod:`attnsim.kernels.cpu.compiled`, or None where numba is not installed; results and counts are the same."""
-    try:
-        importlib.import_module("numba")
-    except ImportError:
-        return None
-    return importlib.import_module("attnsim.kernels.cpu.compiled")
+from attnsim.models.errors import InputError
 
 
-@functools.cache
+def compiled() -> ModuleType:
+    """:mod:`attnsim.kernels.cpu.compiled`: accesses to memory, and their checks."""
+    return _loops("compiled")
+
+
 def arithmetic() -> ModuleType:
-    """:mod:`attnsim.kernels.cpu.compiled_arithmetic`; for where `compiled` is not None."""
-    return importlib.import_module("attnsim.kernels.cpu.compiled_arithmetic")
+    """:mod:`attnsim.kernels.cpu.compiled_arithmetic`: the tape."""
+    return _loops("compiled_arithmetic")
+
+
+def compiled_matrices() -> ModuleType:
+    """:mod:`attnsim.kernels.cpu.compiled_matrices`: what tensor cores work on."""
+    return _loops("compiled_matrices")
+
+
+@functools.cache
+def _loops(name: str) -> ModuleType:
+    if find_spec("numba") is None:  # they would take hours
+        raise InputError("numba is not installed, and the interpreter's loops need it: pip install numba")
+    return importlib.import_module(f"attnsim.kernels.cpu.{name}")

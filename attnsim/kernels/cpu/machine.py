@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import Reports, UnsupportedInstruction
-from attnsim.kernels.cpu.lanes import WARP, Bools, Lanes, Mask, Values, lanes_of
+from attnsim.kernels.cpu.lanes import WARP, Bools, Indices, Lanes, Mask, Values, lanes_of
 from attnsim.kernels.cpu.layout import lay_out, meetings, shared_granule
 from attnsim.kernels.cpu.local import LocalMemory
+from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.memory import GlobalMemory
 from attnsim.kernels.cpu.ptx import Address, Function, Instruction, Operand, Vector
-from attnsim.kernels.cpu.registers import DTYPES, Read, Registers, Write
+from attnsim.kernels.cpu.registers import DTYPES, Read, Registers, Rows, Write
 from attnsim.kernels.cpu.shared import SharedMemory
 
 Step = Callable[[Mask], None]
@@ -111,16 +112,29 @@ class Machine:
 
     def address_rows(self, operands: Sequence[Operand]) -> Callable[[Mask], Values]:
         """A closure that returns the active lanes' addresses by many operands, int64 ``[operands * active]``."""
-        if not all(isinstance(operand, Address) for operand in operands):
-            raise UnsupportedInstruction(f"address among {operands}")
         places = [operand for operand in operands if isinstance(operand, Address)]
-        bases = self.registers.read_rows([place.base for place in places], DTYPES["s64"])
-        offsets = np.array([[place.offset] for place in places], np.int64)
+        if len(places) < len(operands):
+            raise UnsupportedInstruction(f"address among {operands}")
+        bases, offsets = [place.base for place in places], np.array([place.offset for place in places], np.int64)
+        for ptx_type in ("u32", "s64"):
+            rows = self.registers.rows(bases, DTYPES[ptx_type])
+            if rows:
+                return self._from_rows(rows, offsets, DTYPES[ptx_type])
+        read = self.registers.read_rows(bases, DTYPES["s64"])
 
         def addresses(mask: Mask) -> Values:
             lanes = len(mask.lanes)
-            found = np.broadcast_to(bases(lanes) + offsets, (len(places), lanes))
+            found = np.broadcast_to(read(lanes) + offsets[:, None], (len(places), lanes))
             return mask.take(found).reshape(-1)
+
+        return addresses
+
+    def _from_rows(self, rows: Rows, offsets: Indices, dtype: np.dtype[Any]) -> Callable[[Mask], Values]:
+        def addresses(mask: Mask) -> Values:
+            found = np.empty(len(offsets) * mask.count, np.int64)
+            file, state = self.registers.files[dtype.str], self.registers.state
+            compiled().addresses(file, state, rows.numbers, rows.rows, offsets, mask.index, found)
+            return found
 
         return addresses
 

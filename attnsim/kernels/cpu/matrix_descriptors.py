@@ -15,9 +15,8 @@ import numpy as np
 
 from attnsim.kernels.cpu.faults import Fault
 from attnsim.kernels.cpu.lanes import Indices, Values
-from attnsim.kernels.cpu.loops import compiled
+from attnsim.kernels.cpu.loops import compiled_matrices
 from attnsim.kernels.cpu.ordering import PIECE
-from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, half_to_float
 from attnsim.kernels.cpu.tensor_maps import swizzled
 
 DEPTH = 16
@@ -127,10 +126,6 @@ def _across_rows(rows: int, span: int, leading: int, stride: int) -> Values:
 
 def matrices(memory: Values, places: Indices, rows: int, transposed: bool, kind: str) -> Values:
     """Matrices of f16 or bf16 as float32 ``[matrices, rows, 16]``, from pieces of shared memory ``[pieces, 8]``."""
-    fast = compiled()
-    if fast:
-        result = np.empty((len(places), rows, DEPTH), np.uint32)
-        fast.pieces_to_floats(memory, places, transposed, kind == "bf16", result)
-        return result.view(np.float32)
-    found = bf16_to_float(memory[places]) if kind == "bf16" else half_to_float(memory[places])
-    return found.reshape(len(places), DEPTH, rows).swapaxes(1, 2) if transposed else found.reshape(-1, rows, DEPTH)
+    result = np.empty((len(places), rows, DEPTH), np.float32)
+    compiled_matrices().pieces_to_floats(memory, places, transposed, kind == "bf16", result)
+    return result

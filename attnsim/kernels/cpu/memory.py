@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import Misaligned, OutOfBounds
-from attnsim.kernels.cpu.lanes import WARP, Mask, Values
+from attnsim.kernels.cpu.lanes import Mask, Values
 from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.registers import row_type
 from attnsim.models.errors import InputError
@@ -77,12 +76,12 @@ class GlobalMemory:
     def __init__(self) -> None:
         self.counters = Counters()
         self._tensors: list[Tensor] = []
-        self._addresses: list[int] = []
+        self._places: Values = np.zeros((0, 2), np.int64)
 
     def clear(self, counters: Counters) -> None:
         """Forget all arrays; count into `counters` from now on."""
         self.counters = counters
-        self._tensors, self._addresses = [], []
+        self._tensors, self._places = [], np.zeros((0, 2), np.int64)
 
     def restore(self) -> None:
         """Take back all stores since the arrays were placed."""
@@ -100,7 +99,6 @@ class GlobalMemory:
         last = self._tensors[-1] if self._tensors else None
         address = -(-(last.address + last.size_bytes + GAP) // 256) * 256 if last else BASE
         self._tensors.append(Tensor(name, address, array))
-        self._addresses.append(address)
         return address
 
     def load(self, addresses: Values, width: int, mask: Mask) -> Values:
@@ -108,7 +106,7 @@ class GlobalMemory:
         parts = list(self.parts(addresses, width, mask, "load"))
         for tensor, selection, rows in parts:
             self.counters.loads[tensor.name] += len(rows) * width
-            self.counters.load_sectors[tensor.name] += _sectors_of(selection, addresses, mask)
+            self.counters.load_sectors[tensor.name] += sectors(addresses, mask, selection)
             if isinstance(selection, slice):
                 return tensor.rows(width)[rows]
         result = np.empty(len(addresses), row_type(width))
@@ -123,7 +121,7 @@ class GlobalMemory:
             for tensor, selection, rows in self.parts(addresses + i, 1, mask, "load"):
                 self.counters.loads[tensor.name] += len(rows)
                 if i == 0:
-                    self.counters.load_sectors[tensor.name] += _sectors_of(selection, addresses, mask)
+                    self.counters.load_sectors[tensor.name] += sectors(addresses, mask, selection)
                 result[selection, i] = tensor.rows(1)[rows]
         return result
 
@@ -131,7 +129,7 @@ class GlobalMemory:
         """Write rows ``[active]`` of `width` bytes; of lanes with equal addresses the last wins."""
         for tensor, selection, rows in self.parts(addresses, width, mask, "store"):
             self.counters.stores[tensor.name] += len(rows) * width
-            self.counters.store_sectors[tensor.name] += _sectors_of(selection, addresses, mask)
+            self.counters.store_sectors[tensor.name] += sectors(addresses, mask, selection)
             tensor.rows(width)[rows] = values[selection]
 
     def parts(self, addresses: Values, width: int, mask: Mask, verb: str) -> Iterator[tuple[Tensor, Selection, Values]]:
@@ -144,28 +142,30 @@ class GlobalMemory:
             what = f"{verb} of {width} bytes at {self._describe(int(addresses[bad]))} is not aligned to {width} bytes"
             raise Misaligned(what, mask.lane(bad), mask.index[off])
         shift = width.bit_length() - 1
-        low, high = int(addresses.min()), int(addresses.max())
-        position = bisect_right(self._addresses, low) - 1
-        tensor = self._tensors[max(position, 0)] if self._tensors else None
-        if tensor and tensor.address <= low and high + width <= tensor.address + tensor.size_bytes:
+        which = np.empty(len(addresses), np.int64)
+        first, alike = compiled().locate(addresses, width, self._bounds(), which)
+        if first < 0:
+            before = np.searchsorted(self._bounds()[:, 0], addresses, side="right")
+            off = np.flatnonzero((which < 0) & (before == before[which < 0].min()))
+            bad = int(off[0])
+            where = self._describe(int(addresses[bad]))
+            raise OutOfBounds(f"{verb} of {width} bytes at {where}", mask.lane(bad), mask.index[off])
+        if alike:
+            tensor = self._tensors[first]
             self._prepare(tensor, verb, mask.lane(0))
             yield tensor, slice(None), (addresses - tensor.address) >> shift
             return
-        which = np.searchsorted(np.array(self._addresses, np.int64), addresses, side="right") - 1
-        for position in np.unique(which).tolist():
+        for position, tensor in enumerate(self._tensors):
             selected = np.flatnonzero(which == position)
-            tensor = self._tensors[max(position, 0)] if self._tensors else None
-            part = addresses[selected]
-            outside = np.ones(len(part), bool)
-            if tensor and position >= 0:
-                outside = part + width > tensor.address + tensor.size_bytes
-            if tensor is None or outside.any():
-                off = selected[np.flatnonzero(outside)]
-                bad = int(off[0])
-                where = self._describe(int(addresses[bad]))
-                raise OutOfBounds(f"{verb} of {width} bytes at {where}", mask.lane(bad), mask.index[off])
-            self._prepare(tensor, verb, mask.lane(int(selected[0])))
-            yield tensor, selected, (part - tensor.address) >> shift
+            if len(selected):
+                self._prepare(tensor, verb, mask.lane(int(selected[0])))
+                yield tensor, selected, (addresses[selected] - tensor.address) >> shift
+
+    def _bounds(self) -> Values:
+        """Where each array begins and ends, ``[arrays, 2]``."""
+        if len(self._places) < len(self._tensors):
+            self._places = np.array([(t.address, t.address + t.size_bytes) for t in self._tensors]).reshape(-1, 2)
+        return self._places
 
     def _prepare(self, tensor: Tensor, verb: str, lane: int) -> None:
         if verb != "load":
@@ -192,23 +192,6 @@ class GlobalMemory:
         return f"{address % 2**64:#x}, near no array"
 
 
-def _sectors_of(selection: Selection, addresses: Values, mask: Mask) -> int:
-    """Sectors of one tensor's part of an access."""
-    if isinstance(selection, slice):
-        return sectors(addresses, mask)
-    return sectors(addresses[selection], mask.select(selection))
-
-
-def sectors(addresses: Values, mask: Mask) -> int:
-    """32-byte sectors that each warp touches, summed; an aligned access of up to 16 bytes lies in one."""
-    fast = compiled()
-    if fast:
-        return int(fast.sectors(np.ascontiguousarray(addresses), mask.index, SECTOR))
-    touched = addresses // SECTOR
-    if mask.full:
-        ordered = np.sort(touched.reshape(-1, WARP), axis=1)
-        return mask.warp_count + int(np.count_nonzero(ordered[:, 1:] != ordered[:, :-1]))
-    if len(touched) == 0:
-        return 0
-    ordered = np.sort(touched | (mask.index // WARP) << 48)
-    return 1 + int(np.count_nonzero(ordered[1:] != ordered[:-1]))
+def sectors(addresses: Values, mask: Mask, selection: Selection = slice(None)) -> int:
+    """32-byte sectors of a part of an access that each warp touches, summed; each touches one, by at most 16 bytes."""
+    return int(compiled().sectors(np.ascontiguousarray(addresses[selection]), mask.index[selection], SECTOR))

@@ -75,13 +75,12 @@ class Ordering:
     def publish(self, clock: Clock, mask: Mask) -> None:
         """These warps tell a barrier all that they know, themselves included."""
         warps = mask.warp_index
-        np.maximum.at(clock, warps // self._warps, self._known[warps])
+        compiled().clocks_published(clock, self._known, warps, self._warps)
         self._tick(warps)
 
     def acquire(self, clock: Clock, mask: Mask) -> None:
         """These warps learn what a barrier has been told."""
-        warps = mask.warp_index
-        self._known[warps] = np.maximum(self._known[warps], clock[warps // self._warps])
+        compiled().clocks_acquired(clock, self._known, mask.warp_index, self._warps)
 
     def barrier(self, blocks: Bools | None) -> None:
         """All warps of these blocks (None: of every block) have met."""
@@ -102,11 +101,9 @@ class Ordering:
         self._known[warps, _ASYNC] = self._known[warps, _GENERIC]
         self._tick(warps)
 
-    def knows(self, clock: Clock, mask: Mask) -> Bools:
-        """Which of these warps know all that a barrier has been told, by active warp."""
-        warps = mask.warp_index
-        known: Bools = (clock[warps // self._warps, _GENERIC] <= self._known[warps, _GENERIC]).all(axis=1)
-        return known
+    def knows(self, clock: Clock, mask: Mask) -> bool:
+        """Whether these warps know all that a barrier has been told."""
+        return bool(compiled().clocks_known(clock, self._known, mask.warp_index, self._warps))
 
     # Accesses of threads.
 
@@ -123,8 +120,7 @@ class Ordering:
         self._check_written(rows, width, self._known[:, _GENERIC], warps, mask.index, what, unwritten=True)
         self._check_read(rows, width, warps, mask.index, what)
         self._sign(rows, width, warps)
-        fast = compiled()
-        if fast and fast.clocks_signed(rows, width // self._granule, self._own[warps], self._writer):
+        if compiled().clocks_signed(rows, width // self._granule, self._own[warps], self._writer):
             return
         clash = self._of(self._writer, width)[rows] != self._own[warps][:, None]  # two warps at once
         self._refuse(clash, rows, width, mask.index, what)
@@ -154,8 +150,8 @@ class Ordering:
 
         All four warps of a warpgroup must know that what is read has been written.
         """
-        fast, granules = compiled(), PIECE // self._granule
-        if fast and fast.clocks_read_by_wgmma(
+        granules = PIECE // self._granule
+        if compiled().clocks_read_by_wgmma(
             rows, groups, numbers, self._warps, granules, self._known, self._writer, self._written, self._read
         ):
             return
@@ -254,22 +250,13 @@ class Ordering:
 
     def _note_read(self, rows: Values, width: int, agents: Indices, times: Values) -> None:
         """These agents are the last that read."""
-        fast = compiled()
-        if fast:
-            fast.clocks_note_read(rows, width // self._granule, agents, times, self._read)
-        else:
-            self._of(self._read, width)[rows, :, agents] = times[:, None]
+        compiled().clocks_note_read(rows, width // self._granule, agents, times, self._read)
 
     def _sign(self, rows: Values, width: int, warps: Indices) -> None:
         """These warps are the last that wrote."""
-        own, fast = self._own[warps], compiled()
-        if fast:
-            now, granules = self._known[warps, _GENERIC, own], width // self._granule
-            fast.clocks_sign(rows, granules, own, now, self._writer, self._written, self._by_atomic)
-            return
-        self._of(self._writer, width)[rows] = own[:, None]
-        self._of(self._written, width)[rows] = self._known[warps, _GENERIC, own][:, None]
-        self._of(self._by_atomic, width)[rows] = False
+        own, granules = self._own[warps], width // self._granule
+        now = self._known[warps, _GENERIC, own]
+        compiled().clocks_sign(rows, granules, own, now, self._writer, self._written, self._by_atomic)
 
     def _take(self, rows: Values, width: int, writer: int) -> None:
         self._of(self._writer, width)[rows] = writer
@@ -280,8 +267,8 @@ class Ordering:
         where: Bools | None = None, told: Clock | None = None, unwritten: bool = False,
     ) -> None:  # fmt: skip
         """The last writes are over by the clocks `known[who]`; where they are only by `told`, a fence is missing."""
-        fast, granules = compiled(), width // self._granule
-        if fast and fast.clocks_written(rows, granules, known, who, self._writer, self._written, unwritten):
+        granules = width // self._granule
+        if compiled().clocks_written(rows, granules, known, who, self._writer, self._written, unwritten):
             return
         writers, written = self._of(self._writer, width)[rows], self._of(self._written, width)[rows]
         bad = written > known[who[:, None], writers]
@@ -297,8 +284,7 @@ class Ordering:
 
     def _check_read(self, rows: Values, width: int, warps: Indices, lanes: Indices, what: str) -> None:
         """These warps know the last reads to be over."""
-        fast = compiled()
-        if fast and fast.clocks_read(rows, width // self._granule, warps, self._known, self._read):
+        if compiled().clocks_read(rows, width // self._granule, warps, self._known, self._read):
             return
         late = self._of(self._read, width)[rows] > self._known[warps, None, _GENERIC, : self._readers]
         if late.any():

@@ -175,7 +175,7 @@ class Mbarriers:
             blocks = self._block_of[part.index]
             if number is None or not self._expected[number, blocks].all():
                 raise MisusedMbarrier(f"there is no mbarrier at {address:#x}", part.lane(0))
-            if self._ordering and not self._ordering.knows(self._made[number], part).all():
+            if self._ordering and not self._ordering.knows(self._made[number], part):
                 raise MisusedMbarrier(
                     f"the mbarrier at {address:#x} has been initialised, but with no barrier between", part.lane(0)
                 )

@@ -32,6 +32,7 @@ from attnsim.kernels.cpu.costs import Costs, charge, cost
 from attnsim.kernels.cpu.faults import Deadlock, Fault, StepLimit, UnsupportedInstruction
 from attnsim.kernels.cpu.flow import CONTROLS, Control, Stalls
 from attnsim.kernels.cpu.lanes import Mask
+from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.machine import OPERATIONS, Machine, Step, unsupported
 from attnsim.kernels.cpu.ptx import Function, Instruction
 from attnsim.kernels.cpu.straight import Line, straight_runs
@@ -58,6 +59,8 @@ class Program:
     ------
     UnsupportedInstruction
         By name, for the first instruction that is not known.
+    InputError
+        When numba is not installed.
 
     Attributes
     ----------
@@ -77,6 +80,7 @@ class Program:
     """
 
     def __init__(self, function: Function) -> None:
+        compiled()  # first, so that no instruction is blamed where numba is missing
         self.function, self.machine = function, Machine(function)
         self.controls: dict[int, Control] = {}
         instructions = function.instructions
@@ -104,12 +108,12 @@ class Program:
                 return Line(instruction, _nothing)
             if instruction.name not in OPERATIONS:
                 raise unsupported(instruction)
-            compiled = OPERATIONS[instruction.name](instruction, self.machine)
+            alone = OPERATIONS[instruction.name](instruction, self.machine)
             note = watch.note(instruction)
-            step = _after(note, compiled) if note else compiled
+            step = _after(note, alone) if note else alone
             if instruction.guard:
                 return Line(instruction, _guarded(step, instruction, self.machine))
-            alike = compiled if isinstance(compiled, Alike) else None
+            alike = alone if isinstance(alone, Alike) else None
             return Line(instruction, step, alike, note, code_of(instruction, self.machine))
         except UnsupportedInstruction as fault:
             fault.place = f"{self.function.name}, instruction {position} {instruction.place}"

@@ -54,21 +54,14 @@ class Recorder:
     Parameters
     ----------
     function : Function
-    grid, block : (int, int, int)
-    arguments : mapping of str to ndarray or NumPy scalar
-    shared_memory_bytes : int
-        Dynamic, of a block.
 
     Raises
     ------
     UnsupportedInstruction
     """
 
-    def __init__(
-        self, function: Function, grid: Dim3, block: Dim3, arguments: Arguments, shared_memory_bytes: int
-    ) -> None:
-        self.function, self._grid, self._arguments = function, grid, arguments
-        self._lanes, self._dynamic_bytes = lanes_of(block, 1), shared_memory_bytes
+    def __init__(self, function: Function) -> None:
+        self.function = function
         self._rows: list[Row] = []
         self._program = Program(function)
         machine = self._program.machine
@@ -79,20 +72,28 @@ class Recorder:
             else:
                 self._program.steps[position] = self._watched(self._program.steps[position], position, machine)
 
-    def block(self, index: int) -> list[Row]:
-        """What block `index` of the grid executed, in order.
+    def block(self, index: int, grid: Dim3, block: Dim3, arguments: Arguments, shared_memory_bytes: int) -> list[Row]:
+        """What block `index` of a grid executed, in order.
+
+        Parameters
+        ----------
+        index : int
+        grid, block : (int, int, int)
+        arguments : mapping of str to ndarray or NumPy scalar
+        shared_memory_bytes : int
+            Dynamic, of a block.
 
         Raises
         ------
         Fault
             What the block did wrong; bounds and alignment are looked at, races are not.
         """
-        if not 0 <= index < math.prod(self._grid):
+        if not 0 <= index < math.prod(grid):
             raise IndexError(index)
         machine, self._rows = self._program.machine, []
-        machine.start(self._lanes, self._dynamic_bytes, False, Counters())
+        machine.start(lanes_of(block, 1), shared_memory_bytes, False, Counters())
         try:
-            preset(machine, self.function, self._arguments, self._grid, index, self._dynamic_bytes)
+            preset(machine, self.function, arguments, grid, index, shared_memory_bytes)
             finish(self._program)
         finally:
             machine.forget()

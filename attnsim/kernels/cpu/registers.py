@@ -10,6 +10,7 @@ import numpy as np
 
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import Indices, Mask, Values
+from attnsim.kernels.cpu.loops import arithmetic
 from attnsim.kernels.cpu.ptx import Immediate, Negated, Operand, Register, Symbol, size_of
 
 Read = Callable[[], Values]
@@ -64,6 +65,10 @@ class Rows(NamedTuple):
     numbers: Indices
     rows: Indices
     size: int
+
+    def joined(self, other: Rows) -> Rows:
+        """These, then others."""
+        return Rows(np.append(self.numbers, other.numbers), np.append(self.rows, other.rows), self.size)
 
 
 _BY_NAME = {dtype.str: dtype for dtype in DTYPES.values()}
@@ -278,11 +283,14 @@ class Registers:
 
     def spread(self, of: Rows) -> None:
         """Put into every place of these rows what so far stands in the first alone."""
-        short = self.state[of.numbers] == ONE
-        if short.any():
-            file, rows = self.files[UNSIGNED[of.size].str], of.rows[short]
-            file[rows] = file[rows, :1]
-            self.state[of.numbers[short]] = AGREED
+        arithmetic().spread(self.state, of.numbers, of.rows, self.files[UNSIGNED[of.size].str])
+
+    def claim(self, of: Rows, mask: Mask) -> Values:
+        """The bits of all registers of a width, for someone who writes every active lane of these rows."""
+        if not mask.full:
+            self.spread(of)
+        self.state[of.numbers] = WIDE
+        return self.files[UNSIGNED[of.size].str]
 
     def rows(self, operands: Sequence[Operand], dtype: Dtype) -> Rows | None:
         """Where these operands are kept; None unless all are registers or constants as wide as `dtype`."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.kernels.cpu.banks import ROW_BYTES, passes
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import CopyInFlight, OutOfBounds, Reports
 from attnsim.kernels.cpu.hazards import Hazards
@@ -15,6 +14,9 @@ from attnsim.kernels.cpu.local import require_inside
 from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.ordering import PIECE, Ordering
 from attnsim.kernels.cpu.registers import row_type
+
+ROW_BYTES = 128
+"""What a block's memory is a multiple of here."""
 
 SMALLEST_COPY = 4
 """Bytes of a cp.async."""
@@ -106,11 +108,15 @@ class SharedMemory:
 
     def load(self, addresses: Values, width: int, mask: Mask) -> Values:
         """Rows ``[active]`` of `width` bytes."""
+        return self._bytes.view(row_type(width))[self.read(addresses, width, mask)]
+
+    def read(self, addresses: Values, width: int, mask: Mask) -> Indices:
+        """Where in the batch's shared memory, in rows of `width` bytes, active lanes load from."""
         rows = self._rows(addresses, width, mask, "load")
         if self._hazards:
             self._hazards.read(rows, width, mask)
         self.counters.shared_bytes_loaded += width * mask.count
-        return self._bytes.view(row_type(width))[rows]
+        return rows
 
     def store(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
         """Write rows ``[active]`` of `width` bytes."""
@@ -137,8 +143,7 @@ class SharedMemory:
             Without saying which, where one of several instructions copies to where another does.
         """
         rows = self._rows(addresses, width, mask, "cp.async")
-        fast = compiled()
-        if fast and instructions > 1 and fast.repeats(rows, instructions, self._seen):
+        if instructions > 1 and compiled().repeats(rows, instructions, self._seen):
             raise CopyInFlight("several cp.async copy to one place")
         if self._hazards:
             self._hazards.issue(rows, width, mask)
@@ -219,8 +224,10 @@ class SharedMemory:
         """Rows of `width` bytes of the batch's shared memory that active lanes access, after checks and counts."""
         if mask.count == 0:
             return np.zeros(0, np.int64)
-        require_inside(addresses, width, mask, verb, "block", "shared", self.bytes_per_block)
-        total, conflicts = passes(addresses, width, mask)
+        rows = np.empty(len(addresses), np.int64)
+        total, clear = compiled().place(addresses, mask.index, width, self._start, self.bytes_per_block, rows)
+        if total < 0:
+            require_inside(addresses, width, mask, verb, "block", "shared", self.bytes_per_block)
         self.counters.shared_wavefronts += total
-        self.counters.bank_conflicts += conflicts
-        return (addresses + mask.of(self._start)) >> (width.bit_length() - 1)
+        self.counters.bank_conflicts += total - clear
+        return rows

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attnsim.kernels.cpu.lanes import Mask
-from attnsim.kernels.cpu.loops import arithmetic, compiled
+from attnsim.kernels.cpu.loops import arithmetic
 from attnsim.kernels.cpu.machine import Machine
 from attnsim.kernels.cpu.ptx import Immediate, Instruction
 from attnsim.kernels.cpu.registers import DTYPES, Place
@@ -28,13 +28,9 @@ class Kind:
         self.family, self.operation, self.types = family, operation, types
 
 
-def kinds() -> dict[str, Kind]:
-    """What can stand on a tape, by opcode; nothing where numba is not installed."""
-    return _kinds() if compiled() else {}
-
-
 @functools.cache
-def _kinds() -> dict[str, Kind]:
+def kinds() -> dict[str, Kind]:
+    """What can stand on a tape, by opcode."""
     c = arithmetic()
     two = {"add": c.ADD, "sub": c.SUB, "min": c.MIN, "max": c.MAX}
     logic = {"and": c.AND, "or": c.OR, "xor": c.XOR}

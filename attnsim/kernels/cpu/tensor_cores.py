@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.kernels.cpu.faults import InactiveLane, RegisterInFlight, Reports
-from attnsim.kernels.cpu.lanes import WARPGROUP, Indices, Mask, Values
-from attnsim.kernels.cpu.loops import compiled
+from attnsim.kernels.cpu.faults import InactiveLane, RegisterInFlight, Reports, UnsupportedInstruction
+from attnsim.kernels.cpu.lanes import Indices, Mask, Values
+from attnsim.kernels.cpu.loops import compiled_matrices
 from attnsim.kernels.cpu.machine import Machine, Step
 from attnsim.kernels.cpu.ptx import Function, Instruction, Operand, Register, Vector, register_names
-from attnsim.kernels.cpu.registers import DTYPES, Registers
+from attnsim.kernels.cpu.registers import DTYPES, WIDE, Registers
 
 
 class Fragment:
@@ -21,6 +21,8 @@ class Fragment:
 
     Attributes
     ----------
+    rows : Rows
+        Where its registers are kept.
     flying, touched : int
         Warpgroups, as bits, whose tensor cores have them; and which have accessed them since their last wgmma.fence.
     groups : ndarray ``[warpgroups]``
@@ -31,7 +33,10 @@ class Fragment:
 
     def __init__(self, registers: tuple[Register, ...], file: Registers) -> None:
         self.registers = registers
-        self.write = file.write_active_rows(registers, DTYPES["f32"])
+        rows = file.rows(registers, DTYPES["f32"])
+        if not rows:
+            raise UnsupportedInstruction("wgmma on registers that are not of 32 bits")
+        self.rows = rows
         self.names = frozenset(register.name for register in registers)
         self.others: list[Fragment] = []
         self.start(0)
@@ -112,30 +117,10 @@ class TensorCores:
         fragment.flying &= ~sum(1 << group for group in warpgroups.tolist())
         if not fragment.values.size:
             return
-        lanes = np.zeros((len(self._committed), WARPGROUP), bool)
-        lanes[warpgroups] = True
-        mask = Mask(lanes.reshape(-1))
-        fragment.write(to_registers(fragment.values[warpgroups]), mask)
-
-
-def from_registers(columns: Values) -> Values:
-    """Accumulators ``[warpgroups, 64, n]`` of registers ``[n / 2, warpgroups, 128]``.
-
-    PTX ISA 9.0, "Register Fragments for wgmma.mma_async.m64nNk16": warp w has rows 16 w to 16 w + 15, as mma has them.
-    """
-    split = columns.reshape(-1, 2, 2, columns.shape[1], 4, 8, 4)  # eight columns, half, pair, group, warp, row, quad
-    return split.transpose(3, 4, 1, 5, 0, 6, 2).reshape(columns.shape[1], 64, -1)
-
-
-def to_registers(values: Values) -> Values:
-    """The reverse of :func:`from_registers`: ``[n / 2, warpgroups * 128]``."""
-    fast = compiled()
-    if fast:
-        found = np.empty((values.shape[2] // 2, len(values), WARPGROUP), np.float32)
-        fast.accumulators_to_registers(values, found)
-        return found.reshape(len(found), -1)
-    split = values.reshape(len(values), 4, 2, 8, -1, 4, 2)  # group, warp, half, row, eight columns, quad, pair
-    return split.transpose(4, 2, 6, 0, 1, 3, 5).reshape(-1, len(values) * WARPGROUP)
+        registers, rows = self._machine.registers, fragment.rows
+        registers.spread(rows)
+        registers.state[rows.numbers] = WIDE
+        compiled_matrices().accumulators_to_registers(fragment.values, warpgroups, registers.files["<f4"], rows.rows)
 
 
 def require_warpgroups(mask: Mask, name: str) -> None:

@@ -25,7 +25,7 @@ def ballots(lanes: Values) -> Values:
 
 def check_members(members: Values, mask: Mask, machine: Machine, name: str) -> None:
     """Raise InactiveLane for a lane outside its member mask, or a live lane in the mask that does not execute."""
-    if mask.full and members.shape[0] == 1 and members[0] == 0xFFFF_FFFF:
+    if mask.whole_warps and mask.common(members) == 0xFFFF_FFFF:
         return
     per_lane = machine.lanes.spread(members)
     active, live = ballots(mask.lanes), ballots(machine.live)
@@ -64,7 +64,7 @@ def _result_and_predicate(target: Operand, machine: Machine) -> tuple[Write, Wri
 @operation("shfl")
 def compile_shuffle(instruction: Instruction, machine: Machine) -> Step:
     """``shfl.sync.mode.b32 d|p, a, b, c, members``, by the pseudocode of PTX ISA 9.0."""
-    if instruction.modifiers[0] != "sync":
+    if instruction.modifiers[0] != "sync" or instruction.modifiers[1] not in ("up", "down", "bfly", "idx"):
         raise unsupported(instruction)
     return _Shuffle(instruction, machine)
 
@@ -107,8 +107,8 @@ class _Shuffle(Alike):
     def _from(self, mask: Mask) -> tuple[Values, Values]:
         """Where each lane reads from, and whether that is inside its segment."""
         check_members(self._members(), mask, self._machine, "shfl")
-        source_lane, valid = self._route()
-        if not mask.full:
+        source_lane, valid = self._route(mask)
+        if not mask.whole_warps:
             silent = mask.lanes & ~mask.lanes[source_lane]
             if silent.any():
                 lane = int(np.flatnonzero(silent)[0])
@@ -116,18 +116,19 @@ class _Shuffle(Alike):
         return source_lane, valid
 
 
-def _route(mode: str, offset: Operand, clamp: Operand, machine: Machine) -> Callable[[], tuple[Values, Values]]:
-    """Where each lane reads from, and whether that is inside its segment; where lanes agree worked out once."""
+def _route(mode: str, offset: Operand, clamp: Operand, machine: Machine) -> Callable[[Mask], tuple[Values, Values]]:
+    """Where each lane reads from, and whether that is inside its segment; where active lanes agree worked out once."""
     b, c = machine.read(offset, "s32"), machine.read(clamp, "s32")
     known: dict[tuple[int, int, int], tuple[Values, Values]] = {}
 
-    def route() -> tuple[Values, Values]:
+    def route(mask: Mask) -> tuple[Values, Values]:
         by, limits = b(), c()
-        if len(by) + len(limits) > 2:
+        one, limit = mask.common(by), mask.common(limits)
+        if one is None or limit is None:
             return _source_lanes(mode, by, limits, machine)
-        key = (int(by[0]), int(limits[0]), machine.lanes.count)
+        key = (one, limit, machine.lanes.count)
         if key not in known:
-            known[key] = _source_lanes(mode, by, limits, machine)
+            known[key] = _source_lanes(mode, np.array([one]), np.array([limit]), machine)
         return known[key]
 
     return route

@@ -8,16 +8,16 @@ import numpy as np
 
 from attnsim.kernels.cpu.faults import Fault, InactiveLane, NotUniform
 from attnsim.kernels.cpu.flow import Control, control, suspended
-from attnsim.kernels.cpu.lanes import WARPGROUP, Indices, Mask, Values
+from attnsim.kernels.cpu.lanes import WARP, WARPGROUP, Indices, Mask, Values
+from attnsim.kernels.cpu.loops import compiled_matrices
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported
 from attnsim.kernels.cpu.matrix_descriptors import DEPTH, matrices, piece_addresses
 from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Vector
-from attnsim.kernels.cpu.registers import DTYPES, Read, ReadRows
-from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, half_to_float
-from attnsim.kernels.cpu.tensor_cores import Fragment, TensorCores, from_registers, require_warpgroups
+from attnsim.kernels.cpu.registers import Read
+from attnsim.kernels.cpu.tensor_cores import Fragment, TensorCores, require_warpgroups
 
-Matrices = Callable[[Mask], Values]
-"""An operand, float32 ``[warpgroups, rows, 16]``."""
+Matrices = Callable[[Mask, Indices], Values]
+"""An operand, float32 ``[warpgroups, rows, 16]``, of lanes whose warpgroups' wgmma groups have such numbers."""
 
 
 @operation("wgmma")
@@ -60,79 +60,66 @@ def _multiply(instruction: Instruction, machine: Machine) -> Step:
     """
     modifiers, (d, a, b, keep, *options) = instruction.modifiers, instruction.operands
     shape, kinds = modifiers[-4], modifiers[-3:]
-    numbers = [int(option.text, 0) for option in options if isinstance(option, Immediate)]
+    flags = [int(option.text, 0) for option in options if isinstance(option, Immediate)]
     in_registers = isinstance(a, Vector)
     known = (
         kinds in (("f32", "f16", "f16"), ("f32", "bf16", "bf16")) and shape.endswith("k16") and "sp" not in modifiers
     )
-    if not known or len(numbers) != len(options) or len(options) != (3 if in_registers else 4):
+    if not known or len(flags) != len(options) or len(options) != (3 if in_registers else 4):
         raise unsupported(instruction)
     columns, cores = int(shape.removeprefix("m64n").removesuffix("k16")), machine.unit(TensorCores)
     if len(items(d)) != columns // 2:
         raise unsupported(instruction)
-    kind, sign = kinds[-1], np.float32(numbers[0] * numbers[1])
+    kind, sign = kinds[-1], np.float32(flags[0] * flags[1])
     accumulator = cores.fragment(items(d))
     source = cores.fragment(items(a)) if in_registers else None
-    left = _from_registers(a, kind, machine) if in_registers else _from_shared(a, 64, bool(numbers[2]), kind, machine)
-    right = _from_shared(b, columns, bool(numbers[-1]), kind, machine)
-    scale, before = machine.read(keep, "pred"), _accumulator(accumulator, machine)
+    left = _from_registers(source, kind, machine) if source else _from_shared(a, 64, bool(flags[2]), kind, machine)
+    right = _from_shared(b, columns, bool(flags[-1]), kind, machine)
+    scale, registers, fast = machine.read(keep, "pred"), machine.registers, compiled_matrices()
 
     def step(mask: Mask) -> None:
         require_warpgroups(mask, "wgmma.mma_async")
         groups = mask.warpgroups
-        start = before(mask, agreed(scale, mask, machine, "scale-d").astype(bool))
-        product = left(mask) @ right(mask).swapaxes(1, 2)
+        numbers = cores.numbers(groups)
+        kept = agreed(scale, mask, machine, "scale-d")
+        product = left(mask, numbers) @ right(mask, numbers).swapaxes(1, 2)
+        if not accumulator.values.size:
+            accumulator.values = np.zeros((len(accumulator.groups), 64, columns), np.float32)
+        flying = np.array([accumulator.flying >> g & 1 for g in groups.tolist()], bool)
+        registers.spread(accumulator.rows)
+        file, rows = registers.files["<f4"], accumulator.rows.rows
+        fast.accumulate(accumulator.values, groups, kept, flying, file, rows, sign, product)
         for fragment in (accumulator, source):
             if fragment:
                 fragment.lend(mask, machine.reports)
-                fragment.groups[groups] = cores.numbers(groups)
-        accumulator.values[groups] = start + sign * product
+                fragment.groups[groups] = numbers
 
     return step
 
 
 def agreed(read: Read, mask: Mask, machine: Machine, what: str) -> Values:
     """A value that all threads of a warpgroup must share (else NotUniform), by active warpgroup."""
-    given = read()
+    given, groups = read(), mask.warpgroups
     if len(given) == 1:
-        return np.repeat(given, len(mask.warpgroups))
-    values = given.reshape(-1, WARPGROUP)[mask.warpgroups]
-    differs = values != values[:, :1]
-    if differs.any():
-        group = int(mask.warpgroups[np.flatnonzero(differs.any(axis=1))[0]])
-        raise NotUniform(f"the threads of the warpgroup have different values for {what}", group * WARPGROUP)
-    return values[:, 0]
-
-
-def _accumulator(fragment: Fragment, machine: Machine) -> Callable[[Mask, Values], Values]:
-    """A closure that returns D before the product: what flies, what the registers hold, or zero where not kept."""
-    read, columns = machine.registers.read_rows(fragment.registers, DTYPES["f32"]), 2 * len(fragment.registers)
-
-    def before(mask: Mask, keep: Values) -> Values:
-        groups = mask.warpgroups
-        if not fragment.values.size:
-            fragment.values = np.zeros((len(fragment.groups), 64, columns), np.float32)
-        values = fragment.values[groups]
-        values[~keep] = 0
-        fresh = keep & np.array([not fragment.flying >> g & 1 for g in groups.tolist()])
-        if fresh.any():
-            values[fresh] = from_registers(_by_warpgroup(read, groups[fresh], machine))
-        return values
-
-    return before
+        return np.repeat(given, len(groups))
+    found = np.empty(len(groups), given.dtype)
+    group = compiled_matrices().agreed(given, groups, found)
+    if group >= 0:
+        raise NotUniform(f"the threads of the warpgroup have different values for {what}", int(group) * WARPGROUP)
+    return found
 
 
 def _from_shared(operand: Operand, rows: int, transposed: bool, kind: str, machine: Machine) -> Matrices:
     """A or B by its matrix descriptor."""
-    descriptor, cores = machine.read(operand, "u64"), machine.unit(TensorCores)
+    descriptor = machine.read(operand, "u64")
 
-    def found(mask: Mask) -> Values:
+    def found(mask: Mask, numbers: Indices) -> Values:
         groups, shared = mask.warpgroups, machine.shared
         described = agreed(descriptor, mask, machine, "a matrix descriptor")
         places = _places(described, groups, rows, transposed, machine)
         machine.counters.shared_bytes_loaded += 16 * places.size
         if shared.ordering:
-            shared.ordering.read_by_wgmma(places.reshape(len(groups), -1), groups, cores.numbers(groups))
+            shared.ordering.read_by_wgmma(places.reshape(len(groups), -1), groups, numbers)
         return matrices(shared.by_piece(), places, rows, transposed, kind)
 
     return found
@@ -148,25 +135,15 @@ def _places(described: Values, groups: Indices, rows: int, transposed: bool, mac
     return known[key]
 
 
-def _from_registers(operand: Operand, kind: str, machine: Machine) -> Matrices:
+def _from_registers(source: Fragment, kind: str, machine: Machine) -> Matrices:
     """A in four registers of two elements, each a quarter of 16 x 16 as in mma."""
-    read = machine.registers.read_rows(items(operand), DTYPES["b32"])
+    registers, rows, halves = machine.registers, source.rows, np.empty((2, WARP), np.float32)
 
-    def found(mask: Mask) -> Values:
-        groups = mask.warpgroups
-        bits = _by_warpgroup(read, groups, machine).view(np.uint16)
-        # half of k, half of the warp's rows, group, warp, row, quad, pair
-        split = _floats(bits, kind).reshape(2, 2, len(groups), 4, 8, 4, 2)
-        return split.transpose(2, 3, 1, 4, 0, 5, 6).reshape(len(groups), 64, DEPTH)
+    def found(mask: Mask, _numbers: Indices) -> Values:
+        registers.spread(rows)
+        result = np.empty((len(mask.warpgroups), 64, DEPTH), np.float32)
+        bits = registers.files["<u4"]
+        compiled_matrices().group_rows(bits, rows.rows, mask.warpgroups, kind == "bf16", halves, result)
+        return result
 
     return found
-
-
-def _by_warpgroup(read: ReadRows, groups: Indices, machine: Machine) -> Values:
-    """Registers of some warpgroups, ``[registers, warpgroups, 128]``."""
-    rows = read(machine.lanes.count)
-    return np.broadcast_to(rows, (len(rows), machine.lanes.count)).reshape(len(rows), -1, WARPGROUP)[:, groups]
-
-
-def _floats(bits: Values, kind: str) -> Values:
-    return bf16_to_float(bits) if kind == "bf16" else half_to_float(bits)

@@ -10,8 +10,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) probe_wgmma(float* sink, in
         asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(base + 4 * i), "r"(0x3c003c00u) : "memory");
     asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
     __syncthreads();
-    const uint64 a = matrix_descriptor(base + (threadIdx.x >> 7) * 64 * 128, 16, 1024);
-    const uint64 b = matrix_descriptor(base + 2 * 64 * 128, 16, 1024);
+    const uint64 a = matrix_descriptor(base, (threadIdx.x >> 7) * 64 * 128, 16, 1024);
+    const uint64 b = matrix_descriptor(base, 2 * 64 * 128, 16, 1024);
     float c[64];
 #pragma unroll
     for (int i = 0; i < 64; ++i) c[i] = 0.f;

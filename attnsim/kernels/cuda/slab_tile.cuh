@@ -32,12 +32,12 @@ struct SlabTile {
     // An operand whose k runs along the columns: rows from `row`, a multiple of 8, on; k from 16 step to 16 step + 15.
     // Groups of eight rows are 1024 bytes apart; the other stride means nothing here.
     __device__ __forceinline__ uint64 along_columns(int row, int step) const {
-        return matrix_descriptor(base + step / 4 * kSlabBytes + row * 128 + step % 4 * 32, 16, 1024);
+        return matrix_descriptor(base, step / 4 * kSlabBytes + row * 128 + step % 4 * 32, 16, 1024);
     }
 
     // An operand whose k runs along the rows, of all columns: k from 16 step to 16 step + 15. Groups of eight k are
     // 1024 bytes apart, groups of 64 columns a slab.
     __device__ __forceinline__ uint64 along_rows(int step) const {
-        return matrix_descriptor(base + step * 2048, kSlabBytes, 1024);
+        return matrix_descriptor(base, step * 2048, kSlabBytes, 1024);
     }
 };

@@ -30,10 +30,12 @@ __device__ __forceinline__ void pin(float (&registers)[kCount]) {
 }
 
 // Descriptor of an operand in shared memory with the 128-byte swizzle (PTX ISA 9.0, "Matrix Descriptor Format"): start
-// address, leading and stride byte offsets in units of 16 bytes, swizzle mode 1 in the top bits.
-__device__ __forceinline__ uint64 matrix_descriptor(uint32 address, uint32 leading_bytes, uint32 stride_bytes) {
-    return static_cast<uint64>((address & 0x3ffff) >> 4) | static_cast<uint64>(leading_bytes >> 4) << 16 |
-           static_cast<uint64>(stride_bytes >> 4) << 32 | static_cast<uint64>(1) << 62;
+// address, leading and stride byte offsets in units of 16 bytes, swizzle mode 1 in the top bits. The offset is added to
+// the finished word, which costs one instruction: an address in shared memory has fewer bits than the field.
+__device__ __forceinline__ uint64 matrix_descriptor(uint32 address, uint32 offset, uint32 leading_bytes,
+                                                    uint32 stride_bytes) {
+    const uint32 low = (address >> 4 | (leading_bytes >> 4) << 16) + (offset >> 4);
+    return static_cast<uint64>(stride_bytes >> 4 | 1u << 30) << 32 | low;
 }
 
 // A and B from shared memory, both with k contiguous: S = Q K^T.

@@ -80,7 +80,7 @@ def expected_of(
         result = reference(**_asked(reference, name, inputs))
     except InputError:
         raise
-    except Exception as error:  # somebody's own code
+    except (Exception, SystemExit) as error:  # somebody's own code
         raise InputError(f"{name} fails: {type(error).__name__}: {error}") from None
     if not isinstance(result, Mapping):
         several = result if isinstance(result, tuple) else (result,)

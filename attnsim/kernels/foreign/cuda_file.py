@@ -11,6 +11,21 @@ from attnsim.kernels.build.nvrtc import CompileError, find_nvrtc
 from attnsim.models.errors import InputError
 
 
+def source_text(path: Path, what: str) -> str:
+    """The text of a file in a language: "CUDA", "PTX".
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a {what} file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not text; give a {what} file") from None
+
+
 def compile_file(path: Path, arch: str = "80", options: Sequence[str] = ()) -> str:
     """The PTX of a CUDA file; headers are looked for beside it.
 
@@ -27,10 +42,7 @@ def compile_file(path: Path, arch: str = "80", options: Sequence[str] = ()) -> s
     InputError
         When there is no such file, no NVRTC, or it does not compile: with the compiler's messages.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
+    text = source_text(path, "CUDA")
     nvrtc = find_nvrtc()
     if not arch.rstrip("af").isdecimal() or int(arch.rstrip("af")) not in nvrtc.architectures:
         known = ", ".join(map(str, nvrtc.architectures))

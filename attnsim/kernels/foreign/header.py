@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from attnsim.kernels.cpu.parse import parse
 from attnsim.kernels.cpu.ptx import Function
-from attnsim.kernels.limits import LARGEST_GRID
+from attnsim.kernels.limits import LARGEST_BLOCK, LARGEST_GRID
 from attnsim.models.errors import InputError
 
 Three = tuple[int, int, int]
@@ -25,17 +25,15 @@ def find_entry(ptx: str, entry: str | None) -> Function:
     names = ", ".join(found)
     if not found:
         raise InputError("no entry point; give the text of a PTX file with a .visible .entry")
-    if entry is None:
-        if len(found) > 1:
-            raise InputError(f"the PTX has {len(found)} entry points; choose one: {names}")
-        return next(iter(found.values()))
-    if entry not in found:
+    if entry is None and len(found) > 1:
+        raise InputError(f"the PTX has {len(found)} entry points; choose one: {names}")
+    function = next(iter(found.values())) if entry is None else found.get(entry)
+    if function is None:
         raise InputError(f"{entry}: no such entry point; the PTX has {names}")
-    function = found[entry]
     for instruction in function.instructions:
         if instruction.name == "call":
             raise InputError(
-                f"{entry}, {instruction.place}: a call; the interpreter runs kernels with everything inlined, "
+                f"{function.name}, {instruction.place}: a call; the interpreter runs kernels with everything inlined, "
                 "without recursion, printf or function pointers"
             )
     return function
@@ -83,6 +81,8 @@ def block_of(ptx: str, entry: str, given: Sequence[int] | int | None) -> Three:
         return required
     block = sizes(given, "block")
     told = " x ".join(map(str, block))
+    if any(threads > most for threads, most in zip(block, LARGEST_BLOCK, strict=True)):
+        raise InputError(f"block is {told}; allowed: 1 x 1 x 1 to {' x '.join(map(str, LARGEST_BLOCK))}, 1024 in all")
     if required not in (None, block):
         raise InputError(f"block is {told}; {entry} was compiled for {' x '.join(map(str, required or ()))} (.reqntid)")
     if most and math.prod(block) > math.prod(most):

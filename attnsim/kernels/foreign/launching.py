@@ -15,7 +15,7 @@ from attnsim.kernels.arrays import decode
 from attnsim.kernels.cpu.faults import Fault
 from attnsim.kernels.foreign.arguments import parse_arguments
 from attnsim.kernels.foreign.checking import Difference
-from attnsim.kernels.foreign.cuda_file import compile_file
+from attnsim.kernels.foreign.cuda_file import compile_file, source_text
 from attnsim.kernels.foreign.header import check_grid, sizes
 from attnsim.kernels.foreign.naming import load_named
 from attnsim.kernels.foreign.run import PtxRun, run_ptx
@@ -110,15 +110,8 @@ def prepare(
         built, launched = compile_triton(load_named(triton), values, arch or ARCH, chosen)
         filled = built.with_scratch(launched, math.prod(blocks))
         return Ready(built.ptx, built.entry, grid, (built.threads,), filled, built.shared_memory_bytes)
-    text = _read(ptx) if ptx else compile_file(cuda or Path(), arch or ARCH, options)
+    text = source_text(ptx, "PTX") if ptx else compile_file(cuda or Path(), arch or ARCH, options)
     return Ready(text, entry or None, grid, block, values, shared_memory_bytes or 0)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
 
 
 def _triton_options(options: Sequence[str]) -> dict[str, int]:

@@ -27,7 +27,10 @@ def load_named(text: str) -> Any:
         module = _from_file(Path(where)) if where.endswith(".py") else _from_path(where)
     except InputError:
         raise
-    except Exception as error:  # whatever somebody's file does when it is imported
+    except ModuleNotFoundError as error:
+        needed = "" if error.name == where.partition(".")[0] else f"; install {error.name}, which it needs"
+        raise InputError(f"{where} cannot be imported: {error}{needed}") from None
+    except (Exception, SystemExit) as error:  # whatever somebody's file does when it is imported
         raise InputError(f"{where} cannot be imported: {type(error).__name__}: {error}") from None
     try:
         return getattr(module, name)

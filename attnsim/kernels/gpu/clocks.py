@@ -25,16 +25,13 @@ class Reading:
 
     Parameters
     ----------
-    sm_mhz, memory_mhz : float or None
-    power_w, temperature_c : float or None
+    sm_mhz, power_w : float or None
     throttled : tuple of str
         Why the clock is below what was asked for; empty when it is not.
     """
 
     sm_mhz: float | None = None
-    memory_mhz: float | None = None
     power_w: float | None = None
-    temperature_c: float | None = None
     throttled: tuple[str, ...] = ()
 
 
@@ -75,9 +72,7 @@ class Clocks:
         power = self._asked("nvmlDeviceGetPowerUsage")
         return Reading(
             sm_mhz=self._asked("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-            memory_mhz=self._asked("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
             power_w=None if power is None else power / 1e3,  # NVML counts milliwatts
-            temperature_c=self._asked("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
             throttled=tuple(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit),
         )
 

@@ -43,6 +43,8 @@ class Draft:
         Of a load: whether its wait has been found.
     whole : bool
         Of a copy: whether it is what the whole block copies, not the part of one warpgroup.
+    each_step : bool
+        Of a store: whether it stands in the loop of the products, so that a block that turns once is like the others.
     """
 
     kind: Kind
@@ -62,6 +64,7 @@ class Draft:
     consumed: bool = False
     waited: bool = False
     whole: bool = False
+    each_step: bool = False
 
     @property
     def results(self) -> int:

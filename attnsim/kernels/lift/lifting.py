@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +15,15 @@ from attnsim.kernels.build.machine_code import Code
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARP, WARPGROUP, Dim3
 from attnsim.kernels.cpu.ptx import Function
-from attnsim.kernels.cpu.recording import Recorder
+from attnsim.kernels.cpu.recording import Recorder, Row
 from attnsim.kernels.cpu.skeleton import Skeleton
 from attnsim.kernels.foreign.pipes import PIPES
 from attnsim.kernels.lift.drafts import Draft
 from attnsim.kernels.lift.grid import Access, Blocks, blocks_of, launches, uses_of
 from attnsim.kernels.lift.hoisting import hoisted
-from attnsim.kernels.lift.kinds import kinds_of
+from attnsim.kernels.lift.kinds import Known, kinds_of
 from attnsim.kernels.lift.loops import Body, Ops, merged, nest_of, repeated
-from attnsim.kernels.lift.machine import amounts, left_of
+from attnsim.kernels.lift.machine import amounts, left_of, loop_of_products, visits_of
 from attnsim.kernels.lift.nests import between, moved_by, to_run
 from attnsim.kernels.lift.operations import drafts_of
 from attnsim.kernels.lift.products import SCORES, apart, beyond_scores, coalesced, finished, per_score, with_scores
@@ -104,7 +105,13 @@ class Nest:
 
 
 def lift(
-    launch: PtxLaunch, resources: Resources, *, counted: bool = True, code: Code | None = None
+    launch: PtxLaunch,
+    resources: Resources,
+    *,
+    counted: bool = True,
+    code: Code | None = None,
+    stalls: bool = False,
+    in_step: bool = False,
 ) -> tuple[Kernel, Nest]:
     """The kernel as the simulator plays it.
 
@@ -118,35 +125,43 @@ def lift(
         Whether work is charged by the instructions that were counted; else scores by fitted numbers.
     code : Code, optional
         The machine code: charges are then by its instructions, not by those of the PTX.
+    stalls : bool
+        Whether a warp also waits for the stall counts of the machine code, which other warps of its scheduler may fill
+        (Jia et al., arXiv 1804.06826, section 2.1); schedules that are written by hand have no such clocks.
+    in_step : bool
+        Whether barriers keep the warps of ``mma.sync`` together in each step, so that none multiplies while another
+        works on its products; else the four of each warpgroup run ahead of the others.
 
     Raises
     ------
     UnsupportedInstruction, Fault
         What cannot be run, or what no operation of a schedule stands for, with its line.
     """
-    function, known = launch.function, kinds_of(launch.function)
-    skeleton = Skeleton(function)
+    function = launch.function
+    known, looping, skeleton, recorder = _compiled(function)
     if skeleton.unknown:
         raise UnsupportedInstruction(
             f"{function.name}: where blocks go depends on values that the kernel computes, "
             f"{skeleton.unknown[0].place}; a schedule has to know it before"
         )
     threads = math.prod(launch.block)
-    seen = skeleton.run(launch.grid, launch.block, launch.arguments, launch.shared_memory_bytes)
+    called = launch.grid, launch.block, launch.arguments, launch.shared_memory_bytes
+    seen = skeleton.run(*called)
     blocks = blocks_of(seen)
-    recorder = Recorder(function, launch.grid, launch.block, launch.arguments, launch.shared_memory_bytes)
     groups = 1
+    longest: list[Row] = []
 
     def run(number: int) -> list[Draft]:
-        nonlocal groups
-        rows = recorder.block(blocks.first(number))
+        nonlocal groups, longest
+        rows = recorder.block(blocks.first(number), *called)
         _check(function, skeleton, moved_by(rows, known), blocks.moved[number])
+        longest = max(longest, rows, key=len)
         side_by_side = streams(hoisted(rows, function, known), function, known)
         groups = len(side_by_side)
-        return apart(coalesced(with_scores(as_one([drafts_of(one, known) for one in side_by_side]))))
+        return apart(coalesced(with_scores(as_one([drafts_of(one, known, looping) for one in side_by_side]))))
 
     path = _path(function)
-    share = max(1, threads // WARPGROUP) if path == "mma_sync" else 1
+    share = max(1, threads // WARPGROUP) if path == "mma_sync" and not in_step else 1
 
     def finish(drafts: Sequence[Draft], each: float) -> tuple[Ops, list[Counter[str]]]:
         return finished(drafts if counted else beyond_scores(drafts, each), share, counted=counted)
@@ -155,17 +170,19 @@ def lift(
     bodies = nest.bodies
     if counted and code is not None:
         sharing = WARPGROUP if path == "wgmma" else threads
-        left = left_of(function, known, nest.instructions, code, sharing)
+        left = left_of(
+            function, known, nest.instructions, code, sharing, visits_of(longest, len(function.instructions))
+        )
         bodies = [
             left.charged(body, amounts(spent, sharing)[0], sharing // WARP // share)
             for body, spent in zip(bodies, nest.instructions, strict=True)
         ]
+        bodies = [left.with_stalls(body, sharing // WARP // share) if stalls else body for body in bodies]
     sizes = {name: bytes_of(value) for name, value in launch.arguments.items()}
     kernel = Kernel(
         name=function.name,
         threads=threads,
         registers_per_thread=resources.registers,
-        shared_memory_bytes=resources.shared_memory_bytes,
         segments=tuple(Segment(name, body) for name, body in zip(_names(nest), bodies, strict=True)),
         repeats=nest.repeats[:, None, :],
         launches=launches(blocks.of_block),
@@ -177,6 +194,13 @@ def lift(
         slowed_by_extra=_is_gradient(nest),
     )
     return kernel, nest
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(function: Function) -> tuple[tuple[Known, ...], range, Skeleton, Recorder]:
+    """A kernel compiled for its lifting, kept for its next launch."""
+    known = kinds_of(function)
+    return known, loop_of_products(function, known), Skeleton(function), Recorder(function)
 
 
 def _check(function: Function, skeleton: Skeleton, asked: Mapping[Access, int], expected: Mapping[Access, int]) -> None:

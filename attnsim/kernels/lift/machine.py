@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from attnsim.kernels.build.machine_code import OTHER, Code, Instruction
+from attnsim.kernels.build.machine_code import OTHER, Code, Instruction, inside
 from attnsim.kernels.cpu.lanes import WARP
 from attnsim.kernels.cpu.ptx import Function
+from attnsim.kernels.cpu.recording import Row
 from attnsim.kernels.lift.drafts import VANISHING
 from attnsim.kernels.lift.kinds import Known
 from attnsim.kernels.lift.loops import Ops
@@ -17,6 +18,8 @@ from attnsim.models.schedule.operation import TileOp
 PIPES = {"tensor": "tensor", "XU": "exp", "FMA": "fp32", "ALU": "integer", "LSU": "load_store"}
 """The pipes of machine code that are PTX's; fragments go to one that is counted apart."""
 FRAGMENTS = "matrix_load"
+SCHEDULERS = 4
+"""Of an SM (NVIDIA A100 whitepaper, 2020: four partitions); each has every fourth warp."""
 PIPE_LANES = ("fp32", "integer", "load_store")
 """Pipes whose instructions are charged by the lane."""
 
@@ -34,11 +37,15 @@ class Left:
         and moves of PTX.
     products : int
         Of a warp in the step; 0 where there are none, and all is charged in proportion.
+    stalled : float
+        Clocks for which a warp may not issue, by the stall counts of the machine code, for each instruction that is
+        neither a product nor a fragment.
     """
 
     before: Mapping[str, float]
     after: Mapping[str, float]
     products: int
+    stalled: float = 0.0
 
     def charged(self, ops: Ops, products: float, warps: int) -> Ops:
         """Operations that are charged by instructions of PTX, charged by those of machine code.
@@ -63,6 +70,28 @@ class Left:
                 found += self._step(open_step, warps)
                 open_step, flops = [], 0
         return (*found, *self._step(open_step, warps))
+
+    def with_stalls(self, ops: Ops, warps: int) -> Ops:
+        """Operations, each work on vectors with the clocks behind it for which the stalls of a warp outlast its issue.
+
+        Other warps that share the operations issue in them, and so may other blocks; a warp that is alone on its
+        scheduler cannot.
+
+        Parameters
+        ----------
+        ops : tuple of TileOp
+            A body, charged.
+        warps : int
+            That share the operations.
+        """
+        found: list[TileOp] = []
+        others = max(1, warps // SCHEDULERS) - 1
+        for op in ops:
+            found.append(op)
+            clks = round(max(0.0, self.stalled - others) * op.issues / warps) if op.kind == "vector" else 0
+            if clks:
+                found.append(TileOp("delay", "stall", clks=clks))
+        return tuple(found)
 
     def _step(self, ops: Sequence[TileOp], warps: int) -> list[TileOp]:
         """One step, or what is left behind the last."""
@@ -105,14 +134,20 @@ def _stays(op: TileOp) -> int:
 
 
 def left_of(
-    function: Function, known: Iterable[Known], bodies: Iterable[Mapping[str, int]], code: Code, threads: int
+    function: Function,
+    known: Iterable[Known],
+    bodies: Iterable[Mapping[str, int]],
+    code: Code,
+    threads: int,
+    visits: Sequence[int],
 ) -> Left:
     """Compare a step of PTX with that of the machine code that has as many products.
 
     Both are the shortest turn of a loop: pieces that are seldom needed, such as masks that are jumped over, are in
     neither. A body is a step, or several that differ where none is like another: the fewest that both loops have as
     equal parts; and of those of several bodies the one with the exponentials of its body. Of a kernel without products
-    all instructions are compared, beside as many accesses of memory.
+    all that a warp ran is compared. A turn whose loops inside turn differently often is compared whole, with each as
+    often as it ran.
 
     Parameters
     ----------
@@ -124,10 +159,15 @@ def left_of(
     code : Code
     threads : int
         That share a body.
+    visits : sequence of int
+        How often the warp that came to it most often ran each instruction.
     """
     ptx = _as_code(function, known)
     if not ptx.loops():
-        return _compared(ptx, range(len(ptx.instructions)), code, range(len(code.instructions)), 0)
+        return _by_ways(ptx, code, visits)
+    unlike = _of_turns(ptx, code, visits)
+    if unlike is not None:
+        return unlike
     found: dict[float, Left] = {}
     for products, exponentials in dict.fromkeys(amounts(body, threads) for body in bodies):
         for steps in (one for one in range(1, int(products) + 1) if products % one == 0):
@@ -135,9 +175,71 @@ def left_of(
             mine, theirs = ptx.step(number), code.step(number)
             if mine and theirs:
                 off = abs(steps * ptx.counts(mine)["exp"] / max(1.0, exponentials) - 1)
-                found.setdefault(off, _compared(ptx, mine, code, theirs, number))
+                found.setdefault(off, _compared(ptx, mine, code, theirs, number, visits))
                 break
     return found[min(found)] if found else NOTHING
+
+
+def _by_ways(ptx: Code, code: Code, visits: Sequence[int]) -> Left:
+    """Compare all that a warp ran with as much of the machine code.
+
+    Of both the shortest way is run by every warp, and of what the whole way has beyond it the same part: by its
+    exponentials, or by accesses of memory where all have as many.
+    """
+    loops, turns, ran_turns = code.turning(), list[int](), list[int]()
+    if len(loops) == len(ptx.turning()):
+        for mine, theirs in zip(ptx.turning(), loops, strict=True):
+            ran_turns.append(max(visits[mine.start : mine.stop], default=0))
+            accesses = ran_turns[-1] * ptx.counts(mine)["load_store"]
+            turns.append(round(accesses / max(1, code.counts(theirs)["load_store"])))
+    ran = _amounts(ptx, [index for index, times in enumerate(visits) for _ in range(times)])
+    least, most = (ptx.counts(way) for way in (ptx.least(), ptx.way(ran_turns)))
+    counts = ptx.counts(index for index, times in enumerate(visits) for _ in range(times))
+    part = next(
+        (
+            min(1.0, (counts[pipe] - least[pipe]) / (most[pipe] - least[pipe]))
+            for pipe in ("exp", "load_store")
+            if most[pipe] > least[pipe] <= counts[pipe]
+        ),
+        1.0,
+    )
+    ways = [_amounts(code, way) for way in (code.least(), code.way(turns))]
+    after = {pipe: ways[0][pipe] + part * (ways[1][pipe] - ways[0][pipe]) for pipe in ways[0]}
+    return Left(ran, after, 0)
+
+
+def _of_turns(ptx: Code, code: Code, visits: Sequence[int]) -> Left | None:
+    """Compare a turn of the loop in which others turn differently often, each as often as it did."""
+    for loop in ptx.loops():
+        within = [one for one in ptx.loops() if inside(one, loop)]
+        turns, parts, place = [], [], loop.start
+        for one in within:
+            before = next((visits[index] for index in range(one.start - 1, loop.start, -1) if visits[index]), 1)
+            turns.append(max(1, round(max(visits[one.start : one.stop]) / before)))
+            parts += [ptx.counts(range(place, one.start))["tensor"], turns[-1] * ptx.counts(one)["tensor"]]
+            place = one.stop
+        parts = [part for part in (*parts, ptx.counts(range(place, loop.stop))["tensor"]) if part]
+        theirs = code.turn(parts, whole=True) if len(set(turns)) > 1 else None
+        if theirs:
+            return _compared(ptx, list(ptx.path(loop, turns, whole=True)), code, theirs, sum(parts), visits)
+    return None
+
+
+def loop_of_products(function: Function, known: Iterable[Known]) -> range:
+    """The smallest loop that all products of a kernel stand in; empty where there is none."""
+    code = _as_code(function, known)
+    places = [index for index, one in enumerate(code.instructions) if one.pipe == "tensor"]
+    around = [one for one in code.loops() if places[0] in one and places[-1] in one] if places else []
+    return min(around, key=len, default=range(0))
+
+
+def visits_of(rows: Iterable[Row], instructions: int) -> list[int]:
+    """How often the warp that came to it most often ran each instruction of a block."""
+    found: list[Sequence[int]] = [()] * instructions
+    for row in rows:
+        before = found[row.position] or (0,) * len(row.lanes)
+        found[row.position] = [times + (lanes > 0) for times, lanes in zip(before, row.lanes, strict=True)]
+    return [max(one, default=0) for one in found]
 
 
 def amounts(body: Mapping[str, int], threads: int) -> tuple[float, float]:
@@ -145,16 +247,31 @@ def amounts(body: Mapping[str, int], threads: int) -> tuple[float, float]:
     return body.get("tensor", 0) * WARP / threads, body.get("XU", 0) * WARP / threads
 
 
-def _compared(ptx: Code, mine: Sequence[int], code: Code, theirs: Sequence[int], products: int) -> Left:
-    found = []
-    for machine, where in ((ptx, mine), (code, theirs)):
-        counts = machine.counts(where)
-        stay = counts["tensor"] + counts[FRAGMENTS] + sum(counts[pipe] for pipe in VANISHING)
-        counts["load_store"] += counts[FRAGMENTS]
-        found.append({"issued": len(where) - stay, **{pipe: counts[pipe] for pipe in PIPE_LANES}})
-    before, after = found
-    each = 1.0 if products else before["load_store"] / max(1, after["load_store"])
-    return Left(before, {pipe: each * count for pipe, count in after.items()}, products)
+def _ran(ptx: Code, mine: Sequence[int], code: Code, theirs: Sequence[int], visits: Sequence[int]) -> list[list[int]]:
+    """Both without the pieces that no warp ran, such as loads of a next step: the k-th of one is that of the other."""
+    pieces = [one.pieces(range(min(path), max(path) + 1)) for one, path in ((ptx, mine), (code, theirs))]
+    unused = [number for number, one in enumerate(pieces[0]) if not any(visits[one.start : one.stop])]
+    if len(pieces[0]) != len(pieces[1]) or not unused:
+        return [list(mine), list(theirs)]
+    away = [{index for number in unused for index in some[number]} for some in pieces]
+    return [[index for index in path if index not in out] for path, out in zip((mine, theirs), away, strict=True)]
+
+
+def _compared(
+    ptx: Code, mine: Sequence[int], code: Code, theirs: Sequence[int], products: int, visits: Sequence[int]
+) -> Left:
+    mine, theirs = _ran(ptx, mine, code, theirs, visits)
+    others = [one.stall for one in (code.instructions[at] for at in theirs) if one.pipe not in ("tensor", FRAGMENTS)]
+    stalled = sum(max(0, stall - 1) for stall in others) / max(1, len(others))
+    return Left(_amounts(ptx, mine), _amounts(code, theirs), products, stalled)
+
+
+def _amounts(code: Code, where: Sequence[int]) -> dict[str, float]:
+    """Instructions by pipe; `issued`: all but products, fragments and moves of PTX."""
+    counts = code.counts(where)
+    stay = counts["tensor"] + counts[FRAGMENTS] + sum(counts[pipe] for pipe in VANISHING)
+    counts["load_store"] += counts[FRAGMENTS]
+    return {"issued": len(where) - stay, **{pipe: counts[pipe] for pipe in PIPE_LANES}}
 
 
 def _as_code(function: Function, known: Iterable[Known]) -> Code:

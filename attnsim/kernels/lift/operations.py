@@ -30,9 +30,9 @@ Event = Row | Draft
 """An instruction, or an operation that is known as a whole: copies and waits that another warp has to do with."""
 
 
-def drafts_of(events: Iterable[Event], known: Sequence[Known]) -> list[Draft]:
-    """The operations of one block, or of one of its warpgroups, in order."""
-    lifting = _Lifting(known)
+def drafts_of(events: Iterable[Event], known: Sequence[Known], looping: range) -> list[Draft]:
+    """The operations of one block, or of one of its warpgroups, in order; `looping` is the loop of its products."""
+    lifting = _Lifting(known, looping)
     for event in events:
         if isinstance(event, Draft):
             lifting.take(event)
@@ -42,8 +42,8 @@ def drafts_of(events: Iterable[Event], known: Sequence[Known]) -> list[Draft]:
 
 
 class _Lifting:
-    def __init__(self, known: Sequence[Known]) -> None:
-        self._known = known
+    def __init__(self, known: Sequence[Known], looping: range) -> None:
+        self._known, self._looping = known, looping
         self._drafts: list[Draft] = []
         self._work = Draft("vector")
         self._fragments = Draft("mma")  # what warps have read since the last product
@@ -223,7 +223,12 @@ class _Lifting:
             last = next((draft for draft in since if draft.kind == "store" and draft.tensor == tensor), None)
             if last is None:
                 last = self._append(Draft("store", tensor))
+            elif self._drafts[-1] is not last or self._work.works:  # done where its last part is
+                self._flush()
+                self._drafts.remove(last)
+                self._drafts.append(last)
             last.bytes += size
+            last.each_step |= row.position in self._looping
             last.instructions[one.pipe] += _warps(row)
 
     def _do(self, row: Row, one: Known) -> None:

@@ -118,14 +118,15 @@ def lift_operation(
         more["mask"] = w.mask
     elif "causal" in signature:
         more["causal"] = w.mask.is_causal
-    call(device, *(_array(name, w, inputs) for name in names), **more)
+    keys = w.seq_q if "state" in names else w.seq_kv  # a state is given in place of the keys before
+    call(device, *(_array(name, w, keys, inputs) for name in names), **more)
     return LiftedCall(tuple(device.lifted), operation.implementation, device.memory_bytes)
 
 
-def _array(name: str, w: Workload, inputs: str) -> NDArray[Any]:
+def _array(name: str, w: Workload, seq_kv: int, inputs: str) -> NDArray[Any]:
     """An argument of an operation by its name: Q, K and V as the inputs say, all else zeros."""
     rows = (w.batch, w.heads_q, w.seq_q, w.head_dim)
-    keys = (w.batch, w.heads_kv, w.seq_kv if w.passes != "decode" or "state" not in name else 1, w.head_dim)
+    keys = (w.batch, w.heads_kv, seq_kv, w.head_dim)
     shapes = {
         "lse": rows[:3],
         "state": (*keys[:2], w.head_dim, w.head_dim),

@@ -153,13 +153,15 @@ def finished(
             left += one.instructions
     if counts:
         counts[-1] += left
+    if counted and worked and not products:
+        number, draft = worked
+        found[number] = draft.operation(groups, counts[number] + left)
     return tuple(found), counts
 
 
 def _end(drafts: Sequence[Draft], last: int) -> int:
     """Where the last step ends: with its last product, or with a store that every step has."""
-    stored = {one.tensor for one in drafts[:last] if one.kind == "store"}
-    stores = [place for place, one in enumerate(drafts) if one.kind == "store" and one.tensor in stored]
+    stores = [place for place, one in enumerate(drafts) if one.kind == "store" and one.each_step]
     end = max([last, *(place + 1 for place in stores)])
     return end + (end < len(drafts) and drafts[end].kind == "vector" and not drafts[end].works)
 

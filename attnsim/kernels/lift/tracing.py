@@ -38,7 +38,7 @@ def trace_kernel(
     like : str or None
         Whose fitted numbers to take; None for those of its instruction path.
     counted : bool
-        Whether work is charged by the instructions of the PTX; else scores by fitted numbers.
+        Whether work is charged by counted instructions; else scores by fitted numbers.
 
     Raises
     ------
@@ -55,6 +55,8 @@ def trace_kernel(
         kernel, nest = lift(launch, resources, counted=counted, code=code)
     except Fault as fault:
         raise InputError(str(fault)) from None
+    if not kernel.turns.any():
+        raise InputError(f"{function.name} does nothing at this launch: every block ends at once")
     arch = target_of(ready.ptx)
     one = lifted_of(kernel, nest, launch, ready.ptx, arch, source, inputs, resources.source)
     memory = sum(bytes_of(value) for value in launch.arguments.values())
@@ -85,7 +87,7 @@ def trace_ptx(
     like : str, optional
         Whose fitted latencies and rates to take; default: FlashAttention's of the instruction path.
     counted : bool
-        Whether work is charged by the instructions of the PTX; else scores by fitted numbers.
+        Whether work is charged by counted instructions; else scores by fitted numbers.
     source : str
         Where the PTX comes from, for the file.
 
