@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from attnsim.models.question.workload import Workload
@@ -40,6 +40,10 @@ class Form:
     flops: int = 0
     exponentials: int = 0
     smem_bytes: int = 0
+
+    def renamed(self, names: Mapping[str, str]) -> Form:
+        """The same with other names for its tensors."""
+        return replace(self, moved=tuple(replace(one, tensor=names.get(one.tensor, one.tensor)) for one in self.moved))
 
 
 def load(tensor: str, requested: int, unique: int | None = None) -> Moved:

@@ -67,8 +67,7 @@ def _flash(w: Workload, tile: DecompressedTile) -> Form:
     """The fused kernel on decompressed heads."""
     wide = replace(w, latent=None, head_dim_v=w.head_dim if tile.same_width else w.head_dim_v)
     part = forward(wide, tile.tile, Splits(), "flash_fwd")
-    moved = tuple(replace(item, tensor=tile.names.get(item.tensor, item.tensor)) for item in part.moved)
-    return replace(part, moved=moved)
+    return part.renamed(tile.names)
 
 
 def _attention(w: Workload, schedule: Schedule, tile: LatentTile, kernel: Kernel) -> list[Form]:

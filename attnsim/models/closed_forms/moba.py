@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from attnsim.models.closed_forms.form import Form, gemm, load, store, summed, transfer
 from attnsim.models.closed_forms.fused import forward
 from attnsim.models.implementations.fused.tile import FlashTile
-from attnsim.models.implementations.selecting.moba import MobaTile, other_blocks, own_blocks
+from attnsim.models.implementations.selecting.moba import OTHER_TENSORS, MobaTile, other_blocks, own_blocks, own_tensors
 from attnsim.models.implementations.selecting.top_k import FOUND_BYTES, PASSES
 from attnsim.models.question.selected import walks
 from attnsim.models.question.workload import Workload
@@ -20,11 +19,9 @@ _Pass = tuple[list[tuple[str, int]], list[tuple[str, int]]]
 
 def closed_form(w: Workload, schedule: Schedule, tile: MobaTile) -> list[Form]:
     """With ``n`` walks of blocks of which ``N`` are of a query's own: ``n - N`` queries are gathered and merged."""
-    expanded = "expanded" if w.group > 1 else ""
-    inner = {"Q": "", "K": expanded, "V": expanded, "O": "own", "LSE": "own"}
     calls = {
-        "own blocks": lambda name: _call(name, own_blocks(w), tile.own, inner),
-        "other blocks": lambda name: _call(name, other_blocks(w), tile.others, dict.fromkeys(inner, "others")),
+        "own blocks": lambda name: _call(name, own_blocks(w), tile.own).renamed(own_tensors(w)),
+        "other blocks": lambda name: _call(name, other_blocks(w), tile.others).renamed(OTHER_TENSORS),
     }
     passes = _before(w) | _after(w)
     found = []
@@ -38,10 +35,10 @@ def closed_form(w: Workload, schedule: Schedule, tile: MobaTile) -> list[Form]:
     return found
 
 
-def _call(name: str, w: Workload, tile: FlashTile, branch: dict[str, str]) -> Form:
+def _call(name: str, w: Workload, tile: FlashTile) -> Form:
     parts = [forward(w.of(one), tile, UNCUT, name) for one in w.parts]
     (form,) = summed(parts)
-    return replace(form, moved=tuple(replace(x, tensor=f"{x.tensor} {branch[x.tensor]}".strip()) for x in form.moved))
+    return form
 
 
 def _sizes(w: Workload) -> tuple[int, int, int, int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from attnsim.models.closed_forms.form import Form, around_fused
 from attnsim.models.closed_forms.fused import forward
 from attnsim.models.implementations.fused.building import one_query
@@ -23,9 +21,4 @@ def closed_form(w: Workload, schedule: Schedule, tile: PodTile) -> list[Form]:
     w = one_query(w)
     forms = [forward(w, tile.decode, schedule.splits, name)]
     merge = around_fused("combine (states)", w, schedule.splits.count) if schedule.splits.partial else None
-    return [_renamed(form) for form in (*forms, *([merge] if merge else []))]
-
-
-def _renamed(form: Form) -> Form:
-    moved = tuple(replace(one, tensor=DECODE_TENSORS.get(one.tensor, one.tensor)) for one in form.moved)
-    return replace(form, moved=moved)
+    return [form.renamed(DECODE_TENSORS) for form in (*forms, *([merge] if merge else []))]

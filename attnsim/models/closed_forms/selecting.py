@@ -237,24 +237,16 @@ def _whole(w: Workload, kernel: Kernel, tile: NsaTile, s: Selection) -> Form:
     else:
         form = None
     if form is not None:
-        return _named(form, "window")
+        return form.renamed(BRANCH["window"])
     own = _of_whole(w, name, tile, s)
     if own is not None:
         return own
     if branch == "compressed" or name.startswith("compressed"):
-        return _named(_compressed(w, name, tile.compressed, s), "compressed")
+        return _compressed(w, name, tile.compressed, s).renamed(BRANCH["compressed"])
     return _selected(w, kernel, tile.selected, s)
 
 
 _BRANCHES = (" compressed", " window")
-
-
-def _named(form: Form, branch: str) -> Form:
-    own = BRANCH[branch]
-    moved = tuple(
-        replace(one, tensor=f"{one.tensor} {branch}" if one.tensor in own else one.tensor) for one in form.moved
-    )
-    return replace(form, moved=moved)
 
 
 def _of_whole(w: Workload, name: str, tile: NsaTile, s: Selection) -> Form | None:

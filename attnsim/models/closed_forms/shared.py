@@ -50,5 +50,5 @@ def _merged(w: Workload, splits: Splits) -> list[Form]:
 
 
 def _prefixed(form: Form) -> Form:
-    moved = tuple(replace(one, tensor=PREFIX_TENSORS.get(one.tensor, one.tensor)) for one in form.moved)
-    return replace(form, moved=moved, kernel="combine prefix" if form.kernel.startswith("combine") else form.kernel)
+    kernel = "combine prefix" if form.kernel.startswith("combine") else form.kernel
+    return replace(form.renamed(PREFIX_TENSORS), kernel=kernel)

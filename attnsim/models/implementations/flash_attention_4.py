@@ -5,7 +5,8 @@ Of sequences of different lengths, packed end to end, its blocks find their sequ
 
 Two tiles of 128 query rows a block with a softmax warpgroup each. The accumulators of S and O fill the tensor memory
 and P takes the place of S, so that within a tile of rows everything waits for what is before it; what overlaps are the
-two tiles. Part of the exponentials are polynomials on the FMA pipes, and O is rescaled by warps of their own, seldom.
+two tiles. On sm_100 part of the exponentials are polynomials on the FMA pipes. O is rescaled by warps of their own,
+seldom.
 
 Backward, a block keeps 128 keys and has 16 warps: two softmax warpgroups, one that drains dQ, and warps that load and
 issue. S, dP, dV, dK and dQ accumulate in tensor memory, from which dV and dK also read P and dS. From head_dim 128 on
@@ -25,6 +26,7 @@ from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, F
 from attnsim.models.implementations.fused.two_pass import two_pass_backward
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.buffers import bytes_of
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
@@ -32,6 +34,8 @@ from attnsim.models.schedule.widths import padded
 EMULATED = (3, 16)
 """Share of the exponentials that are polynomials: 4 of every 16 columns in three of a tile's four fragments
 (``ex2_emu_freq`` 16, ``ex2_emu_res`` 4, and the last fragment left out; ``softmax.py``, `apply_exp2_convert`)."""
+TWICE_THE_EXPONENTIALS = 103
+"""Compute capability of the chip that has, on which none is (``flash_fwd_sm100.py``, `enable_ex2_emu`)."""
 ONE_PASS = 192
 """Widest head_dim whose backward is one kernel (``interface.py``, `use_dedicated_hd256_kernel`)."""
 FEW_KEY_TILES = 4
@@ -42,7 +46,8 @@ def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
     """256 rows x 128 keys, at head_dim above 128 one tile of rows."""
     stages = 1 if _is_wide(w) else 2
     plain = replace(plain_tile(w, gpu), keys=128, loop="staged", stages=stages)
-    return replace(plain, rescale="seldom", emulated=EMULATED, edges_only=True)
+    emulated = (0, 1) if gpu.compute_capability_number == TWICE_THE_EXPONENTIALS else EMULATED
+    return replace(plain, rescale="seldom", emulated=emulated, edges_only=True)
 
 
 def _is_wide(w: Workload) -> bool:
@@ -122,7 +127,7 @@ def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     pair = 2 if wide >= 128 and not (w.mask.is_windowed and wide <= ONE_PASS) else 1
     stages = 2 if wide <= 128 or pair > 1 else 1
     tile = BackwardTile(128, 128, path="tcgen05", stages_q=stages, extra_threads=256, registers=128, pair=pair)
-    needed = sum(size for _, size in tile.buffers(d, dv, w.element_bytes))
+    needed = bytes_of(tile.buffers(d, dv, w.element_bytes))
     return tile if needed <= gpu.sm.shared_memory_per_block_bytes else replace(tile, keys=64)
 
 

@@ -112,13 +112,13 @@ def merge_states(w: Workload, gpu: Gpu, splits: Splits) -> Kernel:
             Segment("last splits", (wait, merging)),
             Segment("store", (merging, TileOp("store", "O", bytes=width * w.output_bytes))),
         ]
-        launches.append(Launch(np.array([len(loops)]), rows))
+        launches.append(Launch.alike(rows, len(loops)))
         loops.append([1, steps - ahead, ahead, 1])
     return Kernel(
         name="combine (states)",
         threads=LANES * WARPS,
         registers_per_thread=64,
-        shared_memory_bytes=STAGES * WARPS * width * 4 + LANES * WARPS * 4,
+        buffers=(("O", STAGES * WARPS * width * 4), ("LSE", LANES * WARPS * 4)),
         segments=tuple(stretches),
         repeats=own_segments(loops),
         launches=tuple(launches),

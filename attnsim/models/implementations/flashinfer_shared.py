@@ -15,7 +15,7 @@ import numpy as np
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flashinfer import fa2_tile, merge_states, plan
-from attnsim.models.implementations.fused.building import edited, flash_schedule, one_query, override
+from attnsim.models.implementations.fused.building import flash_schedule, one_query, override
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.fused.tile import FlashTile
@@ -23,6 +23,7 @@ from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.editing import edited, renamed
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -96,12 +97,7 @@ def cascaded(w: Workload) -> tuple[Workload, Workload]:
 
 
 def _prefixed(kernel: Kernel, name: str) -> Kernel:
-    def own(op: TileOp) -> TileOp:
-        moves = op.kind in ("load", "store", "wait")  # an MMA is called by what it makes
-        return op._replace(tensor=PREFIX_TENSORS.get(op.tensor, op.tensor)) if moves else op
-
-    uses = tuple(replace(use, tensor=PREFIX_TENSORS.get(use.tensor, use.tensor)) for use in kernel.uses)
-    return replace(edited(kernel, own), name=name, uses=uses)
+    return replace(renamed(kernel, PREFIX_TENSORS), name=name)
 
 
 def cascade(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:

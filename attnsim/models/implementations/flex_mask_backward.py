@@ -18,6 +18,7 @@ from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.implementations.selecting.walks import LIST, Walk, keys_outside, rows_outside
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.buffers import bytes_of
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.uses import TensorUse
@@ -79,8 +80,7 @@ def backward(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, fu
     merged = replace(
         keys,
         name="flex_attention_backward",
-        shared_memory_bytes=max(keys.shared_memory_bytes, rows.shared_memory_bytes),
-        buffers=max(keys.buffers, rows.buffers, key=lambda buffers: sum(size for _, size in buffers)),
+        buffers=max(keys.buffers, rows.buffers, key=bytes_of),
         segments=(*keys.segments, *rows.segments),
         repeats=repeats,
         launches=(Launch(np.concatenate([keys.launches[0].classes, of_rows]), kv),),

@@ -18,12 +18,13 @@ from attnsim.models.arrays import Ints
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flashinfer import fa2_tile, merge_states, plan
-from attnsim.models.implementations.fused.building import edited, flash_schedule, one_query, override
+from attnsim.models.implementations.fused.building import flash_schedule, one_query, override
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.buffers import bytes_of
+from attnsim.models.schedule.editing import renamed
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
 from attnsim.models.schedule.splits import Splits
 
@@ -93,24 +94,12 @@ def together(prefill: Kernel, decode: Kernel, name: str, order: Order) -> Kernel
         name=name,
         threads=max(prefill.threads, decode.threads),
         registers_per_thread=max(prefill.registers_per_thread, decode.registers_per_thread),
-        shared_memory_bytes=max(prefill.shared_memory_bytes, decode.shared_memory_bytes),
         segments=prefill.segments + decode.segments,
         repeats=repeats,
         launches=(Launch(classes),),
         uses=prefill.uses + decode.uses,
-        buffers=max(prefill.buffers, decode.buffers, key=lambda buffers: sum(size for _, size in buffers)),
+        buffers=max(prefill.buffers, decode.buffers, key=bytes_of),
     )
-
-
-def renamed(kernel: Kernel) -> Kernel:
-    """The kernel of the decodes, with names of their own for its tensors."""
-
-    def own(op: TileOp) -> TileOp:
-        moves = op.kind in ("load", "store", "wait")  # an MMA is called by what it makes
-        return op._replace(tensor=DECODE_TENSORS.get(op.tensor, op.tensor)) if moves else op
-
-    uses = tuple(replace(use, tensor=DECODE_TENSORS.get(use.tensor, use.tensor)) for use in kernel.uses)
-    return replace(edited(kernel, own), uses=uses)
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, order: Order | None) -> Schedule:
@@ -120,10 +109,10 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, order: Or
     tiles = PodTile(override(fa2_tile(long, gpu), shape, long, gpu), fa2_tile(short, gpu))
     cut = replace(plan(short, gpu, tiles.decode), direct=True)
     prefill = flash_forward(long, gpu, tiles.prefill, "prefill")
-    decode = renamed(flash_forward(short, gpu, tiles.decode, "decode", cut))
+    decode = renamed(flash_forward(short, gpu, tiles.decode, "decode", cut), DECODE_TENSORS)
     kernels = [prefill, decode] if order is None else [together(prefill, decode, "pod", order)]
     if cut.partial:
-        kernels.append(renamed(merge_states(short, gpu, cut)))
+        kernels.append(renamed(merge_states(short, gpu, cut), DECODE_TENSORS))
     ranges = iter(cut.each or (cut.count,) * len(short.parts))
     each = tuple(next(ranges) if one.queries == 1 else 1 for one in w.parts)
     splits = Splits(max(each), each=each, chunk=cut.chunk) if cut.partial else cut

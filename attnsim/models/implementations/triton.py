@@ -20,8 +20,8 @@ from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, F
 from attnsim.models.implementations.fused.two_pass import two_pass_backward
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.buffers import check_shared_memory
 from attnsim.models.schedule.instructions import step_counts
-from attnsim.models.schedule.occupancy import check_shared_memory
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule
 from attnsim.models.schedule.widths import padded
 
@@ -92,7 +92,7 @@ def ops(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         kernels += added
         tiles, peak = replace(tiles, backward=back), peak + dq_in_memory(w, back)[1]
     for kernel in kernels:
-        check_shared_memory(kernel.name, kernel.buffers, kernel.shared_memory_bytes, gpu, "no other tile is compiled")
+        check_shared_memory(kernel.name, kernel.buffers, gpu, "no other tile is compiled")
     return replace(flash_schedule(w, OPS, kernels, tiles), peak_memory_bytes=peak)
 
 

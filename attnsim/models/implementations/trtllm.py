@@ -17,7 +17,7 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import trtllm_tiles as tiles
-from attnsim.models.implementations.fused.building import alike, edited, flash_schedule, override
+from attnsim.models.implementations.fused.building import alike, flash_schedule, override
 from attnsim.models.implementations.fused.forward import block_begins, flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.last_block import merging_last
 from attnsim.models.implementations.fused.splits import cache_write, store_cache
@@ -25,6 +25,7 @@ from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.trtllm_masked import Attended, masked_attention, within_window
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.editing import edited
 from attnsim.models.schedule.instructions import LANES
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming

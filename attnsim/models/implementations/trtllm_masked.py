@@ -15,7 +15,6 @@ from typing import NamedTuple
 from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.building import edited
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.last_block import merging_last
 from attnsim.models.implementations.fused.tile import FlashTile
@@ -23,6 +22,7 @@ from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.trtllm_tiles import BY_SEQUENCE
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.editing import edited
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.models.schedule.splits import Splits
@@ -154,7 +154,6 @@ def masked_attention(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attend
     logits = min(-(-seen.seq_kv // splits.count) * LOGIT_BYTES, gpu.sm.shared_memory_per_block_bytes)
     main = replace(
         main,
-        shared_memory_bytes=logits,
         buffers=(("logits", logits),),
         in_flight_bytes=chosen.threads * KEYS_AT_ONCE * ELEMENTS * w.element_bytes,
     )

@@ -9,6 +9,7 @@ from attnsim.models.implementations.fused.building import fitting, one_kernel_ea
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.implementation import record
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.buffers import bytes_of
 from attnsim.models.schedule.widths import padded
 
 REGISTERS = by_hand(128, "registers a thread of the memory-efficient kernels")
@@ -31,9 +32,7 @@ def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     if d <= 64:
         return BackwardTile(64, 64, warps=4, stages_q=1, registers=SMALL_BACKWARD_REGISTERS)
     tile = BackwardTile(128, 128, warps=16, stages_q=1, registers=REGISTERS)
-    fits = (
-        sum(n for _, n in tile.buffers(padded(d), padded(d), w.element_bytes)) <= gpu.sm.shared_memory_per_block_bytes
-    )
+    fits = bytes_of(tile.buffers(padded(d), padded(d), w.element_bytes)) <= gpu.sm.shared_memory_per_block_bytes
     return tile if d <= 128 and fits else BackwardTile(64, 64, warps=4, stages_q=1, registers=SMALL_BACKWARD_REGISTERS)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
-from attnsim.models.references.softmax import default_scale, expanded, read_inputs, summed
+from attnsim.models.references.softmax import default_scale, expanded, read_inputs
 
 Order = Literal["descending", "ascending"]
 
@@ -187,49 +187,6 @@ def combined(o: Floats, lse: Floats) -> tuple[Floats, Floats]:
     highest = lse.max(axis=0)
     weight = np.exp(lse - _finite(highest))
     return RunningSoftmax(highest, weight.sum(axis=0), (weight[..., None] * o).sum(axis=0)).finished()
-
-
-def flash_backward_reference(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    do: ArrayLike,
-    mask: Mask | None = None,
-    *,
-    rows: int = 64,
-    keys: int = 128,
-    scale: float | None = None,
-) -> tuple[Floats, Floats, Floats]:
-    """Gradients tile by tile, P recomputed from the log-sum-exp (arXiv 2307.08691, algorithm 2).
-
-    Keys are in the outer loop; dK and dV of a tile are finished in it, dQ is summed up across the turns.
-
-    Parameters
-    ----------
-    q, k, v, mask, rows, keys, scale
-        As for :func:`flash_reference`.
-    do : array ``[batch, heads_q, seq_q, head_dim_v]``
-        Gradient with respect to O.
-
-    Returns
-    -------
-    dq, dk, dv : ndarrays in the shapes of q, k and v
-    """
-    t = _Tiles.of(q, k, v, mask, rows, keys, scale)
-    gradient = np.asarray(do, dtype=np.float64)
-    o, lse = flash_reference(q, k, v, mask, rows=rows, keys=keys, scale=scale)
-    d = (gradient * o).sum(axis=-1)
-    dq, dk, dv = np.zeros_like(t.q), np.zeros_like(t.k), np.zeros_like(t.v)
-    for column in t.key_tiles():
-        for row in t.row_tiles():
-            p = np.exp(t.scores(row, column) - _finite(lse[:, :, row])[..., None])
-            dv[:, :, column] += p.swapaxes(-1, -2) @ gradient[:, :, row]
-            dp = gradient[:, :, row] @ t.v[:, :, column].swapaxes(-1, -2)
-            ds = p * (dp - d[:, :, row, None]) * t.scale
-            dq[:, :, row] += ds @ t.k[:, :, column]
-            dk[:, :, column] += ds.swapaxes(-1, -2) @ t.q[:, :, row]
-    _, k64, v64 = read_inputs(q, k, v)
-    return dq, summed(dk, k64), summed(dv, v64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -128,7 +128,6 @@ def gemm(
         name=name,
         threads=tile.warps * 32,
         registers_per_thread=232,
-        shared_memory_bytes=tile.stages * (tile.m + tile.n) * tile.k * a.element_bytes,
         segments=segments,
         repeats=repeats,
         launches=_tile_grid(kinds, tile, (last_m, last_n), (m_tiles, n_tiles), batch),
@@ -158,6 +157,6 @@ def _tile_grid(
         return out
 
     if len(kinds) == 1:
-        return (Launch(np.zeros(1, np.int64), tiles[0] * tiles[1] * batch),)
+        return (Launch.alike(tiles[0] * tiles[1] * batch),)
     regular = (tiles[0] - 1) * batch
     return (*((Launch(row(tile.m), regular),) if regular else ()), Launch(row(last[0]), batch))

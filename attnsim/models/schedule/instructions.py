@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from importlib.resources import files
 
 from attnsim.models.by_hand import by_hand
-from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.operation import AMOUNTS, TileOp
 from attnsim.models.tables import read_csv
 
 LANES = 32
@@ -99,6 +99,12 @@ def product(op: TileOp) -> TileOp:
     """A product of ``mma.sync`` with its instructions: one each `MMA_FLOPS`, one matrix load each `LDMATRIX_BYTES`."""
     loads = op.smem_bytes // LDMATRIX_BYTES
     return op._replace(issues=op.flops // MMA_FLOPS + loads, load_stores=LANES * loads)
+
+
+def together(name: str, *ops: TileOp) -> TileOp:
+    """Work of several kinds as one operation."""
+    summed = (sum(getattr(op, amount) for op in ops) for amount in AMOUNTS)
+    return TileOp("vector", name, **dict(zip(AMOUNTS, summed, strict=True)))
 
 
 def counts_in(row: Mapping[str, str]) -> StepCounts:

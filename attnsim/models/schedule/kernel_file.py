@@ -6,20 +6,21 @@ predicted on any GPU without the interpreter, the compiler or the kernel itself.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import yaml
 
 from attnsim.models.errors import InputError
 from attnsim.models.files import read_typed
+from attnsim.models.schedule.kernel_checks import MOST_BLOCKS, check_number, check_uses, check_waits, read_op
 from attnsim.models.schedule.lifted import Lifted, LiftedCall, Origin
-from attnsim.models.schedule.operation import Kind, Segment, TileOp
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.schedule import Path as InstructionPath
 from attnsim.models.schedule.uses import TensorUse
@@ -96,6 +97,11 @@ def to_dict(kernels: LiftedCall) -> dict[str, Any]:
     }
 
 
+def digest_of(kernels: LiftedCall) -> str:
+    """SHA-256 of everything that a kernel file says, its layout and comments left out."""
+    return hashlib.sha256(json.dumps(to_dict(kernels), sort_keys=True).encode()).hexdigest()
+
+
 class _Dumper(yaml.SafeDumper):
     """Writes no references: two equal lists are written twice."""
 
@@ -111,6 +117,7 @@ def _plain(one: Lifted) -> dict[str, Any]:
         "name": kernel.name,
         "origin": {**origin, "arguments": dict(one.origin.arguments)},
         **{name: getattr(kernel, name) for name in _SCALARS},
+        "shared_memory_bytes": kernel.shared_memory_bytes,
         "fp32_per_score": one.fp32_per_score,
         "segments": [
             {"name": segment.name, "ops": [_op(op) for op in segment.ops], "instructions": dict(counts)}
@@ -124,11 +131,16 @@ def _plain(one: Lifted) -> dict[str, Any]:
             }
             for launch in kernel.launches
         ],
-        "uses": [asdict(use) for use in kernel.uses],
+        "uses": [_use(use) for use in kernel.uses],
     }
 
 
-_SCALARS = ("threads", "registers_per_thread", "shared_memory_bytes", "warpgroups", "path", "dtype")
+_SCALARS = ("threads", "registers_per_thread", "warpgroups", "path", "dtype")
+
+
+def _use(use: TensorUse) -> dict[str, Any]:
+    """What is not as it is by default: `rounds` then is infinite, which JSON cannot hold."""
+    return {one.name: value for one in fields(use) if (value := getattr(use, one.name)) != one.default}
 
 
 def _op(op: TileOp) -> dict[str, Any]:
@@ -152,6 +164,7 @@ def read_kernels(path: Path) -> LiftedCall:
     if not found.kernels:
         raise InputError(f"{path.name}: no kernels; give a file that attnsim kernels trace wrote")
     try:
+        check_number("memory_bytes", found.memory_bytes)
         kernels = tuple(_lifted(one) for one in found.kernels)
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
@@ -159,12 +172,20 @@ def read_kernels(path: Path) -> LiftedCall:
 
 
 def _lifted(one: _Kernel) -> Lifted:
-    for name in ("threads", "registers_per_thread", "warpgroups"):
-        if getattr(one, name) < 1:
-            raise InputError(f"{one.name}: {name} is {getattr(one, name)}; allowed: 1 or more")
-    segments = tuple(Segment(part.name, tuple(_read_op(op, part.name) for op in part.ops)) for part in one.segments)
-    if not one.repeats or any(len(row) != len(segments) or min(row, default=-1) < 0 for row in one.repeats):
-        raise InputError(f"{one.name}: repeats: give each class one count of 0 or more for each of {len(segments)}")
+    for name, least in (("threads", 1), ("registers_per_thread", 1), ("warpgroups", 1), ("shared_memory_bytes", 0)):
+        check_number(f"{one.name}: {name}", getattr(one, name), least)
+    check_number(f"{one.name}: fp32_per_score", one.fp32_per_score)
+    if one.warpgroups > one.threads:
+        raise InputError(f"{one.name}: warpgroups is {one.warpgroups}; allowed: up to its {one.threads} threads")
+    for count in (count for part in one.segments for count in part.instructions.values()):
+        check_number(f"{one.name}: instructions", count)
+    segments = tuple(Segment(part.name, tuple(read_op(op, part.name) for op in part.ops)) for part in one.segments)
+    if not one.repeats or any(len(row) != len(segments) for row in one.repeats):
+        raise InputError(f"{one.name}: repeats: give each class a count for each of the {len(segments)} segments")
+    for turns in (turns for row in one.repeats for turns in row):
+        check_number(f"{one.name}: repeats", turns)
+    if not any(map(any, one.repeats)):
+        raise InputError(f"{one.name}: no class runs any segment; give some repeats of 1 or more")
     repeats = np.array(one.repeats, np.int64)
     kernel = Kernel(
         name=one.name,
@@ -177,53 +198,21 @@ def _lifted(one: _Kernel) -> Lifted:
     )
     if not kernel.launches:
         raise InputError(f"{one.name}: launches: give one or more")
+    check_uses(kernel)
     for number in range(len(repeats)):
-        _check_waits(kernel, number)
+        check_waits(kernel, number)
     return Lifted(kernel, one.origin, tuple(part.instructions for part in one.segments), one.fp32_per_score)
 
 
 def _launch(launch: _Launch, classes: int, kernel: str) -> Launch:
-    if launch.times < 1 or not launch.classes:
-        raise InputError(f"{kernel}: launches: give classes, and times of 1 or more")
+    check_number(f"{kernel}: launches: times", launch.times, 1)
+    if not launch.classes:
+        raise InputError(f"{kernel}: launches: give classes")
     for number, blocks in launch.classes:
         if not 0 <= number < classes or blocks < 1:
             raise InputError(f"{kernel}: launches: [{number}, {blocks}]; classes are 0 to {classes - 1}, blocks from 1")
+    check_number(
+        f"{kernel}: launches: blocks", launch.times * sum(blocks for _, blocks in launch.classes), 1, MOST_BLOCKS
+    )
     numbers, blocks_ = zip(*launch.classes, strict=True)
     return Launch(np.repeat(np.array(numbers, np.int64), blocks_), launch.times)
-
-
-def _read_op(given: Mapping[str, Any], segment: str) -> TileOp:
-    kind = given.get("kind")
-    if kind not in get_args(Kind):
-        raise InputError(f"segment {segment}: kind {kind!r}; allowed: {', '.join(get_args(Kind))}")
-    for name, value in given.items():
-        if name not in TileOp._fields:
-            raise InputError(f"segment {segment}: {name!r} of {kind}; allowed: {', '.join(TileOp._fields)}")
-        wanted = str if name in ("kind", "tensor") else (int, float) if name == "share" else int
-        if not isinstance(value, wanted) or isinstance(value, bool) or (not isinstance(value, str) and value < 0):
-            raise InputError(f"segment {segment}: {name} of {kind} is {value!r}; give a whole number of 0 or more")
-    return TileOp(**given)
-
-
-def _check_waits(kernel: Kernel, number: int) -> None:
-    """Refuse a class that waits for what it never starts: it would wait for ever."""
-    started: Counter[tuple[str, str]] = Counter()
-    for segment, times in kernel.runs(number):
-        lowest, change = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-        for what, by in _starts(kernel.segments[segment].ops):
-            change[what] += by
-            lowest[what] = min(lowest[what], change[what])
-        for what, least in lowest.items():
-            if started[what] + min(0, (times - 1) * change[what]) + least < 0:
-                name = kernel.segments[segment].name
-                raise InputError(f"{kernel.name}: segment {name} waits for a {' '.join(what)} that was not started")
-        for what, by in change.items():
-            started[what] += times * by
-
-
-def _starts(ops: Sequence[TileOp]) -> Iterator[tuple[tuple[str, str], int]]:
-    for op in ops:
-        if op.kind in ("load", "wait"):
-            yield ("load of", op.tensor), 1 if op.kind == "load" else -1
-        elif op.kind in ("mma_async", "mma_wait"):
-            yield ("product", ""), 1 if op.kind == "mma_async" else -1

@@ -7,10 +7,10 @@ counted its own.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.schedule.editing import edited
 from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, LANES, StepCounts, product, step_counts
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.schedule import Kernel
@@ -56,8 +56,7 @@ def _with_counts(kernel: Kernel, counts: str, capability: int) -> Kernel:
             return product(op) if kernel.path == "mma_sync" else op
         return _vector(op, step, backward) if op.kind == "vector" else op
 
-    segments = tuple(replace(one, ops=tuple(map(told, one.ops))) for one in kernel.segments)
-    return replace(kernel, segments=segments)
+    return edited(kernel, told)
 
 
 def _vector(op: TileOp, step: StepCounts, backward: bool) -> TileOp:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.schedule.buffers import check_shared_memory
 from attnsim.models.schedule.schedule import Kernel
 
 REGISTER_UNIT = 256
@@ -33,7 +34,7 @@ def occupancy(kernel: Kernel, gpu: Gpu) -> Occupancy:
     InputError
         When not even one block fits; the message names the buffers and the limit.
     """
-    check_shared_memory(kernel.name, kernel.buffers, kernel.shared_memory_bytes, gpu)
+    check_shared_memory(kernel.name, kernel.buffers, gpu)
     sm = gpu.sm
     if kernel.threads > sm.max_threads_per_block or kernel.registers_per_thread > sm.max_registers_per_thread:
         raise InputError(
@@ -66,26 +67,6 @@ def block_limits(kernel: Kernel, gpu: Gpu) -> dict[str, int]:
     if kernel.max_blocks_per_sm is not None:
         limits["launch bounds"] = kernel.max_blocks_per_sm
     return limits
-
-
-def check_shared_memory(
-    what: str, buffers: tuple[tuple[str, int], ...], needed: int, gpu: Gpu, nearest: str = ""
-) -> None:
-    """Refuse a block whose buffers exceed the shared memory a block may have.
-
-    Raises
-    ------
-    InputError
-        Naming the buffers, the limit and, if given, the nearest tile that fits.
-    """
-    limit = gpu.sm.shared_memory_per_block_bytes
-    if needed <= limit:
-        return
-    parts = ", ".join(f"{name} {size / 1024:g}" for name, size in buffers)
-    raise InputError(
-        f"Shared memory: {what} needs {needed / 1024:g} KiB{f' ({parts})' if parts else ''}, {gpu.id} has "
-        f"{limit / 1024:g} KiB per block; {nearest or 'take a smaller tile or fewer stages'}"
-    )
 
 
 def _round_up(value: int, unit: int) -> int:

@@ -78,12 +78,11 @@ def streaming(
 
     tags = [*(f"block with odd bytes {n}" for n in range(1, len(bounds) - 1)), "block"]
     segments = tuple(block(tag, first) for tag, first in zip(tags, bounds, strict=False))
-    launches = tuple(Launch(np.array([number]), end - begin) for number, (begin, end) in enumerate(pairwise(bounds)))
+    launches = tuple(Launch.alike(end - begin, number) for number, (begin, end) in enumerate(pairwise(bounds)))
     return Kernel(
         name=name,
         threads=threads,
         registers_per_thread=32,
-        shared_memory_bytes=0,
         segments=segments,
         repeats=np.eye(len(segments), dtype=np.int64)[:, None, :],
         launches=launches,

@@ -159,10 +159,20 @@ def visible_queries(
 
 
 def classes(*columns: Ints | NDArray[np.bool_]) -> tuple[tuple[Ints, ...], Ints]:
-    """Distinct rows of the table with these columns, and the row number of each entry."""
-    key = np.zeros(len(columns[0]), dtype=np.int64)
+    """Distinct rows of the table with these columns, in order, and the row number of each entry."""
+    key, most = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
         values = column.astype(np.int64)
-        key = key * (int(values.max(initial=0)) + 1) + values
-    _, firsts, inverse = np.unique(key, return_index=True, return_inverse=True)
+        base = int(values.max(initial=0)) + 1
+        key, most = key * base + values, most * base
+        if most > 1 << 31:  # of many columns, before it overflows
+            key = np.unique(key, return_inverse=True)[1].astype(np.int64)
+            most = len(key)
+    if most > 4 * len(key):
+        _, firsts, inverse = np.unique(key, return_index=True, return_inverse=True)
+    else:  # counted, where sorting is more work; of several entries at one place the last stays, which is the first
+        first = np.full(most, -1)
+        first[key[::-1]] = np.arange(len(key))[::-1]
+        there = first >= 0
+        firsts, inverse = first[there], (there.cumsum() - 1)[key]
     return tuple(column[firsts].astype(np.int64) for column in columns), inverse.astype(np.int64)

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.models.schedule.buffers import Buffers, bytes_of
 from attnsim.models.schedule.operation import AMOUNTS, Segment, TileOp, amounts
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.uses import TensorUse
@@ -33,6 +34,11 @@ class Launch:
     classes: NDArray[np.int64]
     times: int = 1
 
+    @classmethod
+    def alike(cls, blocks: int, block_class: int = 0) -> Launch:
+        """So many blocks of one class."""
+        return cls(np.array([block_class], dtype=np.int64), blocks)
+
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
@@ -42,8 +48,8 @@ class Kernel:
     ----------
     name : str
         What a profiler would show, in short.
-    threads, registers_per_thread, shared_memory_bytes : int
-        Resources of a block; they decide how many are resident on an SM.
+    threads, registers_per_thread : int
+        Resources of a block; with its shared memory they decide how many are resident on an SM.
     segments : tuple of Segment
         The loop nest, in program order.
     repeats : ndarray of int, shape [classes, outer, segments]
@@ -62,7 +68,7 @@ class Kernel:
     persistent : bool
         Whether resident blocks fetch tiles from a queue; the launch is then one wave.
     buffers : tuple of (str, int)
-        Shared-memory buffers and their bytes, for messages and printing.
+        Shared-memory buffers of a block and their bytes.
     dtype : str
         Tensor-core input format.
     slowed_by_extra : bool
@@ -89,7 +95,6 @@ class Kernel:
     name: str
     threads: int
     registers_per_thread: int
-    shared_memory_bytes: int
     segments: tuple[Segment, ...]
     repeats: NDArray[np.int64]
     launches: tuple[Launch, ...]
@@ -98,7 +103,7 @@ class Kernel:
     path: Path = "simt"
     max_blocks_per_sm: int | None = None
     persistent: bool = False
-    buffers: tuple[tuple[str, int], ...] = ()
+    buffers: Buffers = ()
     dtype: str = "bf16"
     multicast: int = 1
     in_flight_bytes: int = 0
@@ -117,7 +122,7 @@ class Kernel:
             counts += np.bincount(launch.classes, minlength=len(counts)) * launch.times
         return counts
 
-    @property
+    @cached_property
     def blocks(self) -> int:
         """Number of thread blocks (or, persistent, of work tiles)."""
         return sum(len(launch.classes) * launch.times for launch in self.launches)
@@ -131,6 +136,11 @@ class Kernel:
     def interferes(self) -> bool:
         """Whether its MMAs and softmax hold each other up; tcgen05's unit works beside the registers."""
         return self.path != "tcgen05"
+
+    @cached_property
+    def shared_memory_bytes(self) -> int:
+        """Shared memory of a block: the sum of its buffers."""
+        return bytes_of(self.buffers)
 
     @cached_property
     def turns(self) -> NDArray[np.int64]:
@@ -147,10 +157,7 @@ class Kernel:
     @cached_property
     def executions(self) -> NDArray[np.int64]:
         """How often each segment runs over the whole grid, shape ``[segments]``."""
-        classes, segments, turns = self.runs_of
-        times = np.zeros(self.repeats.shape[2], dtype=np.int64)
-        np.add.at(times, segments, self.class_counts[classes] * turns)
-        return times
+        return np.asarray(self.class_counts @ self.turns)
 
     @cached_property
     def steps(self) -> tuple[tuple[TileOp, ...], NDArray[np.int64], NDArray[np.int64]]:

@@ -120,7 +120,6 @@ def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
         name="flash_bwd" if dq else "flash_bwd_dkdv",
         threads=tile.warps * 32 + tile.extra_threads,
         registers_per_thread=tile.registers,
-        shared_memory_bytes=sum(size for _, size in buffers),
         segments=segments,
         repeats=repeats,
         launches=grid_of_heads(w, blocks, w.heads_q, absent),

@@ -15,6 +15,7 @@ from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, F
 from attnsim.models.implementations.implementation import Builder, TileRequest
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.editing import edited
 from attnsim.models.schedule.operation import AMOUNTS, TileOp
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
@@ -106,11 +107,6 @@ def one_kernel_each_way(
     return build
 
 
-def edited(kernel: Kernel, edit: Callable[[TileOp], TileOp]) -> Kernel:
-    """The kernel with every operation passed through `edit`."""
-    return replace(kernel, segments=tuple(replace(one, ops=tuple(map(edit, one.ops))) for one in kernel.segments))
-
-
 def in_step(kernel: Kernel) -> Kernel:
     """The kernel with all its warps in step, as Triton compiles a loop with copies in flight.
 
@@ -118,8 +114,7 @@ def in_step(kernel: Kernel) -> Kernel:
     Triton's ``lib/Analysis/Membar.cpp``), so no warpgroup multiplies while another computes its softmax.
     """
     groups = kernel.warpgroups
-    summed = tuple(replace(one, ops=tuple(_times(op, groups) for op in one.ops)) for one in kernel.segments)
-    return replace(kernel, segments=summed, warpgroups=1)
+    return replace(edited(kernel, lambda op: _times(op, groups)), warpgroups=1)
 
 
 def _times(op: TileOp, groups: int) -> TileOp:

@@ -10,7 +10,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile, with_tile
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.occupancy import check_shared_memory
+from attnsim.models.schedule.buffers import check_shared_memory
 
 ROWS = (64, 128, 192, 256)
 KEYS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256)
@@ -67,4 +67,4 @@ def check_tile(tile: FlashTile, w: Workload, gpu: Gpu) -> None:
             f"Registers: {what} needs {_accumulators(tile, dv)} accumulators a thread in {tile.warps} warps, about "
             f"{accumulators_that_fit(tile.warps * 32, gpu)} fit beside the rest; {advice}"
         )
-    check_shared_memory(what, tile.buffers(d, dv, w.element_bytes), needed, gpu, advice)
+    check_shared_memory(what, tile.buffers(d, dv, w.element_bytes), gpu, advice)

@@ -14,6 +14,7 @@ from attnsim.models.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.dropout import dropped
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
@@ -108,7 +109,7 @@ def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
         repeats = repeats.transpose(1, 0, 2)
     heads = w.batch * w.heads_q
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
-    buffers: tuple[tuple[str, int], ...] = (("K, V", block * (d + dv) * e), ("Q, O", 2 * ROWS * (d + dv) * 4))
+    buffers: Buffers = (("K, V", block * (d + dv) * e), ("Q, O", 2 * ROWS * (d + dv) * 4))
     if backward:
         buffers = (
             ("K, V", block * (d + dv) * e),
@@ -121,7 +122,6 @@ def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
         name="flash1_bwd" if backward else "flash1_fwd",
         threads=256 if backward else 128,
         registers_per_thread=255,
-        shared_memory_bytes=sum(size for _, size in buffers),
         segments=segments,
         repeats=repeats,
         launches=(Launch(np.arange(splits, dtype=np.int64), heads),),

@@ -100,7 +100,6 @@ def tiled_kernel(
         name=name,
         threads=tile.threads,
         registers_per_thread=tile.registers,
-        shared_memory_bytes=tile.shared_memory_bytes(*widths, w.element_bytes),
         segments=segments,
         repeats=repeats,
         launches=launches,

@@ -19,6 +19,7 @@ from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, Backward
 from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.instructions import LANES
 from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
@@ -55,7 +56,7 @@ class MemoryDqTile(BackwardTile):
     reloaded: int = 0
     stack: int = 0
 
-    def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
+    def buffers(self, d: int, dv: int, element: int) -> Buffers:
         """Shared-memory buffers of a block and their bytes."""
         m, n = self.rows, self.keys
         return (
@@ -122,7 +123,6 @@ def _main(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> Kernel:
             name="flash_bwd_parts" if tile.parallel else "flash_bwd_turns",
             threads=tile.warps * 32,
             registers_per_thread=tile.registers,
-            shared_memory_bytes=sum(size for _, size in buffers),
             segments=segments,
             repeats=repeats,
             launches=(Launch(np.repeat(inverse, heads)) if tile.parallel else Launch(inverse, heads),),

@@ -126,14 +126,14 @@ def combine(w: Workload, splits: int | Splits, rows_per_block: int, threads: int
         last = rows - (blocks - 1) * rows_per_block
         for tag, n, times in (("", rows_per_block, blocks - 1), (" (last rows)", last, 1)):
             if times:
-                launches.append(Launch(np.array([len(loops)]), times))
+                launches.append(Launch.alike(times, len(loops)))
             stretches += segments(tag, n, ranges)
             loops.append([1, ranges, 1])
     return Kernel(
         name="combine",
         threads=threads,
         registers_per_thread=64,
-        shared_memory_bytes=rows_per_block * max(runs) * 4,
+        buffers=(("LSE", rows_per_block * max(runs) * 4),),
         segments=tuple(stretches),
         repeats=own_segments(loops),
         launches=tuple(launches),
@@ -205,7 +205,7 @@ def fa3_combine(w: Workload, splits: int | Splits, alone: bool = False) -> Kerne
             (" (last rows)", last_rows, width, columns - 1), (" (last rows and columns)", last_rows, last_wide, 1),
         ):  # fmt: skip
             if times:
-                launches.append(Launch(np.array([len(loops)]), times))
+                launches.append(Launch.alike(times, len(loops)))
             stretches += segments(tag, n, wide, ranges)
             ahead = min(ranges, IN_FLIGHT - 1)
             loops.append([1, ranges - ahead, ahead, 1])
@@ -213,7 +213,7 @@ def fa3_combine(w: Workload, splits: int | Splits, alone: bool = False) -> Kerne
         name="combine (staged)",
         threads=256,
         registers_per_thread=64,
-        shared_memory_bytes=IN_FLIGHT * size * width * 4 + size * max(runs) * 4,
+        buffers=(("O", IN_FLIGHT * size * width * 4), ("LSE", size * max(runs) * 4)),
         segments=tuple(stretches),
         repeats=own_segments(loops),
         launches=tuple(launches),
@@ -259,10 +259,9 @@ def cache_write(w: Workload, new_tokens: int) -> Kernel:
         name="cache_write",
         threads=threads,
         registers_per_thread=32,
-        shared_memory_bytes=0,
         segments=(slot, copy("K", w.head_dim), copy("V", w.head_dim_v)),
         repeats=np.ones((1, 1, 3), dtype=np.int64),
-        launches=(Launch(np.zeros(1, np.int64), new_tokens),),
+        launches=(Launch.alike(new_tokens),),
         uses=(
             TensorUse("slot mapping", 8 * new_tokens, 1),
             *(TensorUse(f"new {tensor}", size, 1) for tensor, size in sizes.items()),

@@ -7,6 +7,7 @@ from typing import Literal
 
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.buffers import Buffers, bytes_of
 from attnsim.models.schedule.instructions import StepCounts
 from attnsim.models.schedule.schedule import Path
 from attnsim.models.schedule.widths import padded
@@ -116,7 +117,7 @@ class FlashTile:
     looks_up_pages: bool = False
     counts: StepCounts | None = None
 
-    def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
+    def buffers(self, d: int, dv: int, element: int) -> Buffers:
         """Shared-memory buffers of a block and their bytes."""
         q = self.rows * d * element
         k, v = self.stages * self.keys * d * element, self.stages * self.keys * dv * element
@@ -129,7 +130,7 @@ class FlashTile:
 
     def shared_memory_bytes(self, d: int, dv: int, element: int) -> int:
         """Sum of the buffers."""
-        return sum(size for _, size in self.buffers(d, dv, element))
+        return bytes_of(self.buffers(d, dv, element))
 
     @property
     def threads(self) -> int:
@@ -195,7 +196,7 @@ class BackwardTile:
     pair: int = 1
     counts: StepCounts | None = None
 
-    def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
+    def buffers(self, d: int, dv: int, element: int) -> Buffers:
         """Shared-memory buffers of a block and their bytes."""
         m, n = self.rows, self.keys
         if self.path == "tcgen05":  # P lies in tensor memory; dQ passes through two buffers of 32 columns

@@ -78,7 +78,6 @@ def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
         name="flash_bwd_dq",
         threads=tile.warps * 32 + tile.extra_threads,
         registers_per_thread=tile.registers,
-        shared_memory_bytes=sum(size for _, size in buffers),
         segments=segments,
         repeats=repeats,
         launches=grid_of_heads(w, blocks, w.heads_q, int(inverse[-1]) if absent else None),

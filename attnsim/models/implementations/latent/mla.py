@@ -62,7 +62,6 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
         name="latent_attention",
         threads=tile.threads,
         registers_per_thread=tile.registers,
-        shared_memory_bytes=sum(size for _, size in buffers),
         segments=segments,
         repeats=repeats,
         launches=visits.launches,

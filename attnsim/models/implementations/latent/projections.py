@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -86,19 +85,6 @@ def copy(w: Workload, name: str) -> Kernel:
     return streaming(name, accesses, elements=elements)
 
 
-def renamed(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
-    """The kernel with other names for its tensors."""
-
-    def op(item: TileOp) -> TileOp:
-        return item._replace(tensor=names.get(item.tensor, item.tensor))
-
-    return replace(
-        kernel,
-        segments=tuple(Segment(segment.name, tuple(op(item) for item in segment.ops)) for segment in kernel.segments),
-        uses=tuple(replace(use, tensor=names.get(use.tensor, use.tensor)) for use in kernel.uses),
-    )
-
-
 def latent_combine(
     w: Workload, counts: Mapping[tuple[int, int], int], *, rows_per_block: int, threads: int, in_flight: int
 ) -> Kernel:
@@ -140,7 +126,7 @@ def latent_combine(
         name="combine",
         threads=threads,
         registers_per_thread=64,
-        shared_memory_bytes=rows_per_block * max(n for _, n in counts) * 4,
+        buffers=(("LSE", rows_per_block * max(n for _, n in counts) * 4),),
         segments=segments,
         repeats=repeats,
         launches=tuple(launches),

@@ -24,7 +24,7 @@ from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.implementations.latent import tiles as mla_tiles
 from attnsim.models.implementations.latent.mla import latent_attention
-from attnsim.models.implementations.latent.projections import copy, latent_combine, product, renamed
+from attnsim.models.implementations.latent.projections import copy, latent_combine, product
 from attnsim.models.implementations.latent.tiles import DecompressedTile, LatentTile
 from attnsim.models.implementations.latent.visits import (
     absorbed,
@@ -36,6 +36,7 @@ from attnsim.models.implementations.latent.visits import (
 )
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.editing import renamed
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
 

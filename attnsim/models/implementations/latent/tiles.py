@@ -19,6 +19,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.splits import split_count
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Latent, Workload
+from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.schedule import Path
 from attnsim.models.schedule.splits import UNCUT, Splits
 
@@ -92,7 +93,7 @@ class LatentTile:
         """Threads of a block."""
         return self.warps * 32 + self.extra_threads
 
-    def buffers(self, latent: Latent, element: int) -> tuple[tuple[str, int], ...]:
+    def buffers(self, latent: Latent, element: int) -> Buffers:
         """Shared-memory buffers of a block and their bytes."""
         width = self.chunk or latent.width
         parts = [

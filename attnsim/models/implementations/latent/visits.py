@@ -137,7 +137,7 @@ def _sharers(w: Workload, tiles: Ints) -> float:
 
 def _with_idle(visits: Visits, blocks: int) -> Visits:
     """The same with blocks behind it that find nothing to do."""
-    last = Launch(np.array([len(visits.steps)], dtype=np.int64), blocks)
+    last = Launch.alike(blocks, len(visits.steps))
     return replace(
         visits,
         steps=np.append(visits.steps, 0),

@@ -151,7 +151,6 @@ class Chunks:
             name=self.name,
             threads=32 * self.warps,
             registers_per_thread=self.registers,
-            shared_memory_bytes=self.shared_memory_bytes,
             segments=segments,
             repeats=repeats,
             launches=launches,
@@ -202,7 +201,7 @@ class Chunks:
                 (Segment("short chunk", (*waits, *work, *remaining)), short),
                 (Segment("end", end), 1),
             ]
-        return nest, (Launch(np.zeros(1, np.int64), self.columns * self.heads * sequences),)
+        return nest, (Launch.alike(self.columns * self.heads * sequences),)
 
     def _spread(
         self, sequences: int, chunks: int, last: int, work: tuple[TileOp, ...]

@@ -32,6 +32,7 @@ from attnsim.models.implementations.own.backward_tiles import (
 )
 from attnsim.models.implementations.own.resources import counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, LANES, StepCounts, product
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
@@ -126,7 +127,7 @@ def _per_query_tile(
     tile: OwnBackwardTile,
     ops: Callable[[int], tuple[TileOp, ...]],
     uses: tuple[TensorUse, ...],
-    buffers: tuple[tuple[str, int], ...] = (),
+    buffers: Buffers = (),
 ) -> Kernel:
     """A kernel of one block per tile of queries; `ops` says what it does with so many of them."""
     tiles = query_tiles(w, tile)
@@ -137,7 +138,6 @@ def _per_query_tile(
         name=name,
         threads=THREADS,
         registers_per_thread=_registers(name, w, gpu, tile),
-        shared_memory_bytes=sum(size for _, size in buffers),
         segments=tuple(Segment(f"{rows} queries", ops(int(rows))) for rows in kinds),
         repeats=np.eye(len(kinds), dtype=np.int64)[:, None, :],
         launches=(Launch(inverse, w.batch * w.heads_q),),
@@ -170,7 +170,6 @@ def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
         name=MAIN,
         threads=THREADS,
         registers_per_thread=_registers(MAIN, w, gpu, tile),
-        shared_memory_bytes=tile.shared_memory_bytes,
         segments=segments,
         repeats=repeats,
         launches=(Launch(inverse, w.batch * w.heads_kv),),

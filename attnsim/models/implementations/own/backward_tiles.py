@@ -9,7 +9,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.occupancy import check_shared_memory
+from attnsim.models.schedule.buffers import Buffers, bytes_of, check_shared_memory
 
 NAME = "attnsim.flash-backward"
 ROW_DOTS, MAIN, CONVERT = "backward_row_dots", "backward_main", "backward_convert"
@@ -36,7 +36,7 @@ class OwnBackwardTile:
     keys: int
 
     @property
-    def buffers(self) -> tuple[tuple[str, int], ...]:
+    def buffers(self) -> Buffers:
         """Shared-memory buffers of a block of the main kernel and their bytes."""
         return (
             ("K, V", 2 * self.keys * self.head_dim * 2),
@@ -48,7 +48,7 @@ class OwnBackwardTile:
     @property
     def shared_memory_bytes(self) -> int:
         """Sum of the buffers."""
-        return sum(size for _, size in self.buffers)
+        return bytes_of(self.buffers)
 
     @property
     def sums_bytes(self) -> int:
@@ -103,7 +103,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> OwnB
             return tile
     least = tiles[-1]
     what = f"the smallest tile of {NAME} at head_dim {w.head_dim}, {least.rows} x {least.keys},"
-    check_shared_memory(what, least.buffers, least.shared_memory_bytes, gpu, "take a smaller head_dim")
+    check_shared_memory(what, least.buffers, gpu, "take a smaller head_dim")
     return least
 
 

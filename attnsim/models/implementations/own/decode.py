@@ -26,7 +26,7 @@ from attnsim.models.implementations.own.decode_tiles import (
     row_tiles,
     tile_range,
 )
-from attnsim.models.implementations.own.resources import ELEMENT, counts_of, kernel_label, registers_of
+from attnsim.models.implementations.own.resources import ELEMENT, TURN, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import StepCounts, product
 from attnsim.models.schedule.nest import Nest, loop_nest
@@ -37,6 +37,8 @@ from attnsim.models.schedule.splits import Splits
 from attnsim.models.schedule.uses import TensorUse
 
 SPLIT, COMBINE = "decode_split", "decode_combine"
+MERGE = "merge"
+"""Part of the combine kernel that only some of its warps run."""
 COMBINE_WARPS = 4
 COMBINE_AHEAD = 4 * COMBINE_WARPS
 """Splits of a row whose values the combine kernel has in flight at a time, four for each warp."""
@@ -111,7 +113,6 @@ def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kerne
         name=SPLIT,
         threads=tile.threads,
         registers_per_thread=registers_of(label, gpu, tile.threads),
-        shared_memory_bytes=tile.shared_memory_bytes,
         segments=segments,
         repeats=repeats,
         launches=(Launch(inverse, kv_heads),),
@@ -230,15 +231,23 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
     first, threads = min(splits, COMBINE_AHEAD), 32 * COMBINE_WARPS
     rounds, rest = divmod(splits - first, COMBINE_AHEAD)
 
+    label = kernel_label(COMBINE, combine_constants(w))
+    turn, each, merge = (counts_of(label, gpu, part) for part in (TURN, "", MERGE))
+
     def values(n: int) -> tuple[TileOp, TileOp, TileOp]:
         return (
             TileOp("load", "O partial", bytes=n * d * 4),
             TileOp("wait", "O partial"),
-            TileOp("vector", "O", fp32=2 * n * d),
+            turn.work("O", threads) if turn else TileOp("vector", "O", fp32=2 * n * d),
         )
 
     fetch, arrive, add = values(first)
-    weights = TileOp("vector", "weights", exps=threads, fp32=4 * threads)  # by whole warps, shuffles in between
+    if each:  # the first splits are added with the weights
+        weights, add = each.work("weights", threads, threads), TileOp("vector", "O")
+    else:
+        weights = TileOp("vector", "weights", exps=threads, fp32=4 * threads)  # by whole warps, shuffles in between
+    merged = TileOp("vector", "merge", fp32=2 * COMBINE_WARPS * d)
+    merged = (merge.work("merge", d // 2) if merge else merged)._replace(exps=COMBINE_WARPS * d // 2)
     lse = TileOp("load", "LSE partial", bytes=splits * 4)
     nest: Nest = [
         (Segment("first splits", (lse, fetch, TileOp("wait", "LSE partial"), weights, arrive, add)), 1),
@@ -248,7 +257,7 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
             Segment(
                 "merge",
                 (
-                    TileOp("vector", "merge", exps=COMBINE_WARPS * d // 2, fp32=2 * COMBINE_WARPS * d),
+                    merged,
                     TileOp("delay", "step"),
                     TileOp("store", "O", bytes=d * w.output_bytes),
                     TileOp("store", "LSE", bytes=4),
@@ -258,15 +267,14 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
         ),
     ]
     segments, repeats = loop_nest(nest)
-    label = kernel_label(COMBINE, combine_constants(w))
     return Kernel(
         name=COMBINE,
         threads=threads,
         registers_per_thread=registers_of(label, gpu, threads),
-        shared_memory_bytes=combine_shared_memory_bytes(d),
+        buffers=(("O, maxima, sums", combine_shared_memory_bytes(d)),),
         segments=segments,
         repeats=repeats,
-        launches=(Launch(np.zeros(1, np.int64), rows),),
+        launches=(Launch.alike(rows),),
         uses=(
             TensorUse("O partial", rows * d * 4, splits),
             TensorUse("LSE partial", rows * 4, splits),

@@ -17,7 +17,8 @@ from attnsim.models.implementations.fused.splits import MAX_SPLITS
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT, check_shared_memory
+from attnsim.models.schedule.buffers import Buffers, bytes_of, check_shared_memory
+from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT
 from attnsim.models.schedule.row_tiles import visible_keys
 
 NAME = "attnsim.decode"
@@ -63,7 +64,7 @@ class DecodeTile:
         return 32 * self.warps
 
     @property
-    def buffers(self) -> tuple[tuple[str, int], ...]:
+    def buffers(self) -> Buffers:
         """Shared-memory buffers of a block and their bytes."""
         return (("Q", ROWS * self.head_dim * 2), ("K", self.ring_bytes // 2), ("V", self.ring_bytes // 2))
 
@@ -75,7 +76,7 @@ class DecodeTile:
     @property
     def shared_memory_bytes(self) -> int:
         """Sum of the buffers."""
-        return sum(size for _, size in self.buffers)
+        return bytes_of(self.buffers)
 
     def blocks_per_sm(self, gpu: Gpu) -> int:
         """Blocks that shared memory, the scarce resource here, lets reside on an SM."""
@@ -118,7 +119,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> Deco
         if tile.blocks_per_sm(gpu) >= tile.residents:
             return tile
     smallest = tiles[-1]
-    check_shared_memory(f"{NAME} at head_dim {w.head_dim}", smallest.buffers, smallest.shared_memory_bytes, gpu)
+    check_shared_memory(f"{NAME} at head_dim {w.head_dim}", smallest.buffers, gpu)
     return smallest
 
 

@@ -14,7 +14,7 @@ from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.least_time import least_clks
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.occupancy import check_shared_memory
+from attnsim.models.schedule.buffers import check_shared_memory
 from attnsim.models.schedule.row_tiles import row_tiles
 from attnsim.models.schedule.schedule import Schedule
 
@@ -83,7 +83,7 @@ def choose_tile(
     if not able:
         least = min(tiles, key=lambda tile: shared_memory_bytes(w.head_dim, tile))
         buffers = least.buffers(w.head_dim, w.head_dim, 2)
-        check_shared_memory(f"{NAME} at head_dim {w.head_dim}", buffers, shared_memory_bytes(w.head_dim, least), gpu)
+        check_shared_memory(f"{NAME} at head_dim {w.head_dim}", buffers, gpu)
     differ = w.mask.within(w.seq_q, w.seq_kv).right is not None
     if differ and shape is None:
         able = [tile for tile in able if tile.rows <= 2 * tile.keys]

@@ -13,6 +13,7 @@ from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Ord
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.buffers import bytes_of
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.models.schedule.widths import padded
 
@@ -84,9 +85,8 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     tile = replace(tile, registers=registers_of(label, gpu, tile.threads), counts=counts_of(label, gpu))
     kernel = flash_forward(w, gpu, tile, ENTRY)
     buffers = tile.buffers(padded(w.head_dim), padded(w.head_dim), w.element_bytes)
-    used = sum(size for _, size in buffers)
-    total = shared_memory_bytes(w.head_dim, tile.keys)
-    kernel = replace(kernel, shared_memory_bytes=total, buffers=(*buffers, ("barriers, alignment", total - used)))
+    rest = shared_memory_bytes(w.head_dim, tile.keys) - bytes_of(buffers)
+    kernel = replace(kernel, buffers=(*buffers, ("barriers, alignment", rest)))
     return flash_schedule(w, NAME, [kernel], FusedTiles(tile))
 
 

@@ -18,10 +18,9 @@ from attnsim.models.implementations.own.linear_kernels import (
     causal_kernel,
     decode_kernel,
     output_kernel,
-    reduce_kernel,
-    scan_kernel,
     state_kernel,
 )
+from attnsim.models.implementations.own.linear_merging import reduce_kernel, scan_kernel
 from attnsim.models.implementations.own.linear_tiles import (
     NAME,
     LinearTile,

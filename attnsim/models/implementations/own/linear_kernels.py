@@ -1,4 +1,4 @@
-"""Kernels of ``kernels/cuda/linear_*.cu`` as loop nests: states of ranges, their merging, outputs, chunks, tokens."""
+"""Kernels of ``kernels/cuda/linear_*.cu`` as loop nests: states of ranges, outputs, chunks, tokens."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from attnsim.models.implementations.own.linear_tiles import (
     DECODE,
     KEYS,
     OUTPUT,
-    REDUCE,
+    PARTS,
     ROWS,
-    SCAN,
     SLAB,
     STATE,
     WARPS,
     Block,
     block_of,
     lengths,
-    merge_blocks,
 )
 from attnsim.models.implementations.own.linear_work import PHI_INSTRUCTIONS, WEIGHT_INSTRUCTIONS, features, phi
 from attnsim.models.implementations.own.resources import counts_of, registers_of
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.instructions import product
+from attnsim.models.schedule.instructions import StepCounts, product
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes
@@ -43,14 +41,14 @@ DIAGONAL_BLOCKS = WARPS * (WARPS + 1) // 2
 Uses = Sequence[TensorUse]
 
 
-def _kernel(w: Workload, gpu: Gpu, block: Block, nest: Nest, launch: Launch, uses: Uses, step: str) -> Kernel:
+def block_kernel(w: Workload, gpu: Gpu, block: Block, nest: Nest, launch: Launch, uses: Uses, step: str) -> Kernel:
+    """A kernel of linear attention from its loop nest."""
     segments, repeats = loop_nest(nest)
     tensor = block.kernel in (STATE, OUTPUT, CAUSAL)
     return Kernel(
         name=block.kernel,
         threads=block.threads,
         registers_per_thread=registers_of(block.label(w.dtype), gpu, block.threads),
-        shared_memory_bytes=block.shared_memory_bytes,
         segments=segments,
         repeats=repeats,
         launches=(launch,),
@@ -126,52 +124,7 @@ def state_kernel(w: Workload, gpu: Gpu, ranges: int, blocks: int) -> Kernel:
         TensorUse("State partial", 4 * d * d, heads * blocks, written=True),
         TensorUse("Normalizer partial", 4 * d, heads * blocks, written=True),
     )
-    return _kernel(w, gpu, block, nest, Launch(inverse, heads), uses, "key tile")
-
-
-def _merge_kernel(w: Workload, gpu: Gpu, name: str, ranges: int, stores: Sequence[TileOp], written: Uses) -> Kernel:
-    """Partial states of a head added up; a block has as many rows of S as its threads hold, and their z."""
-    block = block_of(name, w.head_dim)
-    d, heads = w.head_dim, w.batch * w.heads_kv
-    rows = 4 * block.threads // d
-    ops = (
-        TileOp("load", "State partial", bytes=4 * rows * d * ranges),
-        TileOp("load", "Normalizer partial", bytes=4 * rows * ranges),
-        TileOp("wait", "State partial"),
-        TileOp("wait", "Normalizer partial"),
-        TileOp("vector", "S", fp32=rows * (d + 1) * ranges),
-        TileOp("delay", "step"),
-        *stores,
-    )
-    uses = (
-        TensorUse("State partial", 4 * d * d * ranges, heads),
-        TensorUse("Normalizer partial", 4 * d * ranges, heads),
-        *written,
-    )
-    launch = Launch(np.zeros(1, np.int64), merge_blocks(w))
-    return _kernel(w, gpu, block, [(Segment("rows", ops), 1)], launch, uses, "rows")
-
-
-def reduce_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
-    """All ranges: S / z in 16 bits, and z."""
-    d, heads = w.head_dim, w.batch * w.heads_kv
-    rows = 4 * block_of(REDUCE, d).threads // d
-    stores = (TileOp("store", "State", bytes=2 * rows * d), TileOp("store", "Normalizer", bytes=4 * rows))
-    written = (
-        TensorUse("State", 2 * d * d, heads, written=True),
-        TensorUse("Normalizer", 4 * d, heads, written=True),
-    )
-    return _merge_kernel(w, gpu, REDUCE, ranges, stores, written)
-
-
-def scan_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
-    """Sums up to each range, in place; the first is one already."""
-    d, heads = w.head_dim, w.batch * w.heads_kv
-    rows = 4 * block_of(SCAN, d).threads // d
-    sizes = {"State partial": 4 * d * (ranges - 1), "Normalizer partial": 4 * (ranges - 1)}
-    stores = tuple(TileOp("store", name, bytes=rows * size) for name, size in sizes.items())
-    written = tuple(TensorUse(name, d * size, heads, written=True) for name, size in sizes.items())
-    return _merge_kernel(w, gpu, SCAN, ranges, stores, written)
+    return block_kernel(w, gpu, block, nest, Launch(inverse, heads), uses, "key tile")
 
 
 def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
@@ -187,13 +140,14 @@ def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
     def load_q(rows: int) -> TileOp:
         return TileOp("load", "Q", bytes=rows * row)
 
-    counts = counts_of(block.label(w.dtype), gpu)
+    _, weighed, rounded, following = (counts_of(block.label(w.dtype), gpu, part) for part in PARTS)
 
     def step(name: str, rows: int, ahead: tuple[TileOp, ...] = (), *, last: bool = False) -> Segment:
         slabs = -(-rows // SLAB)
         elements = slabs * SLAB * d
         fragments = slabs * (d // 16) * (SLAB // 16 + d // 16)
-        weights = features(elements, "weights", PHI_INSTRUCTIONS + WEIGHT_INSTRUCTIONS, counts)
+        weights = features(elements, "weights", PHI_INSTRUCTIONS + WEIGHT_INSTRUCTIONS, weighed)
+        next_rows = (following.work("next Q", elements),) if following and ahead else ()
         multiply = TileOp("mma", "O", flops=2 * elements * d, smem_bytes=fragments * FRAGMENT_BYTES)
         return Segment(
             name,
@@ -201,9 +155,11 @@ def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
                 TileOp("wait", "Q"),
                 TileOp("delay", "step"),
                 weights,
-                product(multiply) if counts else multiply,
+                product(multiply) if weighed else multiply,
+                *_rounded(elements, rounded),
                 *((TileOp("delay", "block"),) if last else ()),
                 TileOp("store", "O", bytes=rows * d * w.output_bytes),
+                *next_rows,
                 *ahead,
             ),
         )
@@ -228,7 +184,7 @@ def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
         TensorUse("Q", w.seq_q * row, heads),
         TensorUse("O", w.seq_q * d * w.output_bytes, heads, written=True),
     )
-    return _kernel(w, gpu, block, nest, Launch(inverse, heads), uses, "row tile")
+    return block_kernel(w, gpu, block, nest, Launch(inverse, heads), uses, "row tile")
 
 
 def causal_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
@@ -241,23 +197,29 @@ def causal_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
     shorter = (place == ranges - 1) & (last < CHUNK)
     (steps, ragged, later), inverse = classes(lengths(chunks, ranges), shorter, place > 0)
 
+    features, weights, rounded, state = (counts_of(block.label(w.dtype), gpu, part) for part in PARTS)
+
     def copies(rows: int) -> tuple[TileOp, ...]:
         return tuple(TileOp("load", tensor, bytes=rows * row) for tensor in "QKV")
 
     def chunk(name: str, rows: int, following: int | None) -> Segment:
-        arrive = (*(TileOp("wait", tensor) for tensor in "QKV"), phi(2 * rows * d, "phi(Q), phi(K)"))
+        worked = phi(2 * rows * d, "phi(Q), phi(K)", features)
+        arrive = (*(TileOp("wait", tensor) for tensor in "QKV"), TileOp("delay", "step"), worked)
         out = TileOp("store", "O", bytes=rows * d * w.output_bytes)
+        products = *_chunk_products(d, weights), *_rounded(CHUNK * d, rounded)
         if following is None:
-            return Segment(name, (*arrive, TileOp("delay", "step"), *_chunk_products(d), out))
+            return Segment(name, (*arrive, *products, TileOp("delay", "block"), out))
         load_q, *load_kv = copies(following)
-        averages = TileOp("vector", "S / z", fp32=2 * d * d)
-        update = (load_q, _state_product(d), TileOp("delay", "step"), *load_kv, averages)
-        return Segment(name, (*arrive, TileOp("delay", "step"), *_chunk_products(d), out, *update))
+        averages = state.work("S / z", d * d) if state else TileOp("vector", "S / z", fp32=2 * d * d)
+        update = product(_state_product(d)) if state else _state_product(d)
+        then = (load_q, update, *load_kv, averages)
+        return Segment(name, (*arrive, *products, out, *then))
 
     only_ragged = ragged * (steps == 1)
-    before = {"State partial": 4 * d * d, "Normalizer partial": 4 * d}
-    loads = tuple(TileOp("load", name, bytes=size) for name, size in before.items())
-    begin = (*loads, *(TileOp("wait", name) for name in before), TileOp("vector", "S / z", fp32=2 * d * d))
+    before = {"Normalizer partial": 4 * d, "State partial": 4 * d * d}  # z goes to shared memory first
+    begin = tuple(
+        op for name, size in before.items() for op in (TileOp("load", name, bytes=size), TileOp("wait", name))
+    )
     nest: Nest = [
         (Segment("prologue", (TileOp("delay", "block"),)), 1),
         (Segment("first chunk", copies(CHUNK)), 1 - only_ragged),
@@ -267,7 +229,6 @@ def causal_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
         (chunk("chunk, loads last rows", CHUNK, last), ragged - only_ragged),
         (chunk("last chunk", CHUNK, None), 1 - ragged),
         (chunk("last chunk (last rows)", last, None), ragged),
-        (Segment("epilogue", (TileOp("delay", "block"),)), 1),
     ]
     heads, kv_heads = w.batch * w.heads_q, w.batch * w.heads_kv
     earlier = (
@@ -281,19 +242,26 @@ def causal_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
         *(earlier if ranges > 1 else ()),
         TensorUse("O", w.seq_q * d * w.output_bytes, heads, written=True),
     )
-    return _kernel(w, gpu, block, nest, Launch(inverse, heads), uses, "chunk")
+    return block_kernel(w, gpu, block, nest, Launch(inverse, heads), uses, "chunk")
 
 
-def _chunk_products(d: int) -> tuple[TileOp, ...]:
+def _chunk_products(d: int, counts: StepCounts | None) -> tuple[TileOp, ...]:
     """A = phi(Q) phi(K)^T up to the diagonal, the weights, and O = W (S / z) + P V."""
     deep, scores = d // 16, DIAGONAL_BLOCKS * 16 * 16
-    weights = WEIGHT_INSTRUCTIONS * CHUNK * d + 3 * scores
+    estimated = TileOp("vector", "weights", fp32=WEIGHT_INSTRUCTIONS * CHUNK * d + 3 * scores)
+    weights = counts.work("weights", CHUNK * d) if counts else estimated
     output_fragments = WARPS * deep * (1 + deep) + DIAGONAL_BLOCKS * deep
-    return (
+    ops = (
         TileOp("mma", "A", flops=2 * scores * d, smem_bytes=deep * (WARPS + DIAGONAL_BLOCKS) * FRAGMENT_BYTES),
-        TileOp("vector", "weights", fp32=weights),
+        weights,
         TileOp("mma", "O", flops=2 * (CHUNK * d + scores) * d, smem_bytes=output_fragments * FRAGMENT_BYTES),
     )
+    return tuple(product(op) if counts and op.flops else op for op in ops)
+
+
+def _rounded(elements: int, counts: StepCounts | None) -> tuple[TileOp, ...]:
+    """So many elements of O rounded in Q's place and read again."""
+    return (counts.work("O", elements),) if counts else ()
 
 
 def decode_kernel(w: Workload, gpu: Gpu) -> Kernel:
@@ -334,4 +302,4 @@ def decode_kernel(w: Workload, gpu: Gpu) -> Kernel:
         TensorUse("Normalizer", sizes["Normalizer"], heads, written=True),
         TensorUse("O", w.seq_q * d * w.output_bytes, w.batch * w.heads_q, written=True),
     )
-    return _kernel(w, gpu, block, nest, Launch(np.zeros(1, np.int64), heads), uses, "token")
+    return block_kernel(w, gpu, block, nest, Launch.alike(heads), uses, "token")

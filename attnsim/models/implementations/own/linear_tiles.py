@@ -14,7 +14,8 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.own.resources import ELEMENT, kernel_label
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT, check_shared_memory
+from attnsim.models.schedule.buffers import Buffers, bytes_of, check_shared_memory
+from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT
 
 NAME = "attnsim.linear"
 STATE, REDUCE, OUTPUT = "linear_state", "linear_reduce", "linear_output"
@@ -26,6 +27,9 @@ KEYS = 64
 """Keys of a tile of `linear_state`."""
 CHUNK = 16 * WARPS
 """Queries and keys of a chunk of `linear_causal`, quadratic within."""
+PARTS = ("features", "weights", "output", "next")
+"""Parts of a step that writes O, whose instructions are counted apart: up to the barrier of a chunk, up to the last
+product for O, up to its store, and what follows where another step does."""
 SLAB = 32
 """Rows of Q that a warp of `linear_output` takes at a time."""
 ROWS = SLAB * WARPS
@@ -60,7 +64,7 @@ class Block:
     kernel: str
     head_dim: int
     warps: int
-    buffers: tuple[tuple[str, int], ...] = ()
+    buffers: Buffers = ()
     shape: tuple[tuple[str, int], ...] = ()
     residents: int = 2
 
@@ -72,7 +76,7 @@ class Block:
     @property
     def shared_memory_bytes(self) -> int:
         """Sum of the buffers."""
-        return sum(size for _, size in self.buffers)
+        return bytes_of(self.buffers)
 
     def constants(self, dtype: str) -> Constants:
         """Compile-time constants, in the order of the kernel's label."""
@@ -90,9 +94,7 @@ class Block:
         InputError
             When not even one fits.
         """
-        check_shared_memory(
-            self.kernel, self.buffers, self.shared_memory_bytes, gpu, f"{gpu.id} is too small for {NAME}"
-        )
+        check_shared_memory(self.kernel, self.buffers, gpu, f"{gpu.id} is too small for {NAME}")
         unit = SHARED_MEMORY_UNIT
         bytes_ = -(-self.shared_memory_bytes // unit) * unit + gpu.sm.shared_memory_reserved_bytes
         return gpu.sm.count * max(1, min(self.residents, gpu.sm.shared_memory_bytes // bytes_))

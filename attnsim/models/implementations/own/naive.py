@@ -17,10 +17,11 @@ import numpy as np
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.own.resources import ELEMENT, kernel_label, registers_of
+from attnsim.models.implementations.own.resources import ELEMENT, TURN, counts_of, kernel_label, registers_of
+from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
-from attnsim.models.schedule.instructions import LANES
+from attnsim.models.schedule.instructions import LANES, StepCounts, together
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
@@ -34,6 +35,9 @@ Constants = tuple[tuple[str, int | str], ...]
 """Compile-time constants of a kernel, in the order of its label."""
 WARP_COLUMNS = 1024
 """Scores that a warp holds in registers: 32 lanes x 4 pieces of 16 bytes."""
+SOFTMAX = "naive_softmax"
+PIECE_COLUMNS = 256
+"""Scores of a row that a warp takes at once; those beyond the row's end it skips."""
 PASS_WARPS = 4
 """Warps of a block of `naive_scale` and `naive_mask`; each takes up to WARP_COLUMNS scores of a row."""
 SOFTMAX_FP32, SOFTMAX_INT32 = 5, 3
@@ -167,7 +171,7 @@ def own_naive(w: Workload, gpu: Gpu, passes: str) -> Schedule:
     if passes == "separate":
         names = ("naive_scale", "naive_mask") if hides(w) else ("naive_scale",)
         kernels += [_pass(name, w, gpu) for name in names]
-    kernels.append(_softmax(w, gpu))
+    kernels.append(_softmax(w if passes == "fused" else replace(w, mask=Mask()), gpu))
     kernels.append(product("naive_output", (w.seq_q, w.head_dim, w.seq_kv), Operand("P"), v, Operand("O")))
     return Schedule(
         algorithm="naive",
@@ -207,18 +211,19 @@ def _softmax(w: Workload, gpu: Gpu) -> Kernel:
     whole, rest = divmod(rows, tile.rows)
     launched = [(count, blocks) for count, blocks in ((tile.rows, whole), (rest, int(rest > 0))) if blocks]
     if tile.sweeps == 1:
-        segments = tuple(_held_rows(w.seq_kv, count) for count, _ in launched)
+        label = kernel_label(SOFTMAX, tile.constants(w.dtype))
+        counts = counts_of(label, gpu, TURN), counts_of(label, gpu)
+        segments = tuple(_held_rows(w, count, tile, *counts) for count, _ in launched)
         repeats = np.eye(len(segments), dtype=np.int64)[:, None, :]
     else:
         segments, repeats = loop_nest(_two_sweeps(w.seq_kv, tile))
     kernel = Kernel(
-        name="naive_softmax",
+        name=SOFTMAX,
         threads=tile.threads,
         registers_per_thread=0,
-        shared_memory_bytes=tile.shared_memory_bytes,
         segments=segments,
         repeats=repeats,
-        launches=tuple(Launch(np.full(1, kind, np.int64), blocks) for kind, (_, blocks) in enumerate(launched)),
+        launches=tuple(Launch.alike(blocks, kind) for kind, (_, blocks) in enumerate(launched)),
         uses=(
             TensorUse("S", 2 * w.seq_kv, rows, passes_per_block=tile.sweeps),
             TensorUse("P", 2 * w.seq_kv, rows, written=True),
@@ -237,14 +242,36 @@ def _work(name: str, scores: int, exps: int) -> TileOp:
     return TileOp("vector", name, exps=exps, fp32=fp32, int32=int32, issues=(fp32 + int32 + exps) // LANES)
 
 
-def _held_rows(seq_kv: int, rows: int) -> Segment:
+def _pieces(w: Workload) -> tuple[int, float]:
+    """Columns of the pieces of a row, and of those that hide some key from it, in the mean of all rows."""
+    first = np.arange(0, w.seq_kv, PIECE_COLUMNS)
+    place = np.arange(w.seq_q)[:, None] + w.seq_kv - w.seq_q
+    left, right = w.mask.left, w.mask.right
+    hidden = np.zeros((w.seq_q, len(first)), bool)
+    if right is not None:
+        hidden |= np.minimum(first + PIECE_COLUMNS, w.seq_kv) - 1 > place + right
+    if left is not None:
+        hidden |= first < place - left
+    return PIECE_COLUMNS * len(first), PIECE_COLUMNS * float(hidden.sum()) / w.seq_q
+
+
+def _held_rows(
+    w: Workload, rows: int, tile: SoftmaxTile, pieces: StepCounts | None, each: StepCounts | None
+) -> Segment:
     """The whole of a block whose rows stay in registers."""
+    seq_kv, exps = w.seq_kv, rows * exponentiated(w.seq_kv)
+    worked = _work("P", rows * seq_kv, exps)
+    if pieces and each:
+        columns, hidden = _pieces(w)
+        masked = pieces.hiding(round(rows * hidden), 0)
+        of_pieces = pieces.softmax(rows * columns, exps, 0, masked)._replace(scores=0)
+        worked = together("P", of_pieces, each.work("P", rows * tile.warps * LANES))
     return Segment(
         f"rows, {rows} a block",
         (
             TileOp("load", "S", bytes=2 * rows * seq_kv),
             TileOp("wait", "S"),
-            _work("P", rows * seq_kv, rows * exponentiated(seq_kv)),
+            worked,
             TileOp("delay", "step"),
             TileOp("store", "P", bytes=2 * rows * seq_kv),
             TileOp("store", "LSE", bytes=4 * rows),

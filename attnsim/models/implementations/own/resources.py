@@ -18,6 +18,8 @@ from attnsim.models.schedule.instructions import StepCounts, counts_in, nearest
 from attnsim.models.tables import read_csv
 
 FILE = "resources.csv"
+TURN = "turn"
+"""Part of a kernel without products whose loop or pieces are counted apart from what each of its warps does."""
 ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
 """Struct of ``element.cuh`` behind each 16-bit format."""
 
@@ -67,15 +69,15 @@ def registers_of(kernel: str, gpu: Gpu, threads: int) -> int:
 
 
 @functools.cache
-def _counts() -> dict[str, dict[int, StepCounts]]:
-    """Instructions of a step by kernel and compute capability."""
-    found: dict[str, dict[int, StepCounts]] = {}
+def _counts() -> dict[tuple[str, str], dict[int, StepCounts]]:
+    """Instructions of a step by kernel and part, and by compute capability."""
+    found: dict[tuple[str, str], dict[int, StepCounts]] = {}
     for row in read_csv(files("attnsim.models.implementations.own") / "instructions.csv"):
-        found.setdefault(row["kernel"], {})[int(row["arch"])] = counts_in(row)
+        found.setdefault((row["kernel"], row["part"]), {})[int(row["arch"])] = counts_in(row)
     return found
 
 
-def counts_of(kernel: str, gpu: Gpu) -> StepCounts | None:
+def counts_of(kernel: str, gpu: Gpu, part: str = "") -> StepCounts | None:
     """Instructions of a step of a kernel on a GPU's architecture or the nearest older one; None where nobody counted.
 
     Parameters
@@ -83,8 +85,10 @@ def counts_of(kernel: str, gpu: Gpu) -> StepCounts | None:
     kernel : str
         Entry point and compile-time constants.
     gpu : Gpu
+    part : str
+        Of a step that is charged in parts.
     """
-    known = _counts().get(kernel)
+    known = _counts().get((kernel, part))
     return known[nearest(known, gpu.compute_capability_number)] if known else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.building import edited, flash_schedule
+from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
@@ -13,6 +13,7 @@ from attnsim.models.implementations.own.flash import TILES as FLASH_TILES
 from attnsim.models.implementations.own.flash import choose_tile, constants
 from attnsim.models.implementations.own.resources import counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.editing import edited
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.schedule import Schedule
 

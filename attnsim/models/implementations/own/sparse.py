@@ -81,7 +81,6 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
         name=ENTRY,
         threads=tile.threads,
         registers_per_thread=registers_of(label, gpu, tile.threads),
-        shared_memory_bytes=tile.shared_memory_bytes,
         segments=segments,
         repeats=repeats,
         launches=_launches(inverse[launch_order(counts)], w.batch * w.heads_q, together),
@@ -191,8 +190,8 @@ class _Operations:
         return begins, TileOp("load", ROW_TILES, bytes=ROW_TILE_BYTES), TileOp("wait", ROW_TILES)
 
     def prologue(self, rows: int, listed: int, tag: str) -> Segment:
-        """The row tile, then its first visits beside Q."""
-        first = TileOp("load", LIST, bytes=listed * VISIT_BYTES), self._load("Q", rows), TileOp("wait", LIST)
+        """The row tile, then its first visits, and Q once they are in shared memory."""
+        first = TileOp("load", LIST, bytes=listed * VISIT_BYTES), TileOp("wait", LIST), self._load("Q", rows)
         return Segment(f"prologue, {listed} listed{tag}", (*self._order(), *first))
 
     def refill(self, listed: int) -> Segment:

@@ -18,7 +18,7 @@ from attnsim.models.implementations.own.least_time import least_clks
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.occupancy import check_shared_memory
+from attnsim.models.schedule.buffers import Buffers, bytes_of, check_shared_memory
 
 NAME = "attnsim.sparse"
 ENTRY = "sparse_forward"
@@ -76,7 +76,7 @@ class SparseTile:
         return self.rows * self.keys // 8
 
     @property
-    def buffers(self) -> tuple[tuple[str, int], ...]:
+    def buffers(self) -> Buffers:
         """Shared-memory buffers of a block and their bytes."""
         ring = self.stages * self.keys * self.head_dim * 2
         masks, listed = self.stages * self.bit_mask_bytes, LISTED * VISIT_BYTES
@@ -85,7 +85,7 @@ class SparseTile:
     @property
     def shared_memory_bytes(self) -> int:
         """Sum of the buffers."""
-        return sum(size for _, size in self.buffers)
+        return bytes_of(self.buffers)
 
     def constants(self, dtype: str) -> tuple[tuple[str, int | str], ...]:
         """Compile-time constants of the kernel."""
@@ -128,7 +128,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> Spar
     able = [tile for tile in tiles if tile.shared_memory_bytes <= limit]
     if not able:
         least = min(tiles, key=lambda tile: tile.shared_memory_bytes)
-        check_shared_memory(f"{NAME} at head_dim {w.head_dim}", least.buffers, least.shared_memory_bytes, gpu)
+        check_shared_memory(f"{NAME} at head_dim {w.head_dim}", least.buffers, gpu)
     return min(able, key=lambda tile: _least_clks(w, gpu.tiled_for, tile)) if len(able) > 1 else able[0]
 
 

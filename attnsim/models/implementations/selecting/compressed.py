@@ -220,10 +220,9 @@ def _scores(w: Workload, tile: CompressedTile, heads: int) -> Kernel:
         name="score",
         threads=256,
         registers_per_thread=255,
-        shared_memory_bytes=sum(size for _, size in buffers),
         segments=segments,
         repeats=repeats,
-        launches=(Launch(np.zeros(1, np.int64), blocks),),
+        launches=(Launch.alike(blocks),),
         uses=(
             TensorUse("Q", w.seq_q * w.head_dim * e, heads * w.group, across),
             TensorUse("LSE", w.seq_q * 4, heads * w.group, across),

@@ -6,8 +6,6 @@ over all keys, in fp32, may be more than the memory holds: indexer and top-k are
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.selecting.dsa_chosen import attention, tokens_tile
@@ -23,7 +21,8 @@ from attnsim.models.implementations.selecting.dsa_tiles import (
 )
 from attnsim.models.implementations.selecting.dsa_top_k import top_ks
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.occupancy import check_shared_memory
+from attnsim.models.schedule.buffers import check_shared_memory
+from attnsim.models.schedule.editing import renamed
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
 
@@ -72,19 +71,9 @@ def build_whole(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     index = (paged_tile if is_paged(w) else index_tile)(w, gpu, s.index_heads, s.index_dim)
     best, tokens = top_k_tile(w, gpu), tokens_tile(w, gpu)
     found = indexers(w, index, gpu)
-    kernels = (*map(_renamed, found), *top_ks(w, best), attention(w, tokens))
+    beside = (renamed(one, {"Q": "Q index", "K": "K index"}) for one in found)  # another kernel has queries and keys
+    kernels = (*beside, *top_ks(w, best), attention(w, tokens))
     return scheduled("dsa", "sglang.dsa", kernels, DsaTile(index, best, tokens), w, gpu)
-
-
-def _renamed(kernel: Kernel) -> Kernel:
-    """The indexer's kernel beside another that has queries and keys."""
-    names = {"Q": "Q index", "K": "K index"}
-    segments = tuple(
-        replace(one, ops=tuple(op._replace(tensor=names.get(op.tensor, op.tensor)) for op in one.ops))
-        for one in kernel.segments
-    )
-    uses = tuple(replace(use, tensor=names.get(use.tensor, use.tensor)) for use in kernel.uses)
-    return replace(kernel, segments=segments, uses=uses)
 
 
 def scheduled(
@@ -98,7 +87,7 @@ def scheduled(
 ) -> Schedule:
     """Kernels whose blocks fit, there being no other tile; `cache`: its bytes where they are not the question's."""
     for kernel in kernels:
-        check_shared_memory(kernel.name, kernel.buffers, kernel.shared_memory_bytes, gpu, "no other tile is compiled")
+        check_shared_memory(kernel.name, kernel.buffers, gpu, "no other tile is compiled")
     return Schedule(algorithm, name, kernels, tile, _held(w.kv_cache_bytes if cache is None else cache, *kernels))
 
 

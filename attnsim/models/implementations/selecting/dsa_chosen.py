@@ -81,7 +81,6 @@ def attention(w: Workload, tile: TokensTile) -> Kernel:
         name="sparse_attn",
         threads=384,
         registers_per_thread=168,
-        shared_memory_bytes=sum(size for _, size in buffers),
         segments=segments,
         repeats=repeats,
         launches=(Launch(order, queries),),

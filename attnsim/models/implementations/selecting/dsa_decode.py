@@ -156,7 +156,6 @@ def attention(w: Workload, tile: TokensTile) -> list[Kernel]:
         name="sparse_decode",
         threads=384,
         registers_per_thread=168,
-        shared_memory_bytes=(tile.heads * d + 2 * tile.keys * d + tile.heads * tile.keys) * e,
         segments=segments,
         repeats=repeats,
         launches=(Launch(np.repeat(inverse.reshape(-1), w.seq_q * blocks)),),

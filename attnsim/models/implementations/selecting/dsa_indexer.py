@@ -125,7 +125,6 @@ def _indexer(w: Workload, tile: IndexTile, gpu: Gpu, rows: range) -> Kernel:
         name="indexer",
         threads=groups * 128 + 128,
         registers_per_thread=96,
-        shared_memory_bytes=sum(size for _, size in buffers),
         segments=segments,
         repeats=repeats,
         launches=(Launch(inverse.reshape(-1).astype(np.int64)),),

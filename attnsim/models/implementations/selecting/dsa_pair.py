@@ -70,7 +70,6 @@ def pair_attention(w: Workload, tile: TokensTile) -> Kernel:
         name="sparse_attn",
         threads=512,
         registers_per_thread=128,
-        shared_memory_bytes=sum(size for _, size in buffers),
         segments=segments,
         repeats=repeats,
         launches=(Launch(np.zeros(blocks, dtype=np.int64), queries),),

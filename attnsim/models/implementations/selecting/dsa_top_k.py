@@ -77,7 +77,7 @@ def _top_k(w: Workload, tile: TopKTile, rows: range) -> Kernel:
         name="top-k",
         threads=1024,
         registers_per_thread=32,
-        shared_memory_bytes=128 << 10,
+        buffers=(("candidates", 128 << 10),),
         segments=segments,
         repeats=repeats,
         launches=(Launch(inverse.reshape(-1).astype(np.int64)),),

@@ -22,11 +22,11 @@ from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.selecting import compressed, selected
 from attnsim.models.implementations.selecting.compressed import CompressedTile
 from attnsim.models.implementations.selecting.selected import SelectedTile, clear, power_of_two
-from attnsim.models.implementations.selecting.walks import renamed
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.selected import compressed_pairs, visible_pairs
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.editing import renamed
 from attnsim.models.schedule.nest import loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.passes import Access, streaming
@@ -37,8 +37,11 @@ from attnsim.models.schedule.widths import padded
 NAME = "flash-nsa.nsa"
 PROBABILITIES = "block scores"
 _OUTPUTS = ("O", "LSE", "LSE, D", "D", "dO", "dQ", "dQ accum", "dK", "dV", "dK expanded", "dV expanded")
-BRANCH = {"compressed": ("K", "V", *_OUTPUTS), "window": _OUTPUTS}
-"""Tensors of a branch that are its own; the window's keys are those of the question."""
+BRANCH = {
+    branch: {name: f"{name} {branch}" for name in own}
+    for branch, own in (("compressed", ("K", "V", *_OUTPUTS)), ("window", _OUTPUTS))
+}
+"""Names of the tensors that are a branch's own; the window's keys are those of the question."""
 MAXIMUM_INSTRUCTIONS = 4
 """FP32-lane instructions an element and maximum: compare, select value and place, strike out the last one found."""
 
@@ -134,10 +137,10 @@ def forward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:
     )
     return [
         *mean,
-        *(renamed(one, BRANCH["compressed"], "compressed") for one in compressed.attention(w, tile.compressed)),
+        *(renamed(one, BRANCH["compressed"]) for one in compressed.attention(w, tile.compressed)),
         *choice(w, tile),
         *selected.attention(w, gpu, tile.selected),
-        renamed(flash_forward(window_of(w), gpu, tile.window, "window_fwd"), BRANCH["window"], "window"),
+        renamed(flash_forward(window_of(w), gpu, tile.window, "window_fwd"), BRANCH["window"]),
         combine,
     ]
 
@@ -185,10 +188,9 @@ def _block_scores(w: Workload, tile: NsaTile) -> Kernel:
         name="block scores",
         threads=t.threads,
         registers_per_thread=t.registers,
-        shared_memory_bytes=sum(size for _, size in buffers),
         segments=segments,
         repeats=repeats,
-        launches=(Launch(np.zeros(1, np.int64), heads * score_tiles(w, rows, width)),),
+        launches=(Launch.alike(heads * score_tiles(w, rows, width)),),
         uses=(
             TensorUse("Q", w.seq_q * w.head_dim * e, heads * w.group, max(1, across // 2)),
             TensorUse("LSE compressed", w.seq_q * 4, heads * w.group, max(1, across // 2)),
@@ -228,10 +230,9 @@ def _maxima(w: Workload, columns: int) -> Kernel:
         name="maxima",
         threads=32,
         registers_per_thread=128,
-        shared_memory_bytes=0,
         segments=segments,
         repeats=repeats,
-        launches=(Launch(np.zeros(1, np.int64), -(-rows // each)),),
+        launches=(Launch.alike(-(-rows // each)),),
         uses=(TensorUse(PROBABILITIES, columns * 2, rows), TensorUse("selected", s.top * 4, rows, written=True)),
         dtype="fp32",
         step="maximum",
@@ -279,10 +280,10 @@ def backward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:
     ]
     return [
         combine,
-        *(renamed(one, BRANCH["window"], "window") for one in window),
+        *(renamed(one, BRANCH["window"]) for one in window),
         *find,
         *(one for one in selected.selected_backward(w, gpu, tile.selected) if one.name != "sort queries"),
-        *(renamed(one, BRANCH["compressed"], "compressed") for one in small),
+        *(renamed(one, BRANCH["compressed"]) for one in small),
         *spread,
     ]
 

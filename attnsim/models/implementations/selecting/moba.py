@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -22,12 +23,12 @@ from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.selecting.selected import chosen
 from attnsim.models.implementations.selecting.top_k import FOUND_BYTES, top_k
-from attnsim.models.implementations.selecting.walks import renamed
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.selected import visible_pairs
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.editing import renamed
 from attnsim.models.schedule.gemm import Operand, gemm
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -35,6 +36,8 @@ from attnsim.models.schedule.schedule import Kernel, Schedule
 NAME = "moba.efficient"
 INDEX_BYTES = 8
 """PyTorch's int64."""
+OTHER_TENSORS = {name: f"{name} others" for name in ("Q", "K", "V", "O", "LSE")}
+"""Names of the tensors of the call over other blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class MobaTile:
         return str(self.own)
 
 
+@lru_cache(maxsize=16)
 def choosers(selection: Selection, seq: int) -> Ints:
     """Queries that chose each block but the last, beside its own, ``[blocks - 1]``; evenly among a query's past."""
     blocks = selection.blocks(seq)
@@ -66,6 +70,12 @@ def own_blocks(w: Workload) -> Workload:
     return _packed(w, lengths * w.batch, w.heads_q, Mask.causal())
 
 
+def own_tensors(w: Workload) -> dict[str, str]:
+    """Names of the tensors of the call that is causal in each block; it reads K and V of a head for each head of Q."""
+    names = {"O": "O own", "LSE": "LSE own"}
+    return names | {"K": "K expanded", "V": "V expanded"} if w.group > 1 else names
+
+
 def other_blocks(w: Workload) -> Workload:
     """The call with a sequence of one head for each block and head: its keys, and the queries that chose it."""
     s = chosen(w)
@@ -82,11 +92,9 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     s, own, others = chosen(w), own_blocks(w), other_blocks(w)
     tile = MobaTile(counted(fa2_forward(own, gpu), FA2, own, gpu), counted(fa2_forward(others, gpu), FA2, others, gpu))
     attended = [
-        renamed(flash_forward(own, gpu, tile.own, "own blocks"), ("O", "LSE"), "own"),
-        renamed(flash_forward(others, gpu, tile.others, "other blocks"), ("Q", "K", "V", "O", "LSE"), "others"),
+        renamed(flash_forward(own, gpu, tile.own, "own blocks"), own_tensors(w)),
+        renamed(flash_forward(others, gpu, tile.others, "other blocks"), OTHER_TENSORS),
     ]
-    if w.group > 1:
-        attended[0] = renamed(attended[0], ("K", "V"), "expanded")
     kernels = (*_before(w, s), *attended, *_merged(w, s))
     memory = flash_peak_bytes(w) + _kept_bytes(w, s)
     return Schedule("moba", NAME, kernels, tile, memory, useful_flops=w.matrix_flops(visible_pairs(s, w.seq_q)))

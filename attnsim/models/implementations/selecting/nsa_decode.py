@@ -197,7 +197,6 @@ def window(w: Workload, s: Selection, together: int) -> Iterator[Kernel]:
         name="window_decode",
         threads=128 if w.head_dim <= 64 else 256,  # `num_warps` of `flash_attention_decode`
         registers_per_thread=WINDOW_REGISTERS,
-        shared_memory_bytes=0,
         segments=segments,
         repeats=repeats,
         launches=(Launch(np.repeat(kinds, w.heads_q)),),

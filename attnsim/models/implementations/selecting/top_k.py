@@ -52,10 +52,10 @@ def top_k(scores: str, rows: int, columns: int, top: int) -> list[Kernel]:
         name="top-k",
         threads=threads,
         registers_per_thread=32,
-        shared_memory_bytes=1024,
+        buffers=(("digits", 1024),),
         segments=segments,
         repeats=repeats,
-        launches=(Launch(np.zeros(1, np.int64), rows),),
+        launches=(Launch.alike(rows),),
         uses=(
             TensorUse(scores, columns * 4, rows, passes_per_block=PASSES),
             TensorUse("found", top * FOUND_BYTES, rows, written=True),

@@ -15,6 +15,7 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE
 from attnsim.models.implementations.fused.tile import FRAGMENT_COLUMNS, BackwardTile, FlashTile
+from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.instructions import step_counts
 
 Tile = TypeVar("Tile", FlashTile, BackwardTile)
@@ -42,7 +43,7 @@ class TritonBackwardTile(BackwardTile):
     across: int = 1
     scores_in_registers: bool = False
 
-    def buffers(self, d: int, dv: int, element: int) -> tuple[tuple[str, int], ...]:
+    def buffers(self, d: int, dv: int, element: int) -> Buffers:
         """Q and dO in as many buffers, K and V, and P and dS where they change hands."""
         scores = 0 if self.scores_in_registers else 2 * self.rows * self.keys
         return (

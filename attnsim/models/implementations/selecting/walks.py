@@ -7,7 +7,7 @@ the kernels here are batch, head, tile), so blocks that run at the same time wor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,8 +18,10 @@ from attnsim.models.implementations.fused.loops import Operations
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.selecting.triton_tiles import TritonBackwardTile
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.schedule.widths import padded
@@ -56,8 +58,8 @@ class Walk:
     def kinds(self) -> tuple[Ints, Launch]:
         """Different blocks ``[kinds, turns]``, and which each one is in launch order."""
         table = self.steps if self.steps.ndim == 2 else self.steps[:, None]
-        kinds, inverse = np.unique(table, axis=0, return_inverse=True)
-        return kinds, Launch(np.repeat(inverse.reshape(-1).astype(np.int64), self.heads))
+        kinds, inverse = classes(*table.T)
+        return np.stack(kinds, axis=1), Launch(np.repeat(inverse, self.heads))
 
 
 def _steps(walk: Walk, step: Callable[[bool], Segment]) -> tuple[Ints, Launch, Nest]:
@@ -215,14 +217,13 @@ def rows_outside(
 
 def _kernel(
     name: str, tile: FlashTile | BackwardTile, nest: Nest, launch: Launch, uses: tuple[TensorUse, ...],
-    buffers: tuple[tuple[str, int], ...], w: Workload, warpgroups: int, slowed: bool = False,
+    buffers: Buffers, w: Workload, warpgroups: int, slowed: bool = False,
 ) -> Kernel:  # fmt: skip
     segments, repeats = loop_nest(nest)
     return Kernel(
         name=name,
         threads=tile.warps * 32,
         registers_per_thread=tile.registers,
-        shared_memory_bytes=sum(size for _, size in buffers),
         segments=segments,
         repeats=repeats,
         launches=(launch,),
@@ -236,28 +237,7 @@ def _kernel(
     )
 
 
-def scattered(
-    tensor: str, piece_bytes: int, pieces: int, requested: int, running: int, causal: bool = True
-) -> TensorUse:
+def scattered(tensor: str, piece_bytes: int, pieces: int, requested: int, running: int) -> TensorUse:
     """A tensor that blocks read in parts here and there, all pieces at the same time."""
     unique = piece_bytes * pieces
-    return TensorUse(
-        tensor, piece_bytes, pieces, max(1.0, running / pieces), max(1.0, requested / unique), scattered=1 + causal
-    )
-
-
-def renamed(kernel: Kernel, tensors: Sequence[str], branch: str) -> Kernel:
-    """The kernel with some of its tensors named after the branch of a schedule that they belong to."""
-    names = {name: f"{name} {branch}" for name in tensors}
-    segments = tuple(
-        replace(
-            one,
-            ops=tuple(
-                op._replace(tensor=names.get(op.tensor, op.tensor)) if op.bytes or op.kind == "wait" else op
-                for op in one.ops
-            ),
-        )
-        for one in kernel.segments
-    )
-    uses = tuple(replace(use, tensor=names.get(use.tensor, use.tensor)) for use in kernel.uses)
-    return replace(kernel, segments=segments, uses=uses)
+    return TensorUse(tensor, piece_bytes, pieces, max(1.0, running / pieces), max(1.0, requested / unique), scattered=2)

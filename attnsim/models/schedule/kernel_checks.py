@@ -1,0 +1,128 @@
+"""What a kernel file may hold: each number in its bounds, each operation with what its kind uses, no wait for ever."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from attnsim.models.errors import InputError
+from attnsim.models.schedule.operation import AMOUNTS, Kind, TileOp
+from attnsim.models.schedule.schedule import Kernel
+from attnsim.models.schedule.uses import TensorUse
+
+MOST = 10**15
+"""Largest number: an exabyte is too much for any GPU, and sums of some thousand of them still have 64 bits."""
+MOST_BLOCKS = 2**31 - 1
+"""Of a launch, as CUDA allows in x."""
+
+_WORK = frozenset(AMOUNTS) - {"bytes", "flops", "clks"}
+_USES: Mapping[str, frozenset[str]] = {
+    "load": frozenset(("bytes",)),
+    "store": frozenset(("bytes",)),
+    "mma": _WORK | {"flops"},
+    "mma_async": _WORK | {"flops"},
+    "vector": _WORK,
+    "delay": frozenset(("clks", "share")),
+}
+"""Amounts that each kind of operation uses; the others have none."""
+_LATENCIES = ("", "step", "block", "extra")
+"""What a ``delay`` names."""
+
+
+def check_number(what: str, value: float, least: float = 0, most: float = MOST) -> None:
+    """Refuse a number out of its bounds, or none at all.
+
+    Raises
+    ------
+    InputError
+    """
+    if not least <= value <= most:  # nor NaN
+        bounds = f"{least:g} or more" if most == MOST and value < least else f"{least:g} to {most:g}"
+        raise InputError(f"{what} is {value}; allowed: {bounds}")
+
+
+def read_op(given: Mapping[str, Any], segment: str) -> TileOp:
+    """An operation of a file.
+
+    Raises
+    ------
+    InputError
+    """
+    kind = given.get("kind")
+    if not isinstance(kind, str) or kind not in get_args(Kind):
+        raise InputError(f"segment {segment}: kind {kind!r}; allowed: {', '.join(get_args(Kind))}")
+    allowed = ("kind", "tensor", *(name for name in TileOp._fields if name in _USES.get(kind, ())))
+    for name, value in given.items():
+        if name not in allowed:
+            raise InputError(f"segment {segment}: {name!r} of {kind}; allowed: {', '.join(allowed)}")
+        if name in ("kind", "tensor"):
+            if not isinstance(value, str):
+                raise InputError(f"segment {segment}: {name} of {kind} is {value!r}; give a name")
+            continue
+        wanted = (int, float) if name == "share" else int
+        whole = "a number" if name == "share" else "a whole number"
+        if not isinstance(value, wanted) or isinstance(value, bool) or not 0 <= value <= MOST:
+            raise InputError(f"segment {segment}: {name} of {kind} is {value!r}; give {whole} of 0 or more")
+    if kind == "delay" and given.get("tensor", "") not in _LATENCIES:
+        raise InputError(f"segment {segment}: delay {given['tensor']!r}; allowed: {', '.join(_LATENCIES[1:])}, or none")
+    return TileOp(**given)
+
+
+def check_uses(kernel: Kernel) -> None:
+    """Refuse a tensor that is copied and has no use, one with two, or one that is of no size.
+
+    Raises
+    ------
+    InputError
+    """
+    known: set[tuple[bool, str]] = set()
+    for use in kernel.uses:
+        _check_use(use, f"{kernel.name}: {use.tensor or 'a tensor'} in uses")
+        if (use.written, use.tensor) in known:
+            raise InputError(f"{kernel.name}: uses: {use.tensor} is there twice; keep one")
+        known.add((use.written, use.tensor))
+    for op in (op for segment in kernel.segments for op in segment.ops if op.kind in ("load", "store")):
+        if (op.kind == "store", op.tensor) not in known:
+            raise InputError(f"{kernel.name}: {op.kind} of {op.tensor!r}, which uses do not name")
+
+
+def _check_use(use: TensorUse, what: str) -> None:
+    for name in ("piece_bytes", "pieces"):
+        check_number(f"{what}: {name}", getattr(use, name), 1)
+    for name in ("all_bytes", "apart_bytes", "scattered"):
+        check_number(f"{what}: {name}", getattr(use, name))
+    for name in ("sharers", "passes_per_block"):
+        if not 0 < getattr(use, name) <= MOST:
+            raise InputError(f"{what}: {name} is {getattr(use, name)}; give more than 0")
+    check_number(f"{what}: rounds", use.rounds, 1, math.inf)
+
+
+def check_waits(kernel: Kernel, number: int) -> None:
+    """Refuse a class that waits for what it never starts: it would wait for ever.
+
+    Raises
+    ------
+    InputError
+    """
+    started: Counter[tuple[str, str]] = Counter()
+    for segment, times in kernel.runs(number):
+        lowest, change = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        for what, by in _starts(kernel.segments[segment].ops):
+            change[what] += by
+            lowest[what] = min(lowest[what], change[what])
+        for what, least in lowest.items():
+            if started[what] + min(0, (times - 1) * change[what]) + least < 0:
+                name = kernel.segments[segment].name
+                raise InputError(f"{kernel.name}: segment {name} waits for a {' '.join(what)} that was not started")
+        for what, by in change.items():
+            started[what] += times * by
+
+
+def _starts(ops: Sequence[TileOp]) -> Iterator[tuple[tuple[str, str], int]]:
+    for op in ops:
+        if op.kind in ("load", "wait"):
+            yield ("load of", op.tensor), 1 if op.kind == "load" else -1
+        elif op.kind in ("mma_async", "mma_wait"):
+            yield ("product", ""), 1 if op.kind == "mma_async" else -1
