@@ -123,6 +123,8 @@ def read_typed(path: Path, what: str, kind: type[T]) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"][1:]))
+        if not where:
+            raise InputError(f"{path.name}: holds no keys and values; give a {what} file") from None
         raise InputError(f"{path.name}: {where}: {first['msg']}; its first lines explain the keys") from None
     return found
 

@@ -67,8 +67,6 @@ class Calibration:
     fitted : tuple of str
         Numbers that the rows determine; the others are at their priors or those of another calibration.
     held_out : ErrorSummary
-    interval : (float, float)
-        Factors on the predicted time between which 90 % of the held-out measurements lie.
     domain : Domain
     folds : mapping of (str, str) to Numbers
         Numbers fitted without one group of rows, by split and group: they make the held-out errors.
@@ -91,7 +89,6 @@ class Calibration:
     numbers: ImplementationNumbers
     fitted: tuple[str, ...]
     held_out: ErrorSummary
-    interval: tuple[float, float]
     domain: Domain
     folds: Mapping[Fold, Numbers]
     ranges: Mapping[str, tuple[float, float]]
@@ -207,7 +204,6 @@ def _read_calibration(data: dict[str, Any]) -> Calibration:
         numbers=ImplementationNumbers(**{k: v["value"] for k, v in numbers.items()}),
         fitted=tuple(k for k, v in numbers.items() if v["fitted"]),
         held_out=ErrorSummary(**data["held_out"]),
-        interval=(data["interval"][0], data["interval"][1]),
         domain=Domain(**domain),
         folds={
             (split, group): Numbers(

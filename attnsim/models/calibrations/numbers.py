@@ -45,10 +45,6 @@ class Number:
         part = min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
         return math.sqrt(part) if self.scale == "square root" else part
 
-    def is_bound(self, value: float) -> bool:
-        """Whether a value lies at one of the bounds, within 1 % of the range."""
-        return not 0.01 <= self.coordinate(value) <= 0.99
-
     def value(self, coordinate: float) -> float:
         """The value at a unit coordinate."""
         if self.scale == "log":

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attnsim.models.calibrations.calibration import calibrations
+from attnsim.models.digest import code_digest
 from attnsim.models.errors import InputError
 from attnsim.validation.checking.components import HOME, components_table, measured
 from attnsim.validation.checking.evidence import SERVING_SAMPLE, evidence
@@ -18,7 +19,7 @@ from attnsim.validation.checking.ratio_steps import steps
 from attnsim.validation.checking.ratio_widths import ratios_record
 from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions
 from attnsim.validation.fitting.jobs import jobs
-from attnsim.validation.fitting.records import code_digest, evaluation, origins, provenance, rows_digest, write_yaml
+from attnsim.validation.fitting.records import PREDICTING, evaluation, origins, provenance, rows_digest, write_yaml
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.aiconfigurator_files import PACKAGE, VERSION
 from attnsim.validation.measured.datasets import published_rows
@@ -81,7 +82,7 @@ def record(folder: Path, progress: Callable[[str], None] = lambda line: None) ->
     found = held_out_predictions()
     written = []
     for (name, architecture), held in sorted(_by_calibration(found).items()):
-        fresh = {"code_sha256": code_digest()} | origins([one.row for one in held]) | evaluation(held)
+        fresh = {"code_sha256": code_digest(*PREDICTING)} | origins([one.row for one in held]) | evaluation(held)
         written.append(_renewed(folder / "implementations" / f"{name}.{architecture}.yaml", fresh))
     for job in jobs():
         if job.gpu_free:
@@ -111,7 +112,7 @@ def _widths(folder: Path, found: Sequence[HeldOut]) -> Path:
             "sources": [*sources(), f"{PACKAGE}-{VERSION}"],
             "sample": SERVING_SAMPLE,
             "rows_sha256": rows_digest(published_rows()),
-            "code_sha256": code_digest(),
+            "code_sha256": code_digest(*PREDICTING),
             "factor": round(widths.factor, 4),
             "within": round(widths.within, 4),
             "home": table[HOME],

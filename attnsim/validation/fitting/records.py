@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 
 from attnsim.models.calibrations.calibration import Domain, Fold
 from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers
+from attnsim.models.digest import code_digest
 from attnsim.models.writing import write_whole
 from attnsim.validation.fitting.held_out import HeldOut, unseen_folds
 from attnsim.validation.fitting.jobs import Job
@@ -24,6 +23,9 @@ from attnsim.validation.measured.groups import groups
 from attnsim.validation.measured.predicting import error_summary
 from attnsim.validation.measured.sources import software_of
 
+PREDICTING = ("models", "simulator")
+"""What a prediction depends on. Its digest is only a record: a calibration whose errors are still the committed ones is
+still good when this has changed."""
 HEAD = "# Written by `attnsim fit`; do not edit. See attnsim/validation/fitting/fit.py.\n"
 
 
@@ -104,7 +106,7 @@ def origins(rows: Sequence[Row]) -> dict[str, Any]:
 
 def provenance(rows: Sequence[Row]) -> dict[str, Any]:
     """The rows and the code that something in a file was computed with."""
-    return {"rows": len(rows), "rows_sha256": rows_digest(rows), "code_sha256": code_digest()}
+    return {"rows": len(rows), "rows_sha256": rows_digest(rows), "code_sha256": code_digest(*PREDICTING)}
 
 
 def rows_digest(rows: Sequence[Row]) -> str:
@@ -113,36 +115,18 @@ def rows_digest(rows: Sequence[Row]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@lru_cache(maxsize=1)
-def code_digest() -> str:
-    """Version of the code that a prediction depends on: SHA-256 of the Python sources of models and simulator.
-
-    Only a record: a calibration whose errors are still the committed ones is still good when this has changed.
-    """
-    found = hashlib.sha256()
-    for package in ("attnsim.models", "attnsim.simulator"):
-        root = Path(str(resources.files(package)))
-        for path in sorted(root.rglob("*.py")):
-            found.update(f"{package}/{path.relative_to(root).as_posix()}\n".encode())
-            found.update(path.read_bytes())
-    return found.hexdigest()
-
-
 def evaluation(held: Sequence[HeldOut]) -> dict[str, Any]:
     """Held-out errors and residuals of a calibration, as its file has them.
 
     Returns
     -------
     dict
-        ``held_out`` (errors ``|predicted / measured - 1|``), ``interval`` (5th and 95th percentile of measured over
-        predicted) and ``residuals`` by split: rows, `bias` and quantiles of log(measured / predicted) and their mean
-        size, `spread`, of all and by pass.
+        ``held_out`` (errors ``|predicted / measured - 1|``) and ``residuals`` by split: rows, `bias` and quantiles of
+        log(measured / predicted) and their mean size, `spread`, of all and by pass.
     """
-    ratios = [one.row.measured_s / one.predicted_s for one in held]
     errors = [one.error for one in held]
     return {
         "held_out": {"rows": len(held), **error_summary(errors, 5), "worst": round(max(errors), 5)},
-        "interval": [round(float(np.quantile(ratios, q)), 4) for q in (0.05, 0.95)],
         "residuals": {
             split: _residuals([one for one in held if one.split == split]) for split in sorted({o.split for o in held})
         },

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SOURCE = "measured"
 SYNTHETIC = "synthetic"
 """Source of rows whose machine record says that nothing was measured."""
+CHECKS = ("correct", "smoke")
+"""Kinds of records that say whether a kernel is right."""
 EXTRA_COLUMNS = ("version", "launch", "clock_mhz")
 """Optional columns of a case table that every measured row has."""
 
@@ -31,8 +33,8 @@ def measured_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
     """A row of a case table for every kernel that was timed at a point, in the order in which they were.
 
     Where several took turns at a point, each that is an implementation has its row, PyTorch's too. A mask with patterns
-    has no row: case tables hold bands. The time is the median of the samples that were not throttled, or of all where
-    every one was, which the notes then say.
+    has no row: case tables hold bands; nor has a kernel that a check of these records found wrong. The time is the
+    median of the samples that were not throttled, or of all where every one was, which the notes then say.
 
     Parameters
     ----------
@@ -62,7 +64,23 @@ def measured_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def timed(records: Iterable[Record]) -> Iterator[Record]:
-    """The records of timed implementations, those that took turns at a point one by one."""
+    """The records of timed implementations that no check found wrong, those that took turns at a point one by one."""
+    everything = list(records)
+    wrong = wrong_kernels(everything)
+    return (one for one in _timed(everything) if (one.get("operation"), one["version"]) not in wrong)
+
+
+def wrong_kernels(records: Iterable[Record]) -> dict[tuple[str, str], str]:
+    """Operations with the version of their kernels that a check found wrong, and at what it first was."""
+    found: dict[tuple[str, str], str] = {}
+    for record in records:
+        if record.get("kind") in CHECKS and record.get("ok") is False:
+            inputs = f", {record['inputs']} inputs" if "inputs" in record else ""
+            found.setdefault((record["operation"], record["version"]), f"{record['workload']}{inputs}")
+    return found
+
+
+def _timed(records: Iterable[Record]) -> Iterator[Record]:
     for record in records:
         if "error" in record:
             continue
@@ -111,13 +129,11 @@ def summary(records: Iterable[Record]) -> list[dict[str, Any]]:
         ``clock_mhz`` (median), ``flops_per_s`` and ``bytes_per_s`` (best of useful FLOPs, and of Q, K, V and O once,
         over time).
     """
+    everything = list(records)
+    failed = Counter(one["operation"] for one in everything if one.get("kind") == "time" and "error" in one)
     by_operation: dict[str, list[Record]] = {}
-    failed: Counter[str] = Counter()
-    for record in records:
-        if record.get("kind") == "time" and "error" in record:
-            failed[record["operation"]] += 1
-        for one in timed([record]):
-            by_operation.setdefault(one.get("operation", one["implementation"]), []).append(one)
+    for one in timed(everything):
+        by_operation.setdefault(one.get("operation", one["implementation"]), []).append(one)
     return [
         _summary(name, by_operation.get(name, []), failed[name]) for name in dict.fromkeys((*by_operation, *failed))
     ]
