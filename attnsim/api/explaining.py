@@ -20,6 +20,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.occupancy import block_limits
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.wording import html_table, time_text, times_text
@@ -50,7 +51,7 @@ class KernelFit:
     threads: int
     registers_per_thread: int
     shared_memory_bytes: int
-    buffers: tuple[tuple[str, int], ...]
+    buffers: Buffers
     limits: Mapping[str, int]
     blocks_per_sm: int
     limited_by: str

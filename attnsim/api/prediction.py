@@ -15,11 +15,11 @@ from attnsim.api.ratios import Ratio, speedup
 from attnsim.api.trust import Reason, Trust, assess
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import Change, told
+from attnsim.models.hardware.clock_law import ClockBy
 from attnsim.models.hardware.units import UNITS, bound_text
 from attnsim.models.question.lengths import lengths_text
 from attnsim.models.question.workload import Workload
 from attnsim.models.wording import html_table, interval_text, time_text, times_text
-from attnsim.simulator.clock_law import ClockBy
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -53,12 +53,12 @@ def retuned(
         if not choices:
             raise
     check_paths(record, choices[0], gpu)
+    if forward is not w:  # each beside the backward, with whose kernels it shares what a call may play
+        choices = [with_shipped_backward(record, one, w, gpu) for one in choices]
     fast = replace(conditions, mode="fast")
     played = [(schedule, replayed(schedule, gpu, numbers, fast)) for schedule in choices]
     best, result = min(played, key=lambda pair: pair[1].time_s)
-    if forward is not w:
-        best = with_shipped_backward(record, best, w, gpu)
-    elif conditions.mode == "fast":
+    if conditions.mode == "fast":
         return best, result
     return best, replayed(best, gpu, numbers, conditions)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import ask, read_conditions
+from attnsim.api.lifted import KernelPrediction
 from attnsim.api.prediction import Prediction
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
@@ -253,6 +254,15 @@ def _predict_case(case: Case, tiles: str, mode: str, budget: int | None) -> Answ
 
 def answer_columns(found: Prediction) -> Answer:
     """A prediction as `ADDED_COLUMNS`."""
+    return _columns(found, found.implementation) | {"error": "" if found.fits else found.notes[0]}
+
+
+def kernel_columns(found: KernelPrediction) -> Answer:
+    """A kernel file's prediction as `ADDED_COLUMNS`: the kernels of the file are what is used."""
+    return _columns(found, found.kernel) | {"error": ""}
+
+
+def _columns(found: Prediction | KernelPrediction, used: str | None) -> Answer:
     return {
         "predicted_s": found.time_s,
         "predicted_low_s": found.time_low_s,
@@ -260,9 +270,8 @@ def answer_columns(found: Prediction) -> Answer:
         "hbm_read_bytes": found.hbm_read_bytes,
         "hbm_write_bytes": found.hbm_write_bytes,
         "bound": found.bound,
-        "used_implementation": found.implementation,
+        "used_implementation": used,
         "trust": f"{found.trust.level}: {found.trust.reason}",
-        "error": "" if found.fits else found.notes[0],
     }
 
 

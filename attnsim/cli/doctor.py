@@ -80,4 +80,4 @@ def example() -> tuple[Kernel, Program, int, int]:
     gpu, record = load_gpu("a100-sxm4-80gb"), find_implementation("flash-attn.2")
     schedule = record.build(Workload(1, 4, 512, 64), gpu, None)
     item = prepare(schedule, gpu, choose(record, gpu).numbers, "warm")[0]
-    return item.kernel, item.compiled(1.0), gpu.sm.count, item.fit.blocks_per_sm
+    return item.kernel, item.compiled(), gpu.sm.count, item.fit.blocks_per_sm

@@ -30,7 +30,7 @@ def trace(
     ] = None,
     counted: Annotated[
         bool,
-        typer.Option("--counted/--fitted", help="Charge work by the PTX's instructions, or scores by fitted numbers."),
+        typer.Option("--counted/--fitted", help="Charge work by counted instructions, or scores by fitted numbers."),
     ] = True,
     inputs: Annotated[
         str, typer.Option(metavar="KIND", help="zeros, or growing (scores) and the others of kernels run.")

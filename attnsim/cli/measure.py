@@ -81,7 +81,13 @@ def _failed(finished: Finished) -> typer.Exit:
 def _finish(records: Records, finished: Finished | None, out: Path, json: bool, keep: bool) -> None:
     """Write the table, to where fits find it too if it is kept, and show what it holds."""
     from attnsim.models.question.case_file import write_table
-    from attnsim.validation.measured.measured_table import machines_of, measured_frame, measured_rows, summary
+    from attnsim.validation.measured.measured_table import (
+        machines_of,
+        measured_frame,
+        measured_rows,
+        summary,
+        wrong_kernels,
+    )
 
     everything = list(records.done.values())
     kept = _kept(everything) if keep else []
@@ -90,9 +96,14 @@ def _finish(records: Records, finished: Finished | None, out: Path, json: bool, 
     outputs.make_folder(out)
     write_table(measured_frame(rows), table)
     machines, kernels = machines_of(everything), summary(everything)
+    wrong = [
+        {"operation": name, "version": version, "first": first}
+        for (name, version), first in wrong_kernels(everything).items()
+    ]
     null = [record for record in everything if record.get("kind") == "null" and "error" not in record]
     if json:
         kinds = [("machine", list(machines.values())), ("null", null), ("kernel", kernels), ("time", rows)]
+        kinds.append(("wrong", wrong))
         show.print_json([{**row, "kind": kind} for kind, items in kinds for row in items])
         return
     shown = show.console()
@@ -106,6 +117,9 @@ def _finish(records: Records, finished: Finished | None, out: Path, json: bool, 
             shown.print(
                 f"a kernel that does nothing, {record['launch']}, {record['cache']}: {record['median_s'] * 1e6:.2f} us"
             )
+    for one in wrong:
+        told = f"left out, as its outputs are wrong: {one['operation']} {one['version']}, first at {one['first']}"
+        shown.print(told, soft_wrap=True)
     for record in everything:
         if record.get("kind") == "time" and "error" in record:
             shown.print(f"failed: {record['key']}: {record['error'].splitlines()[0]}", soft_wrap=True)

@@ -36,9 +36,8 @@ def sensitivity(
     """Show how the time answers to each figure of a GPU: d log time / d log figure."""
     from attnsim.api.asking import ask, read_conditions
     from attnsim.models.hardware.files import load_gpu
-    from attnsim.studies.sensitivity import elasticities
+    from attnsim.studies.sensitivity import elasticities, replayed
     from attnsim.studies.sensitivity import sobol as indices
-    from attnsim.studies.sensitivity import time_s as replayed
 
     w, changed = flags.workload(), options.changed(load_gpu(gpu), changes)
     conditions = read_conditions(tile=tile, cache=cache, launch=launch)
@@ -46,7 +45,7 @@ def sensitivity(
     with progress.busy("varying figures"):
         found = elasticities(asked, step)
         shares = [] if sobol is None else indices(asked, sobol, seed, spread)
-        time_s = replayed(asked)
+        time_s = replayed(asked).time_s
     if json:
         show.print_json(
             {"kind": kind, **asdict(item)}
@@ -69,14 +68,15 @@ SMALL = 0.005
 def _print(out: Any, found: list[Elasticity], step: float) -> None:
     from attnsim.models.hardware.sections import FIELDS
 
+    timed = any(item.timing for item in found)
     rows = [
         {
             "figure": item.figure,
             "value": FIELDS[item.figure].show(item.value),
-            "elasticity": f"{item.elasticity:+.2f}",
+            "elasticity": f"{item.elasticity:+.2f}" + (f" +-{item.timing:.2f}" if timed else ""),
             "down": show.NOTHING if item.down is None else f"{item.down:+.2f}",
             "up": show.NOTHING if item.up is None else f"{item.up:+.2f}",
-            "10 % more": show.NOTHING if item.up is None else f"{100 * (1.1**item.up - 1):+.1f} % time",
+            "10 % more": show.NOTHING if item.up is None else f"{100 * (1.1**item.up - 1):+.1f} %",
             "": "kink" if item.kink else "",
         }
         for item in sorted(found, key=lambda one: one.kink)
@@ -88,9 +88,10 @@ def _print(out: Any, found: list[Elasticity], step: float) -> None:
         out.print(f"no effect: {', '.join(idle)}")
     out.print(
         f"elasticity: d log time / d log figure, central difference over {100 * step:g} % down and up (beside it). "
-        "-1: the figure alone decides; 0: it does not matter. Figures of which more moves the time most come first. "
-        "kink: the two sides differ, another unit takes over here or the number of waves changes. Tiles stay as they "
-        "are; times are replayed, and may jump by up to 2 % from anomalies of scheduling."
+        "-1: the figure alone decides; 0: it does not matter. Figures of which more moves the time most come first, by "
+        "how much where it is 10 % more. kink: the two sides differ, another unit takes over here or the number of "
+        "waves changes. Tiles stay as they are; times are replayed, and may jump by up to 2 % from anomalies of "
+        "scheduling." + (" +-: how far it moves as resident blocks fall into step or not." if timed else "")
     )
 
 

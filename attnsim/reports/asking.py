@@ -103,6 +103,10 @@ def _read(path: Path, content: object) -> ReportStudy:
         own = {key: content[key] for key in ("question", "date", "pictures") if key in content}
         content = {key: value for key, value in content.items() if key not in own}
     study = study_of(content)
+    if study.kernels:
+        raise InputError(
+            "kernel is not for a report, which compares algorithms; take attnsim sweep, or predict --kernel"
+        )
     if len(study) > MOST_POINTS:
         raise InputError(
             f"the study has {len(study):,} points; a report holds {MOST_POINTS}: take fewer values, or attnsim sweep"

@@ -9,11 +9,12 @@ from dataclasses import asdict
 import attnsim
 from attnsim.models.calibrations.calibration import Calibration, gpu_ranges
 from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS
+from attnsim.models.digest import code_digest
 from attnsim.models.wording import number
 from attnsim.plots.document import Block, Code, Details, Paragraph, Table
 from attnsim.reports.asking import ReportStudy
 from attnsim.reports.trusting import Use, applying, calibrations_used, files_used, residuals
-from attnsim.studies.provenance import code_digest
+from attnsim.studies.provenance import PACKAGES
 from attnsim.validation.checking.deviations import Deviation
 
 LEFT_OUT = {"band": "lengths and heads", "head_dim": "a head_dim"}
@@ -105,7 +106,7 @@ def _percent(value: float) -> str:
 
 def repeat_blocks(asked: ReportStudy, found: Sequence[Use], out: str) -> list[Block]:
     """The command, the versions of code and calibrations, and the study file."""
-    hashes = [("attnsim", attnsim.__version__), ("code and tables", code_digest()), (asked.name, asked.digest)]
+    hashes = [("attnsim", attnsim.__version__), ("code and tables", code_digest(*PACKAGES)), (asked.name, asked.digest)]
     rows = tuple((*line,) for line in (*hashes, *files_used(found).items()))
     return [
         Paragraph("The same version, calibrations and study file give the same bytes."),

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.api import answering
-from attnsim.api.tables import ADDED_COLUMNS, Answer, answer_columns, one_line
+from attnsim.api.lifted import predict_kernel
+from attnsim.api.tables import ADDED_COLUMNS, Answer, answer_columns, kernel_columns, one_line
 from attnsim.studies.axes import COLUMNS, Values
 from attnsim.studies.closed_answers import Texts, closed_forms
 from attnsim.studies.closed_form import BOUNDS
-from attnsim.studies.points import Point, counts, field_values, figures, point
+from attnsim.studies.points import KernelPoint, Point, counts, field_values, figures, kernel_point, point
 from attnsim.studies.study import Chunk, Points, Study
 from attnsim.studies.uncertainty import uncertainty
 
@@ -38,8 +39,8 @@ def answer(study: Study, chunk: Chunk) -> pa.Table:
     Returns
     -------
     pyarrow.Table
-        ``point``, the axes, the workload, ``method`` and `attnsim.api.tables.ADDED_COLUMNS`. A point that cannot be
-        answered has an empty ``predicted_s`` and the reason in ``error``.
+        ``point``, the axes, the workload (none of a kernel file), ``method`` and `attnsim.api.tables.ADDED_COLUMNS`. A
+        point that cannot be answered has an empty ``predicted_s`` and the reason in ``error``.
     """
     import pyarrow as pa
 
@@ -48,17 +49,24 @@ def answer(study: Study, chunk: Chunk) -> pa.Table:
     replayed = np.ones(points.count, dtype=bool)
     if study.method != REPLAY:
         replayed = _closed(study, points, answers, chunk.replays)
+    asked = kernel_point if study.kernels else point
     for row in np.flatnonzero(replayed):
-        answers.put(int(row), replay(point(points, int(row)), study.cache, study.launch))
+        answers.put(int(row), replay(asked(points, int(row)), study.cache, study.launch))
     columns: dict[str, pa.Array] = {"point": pa.array(np.arange(chunk.first, chunk.stop))}
-    columns |= _asked(study, points)
+    columns |= _asked(points)
+    if not study.kernels:
+        columns |= _workload(points)
+    still = np.zeros(points.count, dtype=np.int64)
+    columns |= {"cache": _named([study.cache], still), "launch": _named([study.launch], still)}
     columns["method"] = _named([CLOSED_FORM, REPLAY], replayed)
     return pa.table(columns | answers.arrays())
 
 
-def replay(asked: Point, cache: str, launch: str) -> Answer:
+def replay(asked: Point | KernelPoint, cache: str, launch: str) -> Answer:
     """The answer of a replay; never raises."""
     try:
+        if isinstance(asked, KernelPoint):
+            return kernel_columns(predict_kernel(asked.kernel, asked.gpu(), cache=cache, launch=launch))
         return answer_columns(answering.answer(asked.ask(cache, launch)))
     except Exception as error:
         return {"error": one_line(error)}
@@ -110,8 +118,8 @@ def _closed(study: Study, points: Points, answers: _Answers, replays: int | None
     return chosen
 
 
-def _asked(study: Study, points: Points) -> dict[str, pa.Array]:
-    """What each point asks: GPU, figures, algorithm, workload."""
+def _asked(points: Points) -> dict[str, pa.Array]:
+    """What each point asks beside the workload: GPU, figures, and the algorithm or the kernel file."""
     import pyarrow as pa
 
     found: dict[str, pa.Array] = {}
@@ -121,6 +129,14 @@ def _asked(study: Study, points: Points) -> dict[str, pa.Array]:
             found[name] = pa.array(changed[name])
         elif column.axis.kind != "workload":
             found[name] = _named(column.axis.labels or column.values, column.codes)
+    return found
+
+
+def _workload(points: Points) -> dict[str, pa.Array]:
+    """The workload of each point."""
+    import pyarrow as pa
+
+    found: dict[str, pa.Array] = {}
     for name, default in (("passes", "fwd"), ("dtype", "bf16"), ("mask", "full")):
         values, codes = field_values(points, name, default)
         found[COLUMNS[name]] = _named([str(value) for value in values], codes)
@@ -131,9 +147,7 @@ def _asked(study: Study, points: Points) -> dict[str, pa.Array]:
     values, codes = field_values(points, "lengths", "")
     if any(values):
         found["lengths"] = _named([str(value) for value in values], codes)
-    found |= {name: pa.array(values) for name, values in counts(points).items()}
-    still = np.zeros(points.count, dtype=np.int64)
-    return found | {"cache": _named([study.cache], still), "launch": _named([study.launch], still)}
+    return found | {name: pa.array(values) for name, values in counts(points).items()}
 
 
 def _named(names: Values, codes: NDArray[Any]) -> pa.Array:

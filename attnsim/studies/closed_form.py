@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from attnsim.api.estimating import compute_time, vector_times
 from attnsim.models.arrays import Floats
+from attnsim.models.hardware.clock_law import limit_felt, settled
 from attnsim.models.hardware.units import COUNTED, UNITS
-from attnsim.simulator.clock_law import MOST_PLAYS, clock_share, limit_felt
 from attnsim.simulator.memory import KNEE
 from attnsim.simulator.replay import LAUNCH_BOUND
 from attnsim.studies.plans import Plan
@@ -161,14 +161,16 @@ def estimate(
         launches = of("kernels") * gpu["launch.graph" if launch == "graph" else "launch.stream"] * of(
             "numbers.gpu.launch_scale"
         ) + of(fitted + "call_s")
-    time = np.maximum(compute, beside) + passes + launches
+
+    def time_at(share: Floats) -> Floats:
+        return np.asarray(np.maximum(compute / share, beside) + passes + launches)
+
+    time = time_at(np.ones_like(clk))
     chip_j = sum(of(f"joules.{name}") * getattr(work, name) for name in ON_CHIP) * full_hz / of("law.tensor_hz")
     memory_j, power_w = of("joules.hbm_bytes") * hbm_bytes, gpu["power.limit"] - of("law.static_w")
     felt = np.where(gpu["clock.sustained"] > 0, 0.0, limit_felt(time, of("law.from_s"), of("law.to_s")))
-    slow = np.ones_like(clk)
-    for _ in range(MOST_PLAYS - 1):  # as the replay finds its clock
-        slow = np.minimum(slow, clock_share(time * slow, chip_j, memory_j, power_w) ** felt)
-        time = np.maximum(compute / slow, beside) + passes + launches
+    slow = settled(time, time_at, chip_j, memory_j, power_w, felt)
+    time = time_at(slow)
     flop, exp_s, fp32_s, smem_s, compute = (one / slow for one in (flop, exp_s, fp32_s, smem_s, compute))
     counted_s = {name: seconds / slow / sms for name, seconds in counted_s.items()}
     if launch in ("stream", "host"):

@@ -17,6 +17,7 @@ from attnsim.models.calibrations.choose import built, choose
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.columns import UNFUSED
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.clock_law import ClockLaw, clock_law, joules
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.hardware.units import COUNTED
@@ -28,7 +29,6 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.lending import lent
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel
-from attnsim.simulator.clock_law import ClockLaw, clock_law, joules
 from attnsim.studies.points import Point, changed
 
 PREFILL_TOKENS, PREFILL_HEADS, DECODE_KEYS = 1024, 1 << 15, 8192

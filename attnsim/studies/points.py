@@ -17,6 +17,7 @@ from attnsim.models.hardware.gpu import IN_PROPORTION, LIMITS, SLOWEST_HZ, Gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.question.length_sources import read_lengths
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.studies.axes import COUNTS, Values
 from attnsim.studies.study import Column, Points
 
@@ -113,8 +114,48 @@ class Point:
         return ask(w, gpu, self.algorithm, self.implementation, conditions)
 
 
+@dataclass(frozen=True, slots=True)
+class KernelPoint:
+    """What one point asks of a kernel file, which stands in place of an algorithm and its workload.
+
+    Parameters
+    ----------
+    base : Gpu
+        The GPU, unchanged.
+    changes : tuple
+        Figures changed, see `changed`.
+    kernel : LiftedCall
+    """
+
+    base: Gpu
+    changes: Changes
+    kernel: LiftedCall
+
+    def gpu(self) -> Gpu:
+        """The GPU with its changes.
+
+        Raises
+        ------
+        InputError
+        """
+        return changed(self.base, self.changes)
+
+
 def point(points: Points, row: int) -> Point:
     """One point of several."""
+    changes, found = _asked(points, row)
+    base, algorithm, tile = (found.pop(name) for name in ("gpu", "algorithm", "tile"))
+    return Point(base, changes, algorithm, found.pop("implementation", None), tile, found)
+
+
+def kernel_point(points: Points, row: int) -> KernelPoint:
+    """One point of several of a study of kernel files."""
+    changes, found = _asked(points, row)
+    return KernelPoint(found["gpu"], changes, found["kernel"])
+
+
+def _asked(points: Points, row: int) -> tuple[Changes, dict[str, Any]]:
+    """The changed figures of a point, and its values of all other axes by name."""
     found: dict[str, Any] = {}
     changes = []
     for column in points.columns.values():
@@ -125,8 +166,7 @@ def point(points: Points, row: int) -> Point:
             found |= value
         else:
             found[axis.name] = int(value) if axis.name in COUNTS else value
-    base, algorithm, tile = (found.pop(name) for name in ("gpu", "algorithm", "tile"))
-    return Point(base, tuple(changes), algorithm, found.pop("implementation", None), tile, found)
+    return tuple(changes), found
 
 
 def field_values(points: Points, name: str, default: Any) -> tuple[Values, Ints]:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import attnsim
+from attnsim.models.digest import code_digest
+from attnsim.models.schedule.kernel_file import digest_of
 from attnsim.studies.study import Study
 
 PACKAGES = ("models", "simulator", "validation", "api", "studies")
 """Where a change may move an answer."""
-_SUFFIXES = (".py", ".yaml", ".csv")
 
 
 def inputs_of(study: Study) -> dict[str, Any]:
@@ -22,15 +23,17 @@ def inputs_of(study: Study) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``study``, ``gpus`` (by id), ``version``, ``code``, ``calibrations`` (by file) and ``plan``; two runs whose
-        inputs are equal write the same parts.
+        ``study``, ``gpus`` (by id), ``kernels`` (by file, where the study has some), ``version``, ``code``,
+        ``calibrations`` (by file) and ``plan``; two runs whose inputs are equal write the same parts.
     """
     gpus = study.axes[0].values
+    kernels = {name: digest_of(kernel) for name, kernel in study.kernels.items()}
     return {
         "study": study.digest(),
         "gpus": {gpu.id: hashlib.sha256(gpu.content().encode()).hexdigest() for gpu in gpus},
+        **({"kernels": kernels} if kernels else {}),
         "version": attnsim.__version__,
-        "code": code_digest(),
+        "code": code_digest(*PACKAGES),
         "calibrations": calibration_digests(),
         "plan": {
             "points": len(study),
@@ -39,20 +42,6 @@ def inputs_of(study: Study) -> dict[str, Any]:
             "axes": [axis.column for axis in study.varying] if study.combine == "cartesian" else [],
         },
     }
-
-
-@lru_cache(maxsize=1)
-def code_digest() -> str:
-    """SHA-256 of the sources and tables that an answer depends on, calibrations apart."""
-    found = hashlib.sha256()
-    root = Path(str(resources.files("attnsim")))
-    for package in PACKAGES:
-        for path in sorted((root / package).rglob("*")):
-            name = path.relative_to(root).as_posix()
-            if path.suffix in _SUFFIXES and not name.startswith(("models/calibrations", "validation/measurements")):
-                found.update(f"{name}\n".encode())
-                found.update(path.read_bytes())
-    return found.hexdigest()
 
 
 @lru_cache(maxsize=1)

@@ -21,6 +21,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.question.workload import Workload
+from attnsim.simulator.replay import Replay
 from attnsim.studies.axes import WORKLOAD_FIELDS, Axis
 from attnsim.studies.closed_answers import closed_forms
 from attnsim.studies.points import RATES, changed
@@ -60,6 +61,9 @@ class Elasticity:
         One-sided, over the step below and above; None where the step leaves the allowed range.
     step : float
         The figure was divided and multiplied by ``1 + step``.
+    timing : float
+        Half-width of `elasticity` by the sensitivity of its replays to timing, as resident blocks fall into step or not
+        (:attr:`attnsim.simulator.replay.Replay.spread`); 0 where they are not sensitive.
     """
 
     figure: str
@@ -68,6 +72,7 @@ class Elasticity:
     down: float | None
     up: float | None
     step: float = STEP
+    timing: float = 0.0
 
     @property
     def upward(self) -> float:
@@ -76,8 +81,8 @@ class Elasticity:
 
     @property
     def kink(self) -> bool:
-        """Whether the two sides differ: another unit takes over here, or the number of waves changes."""
-        return self.down is not None and self.up is not None and abs(self.up - self.down) > KINK
+        """Whether the two sides differ by more than timing may: another unit takes over here, or a wave is added."""
+        return self.down is not None and self.up is not None and abs(self.up - self.down) > max(KINK, 4 * self.timing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +103,8 @@ class Index:
     total: float
 
 
-def time_s(question: Question) -> float:
-    """Replayed time.
+def replayed(question: Question) -> Replay:
+    """The replay of a question.
 
     Raises
     ------
@@ -109,7 +114,7 @@ def time_s(question: Question) -> float:
     played = play(question)
     if played.replay is None:
         raise InputError(played.too_large)
-    return played.replay.time_s
+    return played.replay
 
 
 def _figures(question: Question) -> list[str]:
@@ -171,7 +176,8 @@ def elasticities(question: Question, step: float = STEP) -> list[Elasticity]:
     """
     if not 0.001 <= step <= 1:
         raise InputError(f"step is {step:g}; allowed: 0.001 to 1, such as {STEP}")
-    here = math.log(time_s(question))
+    base = replayed(question)
+    here = math.log(base.time_s)
     found = []
     for figure in _figures(question):
         value = question.gpu.get(figure)
@@ -185,14 +191,17 @@ def elasticities(question: Question, step: float = STEP) -> list[Elasticity]:
             except InputError:
                 continue  # an upper or lower end of what is allowed: the other side has to do
             if new != value:
-                sides.append((math.log(new / value), math.log(time_s(replace(question, gpu=moved))) - here))
+                there = replayed(replace(question, gpu=moved))
+                sides.append((math.log(new / value), math.log(there.time_s) - here, math.log1p(there.spread)))
         if not sides:
             continue
-        (first, before), (last, after) = sides[0], sides[-1]
-        central = (after - before) / (last - first) if len(sides) == 2 else before / first
-        down = next((time / move for move, time in sides if move < 0), None)
-        up = next((time / move for move, time in sides if move > 0), None)
-        found.append(Elasticity(figure, value, central, down, up, step))
+        down = next((time / move for move, time, _ in sides if move < 0), None)
+        up = next((time / move for move, time, _ in sides if move > 0), None)
+        if len(sides) == 1:
+            sides.append((0.0, 0.0, math.log1p(base.spread)))
+        (first, before, low), (last, after, high) = sides
+        wide = abs(last - first)
+        found.append(Elasticity(figure, value, (after - before) / (last - first), down, up, step, (low + high) / wide))
     return sorted(found, key=lambda item: (-abs(item.upward), -abs(item.elasticity)))
 
 

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from attnsim.models.arrays import Floats, Ints
 from attnsim.models.errors import InputError
+from attnsim.models.schedule.kernel_file import digest_of
+from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.studies.axes import Axis, Values
 
 Combine = Literal["cartesian", "list", "sobol"]
@@ -81,7 +83,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Study:
-    """Axes over GPUs, their figures, algorithms and workloads, and what is computed at their points.
+    """Axes over GPUs, their figures, algorithms and workloads or kernel files, and what is computed at their points.
 
     Parameters
     ----------
@@ -120,7 +122,10 @@ class Study:
     title: str = ""
 
     def __post_init__(self) -> None:
-        self._check_fields()
+        if not self.kernels:
+            self._check_fields()
+        elif self.method != "replay":
+            raise InputError(f"method is {self.method}, but a kernel file has no closed form; write method: replay")
         if (self.combine == "sobol") != (self.sample is not None):
             raise InputError(
                 "points is missing; give the size of the Sobol sample, a power of two"
@@ -179,6 +184,16 @@ class Study:
             raise InputError(f"{len(self.varying)} axes vary; a Sobol sample has at most {MOST_DIMENSIONS} dimensions")
         if len(self) > MOST_POINTS:
             raise InputError(f"the axes make {len(self):.3g} points; allowed: {MOST_POINTS:.0e}; take fewer steps")
+
+    @property
+    def kernels(self) -> dict[str, LiftedCall]:
+        """Kernel files by name, which stand in place of algorithms and workloads; empty where the study has none."""
+        return {
+            name: value
+            for one in self.axes
+            if one.name == "kernel"
+            for name, value in zip(one.labels, one.values, strict=True)
+        }
 
     @property
     def varying(self) -> tuple[Axis, ...]:
@@ -247,4 +262,6 @@ class Study:
     def digest(self) -> str:
         """SHA-256 of everything that decides the points and how they are answered, the title left out."""
         gpus = [gpu.content() for gpu in self.axes[0].values]
-        return hashlib.sha256(repr((replace(self, title=""), self.chunk_points, gpus)).encode()).hexdigest()
+        kernels = {name: digest_of(kernel) for name, kernel in self.kernels.items()}  # repr shortens long arrays
+        decides = (replace(self, title=""), self.chunk_points, gpus, kernels)
+        return hashlib.sha256(repr(decides).encode()).hexdigest()

@@ -15,6 +15,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import settled_name
 from attnsim.models.llm.files import load_model
 from attnsim.models.question.words import FIELD_WORDS
+from attnsim.models.schedule.kernel_file import read_kernels
 from attnsim.studies.axes import COLUMNS, Axis, T, change_axis, check_keys, read_at, shape_axis, workload_axis
 from attnsim.studies.study import Study
 
@@ -30,10 +31,11 @@ class StudyEntry(BaseModel):
     title: StrictStr = Field(default="", max_length=200)
     gpu: StrictStr | list[StrictStr]
     change: dict[StrictStr, Any] = Field(default_factory=dict)
+    kernel: StrictStr | list[StrictStr] | None = None
     algorithm: StrictStr | list[StrictStr] = "flash"
     implementation: StrictStr | list[StrictStr] | None = None
     tile: StrictStr | list[StrictStr] = "shipped"
-    workload: dict[StrictStr, Any]
+    workload: dict[StrictStr, Any] | None = None
     combine: Literal["cartesian", "list", "sobol"] = "cartesian"
     points: StrictInt | None = Field(default=None, ge=1, le=1 << 30)
     seed: StrictInt = Field(default=0, ge=0, le=(1 << 31) - 1)
@@ -53,7 +55,8 @@ def read_study(path: str | Path) -> Study:
     Parameters
     ----------
     path : str or Path
-        A YAML file; GPU files that it names are looked for from the working directory, as on the command line.
+        A YAML file; GPU and kernel files that it names are looked for from the working directory, as on the command
+        line.
 
     Returns
     -------
@@ -84,21 +87,40 @@ def study_of(content: object) -> Study:
     except ValidationError as error:
         raise InputError(_reworded(error)) from None
     kept = entry.model_dump(include={"title", "combine", "seed", "method", "replays", "cache", "launch"})
-    return Study(axes=tuple(_axes(entry)), sample=entry.points, **kept)
-
-
-def _axes(entry: StudyEntry) -> list[Axis]:
-    """Every key as an axis, the one that varies slowest first; those of one value included."""
     gpus = _read("gpu", entry.gpu, load_gpu)
     axes = [Axis("gpu", "gpu", gpus, labels=tuple(gpu.id for gpu in gpus))]
     axes += [change_axis(key, values) for key, values in entry.change.items()]
+    if entry.kernel is not None:
+        axes.append(_kernels(entry, entry.kernel))
+        kept["method"] = "replay"
+    elif entry.workload is not None:
+        axes += _questions(entry, entry.workload)
+    else:
+        raise InputError("workload is missing; a study needs gpu, and workload or kernel")
+    return Study(axes=tuple(axes), sample=entry.points, **kept)
+
+
+def _kernels(entry: StudyEntry, given: str | list[str]) -> Axis:
+    """Kernel files, which hold what other studies say of algorithms and workloads."""
+    for key in ("algorithm", "implementation", "tile", "workload"):
+        if key in entry.model_fields_set:
+            raise InputError(f"{key} is not for kernel, whose file holds shapes, tile and fitted numbers; keep one")
+    if entry.method == "closed-form" or entry.replays is not None:
+        said = "method is closed-form" if entry.replays is None else f"replays is {entry.replays}"
+        raise InputError(f"{said}, but a kernel file has no closed form: every point is a replay; leave it out")
+    kernels = _read("kernel", given, lambda name: read_kernels(Path(name)))
+    return Axis("kernel", "choice", kernels, labels=tuple([given] if isinstance(given, str) else given))
+
+
+def _questions(entry: StudyEntry, workload: Mapping[str, Any]) -> list[Axis]:
+    """Every key of algorithms and workloads as an axis, the one that varies slowest first."""
     choices: tuple[tuple[str, str | list[str] | None, Callable[[str], str]], ...] = (
         ("algorithm", entry.algorithm, lambda name: read_algorithm(name).name),
         ("implementation", entry.implementation, settled_name),
         ("tile", entry.tile, _checked_tile),
     )
-    axes += [Axis(key, "choice", _read(key, given, read)) for key, given, read in choices if given is not None]
-    given = {key: value for key, value in _of_record(entry.workload).items() if value is not None}
+    axes = [Axis(key, "choice", _read(key, given, read)) for key, given, read in choices if given is not None]
+    given = {key: value for key, value in _of_record(workload).items() if value is not None}
     check_keys("workload", given, ("shape", *COLUMNS.values()))
     shape = given.get("shape")
     if isinstance(shape, (str, list)):
@@ -165,7 +187,7 @@ def _reworded(error: ValidationError) -> str:
         return f"{where} is {given}; write fields such as {{batch: 1, heads_q: 32, seq_q: 4096, head_dim: 128}}"
     limits = {key: str(value).replace(" or ", ", ") for key, value in first.get("ctx", {}).items()}
     words = {
-        "missing": "is missing; a study needs gpu and workload",
+        "missing": "is missing; a study needs gpu, and workload or kernel",
         "literal_error": "is {given}; allowed: {expected}",
         "greater_than_equal": "is {given}; allowed: {ge} or more",
         "less_than_equal": "is {given}; allowed: at most {le}",

@@ -77,9 +77,9 @@ export function key(...entries) {
 
 export const BASE = ["unchanged GPU", null, "ghost"];
 
-// Labels of the bars on the left, in two lines where they are long.
-export const names = (width, wide = 12, tickFormat = String) =>
-  Plot.axisY({ label: null, tickSize: 0, tickPadding: 6, lineWidth: small(width) ? 9 : wide, fill: "currentColor", tickFormat });
+// Labels of the bars in the left margin, in several lines where they are longer than it is wide (`lineWidth` is in em).
+export const names = (margin, tickFormat = String) =>
+  Plot.axisY({ label: null, tickSize: 0, tickPadding: 6, lineWidth: (margin - 6) / 12, fill: "currentColor", tickFormat });
 
 // Powers of ten: the ticks of a logarithmic axis.
 export const powers = ([low, high]) => d3.range(Math.ceil(Math.log10(low)), Math.log10(high)).map((power) => 10 ** power);

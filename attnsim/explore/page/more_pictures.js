@@ -9,12 +9,13 @@ export function compare({ rows: table, base }, width) {
   const was = base.filter((row) => row.time_s);
   const hue = (row) => unitColour(row.bound);
   const link = (row) => row.bound;
+  const marginLeft = small(width) ? 118 : 210;
   const figure = plot(width, {
-    height: 24 * now.length + 56, marginLeft: small(width) ? 118 : 210, marginRight: 66,
+    height: 24 * now.length + 56, marginLeft, marginRight: 66,
     x: { type: "log", label: "time, with its 90 % range", ticks: small(width) ? 2 : 6, tickFormat: time, grid: true },
     y: { domain: now.map((row) => row.implementation), padding: 0.3 },
     marks: [
-      names(width, 18),
+      names(marginLeft),
       Plot.ruleY(was, { y: "implementation", x1: "time_low_s", x2: "time_high_s", stroke: GHOST, strokeWidth: 12 }),
       Plot.dot(was, { y: "implementation", x: "time_s", r: 5, stroke: middle(), fill: "var(--page)", strokeWidth: 1.5 }),
       Plot.ruleY(now, { y: "implementation", x1: "time_low_s", x2: "time_high_s", stroke: hue, strokeWidth: 4, strokeOpacity: 0.6, ...linked(now, link, (row) => row.implementation) }),

@@ -4,6 +4,7 @@ import { BASE, GHOST, hueOf, ink, key, linked, middle, names, plot, powers, smal
 import { figures, range, time, times } from "./format.js";
 
 const left = (width) => (small(width) ? 112 : 136);
+const wider = (width) => (small(width) ? 112 : 150);
 
 const unit = (row) => (row.level === "smem" ? "shared_memory" : row.level);
 
@@ -70,7 +71,7 @@ export function units({ rows: table, base }, width) {
     x: { label: "time within the call; bars overlap", domain: [0, longest], ticks: small(width) ? 3 : 5, tickFormat: time, grid: true },
     y: { domain: now.map((row) => row.part), padding: 0.25 },
     marks: [
-      names(width, 12, unitName),
+      names(left(width), unitName),
       Plot.barX(was, { y: "part", x: "seconds", fill: GHOST, ...linked(was, (row) => row.part) }),
       Plot.barX(now, { y: "part", x: "seconds", fill: hue, insetTop: 4, insetBottom: 4, ...linked(now, (row) => row.part), title: (row) => `${unitName(row.part)}: ${time(row.seconds)}, ${figures(100 * row.share)} % of the call` }),
       ...[true, false].map((bounds) => [bounds, now.filter((row) => row.bounds === bounds)]).map(([bounds, of]) =>
@@ -94,11 +95,11 @@ export function levers({ rows: table, base }, width) {
   const hue = (row) => (row.figure ? unitColour(row.unit) : "var(--page)");
   const figure = plot(width, {
     height: 30 * now.length + 50,
-    marginLeft: small(width) ? 110 : 150, marginRight: 48,
+    marginLeft: wider(width), marginRight: 48,
     x: { label: "speedup of the call", domain: ends, ticks: 4, tickFormat: times, nice: true, grid: true },
     y: { domain: now.map(name), padding: 0.28 },
     marks: [
-      names(width, 14),
+      names(wider(width)),
       Plot.barX(was, { y: name, x1: 1, x2: "speedup", fill: GHOST, ...linked(was, (row) => row.unit) }),
       Plot.barX(now, { y: name, x1: 1, x2: "speedup", fill: hue, stroke: (row) => (row.figure ? hue(row) : ink()), insetTop: 5, insetBottom: 5, ...linked(now, (row) => row.unit), title: (row) => `${name(row)}: ${times(row.speedup)}, then bound by ${unitName(row.bound)}` }),
       Plot.text(now, { y: name, x: (row) => Math.max(1, row.speedup), text: (row) => times(row.speedup), textAnchor: "start", dx: 5, fontWeight: 600, ...linked(now, (row) => row.unit) }),
@@ -121,11 +122,11 @@ export function split({ rows: of }, width) {
   const right = (width) => (small(width) ? 84 : 118);
   const figure = plot(width, {
     height: 40 * steps.length + 50,
-    marginLeft: small(width) ? 110 : 150, marginRight: right(width),
+    marginLeft: wider(width), marginRight: right(width),
     x: { label: "speedup over the unchanged GPU", ticks: small(width) ? 2 : 4, inset: 8, tickFormat: times, nice: true, grid: true, domain: d3.extent(steps.flatMap((s) => [1, s.from, s.to, s.from * (s.last ?? 1), s.from * (s.first ?? 1)])) },
     y: { domain: steps.map((row) => row.name), padding: 0.35 },
     marks: [
-      names(width, 14),
+      names(wider(width)),
       Plot.barX(steps, { y: "name", x1: "from", x2: "to", fill: (row) => (row.whole ? ink() : unitColour(row.unit)), fillOpacity: (row) => (row.whole ? 0.75 : 1), ...linked(steps, (row) => row.unit), title: (row) => row.change }),
       Plot.dot(parts, { y: "name", x: (row) => row.from * row.first, r: 4.5, stroke: ink(), fill: "var(--page)", ...linked(parts, (row) => row.unit) }),
       Plot.dot(parts, { y: "name", x: (row) => row.from * row.last, r: 4.5, fill: ink(), stroke: "var(--page)", ...linked(parts, (row) => row.unit) }),
@@ -190,7 +191,7 @@ export function timeline({ rows: table, base }, width) {
     height: 42 * lanes.length + 42, marginLeft: left(width), marginTop: 4,
     x: { label: "µs from the start of the kernel", domain: [0, end], ticks: small(width) ? 4 : 9, grid: true },
     y: { domain: lanes, padding: 0 },
-    marks: [names(width), ...part(was, true), ...part(now, false)],
+    marks: [names(left(width)), ...part(was, true), ...part(now, false)],
   });
   const said = { S: "S = Q Kᵀ", P: "softmax", O: "O = P V" };
   const seen = [...new Set(now.map((row) => row.tensor))];
