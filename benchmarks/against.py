@@ -75,9 +75,9 @@ def compare(commit: str, every: int = 4) -> str:
 def serve() -> None:
     """Answer the lines of the other process: how many questions there are, or how long one takes."""
     from benchmarks.questions import SETS
-    from benchmarks.speed import milliseconds
+    from benchmarks.speed import built, milliseconds
 
-    asked = {name: questions() for name, questions in SETS.items()}
+    asked = {name: built(questions()) for name, questions in SETS.items()}
     for name in asked:
         for question in asked[name][:: max(1, len(asked[name]) // 10)]:
             milliseconds(question, 1)  # imports, files and compiled code

@@ -22,8 +22,8 @@ from joblib import Parallel, delayed
 from attnsim.models.arrays import Floats
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.hardware.architectures import architecture_of
-from attnsim.simulator.clock_law import clock_law, clock_share, limit_felt, spent_j
-from attnsim.simulator.replay import replay
+from attnsim.models.hardware.clock_law import clock_law, limit_felt, settled
+from attnsim.simulator.replay import replay, spent_j
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row
 
@@ -103,7 +103,7 @@ def called(row: Row, table: aiconfigurator.Table) -> Call:
     play = partial(replay, row.schedule, numbers=numbers, launch=row.case.launch or "stream")
     fast, slow = (play(gpu=gpu.at_clock(full_hz * factor)) for factor in (1.0, SLOWER))
     spent = [
-        spent_j(law, gpu, kernel, row.schedule.useful_share, seen.units_s["fp32"], seen.traffic)
+        spent_j(law, gpu, kernel, row.schedule.useful_share, seen)
         for kernel, seen in zip(row.schedule.kernels, fast.kernels, strict=True)
     ]
     drawn_over_counted = architecture_of(law.capability).power_over_counted
@@ -128,9 +128,13 @@ def predicted_s(one: Call, factor: float) -> float:
     """The call's time where its work takes `factor` times the counted power; 0 for no law."""
     if not factor:
         return one.played_s
-    share = clock_share(one.played_s, factor * one.chip_j, factor * one.memory_j, one.power_w)
-    felt = limit_felt(one.played_s, one.from_s, one.to_s)
-    return one.played_s * float(share) ** -(one.elasticity * float(felt))
+    felt = float(limit_felt(one.played_s, one.from_s, one.to_s))
+
+    def time_at(share: Floats) -> Floats:
+        return one.played_s * share**-one.elasticity
+
+    share = settled(one.played_s, time_at, factor * one.chip_j, factor * one.memory_j, one.power_w, felt)
+    return float(time_at(share))
 
 
 def long_errors(some: Sequence[Call], factor: float) -> Floats:

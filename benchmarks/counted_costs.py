@@ -2,7 +2,7 @@
 
 Two kernels, each with costs that were fitted (instructions per score, and pipes added up) and with costs that were
 counted (the busiest pipe): FlashAttention-3 without each of its two ways to hide the softmax, as its paper's table 2
-has it (`fa3_table2`), and FlashAttention-4 on a B200 with twice the exponential rate, which is nearly what a B300 is.
+has it (`fa3_table2`), and FlashAttention-4 on a B200 with twice the exponential rate and on a B300, which has that.
 The kind of costs that a kernel is not shipped with is fitted here, on the rows of its calibration.
 """
 
@@ -24,13 +24,14 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.flash_attention import FA3, counted, fa3_forward, flash3
 from attnsim.models.implementations.flash_attention_4 import choose_tile
-from attnsim.models.implementations.fused.building import flash_schedule
+from attnsim.models.implementations.fused.building import flash_schedule, in_step
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.instructions import StepCounts
-from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.instructions import LANES, StepCounts
+from attnsim.models.schedule.operation import AMOUNTS, TileOp
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.replay import replay
 from attnsim.validation.fitting.jobs import jobs, separate
 from attnsim.validation.fitting.problem import Problem
@@ -38,30 +39,41 @@ from attnsim.validation.fitting.solver import fit_numbers
 from attnsim.validation.measured.datasets import Row, published_rows
 
 FITTED_ROWS = 36
+WGMMA_DEPTH = 16
+"""Keys of a ``wgmma.m64nNk16`` of P V (PTX ISA, "Asynchronous warpgroup level matrix instructions")."""
 SIX = "tensor_efficiency", "softmax_instructions", "interference", "step_clks", "block_clks", "extra"
 FLASH_4 = StepCounts(
     scores=32 * 128,
     rescaled=0,
     issued=by_hand(
-        498, "instructions of FlashAttention-4's softmax a warp and step of 32 x 128 scores, from its source"
+        390, "instructions of FlashAttention-4's softmax a warp and step of 32 x 128 scores, from its source"
     ),
-    fp32=by_hand(376, "those on the FP32 lanes: a multiply-add and an addition a score, polynomials"),
-    integer=by_hand(200, "those on the integer lanes: maxima of three, conversions of two, polynomials"),
+    fp32=by_hand(256, "those on the FP32 lanes: a multiply-add and an addition a score"),
+    integer=by_hand(128, "those on the integer lanes: maxima of three, conversions of two"),
     load_store=0,
 )
 """``flash_attn/cute/softmax.py`` (`SoftmaxSm100`) and ``utils.py`` of Dao-AILab/flash-attention. A score has half a
 maximum of three (`fmax_reduce`), half a packed multiply-add (`scale_subtract_rowmax`), half a packed addition
-(`fadd_reduce`), half a conversion (`apply_exp2_convert`) and an exponential; 3 of 16 exponentials are polynomials of
-five packed FP32 operations and three integer ones (`ex2_emulation_2`). A packed operation is one instruction and two
-operations of a lane. 6 of a step's instructions read and write tensor memory."""
+(`fadd_reduce`), half a conversion (`apply_exp2_convert`) and an exponential. A packed operation is one instruction and
+two operations of a lane. 6 of a step's instructions read and write tensor memory."""
+POLYNOMIAL_FP32, POLYNOMIAL_INTEGER = 5, 3
+"""Operations of an exponential that is a polynomial, of which the FP32 ones are packed (`ex2_emulation_2`)."""
 PUBLISHED_STEP = {64: "1.28"}
 """Of FlashAttention-4, B300 over B200, by head_dim: encoder rows of ai-dynamo/aiconfigurator, the medians stated there
 to two digits; the rows are not in this repository."""
 
 
-def kernel_of(tile: FlashTile, w: Workload, gpu: Gpu) -> Schedule:
-    """The forward kernel of a tile."""
-    return flash_schedule(w, FA3, [flash_forward(w, gpu, tile)], FusedTiles(tile))
+def flash_4_counts(tile: FlashTile) -> StepCounts:
+    """Instructions of FlashAttention-4's softmax with the polynomials of a tile."""
+    each = tile.polynomials(FLASH_4.scores) // LANES
+    fp32, integer = each * POLYNOMIAL_FP32, each * POLYNOMIAL_INTEGER
+    issued = FLASH_4.issued - each + fp32 // 2 + integer
+    return replace(FLASH_4, issued=issued, fp32=FLASH_4.fp32 + fp32, integer=FLASH_4.integer + integer)
+
+
+def alone(w: Workload, kernel: Kernel, tile: FlashTile) -> Schedule:
+    """A forward kernel on a tile as the schedule of a call."""
+    return flash_schedule(w, FA3, [kernel], FusedTiles(tile))
 
 
 def fitted(
@@ -83,17 +95,63 @@ def shipped(owner: str, gpu: Gpu) -> Numbers:
     return choose(find_implementation(owner), gpu).numbers
 
 
-def ablations(tile: FlashTile) -> dict[str, FlashTile]:
-    """The tile whole; each product waited for before the softmax; no warps that run ahead of one another."""
+def pieces(op: TileOp, count: int) -> list[TileOp]:
+    """An operation on the SM in so many parts."""
+    amounts = [(name, getattr(op, name)) for name in AMOUNTS]
+    return [
+        op._replace(**{name: whole * (part + 1) // count - whole * part // count for name, whole in amounts})
+        for part in range(count)
+    ]
+
+
+def softmax(op: TileOp, rescaled: int) -> tuple[TileOp, ...]:
+    """A counted softmax as its exponentials, and then P's conversions, two scores each, with the rescaling of O.
+
+    The order of ``hopper/mainloop_fwd_sm90_tma_gmma_ws.hpp`` (`convert_type_out`, `softmax.rescale_o`).
+    """
+    if not op.issues:
+        return (op,)
+    conversions = op.scores // 2
+    after = TileOp("vector", "P", fp32=rescaled, int32=conversions, issues=(rescaled + conversions) // LANES)
+    first = {name: getattr(op, name) - getattr(after, name) for name in ("fp32", "int32", "issues")}
+    return op._replace(**first), after
+
+
+def sharing(kernel: Kernel, w: Workload, tile: FlashTile) -> Kernel:
+    """With warpgroups that no barrier orders: they share the units by turns of an instruction, so many as P V has."""
+    rescaled = tile.rows // tile.warpgroups * w.head_dim_v
+
+    def told(op: TileOp) -> Iterator[TileOp]:
+        if op.kind not in ("mma", "vector"):
+            yield op
+            return
+        for one in softmax(op, rescaled) if op.kind == "vector" else (op,):
+            yield from pieces(one, tile.keys // WGMMA_DEPTH)
+
+    segments = tuple(replace(one, ops=tuple(new for op in one.ops for new in told(op))) for one in kernel.segments)
+    return replace(kernel, segments=segments)
+
+
+def ablations(w: Workload, gpu: Gpu, machine: str) -> dict[str, tuple[str, Schedule]]:
+    """Ways to play FlashAttention-3 and its ablations, with the measured row that each stands beside.
+
+    Without pipelining each product is waited for before the softmax; its warpgroups take turns at the tensor cores by
+    named barriers, as the public source has it, or share them. Without warp specialization all meet at a barrier in
+    each step: warps that multiply and copy have a buffer to refill when all have read it.
+    """
+    whole, tile = flash3(w, gpu, None, machine=machine), counted(fa3_forward(w, gpu), machine, w, gpu)
+    waited = replace(flash_forward(w, gpu, replace(tile, loop="staged")), multicast=whole.main.multicast)
+    no_pipelining, no_specialization = "fa3_no_gemm_softmax_pipelining", "fa3_no_warp_specialization"
     return {
-        "flash_attn_v3": tile,
-        "fa3_no_gemm_softmax_pipelining": replace(tile, loop="staged"),
-        "fa3_no_warp_specialization": replace(tile, warpgroups=1),
+        "FlashAttention-3": ("flash_attn_v3", whole),
+        "without pipelining, in turns": (no_pipelining, alone(w, waited, tile)),
+        "without pipelining, sharing": (no_pipelining, alone(w, sharing(waited, w, tile), tile)),
+        "without warp specialization": (no_specialization, alone(w, in_step(whole.main), tile)),
     }
 
 
 def flash_3() -> Iterator[tuple[str, float, list[float]]]:
-    """Each ablation with the measured slowing, and the predicted one by fitted and by counted costs."""
+    """Each way with the measured time, and the predicted one by fitted and by counted costs."""
     fits = (
         ("", fitted(FA3, SIX, lambda w, gpu, shape: flash3(w, gpu, shape, machine=""))),
         (FA3, shipped(FA3, load_gpu("h100-sxm5-80gb"))),
@@ -101,30 +159,33 @@ def flash_3() -> Iterator[tuple[str, float, list[float]]]:
     rows: dict[str, Row] = {
         row.case.implementation or "": row for row in published_rows() if row.case.source == "fa3_table2"
     }
-    whole = rows["flash_attn_v3"]
-    w, gpu = whole.workload, whole.gpu
-    times: dict[str, list[float]] = {name: [] for name in rows}
+    w, gpu = rows["flash_attn_v3"].workload, rows["flash_attn_v3"].gpu
+    found: dict[str, tuple[float, list[float]]] = {}
     for machine, numbers in fits:
-        for name, tile in ablations(counted(fa3_forward(w, gpu), machine, w, gpu)).items():
-            times[name].append(replay(kernel_of(tile, w, gpu), gpu, numbers).time_s)
-    for name, found in times.items():
-        yield name, rows[name].measured_s, found
+        for name, (row, schedule) in ablations(w, gpu, machine).items():
+            found.setdefault(name, (rows[row].measured_s, []))[1].append(replay(schedule, gpu, numbers).time_s)
+    for name, (measured_s, times) in found.items():
+        yield name, measured_s, times
 
 
 def flash_4() -> Iterator[tuple[int, list[float]]]:
-    """By head_dim, how much faster FlashAttention-4 is by twice the exponential rate, by fitted and counted costs."""
-    gpu = load_gpu("b200-sxm-180gb")
-    twice = gpu.replace("sm.exp_rate", "2x")
+    """By head_dim, how much faster than on B200 FlashAttention-4 is with twice the exponential rate, and on B300.
 
-    def build(counts: StepCounts | None) -> Callable[[Workload, Gpu, TileRequest | None], Schedule]:
+    Each by fitted and by counted costs.
+    """
+    gpu = load_gpu("b200-sxm-180gb")
+
+    def build(has_counts: bool) -> Callable[[Workload, Gpu, TileRequest | None], Schedule]:
         def kernel(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-            return kernel_of(replace(choose_tile(w, gpu), counts=counts), w, gpu)
+            tile = choose_tile(w, gpu)
+            tile = replace(tile, counts=flash_4_counts(tile) if has_counts else None)
+            return alone(w, flash_forward(w, gpu, tile), tile)
 
         return kernel
 
-    counting = build(FLASH_4)
+    counting = build(True)
     fits = (
-        (build(None), shipped("flash-attn.4", gpu)),
+        (build(False), shipped("flash-attn.4", gpu)),
         (counting, fitted("flash-attn.4", ("tensor_efficiency", "block_clks", "call_s"), counting)),
     )
     for head_dim in (64, 128):
@@ -132,7 +193,8 @@ def flash_4() -> Iterator[tuple[int, list[float]]]:
         yield (
             head_dim,
             [
-                replay(way(w, gpu, None), gpu, numbers).time_s / replay(way(w, twice, None), twice, numbers).time_s
+                replay(way(w, gpu, None), gpu, numbers).time_s / replay(way(w, newer, None), newer, numbers).time_s
+                for newer in (gpu.replace("sm.exp_rate", "2x"), load_gpu("b300-sxm"))
                 for way, numbers in fits
             ],
         )
@@ -147,8 +209,11 @@ def main() -> None:
             f"{1000 * one:.2f} ms, {one / first:.2f}x" for one, first in zip(found, base[1], strict=True)
         )
         print(f"| {name} | {1000 * measured:.2f} ms, {measured / base[0]:.2f}x | {slower} |", flush=True)
-    print("\n| FlashAttention-4, B200 with 2x sm.exp_rate | published, B300 | fitted costs | counted costs |")
-    print("|---|---:|---:|---:|")
+    print(
+        "\n| FlashAttention-4, faster than on B200 | published, B300 | 2x sm.exp_rate: fitted costs | counted costs ",
+        end="",
+    )
+    print("| on B300: fitted costs | counted costs |\n|---|---:|---:|---:|---:|---:|")
     for head_dim, steps in flash_4():
         told = " | ".join(f"{step:.2f}x" for step in steps)
         print(

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone wit
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.gpu.correctness import case, masks_of
 from attnsim.kernels.gpu.prepared import prepare
+from attnsim.models.errors import InputError
 
 COUNTERS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum", "gpu__time_duration.sum")
 SECTIONS = ("ComputeWorkloadAnalysis", "SchedulerStats", "WarpStateStats", "MemoryWorkloadAnalysis", "LaunchStats")
@@ -96,4 +97,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        print(f"gpu_children: {error}", file=sys.stderr)
+        sys.exit(2)

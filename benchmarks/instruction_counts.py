@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,7 @@ from attnsim.kernels.resources import jobs
 from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.own import resources
-from attnsim.models.implementations.own.backward_tiles import MAIN
-from attnsim.models.implementations.own.backward_tiles import WARPS as BACKWARD_WARPS
-from attnsim.models.implementations.own.decode_tiles import ROWS, SLICE
-from attnsim.models.implementations.own.linear_tiles import KEYS, OUTPUT, SLAB, STATE
-from attnsim.models.schedule.instructions import MMA_FLOPS
+from benchmarks.instruction_rows import rows_of
 from benchmarks.machine_code import disassemble, disassembler, parse
 
 LATENCY = by_hand(
@@ -54,19 +50,17 @@ HMMA_CLKS = {"80": 8, "86": 16, "89": 16, "90": 6, "100": 6}
 reaches (``mma_sync_fraction`` of the GPU files)."""
 TABLE = Path(str(resources.__file__)).with_name("instructions.csv")
 COUNTED = (
-    "flash_forward|flash_hopper|sigmoid_forward|sparse_forward|backward_[a-z_]+|decode_split|linear_state|linear_output"
+    "flash_forward|flash_hopper|sigmoid_forward|sparse_forward|backward_[a-z_]+|decode_split|linear_state|"
+    "linear_output|linear_causal|linear_reduce|linear_scan|decode_combine"
 )
-WRITTEN = rf"^({COUNTED})\(.* sm_(80|90a?)$"
-"""The kernels of the table: those whose schedules ask for counts."""
+WRITTEN = rf"^(({COUNTED})\(.*|naive_softmax\(\w+,\d+,\d+,1\)) sm_(80|90a?)$"
+"""The kernels of the table: those whose schedules ask for counts; of the softmax those that hold their rows."""
 HEAD = """\
 # Instructions of a step of our kernels, as in models/schedule, without pieces that are seldom needed; `masked`: further
 # ones on the integer lanes of a step that hides scores. Of kernels without products those of all that a warp does, and
-# the elements that it goes over. Written by `python benchmarks/instruction_counts.py --write` after a kernel has
-# changed; `source_hash` is of what was counted.
-kernel,arch,scores,rescaled,issued,exp,fp32,integer,load_store,masked,source_hash"""
-MMA_MACS = MMA_FLOPS // 2
-HIDING = ("flash", "sigmoid", "sparse", "backward_main", "decode")
-"""How the names of kernels begin that hide scores in some of their steps."""
+# the elements that it goes over. `part`: where a kernel is charged in parts, which of them. Written by
+# `python benchmarks/instruction_counts.py --write` after a kernel has changed; `source_hash` is of what was counted.
+kernel,arch,scores,rescaled,issued,exp,fp32,integer,load_store,masked,part,source_hash"""
 
 
 def one_warp(code: Code, path: Sequence[int], hmma_clks: int) -> dict[str, int]:
@@ -162,40 +156,6 @@ def in_file(program: str, cubin: Path, wanted: str) -> Iterator[tuple[str, str, 
             yield name, arch[1] if arch else "", code
 
 
-def step_of(entry: str, sizes: Mapping[str, object]) -> tuple[int, int, int]:
-    """Scores of a warp in a step, the elements of O beside them, and its products."""
-    size = {name: int(value) for name, value in sizes.items() if isinstance(value, int)}
-    d = size["HEAD_DIM"]
-    if entry.startswith("backward"):  # S, dP, dV, dK and dQ; else elements of O or dQ
-        elements = size["BLOCK_M"] * (size["BLOCK_N"] if entry == MAIN else d) // BACKWARD_WARPS
-        return elements, 0, 5 * elements * d // MMA_MACS if entry == MAIN else 0
-    if entry in (STATE, OUTPUT):  # of linear attention: features in place of scores
-        elements = (KEYS // size["WARPS"] if entry == STATE else SLAB) * d
-        return elements, 0, elements * (d + 8 * (entry == STATE)) // MMA_MACS
-    if entry == "decode_split":
-        rows, keys = ROWS, SLICE
-    elif "WARPS" not in size:  # wgmma
-        return 16 * size["BLOCK_N"], 16 * d, d // 16 + size["BLOCK_N"] // 16
-    else:
-        rows, keys = size["BLOCK_M"] // size["WARPS"], size["BLOCK_N"]
-    return rows * keys, rows * d, 2 * rows * keys * d // MMA_MACS
-
-
-def step_row(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> str | None:
-    """A line of ``own/instructions.csv``: a kernel's unmasked step; None where no loop has its products."""
-    scores, elements, products = step_of(label.partition("(")[0], sizes)
-    step, hiding = (code.step(products), code.hiding(products)) if products else (range(len(code.instructions)),) * 2
-    if step is None or hiding is None:
-        return None
-    count = code.counts(step)
-    hides = label.startswith(HIDING)
-    masked = code.counts(hiding)["integer"] - count["integer"] if hides else 0
-    rescaled = elements if 32 * count["exp"] > scores else 0  # each step computes factors of rows, or hardly any does
-    issued = len(step) - count["tensor"] - count["matrix_load"]
-    numbers = (scores, rescaled, issued, *(count[pipe] for pipe in ("exp", "fp32", "integer", "load_store")), masked)
-    return ",".join(map(str, (f'"{label}"', arch.rstrip("a"), *numbers)))
-
-
 def write() -> None:
     """Write ``own/instructions.csv`` anew.
 
@@ -206,12 +166,12 @@ def write() -> None:
     """
     lines = []
     for variant, arch, code in own(WRITTEN):
-        line = step_row(variant.label, arch, dict(variant.defines), code)
-        if line is None:
+        found = rows_of(variant, arch, code)
+        if found is None:
             raise InputError(f"{variant.label} sm_{arch}: no loop has the products of a step; see step_row")
-        lines.append(f"{line},{source_hash(variant)}")
+        lines += [f"{one},{source_hash(variant)}" for one in found]
     TABLE.write_text("\n".join((HEAD, *lines, "")), encoding="utf-8")
-    print(f"{len(lines)} kernels written to {TABLE}")
+    print(f"{len(lines)} rows written to {TABLE}")
 
 
 def _pattern(text: str) -> str:

@@ -1,53 +1,38 @@
 """How fast the PTX interpreter plays our kernels: run `python benchmarks/interpreter_speed.py [--json]`.
 
-A tile step is one row tile against one key tile. Three runs of each case: as the interpreter is, without its compiled
-loops (as where numba is not installed), and one instruction after another, as it plays once more after a fault. All
-three must give the same bits and the same counts. Time is the processor's, of the best of three runs.
+A tile step is one row tile against one key tile. Two runs of each case: as the interpreter is, and one instruction
+after another, as it plays once more after a fault. Both must give the same bits and the same counts. Time is the
+processor's, of the best of three runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from attnsim.kernels.cpu import program, run
+from attnsim.kernels.cpu import program
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.hopper import flash_hopper
 
-CPU = Path(run.__file__).parent
 KERNELS = {"flash": (flash_forward, "a100-sxm4-80gb"), "hopper": (flash_hopper, "h100-sxm5-80gb")}
 SHAPES = {"one block": (1, 128, 2048), "one head": (1, 512, 1024), "many blocks": (4, 512, 512)}
 """Heads, queries, keys."""
 
 
 @contextmanager
-def without_compiled_loops() -> Iterator[None]:
-    """As where numba is not installed."""
-    with ExitStack() as changes:
-        for path in CPU.glob("*.py"):
-            if "loops import" in path.read_text(encoding="utf-8"):
-                module = importlib.import_module(f"attnsim.kernels.cpu.{path.stem}")
-                changes.enter_context(patch.object(module, "compiled", lambda: None))
-        yield
-
-
-@contextmanager
 def one_by_one() -> Iterator[None]:
-    """Every instruction alone, and without compiled loops."""
+    """Every instruction alone."""
     original = program.Run.__init__
-    alone = patch.object(program.Run, "__init__", lambda self, of, _grouped=True: original(self, of, False))
-    with without_compiled_loops(), alone:
+    with patch.object(program.Run, "__init__", lambda self, of, _grouped=True: original(self, of, False)):
         yield
 
 
@@ -57,7 +42,7 @@ def as_it_is() -> Iterator[None]:
     yield
 
 
-WAYS = {"as it is": as_it_is, "without compiled loops": without_compiled_loops, "one by one": one_by_one}
+WAYS = {"as it is": as_it_is, "one by one": one_by_one}
 
 
 def measured(kernel: str, head_dim: int, shape: tuple[int, int, int]) -> tuple[float, Any]:
@@ -66,7 +51,6 @@ def measured(kernel: str, head_dim: int, shape: tuple[int, int, int]) -> tuple[f
     heads, seq_q, seq_kv = shape
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1, heads, n, head_dim)).astype(np.float16) for n in (seq_q, seq_kv, seq_kv))
-    run._program.cache_clear()
     device = CpuDevice(gpu)
     outputs = call(device, q, k, v)  # compiles
     best = np.inf
@@ -82,7 +66,7 @@ def measured(kernel: str, head_dim: int, shape: tuple[int, int, int]) -> tuple[f
 
 
 def main() -> None:
-    """Print steps a second of every case, and how many times as fast as one by one."""
+    """Print steps a second of every case, and of both ways."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     rows = []
@@ -96,7 +80,7 @@ def main() -> None:
                         speeds[way], answer = measured(kernel, head_dim, shape)
                     answers.append(answer)
                 if any(answer != answers[0] for answer in answers):
-                    sys.exit(f"{kernel}, head_dim {head_dim}, {name}: the three runs differ")
+                    sys.exit(f"{kernel}, head_dim {head_dim}, {name}: the two runs differ")
                 rows.append({"kernel": kernel, "head_dim": head_dim, "case": name, "steps_per_s": speeds})
                 if not as_json:
                     shown = ", ".join(f"{way} {speed:.0f}" for way, speed in speeds.items())

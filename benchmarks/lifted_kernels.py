@@ -7,10 +7,11 @@ a summary.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -27,6 +28,8 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.simulator.replay import replay
 
+EACH_MASK = ("linear", "flash-hopper")
+"""Operations whose questions are asked with each mask: other kernels by the mask, or one GPU alone."""
 GPUS = {"flash-hopper": ("h100-sxm5-80gb",)}
 BOTH = ("a100-sxm4-80gb", "h100-sxm5-80gb")
 FULL, CAUSAL = Mask(), Mask.causal()
@@ -34,7 +37,7 @@ SPARSE = "causal, window 256, global 32"
 
 
 def shapes(name: str) -> list[dict[str, Any]]:
-    """Ten questions; with two GPUs, or twice as many heads, twenty."""
+    """Ten questions, with two GPUs twenty; those of :data:`EACH_MASK` twice as many."""
     if OPERATIONS[name].passes == "decode":
         return [
             {"seq_q": 1, "seq_kv": keys, "head_dim": d, "heads_q": 8, "heads_kv": kv}
@@ -45,7 +48,7 @@ def shapes(name: str) -> list[dict[str, Any]]:
     return [
         {"seq_q": seq, "head_dim": d, "heads_q": heads, "mask": mask}
         for seq, heads in ((256, 16), (512, 8), (1000, 8), (1024, 32), (2048, 16))
-        for d, mask in ((64, masks[0]), (128, masks[1]))
+        for d, mask in (((64, masks[0]), (128, masks[1])) if name not in EACH_MASK else product((64, 128), masks))
     ]
 
 
@@ -53,10 +56,14 @@ def main() -> None:
     """Print the lines and the summary."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     wrong: dict[tuple[str, str], int] = defaultdict(int)
-    counted = "--scores" not in sys.argv
-    names = [one for one in sys.argv[1:] if one != "--scores"] or [
-        name for name in OPERATIONS if name != "linear-decode"
-    ]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(OPERATIONS))
+    parser.add_argument("--scores", action="store_true", help="charge by scores and fitted numbers")
+    options = parser.parse_args()
+    counted, names = not options.scores, options.names or [name for name in OPERATIONS if name != "linear-decode"]
+    for name in names:
+        if name not in OPERATIONS:
+            parser.error(f"{name}: no such operation; there are {', '.join(OPERATIONS)}")
     print("operation,kernel,gpu,seq,head_dim,heads,mask,hand_us,ratio,bytes_equal,flops_equal")
     for name in names:
         for gpu in GPUS.get(name, BOTH):

@@ -15,8 +15,8 @@ from pathlib import Path
 import pandas as pd
 
 import attnsim.validation
-from attnsim.cli.options import write_text
 from attnsim.models.question.case_file import COLUMNS
+from attnsim.models.writing import write_whole
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row
 from attnsim.validation.measured.groups import even_sample, strata, usable
@@ -73,7 +73,7 @@ def main() -> None:
         for kind, windowed, size in parts:
             rows = aiconfigurator.rows(gpu=gpu, framework=framework, kind=kind, windowed=windowed, dtype="bf16")
             writer.writerows(_line(row, framework) for row in _sample([row for row in rows if usable(row)], size))
-        write_text(FOLDER / f"{table}.csv", text.getvalue())
+        write_whole(FOLDER / f"{table}.csv", text.getvalue())
 
 
 def _sample(rows: list[Row], size: int) -> Iterator[Row]:

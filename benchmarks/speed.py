@@ -33,6 +33,7 @@ import pandas as pd
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+from attnsim.api import building
 from attnsim.models.closed_forms.cost import ShapeTable, cost_of, costs
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
@@ -68,8 +69,9 @@ Timed = list[tuple[float, Question]]
 
 
 def answer(question: Question, mode: Mode = "fast") -> float:
-    """Build and replay a question, nothing remembered of its mask; its predicted time."""
+    """Build and replay a question, nothing remembered of its mask, schedule and plays; its predicted time."""
     tile_counts.cache_clear()
+    building._built.cache_clear()
     schedule = question.schedule()
     cost_of(question.workload, schedule)
     return replay(schedule, question.gpu, question.numbers, mode=mode, cache=question.cache).time_s

@@ -1,0 +1,149 @@
+"""Lines of ``own/instructions.csv``: what a kernel's machine code has in a step, or in each of its parts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from attnsim.kernels.build.machine_code import WORK, Code
+from attnsim.kernels.build.variant import Variant
+from attnsim.models.implementations.own.backward_tiles import MAIN
+from attnsim.models.implementations.own.backward_tiles import WARPS as BACKWARD_WARPS
+from attnsim.models.implementations.own.decode import COMBINE, COMBINE_AHEAD, COMBINE_WARPS, MERGE
+from attnsim.models.implementations.own.decode_tiles import ROWS, SLICE
+from attnsim.models.implementations.own.linear_merging import AHEAD, RANGES
+from attnsim.models.implementations.own.linear_tiles import (
+    CAUSAL,
+    CHUNK,
+    KEYS,
+    OUTPUT,
+    PARTS,
+    REDUCE,
+    SCAN,
+    SLAB,
+    STATE,
+)
+from attnsim.models.implementations.own.linear_tiles import WARPS as LINEAR_WARPS
+from attnsim.models.implementations.own.naive import SOFTMAX, WARP_COLUMNS
+from attnsim.models.implementations.own.resources import TURN
+from attnsim.models.schedule.instructions import LANES, MMA_FLOPS
+
+MMA_MACS = MMA_FLOPS // 2
+HIDING = ("flash", "sigmoid", "sparse", "backward_main", "decode")
+"""How the names of kernels begin that hide scores in some of their steps."""
+
+
+def step_of(entry: str, sizes: Mapping[str, object]) -> tuple[int, int, int]:
+    """Scores of a warp in a step, the elements of O beside them, and its products."""
+    size = {name: int(value) for name, value in sizes.items() if isinstance(value, int)}
+    d = size["HEAD_DIM"]
+    if entry.startswith("backward"):  # S, dP, dV, dK and dQ; else elements of O or dQ
+        elements = size["BLOCK_M"] * (size["BLOCK_N"] if entry == MAIN else d) // BACKWARD_WARPS
+        return elements, 0, 5 * elements * d // MMA_MACS if entry == MAIN else 0
+    if entry == STATE:  # of linear attention: features in place of scores
+        elements = KEYS // size["WARPS"] * d
+        return elements, 0, elements * (d + 8) // MMA_MACS
+    if entry == "decode_split":
+        rows, keys = ROWS, SLICE
+    elif "WARPS" not in size:  # wgmma
+        return 16 * size["BLOCK_N"], 16 * d, d // 16 + size["BLOCK_N"] // 16
+    else:
+        rows, keys = size["BLOCK_M"] // size["WARPS"], size["BLOCK_N"]
+    return rows * keys, rows * d, 2 * rows * keys * d // MMA_MACS
+
+
+def step_row(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> str | None:
+    """A line of ``own/instructions.csv``: a kernel's unmasked step; None where no loop has its products."""
+    scores, elements, products = step_of(label.partition("(")[0], sizes)
+    step, hiding = (code.step(products), code.hiding(products)) if products else (code.way(),) * 2
+    if step is None or hiding is None:
+        return None
+    count = code.counts(step)
+    masked = code.counts(hiding)["integer"] - count["integer"] if label.startswith(HIDING) else 0
+    rescaled = elements if 32 * count["exp"] > scores else 0  # each step computes factors of rows, or hardly any does
+    return _row(label, arch, scores, rescaled, count, masked)
+
+
+def _row(
+    label: str, arch: str, scores: int, rescaled: int, count: Counter[str], masked: int = 0, part: str = ""
+) -> str:
+    issued = count.total() - count["tensor"] - count["matrix_load"]
+    numbers = (scores, rescaled, issued, *(count[pipe] for pipe in ("exp", "fp32", "integer", "load_store")), masked)
+    return ",".join(map(str, (f'"{label}"', arch.rstrip("a"), *numbers, part)))
+
+
+def part_rows(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> list[str] | None:
+    """Lines of a step of linear attention that writes O: causal to its barrier, to its last product for O, to O, on.
+
+    Nothing in it is seldom needed. Of a chunk a warp's rows are the last, which see all of its keys.
+    """
+    entry, d = label.partition("(")[0], int(str(sizes["HEAD_DIM"]))
+    within, past, state = 16 * CHUNK * d, 16 * d * d, CHUNK * d * (d + 8) // LINEAR_WARPS
+    chunk = code.turn([macs // MMA_MACS for macs in (within, within, past, state)], whole=True)
+    turn = chunk if entry == CAUSAL else code.hiding(SLAB * d * d // MMA_MACS)
+    if turn is None:
+        return None
+    names = [code.instructions[index].name for index in turn]
+    stored = max(place for place, name in enumerate(names) if name == "STG") + 1
+    multiplied = max(place for place in range(stored) if names[place] == "HMMA") + 1
+    starts = names.index("BAR") + 1 if entry == CAUSAL else 0
+    paths = turn[:starts], turn[starts:multiplied], turn[multiplied:stored], turn[stored:]
+    rows = CHUNK // LINEAR_WARPS if entry == CAUSAL else SLAB
+    elements = 2 * rows * d, rows * d, rows * d, (d * d // LINEAR_WARPS if entry == CAUSAL else rows * d)
+    return [
+        _row(label, arch, some, 0, code.counts(path), part=part)
+        for part, some, path in zip(PARTS, elements, paths, strict=True)
+        if path
+    ]
+
+
+def merging_rows(label: str, arch: str, code: Code) -> list[str]:
+    """Lines of `linear_reduce`, `linear_scan` by numbers of a warp: a turn, its ranges that are there, and all else."""
+    (turn,) = code.turning()
+    path, least = set(turn), code.counts(code.least(turn))
+    return [
+        _row(label, arch, 4 * LANES, 0, least, part=TURN),
+        _row(label, arch, AHEAD * 4 * LANES, 0, code.counts(code.path(turn, needed=WORK)) - least, part=RANGES),
+        _row(label, arch, 4 * LANES, 0, code.counts(index for index in code.way() if index not in path)),
+    ]
+
+
+def combine_rows(label: str, arch: str, code: Code) -> list[str]:
+    """Lines of `decode_combine`, by threads: its further rounds of splits, all else of a warp, and what merges.
+
+    A loop that was unrolled does further rounds alone, what is left over behind it the last one.
+    """
+    turn = list(code.path(code.turning()[0]))
+    rounds = sum(code.instructions[index].name == "SHFL" for index in turn) * COMBINE_WARPS // COMBINE_AHEAD
+    way = code.way([int(rounds == 1), 0])
+    ends = next(place for place, index in enumerate(way) if code.instructions[index].name == "EXIT") + 1
+    return [
+        _row(label, arch, rounds * LANES, 0, code.counts(turn), part=TURN),
+        _row(label, arch, LANES, 0, code.counts(way[:ends])),
+        _row(label, arch, LANES, 0, code.counts(way[ends:]), part=MERGE),
+    ]
+
+
+def softmax_rows(label: str, arch: str, code: Code) -> list[str]:
+    """Lines of `naive_softmax` whose rows stay in registers: a warp's four pieces, and a warp without any."""
+    whole, least = code.counts(code.way()), code.counts(code.least())
+    masked = code.counts(code.way(needed=(*WORK, "integer")))["integer"] - whole["integer"]
+    return [
+        _row(label, arch, WARP_COLUMNS, 0, whole - least, masked, TURN),
+        _row(label, arch, LANES, 0, least),
+    ]
+
+
+def rows_of(variant: Variant, arch: str, code: Code) -> list[str] | None:
+    """Lines of a kernel; None where no loop has the products of its step."""
+    sizes, label = dict(variant.defines), variant.label
+    if variant.entry in (OUTPUT, CAUSAL):
+        return part_rows(label, arch, sizes, code)
+    if variant.entry in (REDUCE, SCAN):
+        return merging_rows(label, arch, code)
+    if variant.entry == COMBINE:
+        return combine_rows(label, arch, code)
+    if variant.entry == SOFTMAX:
+        return softmax_rows(label, arch, code)
+    line = step_row(label, arch, sizes, code)
+    return [line] if line else None
