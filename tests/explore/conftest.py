@@ -1,10 +1,8 @@
-"""The page of `attnsim explore` in the system's Chromium; tests are skipped, and say why, where there is none."""
+"""The server of `attnsim explore`, and its page in the system's Chromium."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,8 +15,6 @@ from .browsing import Page, Served
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 @pytest.fixture(scope="session")
@@ -44,22 +40,6 @@ def server() -> Iterator[Server]:
     one = Server()
     yield one
     one.close()
-
-
-@pytest.fixture(scope="module")  # no longer: its driver keeps an event loop, and others want theirs
-def chromium() -> Iterator[Browser]:
-    """The system's browser, without a window."""
-    api = pytest.importorskip(
-        "playwright.sync_api", reason="the page is not driven: no playwright (pip install -e .[dev])"
-    )
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip("the page is not driven: no Chromium here (apt install chromium)")
-    with api.sync_playwright() as driver:
-        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = driver.chromium.launch(executable_path=found, args=sandbox)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -241,14 +242,17 @@ def test_tolerances_go_by_the_coarsest_format() -> None:
 
 def test_functions_are_found_by_file_and_by_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "somebodys_own.py").write_text("def double(x):\n    return 2 * x\n")
-    (tmp_path / "broken_one.py").write_text("1 / 0\n")
+    for name, text in (("broken_one", "1 / 0"), ("needs_more", "import nowhere"), ("leaves", "raise SystemExit(3)")):
+        (tmp_path / f"{name}.py").write_text(f"{text}\n")
     assert load_named(f"{tmp_path / 'somebodys_own.py'}:double")(4) == 8
     monkeypatch.chdir(tmp_path)
     assert load_named("somebodys_own:double")(4) == 8 and str(tmp_path) not in sys.path
     for text, told in (
         ("double", "is not of the form FILE.py:FUNCTION"),
         ("nowhere.py:double", "nowhere.py: no such file"),
-        ("nowhere_at_all:double", "cannot be imported: ModuleNotFoundError"),
+        ("nowhere_at_all:double", "cannot be imported: No module named 'nowhere_at_all'$"),
+        ("needs_more.py:double", "; install nowhere, which it needs$"),
+        ("leaves.py:double", "cannot be imported: SystemExit: 3"),
         ("broken_one.py:double", "cannot be imported: ZeroDivisionError"),
         ("somebodys_own:doubel", "has no doubel; nearest: double"),
     ):
@@ -257,6 +261,16 @@ def test_functions_are_found_by_file_and_by_module(tmp_path: Path, monkeypatch: 
 
 
 # --- compilers
+
+
+def test_a_call_in_the_only_kernel_of_a_file_is_told_as_one(tmp_path: Path) -> None:
+    source = tmp_path / "k.cu"
+    source.write_text(
+        "__device__ __noinline__ int fall(int n) { return n < 2 ? n : fall(n - 1) + fall(n - 2); }\n"
+        "__global__ void k(int* x, int n) { x[threadIdx.x] = fall(n); }\n"
+    )
+    with pytest.raises(InputError, match=r"'call.uni .*fall.*' \(line \d+ of the PTX\): a call; .* without recursion"):
+        ak.run_ptx(compile_file(source), grid=1, block=32, arguments={"x": np.zeros(32, np.int32), "n": 5})
 
 
 def test_a_cuda_file_is_compiled_with_the_headers_beside_it(tmp_path: Path) -> None:
@@ -270,7 +284,7 @@ def test_a_cuda_file_is_compiled_with_the_headers_beside_it(tmp_path: Path) -> N
         compile_file(source)
     with pytest.raises(InputError, match=r"--arch 12: NVRTC .* compiles for 7"):
         compile_file(source, "12")
-    with pytest.raises(InputError, match=r"none.cu cannot be read"):
+    with pytest.raises(InputError, match=r"none.cu: cannot be read \(No such file or directory\); give a CUDA file"):
         compile_file(tmp_path / "none.cu")
 
 
@@ -361,3 +375,10 @@ def test_what_triton_cannot_compile_is_one_line(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(InputError, match=r"needs Triton .*pip install 'attnsim\[triton\]'"):
         compile_triton(jit_function(), given)
+
+
+@pytest.mark.parametrize("form", ["shfl.sync.b32 %r1, %r1, 0, 31, -1", "mad.hi.sat.s32 %r1, %r1, %r1, %r1"])
+def test_a_form_that_nobody_plays_is_refused_with_its_line_before_anything_runs(form: str) -> None:
+    ptx = f".visible .entry k(.param .u64 x)\n{{\n.reg .b32 %r<2>;\nmov.u32 %r1, 1;\n{form};\nret;\n}}"
+    with pytest.raises(InputError, match=rf"'{re.escape(form)}' \(line 5 of the PTX\): .* is not known"):
+        ak.run_ptx(ptx, grid=1, block=32, arguments={"x": np.zeros(1, np.float32)})

@@ -132,6 +132,38 @@ def test_lifted_products_take_as_long_as_those_written_by_hand(name: str, gpu: s
         assert mine == pytest.approx(theirs, rel=0.02), one.name
 
 
+OFF = {"linear_causal": 0.035, "linear_reduce": 0.15, "linear_scan": 0.15, "decode_combine": 0.06}
+"""What is left: the table has the last warp of a chunk, not the mean of all; kernels of about a microsecond have
+branches that the assembler turns into predicates."""
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "w"),
+    [
+        ("linear", A100, flash(256, heads=2, causal=True)),
+        ("linear", H100, flash(512, heads=2)),
+        ("flash-backward", H100, flash(128, heads=1)),
+        ("sparse", H100, flash(192, 128, heads=1, causal=True)),
+        ("naive", A100, flash(256, heads=4)),
+        ("decode", A100, Workload(1, 8, 1, 128, heads_kv=8, seq_kv=512, dtype="fp16", passes="decode")),
+    ],
+    ids=["causal linear", "linear", "backward", "sparse", "naive", "decode"],
+)
+def test_both_ways_charge_the_same_instructions_of_the_machine_code(name: str, gpu: str, w: Workload) -> None:
+    """Numbers of unfused products go with no instructions, so of naive attention the softmax alone."""
+    lifted, hand = lifted_and_hand(name, gpu, w, counted=True)
+    machine = load_gpu(gpu)
+    numbers = choose(find_implementation(find_operation(name).implementation), machine).numbers
+    for one, other in zip((each.kernel for each in lifted.kernels), hand.kernels, strict=True):
+        if other.total("flops") and not numbers.counts:
+            continue
+        mine, theirs = (
+            replay(replace(hand, kernels=(kernel,)), machine, numbers, launch="kernel").time_s
+            for kernel in (one, other)
+        )
+        assert mine == pytest.approx(theirs, rel=OFF.get(one.name, 0.02)), one.name
+
+
 def test_a_kernel_that_growing_scores_send_another_way_is_lifted_both_ways() -> None:
     """Zeros never rescale O; growing scores do, so that a step does more."""
     operation, w = find_operation("flash"), flash(512, heads=1)
@@ -198,20 +230,11 @@ def test_masks_gradients_and_passes_counted_take_as_long(name: str, gpu: str, ke
     ("name", "kernel", "w", "low", "high", "why"),
     [
         (
-            "flash-backward", "backward_convert", flash(256, 64, 16), 0.90, 0.98,
-            "the table counts a loop for rows that are left over, which whole tiles do not run",
-        ),
-        (
-            "linear", "linear_reduce", flash(512, 64, 8), 1.02, 1.5,
-            "the schedule has no integers of addresses and of ranges that may be missing; under 1 us",
-        ),
-        (
-            "decode", "decode_combine",
-            Workload(1, 8, 1, 64, heads_kv=2, seq_kv=1000, dtype="fp16", passes="decode"), 1.02, 1.45,
-            "the schedule has no shuffles and integers of the weights; under 1 us",
+            "linear", "linear_reduce", flash(512, 64, 8), 1.02, 1.12,
+            "what the PTX jumps over the machine code runs under predicates; under 1 us",
         ),
     ],
-    ids=["convert", "reduce", "combine"],
+    ids=["reduce"],
 )  # fmt: skip
 def test_a_helper_that_is_off_has_its_reason(
     name: str, kernel: str, w: Workload, low: float, high: float, why: str

@@ -97,8 +97,16 @@ def test_what_cannot_be_traced_is_one_line(
         ("threads: 64", "threads: 0", "threads is 0; allowed: 1 or more"),
         ("- {kind: load, tensor: x, bytes: 256}\n", "", "waits for a load of x that was not started"),
         ("path: simt", "path: magic", "path"),
+        ("bytes: 256}", "bytes: 256, exps: 3}", "'exps' of load; allowed: kind, tensor, bytes"),
+        ("bytes: 256", "bytes: 1000000000000000000000000", "give a whole number of 0 or more"),
+        ("kind: wait, tensor: x", "kind: delay, tensor: x", "delay 'x'; allowed: step, block, extra"),
+        ("kind: load, tensor: x", "kind: load, tensor: w", "load of 'w', which uses do not name"),
+        ("shared_memory_bytes: 0", "shared_memory_bytes: -1", "shared_memory_bytes is -1; allowed: 0 or more"),
+        ("fp32_per_score: 0.0", "fp32_per_score: .nan", "fp32_per_score is nan"),
+        ("piece_bytes: 4000, pieces: 1}", "piece_bytes: 4000, pieces: 0}", "pieces is 0; allowed: 1 or more"),
+        ("memory_bytes: ", "memory_bytes: -", "memory_bytes is -"),
+        ("times: 1", "times: 100000000000", "launches: blocks is"),
     ],
-    ids=["format", "kind", "bytes", "threads", "wait", "path"],
 )
 def test_a_kernel_file_that_is_wrong_is_one_line(
     old: str, new: str, told: str, file: Path, capsys: pytest.CaptureFixture[str]
@@ -110,6 +118,17 @@ def test_a_kernel_file_that_is_wrong_is_one_line(
     assert main(["predict", "--kernel", str(file), "--gpu", "a100-sxm4-80gb"]) == BAD_INPUT
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1
+
+
+def test_a_launch_is_traced_as_json_and_one_that_does_nothing_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    idle = [*GOOD[:4], "--arg", "n=0", *GOOD[6:]]
+    assert traced("--entry", "scaled", "--grid", "16", *GOOD, "--registers", "16", "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["kernels"][0]["threads"] == 64
+    assert traced("--entry", "scaled", "--grid", "16", *idle, "--registers", "16") == BAD_INPUT
+    assert "scaled does nothing at this launch" in capsys.readouterr().err
 
 
 def test_flags_that_a_file_answers_are_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

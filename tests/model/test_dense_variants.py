@@ -218,3 +218,14 @@ def test_fp8_gains_more_where_the_tensor_cores_bound() -> None:
         eight, sixteen = eight_and_sixteen(head_dim)
         gains.append(time_s(sixteen, H100) / time_s(eight, H100))
     assert 1.0 < gains[0] < gains[1] < gains[2] < 2.0
+
+
+# Polynomials in place of exponentials
+
+
+def test_flash_attention_4_computes_polynomials_where_exponentials_are_slow() -> None:
+    w = Workload(1, 2, 1024, 64)
+    scores = {gpu: schedule("flash-attn.4", w, load_gpu(gpu)).total("scores") for gpu in ("b200-sxm-180gb", "b300-sxm")}
+    exps = {gpu: schedule("flash-attn.4", w, load_gpu(gpu)).total("exps") for gpu in scores}
+    assert exps["b300-sxm"] == scores["b300-sxm"]
+    assert exps["b200-sxm-180gb"] == scores["b200-sxm-180gb"] * 13 // 16

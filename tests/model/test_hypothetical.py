@@ -91,14 +91,14 @@ def test_rows_come_in_both_views_with_their_step(found: list[Outcome]) -> None:
 # Mean errors of the time from A100 to H100 where the papers timed both, as measured, with a margin of a tenth.
 # The project wants 6 % for the same kernel. The datasheet does not say that mma.sync reaches 0.63 of Hopper's peak.
 LIMITS = {
-    ("torch.baddbmm", "fwd+bwd", "datasheet"): 0.03,
-    ("torch.baddbmm", "fwd+bwd", "gpu file"): 0.083,  # 5.8 % before the softmax's instructions were counted
+    ("torch.baddbmm", "fwd+bwd", "datasheet"): 0.047,  # 3 % before power held memory's part of the time
+    ("torch.baddbmm", "fwd+bwd", "gpu file"): 0.088,  # 5.8 % before the softmax's instructions were counted
     ("flash-attn.2", "fwd+bwd", "datasheet"): 0.245,
     ("flash-attn.2", "fwd+bwd", "gpu file"): 0.19,
     ("flash-attn.2", "fwd", "gpu file"): 0.145,  # 8 % before its instructions were counted
-    ("flash-attn.1", "fwd+bwd", "gpu file"): 0.2,
-    ("triton.tutorial", "fwd", "datasheet"): 0.14,  # numbers of triton.ops, which Triton shipped in 2023
-    ("triton.tutorial", "fwd", "gpu file"): 0.14,
+    ("flash-attn.1", "fwd+bwd", "gpu file"): 0.202,
+    ("triton.tutorial", "fwd", "datasheet"): 0.142,  # numbers of triton.ops, which Triton shipped in 2023
+    ("triton.tutorial", "fwd", "gpu file"): 0.143,
     ("nvidia.cudnn", "fwd", "gpu file"): 0.205,  # its H100 rows are of 9.1, slower than the 9.27 of A100; DEVIATIONS.md
 }
 

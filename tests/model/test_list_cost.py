@@ -29,12 +29,17 @@ IN_STEP_AGAIN = {("a100-sxm4-80gb", 128, False): 16384}
 2.4 % shorter there."""
 SHORTER = {
     ("a100-sxm4-80gb", 64, True, 2048),
+    ("a100-sxm4-80gb", 64, True, 8192),
+    ("a100-sxm4-80gb", 128, False, 8192),
     ("a100-sxm4-80gb", 128, False, 16384),
     ("a100-sxm4-80gb", 128, True, 4096),
+    ("a100-sxm4-80gb", 128, True, 8192),
+    ("a100-sxm4-80gb", 128, True, 16384),
     ("l40s", 128, False, 16384),
 }
-"""Of 80 grids those that the list's kernel does sooner on the tiles that both choose, by up to 5.1 %: on an A100
-residents that differ in number, or fall in step again; on an L40S (1 %) nobody has looked for the cause."""
+"""Of 80 grids those that the list's kernel does sooner on the tiles that both choose, by up to 4.0 %, three of them by
+less than 0.2: on an A100 residents that differ in number, or fall in step again; on an L40S (1 %) nobody has looked for
+the cause."""
 SEQS = (1024, 2048, 4096, 8192, 16384)
 LISTED, DENSE = find_implementation("attnsim.sparse"), find_implementation("attnsim.flash")
 
@@ -81,7 +86,6 @@ def test_over_all_tiles_a_list_costs_time_on_a_whole_grid(
         alike = replace(
             theirs,
             registers_per_thread=ours.registers_per_thread,
-            shared_memory_bytes=ours.shared_memory_bytes,
             buffers=ours.buffers,
         )
         took = [played(LISTED, listed, ours, gpu, seq), played(DENSE, dense, alike, gpu, seq)]

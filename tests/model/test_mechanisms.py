@@ -179,8 +179,7 @@ def with_resources(threads: int = 128, registers: int = 32, shared: int = 0, bou
         one_wave(A100, FA2, 1),
         threads=threads,
         registers_per_thread=registers,
-        shared_memory_bytes=shared,
-        buffers=(),
+        buffers=(("all", shared),),
         max_blocks_per_sm=bound,
     )
 

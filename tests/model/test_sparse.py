@@ -288,7 +288,8 @@ def test_with_every_tile_visited_a_list_costs_time(gpu: str, head_dim: int, monk
                 for algorithm, name in (("sparse", "attnsim.sparse"), ("flash", "attnsim.flash"))
             )
             if listed.tile == dense.tile:
-                assert listed.time_s and dense.time_s and listed.time_s >= dense.time_s, (seq, heads)
+                least = 0.98 if seq % 64 else 1  # a ragged tile: the list's bits hide keys with fewer integers
+                assert listed.time_s and dense.time_s and listed.time_s >= least * dense.time_s, (seq, heads)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -23,3 +23,11 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
     captured = capsys.readouterr()
     assert "\x1b" not in captured.out + captured.err and "Traceback" not in captured.err
     return captured.out, captured.err
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line on stderr of a command that is refused."""
+    capsys.readouterr()  # what came before
+    out, err = answer(capsys, *arguments, code=2)
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and "internal" not in err
+    return err

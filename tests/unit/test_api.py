@@ -202,7 +202,7 @@ def test_retuned_is_never_slower_than_shipped() -> None:
         for passes in ("fwd", "fwd+bwd"):
             question = CAUSAL.with_passes(passes)
             shipped, retuned = predict(question, gpu), predict(question, gpu, tiles="retuned")
-            assert retuned.tiles == "retuned"
+            assert retuned.tiles == ("shipped" if retuned.tile == shipped.tile else "retuned")
             assert time_of(retuned) <= time_of(shipped) * 1.0001
 
 
@@ -304,7 +304,6 @@ CALIBRATION = Calibration(
     numbers=ImplementationNumbers(),
     fitted=(),
     held_out=ErrorSummary(90, 0.03, 0.02, 0.06, 0.1),
-    interval=(0.95, 1.05),
     domain=DOMAIN,
     folds={("head_dim", "head_dim 64"): Numbers()},
     ranges={},

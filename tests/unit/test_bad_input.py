@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnsim.cli import main
+from tests.unit.answering import refusal
 
 Q = "predict --gpu h100-sxm5-80gb --heads 8 --seq 1024 --head-dim 64"
 
@@ -160,16 +160,6 @@ CONTENTS = [
 ]
 
 
-def refused(capsys: pytest.CaptureFixture[str], command: str) -> str:
-    code = main(shlex.split(command))
-    captured = capsys.readouterr()
-    assert code == 2
-    assert captured.out == ""
-    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1
-    assert "Traceback" not in captured.err and "internal" not in captured.err
-    return captured.err
-
-
 @pytest.fixture(autouse=True)
 def nothing_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -177,7 +167,7 @@ def nothing_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("command", "named"), [*FLAGS, *SHAPES, *CHANGES, *FILES], ids=lambda text: str(text)[-40:])
 def test_one_clear_line(command: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert named in refused(capsys, command)
+    assert named in refusal(capsys, *shlex.split(command))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -187,14 +177,14 @@ def test_a_bad_file_is_named(
 ) -> None:
     name = "FILE.yaml" if "FILE.yaml" in command else "FILE"
     (tmp_path / name).write_text(content)
-    assert named in refused(capsys, command)
+    assert named in refusal(capsys, *shlex.split(command))
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_an_existing_answer_survives_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out.csv").write_text("precious")
     (tmp_path / "in.csv").write_text("gpu,batch\nl4,1\n")
-    refused(capsys, "predict --cases in.csv --out out.csv")
+    refusal(capsys, "predict", "--cases", "in.csv", "--out", "out.csv")
     assert (tmp_path / "out.csv").read_text() == "precious"
 
 

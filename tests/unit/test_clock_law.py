@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,11 +14,11 @@ import attnsim
 from attnsim.api.prediction import Prediction
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.clock_law import clock_share, limit_felt
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_row import parse_row
 from attnsim.models.question.workload import Workload
-from attnsim.simulator.clock_law import clock_share, limit_felt
 from attnsim.simulator.replay import Replay, replay
 from attnsim.validation.measured.datasets import row_of
 
@@ -106,6 +107,7 @@ def test_a_limit_that_no_card_has_is_refused(value: str) -> None:
         ("power.limit", ["400 W", "500 W", "600 W", "700 W", "900 W", "2 kW"]),
         ("clock.free", ["1.2 GHz", "1.6 GHz", "1.8 GHz", "1.98 GHz", "2.5 GHz"]),
         ("hbm.bandwidth", ["1 TB/s", "2 TB/s", "3 TB/s", "5 TB/s"]),
+        ("l2.bandwidth", ["3 TB/s", "6 TB/s", "9.7 TB/s", "19.4 TB/s"]),
         ("tensor.fp16", ["2000 FLOP/clk", "3000 FLOP/clk", "4096 FLOP/clk", "8192 FLOP/clk"]),
     ],
 )
@@ -123,16 +125,27 @@ def test_more_power_or_a_faster_unit_never_makes_a_long_call_slower(name: str, k
 
 @settings(max_examples=200, deadline=None)
 @given(
-    time_s=st.floats(1e-3, 1.0), chip_w=st.floats(1, 3000), memory_w=st.floats(0, 500), power_w=st.floats(10, 1000),
+    time_s=st.floats(1e-3, 1.0), fixed=st.floats(0, 0.95), chip_w=st.floats(1, 3000),
+    memory_w=st.floats(0, 500), power_w=st.floats(10, 1000),
     more=st.floats(1.0, 3.0),
 )  # fmt: skip
-def test_the_share_solves_the_law(time_s: float, chip_w: float, memory_w: float, power_w: float, more: float) -> None:
+def test_the_share_solves_the_law(
+    time_s: float, fixed: float, chip_w: float, memory_w: float, power_w: float, more: float
+) -> None:
     chip_j, memory_j = chip_w * time_s, memory_w * time_s
-    share = float(clock_share(time_s, chip_j, memory_j, power_w))
-    drawn = (chip_j * share + memory_j) * share / time_s
+    parts = (time_s * (1 - fixed), time_s * fixed)
+    share = float(clock_share(*parts, chip_j, memory_j, power_w))
+    drawn = (chip_j * share + memory_j) / (parts[0] / share + parts[1])
     assert drawn == pytest.approx(power_w) if share < 1 else drawn <= power_w * (1 + 1e-9)
-    assert float(clock_share(time_s, chip_j, memory_j, power_w * more)) >= share
+    assert float(clock_share(*parts, chip_j, memory_j, power_w * more)) >= share
     # A call that is slower at the full clock stays so at the clocks that power allows.
+    as_clocks = float(clock_share(time_s, 0.0, chip_j, memory_j, power_w))
     felt, later = (float(limit_felt(one, 1e-3, 1e-2)) for one in (time_s, time_s * more))
-    slower = float(clock_share(time_s * more, chip_j, memory_j, power_w))
-    assert time_s / share**felt <= time_s * more / slower**later * (1 + 1e-9)
+    slower = float(clock_share(time_s * more, 0.0, chip_j, memory_j, power_w))
+    assert time_s / as_clocks**felt <= time_s * more / slower**later * (1 + 1e-9)
+
+
+def test_work_that_takes_no_energy_on_the_chip_runs_at_the_full_clock() -> None:
+    """A kernel file may hold latencies alone."""
+    with np.errstate(all="raise"):
+        assert clock_share(1.0, 0.0, 0.0, 0.0, 100.0) == 1.0

@@ -1,7 +1,6 @@
 """Every picture by its structure: what is written lies within the page and clear of other text, however it is drawn."""
 
 import re
-from collections.abc import Iterator
 from functools import cache
 from itertools import combinations
 
@@ -15,6 +14,7 @@ from matplotlib.text import Annotation, Text
 from attnsim.plots.sheet import Picture
 from benchmarks import gallery
 from benchmarks.gallery import GALLERY
+from tests.unit.drawn import texts_of
 
 PANELS = {"roofline-measured": 2, "scaling": 2, "scaling-set": 2, "traffic": 3, "waves": 3, "tornado": 3,
           "timeline": 3, "timeline-set": 2, "breakeven": 2, "density": 2, "density-set": 2}  # fmt: skip
@@ -22,7 +22,7 @@ PANELS = {"roofline-measured": 2, "scaling": 2, "scaling-set": 2, "traffic": 3, 
 NAMED = {
     "roofline": ("flash-3: ", "datasheet 989 TFLOP/s", "kernels reach"),
     "roofline-set": ("flash*: ", "x (", "h100*: "),
-    "roofline-levels": ("smem 30.9 TB/s", "L2 5.02 of 9.7 TB/s", "mma.sync fp16", "exp "),
+    "roofline-levels": ("smem 30.9 TB/s", "L2 5.19 of 9.7 TB/s", "mma.sync fp16", "exp "),
     "roofline-gpus": ("flash, a100: ", "flash, h100: "),
     "roofline-measured": ("flash-attn.3", "predicted over measured time"),
     "scaling": ("naive: up to 32k", "linear (error 70 %)", "speedup over flash"),
@@ -59,19 +59,6 @@ def drawn(name: str, style: str, width: str) -> Figure:
     figure = picture(name).figure(style, width)
     FigureCanvasAgg(figure).draw()  # type: ignore[no-untyped-call]
     return figure
-
-
-def texts_of(figure: Figure) -> Iterator[Text]:
-    """Everything that is written, but the labels of ticks beyond the axes, which are not drawn."""
-    beyond = set()
-    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
-        low, high = sorted(axis.get_view_interval())
-        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
-            if not low <= tick.get_loc() <= high:
-                beyond |= {tick.label1, tick.label2}
-    for one in figure.findobj(Text):
-        if isinstance(one, Text) and one.get_text().strip() and one.get_visible() and one not in beyond:
-            yield one
 
 
 def boxes_of(text: Text) -> list[Box]:

@@ -1,6 +1,7 @@
 """What may be imported when a file is loaded: no GPU library, numba by two files, for kernels little besides NumPy."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import attnsim.models
 
 PACKAGE = Path(attnsim.models.__file__).parents[1]
 FILES = sorted(PACKAGE.rglob("*.py"))
+BENCHMARKS = sorted((PACKAGE.parent / "benchmarks").glob("*.py"))
 
 
 def module_level_imports(tree: ast.Module) -> Iterator[str]:
@@ -144,3 +146,10 @@ def test_case_tables_load_without_pandas() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
+def test_benchmarks_import_what_is_there(path: Path) -> None:
+    """No type checker reads them."""
+    pytest.importorskip("pandas", reason="some read tables: pip install -e .[dev]")
+    importlib.import_module(f"benchmarks.{path.stem}")

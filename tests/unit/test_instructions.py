@@ -21,7 +21,6 @@ from attnsim.models.schedule.instructions import step_counts
 from attnsim.models.schedule.lending import lent
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.models.tables import read_csv
-from attnsim.validation.fitting.jobs import jobs
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
 FWD = Workload(batch=8, heads_q=16, seq_q=4096, head_dim=128, dtype="fp16")
@@ -36,8 +35,14 @@ def test_exponentials_of_the_machine_code_are_those_of_its_scores_and_row_factor
     A loop that looks pages up divides twice, by two reciprocals; the memory-efficient kernels leave a row's factor to
     one lane of another piece; those of NSA have a second factor, of the log-sum-exp, and the pass for dQ none.
     """
-    for row in read_csv(files(f"attnsim.models.{room}") / "instructions.csv"):
+    rows = list(read_csv(files(f"attnsim.models.{room}") / "instructions.csv"))
+    parted = {row["kernel"] for row in rows if row.get("part")}
+    for row in rows:
         exps, scores = 32 * int(row["exp"]), int(row["scores"])
+        pipes = sum(int(row[pipe]) for pipe in ("exp", "fp32", "integer", "load_store"))
+        assert pipes <= int(row["issued"]) <= 3 * pipes, row["kernel"]
+        if row["kernel"] in parted:
+            continue  # exponentials are in one of the parts, reciprocals in another
         if row["kernel"].startswith(NO_SCORES):
             assert not exps
             continue
@@ -46,8 +51,6 @@ def test_exponentials_of_the_machine_code_are_those_of_its_scores_and_row_factor
         looked_up = 2 * 32 * row["kernel"].endswith("split")
         factors = 0 if "backward" in row["kernel"] else exps - scores - looked_up
         assert exps == scores + factors + looked_up and factors in (0, 4 * 16, 4 * 32, 2 * 4 * 32), row["kernel"]
-        pipes = sum(int(row[pipe]) for pipe in ("exp", "fp32", "integer", "load_store"))
-        assert pipes <= int(row["issued"]) <= 3 * pipes, row["kernel"]
 
 
 def step(kernel: Kernel, name: str) -> list[int]:
@@ -168,11 +171,9 @@ def test_a_lent_softmax_has_the_instructions_of_the_lender() -> None:
 
 
 def test_at_most_four_numbers_are_fitted_and_what_the_rows_leave_open_is_at_its_prior() -> None:
-    jobs_ = jobs()
     for (name, architecture), one in calibrations().items():
         assert len(one.fitted) <= 4, (name, architecture, one.fitted)
-        borrows = any(name in job.loop_of for job in jobs_)
         priors = priors_of(IMPLEMENTATIONS[name])
         for number in one.undetermined:
             assert number not in one.fitted
-            assert borrows or getattr(one.numbers, number) == pytest.approx(getattr(priors, number), rel=1e-5)
+            assert getattr(one.numbers, number) == pytest.approx(getattr(priors, number), rel=1e-5)

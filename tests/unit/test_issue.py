@@ -50,5 +50,5 @@ def test_two_blocks_of_one_sm_share_issue_slots(issues: int, time: int) -> None:
         repeats=np.array([[[1, 0]], [[0, 1]]]),
         launches=(Launch(np.array([0, 1])),),
     )
-    program = compile_kernel(work, PAPER, {}, 1.0)
+    program = compile_kernel(work, PAPER, {})
     assert play(program, 1, 2, iter([program.block(work.runs(n)) for n in (0, 1)])).time == time

@@ -15,7 +15,8 @@ from attnsim.models.errors import InputError
 from attnsim.models.schedule.instructions import LANES
 from attnsim.models.tables import read_csv
 from benchmarks import instruction_counts
-from benchmarks.instruction_counts import one_warp, report, step_row
+from benchmarks.instruction_counts import one_warp, report
+from benchmarks.instruction_rows import step_row
 from benchmarks.machine_code import disassembler, parse
 
 
@@ -73,6 +74,29 @@ def test_a_step_is_the_shortest_turn_with_its_products() -> None:
     assert {products: len(path) for products, path in found.items() if path} == {2: 3, 6: 14}
 
 
+def test_a_turn_whose_loops_turn_differently_often_is_told_by_the_products_of_its_parts() -> None:
+    inner = [line(0x10, "HMMA.16816.F32 R8, R4, R6, R8"), line(0x20, "@P0 BRA `(.L_x_1)")]
+    then = [line(0x40, "HMMA.16816.F32 R8, R4, R6, R8"), line(0x50, "@P1 BRA `(.L_x_2)")]
+    (code,) = parse(
+        kernel(
+            "parts",
+            ".L_x_0:",
+            line(0x00, "MOV R1, R2"),
+            ".L_x_1:",
+            *inner,
+            line(0x30, "HMMA.16816.F32 R8, R4, R6, R8"),
+            ".L_x_2:",
+            *then,
+            line(0x60, "@P2 BRA `(.L_x_0)"),
+            line(0x70, "EXIT"),
+        )
+    )
+    turn = code.turn([3, 1, 5])
+    assert turn is not None and code.counts(turn)["tensor"] == 9 and turn.count(1) == 3 and turn.count(4) == 5
+    assert code.turn([2, 2, 5]) is None
+    assert len(code.least()) == len(code.instructions) and code.way()[-1] == len(code.instructions) - 1
+
+
 def test_kernels_of_one_file_are_taken_apart() -> None:
     """Labels of two kernels may be the same, and what ends one of them ends no other."""
     short, code = parse("\n".join([kernel("short", ".L_x_0:", line(0x00, "EXIT")), LOOP]))
@@ -100,11 +124,11 @@ def hopper_loop(*rescaling: str) -> str:
 def test_the_row_of_a_step_has_no_mask_and_rescaling_only_where_each_step_does_it() -> None:
     sizes = {"HEAD_DIM": 16, "BLOCK_N": 32}
     (seldom,) = parse(hopper_loop())
-    assert step_row("f(16,32)", "90a", sizes, seldom) == '"f(16,32)",90,512,0,19,16,0,0,0,0'
-    assert step_row("flash(16,32)", "90a", sizes, seldom) == '"flash(16,32)",90,512,0,19,16,0,0,0,16'
+    assert step_row("f(16,32)", "90a", sizes, seldom) == '"f(16,32)",90,512,0,19,16,0,0,0,0,'
+    assert step_row("flash(16,32)", "90a", sizes, seldom) == '"flash(16,32)",90,512,0,19,16,0,0,0,16,'
     factors = [line(0x250 + 16 * n, "MUFU.EX2 R60, R60") for n in range(2)]
     (always,) = parse(hopper_loop(*factors, line(0x270, "FMUL R32, R32, R60")))
-    assert step_row("f(16,32)", "90a", sizes, always) == f'"f(16,32)",90,{16 * LANES},256,22,18,1,0,0,0'
+    assert step_row("f(16,32)", "90a", sizes, always) == f'"f(16,32)",90,{16 * LANES},256,22,18,1,0,0,0,'
     assert step_row("f(16,64)", "90a", sizes | {"BLOCK_N": 64}, always) is None
 
 

@@ -22,6 +22,7 @@ from attnsim.kernels.gpu.correctness import cases, quick_cases
 from attnsim.kernels.gpu.cuda_device import LASTING
 from attnsim.kernels.gpu.grid import BANDS, CONDITIONS, candidates, informative, ordered
 from attnsim.kernels.gpu.inputs import DRAWN, RepeatedNormals
+from attnsim.kernels.gpu.machine_record import version_of
 from attnsim.kernels.gpu.prepared import prepare
 from attnsim.kernels.gpu.records import Records
 from attnsim.kernels.gpu.timing import Timing
@@ -34,9 +35,9 @@ from attnsim.models.question.case_row import parse_row, workload_of
 from attnsim.models.question.workload import Workload
 from attnsim.validation.measured import groups
 from attnsim.validation.measured.datasets import row_of
-from attnsim.validation.measured.measured_table import measured_frame, measured_rows, summary
+from attnsim.validation.measured.measured_table import measured_frame, measured_rows, summary, wrong_kernels
 from attnsim.validation.measuring.measure import chosen, measure
-from tests.unit.answering import answer
+from tests.unit.answering import answer, refusal
 from tests.unit.fake_bench import GPU, Clock, FakeDevice, FakeWatch, make_bench, outcome, zeros
 
 
@@ -300,6 +301,20 @@ def test_a_mask_that_a_case_table_cannot_hold_has_no_row(records: Records) -> No
     assert len(measured_rows(everything)) == before - 1
 
 
+def test_a_kernel_that_a_check_found_wrong_has_no_row_and_another_version_of_it_has(records: Records) -> None:
+    everything = list(records.done.values())
+    flash = OPERATIONS["flash"]
+    check = {"kind": "smoke", "operation": "flash", "workload": "seq 200", "inputs": "growing", "ok": False}
+    there = {row["implementation"] for row in measured_rows(everything)}
+    assert flash.implementation in there
+    older = [*everything, {**check, "version": "of old"}]
+    assert len(measured_rows(older)) == len(measured_rows(everything))
+    wrong = [*everything, {**check, "version": version_of(flash)}]
+    assert there - {row["implementation"] for row in measured_rows(wrong)} == {flash.implementation}
+    assert "flash" not in {row["operation"] for row in summary(wrong)}
+    assert wrong_kernels(wrong) == {("flash", version_of(flash)): "seq 200, growing inputs"}
+
+
 def test_points_without_a_machine_are_refused(records: Records) -> None:
     points = [record for record in records.done.values() if record["kind"] == "time"]
     with pytest.raises(InputError, match="no machine record"):
@@ -383,6 +398,5 @@ def test_bad_input_is_one_line_and_code_2(
     here, new = tmp_path / "file", tmp_path / "new"
     here.write_text("not a record\n")
     given = [word.format(here=here, new=new) for word in arguments]
-    out, err = answer(capsys, "measure", *given, code=2)
-    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and told.format(here=here) in err
+    assert told.format(here=here) in refusal(capsys, "measure", *given)
     assert not new.exists()

@@ -17,6 +17,7 @@ from attnsim.models.llm.huggingface import FAMILIES, import_config
 from attnsim.models.llm.model import Model
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Latent
+from tests.unit.answering import refusal
 
 PRESETS = builtin_model_ids()
 WANTED = {
@@ -346,5 +347,4 @@ def test_a_model_fills_the_flags_that_are_not_given(tmp_path: Path, capsys: pyte
     ):
         assert main([*ask, *arguments]) == 2, arguments
         assert told in capsys.readouterr().err
-    assert main(["predict", "--gpu", "l4", "--model", "llama-3-8b"]) == 2
-    assert "--seq is missing" in capsys.readouterr().err
+    assert "--seq is missing" in refusal(capsys, "predict", "--gpu", "l4", "--model", "llama-3-8b")

@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
-from attnsim.models.references.softmax import attention, attention_backward
+from attnsim.models.references.softmax import attention
 from attnsim.models.references.tiled import (
     Order,
     RunningSoftmax,
     combined,
     flash1_reference,
-    flash_backward_reference,
     flash_reference,
     split_kv_reference,
 )
@@ -150,19 +149,6 @@ def scores_and_values(x: Inputs) -> tuple[Floats, Floats]:
     rows, keys = np.arange(s.shape[-2])[:, None], np.arange(s.shape[-1])[None, :]
     s[..., ~x.mask.seen(rows, keys, s.shape[-2], s.shape[-1])] = -np.inf
     return s, v
-
-
-@checked(40)
-@given(x=inputs(), tile=tiles)
-def test_the_backward_recomputes_p_tile_by_tile(x: Inputs, tile: tuple[int, int]) -> None:
-    do = np.random.default_rng(7).standard_normal((*x.q.shape[:3], x.v.shape[3]))
-    tiled = flash_backward_reference(x.q, x.k, x.v, do, x.mask, rows=tile[0], keys=tile[1], scale=0.5)
-    plain = attention_backward(x.q, x.k, x.v, do, x.mask, scale=0.5)
-    unit = max(1.0, float(np.abs(x.q).max()), float(np.abs(x.k).max())) * float(np.abs(x.v).max())
-    for name, found, expected in zip(("dQ", "dK", "dV"), tiled, plain, strict=True):
-        # dP - D cancels where one key has all the weight: rounding is relative to its terms.
-        scale = unit if name != "dV" else 1.0
-        assert_close(found / scale, expected / scale, 1e-12 + 4 * EPSILON * x.scores)
 
 
 # Named corners

@@ -34,6 +34,7 @@ from attnsim.validation.fitting.problem import Problem
 from attnsim.validation.measured import own_tables
 from attnsim.validation.measured.own_tables import keep, own_rows
 from benchmarks import gpu_run
+from tests.unit.answering import refusal
 from tests.unit.fake_bench import GPU, make_bench
 
 MHZ = GPU.clock.full_hz / 1e6
@@ -95,8 +96,7 @@ def test_synthetic_records_are_never_kept(
 ) -> None:
     monkeypatch.setattr(own_tables, "OWN", tmp_path / "own")
     command = ["measure", "--from", str(records.path), "--out", str(tmp_path / "out"), "--keep"]
-    assert main(command) == 2
-    assert "these records are synthetic (tests/unit/fake_bench.py made it up)" in capsys.readouterr().err
+    assert "these records are synthetic (tests/unit/fake_bench.py made it up)" in refusal(capsys, *command)
     assert not (tmp_path / "own").exists() and not (tmp_path / "out").exists()
 
 

@@ -4,7 +4,7 @@ import csv
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, pairwise
@@ -15,7 +15,6 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from typer.testing import CliRunner
 
 import attnsim
@@ -25,7 +24,6 @@ from attnsim.api.explaining import Explanation, explain
 from attnsim.api.ratios import speedup
 from attnsim.api.tracing import trace
 from attnsim.cli.app import app
-from attnsim.cli.plot_flags import numbers_of
 from attnsim.models.hardware.changes import Change
 from attnsim.plots.colours import tensor_hue, unit_hue
 from attnsim.plots.occupancy import empty_share, waves
@@ -39,6 +37,7 @@ from attnsim.plots.traffic import traffic
 from attnsim.plots.units import units
 from attnsim.validation.checking import sampled as sampling
 from attnsim.validation.measured.datasets import published_rows
+from tests.unit.drawn import texts_of
 
 MORE_SMS = Change("sm.count", 108, 120, "1")
 A100 = load_gpu("a100-sxm4-80gb")
@@ -98,19 +97,6 @@ def drawn(pictures: dict[str, Picture]) -> Callable[[str, str], Figure]:
 
 
 PICTURES = ("scaling", "units", "traffic", "waves", "tornado", "split")
-
-
-def texts_of(figure: Figure) -> Iterator[Text]:
-    """Everything that is written, but the labels of ticks beyond the axes, which are not drawn."""
-    beyond = set()
-    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
-        low, high = axis.get_view_interval()
-        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
-            if not low <= tick.get_loc() <= high:
-                beyond |= {tick.label1, tick.label2}
-    for one in figure.findobj(Text):
-        if isinstance(one, Text) and one.get_text().strip() and one.get_visible() and one not in beyond:
-            yield one
 
 
 @pytest.mark.parametrize(("name", "width"), [("scaling", "page"), *((name, "column") for name in PICTURES)])
@@ -454,21 +440,6 @@ def test_what_cannot_be_drawn_is_refused_in_a_line(growing: list[Prediction]) ->
         with pytest.raises(InputError, match=words) as caught:
             draw()
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [("4096", [4096]), ("1,2,2,3", [1, 2, 3]), ("512:4096", [512, 1024, 2048, 4096]), ("3:13", [3, 6, 12]),
-     ("256:1024:256,5000", [256, 512, 768, 1024, 5000])],
-)  # fmt: skip
-def test_ranges_double_or_step(text: str, numbers: list[int]) -> None:
-    assert numbers_of(text, "--seq") == numbers
-
-
-@pytest.mark.parametrize("text", ["", "0", "x", "1:2:3:4", "8:4", "1:4:0", "1:1000:1", "1::4", "1,", "9999999999"])
-def test_bad_ranges_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"^--seq: "):
-        numbers_of(text, "--seq")
 
 
 SHAPE = ("--gpu", "a100-sxm4-80gb", "--heads", "16", "--head-dim", "64")

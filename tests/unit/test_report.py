@@ -1,13 +1,16 @@
 """`attnsim report`: the study file, what the page says, and that nothing in a study becomes markup."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -44,7 +47,11 @@ from attnsim.reports.headline import answer_table, changes, headline
 from attnsim.reports.page import Drawn, parts
 from attnsim.reports.sentences import short_answer
 from attnsim.reports.trusting import applying, files_used, uses
-from tests.unit import chromium
+from tests.unit.answering import refusal
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+    from playwright.sync_api import Page as Tab
 
 STUDY = """\
 title: A small question
@@ -166,9 +173,8 @@ def test_shapes_name_their_cases(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_bad_studies_are_one_line(text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = study_file(tmp_path, text), tmp_path / "report.html"
-    assert main(["report", str(path), "--out", str(out)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and told in said and "study.yaml" in said
+    said = refusal(capsys, "report", str(path), "--out", str(out))
+    assert told in said and "study.yaml" in said
     assert not out.exists()
 
 
@@ -522,8 +528,7 @@ def test_the_command_writes_both_and_prints_the_parts(
 def test_an_impossible_out_is_refused_before_anything_is_answered(
     out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["report", str(tmp_path / "not read.yaml"), "--out", str(tmp_path / out)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    refusal(capsys, "report", str(tmp_path / "not read.yaml"), "--out", str(tmp_path / out))
 
 
 def test_the_example_is_a_report() -> None:
@@ -561,100 +566,96 @@ IN_ORDER = """
 })()
 """
 
-in_chromium = pytest.mark.skipif(chromium.PROGRAM is None, reason="no Chromium or Chrome on PATH")
 
-
-@pytest.fixture(scope="module")
-def shown(page: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
-    path = tmp_path_factory.mktemp("page") / "report.html"
+@pytest.fixture
+def opened(page: str, chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Tab]]:
+    """Opens the page, and sees at the end that the browser found nothing wrong with it and asked for nothing else."""
+    path = tmp_path / "report.html"
     path.write_text(page, encoding="utf-8")
-    with chromium.browser() as tab:
-        tab.look(1280, 900)
-        tab.open(path)
-        yield tab
+    said: list[str] = []
+    asked: set[str] = set()
+
+    def open_page(width: int = 1280, height: int = 900, *, dark: bool = False) -> Tab:
+        tab = chromium.new_page(viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light")
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.on("request", lambda request: asked.add(request.url))
+        tab.goto(path.as_uri())
+        return tab
+
+    yield open_page
+    assert not said
+    assert {address for address in asked if not address.startswith("data:")} == {path.as_uri()}
 
 
-@in_chromium
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (360, False), (360, True)])
-def test_a_browser_shows_everything_and_says_nothing(shown: chromium.Page, width: int, dark: bool) -> None:
-    shown.look(width, 800, dark)
-    shown.reload()
+def test_a_browser_shows_everything_and_says_nothing(opened: Callable[..., Tab], width: int, dark: bool) -> None:
+    tab = opened(width, 800, dark=dark)
     decoded = "Promise.all([...document.images].map(i => i.decode().then(() => [i.naturalWidth, i.clientWidth])))"
-    sizes = shown.run(decoded)
+    sizes = tab.evaluate(decoded)
     assert len(sizes) == 3 and all(natural > 300 and client > 200 for natural, client in sizes)
-    assert shown.run("document.documentElement.scrollWidth <= innerWidth")
-    assert shown.run(f"matchMedia('(prefers-color-scheme: dark)').matches === {str(dark).lower()}")
-    assert shown.run(CONTRAST) >= 4.5
-    assert not shown.complaints()
-    assert {address.rsplit("/", 1)[1] for address in shown.addresses()} == {"report.html"}
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert tab.evaluate(f"matchMedia('(prefers-color-scheme: dark)').matches === {str(dark).lower()}")
+    assert tab.evaluate(CONTRAST) >= 4.5
 
 
-@in_chromium
-def test_a_narrow_page_shows_that_tables_scroll_and_breaks_no_cell_at_every_word(shown: chromium.Page) -> None:
-    shown.look(420, 900)
-    shown.reload()
+def test_a_narrow_page_shows_that_tables_scroll_and_breaks_no_cell_at_every_word(opened: Callable[..., Tab]) -> None:
+    tab = opened(420)
     cue = "getComputedStyle(document.querySelector('.scroll')).backgroundAttachment"
-    assert shown.run(cue) == "local, local, scroll, scroll"
-    assert shown.run("[...document.querySelectorAll('.scroll')].some(one => one.scrollWidth > one.clientWidth)")
+    assert tab.evaluate(cue) == "local, local, scroll, scroll"
+    assert tab.evaluate("[...document.querySelectorAll('.scroll')].some(one => one.scrollWidth > one.clientWidth)")
     wide = "[...document.querySelectorAll('caption')].filter(one => one.checkVisibility() && one.clientWidth > 400)"
-    assert shown.run(f"{wide}.length") == 0, "a caption is read without scrolling"
+    assert tab.evaluate(f"{wide}.length") == 0, "a caption is read without scrolling"
     lines = """[...document.querySelectorAll('td, th')].filter(one => one.checkVisibility()).map(one => {
         const words = one.textContent.trim().split(/ +/).length;
         const line = parseFloat(getComputedStyle(one).lineHeight);
         const range = document.createRange(); range.selectNodeContents(one);
         return [Math.round(range.getBoundingClientRect().height / line), words];
     }).filter(([high, words]) => words > 2 && high > words / 2 + 1)"""
-    assert shown.run(lines) == []
+    assert tab.evaluate(lines) == []
 
 
-@in_chromium
-def test_dark_and_narrow_pages_get_pictures_of_their_own(shown: chromium.Page) -> None:
+def test_dark_and_narrow_pages_get_pictures_of_their_own(opened: Callable[..., Tab]) -> None:
     used = []
     for width, dark in ((1280, False), (1280, True), (360, False), (360, True)):
-        shown.look(width, 800, dark)
-        shown.reload()
-        used.append(shown.run("[...document.images].map(image => image.currentSrc.slice(-200))"))
+        tab = opened(width, 800, dark=dark)
+        used.append(tab.evaluate("[...document.images].map(image => image.currentSrc.slice(-200))"))
     roofline, units, timeline = zip(*used, strict=True)
     assert (len(set(roofline)), len(set(units)), len(set(timeline))) == (4, 4, 4)
 
 
-@in_chromium
-def test_every_link_and_table_is_reached_with_the_keyboard_in_order(shown: chromium.Page) -> None:
-    shown.look(1280, 900)
-    shown.run("location.hash = ''; document.activeElement.blur(); scrollTo(0, 0)")
-    shown.run("getSelection().setPosition(document.body, 0)")
+def test_every_link_and_table_is_reached_with_the_keyboard_in_order(opened: Callable[..., Tab]) -> None:
+    tab = opened()
     places = []
-    count = shown.run(IN_ORDER)[0]
+    count = tab.evaluate(IN_ORDER)[0]
     for _ in range(count):
-        shown.press("Tab", 9)
-        _, place, outline = shown.run(IN_ORDER)
+        tab.keyboard.press("Tab")
+        _, place, outline = tab.evaluate(IN_ORDER)
         places.append(place)
         assert outline != "none"
     assert places == list(range(count)) and count > 15
-    shown.run("document.querySelector('.skip').focus()")
-    assert shown.run("document.activeElement.getBoundingClientRect().left >= 0")
-    shown.press("Enter", 13)
-    assert shown.run("location.hash + document.activeElement.id") == "#mainmain"
-    shown.press("Tab", 9)
-    assert shown.run("document.querySelector('main').contains(document.activeElement)")
-    shown.run("document.querySelector('summary').focus()")
-    shown.press("Enter", 13)
-    assert shown.run("document.querySelector('details').open")
-    shown.press("Enter", 13)
+    tab.evaluate("document.querySelector('.skip').focus()")
+    assert tab.evaluate("document.activeElement.getBoundingClientRect().left >= 0")
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("location.hash + document.activeElement.id") == "#mainmain"
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.querySelector('main').contains(document.activeElement)")
+    tab.evaluate("document.querySelector('summary').focus()")
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("document.querySelector('details').open")
+    tab.keyboard.press("Enter")
 
 
-@in_chromium
-def test_paper_gets_everything_and_nothing_beyond_its_edge(shown: chromium.Page) -> None:
-    shown.look(690, 1000, dark=True)  # A4 less its margins, at 96 dots an inch
-    shown.ask("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    assert shown.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert shown.run("getComputedStyle(document.querySelector('nav')).display") == "none"
-    assert shown.run("[...document.querySelectorAll('details table')].every(table => table.checkVisibility())")
-    assert shown.run(
+def test_paper_gets_everything_and_nothing_beyond_its_edge(opened: Callable[..., Tab]) -> None:
+    tab = opened(690, 1000, dark=True)  # A4 less its margins, at 96 dots an inch
+    tab.emulate_media(media="print")
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert tab.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert tab.evaluate("[...document.querySelectorAll('details table')].every(table => table.checkVisibility())")
+    assert tab.evaluate(
         "[...document.querySelectorAll('table,img,pre')].every(one => one.getBoundingClientRect().right < 691)"
     )
-    assert not shown.run("[...document.images].some(image => image.getBoundingClientRect().height > 480)")
-    printed = shown.pdf()
+    assert not tab.evaluate("[...document.images].some(image => image.getBoundingClientRect().height > 480)")
+    printed = tab.pdf(prefer_css_page_size=True)
     pages = len(re.findall(rb"/Type\s*/Page\b", printed))
     assert printed.startswith(b"%PDF") and 4 <= pages <= 12
-    shown.ask("Emulation.setEmulatedMedia", media="")

@@ -1,6 +1,7 @@
 """Elasticities against theory, Sobol indices against a product of powers, and the command."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,8 +13,10 @@ from attnsim.cli import main
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
+from attnsim.simulator.replay import Replay
 from attnsim.studies import sensitivity
-from attnsim.studies.sensitivity import Elasticity, elasticities, sobol, times
+from attnsim.studies.sensitivity import Elasticity, elasticities, replayed, sobol, times
+from tests.unit.answering import refusal
 
 DECODE = Workload(4, 32, 1, 128, seq_kv=1 << 17, passes="decode")
 """8.6 GB of keys and values for 128 heads, one block each on 132 SMs: HBM and nothing else."""
@@ -136,8 +139,7 @@ def test_bandwidth_has_most_of_the_variance_of_a_decode_call() -> None:
 )
 def test_bad_input_is_one_line(extra: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["--gpu", "a100-sxm4-80gb", "--heads", "8", "--seq", "4096", "--head-dim", "64"]
-    assert main(["sensitivity", *shape, *extra]) == 2
-    assert said in capsys.readouterr().err
+    assert said in refusal(capsys, "sensitivity", *shape, *extra)
 
 
 def test_the_command_prints_what_it_means(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,4 +149,24 @@ def test_the_command_prints_what_it_means(capsys: pytest.CaptureFixture[str]) ->
     assert "10 % more" in text and "no effect: " in text and "Sobol indices of log time, 64 samples" in text
     assert main(["sensitivity", *shape, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert {row["kind"] for row in rows} == {"elasticity"} and rows[0]["elasticity"] < -0.5
+    assert {row["kind"] for row in rows} == {"elasticity"}
+    assert {row["figure"]: row["elasticity"] for row in rows}["clock.free"] < -0.5
+
+
+def test_what_hangs_on_timing_says_how_far(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ask(Workload(1, 8, 1024, 64), load_gpu("a100-sxm4-80gb"), "flash")
+    usual = {one.figure: one for one in elasticities(asked)}
+    assert not any(one.timing for one in usual.values())
+
+    def jittered(question: Question) -> Replay:
+        found = replayed(question)
+        return replace(found, kernels=tuple(replace(one, spread=0.02) for one in found.kernels))
+
+    monkeypatch.setattr(sensitivity, "replayed", jittered)
+    for one in elasticities(asked):
+        assert one.elasticity == usual[one.figure].elasticity
+        assert 0.2 < one.timing < 2 * 0.02 / 0.0488 + 0.01
+        assert not one.kink or abs((one.up or 0) - (one.down or 0)) > 4 * one.timing
+    assert main(["sensitivity", "--gpu", "a100-sxm4-80gb", "--heads", "8", "--seq", "1024", "--head-dim", "64"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert " +-0." in text and "+-: how far it moves as resident blocks fall into step or not." in text

@@ -11,7 +11,6 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attnsim.cli import main
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.sections import FIELDS
@@ -19,6 +18,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.studies.axes import COLUMNS
 from attnsim.studies.points import RATES, changed, counts, figures, point
 from attnsim.studies.study_file import StudyEntry, read_study, study_of
+from tests.unit.answering import refusal
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "study.yaml"
 WORKLOAD = {"batch": 1, "heads_q": 8, "seq_q": 1024, "head_dim": 64}
@@ -112,8 +112,9 @@ def test_a_wrong_study_is_refused_in_one_line_that_names_the_key(content: dict[s
 def test_a_wrong_file_is_refused_before_anything_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(yaml.safe_dump(study(method="guess")))
-    assert main(["sweep", str(wrong), "--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err.startswith("error: wrong.yaml: method is 'guess'; allowed: ")
+    assert refusal(capsys, "sweep", str(wrong), "--out", str(tmp_path / "out")).startswith(
+        "error: wrong.yaml: method is 'guess'; allowed: "
+    )
     assert list(tmp_path.iterdir()) == [wrong]
 
 

@@ -223,7 +223,7 @@ KILLED = """
     from attnsim.studies import provenance, run, study as studies
     from attnsim.studies.study_file import read_study
     studies.CLOSED_CHUNK = 16
-    provenance.code_digest = lambda: "code"
+    provenance.code_digest = lambda *packages: "code"
     seen = []
     def told(points):
         seen.append(points)
@@ -237,7 +237,7 @@ KILLED = """
 def test_a_killed_run_leaves_whole_parts_and_no_lock(
     tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provenance, "code_digest", lambda: "code")  # sources may be edited meanwhile
+    monkeypatch.setattr(provenance, "code_digest", lambda *packages: "code")  # sources may be edited meanwhile
     path, out = tmp_path / "study.yaml", tmp_path / "out"
     path.write_text(yaml.safe_dump(CLOSED))
     script = [sys.executable, "-c", textwrap.dedent(KILLED), str(path), str(out)]

@@ -31,7 +31,6 @@ from attnsim.simulator.program import (
     MMA,
     MMA_ASYNC,
     MMA_WAIT,
-    NO_COPY,
     PREFETCH,
     STORE,
     VECTOR,
@@ -132,12 +131,12 @@ def thinned(item: Prepared, sms: int) -> tuple[Kernel, Program, int, int]:
         kernel = replace(kernel, launches=tuple(one for one in launches if len(one.classes)))
         left = max(1, round(sms * kernel.blocks / blocks))
     active = min(left, kernel.blocks)
-    return kernel, marked(item.compiled(sms / left)), active, min(slots, ceil(kernel.blocks / active))
+    return kernel, marked(item.compiled().shared_by(sms / left)), active, min(slots, ceil(kernel.blocks / active))
 
 
 def marked(program: Program) -> Program:
     """The program with a mark of its own at the end of every segment."""
-    segments = tuple((*steps, (MARK, n, 0, 0, 0, NO_COPY)) for n, steps in enumerate(program.segments))
+    segments = tuple((*steps, (MARK, n, 0, 0, 0, Copy())) for n, steps in enumerate(program.segments))
     return program_of(segments, program.tensors, program.warpgroups, len(segments))
 
 
@@ -147,7 +146,7 @@ def program_of(
     """A program from its steps, segment by segment."""
     table = np.array([(*step[:5], *step[5]) for steps in segments for step in steps], np.int64).reshape(-1, 12)
     begins = np.cumsum([0, *map(len, segments)])
-    return Program(table, np.arange(len(table)), begins, tensors, warpgroups, marks)
+    return Program(table, np.zeros((len(table), 2)), np.arange(len(table)), begins, tensors, warpgroups, marks)
 
 
 def nest(seed: int, *, stuck: bool = False) -> tuple[Kernel, Program, int, int]:
@@ -176,7 +175,7 @@ def nest(seed: int, *, stuck: bool = False) -> tuple[Kernel, Program, int, int]:
 
     def step(kind: int, tensor: int) -> Step:
         timed = kind in (MMA, MMA_ASYNC, VECTOR, DELAY)
-        moves = copy(5 * time()) if kind == LOAD else copy(0) if kind == STORE else NO_COPY
+        moves = copy(5 * time()) if kind == LOAD else copy(0) if kind == STORE else Copy()
         one, two = time() if timed else 0, time() if timed and kind != DELAY else 0
         issue = int(issuing.choice(times)) if kind in (MMA, MMA_ASYNC, VECTOR) and counted else 0
         return kind, tensor, one, two, issue, moves
@@ -204,13 +203,13 @@ def nest(seed: int, *, stuck: bool = False) -> tuple[Kernel, Program, int, int]:
     segments = [first, *(list(turn()) for _ in range(1 + upto(1))), last]
     if upto(1):
         into = segments[upto(len(segments) - 1)]
-        into.insert(upto(len(into)), (PREFETCH, 0, 0, 0, 0, NO_COPY))
+        into.insert(upto(len(into)), (PREFETCH, 0, 0, 0, 0, Copy()))
     if stuck:
         last.extend(step(WAIT, 0) for _ in range(1 + ahead[0]))
     marks = upto(3)
     for n in range(marks):
         into = segments[upto(len(segments) - 1)]
-        into.insert(upto(len(into)), (MARK, n, 0, 0, 0, NO_COPY))
+        into.insert(upto(len(into)), (MARK, n, 0, 0, 0, Copy()))
     classes = 1 + upto(2)
     repeats = draw.integers(0, 7, (classes, 1 + upto(2), len(segments)))
     repeats[:, :, [0, -1]] = 1
@@ -218,7 +217,6 @@ def nest(seed: int, *, stuck: bool = False) -> tuple[Kernel, Program, int, int]:
         name=f"seed {seed}",
         threads=128,
         registers_per_thread=32,
-        shared_memory_bytes=0,
         segments=tuple(Segment(str(n), ()) for n in range(len(segments))),
         repeats=repeats.astype(np.int64),
         launches=tuple(Launch(draw.integers(classes, size=1 + upto(7)), 1 + upto(2)) for _ in range(1 + upto(1))),
@@ -241,8 +239,8 @@ def test_the_players_agree_on_random_loop_nests(interrupted: bool, monkeypatch: 
 def test_the_players_agree_where_every_turn_of_a_loop_leaves_loads_in_flight() -> None:
     """Nine at most, one more than before any loop and after it."""
     kernel, _, sms, slots = nest(0)
-    load, wait = (LOAD, 0, 0, 0, 0, Copy(port=3, latency=50, size=1)), (WAIT, 0, 0, 0, 0, NO_COPY)
-    mma = (MMA, 0, 40, 0, 7, NO_COPY)
+    load, wait = (LOAD, 0, 0, 0, 0, Copy(port=3, latency=50, size=1)), (WAIT, 0, 0, 0, 0, Copy())
+    mma = (MMA, 0, 40, 0, 7, Copy())
     kernel = replace(kernel, repeats=np.array([[[8, 8]]] * len(kernel.repeats)), warpgroups=1)
     assert not both(kernel, program_of(((load, load, wait, mma), (wait, mma)), ("K",), 1), sms, slots)
 

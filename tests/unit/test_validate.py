@@ -25,6 +25,7 @@ from attnsim.validation.fitting import held_out
 from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row, published_rows
+from tests.unit.answering import refusal
 
 TRUST = Trust("extrapolated", 0.5, 2.0, None, (Reason("borrowed", "borrowed numbers"),))
 
@@ -169,15 +170,13 @@ def test_bad_input_is_refused_in_one_line(
 ) -> None:
     file = tmp_path / "file"
     file.touch()
-    assert main([argument.format(file=file) for argument in arguments]) == 2
-    refused = capsys.readouterr().err
-    assert refused.count("\n") == 1 and word in refused
+    refused = refusal(capsys, *(argument.format(file=file) for argument in arguments))
+    assert word in refused
 
 
 def test_recording_needs_the_serving_rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(aiconfigurator, "available", lambda: False)
-    assert main(["fit", "--record"]) == 2
-    assert "attnsim[datasets]" in capsys.readouterr().err
+    assert "attnsim[datasets]" in refusal(capsys, "fit", "--record")
 
 
 def test_hypothetical_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from attnsim.models.implementations.registry import IMPLEMENTATIONS
 from attnsim.models.question.case_row import parse_row
 from attnsim.models.question.words import whole
 from attnsim.studies.study_file import study_of
+from tests.unit.answering import refusal
 
 PLAIN = attnsim.Workload(batch=1, heads_q=32, heads_kv=8, seq_q=65536, head_dim=128, mask=attnsim.Mask.causal())
 
@@ -98,11 +99,18 @@ def test_studies_read_the_same_words() -> None:
     ("text", "numbers"),
     [
         ("1k:8k", [1024, 2048, 4096, 8192]), ("512,1024", [512, 1024]), ("131,072", [131072]), ("128,256", [128, 256]),
-        ("4k,16k", [4096, 16384]), ("65, 536", [65, 536]),
+        ("4k,16k", [4096, 16384]), ("65, 536", [65, 536]), ("4096", [4096]), ("1,2,2,3", [1, 2, 3]),
+        ("3:13", [3, 6, 12]), ("256:1024:256,5000", [256, 512, 768, 1024, 5000]),
     ],
 )  # fmt: skip
 def test_lists_of_numbers(text: str, numbers: list[int]) -> None:
     assert numbers_of(text, "--seq") == numbers
+
+
+@pytest.mark.parametrize("text", ["", "0", "x", "1:2:3:4", "8:4", "1:4:0", "1:1000:1", "1::4", "1,", "9999999999"])
+def test_bad_ranges_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"^--seq: "):
+        numbers_of(text, "--seq")
 
 
 def test_a_list_that_may_be_one_number_is_refused() -> None:
@@ -163,13 +171,13 @@ def test_a_note_says_which_gpu_was_taken_once(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_flag_of_other_commands_is_refused_with_those(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gpus", "show", "h100-sxm5-80gb", "--mask", "causal"]) == 2
-    said = capsys.readouterr().err
+    said = refusal(capsys, "gpus", "show", "h100-sxm5-80gb", "--mask", "causal")
     assert said.startswith("error: attnsim gpus show has no --mask; commands that have it: predict, explain, ")
-    assert main(["sweep", "--widnow", "3"]) == 2
-    assert capsys.readouterr().err.startswith("error: attnsim sweep has no --widnow; ")
-    assert main(["predict", "--trace", "requests.csv"]) == 2
-    assert capsys.readouterr().err == "error: attnsim predict has no --trace; a command takes it: serving TRACE\n"
+    assert refusal(capsys, "sweep", "--widnow", "3").startswith("error: attnsim sweep has no --widnow; ")
+    assert (
+        refusal(capsys, "predict", "--trace", "requests.csv")
+        == "error: attnsim predict has no --trace; a command takes it: serving TRACE\n"
+    )
 
 
 PICTURES = ("plot scaling", "plot units", "plot traffic", "plot waves", "plot tornado")
@@ -274,8 +282,9 @@ def test_commas_of_thousands_and_of_lists(capsys: pytest.CaptureFixture[str]) ->
     ask = ["predict", "--gpu", "l4", "--algorithm", "flash", "--json"]
     assert main([*ask, "--heads", "8", "--head-dim", "64", "--seq", "2,048"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["flops_dense"] == 4 * 8 * 2048**2 * 64
-    assert main([*ask, "--layer", "--model", "gpt2-small", "--seq", "64,128"]) == 2
-    assert "may be one number or several; write 64128, or '64, 128'" in capsys.readouterr().err
+    assert "may be one number or several; write 64128, or '64, 128'" in refusal(
+        capsys, *ask, "--layer", "--model", "gpt2-small", "--seq", "64,128"
+    )
 
 
 SMALL = ["--gpu", "a100-sxm4-80gb", "--heads", "8", "--seq", "1k", "--head-dim", "64"]

@@ -1,4 +1,4 @@
-"""With and without compiled loops, together and one by one: the same results, counts and faults."""
+"""Instructions together and one by one: the same results, counts and faults; 16-bit floats of every bit pattern."""
 
 from __future__ import annotations
 
@@ -9,35 +9,15 @@ import numpy as np
 import pytest
 
 from attnsim.kernels.arrays import encode
-from attnsim.kernels.cpu import (
-    banks,
-    compiled,
-    copies,
-    fragments,
-    hazards,
-    matrix_descriptors,
-    memory,
-    ordering,
-    program,
-    run,
-    shared,
-    tape,
-    tensor_cores,
-)
+from attnsim.kernels.cpu import compiled_matrices, loops, program
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.cpu.sixteen_bit import half_to_float
 from attnsim.kernels.flash import flash_forward
+from attnsim.kernels.foreign.run import run_ptx
 from attnsim.kernels.hopper import flash_hopper
+from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
-
-USERS = (banks, copies, fragments, hazards, matrix_descriptors, memory, ordering, shared, tape, tensor_cores)
-
-
-def without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in USERS:
-        monkeypatch.setattr(module, "compiled", lambda: None)
-    run._program.cache_clear()
 
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,23 +38,30 @@ def answer(kernel: str, dtype: str) -> tuple[Any, Counters]:
 
 @pytest.mark.parametrize("kernel", ["flash", "hopper"])
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_every_way_gives_the_same(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_give_the_same(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found, counters = answer(kernel, dtype)
-    for change in (one_by_one, without_numba):  # then both
-        change(monkeypatch)
-        other, counted = answer(kernel, dtype)
-        for a, b in zip(found, other, strict=True):
-            assert a.tobytes() == b.tobytes()
-        assert counted == counters
-    run._program.cache_clear()
+    one_by_one(monkeypatch)
+    other, counted = answer(kernel, dtype)
+    for a, b in zip(found, other, strict=True):
+        assert a.tobytes() == b.tobytes()
+    assert counted == counters
 
 
 def test_halves_of_every_bit_pattern() -> None:
     bits = np.arange(1 << 16, dtype=np.uint16)
-    found = np.empty((1, 4096, 16), np.uint32)
-    compiled.pieces_to_floats(bits.reshape(-1, 8), np.arange(8192).reshape(1, 4096, 2), False, False, found)
-    np.testing.assert_array_equal(found.reshape(-1), bits.view(np.float16).astype(np.float32).view(np.uint32))
+    found = np.empty((1, 4096, 16), np.float32)
+    compiled_matrices.pieces_to_floats(bits.reshape(-1, 8), np.arange(8192).reshape(1, 4096, 2), False, False, found)
+    np.testing.assert_array_equal(
+        found.reshape(-1).view(np.uint32), bits.view(np.float16).astype(np.float32).view(np.uint32)
+    )
     np.testing.assert_array_equal(
         half_to_float(bits[bits & 0x7C00 < 0x7C00]).view(np.uint32),
         bits[bits & 0x7C00 < 0x7C00].view(np.float16).astype(np.float32).view(np.uint32),
     )
+
+
+def test_without_numba_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops._loops.cache_clear()
+    monkeypatch.setattr(loops, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"^numba is not installed, .*: pip install numba$"):
+        run_ptx(".visible .entry k()\n{\nret;\n}", grid=1, block=32, arguments={})

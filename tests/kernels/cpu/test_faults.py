@@ -329,6 +329,20 @@ def test_fault_names_block_and_thread_of_a_later_batch(launch: Launch) -> None:
         launch(source, {"out": np.zeros(32, np.float32)}, grid=(2, 8), lanes=64)
 
 
+@pytest.mark.parametrize("space", ["global", "shared"])
+def test_an_address_to_which_nothing_can_be_added_is_out_of_bounds(space: str) -> None:
+    ptx = f""".version 8.0
+    .target sm_80
+    .address_size 64
+    .visible .entry kernel(.param .u64 out) {{
+    .reg .b64 %rd<3>;
+    mov.u64 %rd1, 0x7ffffffffffffff8;
+    ld.{space}.u64 %rd2, [%rd1];
+    ret; }}"""
+    with pytest.raises(faults.OutOfBounds, match=r"load of 8 bytes at .*0x7ffffffffffffff8"):
+        run(ptx, "kernel", 1, 32, {"out": np.zeros(32, np.float32)})
+
+
 def test_store_to_a_read_only_array(launch: Launch) -> None:
     array = np.zeros(32, np.float32)
     array.flags.writeable = False

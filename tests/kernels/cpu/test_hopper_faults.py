@@ -167,7 +167,7 @@ BUGS = {
     "operand outside the block's memory": Bug(
         faults.OutOfBounds,
         "tile.along_rows(0)",
-        "matrix_descriptor(0x20000, 16, 1024)",
+        "matrix_descriptor(0x20000, 0, 16, 1024)",
         "wgmma operand at shared address 0x20000, but the block has 8320 bytes",
     ),
     "tile between repetitions of the swizzle": Bug(
