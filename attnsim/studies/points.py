@@ -50,29 +50,19 @@ def changed(gpu: Gpu, changes: Changes) -> Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """What one point asks.
+class Changed:
+    """The GPU of a point.
 
     Parameters
     ----------
     base : Gpu
-        The GPU, unchanged.
+        Unchanged.
     changes : tuple
         Figures changed, see `changed`.
-    algorithm : str
-    implementation : str or None
-    tile : str
-        "shipped", "retuned" or rows x keys.
-    fields : dict
-        Fields of the workload that the study gives.
     """
 
     base: Gpu
     changes: Changes
-    algorithm: str
-    implementation: str | None
-    tile: str
-    fields: dict[str, Any]
 
     def gpu(self) -> Gpu:
         """The GPU with its changes.
@@ -82,6 +72,26 @@ class Point:
         InputError
         """
         return changed(self.base, self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Point(Changed):
+    """What one point asks, of its GPU.
+
+    Parameters
+    ----------
+    algorithm : str
+    implementation : str or None
+    tile : str
+        "shipped", "retuned" or rows x keys.
+    fields : dict
+        Fields of the workload that the study gives.
+    """
+
+    algorithm: str
+    implementation: str | None
+    tile: str
+    fields: dict[str, Any]
 
     def workload(self) -> Workload:
         """The workload; `seq_q` may be left out: one query a sequence of a decode call, else as many as keys.
@@ -115,30 +125,15 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelPoint:
+class KernelPoint(Changed):
     """What one point asks of a kernel file, which stands in place of an algorithm and its workload.
 
     Parameters
     ----------
-    base : Gpu
-        The GPU, unchanged.
-    changes : tuple
-        Figures changed, see `changed`.
     kernel : LiftedCall
     """
 
-    base: Gpu
-    changes: Changes
     kernel: LiftedCall
-
-    def gpu(self) -> Gpu:
-        """The GPU with its changes.
-
-        Raises
-        ------
-        InputError
-        """
-        return changed(self.base, self.changes)
 
 
 def point(points: Points, row: int) -> Point:

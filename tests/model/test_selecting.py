@@ -23,6 +23,7 @@ from attnsim.models.implementations.selecting import compressed, dsa_decode, mob
 from attnsim.models.implementations.selecting.walks import Walk, keys_outside
 from attnsim.models.mask.block_list import block_list
 from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.mechanisms import only_for
 from attnsim.models.question.selected import compressed_pairs, visible_pairs, walked, walkers, walks
 from attnsim.models.question.selection import Selection
@@ -335,6 +336,18 @@ def test_a_neighbourhood_is_a_window_of_equal_size_moved_inside(stride: int) -> 
     both = square.seen(np.arange(48)[:, None], np.arange(48), 48, 48)
     assert (both.sum(axis=1) == 15).all()
     assert block_list(square, 16, 32, 48, 48).dense().tolist() == both.tolist()
+
+
+@pytest.mark.parametrize(
+    "text", ["37 window 9 stride 2", "12x10 window 5x4 stride 3x1", "5x6x7 window 3x3x4 stride 2x3x1"]
+)
+def test_pairs_of_a_neighbourhood_are_those_of_its_tiles(text: str) -> None:
+    """Counted without a look at any pair: 115,200 tokens of a video took half a minute."""
+    mask = Mask.parse(f"neighborhood {text}")
+    (part,) = mask.parts
+    assert isinstance(part, Neighborhood)
+    for seq_q in (1, part.tokens // 2, part.tokens):
+        assert mask.visible_pairs(seq_q, part.tokens) == mask.tile_counts(seq_q, part.tokens, 64, 64).pairs
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ tile of queries and walks the box of key tiles that holds their windows; tiles i
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
@@ -116,7 +115,7 @@ def _building(name: str, rows: int, keys: int) -> Builder:
         flash = _flash(w, gpu, rows, keys)
         tile = BoxTile(flash, _box(flash.rows, n), _box(flash.keys, n))
         kernel = _kernel(w, part, tile)
-        useful = w.matrix_flops(prod(part.layout) * prod(part.window))
+        useful = w.matrix_flops(part.tokens * part.keys_seen)
         return Schedule("neighborhood", name, (kernel,), tile, flash_peak_bytes(w), useful_flops=useful)
 
     return build

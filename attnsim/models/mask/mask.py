@@ -9,6 +9,7 @@ import numpy as np
 from attnsim.models.arrays import Bools, Ints
 from attnsim.models.errors import InputError
 from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
+from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.mask.patterns import Dilated, Global, Part, Strided, Window
 from attnsim.models.mask.text import parse, written
 from attnsim.models.mask.tile_counts import KEYS, ROWS, TileCounts, tile_counts
@@ -202,8 +203,12 @@ class Mask:
 
     def visible_pairs(self, seq_q: int, seq_kv: int) -> int:
         """Number of (query, key) pairs that survive the mask, without building the matrix."""
-        if self.parts:
-            return self.tile_counts(seq_q, seq_kv, ROWS, KEYS).pairs
+        match self.parts:
+            case (Neighborhood() as every,) if self.left is None and self.right is None:
+                every.check(seq_kv)
+                return seq_q * every.keys_seen
+            case (_, *_):
+                return self.tile_counts(seq_q, seq_kv, ROWS, KEYS).pairs
         shift = seq_kv - seq_q
         upper = seq_q * seq_kv if self.right is None else _clipped_sum(shift + self.right + 1, seq_q, seq_kv)
         lower = 0 if self.left is None else _clipped_sum(shift - self.left, seq_q, seq_kv)

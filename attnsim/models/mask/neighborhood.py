@@ -70,6 +70,11 @@ class Neighborhood:
         """Of the layout."""
         return prod(self.layout)
 
+    @property
+    def keys_seen(self) -> int:
+        """By each token: windows are moved in at an edge, not cut."""
+        return prod(self.window)
+
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
         """Whether the key lies in the position's window along every dimension."""
         self.check(seq_kv)
