@@ -85,6 +85,12 @@ class Record(NamedTuple):
 
 
 @in_place
+def place(index):
+    """An index that is never negative, said so that compiled code does not look each time whether it is."""
+    return np.int64(np.uint32(index))
+
+
+@in_place
 def put(due, leaf, time, urgency, puts):
     """Make a leaf due; whether it is the next."""
     node = leaf + len(due) // 2
@@ -250,7 +256,7 @@ def advance(flat, state, record, members, most):
     due, leaves, groups, blocks, landing, slots, units, whole = state
     ops, tensors = flat.ops, landing.shape[1]
     freed, mmas = GROUP + tensors, GROUP + 2 * tensors
-    ring, depth = landing.shape[2] - 1, groups.shape[1] - mmas - 1
+    ring, depth = place(landing.shape[2] - 1), place(groups.shape[1] - mmas - 1)
     several = members > 1
     puts = whole[PUTS]
     waking_tensor, waking_turn, waking_first = np.int64(-1), np.int64(0), np.int64(0)
@@ -269,9 +275,9 @@ def advance(flat, state, record, members, most):
                 return True
             whole[NOW] = now
             own = due[1, 1] & LEAF
-        slot = leaves[own, SLOT]
+        slot = place(leaves[own, SLOT])
         first = slot * members
-        row = 2 * slot + slots[slot, 1]
+        row = place(2 * slot + slots[slot, 1])
         if not woken and leaves[own, EVENT] != RESUME:
             what = leaves[own, EVENT]
             put(due, own, NEVER, NORMAL, puts)
@@ -302,7 +308,7 @@ def advance(flat, state, record, members, most):
                 continue
             start(now, flat, groups, own, blocks[row, CLASS])
             leaves[own, EVENT] = RESUME
-        sm = slots[slot, 0]
+        sm = place(slots[slot, 0])
         step, end, at = groups[own, STEP], groups[own, END], groups[own, AT]
         if woken:
             landed = max(landing[row, waking_tensor, waking_turn & ring], now)
@@ -313,7 +319,8 @@ def advance(flat, state, record, members, most):
             step += 1
         while True:
             if step < end:
-                kind, tensor = ops[step, KIND], ops[step, TENSOR]
+                step = place(step)
+                kind, tensor = ops[step, KIND], place(ops[step, TENSOR])
             elif groups[own, LEFT] > 0:
                 groups[own, LEFT] -= 1
                 step = flat.segments[flat.runs[groups[own, RUN], 0]]

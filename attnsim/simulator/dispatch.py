@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
-from math import ceil
+from math import ceil, sqrt
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -
     places : int
         Blocks that run at the same time.
     """
-    blocks = sum(len(launch.classes) * launch.times for launch in launches)
+    blocks = sum(len(launch) * launch.times for launch in launches)
     if len(durations) == 1:
         return np.asarray((blocks // places + (np.arange(places) < blocks % places)) * durations[0], float)
     unit = max(1.0, (blocks + places) * float(durations.max()) / 2**52)
@@ -39,19 +39,21 @@ def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -
     free, handed = np.arange(places, dtype=float), np.rint(durations / unit) * places
     one_by_one = _hand_out(handed)
     for launch in launches:
-        kinds = handed[launch.classes]
+        kinds = launch.spread(handed)
         size, work = len(kinds) * launch.times, launch.times * float(kinds.sum())
         # Of its beginning, and of its end: at least what runs beside the longest block.
         some = ONE_BY_ONE * size // blocks // 2
         last = max(some, ceil(places * kinds.max() / max(1.0, work / size)))
-        if size <= max(4 * places, some + last):
+        rounds = (size - some - last) // places
+        if size <= 4 * places or rounds < 1:
             one_by_one(free, _repeated(kinds, launch.times))
             continue
-        some_turns = _repeated(kinds, min(launch.times, -(-last // len(kinds))))
+        some = size - last - rounds * places
+        some_turns = _repeated(kinds, min(launch.times, -(-max(some, last) // len(kinds))))
         first, final = some_turns[:some], some_turns[-last:]
         left = work - float(first.sum() + final.sum())
         one_by_one(free, first)
-        _share(free, left, left / (size - some - last))
+        _share(free, left, left / (rounds * places), sqrt(rounds) * float(kinds.std()))
         one_by_one(free, final)
     ends = np.empty(places)
     ends[(free % places).astype(int)] = free // places * unit
@@ -96,22 +98,34 @@ def drained(ends: Floats, sms: int, speeds: Speeds) -> Floats:
     left = np.sort((ends - ends.min()).reshape(-1, sms), axis=0)
     others = np.arange(len(left))[::-1, None]  # of its SM that still run when a block ends
     speed = speeds.beside + (speeds.alone - speeds.beside) * (1 - others / max(1, len(left) - 1))
-    on_its_sm = (np.diff(left, axis=0, prepend=0.0) / speed).cumsum(axis=0).reshape(-1)
+    on_its_sm = (_differences(left) / speed).cumsum(axis=0).reshape(-1)
     order = left.argsort(axis=None)
     busy = np.arange(len(ends), 0, -1) / len(ends)
-    by_memory = (np.diff(left.reshape(-1)[order], prepend=0.0) * np.minimum(1.0, busy * speeds.memory)).cumsum()
+    by_memory = (_differences(left.reshape(-1)[order]) * np.minimum(1.0, busy * speeds.memory)).cumsum()
     return np.asarray(ends.min() + np.sort(np.maximum(on_its_sm[order], by_memory)))
 
 
-def _share(free: Floats, work: float, usual: float) -> None:
-    """Let places share work who are free before it is done; each keeps its phase within the usual block."""
+def _share(free: Floats, work: float, usual: float, wander: float) -> None:
+    """Let places share work who are free before it is done; each keeps its phase within the usual block.
+
+    Places that wander by less than half a usual block, as their blocks are about equal, keep how far they are ahead.
+    """
     order = free.argsort(kind="stable")
     times = free[order]
     needed = times[1:] * np.arange(1, len(times)) - times[:-1].cumsum()  # to bring all before a place up to it
     count = int((needed < work).sum()) + 1
-    phase = times[:count] % usual
+    phase = times[:count] - times[0]
+    if wander > usual / 2:
+        phase %= usual
     shared = (times[:count].sum() + work) / count + phase - phase.mean()
     free[order[:count]] = shared // len(free) * len(free) + times[:count] % len(free)
+
+
+def _differences(values: Floats) -> Floats:
+    """Of values from those before them, the first from 0: `np.diff` with a beginning, in a tenth of the time."""
+    found = values.copy()
+    found[1:] -= values[:-1]
+    return found
 
 
 def hand_out(free: Floats, durations: Floats) -> None:
@@ -168,7 +182,7 @@ def in_queues(free: Floats, durations: Floats, kinds: Floats) -> None:
 
 def _hand_out(durations: Floats) -> Callable[[Floats, Floats], None]:
     """The quickest of them."""
-    queued, kinds = faster(in_queues), np.array(sorted(set(durations.tolist())))
+    queued, kinds = faster(in_queues), np.unique(durations)
     if queued is in_queues:
         return hand_out
     if len(kinds) > QUEUES:

@@ -109,7 +109,8 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
     made = smaller(kernel, program, chip, budget, memory)
     small, few = made.kernel, made.chip
     launched = small.launches[0].classes
-    rows = _rows(launched, made)
+    every = small.blocks == round(kernel.blocks * few.sms / chip.sms)
+    rows = _rows(launched, made, every)
     halves = program.in_halves()
     shared = halves.shared_by(chip.sms / few.sms)
     played = play(small, shared, few.sms, few.resident, None, rows)
@@ -121,7 +122,7 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
     ends = drained(ends_of_places(small.launches, fewer, few.places), few.sms, speeds)
     some = few.sms if len(kernel.repeats) > 1 and small.blocks > few.places else 1  # which SM is last is chance
     beside = (played.ends[-some:] - ends[-some:]).mean()  # what list scheduling leaves
-    if small.blocks == round(kernel.blocks * few.sms / chip.sms):  # of all waves: it is of the length of a block
+    if every:  # of all waves: it is of the length of a block
         beside *= whole[made.of[launched]].mean() / fewer[launched].mean()
     listed = drained(ends_of_places(kernel.launches, whole, chip.places), chip.sms, speeds)[-1]
     time = max(listed + beside + played.time - last, memory)
@@ -150,10 +151,14 @@ def _speeds(made: Smaller, program: Program, fewer: Floats, memory: float) -> Sp
     return Speeds(alone, speed(made.chip.resident) if made.chip.resident > 1 else alone, memory)
 
 
-def _rows(launched: Ints, made: Smaller) -> Ints:
-    """The row under which what each block spends is noted: 1 for those of the first and the last round, else 0."""
+def _rows(launched: Ints, made: Smaller, every: bool) -> Ints:
+    """The row under which what each block spends is noted: 0 for usual blocks, 1 for others.
+
+    Blocks of the first and the last round are not usual. Where not every wave is played, none of the first half is:
+    residents fall into step or out of it over many waves, and those that were left out come after it.
+    """
     rows, places = np.zeros(len(launched), np.int64), made.chip.places
-    rows[:places] = 1
+    rows[: places if every else max(places, len(rows) // 2)] = 1
     rows[max(places, len(rows) - places) :] = 1
     return rows
 

@@ -13,7 +13,7 @@ from attnsim.models.arrays import Floats
 from attnsim.models.by_hand import by_hand
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.architectures import architecture_of
-from attnsim.models.hardware.clock_law import ClockBy, ClockLaw, clock_law, joules, limit_felt, settled
+from attnsim.models.hardware.clock_law import SAME_CLOCK, ClockBy, ClockLaw, clock_law, joules, limit_felt, settled
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import FP32, HBM, L2, ON_SM, UNITS
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -35,6 +35,9 @@ REMEMBERED = by_hand(
     64, "plays of a kernel that are remembered while it is there, for those who vary figures or numbers"
 )
 UNIT_BOUND = by_hand(0.35, "share of a call that the busiest unit has to be busy to be said to bound it, not latency")
+
+Grids = dict[object, list[tuple[Kernel, GridTime]]]
+"""Kernels that a replay has played, by the program that they run."""
 
 _played: WeakKeyDictionary[Kernel, dict[object, GridTime]] = WeakKeyDictionary()
 """The last plays of each kernel, by what it cost: many a fitted number moves no play, or not that of every kernel."""
@@ -186,15 +189,17 @@ def replay(
     power_w = gpu.power.limit_w - law.static_w
     felt = float(limit_felt(long_s, law.from_s, law.to_s))
     chip_j, memory_j = (sum(parts) for parts in zip(*spent, strict=True))
-    plays = {1.0: found}
+    plays, least = {1.0: found}, law.least_hz / full_hz
+    floor = least**felt * (1 + SAME_CLOCK)
 
     def time_at(share: Floats) -> float:
         part = float(share)
         if part not in plays:
-            plays[part] = replace(play(gpu.at_clock(full_hz * part)), clock_by="power")
+            by: ClockBy = "least" if part <= floor else "power"
+            plays[part] = replace(play(gpu.at_clock(full_hz * part)), clock_by=by)
         return plays[part].time_s
 
-    return plays[float(settled(found.time_s, time_at, chip_j, memory_j, power_w, felt))]
+    return plays[float(settled(found.time_s, time_at, chip_j, memory_j, power_w, felt, least))]
 
 
 def spent_j(law: ClockLaw, gpu: Gpu, kernel: Kernel, useful_share: float, seen: KernelReplay) -> tuple[float, float]:
@@ -222,7 +227,7 @@ def _play(
         launch
     ]
     overhead *= numbers.gpu.launch_scale
-    grids: dict[object, GridTime] = {}
+    grids: Grids = {}
     prepared = prepare(schedule, gpu, numbers, cache)
     units = [_units(item, gpu.sm.count) for item in prepared]
     busiest = [max(one.values()) for one in units]
@@ -258,21 +263,21 @@ def _replay_kernel(
     budget: float,
     sms: int,
     launch_s: float,
-    grids: dict[object, GridTime],
+    grids: Grids,
     told: Told | None,
 ) -> KernelReplay:
     """Play a kernel within its part of the budget; `grids` remembers kernels that cost the same."""
     kernel, slots = item.kernel, item.fit.blocks_per_sm
     program = item.compiled()
-    launches = tuple((launch.classes.tobytes(), launch.times) for launch in kernel.launches)
     steps = program.table.tobytes(), program.index.tobytes(), program.begins.tobytes()
-    same = (steps, program.warpgroups, kernel.repeats.tobytes(), launches, slots)
-    known, costs = _played.setdefault(kernel, {}), (*same[::4], sms, budget, item.costs.l2, item.costs.hbm, item.rows)
-    grid = grids.get(same) or known.pop(costs, None)
+    alike = grids.setdefault((steps, program.warpgroups, slots), [])
+    known, costs = _played.setdefault(kernel, {}), (steps, slots, sms, budget, item.costs.l2, item.costs.hbm, item.rows)
+    grid = next((played for other, played in alike if kernel.has_blocks_of(other)), None) or known.pop(costs, None)
     if grid is None:  # copies of a kernel, and passes over one matrix, take the same time
         ended = None if told is None else lambda blocks: told(kernel.name, blocks, kernel.blocks)
         grid = grid_time(kernel, program, sms, slots, budget, ended)
-    grids[same] = known[costs] = grid
+        alike.append((kernel, grid))
+    known[costs] = grid
     if len(known) > REMEMBERED:
         del known[next(iter(known))]
     return KernelReplay(

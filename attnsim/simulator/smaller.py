@@ -103,12 +103,14 @@ def _fewer(kernel: Kernel, thin: int, count: int, always: Bools, chip: Chip, few
 
 def _classes(kernel: Kernel, places: Ints) -> Ints:
     """Of the blocks at some places in launch order."""
-    sizes = np.array([len(launch.classes) for launch in kernel.launches])
+    sizes = np.array([len(launch) for launch in kernel.launches])
     blocks = sizes * [launch.times for launch in kernel.launches]
     of = np.searchsorted(blocks.cumsum(), places, side="right")
     place = (places - (blocks.cumsum() - blocks)[of]) % sizes[of]
-    classes: Ints = np.concatenate([launch.classes for launch in kernel.launches])
-    return np.asarray(classes[(sizes.cumsum() - sizes)[of] + place])
+    found = np.empty_like(places)
+    for number in np.unique(of).tolist():
+        found[of == number] = kernel.launches[number].at(place[of == number])
+    return found
 
 
 def _spaced(count: int, among: int) -> Ints:

@@ -7,6 +7,7 @@ Nothing is defined here. `engine.py` says what a replay is, and `tests/unit/test
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 
 import numpy as np
 
@@ -64,15 +65,18 @@ def play(
 
 
 def _flat(kernel: Kernel, program: Program) -> Flat:
-    classes, *runs = kernel.runs_of
+    classes, segments, repeats = kernel.runs_of
+    runs = np.empty((len(classes), 2), np.int64)
+    runs[:, 0], runs[:, 1] = segments, repeats
+    launches = kernel.launches
     return Flat(
         program.table[program.index],
         program.begins,
-        np.stack(runs, axis=1),
-        np.searchsorted(classes, np.arange(len(kernel.repeats) + 1)),
-        np.concatenate([launch.classes for launch in kernel.launches]),
-        np.cumsum([0, *(len(launch.classes) for launch in kernel.launches)]),
-        np.array([launch.times for launch in kernel.launches], dtype=np.int64),
+        runs,
+        classes.searchsorted(np.arange(len(kernel.repeats) + 1)),
+        launches[0].classes if len(launches) == 1 else np.concatenate([one.classes for one in launches]),
+        np.array([0, *accumulate(map(len, launches))]),
+        np.array([launch.times for launch in launches]),
     )
 
 

@@ -150,11 +150,16 @@ class Band:
         last = -(-self.other // step) - np.maximum(0, first_of_last + g) // step
         return ends - begins, np.asarray(last, dtype=np.int64)
 
+    def reads(self, size: int) -> tuple[Ints, Ints]:
+        """Tiles (of `size`) visited by all tiles together, and entries in them."""
+        regular, last = self.visits(size)
+        visits = regular + last
+        return visits, visits * size - self.reach_end(size) * (-self.other % size)
+
     def read(self, size: int) -> tuple[int, int, int]:
-        """Tiles (of `size`) visited by all tiles together, entries in them, and entries that any visits."""
-        visits = sum(int(count) for count in self.visits(size))
-        missing = int(self.reach_end(size)) * (-int(self.other) % size)
-        return visits, visits * size - missing, int(self.touched(size))
+        """The same as numbers, and entries that any visits."""
+        visits, entries = self.reads(size)
+        return int(visits), int(entries), int(self.touched(size))
 
     def _before(self, bound: Ints, limit: Ints) -> Ints:
         """Tiles, of the first `limit`, whose last position is below `bound`."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import mul
 
 import numpy as np
 
+from attnsim.models.arrays import Ints
 from attnsim.models.closed_forms.band import Band, reaches
 from attnsim.models.closed_forms.form import Form, Moved, around_fused, load, store
 from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, ROWS_OUTSIDE
 from attnsim.models.implementations.fused.flash1 import Flash1Tile
-from attnsim.models.implementations.fused.forward import pages_of
-from attnsim.models.implementations.fused.loops import PAGES, page_bytes
+from attnsim.models.implementations.fused.loops import PAGES, page_bytes, pages
 from attnsim.models.implementations.fused.memory_dq import MemoryDqTile, dq_in_memory
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
 from attnsim.models.implementations.latent.tiles import LatentTile
+from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import LANES
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -65,57 +68,72 @@ def first_generation(w: Workload, schedule: Schedule, tile: Flash1Tile) -> list[
 
 @dataclass(frozen=True, slots=True)
 class KeyVisits:
-    """What the row tiles of a head visit and read, summed over them."""
+    """What the row tiles of a head visit and read, summed over them: of each sequence."""
 
-    tiles: int
-    kv_rows: int
-    q_rows: int
-    seen: int
+    tiles: Ints
+    kv_rows: Ints
+    q_rows: Ints
+    seen: Ints
 
 
-def band_visits(w: Workload, t: FlashTile | LatentTile, splits: int, band: Band, chunk: int = 0) -> KeyVisits:
+def band_visits(t: FlashTile | LatentTile, splits: int, band: Band, chunk: int = 0) -> KeyVisits:
     """Key tiles counted from key 0, ranges of equal numbers of them, or of `chunk`."""
-    visits, kv_rows, seen = band.read(t.keys)
-    key_tiles = -(-w.seq_kv // t.keys)
+    key_tiles = -(-band.other // t.keys)
     share = (chunk or -(-key_tiles // splits)) * t.keys
-    coarse, coarse_last = (int(n) for n in band.visits(share))
-    q_rows = coarse * t.rows + coarse_last * int(band.last_rows) if splits > 1 else int(band.busy_rows())
-    return KeyVisits(visits, kv_rows, q_rows, seen)
+    coarse, coarse_last = band.visits(share)
+    q_rows = coarse * t.rows + coarse_last * band.last_rows if splits > 1 else band.busy_rows()
+    return KeyVisits(*band.reads(t.keys), q_rows, band.touched(t.keys))
 
 
-def _tile_visits(w: Workload, t: FlashTile, splits: int, band: Band, chunk: int = 0) -> KeyVisits:
-    """The same where ranges or key tiles are each row tile's own: one entry a row tile."""
-    pack = int(band.pack)
-    rows = np.minimum(t.rows, w.seq_q * pack - np.arange(int(band.tiles)) * t.rows)
+def _own_visits(w: Workload, t: FlashTile, splits: Splits, pack: int) -> KeyVisits:
+    """The same where ranges or key tiles are each row tile's own."""
+    each = [_tile_visits(queries, keys, w.mask, t, splits, pack) for queries, keys, _ in w.parts]
+    return KeyVisits(*np.array(each, dtype=np.int64).T)
+
+
+def _tile_visits(
+    queries: int, keys: int, mask: Mask, t: FlashTile, splits: Splits, pack: int
+) -> tuple[int, int, int, int]:
+    """Of one sequence: one entry a row tile."""
+    shift, band = keys - queries, Band.of_queries(queries, keys, *reaches(mask), t.rows, pack=pack)
+    rows = np.minimum(t.rows, queries * pack - np.arange(int(band.tiles)) * t.rows)
     first = np.arange(int(band.tiles)) * t.rows
-    begin = np.maximum(0, first // pack + band.shift - band.left)
-    end = np.clip((first + rows - 1) // pack + band.shift + band.right + 1, 0, w.seq_kv)
-    own = t.from_first_key and w.mask.is_windowed
+    begin = np.maximum(0, first // pack + shift - band.left)
+    end = np.clip((first + rows - 1) // pack + shift + band.right + 1, 0, keys)
+    own = t.from_first_key and mask.is_windowed
     origin = begin if own else np.zeros_like(begin)
     visits = np.where(end > begin, -(-(end - origin) // t.keys) - (begin - origin) // t.keys, 0)
-    beyond = np.maximum(0, -(-(end - origin) // t.keys) * t.keys + origin - w.seq_kv)
+    beyond = np.maximum(0, -(-(end - origin) // t.keys) * t.keys + origin - keys)
     short = int(beyond[-1] if own else beyond[visits > 0].sum())
-    share = np.full_like(visits, chunk) if chunk else np.maximum(1, -(-visits // splits))
-    ranges = np.minimum(-(-visits // share), splits)
-    low = int(begin[visits > 0].min()) if visits.any() else w.seq_kv
-    seen = w.seq_kv - (low if own else low // t.keys * t.keys)
-    return KeyVisits(int(visits.sum()), int(visits.sum()) * t.keys - short, int(ranges @ rows), seen)
+    share = np.full_like(visits, splits.chunk) if splits.chunk else np.maximum(1, -(-visits // splits.count))
+    ranges = np.minimum(-(-visits // share), splits.count)
+    low = int(begin[visits > 0].min()) if visits.any() else keys
+    seen = keys - (low if own else low // t.keys * t.keys)
+    return int(visits.sum()), int(visits.sum()) * t.keys - short, int(ranges @ rows), seen
 
 
 def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = True) -> Form:
     """FlashAttention-2 and -3, sliding-window and split-KV forward (arXiv 2307.08691, algorithm 1).
 
     Per head, with ``v`` visits of key tiles: K and V ``v keys`` rows less the missing rows of the last tile;
-    Q its rows once per range of keys that a tile's visits touch; O and LSE every row once per range.
+    Q its rows once per range of keys that a tile's visits touch; O and LSE every row once per range. Sequences of
+    different lengths are summed up, all of them with the same splits.
     """
     pack = w.group if t.pack_gqa else 1
-    band = Band.of_queries(w.seq_q, w.seq_kv, *reaches(w.mask), t.rows, pack=pack)
-    heads = w.batch * w.heads_q // pack
-    e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
+    queries, keys, times = np.array(w.parts, dtype=np.int64).T
+    band = Band.of_queries(queries, keys, *reaches(w.mask), t.rows, pack=pack)
     own = (splits.of_seen and splits.partial) or (t.from_first_key and w.mask.is_windowed)
-    count = (_tile_visits if own else band_visits)(w, t, splits.count, band, splits.chunk)
-    visits, kv_rows, q_rows, seen = count.tiles, count.kv_rows, count.q_rows, count.seen
-    kv_heads = w.batch * w.heads_kv
+    each = _own_visits(w, t, splits, pack) if own else band_visits(t, splits.count, band, splits.chunk)
+    counts = times.tolist()
+
+    def total(amounts: Iterable[int]) -> int:
+        """Of a head of all sequences."""
+        return sum(map(mul, amounts, counts))
+
+    heads, every_tile = w.heads_q // pack, each.tiles.tolist()
+    visits, kv_rows, seen = total(every_tile), total(each.kv_rows.tolist()), total(each.seen.tolist())
+    q_rows, q_seen = total(each.q_rows.tolist()), total(band.busy_rows().tolist())
+    e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
     d_pad, dv_pad = t.compiled(w)
     rows = t.rows // t.warpgroups * t.warpgroups
     # Of each step: K and V once per reading warp or warpgroup, Q unless in registers, P where it passes
@@ -123,25 +141,28 @@ def forward(w: Workload, t: FlashTile, splits: Splits, name: str, lse: bool = Tr
     reads = t.readers * t.keys * (d_pad + dv_pad) * e
     reads += 0 if t.q_in_registers else rows * d_pad * e
     reads += rows * t.keys * e if t.p_in_smem else 0
-    factors = {"always": visits * rows, "first": 4 * rows * int(band.tiles - band.idle_tiles()), "seldom": 0}
-    scores, pages = visits * rows * t.keys, heads * visits * page_bytes(w, t.keys)
+    busy = total((band.tiles - band.idle_tiles()).tolist())
+    factors = {"always": visits * rows, "first": 4 * rows * busy, "seldom": 0}
+    scores, listed = visits * rows * t.keys, heads * page_bytes(w, t.keys)
+    polynomials = total(t.polynomials(n * rows * t.keys) for n in every_tile)
+    listed_once = total(min(n * listed, 4 * pages(w, one.keys)) for n, one in zip(every_tile, w.parts, strict=True))
     return Form(
         name,
         (
-            load("Q", heads * q_rows * d * e, heads * int(band.busy_rows()) * d * e),
-            load("K", heads * kv_rows * d * e, kv_heads * seen * d * e),
-            load("V", heads * kv_rows * dv * e, kv_heads * seen * dv * e),
+            load("Q", heads * q_rows * d * e, heads * q_seen * d * e),
+            load("K", heads * kv_rows * d * e, w.heads_kv * seen * d * e),
+            load("V", heads * kv_rows * dv * e, w.heads_kv * seen * dv * e),
             *_outputs(w, splits.count if splits.partial else 0, lse),
-            *([load(PAGES, pages, min(pages, 4 * pages_of(w)))] if w.page_size or t.looks_up_pages else []),
+            *([load(PAGES, visits * listed, listed_once)] if w.page_size or t.looks_up_pages else []),
         ),
         flops=heads * scores * 2 * (d_pad + dv_pad),
-        exponentials=heads * (scores - t.polynomials(scores) + factors[t.rescale]),
+        exponentials=heads * (scores - polynomials + factors[t.rescale]),
         smem_bytes=heads * visits * reads,
     )
 
 
 def _outputs(w: Workload, splits: int, lse: bool) -> tuple[Moved, ...]:
-    rows = w.batch * w.heads_q * w.seq_q
+    rows = w.heads_q * w.queries
     if splits:
         partial = rows * splits
         return (store("O partial", partial * w.head_dim_v * 4), store("LSE partial", partial * 4))

@@ -90,10 +90,10 @@ def _ranges(w: Workload, tile: LatentTile, name: str, splits: int, merged: int) 
     pack = w.heads_q if tile.packed else 1
     groups = w.batch * w.heads_q // pack
     band = Band.of_queries(w.seq_q, w.seq_kv, *reaches(w.mask), tile.rows, pack=pack)
-    count = band_visits(w, tile, splits, band)
-    queries = groups * count.q_rows, groups * int(band.busy_rows())
-    keys = groups * count.kv_rows, w.batch * count.seen
-    return _visited(w, tile, name, groups * count.tiles, queries, keys, _even_outputs(w, merged))
+    count = band_visits(tile, splits, band)
+    queries = groups * int(count.q_rows), groups * int(band.busy_rows())
+    keys = groups * int(count.kv_rows), w.batch * int(count.seen)
+    return _visited(w, tile, name, groups * int(count.tiles), queries, keys, _even_outputs(w, merged))
 
 
 def _by_pieces(w: Workload, tile: LatentTile, name: str, pieces: list[Piece]) -> Form:

@@ -19,8 +19,8 @@ from attnsim.models.implementations.own.linear_tiles import (
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 
-PHI_BYTES = 4
-"""Of shared memory for an element of phi, which is read from there and written there in 16 bits."""
+READ_AND_WRITTEN = 4
+"""Of shared memory for an element of phi or of O, which is read from there and written there in 16 bits."""
 
 
 def closed_form(w: Workload, schedule: Schedule, tile: LinearTile) -> list[Form]:
@@ -51,7 +51,7 @@ def _state_part(w: Workload, ranges: int, blocks: int) -> Form:
         ),
         flops=heads * tiles * 2 * KEYS * d * (d + 8),
         exponentials=keys * d,
-        smem_bytes=heads * tiles * KEYS * WARPS * d * 2 + PHI_BYTES * keys * d,
+        smem_bytes=heads * tiles * KEYS * WARPS * d * 2 + READ_AND_WRITTEN * keys * d,
     )
 
 
@@ -79,7 +79,7 @@ def _output_part(w: Workload, ranges: int) -> Form:
         ),
         flops=2 * slabs * SLAB * d * d,
         exponentials=slabs * SLAB * d,
-        smem_bytes=2 * slabs * d * (SLAB + d),
+        smem_bytes=2 * slabs * d * (SLAB + d) + READ_AND_WRITTEN * slabs * SLAB * d,
     )
 
 
@@ -103,7 +103,9 @@ def _causal_part(w: Workload, ranges: int) -> Form:
         (load("Q", rows * d * e), load("K", *kv), load("V", *kv), *state, store("O", rows * d * w.output_bytes)),
         flops=2 * d * (chunks * (2 * scores + CHUNK * d) + added * CHUNK * (d + 8)),
         exponentials=2 * rows * d,
-        smem_bytes=chunks * fragments * 512 + added * CHUNK * WARPS * d * 2 + PHI_BYTES * 2 * rows * d,
+        smem_bytes=chunks * fragments * 512
+        + added * CHUNK * WARPS * d * 2
+        + READ_AND_WRITTEN * d * (2 * rows + chunks * CHUNK),
     )
 
 
@@ -124,5 +126,5 @@ def _decode_part(w: Workload) -> Form:
         ),
         flops=2 * (tokens + queries) * d * d,
         exponentials=(tokens + queries) * d,
-        smem_bytes=PHI_BYTES * (tokens + queries) * d,
+        smem_bytes=READ_AND_WRITTEN * (tokens + queries) * d,
     )

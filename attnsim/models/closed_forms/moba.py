@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from attnsim.models.closed_forms.form import Form, gemm, load, store, summed, transfer
+from attnsim.models.closed_forms.form import Form, gemm, load, store, transfer
 from attnsim.models.closed_forms.fused import forward
-from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.selecting.moba import OTHER_TENSORS, MobaTile, other_blocks, own_blocks, own_tensors
 from attnsim.models.implementations.selecting.top_k import FOUND_BYTES, PASSES
 from attnsim.models.question.selected import walks
@@ -20,8 +19,8 @@ _Pass = tuple[list[tuple[str, int]], list[tuple[str, int]]]
 def closed_form(w: Workload, schedule: Schedule, tile: MobaTile) -> list[Form]:
     """With ``n`` walks of blocks of which ``N`` are of a query's own: ``n - N`` queries are gathered and merged."""
     calls = {
-        "own blocks": lambda name: _call(name, own_blocks(w), tile.own).renamed(own_tensors(w)),
-        "other blocks": lambda name: _call(name, other_blocks(w), tile.others).renamed(OTHER_TENSORS),
+        "own blocks": lambda name: forward(own_blocks(w), tile.own, UNCUT, name).renamed(own_tensors(w)),
+        "other blocks": lambda name: forward(other_blocks(w), tile.others, UNCUT, name).renamed(OTHER_TENSORS),
     }
     passes = _before(w) | _after(w)
     found = []
@@ -33,12 +32,6 @@ def closed_form(w: Workload, schedule: Schedule, tile: MobaTile) -> list[Form]:
         else:
             found.append(_scores(w) if kernel.name == "gate" else _best(w))
     return found
-
-
-def _call(name: str, w: Workload, tile: FlashTile) -> Form:
-    parts = [forward(w.of(one), tile, UNCUT, name) for one in w.parts]
-    (form,) = summed(parts)
-    return form
 
 
 def _sizes(w: Workload) -> tuple[int, int, int, int]:

@@ -151,7 +151,7 @@ def sparse(w: Workload, schedule: Schedule, tile: SparseTile) -> list[Form]:
                 load("Q", heads * busy_rows(w, counts) * d * e),
                 load("K", *kv),
                 load("V", *kv),
-                load(ROW_TILES, heads * row_tiles * ROW_TILE_BYTES, row_tiles * ROW_TILE_BYTES),
+                load(ROW_TILES, heads * row_tiles * ROW_TILE_BYTES),
                 load(LIST, heads * visits * VISIT_BYTES, visits * VISIT_BYTES),
                 load(MASKS, *masks),
                 store("O", heads * w.seq_q * d * w.output_bytes),

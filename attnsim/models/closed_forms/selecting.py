@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from attnsim.models.closed_forms.form import Form, Moved, around_fused, load, store, transfer
 from attnsim.models.closed_forms.fused import backward, convert_dq, forward, row_dots, step_amounts
 from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, ROWS_OUTSIDE
@@ -73,9 +75,9 @@ def _compressed(w: Workload, name: str, tile: CompressedTile, s: Selection) -> F
 
     def visits(height: int, width: int) -> int:
         """Tiles of `width` compressed keys that tiles of `height` rows walk, of a head."""
-        tiles = -(-seen // height)
-        ends = (min(keys, (begin + (t + 1) * height - s.compress) // s.step + 1) for t in range(tiles))
-        return sum(-(-max(0, end) // width) for end in ends)
+        last = np.arange(1, -(-seen // height) + 1, dtype=np.int64) * height
+        ends = np.clip((begin + last - s.compress) // s.step + 1, 0, keys)
+        return int((-(-ends // width)).sum())
 
     match name:
         case "compressed_fwd":
@@ -291,7 +293,8 @@ def _block_scores(w: Workload, tile: NsaTile, s: Selection) -> Form:
     rows = -(-w.seq_q // t.rows)
     across = -(-keys // t.keys)
     # Tile j of keys begins in block j fewer; a tile of rows computes it where its last query has come that far.
-    tiles = heads * sum(min(across, -(-(i + 1) * t.rows // s.block) // fewer + 1) for i in range(rows))
+    last = np.arange(1, rows + 1, dtype=np.int64) * t.rows
+    tiles = heads * int(np.minimum(across, -(-last // s.block) // fewer + 1).sum())
     pairs, n = t.rows * (t.keys + fewer), tiles * w.group
     moved = (
         load("Q", n * t.rows * w.head_dim * e, heads * w.group * w.seq_q * w.head_dim * e),

@@ -47,6 +47,8 @@ class Architecture:
         Power of the work over what its counts and ``energy.csv`` give.
     slowed_from_s, slowed_to_s : float
         Length of a call from which on the power limit slows it, and from which on it does so wholly.
+    least_clock_hz : float
+        SM clock below which no power limit brings a card.
     figures : tuple of Assumed
         In the order in which they are filled in.
     """
@@ -62,6 +64,7 @@ class Architecture:
     power_over_counted: float
     slowed_from_s: float
     slowed_to_s: float
+    least_clock_hz: float
     figures: tuple[Assumed, ...]
 
 
@@ -93,6 +96,7 @@ def _read() -> dict[int, Architecture]:
             power_over_counted=float(rows["power_over_counted"][column]),
             slowed_from_s=float(rows["slowed_from_s"][column]),
             slowed_to_s=float(rows["slowed_to_s"][column]),
+            least_clock_hz=float(rows["least_clock_hz"][column]),
             figures=tuple(assumed(key, (column, *items("nearest", column))) for key in rows if "." in key),
         )
 

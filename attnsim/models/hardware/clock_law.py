@@ -9,6 +9,7 @@ which static power and the power of its counted work are the limit::
 ("voltage exponent" in ``models/hardware/energy.csv``), a byte from HBM takes the same at any. `clocks` and `fixed` are
 the parts of the call's time that follow the clock and that do not: the L2 and HBM have clocks of their own, which stay
 as they are. The first clock takes all of the time for clocks; the times at the last two clocks tell the two parts.
+No call is slowed below the least clock of the architecture, at which it may draw more than its limit.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from attnsim.models.hardware.energy import PICO, constants, work
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import HBM
 
-ClockBy = Literal["given", "boost", "power"]
-"""What set a call's clock."""
+ClockBy = Literal["given", "boost", "power", "least"]
+"""What set a call's clock; "least" is the lowest clock, where the power limit asks for less."""
 
 Value = float | Floats
 """Of one call, or a column of several."""
 
 
-MOST_PLAYS = by_hand(5, "times that a call is played to find the clock that its power allows")
+MOST_PLAYS = by_hand(8, "times that a call is played to find the clock that its power allows")
 SAME_CLOCK = by_hand(0.002, "relative difference of clocks below which a call is not played again")
 
 
@@ -52,6 +53,8 @@ class ClockLaw:
         Of the unchanged GPU: a hypothetical one gets the static power of what is added on top of its limit.
     from_s, to_s : float
         Length of a call from which on power slows it, and from which on it does so wholly.
+    least_hz : float
+        Clock below which power slows no call.
     """
 
     capability: int
@@ -59,6 +62,7 @@ class ClockLaw:
     static_w: float
     from_s: float
     to_s: float
+    least_hz: float
 
 
 @lru_cache(maxsize=256)
@@ -67,7 +71,7 @@ def clock_law(gpu: Gpu) -> ClockLaw:
     base, capability = gpu.unchanged, gpu.compute_capability_number
     row = architecture_of(capability)
     static_w = constants(capability)["static"].typical * base.power.tdp_w
-    return ClockLaw(capability, base.clock.tensor_hz, static_w, row.slowed_from_s, row.slowed_to_s)
+    return ClockLaw(capability, base.clock.tensor_hz, static_w, row.slowed_from_s, row.slowed_to_s, row.least_clock_hz)
 
 
 def joules(capability: int, dtype: str, **counts: float) -> tuple[float, float]:
@@ -104,7 +108,13 @@ def clock_share(clocks_s: Value, fixed_s: Value, chip_j: Value, memory_j: Value,
 
 
 def settled(
-    full_s: Value, time_at: Callable[[Floats], Value], chip_j: Value, memory_j: Value, power_w: Value, felt: Value
+    full_s: Value,
+    time_at: Callable[[Floats], Value],
+    chip_j: Value,
+    memory_j: Value,
+    power_w: Value,
+    felt: Value,
+    least: Value,
 ) -> Floats:
     """Part of the full clock at which a call runs.
 
@@ -119,13 +129,17 @@ def settled(
         As `clock_share` takes them.
     felt : float or ndarray
         How far the limit is felt, from `limit_felt`.
+    least : float or ndarray
+        Part of the full clock below which power slows no call.
     """
     share, time_s = np.ones_like(full_s, dtype=float), np.asarray(full_s, dtype=float)
     clocks_s, fixed_s = time_s, np.zeros_like(time_s)
-    # Work on the chip in a time that no clock changes settles at the square of the first share; nothing is slowed more.
-    least = clock_share(clocks_s, fixed_s, chip_j, memory_j, power_w) ** 2
-    for _ in range(MOST_PLAYS - 1):
-        found = np.maximum(clock_share(clocks_s, fixed_s, chip_j, memory_j, power_w), least) ** felt
+    # Work on the chip in a time that no clock changes settles at the square of the first share: the second clock is no
+    # lower. Where the memory takes power too, later ones are.
+    second = np.maximum(clock_share(clocks_s, fixed_s, chip_j, memory_j, power_w) ** 2, least)
+    for play in range(MOST_PLAYS - 1):
+        lowest = least if play > 1 else second
+        found = np.clip(clock_share(clocks_s, fixed_s, chip_j, memory_j, power_w), lowest, 1.0) ** felt
         moved = np.abs(found - share) >= SAME_CLOCK * share
         if not moved.any():
             break

@@ -33,7 +33,7 @@ def builtin_gpu_ids() -> list[str]:
     return sorted(_builtin_paths())
 
 
-def load_gpu(name_or_path: str) -> Gpu:
+def load_gpu(name_or_path: str | Path) -> Gpu:
     """A GPU by its built-in id, by another of its names, or from a YAML file.
 
     Parameters
@@ -48,6 +48,9 @@ def load_gpu(name_or_path: str) -> Gpu:
     InputError
         Unknown id (names the nearest), or whatever is wrong with the file, in one line.
     """
+    if not isinstance(name_or_path, (str, Path)):
+        raise InputError(f"gpu is {shown(name_or_path)}; give an id such as 'h100-sxm5-80gb', a path or a Gpu")
+    name_or_path = str(name_or_path)
     if name_or_path in _builtin_paths():
         return _load_builtin(name_or_path)
     if name_or_path.lower().endswith((".yaml", ".yml")):

@@ -49,6 +49,10 @@ def read_columns(frame: pd.DataFrame, naming: Naming = NOTHING_SAID) -> Columns:
     InputError
         One line: a column that could be two, two that could be one, an unknown unit, or one that is missing.
     """
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame):
+        raise InputError(f"the table is {shown(frame)}; give a pandas DataFrame, such as pandas.DataFrame(rows)")
     names = [str(name) for name in frame.columns]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:

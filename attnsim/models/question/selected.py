@@ -22,11 +22,11 @@ def walked(selection: Selection, seq: int) -> Ints:
     The best among those up to the query's own; of blocks drawn anywhere its share of them, at least one, spread over
     the queries of a block so that their sum is the expected one.
     """
-    query = np.arange(seq, dtype=np.int64)
-    own, size = query // selection.block, selection.block
+    blocks, size = selection.blocks(seq), selection.block
     if not selection.anywhere:
-        return np.asarray(np.minimum(selection.top, own + 1))
-    blocks = selection.blocks(seq)
+        return np.repeat(np.minimum(selection.top, np.arange(1, blocks + 1, dtype=np.int64)), size)[:seq]
+    query = np.arange(seq, dtype=np.int64)
+    own = query // size
     top = min(selection.top, blocks)
     share = 2 * size * top * (own + 1) + (2 * (query % size) + 1) * blocks
     return np.asarray(np.maximum(1, share // (2 * size * blocks)))
@@ -70,10 +70,11 @@ def walkers(selection: Selection, seq: int) -> Ints:
 
 def visible_pairs(selection: Selection, seq: int) -> int:
     """Pairs of query and selected key of a head: whole blocks, and of the query's own what is not in its future."""
-    query = np.arange(seq, dtype=np.int64)
-    whole = walked(selection, seq) - (0 if selection.anywhere else 1)
-    partly = 0 if selection.anywhere else (query % selection.block + 1).sum()
-    return int(whole.sum()) * selection.block + int(partly)
+    found = walks(selection, seq) * selection.block
+    if selection.anywhere:
+        return found
+    whole, last = divmod(seq, selection.block)
+    return found - seq * selection.block + (whole * selection.block * (selection.block + 1) + last * (last + 1)) // 2
 
 
 def of_last_query(selection: Selection, seq: int) -> int:
@@ -85,6 +86,5 @@ def of_last_query(selection: Selection, seq: int) -> int:
 
 def compressed_pairs(selection: Selection, seq: int) -> int:
     """Pairs of query and compressed key of a head: those whose last key is not in the query's future."""
-    query = np.arange(seq, dtype=np.int64)
-    seen = (query - selection.compress + 1) // selection.step + 1
-    return int(np.clip(seen, 0, selection.compressed_keys(seq)).sum())
+    last = np.arange(selection.compressed_keys(seq), dtype=np.int64) * selection.step + selection.compress - 1
+    return int((seq - last).sum())

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError, nearest, shown
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ COUNTS = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_d
 NEEDED = ("heads_q", "seq_q", "head_dim")
 SHORT = {"heads_q": "heads", "seq_q": "seq"}
 MULTIPLES = {"k": 1 << 10, "m": 1 << 20}
+MOST_DIGITS = by_hand(15, "digits of a count; who knows what it counts says how large it may be")
 
 T = TypeVar("T")
 
@@ -61,7 +63,7 @@ def whole(text: str) -> int | None:
     digits = word[: -1 if unit > 1 else None].replace("_", "")
     if unit == 1 and in_thousands(digits):
         digits = digits.replace(",", "")
-    return int(digits) * unit if digits.isascii() and digits.isdigit() and len(digits) <= 9 else None
+    return int(digits) * unit if digits.isascii() and digits.isdigit() and len(digits) <= MOST_DIGITS else None
 
 
 def read_count(text: str) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Literal
 
-from attnsim.models.errors import InputError
+from attnsim.models.errors import InputError, shown
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.cache import Tree, check_cache
 from attnsim.models.question.lengths import Length, blind, check_seen, checked_lengths, lengths_of, told_lengths
@@ -150,11 +151,7 @@ class Workload:
         for name, other in (("heads_kv", "heads_q"), ("seq_kv", "seq_q"), ("head_dim_v", "head_dim")):
             if getattr(self, name) == 0:
                 object.__setattr__(self, name, getattr(self, other))
-        for name in ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v"):
-            value = getattr(self, name)
-            limit = LARGEST[name.replace("_kv", "_q") if name.startswith("heads") else name.removesuffix("_v")]
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
-                raise InputError(f"{name} is {value!r}; allowed: a whole number from 1 to {limit}")
+        self._check_sizes()
         if self.heads_q % self.heads_kv:
             divisors = ", ".join(str(g) for g in range(1, self.heads_q + 1) if self.heads_q % g == 0)
             raise InputError(f"heads_kv is {self.heads_kv}; it must divide heads_q = {self.heads_q}: one of {divisors}")
@@ -179,6 +176,21 @@ class Workload:
                 object.__setattr__(self, name, kind.parse(value))
             elif value is not None and not isinstance(value, kind):
                 raise InputError(f"{name} is {value!r}; give {kind.__name__}, or its text as --{name} has it")
+        if not isinstance(self.mask, Mask):
+            raise InputError(
+                f"mask is {shown(self.mask)}; give an attnsim.Mask, or its text, such as 'causal, window 512'"
+            )
+
+    def _check_sizes(self) -> None:
+        """Sizes are whole numbers within bounds."""
+        for name in ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v"):
+            value = getattr(self, name)
+            if type(value) is not int and isinstance(value, Integral) and not isinstance(value, bool):
+                value = int(value)  # NumPy's, pandas'
+                object.__setattr__(self, name, value)
+            limit = LARGEST[name.replace("_kv", "_q") if name.startswith("heads") else name.removesuffix("_v")]
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
+                raise InputError(f"{name} is {value!r}; allowed: a whole number from 1 to {limit}")
 
     def _check_latent(self, latent: Latent) -> None:
         """A latent is every query head's own, and its rotary key a part of the width."""

@@ -17,27 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.models.schedule.buffers import Buffers, bytes_of
+from attnsim.models.schedule.launch import Launch
 from attnsim.models.schedule.operation import AMOUNTS, Segment, TileOp, amounts
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.uses import TensorUse
+
+__all__ = ["Kernel", "Launch", "Path", "Role", "Schedule"]
 
 Path = Literal["mma_sync", "wgmma", "tcgen05", "simt"]
 Role = Literal["attention", "sum of parts", ""]
 """What a kernel is to its schedule, where somebody has to know: the forward pass of attention; the sum of the partial
 results of a GEMM whose k is cut."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A run of thread blocks: block classes in launch order, the whole of it `times` over."""
-
-    classes: NDArray[np.int64]
-    times: int = 1
-
-    @classmethod
-    def alike(cls, blocks: int, block_class: int = 0) -> Launch:
-        """So many blocks of one class."""
-        return cls(np.array([block_class], dtype=np.int64), blocks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,14 +108,17 @@ class Kernel:
     def class_counts(self) -> NDArray[np.int64]:
         """Number of blocks of each class."""
         counts = np.zeros(len(self.repeats), dtype=np.int64)
+        alike: dict[int, list[NDArray[np.int64]]] = {}
         for launch in self.launches:
-            counts += np.bincount(launch.classes, minlength=len(counts)) * launch.times
+            alike.setdefault(launch.times * launch.each, []).append(launch.rows.reshape(-1))
+        for times, classes in alike.items():
+            counts += np.bincount(np.concatenate(classes), minlength=len(counts)) * times
         return counts
 
     @cached_property
     def blocks(self) -> int:
         """Number of thread blocks (or, persistent, of work tiles)."""
-        return sum(len(launch.classes) * launch.times for launch in self.launches)
+        return sum(len(launch) * launch.times for launch in self.launches)
 
     @property
     def exposes_operand_reads(self) -> bool:
@@ -176,12 +169,28 @@ class Kernel:
         return times.tolist()
 
     def by_class(
-        self, per_turn: NDArray[np.float64], per_run: NDArray[np.float64] | float = 0.0
+        self, per_turn: NDArray[np.float64], per_run: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]:
         """Sums over the segments that a block of each class runs, of so much a turn and a run: [classes]."""
-        classes, segments, turns = self.runs_of
-        per_run = np.broadcast_to(per_run, per_turn.shape)
-        return np.bincount(classes, turns * per_turn[segments] + per_run[segments], len(self.repeats)).astype(float)
+        count, outer, segments = self.repeats.shape
+        per_run = np.zeros(len(per_turn)) if per_run is None else per_run
+        if outer * segments < count:  # the same sums in the same order, all classes at once
+            found = np.zeros(count)
+            for turn in range(outer):
+                for segment in range(segments):
+                    repeats = self.repeats[:, turn, segment]
+                    found += repeats * per_turn[segment] + (repeats > 0) * per_run[segment]
+            return found
+        classes, runs, turns = self.runs_of
+        return np.bincount(classes, turns * per_turn[runs] + per_run[runs], count).astype(float)
+
+    def has_blocks_of(self, other: Kernel) -> bool:
+        """Whether it launches the same blocks in the same order."""
+        return self is other or (
+            len(self.launches) == len(other.launches)
+            and np.array_equal(self.repeats, other.repeats)
+            and all(one.same(two) for one, two in zip(self.launches, other.launches, strict=True))
+        )
 
     def total(self, quantity: str) -> int:
         """Sum of one of the `AMOUNTS` over the whole grid (copies once a block, the rest per warpgroup)."""
