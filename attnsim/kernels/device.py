@@ -30,9 +30,12 @@ class Device(Protocol):
     ----------
     gpu : Gpu
         The GPU, or on the CPU the GPU whose tiles and limits are taken.
+    persistent : bool
+        Whether a block may take one tile after the other; else each has a block of its own.
     """
 
     gpu: Gpu
+    persistent: bool
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """An array of unspecified content."""

@@ -15,21 +15,23 @@ from attnsim.models.mask.mask import Mask
 
 
 def variants() -> tuple[Variant, ...]:
-    """Both formats of every tile."""
+    """Both formats of every tile, with a mask and without."""
     return tuple(
-        variant(dtype, head_dim, keys)
+        variant(dtype, head_dim, masked, clustered)
         for dtype in ("bf16", "fp16")
-        for head_dim, tiles in own_hopper.TILES.items()
-        for keys in tiles
+        for head_dim in own_hopper.HEAD_DIMS
+        for masked in (False, True)
+        for clustered in ((1, 2) if head_dim == 128 and not masked else (1,))
     )
 
 
-def variant(dtype: str, head_dim: int, keys: int) -> Variant:
-    """The compilation of the kernel for a tile of so many keys."""
+def variant(dtype: str, head_dim: int, masked: bool, clustered: int) -> Variant:
+    """The compilation of the kernel with a mask or without, for clusters of so many blocks."""
+    keys = own_hopper.TILES[head_dim][masked]
     return Variant(
         source="hopper.cu",
         entry=own_hopper.ENTRY,
-        defines=own_hopper.constants(dtype, head_dim, keys),
+        defines=own_hopper.constants(dtype, head_dim, masked, clustered),
         threads=128 * (own_hopper.consumers(head_dim) + 1),
         shared_memory_bytes=own_hopper.shared_memory_bytes(head_dim, keys),
         compute_capability=(9, 0),
@@ -66,13 +68,13 @@ def flash_hopper(
     """
     w = attention_workload(q, k, v, mask, head_dims=own_hopper.HEAD_DIMS)
     tile = own_hopper.tile_of(w)
-    chosen = variant(w.dtype, w.head_dim, tile.keys)
+    chosen = variant(w.dtype, w.head_dim, not own_hopper.sees_all(w), own_hopper.cluster(w))
     check_architecture(chosen, device.gpu)
     factor = factor_of(w, scale, positive=True)
     o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
     device.launch(
         chosen,
-        (-(-w.seq_q // tile.rows) * w.batch * w.heads_q, 1, 1),
+        (own_hopper.blocks(w, device.gpu), 1, 1),
         {
             "Q": device.tensor_map(q, tile.rows),
             "K": device.tensor_map(k, tile.keys),

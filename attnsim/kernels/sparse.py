@@ -13,19 +13,22 @@ from attnsim.kernels.arrays import attention_workload, factor_of, int32, scale_l
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
-from attnsim.models.implementations.own.sparse import LIST, MASKS, ROW_TILES
+from attnsim.models.implementations.own.sparse import LIST, MASKS, ROW_TILES, blocks_at_once
 from attnsim.models.implementations.own.sparse_tiles import (
     ENTRY,
     TILES,
     SparseTile,
     choose_tile,
     counts_of,
+    following,
     heads_together,
     launch_order,
 )
-from attnsim.models.mask.block_list import BlockList, block_list
+from attnsim.models.mask.block_list import block_list
 from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 
 
@@ -46,20 +49,20 @@ class ListedBlocks:
     Parameters
     ----------
     mask : Mask
-    seq_q, seq_kv : int
+    shape : (int, int, int, int, int)
+        Query heads and key/value heads of the whole batch, queries, keys, head_dim.
     tile : SparseTile
     tensors : mapping of str to array
         The kernel's metadata by name.
-    heads_together : int
-        Heads whose blocks are launched in turn.
+    blocks : int
+        Of the grid.
     """
 
     mask: Mask
-    seq_q: int
-    seq_kv: int
+    shape: tuple[int, int, int, int, int]
     tile: SparseTile
     tensors: Mapping[str, Array]
-    heads_together: int
+    blocks: int
 
 
 def list_blocks(device: Device, w: Workload, tile: tuple[int, int] | None = None) -> ListedBlocks:
@@ -79,12 +82,15 @@ def list_blocks(device: Device, w: Workload, tile: tuple[int, int] | None = None
     """
     chosen = choose_tile(w, device.gpu, tile and TileRequest(*tile))
     counts, listed = counts_of(w, chosen), block_list(w.mask, chosen.rows, chosen.keys, w.seq_q, w.seq_kv)
+    row_tiles = w.batch * w.heads_q * counts.tiles.row_tiles
+    blocks = min(row_tiles, blocks_at_once(w, device.gpu, chosen)) if device.persistent else row_tiles
+    visits = _at_least_one(np.stack([listed.key_tile, listed.pattern], axis=1))
     tensors = {
-        ROW_TILES: device.upload(_row_tiles(listed, launch_order(counts))),
-        LIST: device.upload(_at_least_one(np.stack([listed.key_tile, listed.pattern], axis=1))),
+        ROW_TILES: device.upload(_plan(w, device.gpu, counts, listed.row_start, visits, blocks)),
+        LIST: device.upload(visits),
         MASKS: device.upload(_at_least_one(listed.bits)),
     }
-    return ListedBlocks(w.mask, w.seq_q, w.seq_kv, chosen, tensors, heads_together(w, device.gpu, counts))
+    return ListedBlocks(w.mask, _shape(w), chosen, tensors, blocks)
 
 
 def sparse_forward(
@@ -132,30 +138,38 @@ def sparse_forward(
         raise InputError("a block list is given, and a mask or a tile too; the list has both, leave the others out")
     w = attention_workload(q, k, v, listed.mask if listed else mask, head_dims=tuple(TILES), patterns=True)
     blocks = listed or list_blocks(device, w, tile)
-    if (blocks.seq_q, blocks.seq_kv, blocks.tile.head_dim) != (w.seq_q, w.seq_kv, w.head_dim):
-        raise InputError(
-            f"the block list is for {blocks.seq_q} queries, {blocks.seq_kv} keys and head_dim {blocks.tile.head_dim}, "
-            f"the arrays have {w.seq_q}, {w.seq_kv} and {w.head_dim}; make one with list_blocks"
-        )
+    if blocks.shape != _shape(w):
+        listed_for, given = (_in_words(shape) for shape in (blocks.shape, _shape(w)))
+        raise InputError(f"the block list is for {listed_for}, the arrays have {given}; make one with list_blocks")
     factor = factor_of(w, scale, positive=True)
     o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
-    heads = w.batch * w.heads_q
-    device.launch(
-        variant(w.dtype, blocks.tile),
-        (heads * -(-w.seq_q // blocks.tile.rows), 1, 1),
-        {
-            **{"Q": q, "K": k, "V": v, **blocks.tensors, "O": o, "LSE": lse},
-            **int32(seq_q=w.seq_q, seq_kv=w.seq_kv, heads=heads, group=w.group),
-            **int32(section=min(heads, blocks.heads_together)),
-            **scale_log2(factor),
-        },
-    )
+    tensors = {"Q": q, "K": k, "V": v, **blocks.tensors, "O": o, "LSE": lse}
+    numbers = {**int32(seq_q=w.seq_q, seq_kv=w.seq_kv), **scale_log2(factor)}
+    device.launch(variant(w.dtype, blocks.tile), (blocks.blocks, 1, 1), {**tensors, **numbers})
     return o, lse
 
 
-def _row_tiles(listed: BlockList, order: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Row tiles in launch order: number, first visit, end of the visits and nothing for each."""
-    columns = order, listed.row_start[order], listed.row_start[order + 1], np.zeros_like(order)
+def _shape(w: Workload) -> tuple[int, int, int, int, int]:
+    return w.batch * w.heads_q, w.batch * w.heads_kv, w.seq_q, w.seq_kv, w.head_dim
+
+
+def _in_words(shape: tuple[int, int, int, int, int]) -> str:
+    heads, kv_heads, queries, keys, head_dim = shape
+    return f"{heads} heads on {kv_heads}, {queries} queries, {keys} keys and head_dim {head_dim}"
+
+
+def _plan(
+    w: Workload, gpu: Gpu, counts: TileCounts, row_start: NDArray[np.int32], visits: NDArray[Any], blocks: int
+) -> NDArray[np.int32]:
+    """Row tiles of all heads in launch order, in the columns of `RowTile` of the kernel."""
+    order, heads = launch_order(counts), w.batch * w.heads_q
+    if heads_together(w, gpu, counts) == 1:
+        number, head = np.tile(order, heads), np.repeat(np.arange(heads), len(order))
+    else:
+        number, head = np.repeat(order, heads), np.tile(np.arange(heads), len(order))
+    begin, each = row_start[number], counts.visits[number]
+    first = visits[np.minimum(begin, len(visits) - 1)]
+    columns = number, head, begin, each, *first.T, following(each, blocks), head // w.group
     return np.ascontiguousarray(np.stack(columns, axis=1), dtype=np.int32)
 
 

@@ -176,15 +176,23 @@ class Code:
             if to is None:
                 index += 1
             elif to > index:
-                skipped = range(index + 1, min(to, loop.stop))
+                skipped = self._skipped(index, loop.stop)
                 seldom = self._closed(skipped) and not any(self._needed(one, needed) for one in skipped)
                 away = self._longer(skipped) if whole else seldom or self._longer(skipped, shorter=True)
-                index = to if away or not self.instructions[index].predicate else index + 1
+                index = max(to, skipped.stop) if away or not self.instructions[index].predicate else skipped.start
             elif left.get(index, 0) > 0:
                 left[index] -= 1
                 index = to
             else:
                 index += 1
+
+    def _skipped(self, index: int, stop: int) -> range:
+        """What a branch ahead jumps over; of one over a lone branch ahead, as compilers write too, what that does."""
+        to = self.instructions[index].target or 0
+        following = self.instructions[index + 1]
+        beyond = following.target if to == index + 2 and not (following.predicate or following.conditional) else None
+        first, end = (index + 1, to) if beyond is None or beyond < to else (to, beyond)
+        return range(first, min(end, stop))
 
     def step(self, products: int) -> list[int] | None:
         """The shortest turn of a loop with so many products, its inner loops run as often as that takes."""

@@ -25,9 +25,10 @@ What it does not know:
 - Bytes are those requested, sectors those touched: no caches. Bank conflicts follow a model (see `compiled`). No time.
 - Fragment layouts are those of the PTX ISA; they have been checked against its formulas, not against a GPU.
 - Of Hopper it plays mbarriers, tensor copies, bulk stores and reductions (see `bulk_stores`), wgmma on 16-bit elements,
-  named barriers and setmaxnreg: no clusters, no multicast. Of Blackwell it knows ``f32x2`` and tcgen05 of one block
-  on 16-bit elements (see `tensor_memory`, also for what Triton leaves to the assembler and so is not asked for).
-  ``mbarrier.try_wait`` suspends its thread until the phase is over, so a kernel that counts on its time limit stops
-  here. A bulk copy arrives when no thread can go on. wgmma reads its operands when it is issued; whoever stores to them
-  before it is over is refused.
+  named barriers, setmaxnreg and, of clusters of blocks in a row, barriers, multicast and arrivals at another block's
+  mbarrier (see `clusters`), not loads and stores in another block's memory. Of Blackwell it knows ``f32x2`` and
+  tcgen05 of one block on 16-bit elements (see `tensor_memory`, also for what Triton leaves to the assembler and so is
+  not asked for). ``mbarrier.try_wait`` suspends its thread until the phase is over, so a kernel that
+  counts on its time limit stops here. A bulk copy arrives when no thread can go on. wgmma reads its operands when it
+  is issued; whoever stores to them before it is over is refused.
 """

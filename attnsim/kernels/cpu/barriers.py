@@ -136,7 +136,8 @@ class Barriers:
         released: Groups = []
         kept = []
         for arrival in state.waiting:
-            going, staying = Mask(arrival.mask.lanes & leaving), Mask(arrival.mask.lanes & ~leaving)
+            going = arrival.mask if complete.all() else Mask(arrival.mask.lanes & leaving)
+            staying = arrival.mask.without(going)
             if going.count:
                 released.append((arrival.resume, going))
                 if self._ordering:

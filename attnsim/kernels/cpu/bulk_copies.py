@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnsim.kernels.cpu.clusters import Clusters
 from attnsim.kernels.cpu.faults import CopyInFlight, Misaligned, OutOfBounds
 from attnsim.kernels.cpu.lanes import Indices, Mask, Values
 from attnsim.kernels.cpu.machine import Machine, Step, unsupported
@@ -55,36 +56,47 @@ class BulkCopies:
             raise OutOfBounds(f"there is no tensor map at {address:#x}", lane)
         return self._maps[address]
 
-    def begin(self, address: int, corners: Indices, targets: Values, mbarriers: Values, mask: Mask) -> None:
-        """Start a copy per active lane: the box at a corner ``[active, dimensions]`` of the map at `address`."""
+    def begin(
+        self, address: int, corners: Indices, targets: Values, mbarriers: Values, mask: Mask, to: Values | None = None
+    ) -> None:
+        """Start a copy per active lane: the box at a corner ``[active, dimensions]`` of the map at `address`.
+
+        Where a lane names blocks of its cluster by the bits of `to`, to the same place in each, told to each's mbarrier
+        in the same place; sectors are read once, and bytes count for each block.
+        """
         name, tensor_map = self.map_at(address, mask.lane(0))
         for active, target in enumerate(targets.tolist()):
             require_aligned("bulk copy to", target, tensor_map, mask.lane(active))
         values, valid, sectors = tensor_map.boxes(corners)
         counters, shared = self._machine.counters, self._machine.shared
-        counters.loads[name] += int(valid.sum())
         counters.load_sectors[name] += sectors
-        counters.shared_bytes_stored += tensor_map.box_bytes * mask.count
         places = swizzled(targets[:, None] + np.arange(0, tensor_map.box_bytes, PIECE), tensor_map.swizzle_bytes)
-        blocks = self._machine.lanes.block_of[mask.index]
-        rows = shared.pieces(places, blocks, mask.index, "bulk copy")
-        if shared.ordering:
-            shared.ordering.begin_copy(rows, mask.index)
-        for number, part, chosen in self._mbarriers.for_copies(mbarriers, mask):
-            pieces = values[chosen].reshape(part.count, -1, PIECE // 2)
-            self._queue.append(_Copy(number, part.index, blocks[chosen], rows[chosen], pieces))
+        for here, blocks in self._machine.unit(Clusters).receivers(mask, to):
+            part = mask.select(here)
+            counters.loads[name] += int(valid[here].sum())
+            counters.shared_bytes_stored += tensor_map.box_bytes * part.count
+            rows = shared.pieces(places[here], blocks, part.index, "bulk copy")
+            if shared.ordering:
+                shared.ordering.begin_copy(rows, part.index)
+            for number, lanes, chosen in self._mbarriers.for_copies(mbarriers[here], part, blocks):
+                pieces = values[here][chosen].reshape(lanes.count, -1, PIECE // 2)
+                self._queue.append(_Copy(number, lanes.index, blocks[chosen], rows[chosen], pieces))
 
     def land_oldest(self) -> bool:
         """The oldest copy of each block arrives; returned is whether there was one."""
         queue, self._queue = self._queue, []
         served = np.zeros(self._machine.lanes.blocks, bool)
         for copy in queue:
-            first = ~served[copy.blocks] & (np.arange(len(copy.blocks)) == _first_of(copy.blocks))
+            first = ~served[copy.blocks]
+            if len(first) > 1:
+                first &= np.arange(len(first)) == _first_of(copy.blocks)
             served[copy.blocks] = True
+            if first.all():
+                self._land(copy)
+                continue
             if first.any():
                 self._land(copy.part(first))
-            if not first.all():
-                self._queue.append(copy.part(~first))
+            self._queue.append(copy.part(~first))
         return bool(queue)
 
     def require_landed(self) -> None:
@@ -114,22 +126,27 @@ def _first_of(values: Indices) -> Indices:
 
 
 def compile_bulk_copy(instruction: Instruction, machine: Machine) -> Step:
-    """``cp.async.bulk.tensor.Nd.shared::cluster.global.mbarrier::complete_tx::bytes [to], [map, {..}], [mbarrier]``."""
+    """``cp.async.bulk.tensor.Nd.shared::cluster.global.mbarrier::complete_tx::bytes [to], [map, {..}], [mbarrier]``.
+
+    Also ``.multicast::cluster``, with the blocks that it goes to as bits behind these.
+    """
     modifiers = instruction.modifiers
     target, source, mbarrier = instruction.operands[:3]
     wanted = ("bulk", "tensor", "global", "mbarrier::complete_tx::bytes")
-    told = [m for m in modifiers if m in ("multicast::cluster", "im2col", "cta_group::2")]
+    told = [m for m in modifiers if m in ("im2col", "cta_group::2")]
     if not isinstance(source, TensorAddress) or told or any(m not in modifiers for m in wanted):
         raise unsupported(instruction)
     copies, maps = machine.unit(BulkCopies), machine.read(source.map, "u64")
     coordinates = [machine.read(c, "s32") for c in reversed(source.coordinates)]
     to, barrier = machine.address(target), machine.address(mbarrier)
+    sent = machine.read(instruction.operands[3], "u16") if "multicast::cluster" in modifiers else None
 
     def step(mask: Mask) -> None:
         corners = np.stack([mask.of(read()) for read in coordinates], axis=1).astype(np.int64)
         chosen, targets, barriers = mask.of(maps()), to(mask), barrier(mask)
         for address in np.unique(chosen).tolist():
             here = chosen == address
-            copies.begin(address, corners[here], targets[here], barriers[here], mask.select(here))
+            blocks = mask.of(sent())[here] if sent else None
+            copies.begin(address, corners[here], targets[here], barriers[here], mask.select(here), blocks)
 
     return step

@@ -153,21 +153,39 @@ def tags_read(rows, index, granules, floors, warps, synced, lanes, written, read
     for i in range(len(rows)):
         while index[i] - base >= period:  # the next instruction's lanes
             base += period
-        lane = index[i] - base
-        floor = floors[lane]
-        mine, since, me = floor | warps[lane], synced[lane], synced[lane] | lanes[lane]
-        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
-            tag = written[granule]
-            if tag >= floor:
-                if tag != mine:
-                    return False
-                by = author[granule]
-                if by >= since and by != me:
-                    return False
-            before = read[granule]
-            if before != mine:
-                read[granule] = floor + SEVERAL_READERS if before >= floor else mine
+        lane = np.int64(np.uint32(index[i] - base))  # which says that it is not negative
+        floor, first = floors[lane], np.int64(np.uint32(rows[i])) * granules
+        mine = floor | warps[lane]
+        if granules == 4:  # of ldmatrix, mostly: all at once
+            latest = note_reads(written, read, first, floor, mine)
+        else:
+            latest = np.uint32(0)
+            for granule in range(first, first + granules):
+                latest = max(latest, written[granule])
+                note_read(read, granule, floor, mine)
+        if latest < floor:
+            continue
+        for granule in range(first, first + granules):
+            tag, by, since = written[granule], author[granule], synced[lane]
+            if tag >= floor and (tag != mine or (by >= since and by != since | lanes[lane])):
+                return False
     return True
+
+
+@in_place
+def note_read(read, granule, floor, mine):
+    """Note one more reader."""
+    before = read[granule]
+    read[granule] = floor + SEVERAL_READERS if before >= floor and before != mine else mine
+
+
+@in_place
+def note_reads(written, read, first, floor, mine):
+    """Note one more reader of four granules; returned is when the last of them was written."""
+    one, two, three, four = written[first], written[first + 1], written[first + 2], written[first + 3]
+    for part in range(4):
+        note_read(read, first + part, floor, mine)
+    return max(one, two, three, four)
 
 
 @in_place
@@ -177,24 +195,29 @@ def tags_write(rows, index, granules, floors, warps, synced, lanes, written, rea
     for i in range(len(rows)):
         while index[i] - base >= period:
             base += period
-        lane = index[i] - base
-        floor, mine = floors[lane], floors[lane] | warps[lane]
-        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
+        lane = np.int64(np.uint32(index[i] - base))
+        floor, mine, first = floors[lane], floors[lane] | warps[lane], np.int64(np.uint32(rows[i])) * granules
+        for granule in range(first, first + granules):
             tag, last = written[granule], read[granule]
             other = tag >= floor and tag != mine
             if (other and tag != UNWRITTEN) or (last >= floor and last != mine):
                 return False
-    tags_land(rows, index, granules, floors, warps, synced, lanes, written, author)
-    base = 0
+    base, alone = 0, True
     for i in range(len(rows)):
         while index[i] - base >= period:
             base += period
-        lane = index[i] - base
-        mine = floors[lane] | warps[lane]
-        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
-            if written[granule] != mine:
-                return False
-    return True
+        lane = np.int64(np.uint32(index[i] - base))
+        mine, me, first = (
+            floors[lane] | warps[lane],
+            synced[lane] | lanes[lane],
+            np.int64(np.uint32(rows[i])) * granules,
+        )
+        for granule in range(first, first + granules):
+            tag = written[granule]
+            other = tag >= floors[lane] and tag != mine  # another warp's, as of now
+            alone = alone and (not other or tag == UNWRITTEN)
+            written[granule], author[granule] = mine, me
+    return alone
 
 
 @in_place
@@ -204,18 +227,22 @@ def tags_land(rows, index, granules, floors, warps, synced, lanes, written, auth
     for i in range(len(rows)):
         while index[i] - base >= period:
             base += period
-        lane = index[i] - base
-        mine, me = floors[lane] | warps[lane], synced[lane] | lanes[lane]
-        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
-            written[granule] = mine
-            author[granule] = me
+        lane = np.int64(np.uint32(index[i] - base))
+        mine, me, first = (
+            floors[lane] | warps[lane],
+            synced[lane] | lanes[lane],
+            np.int64(np.uint32(rows[i])) * granules,
+        )
+        for granule in range(first, first + granules):
+            written[granule], author[granule] = mine, me
 
 
 @in_place
 def tags_issue(rows, granules, written):
     """Note that copies are under way."""
-    for i in range(len(rows)):
-        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
+    for row in rows:
+        first = np.int64(np.uint32(row)) * granules
+        for granule in range(first, first + granules):
             written[granule] = IN_FLIGHT
 
 
@@ -230,107 +257,3 @@ def repeats(rows, instructions, seen):
     for row in rows:
         seen[row] = 0
     return found
-
-
-@in_place
-def clocks_read_by_wgmma(places, groups, numbers, warps, granules, known, writer, written, read):
-    """Check and note what wgmma read by the clocks of `ordering`; nothing is noted where it returns False."""
-    for i in range(len(groups)):
-        first = groups[i] * 4
-        for piece in range(places.shape[1]):
-            for granule in range(places[i, piece] * granules, (places[i, piece] + 1) * granules):
-                by, when = writer[granule], written[granule]
-                for warp in range(first, first + 4):
-                    if when > known[warp, 1, by]:
-                        return False
-    for i in range(len(groups)):
-        agent = warps + groups[i] * 4 % warps // 4
-        for piece in range(places.shape[1]):
-            for granule in range(places[i, piece] * granules, (places[i, piece] + 1) * granules):
-                read[granule, agent] = numbers[i]
-    return True
-
-
-@in_place
-def clocks_written(rows, granules, known, who, writer, written, unwritten):
-    """Whether the last writes of what is accessed are known to be over, by the clocks of `ordering`.
-
-    Access i goes by the clock ``known[who[i]]``. What nobody has written is fine where `unwritten`.
-    """
-    for i in range(len(rows)):
-        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
-            by = writer[granule]
-            if written[granule] > known[who[i], by] and not (unwritten and by == -1):
-                return False
-    return True
-
-
-@in_place
-def clocks_sign(rows, granules, agents, times, writer, written, by_atomic):
-    """Note who has written, access by access."""
-    for i in range(len(rows)):
-        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
-            writer[granule] = agents[i]
-            written[granule] = times[i]
-            by_atomic[granule] = False
-
-
-@in_place
-def clocks_signed(rows, granules, agents, writer):
-    """Whether what was accessed is still noted as written by the same."""
-    for i in range(len(rows)):
-        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
-            if writer[granule] != agents[i]:
-                return False
-    return True
-
-
-@in_place
-def clocks_note_read(rows, granules, agents, times, read):
-    """Note who has read."""
-    for i in range(len(rows)):
-        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
-            read[granule, agents[i]] = times[i]
-
-
-@in_place
-def clocks_read(rows, granules, who, known, read):
-    """Whether the last reads of what is accessed are known to be over."""
-    late = 0
-    for i in range(len(rows)):
-        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
-            for agent in range(read.shape[1]):
-                late += read[granule, agent] > known[who[i], 0, agent]
-        if late:
-            return False
-    return True
-
-
-@in_place
-def clocks_published(clock, known, warps, per_block):
-    """Add what these warps know to clocks of their blocks."""
-    for warp in warps:
-        for plane in range(2):
-            for agent in range(known.shape[2]):
-                told = clock[warp // per_block, plane, agent]
-                clock[warp // per_block, plane, agent] = max(told, known[warp, plane, agent])
-
-
-@in_place
-def clocks_acquired(clock, known, warps, per_block):
-    """Add clocks of their blocks to what these warps know."""
-    for warp in warps:
-        for plane in range(2):
-            for agent in range(known.shape[2]):
-                told = clock[warp // per_block, plane, agent]
-                known[warp, plane, agent] = max(told, known[warp, plane, agent])
-
-
-@in_place
-def clocks_known(clock, known, warps, per_block):
-    """Whether all these warps know what clocks of their blocks say."""
-    late = 0
-    for warp in warps:
-        for agent in range(known.shape[2]):
-            late += clock[warp // per_block, 0, agent] > known[warp, 0, agent]
-    return late == 0

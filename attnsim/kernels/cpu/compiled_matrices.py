@@ -25,113 +25,133 @@ GROUP, GROUP_ROWS, DEPTH = 128, 64, 16
 def to_float(bits, bf16):
     """A 16-bit float as float32."""
     wide = np.uint32(bits)
-    if bf16:
-        return np.uint32(wide << np.uint32(16)).view(np.float32)
     magnitude = (wide & np.uint32(0x7FFF)) << np.uint32(13)
     # Exponent and mantissa in float32's places, and the exponents' difference as a factor.
     value = np.float32(np.uint32(magnitude).view(np.float32) * np.float32(2.0**112)).view(np.uint32)
-    if magnitude >= np.uint32(0x0F80_0000):  # infinities and NaN
-        value = magnitude | np.uint32(0x7F80_0000)
-    return np.uint32(value | (wide & np.uint32(0x8000)) << np.uint32(16)).view(np.float32)
+    value = magnitude | np.uint32(0x7F80_0000) if magnitude >= np.uint32(0x0F80_0000) else value  # infinities and NaN
+    value = value | (wide & np.uint32(0x8000)) << np.uint32(16)
+    value = wide << np.uint32(16) if bf16 else value
+    return np.uint32(value).view(np.float32)
 
 
 @in_place
-def unpack(register, bf16, low, high):
-    """Both halves of each lane's register."""
-    for lane in range(WARP):
-        low[lane] = to_float(register[lane] & np.uint32(0xFFFF), bf16)
-        high[lane] = to_float(register[lane] >> np.uint32(16), bf16)
+def columns_of(bits, registers, lane0, bf16, pairs, found):
+    """B of all matrices ``[matrices, steps]`` of a warp: of two each a tile ``[16 k, 16 columns]``.
 
-
-@in_place
-def multiply(left, right, first, columns, found):
-    """Rows ``[rows, k]`` times some columns of ``[k, all]``; sums run along k from its beginning."""
-    for row in range(left.shape[0]):
-        sums = found[row]
-        for j in range(columns):
-            sums[j] = 0
-        for k in range(left.shape[1]):
-            factor, terms = left[row, k], right[k, first : first + columns]
-            for j in range(columns):
-                sums[j] += factor * terms[j]
-
-
-@in_place
-def add(one, other, found):
-    """A sum, lane by lane."""
-    for lane in range(WARP):
-        found[lane] = one[lane] + other[lane]
-
-
-@in_place
-def columns_of(bits, registers, lane0, bf16, halves, found):
-    """B of all matrices ``[matrices, steps]`` of a warp side by side, ``[k, matrices * 8]``.
-
-    Even columns come first: then a register of the product is contiguous in each row.
+    Even columns of a matrix come first: then a register of the product has four neighbours in each row.
     """
-    low, high = halves[0], halves[1]
     for matrix in range(len(registers)):
         for step in range(registers.shape[1]):
-            unpack(bits[registers[matrix, step], lane0 : lane0 + WARP], bf16, low, high)
-            for quad in range(4):
-                for column in range(COLUMNS):
-                    place = COLUMNS * matrix + column % 2 * 4 + column // 2
-                    found[8 * step + 2 * quad, place] = low[4 * column + quad]
-                    found[8 * step + 2 * quad + 1, place] = high[4 * column + quad]
+            register, at = bits[registers[matrix, step]], matrix // 2 * 128 + step * 64 + matrix % 2 * COLUMNS
+            for odd in range(2):
+                for half in range(4):
+                    lane, to = lane0 + 8 * half + 4 * odd, at + 4 * odd + half
+                    one, two, three, four = register[lane], register[lane + 1], register[lane + 2], register[lane + 3]
+                    pairs[to], pairs[to + 16], pairs[to + 32], pairs[to + 48] = one, two, three, four
+    for row in range((len(registers) + 1) // 2 * 8):
+        for column in range(16):
+            both = pairs[16 * row + column]
+            found[32 * row + column] = to_float(both & np.uint32(0xFFFF), bf16)
+            found[32 * row + 16 + column] = to_float(both >> np.uint32(16), bf16)
 
 
 @in_place
-def rows_of(bits, registers, lane0, bf16, halves, found, first):
-    """A of a warp, from the row `first` on: registers down the rows first, then along k."""
-    low, high = halves[0], halves[1]
+def rows_of(bits, registers, lane0, bf16, found):
+    """A of a warp: its registers one after another, each eight rows of eight."""
     for part in range(len(registers)):
-        unpack(bits[registers[part], lane0 : lane0 + WARP], bf16, low, high)
-        row0, k0 = first + part % 2 * 8, part // 2 * 8
-        for row in range(8):
-            for quad in range(4):
-                found[row0 + row, k0 + 2 * quad] = low[4 * row + quad]
-                found[row0 + row, k0 + 2 * quad + 1] = high[4 * row + quad]
+        register, first = bits[registers[part]], 64 * part
+        for lane in range(WARP):
+            both = register[lane0 + lane]
+            found[first + 2 * lane] = to_float(both & np.uint32(0xFFFF), bf16)
+            found[first + 2 * lane + 1] = to_float(both >> np.uint32(16), bf16)
 
 
 @in_place
-def products(bits, file, left, right, runs, before, after, warps, bf16, a, b, found, halves):
-    """mma of 16-bit floats: registers of A ``[matrices, 2 steps]`` and of B ``[matrices, steps]``, C and D in f32.
+def multiply(left, right, sums):
+    """Add to a tile ``[16, 16]`` the product of A, as `rows_of` has it, and of a tile of B."""
+    for row in range(ROWS):
+        first = row // 8 * 64 + row % 8 * 8
+        for column in range(16):
+            found = np.float32(0)
+            for k in range(DEPTH):
+                found += left[first + k // 8 * 128 + k % 8] * right[16 * k + column]
+            sums[16 * row + column] += found
 
-    A run is a matrix of A, the first of B, how many of B one after another, and the first of its products. The last
-    four arguments are room for matrices, products and a register.
+
+@in_place
+def to_tile(register, lane0, tile, at):
+    """A register of C to its places in a tile."""
+    for row in range(8):
+        lane, to = lane0 + 4 * row, at + 16 * row
+        one, two, three, four = register[lane], register[lane + 1], register[lane + 2], register[lane + 3]
+        tile[to], tile[to + 1], tile[to + 2], tile[to + 3] = one, two, three, four
+
+
+@in_place
+def from_tile(register, lane0, tile, at):
+    """A register of D from its places in a tile."""
+    for row in range(8):
+        lane, of = lane0 + 4 * row, at + 16 * row
+        one, two, three, four = tile[of], tile[of + 1], tile[of + 2], tile[of + 3]
+        register[lane], register[lane + 1], register[lane + 2], register[lane + 3] = one, two, three, four
+
+
+@in_place
+def products(bits, file, left, right, before, after, warps, bf16, pairs, a, b, sums):
+    """Chains of mma of 16-bit floats, each with what the one before it gives as its C.
+
+    Registers of A are ``[rows, length, 2 steps]``, those of B ``[length, columns, steps]``, the first C and the last D
+    in f32 ``[rows, columns, 4]``. The last four arguments are zeros, room for matrices and tiles of products.
     """
     for warp in warps:
-        lane0, last, low = warp * WARP, -1, halves[0]
-        columns_of(bits, right, lane0, bf16, halves, b)
-        for run in range(len(runs)):
-            matrix, first, count, product = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 3]
-            if matrix != last:
-                last = matrix
-                rows_of(bits, left[matrix], lane0, bf16, halves, a, 0)
-            multiply(a, b, COLUMNS * first, COLUMNS * count, found)
-            for part in range(4 * count):
-                half, at = part % 4 // 2, part // 4 * COLUMNS + part % 2 * 4
-                for row in range(8):
-                    for quad in range(4):
-                        low[4 * row + quad] = found[8 * half + row, at + quad]
-                c, d = before[4 * product + part], after[4 * product + part]
-                add(file[c, lane0 : lane0 + WARP], low, file[d, lane0 : lane0 + WARP])
+        lane0 = np.int64(np.uint32(warp)) * WARP  # which says that it is not negative
+        for row in range(before.shape[0]):
+            for column in range(before.shape[1]):
+                for part in range(4):
+                    at = column % 2 * COLUMNS + part // 2 * 128 + part % 2 * 4
+                    to_tile(file[before[row, column, part]], lane0, sums[row, column // 2], at)
+        for link in range(len(right)):
+            columns_of(bits, right[link], lane0, bf16, pairs, b)
+            for row in range(len(left)):
+                rows_of(bits, left[row, link], lane0, bf16, a)
+                for tile in range(sums.shape[1]):
+                    multiply(a, b[256 * tile : 256 * tile + 256], sums[row, tile])
+        for row in range(after.shape[0]):
+            for column in range(after.shape[1]):
+                for part in range(4):
+                    at = column % 2 * COLUMNS + part // 2 * 128 + part % 2 * 4
+                    from_tile(file[after[row, column, part]], lane0, sums[row, column // 2], at)
 
 
 @in_place
-def load_matrices(pieces, places, count, transposed, warps, targets, bits):
-    """ldmatrix: rows of 8 x 8 matrices at ``[instructions, warps, matrices, 8]`` to registers of 32 bits."""
+def load_matrices(words, places, count, transposed, warps, targets, bits):
+    """ldmatrix: rows of 8 x 8 matrices at ``[instructions, warps, matrices, 8]`` to registers of 32 bits.
+
+    Shared memory is ``[pieces, 4]`` words of 32 bits.
+    """
     place = 0
     for first in range(0, len(targets), count):
         for warp in warps:
+            lane0 = np.int64(np.uint32(warp)) * WARP
             for target in targets[first : first + count]:
-                for lane in range(WARP):
-                    row, column = lane // 4, lane % 4 * 2
-                    if transposed:
-                        low, high = pieces[places[place + column], row], pieces[places[place + column + 1], row]
-                    else:
-                        low, high = pieces[places[place + row], column], pieces[places[place + row], column + 1]
-                    bits[target, warp * WARP + lane] = np.uint32(low) | np.uint32(high) << np.uint32(16)
+                register = bits[target]
+                if transposed:
+                    for column in range(4):
+                        low, high = words[places[place + 2 * column]], words[places[place + 2 * column + 1]]
+                        for pair in range(4):
+                            one, other, lane = low[pair], high[pair], lane0 + 8 * pair + column
+                            register[lane] = one & np.uint32(0xFFFF) | other << np.uint32(16)
+                            register[lane + 4] = one >> np.uint32(16) | other & np.uint32(0xFFFF_0000)
+                else:
+                    for row in range(8):
+                        of, lane = words[places[place + row]], lane0 + 4 * row
+                        one, two, three, four = of[0], of[1], of[2], of[3]
+                        register[lane], register[lane + 1], register[lane + 2], register[lane + 3] = (
+                            one,
+                            two,
+                            three,
+                            four,
+                        )
                 place += 8
 
 
@@ -154,36 +174,56 @@ def pieces_to_floats(pieces, places, transposed, bf16, found):
 
 
 @in_place
-def agreed(values, groups, found):
-    """The value that all threads of each warpgroup share; returned is the first warpgroup where they do not, or -1."""
-    for i in range(len(groups)):
-        first = values[groups[i] * GROUP]
-        for lane in range(groups[i] * GROUP, (groups[i] + 1) * GROUP):
-            if values[lane] != first:
-                return groups[i]
-        found[i] = first
+def agreed(file, state, numbers, rows, groups, found):
+    """What all threads of each warpgroup share in registers, ``[registers, warpgroups]``.
+
+    Returned is the first warpgroup where they do not, or -1; see `registers` for what a register's state says.
+    """
+    for i in range(len(rows)):
+        values = file[rows[i]]
+        for j in range(len(groups)):
+            if state[numbers[i]]:
+                found[i, j] = values[0]
+                continue
+            first = values[groups[j] * GROUP]
+            for lane in range(groups[j] * GROUP, (groups[j] + 1) * GROUP):
+                if values[lane] != first:
+                    return groups[j]
+            found[i, j] = first
     return -1
 
 
 @in_place
-def group_rows(bits, registers, groups, bf16, halves, found):
-    """A of wgmma ``[warpgroups, 64, 16]``: each warp has 16 rows, as in mma."""
-    for i in range(len(groups)):
-        for warp in range(4):
-            rows_of(bits, registers, groups[i] * GROUP + warp * WARP, bf16, halves, found[i], ROWS * warp)
+def group_rows(bits, registers, groups, bf16, found):
+    """A of wgmma ``[products * warpgroups, 64, 16]``: each warp has 16 rows, as in mma."""
+    for product in range(len(registers)):
+        for i in range(len(groups)):
+            of = found[product * len(groups) + i]
+            for part in range(registers.shape[1]):
+                register = bits[registers[product, part]]
+                for lane in range(GROUP):
+                    both = register[groups[i] * GROUP + lane]
+                    row, column = lane // WARP * ROWS + part % 2 * 8 + lane % WARP // 4, part // 2 * 8 + lane % 4 * 2
+                    of[row, column] = to_float(both & np.uint32(0xFFFF), bf16)
+                    of[row, column + 1] = to_float(both >> np.uint32(16), bf16)
 
 
 @in_place
 def accumulate(values, groups, keep, flying, file, registers, sign, products):
-    """Add products to accumulators ``[warpgroups, 64, n]``: what flies, what registers hold, or zero if not kept."""
-    for i in range(len(groups)):
-        of = values[groups[i]]
-        if keep[i] and not flying[i]:
-            registers_to_accumulator(file, registers, groups[i], of)
-        for row in range(GROUP_ROWS):
-            for column in range(of.shape[1]):
-                before = of[row, column] if keep[i] else np.float32(0)
-                of[row, column] = before + sign * products[i, row, column]
+    """Add products ``[products, warpgroups, 64, n]`` to accumulators ``[warpgroups, 64, n]``, one after another.
+
+    Those hold what flies, what registers hold, or zero if not kept; `flying` is changed.
+    """
+    for product in range(len(products)):
+        for i in range(len(groups)):
+            of, kept = values[groups[i]], keep[product, i]
+            if kept and not flying[i]:
+                registers_to_accumulator(file, registers, groups[i], of)
+            flying[i] = True
+            for row in range(GROUP_ROWS):
+                for column in range(of.shape[1]):
+                    before = of[row, column] if kept else np.float32(0)
+                    of[row, column] = before + sign * products[product, i, row, column]
 
 
 @in_place

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from attnsim.kernels.cpu.barriers import Arrival, Finish, Groups
+from attnsim.kernels.cpu.cluster_barrier import cluster_barrier
 from attnsim.kernels.cpu.faults import Trapped
 from attnsim.kernels.cpu.flow import Control, Flow, Go, control
 from attnsim.kernels.cpu.lanes import Indices, Mask
@@ -86,8 +87,10 @@ def _barrier(instruction: Instruction, machine: Machine) -> Control | None:
     """``bar.sync a (, b)``, ``bar.arrive a, b``, ``bar.red.op d, a (, b), p``, and ``barrier`` for ``bar``."""
     if instruction.modifiers[:1] == ("warp",):
         return None
+    if instruction.modifiers[:1] == ("cluster",):
+        return cluster_barrier(instruction, machine)
     kind = next((m for m in ("sync", "arrive", "red") if m in instruction.modifiers), None)
-    if kind is None or "cluster" in instruction.modifiers or instruction.guard:
+    if kind is None or instruction.guard:
         raise unsupported(instruction)
     operands = instruction.operands
     finish, votes = None, None

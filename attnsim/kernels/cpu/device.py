@@ -67,6 +67,8 @@ class CpuDevice:
     232448
     """
 
+    persistent = True
+
     def __init__(self, gpu: str | Gpu = "a100-sxm4-80gb", *, checks: bool = True) -> None:
         if not isinstance(gpu, Gpu):
             from attnsim.models.hardware.files import load_gpu  # YAML and pydantic: not on a bare GPU machine

@@ -131,7 +131,7 @@ def suspended(ready: Callable[[Mask], Mask], fault: Callable[[Mask], Fault], the
     def go_on(run: Flow, position: int, mask: Mask) -> Go:
         going = ready(mask)
         if going.count < mask.count:
-            run.stalls.add(position, Stall(mask.without(going), ready, fault))
+            run.stalls.add(position, Stall(mask.without(going) if going.count else mask, ready, fault))
         if not going.count:
             return None
         then(going)

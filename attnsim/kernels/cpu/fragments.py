@@ -8,7 +8,7 @@ two of 8 x 8 floats with two registers each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Self
 
 import numpy as np
@@ -17,7 +17,7 @@ from attnsim.kernels.cpu.faults import UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARP, Mask, Values
 from attnsim.kernels.cpu.loops import compiled_matrices
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported
-from attnsim.kernels.cpu.ptx import Instruction, Operand
+from attnsim.kernels.cpu.ptx import Instruction, Operand, register_names
 from attnsim.kernels.cpu.registers import DTYPES, Registers, row_type
 from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, half_to_float
 from attnsim.kernels.cpu.spaces import space_name
@@ -70,8 +70,8 @@ class _LoadMatrix(Alike):
             require_whole_warps(mask, "ldmatrix")
             rows = _row_lanes(count, mask, machine)
             places = machine.shared.read(address(rows), 16, rows.times(times) if times > 1 else rows)
-            bits, pieces = registers.claim(targets, mask), machine.shared.by_piece()
-            fast.load_matrices(pieces, places, count, transposed, mask.warp_index, targets.rows, bits)
+            bits, words = registers.claim(targets, mask), machine.shared.by_piece().view(np.uint32)
+            fast.load_matrices(words, places, count, transposed, mask.warp_index, targets.rows, bits)
 
         return step
 
@@ -159,8 +159,9 @@ class _Product(Alike):
     """One mma."""
 
     def __init__(self, instruction: Instruction, machine: Machine) -> None:
-        super().__init__((instruction.name, instruction.modifiers))
         self._machine, (*_, self._result, self._kind, _, _) = machine, instruction.modifiers
+        self._of_halves = self._result == "f32" and self._kind != "tf32"
+        super().__init__((instruction.name, instruction.modifiers), in_order=self._of_halves)
         self.d, self.a, self.b, self.c = (items(o) for o in instruction.operands)
         self._step = self.together([])
 
@@ -169,41 +170,72 @@ class _Product(Alike):
 
     def together(self, others: Sequence[Self]) -> Step:
         members = (self, *others)
-        if self._result == "f32" and self._kind != "tf32":
-            return _of_halves(members, self._kind == "bf16", self._machine.registers)
-        return _by_arrays(members, self._result, self._kind, self._machine.registers)
+        if not self._of_halves:
+            return _by_arrays(members, self._result, self._kind, self._machine.registers)
+        steps = [_of_panel(one, self._kind == "bf16", self._machine.registers) for one in self._panels(members)]
+        if len(steps) == 1:
+            return steps[0]
+
+        def step(mask: Mask) -> None:
+            for one in steps:
+                one(mask)
+
+        return step
+
+    def _panels(self, members: Sequence[Self]) -> list[list[list[list[Self]]]]:
+        """The same in chains, ``[panels][rows][columns][length]``: those of a row have equal A, of a column equal B.
+
+        One follows another in a chain where it adds to what nothing but it reads.
+        """
+        panels: list[list[list[list[Self]]]] = []
+        chains: dict[tuple[Operand, ...], list[Self]] = {}
+        read, written = set[str](), set[str]()
+
+        def end() -> None:
+            rows: dict[Hashable, list[list[Self]]] = {}
+            for chain in chains.values():
+                rows.setdefault(tuple(one.a for one in chain), []).append(chain)
+            alike: dict[Hashable, list[list[list[Self]]]] = {}
+            for row in rows.values():
+                alike.setdefault(tuple(tuple(one.b for one in chain) for chain in row), []).append(row)
+            panels.extend(alike.values())
+            for book in (chains, read, written):
+                book.clear()
+
+        for one in members:
+            sums, needs, makes = register_names(one.c), register_names((*one.a, *one.b)), register_names(one.d)
+            follows = one.c in chains and (one.c == one.d or self._machine.mentions(one.c) == 2 * len(one.c))
+            others = (read | written) - sums if follows else read | written
+            if (needs if follows else needs | sums) & written or makes & others:
+                end()
+                follows = False
+            read |= needs | sums
+            written |= makes
+            chains[one.d] = [*chains.pop(one.c), one] if follows else [one]
+        end()
+        return panels
 
 
-def _of_halves(members: Sequence[_Product], bf16: bool, registers: Registers) -> Step:
-    """Products of 16-bit floats in float32, from registers to registers.
-
-    In a product of tiles each matrix takes part in several instructions: those with one A stand together, and their B
-    side by side.
-    """
-    lefts, rights = list(dict.fromkeys(m.a for m in members)), list(dict.fromkeys(m.b for m in members))
-    ordered = sorted((lefts.index(m.a), rights.index(m.b), i) for i, m in enumerate(members))
-    runs: list[list[int]] = []
-    for place, (left, right, _) in enumerate(ordered):
-        if runs and (left, right) == (runs[-1][0], runs[-1][1] + runs[-1][2]):
-            runs[-1][2] += 1
-        else:
-            runs.append([left, right, 1, place])
-    a, b = (registers.rows([r for one in side for r in one], DTYPES["b32"]) for side in (lefts, rights))
-    c = registers.rows([r for *_, i in ordered for r in members[i].c], DTYPES["f32"])
-    d = registers.rows([r for *_, i in ordered for r in members[i].d], DTYPES["f32"])
+def _of_panel(panel: Sequence[Sequence[Sequence[_Product]]], bf16: bool, registers: Registers) -> Step:
+    """Chains of products of 16-bit floats in float32, from registers to registers: all rows with all columns."""
+    shape, first = (len(panel), len(panel[0])), panel[0]
+    a = registers.rows([r for row in panel for one in row[0] for r in one.a], DTYPES["b32"])
+    b = registers.rows([r for link in zip(*first, strict=True) for one in link for r in one.b], DTYPES["b32"])
+    c = registers.rows([r for row in panel for chain in row for r in chain[0].c], DTYPES["f32"])
+    d = registers.rows([r for row in panel for chain in row for r in chain[-1].d], DTYPES["f32"])
     if not (a and b and c and d):
         raise UnsupportedInstruction("mma on registers that are not of 32 bits")
-    places, fast, depth, width = np.array(runs), compiled_matrices(), 8 * len(rights[0]), 8 * len(rights)
-    left_rows, right_rows = a.rows.reshape(len(lefts), -1), b.rows.reshape(len(rights), -1)
-    room = [np.empty(shape, np.float32) for shape in ((16, depth), (depth, width), (16, width), (2, WARP))]
-    read, before, after = a.joined(b).joined(c), c.rows, d.rows
+    length, tiles, fast = len(first[0]), -(-shape[1] // 2), compiled_matrices()
+    left, right = a.rows.reshape(shape[0], length, -1), b.rows.reshape(length, shape[1], -1)
+    before, after = c.rows.reshape(*shape, 4), d.rows.reshape(*shape, 4)
+    room = [np.zeros(size, np.float32) for size in (256, tiles * 256, (*shape[:1], tiles, 256))]
+    pairs, read = np.zeros(tiles * 128, np.uint32), a.joined(b).joined(c)
 
     def step(mask: Mask) -> None:
         require_whole_warps(mask, "mma")
         registers.spread(read)
         bits = registers.claim(d, mask)
-        file = registers.files["<f4"]
-        fast.products(bits, file, left_rows, right_rows, places, before, after, mask.warp_index, bf16, *room)
+        fast.products(bits, registers.files["<f4"], left, right, before, after, mask.warp_index, bf16, pairs, *room)
 
     return step
 

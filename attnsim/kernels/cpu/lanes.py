@@ -52,6 +52,8 @@ class Lanes:
         Threads of a block.
     blocks : int
         Blocks of the batch.
+    cluster : int
+        Blocks that are a cluster, one after the other.
 
     Attributes
     ----------
@@ -62,9 +64,10 @@ class Lanes:
         The lane's block in the batch, its warp in the block, its thread in the block.
     """
 
-    def __init__(self, block: Dim3, blocks: int) -> None:
+    def __init__(self, block: Dim3, blocks: int, cluster: int = 1) -> None:
         self.block = block
         self.blocks = blocks
+        self.cluster = cluster
         self.threads = math.prod(block)
         self.warps_per_block = -(-self.threads // WARP)
         self.lanes_per_block = self.warps_per_block * WARP

@@ -31,7 +31,7 @@ def meetings(function: Function) -> Meetings:
     instructions = function.instructions
     return Meetings(
         pairwise=any(
-            i.name in ("mbarrier", "wgmma", "tcgen05")
+            i.name in ("mbarrier", "wgmma", "tcgen05", "mapa")
             or "bulk" in i.modifiers
             or (i.name in ("bar", "barrier") and _counts_threads(i))
             for i in instructions

@@ -20,6 +20,11 @@ def arithmetic() -> ModuleType:
     return _loops("compiled_arithmetic")
 
 
+def compiled_clocks() -> ModuleType:
+    """:mod:`attnsim.kernels.cpu.compiled_clocks`: checks by vector clocks."""
+    return _loops("compiled_clocks")
+
+
 def compiled_matrices() -> ModuleType:
     """:mod:`attnsim.kernels.cpu.compiled_matrices`: what tensor cores work on."""
     return _loops("compiled_matrices")

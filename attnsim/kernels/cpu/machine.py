@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
@@ -14,7 +15,7 @@ from attnsim.kernels.cpu.layout import lay_out, meetings, shared_granule
 from attnsim.kernels.cpu.local import LocalMemory
 from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.memory import GlobalMemory
-from attnsim.kernels.cpu.ptx import Address, Function, Instruction, Operand, Vector
+from attnsim.kernels.cpu.ptx import Address, Function, Instruction, Operand, Vector, register_names
 from attnsim.kernels.cpu.registers import DTYPES, Read, Registers, Rows, Write
 from attnsim.kernels.cpu.shared import SharedMemory
 
@@ -56,11 +57,19 @@ class Machine:
     parameters : dict of str to bytes
     reports : Reports
         Takes the faults after which a kernel can go on.
+    cluster : int
+        Blocks of a cluster.
     """
 
     def __init__(self, function: Function) -> None:
         (shared, shared_bytes), (local, local_bytes) = lay_out(function, "shared"), lay_out(function, "local")
         self.addresses = shared | local
+        self._mentions = Counter(
+            name
+            for i in function.instructions
+            for name in register_names((*i.operands, *([i.guard] if i.guard else [])))
+        )
+        self.cluster = function.cluster
         self.registers = Registers()
         self.reports = Reports()
         self.memory = GlobalMemory()
@@ -94,6 +103,10 @@ class Machine:
         """Let go of the batch's arrays and registers."""
         self.registers.start(0)
         self.memory.clear(self.counters)
+
+    def mentions(self, registers: Sequence[Operand]) -> int:
+        """How many instructions name these registers, added up."""
+        return sum(self._mentions[name] for name in register_names(registers))
 
     def read(self, operand: Operand, ptx_type: str) -> Read:
         """A closure that returns an operand's value."""

@@ -18,11 +18,14 @@ _NONE, _ONE = Immediate("0"), Immediate("1")
 
 @operation("mbarrier")
 def compile_mbarrier(instruction: Instruction, machine: Machine) -> Step:
-    """``mbarrier.init``, ``inval``, ``arrive``, ``arrive.expect_tx`` and ``expect_tx`` in the block's own memory."""
-    _require_own_memory(instruction)
+    """``mbarrier.init``, ``inval``, ``arrive``, ``arrive.expect_tx`` and ``expect_tx``.
+
+    The last three also in another block of the cluster, by an address from ``mapa``; such arrivals return no state.
+    """
     kind, operands = instruction.modifiers[0], instruction.operands
     if kind in ("arrive", "expect_tx"):
         return _arrive(instruction, machine)
+    _require_own_memory(instruction)
     barriers, address = machine.unit(Mbarriers), machine.address(operands[0])
     if kind == "inval":
         return lambda mask: barriers.invalidate(address(mask), mask)
@@ -36,6 +39,8 @@ def _arrive(instruction: Instruction, machine: Machine) -> Step:
     """``arrive state, [a] (, count)``, ``arrive.expect_tx state, [a], bytes`` and ``expect_tx [a], bytes``."""
     modifiers, arrives = instruction.modifiers, instruction.modifiers[0] == "arrive"
     if arrives and ("noComplete" in modifiers or "relaxed" in modifiers):
+        raise unsupported(instruction)
+    if "shared::cluster" not in modifiers and space_name(instruction) != "shared":
         raise unsupported(instruction)
     state, place, *rest = instruction.operands if arrives else (Symbol("_"), *instruction.operands)
     number = rest[0] if rest else _ONE
@@ -64,9 +69,16 @@ def compile_wait(instruction: Instruction, machine: Machine) -> Control | None:
     barriers, write, address = machine.unit(Mbarriers), machine.write(target, "pred"), machine.address(place)
     asked: Read = machine.read(phase, "u32" if parity else "u64")
     yes = np.ones(1, bool)
+    missed: dict[Mask, int] = {}
 
     def ready(mask: Mask) -> Mask:
-        return barriers.over(address(mask), mask.of(asked()), parity, mask)
+        if missed.get(mask) == barriers.changes:  # asked before, and nothing has changed since
+            return Mask(np.zeros_like(mask.lanes), 0)
+        found = barriers.over(address(mask), mask.of(asked()), parity, mask)
+        missed.clear()
+        if not found.count:
+            missed[mask] = barriers.changes
+        return found
 
     def fault(mask: Mask) -> Fault:
         return barriers.deadlock(int(address(mask)[0]), mask.lane(0))
@@ -79,8 +91,7 @@ def compile_wait(instruction: Instruction, machine: Machine) -> Control | None:
 
 
 def _require_own_memory(instruction: Instruction) -> None:
-    remote = "shared::cluster" in instruction.modifiers or "cluster" in instruction.modifiers
-    if remote or space_name(instruction) != "shared":
+    if "shared::cluster" in instruction.modifiers or space_name(instruction) != "shared":
         raise unsupported(instruction)
 
 

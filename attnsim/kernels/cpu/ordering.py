@@ -11,18 +11,18 @@ threads have written is on it only after ``fence.proxy.async`` (PTX ISA 9.0, "As
 
 from __future__ import annotations
 
+from mmap import mmap
+
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.kernels.cpu.agents import MBARRIERS, Agents
 from attnsim.kernels.cpu.faults import CopyInFlight, Fault, MisusedMbarrier, Race, Reports, UninitialisedRead
 from attnsim.kernels.cpu.lanes import WARP, Bools, Indices, Lanes, Mask, Meetings, Values
-from attnsim.kernels.cpu.loops import compiled
+from attnsim.kernels.cpu.loops import compiled_clocks
 
 Clock = NDArray[np.int32]
 """Vector clocks ``[rows, 2, agents]``: what ordinary accesses, and what the asynchronous proxy, may rely on."""
-
-MBARRIERS = 64
-"""Most mbarriers of a block that are told apart."""
 
 PIECE = 16
 """Bytes of shared memory that the copy engine and wgmma move as a whole."""
@@ -31,6 +31,12 @@ _GENERIC, _ASYNC = 0, 1
 _UNWRITTEN, _IN_FLIGHT, _MBARRIER = -1, -2, -3
 """Writers that are no agents; their time is `_NEVER`, which nobody knows to be over."""
 _NEVER = np.iinfo(np.int32).max
+
+
+def _zeros(rows: int, columns: int) -> NDArray[np.int32]:
+    """Zeros of which most are never touched: in pages of 4 KiB, where NumPy would ask for 2 MiB at a time."""
+    found: NDArray[np.int32] = np.frombuffer(mmap(-1, 4 * rows * columns), np.int32).reshape(rows, columns)
+    return found
 
 
 class Ordering:
@@ -48,22 +54,27 @@ class Ordering:
         Who works on it beside the warps.
     reports : Reports
         Takes faults.
+
+    Attributes
+    ----------
+    agents : Agents
+        Who reads and writes.
     """
 
     def __init__(self, lanes: Lanes, bytes_per_block: int, granule: int, meetings: Meetings, reports: Reports) -> None:
         self._reports = reports
         self._granule, self._bytes_per_block = granule, bytes_per_block
-        self._blocks, self._warps = lanes.blocks, lanes.warps_per_block
-        self._stores = self._warps + -(-self._warps // 4)
-        self._products = self._stores + self._warps * meetings.stores
-        self._readers = self._products + self._warps * meetings.products
-        self._own = np.arange(lanes.warps) % self._warps
+        self.agents = agents = Agents(lanes, meetings)
+        self._blocks, self._per_block, self._cluster = lanes.blocks, agents.per_block, agents.cluster
+        self._warps, self._stores, self._products = agents.warps, agents.stores, agents.products
+        self._readers, self._own = agents.readers, agents.own
         granules = lanes.blocks * bytes_per_block // granule
         self._writer = np.full(granules, _UNWRITTEN, np.int16)
         self._written = np.full(granules, _NEVER, np.int32)
         self._by_atomic = np.zeros(granules, bool)
-        self._read = np.zeros((granules, self._readers), np.int32)
-        self._known: Clock = np.zeros((lanes.warps, 2, self._readers + MBARRIERS), np.int32)
+        self._read = _zeros(self._readers, granules).T  # what one agent reads lies together
+        self._reading = np.zeros(self._readers, bool)
+        self._known: Clock = np.zeros((lanes.warps, 2, agents.count), np.int32)
         self._known[np.arange(lanes.warps), _GENERIC, self._own] = 1
 
     # Meetings of warps.
@@ -75,25 +86,30 @@ class Ordering:
     def publish(self, clock: Clock, mask: Mask) -> None:
         """These warps tell a barrier all that they know, themselves included."""
         warps = mask.warp_index
-        compiled().clocks_published(clock, self._known, warps, self._warps)
+        compiled_clocks().clocks_published(clock, self._known, warps, self._per_block)
         self._tick(warps)
+
+    def publish_to(self, clock: Clock, blocks: Indices, lanes: Indices) -> None:
+        """The warps of these lanes tell it to a barrier of other blocks of their clusters."""
+        np.maximum.at(clock, blocks, self._known[lanes // WARP])
+        self._tick(np.unique(lanes // WARP))
 
     def acquire(self, clock: Clock, mask: Mask) -> None:
         """These warps learn what a barrier has been told."""
-        compiled().clocks_acquired(clock, self._known, mask.warp_index, self._warps)
+        compiled_clocks().clocks_acquired(clock, self._known, mask.warp_index, self._per_block)
 
     def barrier(self, blocks: Bools | None) -> None:
         """All warps of these blocks (None: of every block) have met."""
-        known = self._known.reshape(self._blocks, self._warps, *self._known.shape[1:])
+        known = self._known.reshape(self._blocks, self._per_block, *self._known.shape[1:])
         chosen = np.arange(self._blocks) if blocks is None else np.flatnonzero(blocks)
         known[chosen] = known[chosen].max(axis=1, keepdims=True)
-        self._tick((chosen[:, None] * self._warps + np.arange(self._warps)).reshape(-1))
+        self._tick((chosen[:, None] * self._per_block + np.arange(self._per_block)).reshape(-1))
 
     def stamp(self, clock: Clock, mask: Mask) -> None:
         """Note in a clock that these warps have come here, and nothing else that they know."""
         warps = mask.warp_index
         own = self._own[warps]
-        clock[warps // self._warps, _GENERIC, own] = self._known[warps, _GENERIC, own]
+        clock[warps // self._per_block, _GENERIC, own] = self._known[warps, _GENERIC, own]
 
     def fence(self, mask: Mask) -> None:
         """``fence.proxy.async``: what these warps know, the asynchronous proxy sees too."""
@@ -103,7 +119,11 @@ class Ordering:
 
     def knows(self, clock: Clock, mask: Mask) -> bool:
         """Whether these warps know all that a barrier has been told."""
-        return bool(compiled().clocks_known(clock, self._known, mask.warp_index, self._warps))
+        return bool(compiled_clocks().clocks_known(clock, self._known, mask.warp_index, self._per_block))
+
+    def know_of(self, clock: Clock, blocks: Indices, lanes: Indices) -> bool:
+        """Whether the warps of these lanes know what a barrier of other blocks of their clusters has been told."""
+        return bool((clock[blocks, _GENERIC] <= self._known[lanes // WARP, _GENERIC]).all())
 
     # Accesses of threads.
 
@@ -120,7 +140,7 @@ class Ordering:
         self._check_written(rows, width, self._known[:, _GENERIC], warps, mask.index, what, unwritten=True)
         self._check_read(rows, width, warps, mask.index, what)
         self._sign(rows, width, warps)
-        if compiled().clocks_signed(rows, width // self._granule, self._own[warps], self._writer):
+        if compiled_clocks().clocks_signed(rows, width // self._granule, self._own[warps], self._writer):
             return
         clash = self._of(self._writer, width)[rows] != self._own[warps][:, None]  # two warps at once
         self._refuse(clash, rows, width, mask.index, what)
@@ -151,7 +171,8 @@ class Ordering:
         All four warps of a warpgroup must know that what is read has been written.
         """
         granules = PIECE // self._granule
-        if compiled().clocks_read_by_wgmma(
+        self._reading[self._warps + self._own[groups * 4] // 4] = True
+        if compiled_clocks().clocks_read_by_wgmma(
             rows, groups, numbers, self._warps, granules, self._known, self._writer, self._written, self._read
         ):
             return
@@ -173,6 +194,7 @@ class Ordering:
         warp = np.full(len(rows), lane // WARP)
         known, told = self._known[:, _ASYNC], self._known[:, _GENERIC]
         self._check_written(rows, PIECE, known, warp, warp * WARP + lane % WARP, "read by bulk store", told=told)
+        self._reading[self._stores + self._own[lane // WARP]] = True
         self._of(self._read, PIECE)[rows, :, self._stores + self._own[lane // WARP]] = number
 
     def stores_have_read(self, warp: int, number: int) -> None:
@@ -207,11 +229,6 @@ class Ordering:
         known: Values = self._known[warps, _GENERIC]
         return known
 
-    @property
-    def readers(self) -> int:
-        """Agents that read."""
-        return self._readers
-
     def begin_copy(self, rows: Values, lanes: Indices) -> None:
         """Check and note the start of bulk copies by these lanes."""
         by_piece, flat = np.repeat(lanes, rows.shape[1]), rows.reshape(-1)
@@ -220,14 +237,12 @@ class Ordering:
         self._check_read(flat, PIECE, by_piece // WARP, by_piece, "bulk copy")
         self._take(flat, PIECE, _IN_FLIGHT)
 
-    def end_copy(self, rows: Values, mbarrier: int, phases: Indices) -> None:
-        """Bulk copies have arrived, in such phases of the mbarrier with that number."""
-        self._of(self._writer, PIECE)[rows] = self._readers + mbarrier
+    def end_copy(self, clock: Clock, rows: Values, mbarrier: int, blocks: Indices, phases: Indices) -> None:
+        """Bulk copies have arrived in such phases of the mbarrier with that number of these blocks, and tell it so."""
+        agents = self._readers + mbarrier + MBARRIERS * (blocks % self._cluster)
+        self._of(self._writer, PIECE)[rows] = agents[:, None, None]
         self._of(self._written, PIECE)[rows] = phases[:, None, None]
-
-    def copied(self, clock: Clock, mbarrier: int, blocks: Indices, phases: Indices) -> None:
-        """Tell an mbarrier that copies have arrived in this phase of it."""
-        clock[blocks, :, self._readers + mbarrier] = phases[:, None]
+        clock[blocks, :, agents] = phases[:, None]
 
     def place_mbarrier(self, rows: Values, mask: Mask) -> None:
         """Eight bytes that become an mbarrier: no business of any other access."""
@@ -250,13 +265,14 @@ class Ordering:
 
     def _note_read(self, rows: Values, width: int, agents: Indices, times: Values) -> None:
         """These agents are the last that read."""
-        compiled().clocks_note_read(rows, width // self._granule, agents, times, self._read)
+        self._reading[agents] = True
+        compiled_clocks().clocks_note_read(rows, width // self._granule, agents, times, self._read)
 
     def _sign(self, rows: Values, width: int, warps: Indices) -> None:
         """These warps are the last that wrote."""
         own, granules = self._own[warps], width // self._granule
         now = self._known[warps, _GENERIC, own]
-        compiled().clocks_sign(rows, granules, own, now, self._writer, self._written, self._by_atomic)
+        compiled_clocks().clocks_sign(rows, granules, own, now, self._writer, self._written, self._by_atomic)
 
     def _take(self, rows: Values, width: int, writer: int) -> None:
         self._of(self._writer, width)[rows] = writer
@@ -268,7 +284,7 @@ class Ordering:
     ) -> None:  # fmt: skip
         """The last writes are over by the clocks `known[who]`; where they are only by `told`, a fence is missing."""
         granules = width // self._granule
-        if compiled().clocks_written(rows, granules, known, who, self._writer, self._written, unwritten):
+        if compiled_clocks().clocks_written(rows, granules, known, who, self._writer, self._written, unwritten):
             return
         writers, written = self._of(self._writer, width)[rows], self._of(self._written, width)[rows]
         bad = written > known[who[:, None], writers]
@@ -284,7 +300,8 @@ class Ordering:
 
     def _check_read(self, rows: Values, width: int, warps: Indices, lanes: Indices, what: str) -> None:
         """These warps know the last reads to be over."""
-        if compiled().clocks_read(rows, width // self._granule, warps, self._known, self._read):
+        agents = np.flatnonzero(self._reading)
+        if compiled_clocks().clocks_read(rows, width // self._granule, agents, warps, self._known, self._read):
             return
         late = self._of(self._read, width)[rows] > self._known[warps, None, _GENERIC, : self._readers]
         if late.any():
@@ -293,7 +310,7 @@ class Ordering:
             missing = "barrier" if reader < self._stores else "cp.async.bulk.wait_group.read"
             if reader >= self._products:
                 missing = "wait for the mbarrier of its tcgen05.commit"
-            who = self.described(reader)
+            who = self.agents.described(reader)
             self._reports(Race(f"{place}, read by {who} with no {missing} between", int(lanes[access])))
 
     def _refuse(self, bad: Bools, rows: Values, width: int, lanes: Indices, what: str, why: str = "") -> None:
@@ -316,20 +333,8 @@ class Ordering:
         why = why or (
             " whose mbarrier it has not waited for" if writer >= self._readers else " with no barrier between"
         )
-        return Race(f"{place}, written by {self.described(writer)}{why}", lane)
+        return Race(f"{place}, written by {self.agents.described(writer)}{why}", lane)
 
     def _place(self, row: int, width: int, piece: int, what: str, lane: int) -> str:
         offset = (row * width + piece * self._granule) % self._bytes_per_block
-        return f"{what} at shared address {offset:#x} by warp {self._own[lane // WARP]}"
-
-    def described(self, agent: int) -> str:
-        """An agent in words."""
-        if agent < self._warps:
-            return f"warp {agent}"
-        if agent < self._stores:
-            return f"wgmma of warpgroup {agent - self._warps}"
-        if agent < self._products:
-            return f"a bulk store of warp {agent - self._stores}"
-        if agent < self._readers:
-            return f"tcgen05.mma of warp {agent - self._products}"
-        return "a bulk copy"
+        return f"{what} at shared address {offset:#x} by warp {lane // WARP % self._per_block}"

@@ -38,6 +38,7 @@ _VARIABLE = re.compile(
     re.S,
 )
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\((.*?)\))?([^{;]*)\{", re.S)
+_CLUSTER = re.compile(r"\.reqnctapercluster\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.ptr[^,]*?\s)?([\w$]+)(?:\[(\d+)\])?\s*$", re.S)
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _STATEMENT = re.compile(r"[^;]*;")
@@ -58,11 +59,25 @@ def parse(ptx: str) -> Mapping[str, Function]:
         end = _closing_brace(text, found.end())
         outside.append(text[position : found.start()])
         line = 1 + text.count("\n", 0, found.end())
-        bodies.append((found[1], found[2] or "", text[found.end() : end], line))
+        bodies.append((found[1], found[2] or "", _cluster(found[3]), text[found.end() : end], line))
         position = end + 1
     outside.append(text[position:])
     variables = tuple(v for part in " ".join(outside).split(";") if (v := _variable(part)) is not None)
-    return {name: _Body(body, line).function(name, parameters, variables) for name, parameters, body, line in bodies}
+    return {
+        name: _Body(body, line).function(name, parameters, variables, cluster)
+        for name, parameters, cluster, body, line in bodies
+    }
+
+
+def _cluster(directives: str) -> int:
+    """Blocks of a cluster: a row of them, or an UnsupportedInstruction."""
+    found = _CLUSTER.search(directives)
+    x, *others = [int(size or 1) for size in found.groups()] if found else [1]
+    if any(size > 1 for size in others):
+        raise UnsupportedInstruction(
+            f"clusters of {x} x {' x '.join(map(str, others))} blocks; those in a row are known"
+        )
+    return x
 
 
 def _closing_brace(text: str, start: int) -> int:
@@ -120,13 +135,14 @@ class _Body:
         self._code: list[tuple[Instruction, tuple[int, ...]]] = []  # with the scopes that it stands in
         self._parse(text)
 
-    def function(self, name: str, parameters: str, variables: tuple[Variable, ...]) -> Function:
+    def function(self, name: str, parameters: str, variables: tuple[Variable, ...], cluster: int) -> Function:
         """The whole function; of the module's variables it keeps those that it names."""
         return Function(
             name,
             tuple(_parameter(p) for p in parameters.split(",") if p.strip()),
             tuple(self._resolved(instruction, scopes) for instruction, scopes in self._code),
             (*self._variables, *(v for v in variables if v.name in self._symbols)),
+            cluster,
         )
 
     def _parse(self, text: str) -> None:

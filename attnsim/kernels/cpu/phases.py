@@ -9,24 +9,35 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from attnsim.kernels.cpu.agents import MBARRIERS
+from attnsim.kernels.cpu.clusters import RANK_SHIFT, Clusters
 from attnsim.kernels.cpu.faults import Deadlock, MisusedMbarrier
 from attnsim.kernels.cpu.lanes import Indices, Mask, Values
 from attnsim.kernels.cpu.machine import Machine
-from attnsim.kernels.cpu.ordering import MBARRIERS, Clock
+from attnsim.kernels.cpu.ordering import Clock
 
 MOST_BYTES = 2**20 - 1
 """Largest count of bytes that a phase can wait for (PTX ISA 9.0, "Contents of the mbarrier object")."""
+
+MASKS = 256
+"""Most sets of lanes of which is kept that they know an mbarrier."""
 
 
 class Mbarriers:
     """The mbarriers of a batch of blocks, by number, in the order of their first initialisation, and block.
 
     A thread is ordered after all that arrived in a phase, and after the copies that completed in it, by waiting for it.
+
+    Attributes
+    ----------
+    changes : int
+        How often a phase has ended in any block, or an mbarrier was made or unmade, in all batches.
     """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._numbers: dict[int, int] = {}
+        self.changes = 0
 
     def start(self) -> None:
         """None yet."""
@@ -38,6 +49,8 @@ class Mbarriers:
         self._bytes, self._phase = np.zeros(size, np.int64), np.zeros(size, np.int64)
         self._maker = np.full(size, -1)
         self._visible = np.zeros(size, bool)
+        self._met: dict[tuple[int, Mask, bytes], tuple[int, Indices]] = {}
+        self.changes += 1
         self._made: list[Clock] = []
         self._told: list[Clock] = []
         self._over: list[Clock] = []
@@ -45,6 +58,7 @@ class Mbarriers:
     def init(self, addresses: Values, counts: Values, mask: Mask) -> None:
         """``mbarrier.init``: phase 0 begins, and takes so many arrivals."""
         self._machine.shared.place_mbarrier(addresses, mask)
+        self._forget()
         for address in np.unique(addresses).tolist():
             chosen = addresses == address
             part, number = mask.select(chosen), self._numbers.setdefault(address, len(self._numbers))
@@ -62,8 +76,9 @@ class Mbarriers:
 
     def invalidate(self, addresses: Values, mask: Mask) -> None:
         """``mbarrier.inval``: ordinary memory again."""
-        for number, part, _ in self._each(addresses, mask):
-            self._expected[number, self._block_of[part.index]] = 0
+        for number, _, _, blocks in self._each(addresses, mask):
+            self._expected[number, blocks] = 0
+        self._forget()
         self._machine.shared.remove_mbarrier(addresses, mask)
 
     def show(self, mask: Mask) -> None:
@@ -73,8 +88,8 @@ class Mbarriers:
     def arrive(self, addresses: Values, counts: Values, announced: Values, mask: Mask) -> Values:
         """Announce bytes, then arrive so many times; returned is the number of each lane's phase."""
         phases = np.zeros(mask.count, np.uint64)
-        for number, part, chosen in self._each(addresses, mask):
-            blocks = self._block_of[part.index]
+        addresses, owners = self._home(addresses, mask)
+        for number, part, chosen, blocks in self._each(addresses, mask, owners):
             phases[chosen] = self._phase[number, blocks]
             np.add.at(self._bytes[number], blocks, announced[chosen].astype(np.int64))
             np.subtract.at(self._pending[number], blocks, counts[chosen].astype(np.int64))
@@ -84,21 +99,24 @@ class Mbarriers:
                 lane = int(part.index[blocks == block][0])
                 raise MisusedMbarrier(f"more than it can count for {self.described(number, block)}", lane)
             if self._ordering:
-                self._ordering.publish(self._told[number], part)
+                if owners is None:
+                    self._ordering.publish(self._told[number], part)
+                else:
+                    self._ordering.publish_to(self._told[number], blocks, part.index)
             self._settle(number)
         return phases
 
     def over(self, addresses: Values, phases: Values, parity: bool, mask: Mask) -> Mask:
         """The lanes for which the phase of that number, or the last one of that parity, is over."""
         done = np.zeros(mask.count, bool)
-        for number, part, chosen in self._each(addresses, mask):
-            now, asked = self._phase[number, self._block_of[part.index]], phases[chosen].astype(np.int64)
+        for number, _, chosen, blocks in self._each(addresses, mask):
+            now, asked = self._phase[number, blocks], phases[chosen].astype(np.int64)
             done[chosen] = (now & 1 != asked & 1) if parity else now > asked
         return mask if done.all() else mask.select(done)
 
     def learn(self, addresses: Values, mask: Mask) -> None:
         """These lanes have seen a phase end: they know what was told before its end."""
-        for number, part, _ in self._each(addresses, mask):
+        for number, part, _, _ in self._each(addresses, mask):
             if self._ordering:
                 self._ordering.acquire(self._over[number], part)
 
@@ -107,16 +125,16 @@ class Mbarriers:
         waited = self.described(self._numbers[address], int(self._block_of[lane]))
         return Deadlock(f"waits at {waited}; no thread can go on, and no copy is under way", lane)
 
-    def for_copies(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Values]]:
-        """The mbarriers that copies by these lanes are to tell: number, lanes, and their places in `mask`.
+    def for_copies(self, addresses: Values, mask: Mask, owners: Indices) -> Iterator[tuple[int, Mask, Values]]:
+        """The mbarriers of blocks `owners` that copies by these lanes tell: number, lanes, and their places in `mask`.
 
         Raises
         ------
         MisusedMbarrier
             Where the copy engine cannot see one yet.
         """
-        for number, part, chosen in self._each(addresses, mask):
-            hidden = ~self._visible[number, self._block_of[part.index]]
+        for number, part, chosen, blocks in self._each(addresses, mask, owners):
+            hidden = ~self._visible[number, blocks]
             if hidden.any():
                 raise MisusedMbarrier(
                     f"the copy engine may not see the mbarrier at {self._address(number):#x} yet: no "
@@ -130,8 +148,7 @@ class Mbarriers:
         np.subtract.at(self._bytes[number], blocks, count)
         if self._ordering:
             phases = self._phase[number, blocks] + 1
-            self._ordering.end_copy(rows, number, phases)
-            self._ordering.copied(self._told[number], number, blocks, phases)
+            self._ordering.end_copy(self._told[number], rows, number, blocks, phases)
         self._settle(number)
 
     def end_products(self, number: int, block: int, agent: int, count: int) -> None:
@@ -146,7 +163,22 @@ class Mbarriers:
 
     def for_products(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Values]]:
         """The mbarriers that tcgen05.commit of these lanes are to tell: number, lanes, and their places in `mask`."""
-        return self._each(addresses, mask)
+        return ((number, part, chosen) for number, part, chosen, _ in self._each(addresses, mask))
+
+    def _home(self, addresses: Values, mask: Mask) -> tuple[Values, Indices | None]:
+        """Addresses in the memory of one block each, and these blocks: None for all lanes' own, without ``mapa``.
+
+        Raises
+        ------
+        MisusedMbarrier
+            When the block has ended.
+        """
+        ranks = addresses >> RANK_SHIFT
+        if not ranks.any():
+            return addresses, None
+        blocks, named = self._block_of[mask.index], ranks > 0
+        blocks[named] = self._machine.unit(Clusters).block(mask.index[named], ranks[named] - 1)
+        return addresses & ((1 << RANK_SHIFT) - 1), blocks
 
     def described(self, number: int, block: int) -> str:
         """An mbarrier of a block in words."""
@@ -159,8 +191,10 @@ class Mbarriers:
     def _address(self, number: int) -> int:
         return next(address for address, one in self._numbers.items() if one == number)
 
-    def _each(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Values]]:
-        """Number, lanes, and their places in `mask`, of each mbarrier that active lanes name.
+    def _each(
+        self, addresses: Values, mask: Mask, owners: Indices | None = None
+    ) -> Iterator[tuple[int, Mask, Values, Indices]]:
+        """Number, lanes, places in `mask`, and blocks, of each mbarrier that active lanes name; default: of their own.
 
         Raises
         ------
@@ -171,20 +205,41 @@ class Mbarriers:
         alike = bool((addresses == first).all())
         for address in first.tolist() if alike else np.unique(addresses).tolist():
             chosen = np.ones(len(addresses), bool) if alike else addresses == address
-            part, number = mask if alike else mask.select(chosen), self._numbers.get(address)
-            blocks = self._block_of[part.index]
-            if number is None or not self._expected[number, blocks].all():
-                raise MisusedMbarrier(f"there is no mbarrier at {address:#x}", part.lane(0))
-            if self._ordering and not self._ordering.knows(self._made[number], part):
+            part = mask if alike else mask.select(chosen)
+            key = address, part, b"" if owners is None else owners[chosen].tobytes()
+            if key not in self._met:
+                if len(self._met) >= MASKS:
+                    self._met.clear()
+                self._met[key] = self._meet(address, part, None if owners is None else owners[chosen])
+            number, blocks = self._met[key]
+            yield number, part, chosen, blocks
+
+    def _forget(self) -> None:
+        """Mbarriers are no longer those that lanes have met."""
+        self._met.clear()
+        self.changes += 1
+
+    def _meet(self, address: int, mask: Mask, owners: Indices | None) -> tuple[int, Indices]:
+        """Number of the mbarrier that these lanes name by its address, and the blocks that it is one of."""
+        number, blocks = self._numbers.get(address), self._block_of[mask.index] if owners is None else owners
+        if number is None or not self._expected[number, blocks].all():
+            raise MisusedMbarrier(f"there is no mbarrier at {address:#x}", mask.lane(0))
+        if self._ordering:
+            made = self._made[number]
+            known = (
+                self._ordering.knows(made, mask) if owners is None else self._ordering.know_of(made, owners, mask.index)
+            )
+            if not known:
                 raise MisusedMbarrier(
-                    f"the mbarrier at {address:#x} has been initialised, but with no barrier between", part.lane(0)
+                    f"the mbarrier at {address:#x} has been initialised, but with no barrier between", mask.lane(0)
                 )
-            yield number, part, chosen
+        return number, blocks
 
     def _settle(self, number: int) -> None:
         """End the phase of every block in which nothing is missing."""
         over = (self._expected[number] > 0) & (self._pending[number] == 0) & (self._bytes[number] == 0)
         if over.any():
+            self.changes += 1
             self._phase[number, over] += 1
             self._pending[number, over] = self._expected[number, over]
             if self._ordering:

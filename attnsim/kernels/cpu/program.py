@@ -11,6 +11,7 @@ import numpy as np
 from attnsim.kernels.cpu import (  # noqa: F401  (each registers the instructions that it knows)
     atomics,
     bits,
+    clusters,
     comparisons,
     control,
     conversions,
@@ -28,6 +29,7 @@ from attnsim.kernels.cpu import (  # noqa: F401  (each registers the instruction
 from attnsim.kernels.cpu.barriers import Barriers, Groups
 from attnsim.kernels.cpu.bulk_copies import BulkCopies
 from attnsim.kernels.cpu.bulk_stores import BulkStores
+from attnsim.kernels.cpu.clusters import Clusters
 from attnsim.kernels.cpu.costs import Costs, charge, cost
 from attnsim.kernels.cpu.faults import Deadlock, Fault, StepLimit, UnsupportedInstruction
 from attnsim.kernels.cpu.flow import CONTROLS, Control, Stalls
@@ -97,6 +99,7 @@ class Program:
         self.exits = frozenset([end, *returns])
         self.costs = Costs(instructions)
         self.machine.unit(TensorMemory)
+        self.machine.unit(Clusters)
 
     def _line(self, position: int, watch: Watch) -> Line:
         """Compile one instruction; a control instruction is noted, and its step does nothing."""
@@ -220,6 +223,7 @@ class Run:
     def exit(self, mask: Mask) -> None:
         """These lanes have ended."""
         self.machine.live = self.machine.live & ~mask.lanes
+        self.machine.unit(Clusters).leave(mask)
         if self.barriers.waiting:
             self.join(self.barriers.after_exit())
 

@@ -129,12 +129,16 @@ class Parameter:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Function:
-    """An entry point; two are equal where they are one, so that what is made of one can be kept beside it."""
+    """An entry point; two are equal where they are one, so that what is made of one can be kept beside it.
+
+    ``cluster`` is how many blocks in a row are a cluster (``.reqnctapercluster``).
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
     instructions: tuple[Instruction, ...]
     variables: tuple[Variable, ...]
+    cluster: int = 1
 
 
 @functools.cache

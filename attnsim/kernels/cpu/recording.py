@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+from attnsim.kernels.cpu.clusters import RANK_SHIFT
 from attnsim.kernels.cpu.control import fall_off
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import Fault
@@ -63,6 +64,7 @@ class Recorder:
     def __init__(self, function: Function) -> None:
         self.function = function
         self._rows: list[Row] = []
+        self._rank = 0
         self._program = Program(function)
         machine = self._program.machine
         for position, instruction in enumerate(function.instructions):
@@ -90,7 +92,7 @@ class Recorder:
         """
         if not 0 <= index < math.prod(grid):
             raise IndexError(index)
-        machine, self._rows = self._program.machine, []
+        machine, self._rows, self._rank = self._program.machine, [], index % self.function.cluster
         machine.start(lanes_of(block, 1), shared_memory_bytes, False, Counters())
         try:
             preset(machine, self.function, arguments, grid, index, shared_memory_bytes)
@@ -98,6 +100,11 @@ class Recorder:
         finally:
             machine.forget()
         return self._rows
+
+    def _own(self, addresses: Values) -> int:
+        """The first of these that is in the block's own memory; -1 where all are in others' of its cluster."""
+        own = addresses[(addresses >> RANK_SHIFT == 0) | (addresses >> RANK_SHIFT == self._rank + 1)]
+        return int(own[0] & ((1 << RANK_SHIFT) - 1)) if len(own) else -1
 
     def _watched(self, step: Step, position: int, machine: Machine) -> Step:
         """A step that writes down what it moved."""
@@ -114,7 +121,7 @@ class Recorder:
             before = counters.shared_bytes_loaded + counters.shared_bytes_stored
             if asks:
                 counters.loads, counters.stores = Counter(), Counter()
-            where = int(place(active)[0]) if place else -1
+            where = self._own(place(active)) if place else -1
             step(mask)
             after = counters.shared_bytes_loaded + counters.shared_bytes_stored
             moved = (*counters.loads.items(), *counters.stores.items()) if asks else ()
@@ -133,7 +140,7 @@ class Recorder:
             going = control(run, position, mask)
             past = mask if place is None else going[1] if going else None
             if past is not None:
-                where = int(place(past)[0]) if place else -1
+                where = self._own(place(past)) if place else -1
                 self._rows.append(Row(position, tuple(past.by_warp.tolist()), mbarrier=where))
             return going
 

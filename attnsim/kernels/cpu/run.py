@@ -74,10 +74,14 @@ def run(
     program = _program(ptx, entry)
     blocks, lanes_per_block = math.prod(grid3), -(-math.prod(block3) // WARP) * WARP
     batches = -(-blocks // max(lanes // lanes_per_block, 1))
-    per_batch = -(-blocks // batches)
+    cluster = program.function.cluster
+    if grid3[0] % cluster:
+        raise InputError(f"grid is {grid3}; {entry} has clusters of {cluster} blocks: give a multiple of that in x")
+    per_batch = math.ceil(blocks // cluster / batches) * cluster
     counters, found = Counters(), Reports()
     for first in range(0, blocks, per_batch):
-        batch = _Batch(first, lanes_of(block3, min(per_batch, blocks - first)), grid3, shared_memory_bytes, checks)
+        batch_lanes = lanes_of(block3, min(per_batch, blocks - first), cluster)
+        batch = _Batch(first, batch_lanes, grid3, shared_memory_bytes, checks)
         counted, faults = batch.play(program, arguments)
         counters += counted
         found.left_out |= program.machine.reports.left_out

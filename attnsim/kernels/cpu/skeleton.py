@@ -221,6 +221,7 @@ class _Notes:
         maps = machine.read(source.map, "u64")
         coordinates = [machine.read(c, "s32") for c in reversed(source.coordinates)]
         way = "load" if "mbarrier::complete_tx::bytes" in one.modifiers else "store"
+        receivers = machine.cluster if "multicast::cluster" in one.modifiers else 1  # a run as a whole checks it
 
         def asked(mask: Mask) -> None:
             corners = np.stack([mask.of(read()) for read in coordinates], axis=1).astype(np.int64)
@@ -228,6 +229,7 @@ class _Notes:
             for place, (address, corner) in enumerate(zip(mask.of(maps()).tolist(), corners.tolist(), strict=True)):
                 name, tensor_map = machine.unit(BulkCopies).map_at(address, mask.lane(place))
                 start, size = _box_bytes(tensor_map, corner)
+                size *= receivers
                 if size:
                     self._add(way, name, blocks[place : place + 1], np.array([start]), np.array([size]))
 

@@ -32,7 +32,7 @@ def preset(
             addresses[variable.name] = machine.memory.place(variable.name, content)
     for name, address in addresses.items():
         machine.registers.preset(name, np.array([address], np.uint64))
-    for name, values in _special_registers(machine.lanes, grid, first).items():
+    for name, values in _special_registers(machine.lanes, grid, first, function.cluster).items():
         machine.registers.preset(name, values)
     machine.registers.preset("%dynamic_smem_size", np.array([dynamic_bytes], np.uint32))
     machine.registers.preset("%total_smem_size", np.array([machine.shared.bytes_per_block], np.uint32))
@@ -77,7 +77,7 @@ def _bytes_of(kernel: str, parameter: Parameter, name: str, value: np.generic) -
     return data
 
 
-def _special_registers(lanes: Lanes, grid: Dim3, first: int) -> dict[str, Values]:
+def _special_registers(lanes: Lanes, grid: Dim3, first: int, size: int) -> dict[str, Values]:
     """PTX ISA 9.0, chapter 10, those that say where a thread is."""
 
     def of(values: Values | int) -> Values:
@@ -90,6 +90,13 @@ def _special_registers(lanes: Lanes, grid: Dim3, first: int) -> dict[str, Values
         registers[f"%ctaid.{axis}"] = of(b if (b != b[0]).any() else b[0])
         registers[f"%ntid.{axis}"] = of(nt)
         registers[f"%nctaid.{axis}"] = of(nb)
+    rank = (first + lanes.block_of) % size  # in a cluster of blocks in a row
+    registers |= {
+        "%cluster_ctarank": of(rank if size > 1 else 0),
+        "%cluster_ctaid.x": of(rank if size > 1 else 0),
+        "%cluster_nctarank": of(size),
+        "%cluster_nctaid.x": of(size),
+    }
     own = np.uint32(1) << of(lanes.lane_of)
     below = own - np.uint32(1)
     return registers | {

@@ -146,10 +146,16 @@ def _in_groups(lines: Sequence[Line], varying: set[str], machine: Machine) -> li
             continue
         # A kind of which all that are left can go; else the one with the largest part of them.
         chosen = max(ready, key=lambda kind: (len(ready[kind]) / left[kind], len(ready[kind])))
-        group = ready.pop(chosen)
+        group: list[int] = []
+        while chosen in ready:
+            now = ready.pop(chosen)
+            group += now
+            gone(now)
+            alike = lines[now[0]].alike
+            if not (alike and alike.in_order):
+                break
         left[chosen] -= len(group)
         steps.extend(_as_one([lines[position] for position in group]))
-        gone(group)
     return steps
 
 

@@ -121,12 +121,14 @@ class TensorMap:
 
     def sectors(self, place: tuple[slice, ...]) -> int:
         """Sectors of a part of the array by its rows, which lie far apart in memory."""
+        item, last = self.array.itemsize, place[-1]
+        if not any(at * item % SECTOR for at in (last.start, last.stop, self.array.shape[-1])):
+            return int(math.prod(part.stop - part.start for part in place) * item // SECTOR)
         row = np.zeros((), np.int64)
         for part, length in zip(place[:-1], self.array.shape[:-1], strict=True):
             row = np.add.outer(row * length, np.arange(part.start, part.stop))
-        first = self.array.itemsize * (row * self.array.shape[-1] + place[-1].start)
-        last = self.array.itemsize * (row * self.array.shape[-1] + place[-1].stop) - 1
-        return int((last // SECTOR - first // SECTOR + 1).sum()) if place[-1].start < place[-1].stop else 0
+        begin, end = (item * (row * self.array.shape[-1] + at) for at in (last.start, last.stop))
+        return int(((end - 1) // SECTOR - begin // SECTOR + 1).sum()) if last.start < last.stop else 0
 
 
 def swizzled(addresses: Values, span: int) -> Values:

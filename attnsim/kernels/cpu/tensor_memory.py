@@ -74,7 +74,7 @@ class TensorMemory:
         self._stores: defaultdict[int, list[Place]] = defaultdict(list)
         size = (blocks, QUARTERS, COLUMNS)
         self._writer, self._written = np.full(size, _UNWRITTEN, np.int16), np.full(size, _NEVER, np.int32)
-        self._read = np.zeros((*size, self._ordering.readers if self._ordering else 0), np.int32)
+        self._read = np.zeros((*size, self._ordering.agents.readers if self._ordering else 0), np.int32)
 
     # Allocation.
 
@@ -230,14 +230,17 @@ class TensorMemory:
     def _check_read(self, what: str, place: Place, warps: Indices, agents: Indices | None = None) -> None:
         """The last reads are known to be over."""
         assert self._ordering is not None
-        reads, known = self._read[place.index], self._ordering.knowledge(warps)[:, None, : self._ordering.readers]
+        reads, known = (
+            self._read[place.index],
+            self._ordering.knowledge(warps)[:, None, : self._ordering.agents.readers],
+        )
         late: Bools = reads > known
         if agents is not None:
             late[np.arange(len(warps)), :, agents] = False
         if late.any():
             access, column, reader = (int(i) for i in np.argwhere(late)[0])
             where = self._place(what, place, access, column)
-            who, lane = self._ordering.described(reader), int(warps[access]) * WARP
+            who, lane = self._ordering.agents.described(reader), int(warps[access]) * WARP
             self._machine.reports(
                 TensorMemoryInFlight(f"{where}, which {who} reads; tcgen05.wait::ld must come first", lane)
                 if reads[access, column, reader] == _NEVER
@@ -251,7 +254,7 @@ class TensorMemory:
             return UninitialisedRead(f"{where}: nothing has been written there", lane)
         if writer == _STORING:
             return TensorMemoryInFlight(f"{where}, to which a warp stores; tcgen05.wait::st must come first", lane)
-        who = self._ordering.described(writer)
+        who = self._ordering.agents.described(writer)
         if who.startswith("warp"):
             return Race(f"{where}, written by {who} with no barrier between", lane)
         return TensorMemoryInFlight(f"{where}, written by {who}, whose tcgen05.commit it has not waited for", lane)

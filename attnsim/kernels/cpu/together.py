@@ -22,10 +22,12 @@ class Alike(ABC):
         shared memory; others that touch memory keep their order.
     targets : int, optional
         Leading operands that it writes; it reads the others.
+    in_order : bool, optional
+        Whether it may be executed with others that need what it does: they are then given in an order that holds.
     """
 
-    def __init__(self, kind: Hashable, memory: str = "", targets: int = 1) -> None:
-        self.kind, self.memory, self.targets = kind, memory, targets
+    def __init__(self, kind: Hashable, memory: str = "", targets: int = 1, in_order: bool = False) -> None:
+        self.kind, self.memory, self.targets, self.in_order = kind, memory, targets, in_order
 
     @abstractmethod
     def __call__(self, mask: Mask) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
-from attnsim.kernels.cpu.faults import Fault, InactiveLane, NotUniform
+from attnsim.kernels.cpu.faults import Fault, InactiveLane, NotUniform, UnsupportedInstruction
 from attnsim.kernels.cpu.flow import Control, control, suspended
-from attnsim.kernels.cpu.lanes import WARP, WARPGROUP, Indices, Mask, Values
+from attnsim.kernels.cpu.lanes import WARPGROUP, Indices, Mask, Values
 from attnsim.kernels.cpu.loops import compiled_matrices
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported
 from attnsim.kernels.cpu.matrix_descriptors import DEPTH, matrices, piece_addresses
-from attnsim.kernels.cpu.ptx import Immediate, Instruction, Operand, Vector
-from attnsim.kernels.cpu.registers import Read
+from attnsim.kernels.cpu.ptx import Immediate, Instruction, Vector
+from attnsim.kernels.cpu.registers import DTYPES, Dtype, Rows
 from attnsim.kernels.cpu.tensor_cores import Fragment, TensorCores, require_warpgroups
+from attnsim.kernels.cpu.together import Alike
 
-Matrices = Callable[[Mask, Indices], Values]
-"""An operand, float32 ``[warpgroups, rows, 16]``, of lanes whose warpgroups' wgmma groups have such numbers."""
+AT_ONCE = 16
+"""Products of a warpgroup, 64 x 256 in float32 at most, that a second-level cache of 1 MiB holds."""
 
 
 @operation("wgmma")
@@ -25,7 +28,7 @@ def compile_wgmma(instruction: Instruction, machine: Machine) -> Step:
     """``wgmma.mma_async``, ``wgmma.commit_group`` and ``wgmma.wait_group``."""
     kind, cores = instruction.modifiers[0], machine.unit(TensorCores)
     if kind == "mma_async":
-        return _multiply(instruction, machine)
+        return _Product(instruction, machine)
     if kind == "commit_group":
         return cores.commit
     if kind == "wait_group":
@@ -53,97 +56,120 @@ def compile_wgmma_fence(instruction: Instruction, machine: Machine) -> Control |
     return suspended(complete, fault, cores.fence)
 
 
-def _multiply(instruction: Instruction, machine: Machine) -> Step:
-    """``wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T {d}, a, b, scale-d, sign a, sign b (, trans a), trans b``.
+class _Product(Alike):
+    """One ``wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T {d}, a, b, scale-d, sign a, sign b (, trans a), trans b``.
 
     a is a descriptor, or four registers and then has no flag for being transposed.
     """
-    modifiers, (d, a, b, keep, *options) = instruction.modifiers, instruction.operands
-    shape, kinds = modifiers[-4], modifiers[-3:]
-    flags = [int(option.text, 0) for option in options if isinstance(option, Immediate)]
-    in_registers = isinstance(a, Vector)
-    known = (
-        kinds in (("f32", "f16", "f16"), ("f32", "bf16", "bf16")) and shape.endswith("k16") and "sp" not in modifiers
-    )
-    if not known or len(flags) != len(options) or len(options) != (3 if in_registers else 4):
-        raise unsupported(instruction)
-    columns, cores = int(shape.removeprefix("m64n").removesuffix("k16")), machine.unit(TensorCores)
-    if len(items(d)) != columns // 2:
-        raise unsupported(instruction)
-    kind, sign = kinds[-1], np.float32(flags[0] * flags[1])
-    accumulator = cores.fragment(items(d))
-    source = cores.fragment(items(a)) if in_registers else None
-    left = _from_registers(source, kind, machine) if source else _from_shared(a, 64, bool(flags[2]), kind, machine)
-    right = _from_shared(b, columns, bool(flags[-1]), kind, machine)
-    scale, registers, fast = machine.read(keep, "pred"), machine.registers, compiled_matrices()
 
-    def step(mask: Mask) -> None:
-        require_warpgroups(mask, "wgmma.mma_async")
-        groups = mask.warpgroups
-        numbers = cores.numbers(groups)
-        kept = agreed(scale, mask, machine, "scale-d")
-        product = left(mask, numbers) @ right(mask, numbers).swapaxes(1, 2)
-        if not accumulator.values.size:
-            accumulator.values = np.zeros((len(accumulator.groups), 64, columns), np.float32)
-        flying = np.array([accumulator.flying >> g & 1 for g in groups.tolist()], bool)
-        registers.spread(accumulator.rows)
-        file, rows = registers.files["<f4"], accumulator.rows.rows
-        fast.accumulate(accumulator.values, groups, kept, flying, file, rows, sign, product)
-        for fragment in (accumulator, source):
-            if fragment:
+    def __init__(self, instruction: Instruction, machine: Machine) -> None:
+        modifiers, (d, a, b, keep, *options) = instruction.modifiers, instruction.operands
+        shape, kinds = modifiers[-4], modifiers[-3:]
+        flags = [int(option.text, 0) for option in options if isinstance(option, Immediate)]
+        in_registers = isinstance(a, Vector)
+        known = (
+            kinds in (("f32", "f16", "f16"), ("f32", "bf16", "bf16"))
+            and shape.endswith("k16")
+            and "sp" not in modifiers
+        )
+        if not known or len(flags) != len(options) or len(options) != (3 if in_registers else 4):
+            raise unsupported(instruction)
+        self._columns, self._machine = int(shape.removeprefix("m64n").removesuffix("k16")), machine
+        self._cores = machine.unit(TensorCores)
+        if len(items(d)) != self._columns // 2:
+            raise unsupported(instruction)
+        super().__init__((instruction.name, modifiers, in_registers, *flags), "wgmma", in_order=True)
+        self._bf16, self._sign = kinds[-1] == "bf16", np.float32(flags[0] * flags[1])
+        self._transposed = None if in_registers else bool(flags[2]), bool(flags[-1])
+        self._sum = self._cores.fragment(items(d))
+        self._source = self._cores.fragment(items(a)) if in_registers else None
+        self._descriptors = [b] if in_registers else [a, b]
+        self._keep = keep
+        self._step = self.together([])
+
+    def __call__(self, mask: Mask) -> None:
+        self._step(mask)
+
+    def together(self, others: Sequence[Self]) -> Step:
+        chains: dict[Fragment, list[Self]] = {}
+        for one in (self, *others):
+            chains.setdefault(one._sum, []).append(one)
+        steps = [self._chain(members) for members in chains.values()]
+
+        def step(mask: Mask) -> None:
+            require_warpgroups(mask, "wgmma.mma_async")
+            for one in steps:
+                one(mask)
+
+        return step
+
+    def _chain(self, members: Sequence[Self]) -> Step:
+        """Products for one accumulator, a few at a time: so many that their arrays stay in a core's cache."""
+        machine, registers, many = self._machine, self._machine.registers, len(members)
+        described = registers.rows([o for one in members for o in one._descriptors], DTYPES["u64"])
+        kept = registers.rows([one._keep for one in members], DTYPES["pred"])
+        if not described or not kept:
+            raise UnsupportedInstruction("wgmma by descriptors or a scale-d that no registers of their width hold")
+        sources, to, columns = [one._source for one in members if one._source], members[0]._sum, self._columns
+        lent = list(dict.fromkeys([to, *sources]))
+        read = functools.reduce(Rows.joined, (one.rows for one in (*sources, to)))
+        of_a = np.array([source.rows.rows for source in sources])
+        (across, transposed), kind, fast = self._transposed, "bf16" if self._bf16 else "f16", compiled_matrices()
+
+        def step(mask: Mask) -> None:
+            groups = mask.warpgroups
+            numbers, memory, each = self._cores.numbers(groups), machine.shared.by_piece(), len(groups)
+            keep = agreed(kept, DTYPES["pred"], groups, machine, "scale-d")
+            found = agreed(described, DTYPES["u64"], groups, machine, "a matrix descriptor").reshape(many, -1, each)
+            left = None if across is None else _places(found[:, 0], groups, numbers, 64, across, machine)
+            right = _places(found[:, -1], groups, numbers, columns, transposed, machine)
+            if not to.values.size:
+                to.values = np.zeros((len(to.groups), 64, columns), np.float32)
+            flying = np.array([to.flying >> g & 1 for g in groups.tolist()], bool)
+            registers.spread(read)
+            room = max(AT_ONCE // each, 1)
+            for part in (slice(first, first + room) for first in range(0, many, room)):
+                if left is None:
+                    a = np.empty((len(of_a[part]) * each, 64, DEPTH), np.float32)
+                    fast.group_rows(registers.files["<u4"], of_a[part], groups, self._bf16, a)
+                else:
+                    a = matrices(memory, left[part].reshape(-1, *left.shape[2:]), 64, bool(across), kind)
+                b = matrices(memory, right[part].reshape(-1, *right.shape[2:]), columns, transposed, kind)
+                products = (a @ b.swapaxes(1, 2)).reshape(-1, each, 64, columns)
+                file = registers.files["<f4"]
+                fast.accumulate(to.values, groups, keep[part], flying, file, to.rows.rows, self._sign, products)
+            for fragment in lent:
                 fragment.lend(mask, machine.reports)
                 fragment.groups[groups] = numbers
 
-    return step
+        return step
 
 
-def agreed(read: Read, mask: Mask, machine: Machine, what: str) -> Values:
-    """A value that all threads of a warpgroup must share (else NotUniform), by active warpgroup."""
-    given, groups = read(), mask.warpgroups
-    if len(given) == 1:
-        return np.repeat(given, len(groups))
-    found = np.empty(len(groups), given.dtype)
-    group = compiled_matrices().agreed(given, groups, found)
+def agreed(of: Rows, dtype: Dtype, groups: Indices, machine: Machine, what: str) -> Values:
+    """Values ``[registers, warpgroups]`` that all threads of a warpgroup must share: else NotUniform."""
+    registers, found = machine.registers, np.empty((len(of.rows), len(groups)), dtype)
+    file = registers.files[dtype.str]
+    group = compiled_matrices().agreed(file, registers.state, of.numbers, of.rows, groups, found)
     if group >= 0:
         raise NotUniform(f"the threads of the warpgroup have different values for {what}", int(group) * WARPGROUP)
     return found
 
 
-def _from_shared(operand: Operand, rows: int, transposed: bool, kind: str, machine: Machine) -> Matrices:
-    """A or B by its matrix descriptor."""
-    descriptor = machine.read(operand, "u64")
+def _places(
+    described: Values, groups: Indices, numbers: Indices, rows: int, transposed: bool, machine: Machine
+) -> Indices:
+    """Pieces of shared memory ``[products, warpgroups, ...]`` that descriptors name, and are read from now on.
 
-    def found(mask: Mask, numbers: Indices) -> Values:
-        groups, shared = mask.warpgroups, machine.shared
-        described = agreed(descriptor, mask, machine, "a matrix descriptor")
-        places = _places(described, groups, rows, transposed, machine)
-        machine.counters.shared_bytes_loaded += 16 * places.size
-        if shared.ordering:
-            shared.ordering.read_by_wgmma(places.reshape(len(groups), -1), groups, numbers)
-        return matrices(shared.by_piece(), places, rows, transposed, kind)
-
-    return found
-
-
-def _places(described: Values, groups: Indices, rows: int, transposed: bool, machine: Machine) -> Indices:
-    """Pieces of shared memory that descriptors of warpgroups name, worked out once for each buffer of a batch."""
-    known, key = machine.shared.described, (described.tobytes(), groups.tobytes(), rows, transposed)
+    They are worked out once for each buffer of a batch.
+    """
+    shared, times = machine.shared, len(described)
+    known, key = shared.described, (described.tobytes(), groups.tobytes(), rows, transposed)
     if key not in known:
-        lanes: Indices = groups * WARPGROUP
-        addresses = piece_addresses(described, rows, transposed, lanes)
-        known[key] = machine.shared.pieces(addresses, machine.lanes.block_of[lanes], lanes, "wgmma operand")
-    return known[key]
-
-
-def _from_registers(source: Fragment, kind: str, machine: Machine) -> Matrices:
-    """A in four registers of two elements, each a quarter of 16 x 16 as in mma."""
-    registers, rows, halves = machine.registers, source.rows, np.empty((2, WARP), np.float32)
-
-    def found(mask: Mask, _numbers: Indices) -> Values:
-        registers.spread(rows)
-        result = np.empty((len(mask.warpgroups), 64, DEPTH), np.float32)
-        bits = registers.files["<u4"]
-        compiled_matrices().group_rows(bits, rows.rows, mask.warpgroups, kind == "bf16", halves, result)
-        return result
-
-    return found
+        lanes: Indices = np.tile(groups * WARPGROUP, times)
+        addresses = piece_addresses(described.reshape(-1), rows, transposed, lanes)
+        known[key] = shared.pieces(addresses, machine.lanes.block_of[lanes], lanes, "wgmma operand")
+    places = known[key]
+    machine.counters.shared_bytes_loaded += 16 * places.size
+    if shared.ordering:
+        shared.ordering.read_by_wgmma(places.reshape(len(places), -1), np.tile(groups, times), np.tile(numbers, times))
+    return places.reshape(times, len(groups), *places.shape[1:])

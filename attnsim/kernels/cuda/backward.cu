@@ -24,11 +24,9 @@ using ScoreGrid = WarpGrid<kWarps, kBlockM, kBlockN>;
 using KeyGrid = WarpGrid<kWarps, kBlockN, kHeadDim>;
 using QueryGrid = WarpGrid<kWarps, kBlockM, kHeadDim>;
 
-// Turns of a product's loop that are unrolled: all, or half of them where accumulators hold 192 registers and more
-// operands would have to be spilled.
-__device__ constexpr int unrolled(int depth, int accumulators) { return depth / (accumulators < 192 ? 16 : 32); }
-constexpr int kOfScores = unrolled(kHeadDim, 2 * ScoreGrid::kSize + 2 * KeyGrid::kSize);  // P, dP, dK, dV
-constexpr int kOfQueries = unrolled(kBlockN, QueryGrid::kSize + 2 * KeyGrid::kSize);      // dQ, dK, dV
+// Turns of dQ's loop that are unrolled: all, or half of them where accumulators, with those of dK and dV, hold 192
+// registers and more operands would have to be spilled.
+constexpr int kOfQueries = kBlockN / (QueryGrid::kSize + 2 * KeyGrid::kSize < 192 ? 16 : 32);
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
@@ -138,12 +136,11 @@ __device__ __forceinline__ void hide(ScoreGrid::Accumulators& p, int query, int 
         }
 }
 
-// dS = P (dP - D).
-__device__ __forceinline__ void score_gradients(ScoreGrid::Accumulators& ds, const ScoreGrid::Accumulators& p,
-                                                uint32 row_dots) {
+// -D of each row: dP - D is then a product added to it.
+__device__ __forceinline__ void minus_row_dots(ScoreGrid::Accumulators& ds, uint32 row_dots) {
     float d[ScoreGrid::kM][2];
     ScoreGrid::load_rows(d, row_dots);
-    ScoreGrid::each([&](int m, int n, int e, int) { ds[m][n][e] = p[m][n][e] * (ds[m][n][e] - d[m][e / 2]); });
+    ScoreGrid::each([&](int m, int n, int e, int) { ds[m][n][e] = -d[m][e / 2]; });
 }
 
 // dK and dV of a tile of keys, and its share of dQ. `left` and `right` are 2^30 where they are no limit.
@@ -157,6 +154,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const int key = blockIdx.x * kBlockN, keys = min(kBlockN, seq_kv - key);
     const int64 key_offset = (static_cast<int64>(kv_head) * seq_kv + key) * kHeadDim;
     const VisibleTiles visible(key, key + keys - 1, seq_q, seq_kv, left, right);
+    // Of a tile whose first query lies between these all queries see all keys: its first sees the last key, and its
+    // last the first.
+    const int shift = seq_kv - seq_q, last_whole = key - shift + left - (kBlockM - 1);
+    const int first_whole = keys < kBlockN ? seq_q : key + kBlockN - 1 - shift - right;
 
     const auto load = [&](int head, int tile, int stage) {
         const int thread = thread_here(), query = tile * kBlockM, valid = min(kBlockM, seq_q - query);
@@ -185,18 +186,17 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         if (steps > 1) load(next_head, next_tile, stage ^ 1);
         cp_async_commit();
 
-        ScoreGrid::Accumulators p = {}, ds = {};
+        ScoreGrid::Accumulators p = {}, ds;
         ScoreGrid::multiply<kHeadDim, Lies::kStraight, Lies::kTransposed>(p, block.q(stage), block.k());  // Q K^T
         probabilities(p, block.rows(stage, 0), scale_log2);
         const int query = tile * kBlockM;
-        const bool whole = VisibleKeys(query, seq_q, seq_kv, left, right).all(key, kBlockN) &&
-                           VisibleKeys(query + kBlockM - 1, seq_q, seq_kv, left, right).all(key, kBlockN);
+        const bool whole = first_whole <= query && query <= last_whole;
         if (!whole) hide(p, query, key, seq_q, seq_kv, left, right);
         ScoreGrid::store_rounded(block.p(), p);
 
-        ScoreGrid::multiply<kHeadDim, Lies::kStraight, Lies::kTransposed, kOfScores>(ds, block.d_o(stage),
-                                                                                    block.v());  // dO V^T
-        score_gradients(ds, p, block.rows(stage, 1));
+        minus_row_dots(ds, block.rows(stage, 1));
+        ScoreGrid::multiply<kHeadDim, Lies::kStraight, Lies::kTransposed>(ds, block.d_o(stage), block.v());  // dO V^T
+        ScoreGrid::each([&](int m, int n, int e, int) { ds[m][n][e] *= p[m][n][e]; });  // P (dP - D)
         ScoreGrid::store_rounded(block.ds(), ds);
         __syncthreads();  // P and dS are whole
 

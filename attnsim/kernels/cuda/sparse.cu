@@ -1,20 +1,23 @@
 // Block-sparse flash attention, forward: flash.cu over a list of visible tiles in place of a band.
 //
-// One block per tile of query rows and head. Its key tiles come from a list, from the last to the first; each is seen
-// whole, or hidden in part by a bit mask that is copied beside K and V. All heads share the list. O and the log-sum-exp of
+// A block takes row tiles of heads one after the other, as a plan says that was made with the list: each row tile names
+// the one that follows it on its block. Its key tiles come from a list, from the last to the first; each is seen whole,
+// or hidden in part by a bit mask that is copied beside K and V. All heads share the list. O and the log-sum-exp of
 // Q [heads, seq_q, HEAD_DIM] and K, V [heads / group, seq_kv, HEAD_DIM].
 //
 // STAGES 1: one buffer each for K and V; V is copied under S = Q K^T, the next K under the softmax and O += P V.
-// STAGES 2 and more: rings of K, V and bit masks; the tile STAGES - 1 ahead is copied under a whole step.
+// STAGES 2: rings of K, V and bit masks; the next tile is copied under a whole step.
+// Under the last step of a row tile what the next begins with is copied: its Q, K and list as soon as everyone has S, in
+// a ring K, V and bit mask with the step, and Q and list, for which there are no registers before, while O is stored.
+// What O is stored through is therefore the last tile of V, and not Q.
 #include "flash_tile.cuh"
 
 constexpr int kHeadDim = HEAD_DIM, kRows = BLOCK_M, kKeys = BLOCK_N, kWarps = WARPS, kStages = STAGES;
 constexpr int kThreads = kWarps * kWarp;
 static_assert(kRows % (16 * kWarps) == 0, "a warp takes whole fragments of 16 rows");
 static_assert(kKeys % 32 == 0, "a row of a bit mask is whole words");
-static_assert(kWarps >= 2, "two refills are fetched to begin with, one visit a thread");
-constexpr int kRefill = 32;  // visits of the list that are fetched at a time
-static_assert(kStages >= 1 && kStages <= kRefill, "K and V need a buffer each, and the list runs ahead of them");
+constexpr int kRefill = 16;  // visits of the list that are fetched at a time
+static_assert(kStages == 1 || kStages == 2, "what is copied has landed a step later");
 
 using Warp = FlashWarp<kHeadDim, kRows / (16 * kWarps), kKeys>;
 using QTile = SharedTile<kRows, kHeadDim>;
@@ -25,9 +28,12 @@ struct __align__(8) Visit {
     int key_tile, pattern;
 };
 
-// A row tile's place in the list, as the launch order stores it: 16 bytes, read at once.
+// A row tile of a head, as the plan has it: its visits in the list, the first of them, and the place in the plan of the
+// row tile that the block takes next, or -1.
 struct __align__(16) RowTile {
-    int number, first_visit, end_visit, unused;
+    int number, head, first_visit, visits;
+    Visit first;
+    int next, kv_head;
 };
 
 // Bit b of word c of a row: whether it sees key 32 c + b of the tile.
@@ -68,11 +74,12 @@ struct BitMask {
     }
 };
 
-// Shared memory: Q; rings of K, V and bit masks; two refills of the list, and before them the row tile.
+// Shared memory: Q; rings of K, V and bit masks; two refills of the list; the row tile at work and the next.
 extern __shared__ __align__(128) unsigned char shared[];
 constexpr int kListed = 2 * kRefill;
 constexpr int kMasksAt = QTile::kBytes + 2 * kStages * KeyTile::kBytes;
 constexpr int kListAt = kMasksAt + kStages * BitMask::kBytes;
+constexpr int kRowTilesAt = kListAt + kListed * int(sizeof(Visit));
 
 __device__ __forceinline__ QTile q_tile() { return {shared_address(shared)}; }
 __device__ __forceinline__ KeyTile k_tile(int slot) {
@@ -85,140 +92,209 @@ __device__ __forceinline__ BitMask bit_mask(int slot) {
 __device__ __forceinline__ Visit& listed(int number) {
     return reinterpret_cast<Visit*>(shared + kListAt)[number % kListed];
 }
-__device__ __forceinline__ RowTile& row_tile() { return *reinterpret_cast<RowTile*>(shared + kListAt); }
+// `turn` is 0 and kOther by turns: an offset in bytes, as both a number and an address would take two registers.
+constexpr int kOther = sizeof(RowTile);
+__device__ __forceinline__ RowTile& row_tile(int turn) {
+    return *reinterpret_cast<RowTile*>(shared + kRowTilesAt + turn);
+}
 
-// What a block works on, apart from what it has in registers. Its visits are counted from 0; visit n is in buffers number
-// n % kStages.
+// What a block reads, and how far it is. Its visits are counted from 0 in each row tile; visit n is in buffers number
+// (first_slot + n) % kStages.
 struct Block {
+    const Element* q;
     const Element* k;
     const Element* v;
+    const RowTile* plan;
     const Visit* list;
     const uint32* masks;
-    int kv_head, first_visit, visits, seq_kv, thread;
+    int seq_q, seq_kv, thread;
     float scale_log2;
+    int turn, first_slot;
 
+    __device__ __forceinline__ int slot(int number) const { return kStages == 1 ? 0 : (first_slot + number) % kStages; }
+
+    // Found out anew in each step where the assembler would spill what it keeps; for sm_100 it spills what is found out.
+#if __CUDA_ARCH__ >= 1000
+    __device__ __forceinline__ int lane() const { return thread % kWarp; }
+    __device__ __forceinline__ int warp() const { return thread / kWarp; }
+#else
+    __device__ __forceinline__ int lane() const { return opaque(thread) % kWarp; }
+    __device__ __forceinline__ int warp() const { return opaque(thread) / kWarp; }
+#endif
+    // Whether there is a next row tile that has anything to load; it is known from the first step on.
+    __device__ __forceinline__ bool loads_ahead() const {
+        return row_tile(turn).next >= 0 && row_tile(turn ^ kOther).visits > 0;
+    }
+    // A row tile of the plan, which becomes that of a turn.
+    __device__ __forceinline__ void load_row_tile(int place, int of_turn) const {
+        constexpr int kPieces = sizeof(RowTile) / 16;
+        const int here = opaque(thread);
+        if (here < kPieces)
+            reinterpret_cast<int4*>(&row_tile(of_turn))[here] = reinterpret_cast<const int4*>(plan + place)[here];
+        __syncwarp();
+    }
     // Visits `begin` to `begin + count` of the list, one a thread; there after the next barrier.
     __device__ __forceinline__ void refill(int begin, int count) const {
-        const int number = begin + thread;
-        if (thread < count && number < visits) listed(number) = list[first_visit + number];
+        const RowTile& tile = row_tile(turn);
+        const int here = opaque(thread), number = begin + here;
+        if (here < count && number < tile.visits) listed(number) = list[tile.first_visit + number];
     }
-    // kWhole: the tile is not the last, shorter one.
+    // Q and the first visits of a turn's row tile; everyone has done with those before.
+    __device__ __forceinline__ void load_q_and_list(int of_turn) const {
+        const RowTile& tile = row_tile(of_turn);
+        const int here = opaque(thread), first_query = tile.number * kRows;
+        q_tile().load_async<kThreads>(q + (int64(tile.head) * seq_q + first_query) * kHeadDim, kHeadDim,
+                                      seq_q - first_query, here);
+        if (here < kListed && here < tile.visits)
+            listed(here) = list[tile.first_visit + here];
+        __syncwarp();
+    }
+    // kWhole: the tile is not the last, shorter one. `at` is the buffer.
     template <bool kWhole>
-    __device__ __forceinline__ void load_k(int number) const {
-        load<kWhole>(k_tile(number % kStages), k, listed(number).key_tile);
+    __device__ __forceinline__ void load_k(const Visit& visit, int of_turn, int at) const {
+        load<kWhole>(k_tile(at), k, visit.key_tile, of_turn);
     }
     template <bool kWhole>
-    __device__ __forceinline__ void load_v(int number) const {
-        load<kWhole>(v_tile(number % kStages), v, listed(number).key_tile);
+    __device__ __forceinline__ void load_v(const Visit& visit, int of_turn, int at) const {
+        load<kWhole>(v_tile(at), v, visit.key_tile, of_turn);
     }
-    __device__ __forceinline__ void load_mask(int number) const {
-        const int pattern = listed(number).pattern;
-        if (pattern >= 0)
-            bit_mask(number % kStages).load_async(masks + int64(pattern) * kRows * BitMask::kWords, opaque(thread));
+    __device__ __forceinline__ void load_mask(const Visit& visit, int at) const {
+        if (visit.pattern >= 0)
+            bit_mask(at).load_async(masks + int64(visit.pattern) * kRows * BitMask::kWords, opaque(thread));
+    }
+    // A tile for a ring, with all that goes with it.
+    template <bool kWhole>
+    __device__ __forceinline__ void load_tile(const Visit& visit, int of_turn, int at) const {
+        load_k<kWhole>(visit, of_turn, at);
+        load_v<kWhole>(visit, of_turn, at);
+        load_mask(visit, at);
     }
 
   private:
     template <bool kWhole>
-    __device__ __forceinline__ void load(const KeyTile& target, const Element* source, int key_tile) const {
-        const int64 row = int64(opaque(kv_head)) * seq_kv + key_tile * kKeys;
+    __device__ __forceinline__ void load(const KeyTile& target, const Element* source, int key_tile, int of_turn) const {
+        const int64 row = int64(row_tile(of_turn).kv_head) * seq_kv + key_tile * kKeys;
         target.load_async<kThreads, kWhole>(source + row * kHeadDim, kHeadDim, seq_kv - key_tile * kKeys,
                                             opaque(thread));
     }
 };
 
-// The copies that are in flight when the first step begins.
-__device__ __forceinline__ void fill(const Block& block) {
-#pragma unroll
-    for (int ahead = 0; ahead < (kStages == 1 ? 1 : kStages - 1); ++ahead) {
-        if (ahead < block.visits) {
-            block.load_k<false>(ahead);
-            if (kStages > 1) {
-                block.load_v<false>(ahead);
-                block.load_mask(ahead);
-            }
-        }
-        cp_async_commit();
-    }
-}
-
-// One key tile. Only the first of a block may be the shorter one, and it has a bit mask then: copies ahead are whole.
-template <bool kMasked>
+// One key tile. Only the first of a row tile may be the shorter one, and it has a bit mask then: others are whole. The last
+// of a row tile stands apart: the loop over the others holds nothing that is done once.
+template <bool kMasked, bool kLast>
 __device__ __forceinline__ void step(Warp& warp, const Block& block, int number) {
-    const int lane = block.thread % kWarp, row = block.thread / kWarp * Warp::kRows, slot = number % kStages;
-    cp_async_wait<kStages == 1 ? 0 : kStages - 2>();
+    const int lane = block.lane(), row = block.warp() * Warp::kRows, slot = block.slot(number);
+    cp_async_wait<0>();
     __syncthreads();  // the tile has landed for everyone, and everyone is done with the tile before it
-    if (number > 0 && number % kRefill == 0) block.refill(number + kRefill, kRefill);
+    if (!kLast && number > 0 && number % kRefill == 0) block.refill(number + kRefill, kRefill);
     if (kStages == 1) {
-        block.load_v<!kMasked>(number);
-        if (kMasked) block.load_mask(number);
-    } else if (number + kStages - 1 < block.visits) {
-        block.load_k<true>(number + kStages - 1);
-        block.load_v<true>(number + kStages - 1);
-        block.load_mask(number + kStages - 1);
+        block.load_v<!kMasked>(listed(number), block.turn, slot);
+        if (kMasked) block.load_mask(listed(number), slot);
+    } else if (!kLast) {
+        block.load_tile<true>(listed(number + 1), block.turn, block.slot(number + 1));
+    } else if (block.loads_ahead()) {
+        block.load_tile<false>(row_tile(block.turn ^ kOther).first, block.turn ^ kOther, block.slot(number + 1));
     }
     cp_async_commit();
     warp.template scores<false>(q_tile(), row, k_tile(slot), lane);
     if (kStages == 1) {
         cp_async_wait<0>();
         __syncthreads();  // V and the bit mask have landed, and everyone is done with K
-        if (number + 1 < block.visits) block.load_k<true>(number + 1);
+        if (!kLast) {
+            block.load_k<true>(listed(number + 1), block.turn, slot);
+        } else if (block.loads_ahead()) {
+            block.load_k<false>(row_tile(block.turn ^ kOther).first, block.turn ^ kOther, slot);
+            block.load_q_and_list(block.turn ^ kOther);
+        }
         cp_async_commit();
     }
-    if (kMasked) bit_mask(slot).hide(warp, row, lane);
+    if (kMasked) bit_mask(slot).hide(warp, row, opaque(lane));
     warp.template add_tile<kMasked>(v_tile(slot), block.scale_log2, lane);
 }
 
-// Place of a block in the launch order, and its head: within sections of so many heads, heads change fastest.
-struct Place {
-    int row_tile, head;
-
-    __device__ __forceinline__ Place(int block, int row_tiles, int heads, int section) {
-        const int first = block / (row_tiles * section) * section;
-        const int here = min(section, heads - first), place = block - first * row_tiles;
-        row_tile = place / here;
-        head = first + place % here;
-    }
-};
-
-extern "C" __global__ void __launch_bounds__(kThreads, RESIDENTS)
-    sparse_forward(const Element* q, const Element* k, const Element* v, const RowTile* order, const Visit* list,
-                   const uint32* masks, Element* o, float* lse, int seq_q, int seq_kv, int heads, int group, int section,
-                   float scale_log2) {
-    const int thread = threadIdx.x, row_tiles = (seq_q + kRows - 1) / kRows;
-    Warp warp;
-    warp.clear();
-    int first_query;
-    {
-        const Place at(blockIdx.x, row_tiles, heads, section);
-        if (thread == 0) row_tile() = order[at.row_tile];
-        __syncthreads();
-        const RowTile tile = row_tile();
-        __syncthreads();  // the list takes its place
-        first_query = tile.number * kRows;
-        const int visits = tile.end_visit - tile.first_visit;
-        const Block block{k, v, list, masks, at.head / group, tile.first_visit, visits, seq_kv, thread, scale_log2};
-        if (visits > 0) {
-            block.refill(0, kListed);
-            q_tile().load_async<kThreads>(q + (int64(at.head) * seq_q + first_query) * kHeadDim, kHeadDim,
-                                          seq_q - first_query, thread);
-            __syncthreads();  // the list is there
-            fill(block);
-        }
-        for (int number = 0; number < visits; ++number) {
-            if (listed(number).pattern >= 0) {
-                step<true>(warp, block, number);
-            } else {
-                step<false>(warp, block, number);
+// Stores the warp's rows of O, from `target` on and at most `valid` of them: as many rows at once as a tile of V has for
+// each warp.
+__device__ __forceinline__ void store_output(const Warp& warp, const KeyTile& staging, Element* target, int valid,
+                                             int thread) {
+    constexpr int kAtOnce = kKeys / kWarps < 16 ? 8 : 16;  // rows
+    const int lane = thread % kWarp, first = thread / kWarp * kAtOnce;
+#pragma unroll
+    for (int begin = 0; begin < Warp::kRows; begin += kAtOnce) {
+#pragma unroll
+        for (int n = 0; n < kHeadDim / 8; ++n)
+#pragma unroll
+            for (int r = begin % 16 / 8; r < begin % 16 / 8 + kAtOnce / 8; ++r) {
+                const float(&o)[4] = warp.o[begin / 16][n];
+                store_shared_32(staging.address(first + (lane / 4 + 8 * r) % kAtOnce, n) + (lane % 4) * 4,
+                                Element::pack(o[2 * r], o[2 * r + 1]));
+            }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < kAtOnce * kHeadDim / 8 / kWarp; ++i) {
+            const int index = i * kWarp + lane, row = index / (kHeadDim / 8), piece = index % (kHeadDim / 8);
+            if (begin + row < valid) {
+                uint32 words[4];
+                load_shared_128(words, staging.address(first + row, piece));
+                store_global_128(target + (begin + row) * kHeadDim + piece * 8, words);
             }
         }
+        __syncwarp();
     }
-    // Found out again: it would have held registers all the while.
-    const Place at(opaque(int(blockIdx.x)), row_tiles, heads, section);
-    const int lane = thread % kWarp, row = thread / kWarp * Warp::kRows;
-    const int query = first_query + row;
-    const int64 offset = int64(at.head) * seq_q + query;
-    float row_lse[Warp::kRows / 16][2];
-    warp.normalise(row_lse, scale_log2);
-    warp.store_lse(row_lse, lse + offset, seq_q - query, lane);
-    warp.store_output(q_tile(), row, o + offset * kHeadDim, seq_q - query, lane);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, RESIDENTS)
+    sparse_forward(const Element* q, const Element* k, const Element* v, const RowTile* plan, const Visit* list,
+                   const uint32* masks, Element* o, float* lse, int seq_q, int seq_kv, float scale_log2) {
+    Block block{q, k, v, plan, list, masks, seq_q, seq_kv, int(threadIdx.x), scale_log2, 0, 0};
+    block.load_row_tile(blockIdx.x, 0);
+    for (bool more = true, ahead = false; more; block.turn ^= kOther) {
+        if (!ahead) {
+            __syncthreads();  // the row tile is there
+            const RowTile& tile = row_tile(block.turn);
+            if (tile.visits > 0) {
+                block.load_q_and_list(block.turn);
+                if (kStages == 1) {
+                    block.load_k<false>(tile.first, block.turn, block.slot(0));
+                } else {
+                    block.load_tile<false>(tile.first, block.turn, block.slot(0));
+                }
+                cp_async_commit();
+            }
+        }
+        if (row_tile(block.turn).next >= 0) block.load_row_tile(row_tile(block.turn).next, block.turn ^ kOther);
+        Warp warp;
+        warp.clear();
+        int pattern = row_tile(block.turn).first.pattern, number = 0;
+        for (; number + 1 < row_tile(block.turn).visits; ++number) {
+            if (pattern >= 0) {
+                step<true, false>(warp, block, number);
+            } else {
+                step<false, false>(warp, block, number);
+            }
+            pattern = listed(number + 1).pattern;
+        }
+        if (row_tile(block.turn).visits > 0) {
+            if (pattern >= 0) {
+                step<true, true>(warp, block, number);
+            } else {
+                step<false, true>(warp, block, number);
+            }
+        }
+        const RowTile& tile = row_tile(block.turn);
+        const int thread = opaque(block.thread), query = tile.number * kRows + thread / kWarp * Warp::kRows;
+        const int64 offset = int64(tile.head) * seq_q + query;
+        more = tile.next >= 0;
+        ahead = tile.visits > 0;
+        block.first_slot = block.slot(tile.visits);
+        const bool q_is_left = kStages == 2 && ahead && block.loads_ahead();
+        __syncthreads();  // everyone is done with Q and V, and with this row tile's place
+        if (q_is_left) {
+            block.load_q_and_list(block.turn ^ kOther);
+            cp_async_commit();
+        }
+        float row_lse[Warp::kRows / 16][2];
+        warp.normalise(row_lse, scale_log2);
+        warp.store_lse(row_lse, lse + offset, seq_q - query, thread % kWarp);
+        store_output(warp, v_tile(block.slot(kStages - 1)), o + offset * kHeadDim, seq_q - query, thread);
+    }
 }

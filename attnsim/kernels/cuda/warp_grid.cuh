@@ -18,6 +18,25 @@ __device__ __forceinline__ uint32 thread_here() {
 // How an operand lies in its tile: as it is multiplied, or as the transpose of that.
 enum class Lies { kStraight, kTransposed };
 
+// Where a lane reads the fragments of its warp's rectangle in a tile. What depends on the warp and the lane is one
+// number; of the rest, whose columns add to it without carries, an XOR and an immediate offset are left.
+template <class Tile>
+struct LaneAddress {
+    static constexpr int kRowBytes = Tile::kColumns * 2;
+
+    uint32 origin;
+
+    // `row` and `column` are where the rectangle begins, multiples of 8; `bytes` is where in its piece the lane reads.
+    __device__ __forceinline__ LaneAddress(const Tile& tile, int row, int column, int lane_row, int piece,
+                                           int bytes = 0)
+        : origin(tile.base + (row + lane_row) * kRowBytes + column / 64 * 128 + bytes +
+                 (((piece ^ (lane_row & 7)) << 4) ^ (column % 64 * 2))) {}
+
+    __device__ __forceinline__ uint32 at(int row, int column) const {
+        return (origin ^ (column % 64 * 2)) + column / 64 * 128 + row * kRowBytes;
+    }
+};
+
 template <int kWarps_, int kRows_, int kColumns_>
 struct WarpGrid {
     static constexpr int kWarps = kWarps_, kRows = kRows_, kColumns = kColumns_;
@@ -39,6 +58,7 @@ struct WarpGrid {
     static constexpr int kM = kRows / kDown / 16;      // m16n8 tiles down a warp's rectangle
     static constexpr int kN = kColumns / kAcross / 8;  // and across it
     static constexpr int kSize = kM * kN * 4;          // accumulators of a thread
+    static_assert((kM & (kM - 1)) == 0 && (kN & (kN - 1)) == 0, "its columns add to its first without carries");
 
     using Accumulators = float[kM][kN][4];
 
@@ -67,28 +87,40 @@ struct WarpGrid {
                 for (int e = 0; e < 4; ++e) visit(m, n, e, (m * kN + n) * 4 + e);
     }
 
+    // Where a lane reads fragments of a rectangle that begins so far across the tile, else down it. The four matrices of
+    // a fragment lie one below another first, or, kSwapped, side by side.
+    template <bool kIsAcross, bool kSwapped, class Tile>
+    static __device__ __forceinline__ LaneAddress<Tile> fragments(const Tile& tile, int begin, int lane) {
+        const int lane_row = kSwapped ? (lane & 7) + ((lane >> 4) << 3) : lane & 15;
+        const int piece = kSwapped ? (lane >> 3) & 1 : lane >> 4;
+        return {tile, kIsAcross ? 0 : begin, kIsAcross ? begin : 0, lane_row, piece};
+    }
+
     // C += A B over a depth of kDepth. Unrolled, the compiler reads operands while the products before them run: as far as
     // it has registers for them.
     template <int kDepth, Lies kA, Lies kB, int kUnrolled = kDepth / 16, class TileA, class TileB>
     static __device__ __forceinline__ void multiply(Accumulators& c, const TileA& a, const TileB& b) {
         const Place at;
+        constexpr bool kTurnedA = kA == Lies::kTransposed, kTurnedB = kB == Lies::kTransposed;
+        const auto of_a = fragments<kTurnedA, kTurnedA>(a, at.row, at.lane);
+        const auto of_b = fragments<!kTurnedB, kTurnedB>(b, at.column, at.lane);
 #pragma unroll kUnrolled
         for (int k = 0; k < kDepth; k += 16) {
             uint32 part_a[kM][4];
 #pragma unroll
             for (int m = 0; m < kM; ++m) {
-                if constexpr (kA == Lies::kStraight)
-                    a.fragment_a(part_a[m], at.row + 16 * m, k, at.lane);
+                if constexpr (!kTurnedA)
+                    ldmatrix_x4(part_a[m], of_a.at(16 * m, k));
                 else
-                    a.fragment_a_transposed(part_a[m], k, at.row + 16 * m, at.lane);
+                    ldmatrix_x4_trans(part_a[m], of_a.at(k, 16 * m));
             }
 #pragma unroll
             for (int n = 0; n < kN; n += 2) {
                 uint32 part_b[4];
-                if constexpr (kB == Lies::kStraight)
-                    b.fragment_b_columns(part_b, k, at.column + 8 * n, at.lane);
+                if constexpr (!kTurnedB)
+                    ldmatrix_x4_trans(part_b, of_b.at(k, 8 * n));
                 else
-                    b.fragment_b_rows(part_b, at.column + 8 * n, k, at.lane);
+                    ldmatrix_x4(part_b, of_b.at(8 * n, k));
 #pragma unroll
                 for (int m = 0; m < kM; ++m) {
                     Element::mma(c[m][n], part_a[m], part_b[0], part_b[1]);
@@ -111,13 +143,14 @@ struct WarpGrid {
     static __device__ __forceinline__ void store_rounded(const SharedTile<kRows, kColumns>& tile, const Accumulators& c,
                                                          float scale = 1.0f) {
         const Place at;
+        const LaneAddress<SharedTile<kRows, kColumns>> pairs(tile, at.row, at.column, at.lane / 4, 0, at.lane % 4 * 4);
 #pragma unroll
         for (int m = 0; m < kM; ++m)
 #pragma unroll
             for (int n = 0; n < kN; ++n)
 #pragma unroll
                 for (int e = 0; e < 4; e += 2)
-                    store_shared_32(tile.address(at.row_of(m, e), at.column / 8 + n) + at.lane % 4 * 4,
+                    store_shared_32(pairs.at(16 * m + 4 * e, 8 * n),
                                     Element::pack(scale * c[m][n][e], scale * c[m][n][e + 1]));
     }
 };

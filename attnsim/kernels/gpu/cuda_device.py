@@ -57,6 +57,8 @@ class CudaDevice:
         Where there is no CuPy, driver or GPU, or one older than the kernels need; says what is missing.
     """
 
+    persistent = True
+
     def __init__(self, *, poison: bool = False, synchronous: bool = False) -> None:
         self._cupy = import_cupy()
         self._id = int(self._cupy.cuda.runtime.getDevice())

@@ -105,14 +105,15 @@ def _use(way: str, argument: str, blocks: Ints, starts: Ints, bytes_: Ints, most
     piece = _pieces(pairs, int(blocks.max()) + 1, len(places))
     owners = len(np.unique(pairs[0]))
     shared = pairs.shape[1] > len(places)  # some place is in the hands of two blocks
-    pieces = len(np.unique(piece[pairs[0]])) if shared else 1
     own = int(held[pairs[1]].sum())  # bytes of the pieces that blocks go over, each once a block
+    passes = max(1.0, round(int(bytes_.sum()) / own, 3))
+    pieces = len(np.unique(piece[pairs[0]])) if shared or passes > 1 else 1  # what a block reads again is its own
     return TensorUse(
         argument,
         -(-unique // pieces),
         pieces,
         sharers=owners / pieces if shared else 1.0,
-        passes_per_block=max(1.0, round(int(bytes_.sum()) / own, 3)),
+        passes_per_block=passes,
         written=way == "store",
         in_place=way == "store" and read,
     )

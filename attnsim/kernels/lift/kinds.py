@@ -111,7 +111,7 @@ _WGMMA: dict[str, Kind] = {"mma_async": "wgmma", "commit_group": "wgmma commit",
 
 def _kind(one: Instruction) -> Kind:
     name, modifiers = one.name, one.modifiers
-    if name in ("tcgen05", "mapa") or "multicast::cluster" in modifiers:
+    if name == "tcgen05":
         raise UnsupportedInstruction(f"{one.place}: no operation of a schedule stands for it yet; it can only be run")
     if name == "wgmma":
         return _WGMMA.get(modifiers[0], "work")

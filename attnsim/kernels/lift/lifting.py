@@ -23,7 +23,7 @@ from attnsim.kernels.lift.grid import Access, Blocks, blocks_of, launches, uses_
 from attnsim.kernels.lift.hoisting import hoisted
 from attnsim.kernels.lift.kinds import Known, kinds_of
 from attnsim.kernels.lift.loops import Body, Ops, merged, nest_of, repeated
-from attnsim.kernels.lift.machine import amounts, left_of, loop_of_products, visits_of
+from attnsim.kernels.lift.machine import amounts, left_of, loop_of_products, meet
 from attnsim.kernels.lift.nests import between, moved_by, to_run
 from attnsim.kernels.lift.operations import drafts_of
 from attnsim.kernels.lift.products import SCORES, apart, beyond_scores, coalesced, finished, per_score, with_scores
@@ -110,8 +110,7 @@ def lift(
     *,
     counted: bool = True,
     code: Code | None = None,
-    stalls: bool = False,
-    in_step: bool = False,
+    foreign: bool = False,
 ) -> tuple[Kernel, Nest]:
     """The kernel as the simulator plays it.
 
@@ -125,12 +124,11 @@ def lift(
         Whether work is charged by the instructions that were counted; else scores by fitted numbers.
     code : Code, optional
         The machine code: charges are then by its instructions, not by those of the PTX.
-    stalls : bool
-        Whether a warp also waits for the stall counts of the machine code, which other warps of its scheduler may fill
-        (Jia et al., arXiv 1804.06826, section 2.1); schedules that are written by hand have no such clocks.
-    in_step : bool
-        Whether barriers keep the warps of ``mma.sync`` together in each step, so that none multiplies while another
-        works on its products; else the four of each warpgroup run ahead of the others.
+    foreign : bool
+        Whether no schedule was written by hand for it, which these two would set apart. A warp then also waits for the
+        stall counts of the machine code, which others of its scheduler may fill (Jia et al., arXiv 1804.06826, section
+        2.1), and warps of ``mma.sync`` that meet at a barrier in each step stay together, so that none multiplies while
+        another works on its products; else the four of each warpgroup run ahead of the others.
 
     Raises
     ------
@@ -161,7 +159,8 @@ def lift(
         return apart(coalesced(with_scores(as_one([drafts_of(one, known, looping) for one in side_by_side]))))
 
     path = _path(function)
-    share = max(1, threads // WARPGROUP) if path == "mma_sync" and not in_step else 1
+    together = path != "mma_sync" or (foreign and meet(function, known))
+    share = 1 if together else max(1, threads // WARPGROUP)
 
     def finish(drafts: Sequence[Draft], each: float) -> tuple[Ops, list[Counter[str]]]:
         return finished(drafts if counted else beyond_scores(drafts, each), share, counted=counted)
@@ -170,14 +169,12 @@ def lift(
     bodies = nest.bodies
     if counted and code is not None:
         sharing = WARPGROUP if path == "wgmma" else threads
-        left = left_of(
-            function, known, nest.instructions, code, sharing, visits_of(longest, len(function.instructions))
-        )
+        left = left_of(function, known, nest.instructions, code, sharing, longest)
         bodies = [
             left.charged(body, amounts(spent, sharing)[0], sharing // WARP // share)
             for body, spent in zip(bodies, nest.instructions, strict=True)
         ]
-        bodies = [left.with_stalls(body, sharing // WARP // share) if stalls else body for body in bodies]
+        bodies = [left.with_stalls(body, sharing // WARP // share) if foreign else body for body in bodies]
     sizes = {name: bytes_of(value) for name, value in launch.arguments.items()}
     kernel = Kernel(
         name=function.name,
@@ -189,6 +186,9 @@ def lift(
         uses=uses_of(seen.asked, sizes),
         warpgroups=groups * share,
         path=path,
+        multicast=function.cluster
+        if any("multicast::cluster" in one.modifiers for one in function.instructions)
+        else 1,
         buffers=(("shared memory", resources.shared_memory_bytes),),
         dtype=_dtype(function),
         slowed_by_extra=_is_gradient(nest),

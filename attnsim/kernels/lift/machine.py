@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from attnsim.kernels.build.machine_code import OTHER, Code, Instruction, inside
 from attnsim.kernels.cpu.lanes import WARP
@@ -12,6 +15,7 @@ from attnsim.kernels.cpu.recording import Row
 from attnsim.kernels.lift.drafts import VANISHING
 from attnsim.kernels.lift.kinds import Known
 from attnsim.kernels.lift.loops import Ops
+from attnsim.kernels.lift.ways import code_marks, made, marks_of, shortest
 from attnsim.models.schedule.instructions import LDMATRIX_BYTES, MMA_FLOPS
 from attnsim.models.schedule.operation import TileOp
 
@@ -139,7 +143,7 @@ def left_of(
     bodies: Iterable[Mapping[str, int]],
     code: Code,
     threads: int,
-    visits: Sequence[int],
+    rows: Sequence[Row],
 ) -> Left:
     """Compare a step of PTX with that of the machine code that has as many products.
 
@@ -159,12 +163,14 @@ def left_of(
     code : Code
     threads : int
         That share a body.
-    visits : sequence of int
-        How often the warp that came to it most often ran each instruction.
+    rows : sequence of Row
+        Of a block, as it ran.
     """
     ptx = _as_code(function, known)
+    warps = visits_of(rows, len(function.instructions))
     if not ptx.loops():
-        return _by_ways(ptx, code, visits)
+        return _by_ways(function, ptx, code, warps)
+    visits = [max(one) for one in zip(*warps, strict=True)]
     unlike = _of_turns(ptx, code, visits)
     if unlike is not None:
         return unlike
@@ -180,32 +186,27 @@ def left_of(
     return found[min(found)] if found else NOTHING
 
 
-def _by_ways(ptx: Code, code: Code, visits: Sequence[int]) -> Left:
-    """Compare all that a warp ran with as much of the machine code.
+def _by_ways(function: Function, ptx: Code, code: Code, warps: Iterable[tuple[int, ...]]) -> Left:
+    """Compare all that the warps of a block ran with the ways that they go through the machine code.
 
-    Of both the shortest way is run by every warp, and of what the whole way has beyond it the same part: by its
-    exponentials, or by accesses of memory where all have as many.
+    What they ran of PTX beyond its own shortest way, such as hiding scores, is kept, as no access tells it: as far as
+    the machine code jumps over something that it may be, and does not run it under predicates.
     """
-    loops, turns, ran_turns = code.turning(), list[int](), list[int]()
-    if len(loops) == len(ptx.turning()):
-        for mine, theirs in zip(ptx.turning(), loops, strict=True):
-            ran_turns.append(max(visits[mine.start : mine.stop], default=0))
-            accesses = ran_turns[-1] * ptx.counts(mine)["load_store"]
-            turns.append(round(accesses / max(1, code.counts(theirs)["load_store"])))
-    ran = _amounts(ptx, [index for index, times in enumerate(visits) for _ in range(times)])
-    least, most = (ptx.counts(way) for way in (ptx.least(), ptx.way(ran_turns)))
-    counts = ptx.counts(index for index, times in enumerate(visits) for _ in range(times))
-    part = next(
-        (
-            min(1.0, (counts[pipe] - least[pipe]) / (most[pipe] - least[pipe]))
-            for pipe in ("exp", "load_store")
-            if most[pipe] > least[pipe] <= counts[pipe]
-        ),
-        1.0,
-    )
-    ways = [_amounts(code, way) for way in (code.least(), code.way(turns))]
-    after = {pipe: ways[0][pipe] + part * (ways[1][pipe] - ways[0][pipe]) for pipe in ways[0]}
-    return Left(ran, after, 0)
+    before, after = defaultdict[str, float](float), defaultdict[str, float](float)
+    marks, theirs = marks_of(function), code_marks(code)
+    for visits, times in Counter(warps).items():
+        wanted = made(marks, visits)
+        mine, way = shortest(ptx, marks, wanted), shortest(code, theirs, wanted)
+        if mine is None or way is None:
+            return NOTHING
+        least, found, over = _amounts(ptx, mine.places), _amounts(code, way.places), _amounts(code, way.over)
+        ran = _amounts(ptx, [index for index, turns in enumerate(visits) for _ in range(turns)])
+        beyond = {pipe: min(max(0.0, ran[pipe] - least[pipe]), over[pipe]) for pipe in PIPE_LANES}
+        beyond["issued"] = sum(beyond.values())
+        for pipe in ran:
+            before[pipe] += times * ran[pipe]
+            after[pipe] += times * (found[pipe] + beyond[pipe])
+    return Left(before, after, 0)
 
 
 def _of_turns(ptx: Code, code: Code, visits: Sequence[int]) -> Left | None:
@@ -225,21 +226,34 @@ def _of_turns(ptx: Code, code: Code, visits: Sequence[int]) -> Left | None:
     return None
 
 
-def loop_of_products(function: Function, known: Iterable[Known]) -> range:
-    """The smallest loop that all products of a kernel stand in; empty where there is none."""
+def loop_of_products(function: Function, known: Sequence[Known]) -> range:
+    """The smallest loop that all products of a kernel stand in; empty where there is none, or it goes over row tiles.
+
+    One of row tiles has steps inside: a loop of products in which the block meets. What it stores ends a row tile.
+    """
     code = _as_code(function, known)
     places = [index for index, one in enumerate(code.instructions) if one.pipe == "tensor"]
     around = [one for one in code.loops() if places[0] in one and places[-1] in one] if places else []
-    return min(around, key=len, default=range(0))
+    found = min(around, key=len, default=range(0))
+    steps = [one for one in code.loops() if inside(one, found)]
+    return range(0) if any(known[place].kind == "barrier" for one in steps for place in one) else found
 
 
-def visits_of(rows: Iterable[Row], instructions: int) -> list[int]:
-    """How often the warp that came to it most often ran each instruction of a block."""
-    found: list[Sequence[int]] = [()] * instructions
+def meet(function: Function, known: Sequence[Known]) -> bool:
+    """Whether the warps of a block wait for one another in each step: each innermost loop of products has a barrier."""
+    loops = _as_code(function, known).loops()
+    steps = [one for one in loops if not any(inside(other, one) for other in loops)]
+    barriers = {place for place, one in enumerate(known) if one.kind == "barrier"}
+    whole = {place for place in barriers if len(function.instructions[place].operands) == 1}  # no count: all threads
+    return bool(steps) and all(not whole.isdisjoint(one) for one in steps)
+
+
+def visits_of(rows: Sequence[Row], instructions: int) -> list[tuple[int, ...]]:
+    """How often each warp of a block ran each instruction."""
+    found = np.zeros((len(rows[0].lanes) if rows else 1, instructions), np.int64)
     for row in rows:
-        before = found[row.position] or (0,) * len(row.lanes)
-        found[row.position] = [times + (lanes > 0) for times, lanes in zip(before, row.lanes, strict=True)]
-    return [max(one, default=0) for one in found]
+        found[:, row.position] += np.array(row.lanes) > 0
+    return [tuple(map(int, one)) for one in found]
 
 
 def amounts(body: Mapping[str, int], threads: int) -> tuple[float, float]:

@@ -93,6 +93,8 @@ class _Lifting:
 
     def finished(self) -> list[Draft]:
         self._flush()
+        if not self._products and self._work.instructions:  # what a block does last, which no latency stands for
+            self._drafts.append(self._work)
         for draft, sources, lanes in self._on_products:
             if not any(self._products[number].consumed for number in sources):
                 draft.on_sums += lanes

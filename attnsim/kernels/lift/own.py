@@ -45,6 +45,8 @@ class LiftingDevice(CpuDevice):
         In launch order.
     """
 
+    persistent = False  # where a block that takes several tiles ends up is in none of its classes
+
     def __init__(self, gpu: str | Gpu, source: str, inputs: str, *, counted: bool = True) -> None:
         super().__init__(gpu, checks=False)
         self._source, self._inputs, self._counted = source, inputs, counted

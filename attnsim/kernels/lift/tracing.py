@@ -52,7 +52,7 @@ def trace_kernel(
     launch = PtxLaunch(function, grid, block, fitted(function, ready.arguments), ready.shared_memory_bytes)
     resources, code = assembled(ready.ptx, function.name, ready.shared_memory_bytes, registers)
     try:
-        kernel, nest = lift(launch, resources, counted=counted, code=code)
+        kernel, nest = lift(launch, resources, counted=counted, code=code, foreign=True)
     except Fault as fault:
         raise InputError(str(fault)) from None
     if not kernel.turns.any():

@@ -37,8 +37,8 @@ from attnsim.models.schedule.splits import Splits
 from attnsim.models.schedule.uses import TensorUse
 
 SPLIT, COMBINE = "decode_split", "decode_combine"
-MERGE = "merge"
-"""Part of the combine kernel that only some of its warps run."""
+MERGE, ODD = "merge", "odd"
+"""Parts of the combine kernel: what only some of its warps run; a further round where their number is odd."""
 COMBINE_WARPS = 4
 COMBINE_AHEAD = 4 * COMBINE_WARPS
 """Splits of a row whose values the combine kernel has in flight at a time, four for each warp."""
@@ -230,15 +230,17 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
     rows, d = w.batch * w.heads_q * w.seq_q, w.head_dim
     first, threads = min(splits, COMBINE_AHEAD), 32 * COMBINE_WARPS
     rounds, rest = divmod(splits - first, COMBINE_AHEAD)
+    alone = (rounds + (rest > 0)) % 2  # of the further rounds, which the loop does two a turn
+    rounds, rest = (rounds - 1, COMBINE_AHEAD) if alone and not rest else (rounds, rest)
 
     label = kernel_label(COMBINE, combine_constants(w))
-    turn, each, merge = (counts_of(label, gpu, part) for part in (TURN, "", MERGE))
+    turn, odd, each, merge = (counts_of(label, gpu, part) for part in (TURN, ODD, "", MERGE))
 
-    def values(n: int) -> tuple[TileOp, TileOp, TileOp]:
+    def values(n: int, counts: StepCounts | None = turn) -> tuple[TileOp, TileOp, TileOp]:
         return (
             TileOp("load", "O partial", bytes=n * d * 4),
             TileOp("wait", "O partial"),
-            turn.work("O", threads) if turn else TileOp("vector", "O", fp32=2 * n * d),
+            counts.work("O", threads) if counts else TileOp("vector", "O", fp32=2 * n * d),
         )
 
     fetch, arrive, add = values(first)
@@ -252,7 +254,7 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
     nest: Nest = [
         (Segment("first splits", (lse, fetch, TileOp("wait", "LSE partial"), weights, arrive, add)), 1),
         (Segment(f"{COMBINE_AHEAD} splits", values(COMBINE_AHEAD)), rounds),
-        (Segment("last splits", values(rest)), int(rest > 0)),
+        (Segment("last splits", values(rest, odd if alone else turn)), int(rest > 0)),
         (
             Segment(
                 "merge",

@@ -19,8 +19,8 @@ from attnsim.models.schedule.widths import padded
 
 NAME = "attnsim.flash-hopper"
 ENTRY = "flash_hopper"
-TILES = {64: (128,), 128: (176, 128)}
-"""Keys of a tile by head_dim, the first where no tile is masked but the last: those that FlashAttention-3 takes
+TILES = {64: (128, 128), 128: (176, 128)}
+"""Keys of a tile by head_dim, without a mask and with one: those that FlashAttention-3 takes
 (``tile_size_fwd_sm90`` in ``hopper/tile_size.h`` of Dao-AILab/flash-attention). S of 176 keys needs 88 registers beside
 O of 128 columns, P and what is left of 240; beside three warpgroups of 160 there is room for 128 keys alone."""
 HEAD_DIMS = tuple(TILES)
@@ -34,26 +34,43 @@ def consumers(head_dim: int) -> int:
     return 3 if head_dim == 64 else 2
 
 
+def sees_all(w: Workload) -> bool:
+    """Whether every query sees every key, so that all row tiles take as long."""
+    mask = w.mask.within(w.seq_q, w.seq_kv)
+    return mask.left is None and mask.right is None
+
+
 def keys_of(w: Workload) -> int:
     """Keys of a tile."""
-    tiles, mask = TILES[w.head_dim], w.mask.within(w.seq_q, w.seq_kv)
-    return tiles[0] if mask.left is None and mask.right is None else tiles[-1]
+    return TILES[w.head_dim][not sees_all(w)]
 
 
 def shared_memory_bytes(head_dim: int, keys: int) -> int:
-    """Q, the rings of K and V, one barrier for Q and four a stage, and room for alignment."""
+    """Q, the rings of K and V, two barriers for Q and four a stage, and room for alignment."""
     rows = 64 * consumers(head_dim)
-    return 2 * head_dim * (rows + 2 * STAGES * keys) + 8 * (1 + 4 * STAGES) + ALIGNMENT
+    return 2 * head_dim * (rows + 2 * STAGES * keys) + 8 * (2 + 4 * STAGES) + ALIGNMENT
 
 
-def constants(dtype: str, head_dim: int, keys: int) -> tuple[tuple[str, int | str], ...]:
-    """Compile-time constants of the kernel for a format, a width and a tile."""
+def cluster(w: Workload) -> int:
+    """Blocks of a cluster, which share K and V by multicast.
+
+    FlashAttention-3 has two at head_dim 128 without a mask, where the number of row tiles is even
+    (`run_mha_fwd_` in ``hopper/flash_fwd_launch_template.h``); so has this.
+    """
+    row_tiles = -(-w.seq_q // (64 * consumers(w.head_dim)))
+    return 2 if sees_all(w) and w.head_dim == 128 and row_tiles % 2 == 0 else 1
+
+
+def constants(dtype: str, head_dim: int, masked: bool, clustered: int) -> tuple[tuple[str, int | str], ...]:
+    """Compile-time constants of the kernel: format, width, with a mask or without, blocks of a cluster."""
     return (
         ("ELEMENT", ELEMENT[dtype]),
         ("HEAD_DIM", head_dim),
-        ("BLOCK_N", keys),
+        ("BLOCK_N", TILES[head_dim][masked]),
         ("CONSUMERS", consumers(head_dim)),
         ("STAGES", STAGES),
+        ("MASKED", int(masked)),
+        ("CLUSTER", clustered),
     )
 
 
@@ -63,10 +80,22 @@ def longest_first(w: Workload) -> bool:
 
 
 def tile_of(w: Workload) -> FlashTile:
-    """The tile; blocks are not persistent, each SM holds one."""
+    """The tile, of which an SM holds one block.
+
+    Where all row tiles take as long, blocks stay and take every so-manieth one (FlashAttention-3's
+    `StaticPersistentTileScheduler`). Else each is a block, which the GPU hands out as SMs become free, longest first.
+    """
     order: Order = "longest_first" if longest_first(w) else "ascending"
     tile = hopper_tile(64 * consumers(w.head_dim), keys_of(w), order=order)
-    return replace(tile, persistent=False, edges_only=True)
+    return replace(tile, persistent=sees_all(w), edges_only=True)
+
+
+def blocks(w: Workload, gpu: Gpu) -> int:
+    """Blocks of the grid: one for each row tile, or of those that stay one for each SM."""
+    tile = tile_of(w)
+    tiles = -(-w.seq_q // tile.rows) * w.batch * w.heads_q
+    together = cluster(w)
+    return min(tiles, max(together, gpu.sm.count // together * together)) if tile.persistent else tiles
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -81,12 +110,12 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         raise InputError(f"{NAME} has head_dim 64 and 128, not {w.head_dim}/{w.head_dim_v}; take attnsim.flash")
     tile = tile_of(w)
     asked_for([tile], shape, NAME, w.head_dim)
-    label = kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile.keys))
+    label = kernel_label(ENTRY, constants(w.dtype, w.head_dim, not sees_all(w), cluster(w)))
     tile = replace(tile, registers=registers_of(label, gpu, tile.threads), counts=counts_of(label, gpu))
     kernel = flash_forward(w, gpu, tile, ENTRY)
     buffers = tile.buffers(padded(w.head_dim), padded(w.head_dim), w.element_bytes)
     rest = shared_memory_bytes(w.head_dim, tile.keys) - bytes_of(buffers)
-    kernel = replace(kernel, buffers=(*buffers, ("barriers, alignment", rest)))
+    kernel = replace(kernel, buffers=(*buffers, ("barriers, alignment", rest)), multicast=cluster(w))
     return flash_schedule(w, NAME, [kernel], FusedTiles(tile))
 
 

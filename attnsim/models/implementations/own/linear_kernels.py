@@ -156,7 +156,7 @@ def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
                 TileOp("delay", "step"),
                 weights,
                 product(multiply) if weighed else multiply,
-                *_rounded(elements, rounded),
+                _rounded(elements, rounded),
                 *((TileOp("delay", "block"),) if last else ()),
                 TileOp("store", "O", bytes=rows * d * w.output_bytes),
                 *next_rows,
@@ -206,7 +206,7 @@ def causal_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
         worked = phi(2 * rows * d, "phi(Q), phi(K)", features)
         arrive = (*(TileOp("wait", tensor) for tensor in "QKV"), TileOp("delay", "step"), worked)
         out = TileOp("store", "O", bytes=rows * d * w.output_bytes)
-        products = *_chunk_products(d, weights), *_rounded(CHUNK * d, rounded)
+        products = *_chunk_products(d, weights), _rounded(CHUNK * d, rounded)
         if following is None:
             return Segment(name, (*arrive, *products, TileOp("delay", "block"), out))
         load_q, *load_kv = copies(following)
@@ -259,9 +259,10 @@ def _chunk_products(d: int, counts: StepCounts | None) -> tuple[TileOp, ...]:
     return tuple(product(op) if counts and op.flops else op for op in ops)
 
 
-def _rounded(elements: int, counts: StepCounts | None) -> tuple[TileOp, ...]:
-    """So many elements of O rounded in Q's place and read again."""
-    return (counts.work("O", elements),) if counts else ()
+def _rounded(elements: int, counts: StepCounts | None) -> TileOp:
+    """So many elements of O rounded to 16 bits in Q's place and read again."""
+    worked = counts.work("O", elements) if counts else TileOp("vector", "O")
+    return worked._replace(smem_bytes=4 * elements)
 
 
 def decode_kernel(w: Workload, gpu: Gpu) -> Kernel:

@@ -9,6 +9,7 @@ S and P have 16 bits and rows of :func:`score_stride` elements. Two forms, by pa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -36,6 +37,8 @@ Constants = tuple[tuple[str, int | str], ...]
 WARP_COLUMNS = 1024
 """Scores that a warp holds in registers: 32 lanes x 4 pieces of 16 bytes."""
 SOFTMAX = "naive_softmax"
+SUMS = "sums"
+"""Part of what a warp does once: the log-sum-exp, behind the store of P."""
 PIECE_COLUMNS = 256
 """Scores of a row that a warp takes at once; those beyond the row's end it skips."""
 PASS_WARPS = 4
@@ -212,8 +215,8 @@ def _softmax(w: Workload, gpu: Gpu) -> Kernel:
     launched = [(count, blocks) for count, blocks in ((tile.rows, whole), (rest, int(rest > 0))) if blocks]
     if tile.sweeps == 1:
         label = kernel_label(SOFTMAX, tile.constants(w.dtype))
-        counts = counts_of(label, gpu, TURN), counts_of(label, gpu)
-        segments = tuple(_held_rows(w, count, tile, *counts) for count, _ in launched)
+        counts = tuple(counts_of(label, gpu, part) for part in (TURN, "", SUMS))
+        segments = tuple(_held_rows(w, count, tile, counts) for count, _ in launched)
         repeats = np.eye(len(segments), dtype=np.int64)[:, None, :]
     else:
         segments, repeats = loop_nest(_two_sweeps(w.seq_kv, tile))
@@ -255,17 +258,16 @@ def _pieces(w: Workload) -> tuple[int, float]:
     return PIECE_COLUMNS * len(first), PIECE_COLUMNS * float(hidden.sum()) / w.seq_q
 
 
-def _held_rows(
-    w: Workload, rows: int, tile: SoftmaxTile, pieces: StepCounts | None, each: StepCounts | None
-) -> Segment:
-    """The whole of a block whose rows stay in registers."""
-    seq_kv, exps = w.seq_kv, rows * exponentiated(w.seq_kv)
+def _held_rows(w: Workload, rows: int, tile: SoftmaxTile, counts: Sequence[StepCounts | None]) -> Segment:
+    """The whole of a block whose rows stay in registers; counts of pieces, of what each warp does, and behind P."""
+    seq_kv, exps, lanes = w.seq_kv, rows * exponentiated(w.seq_kv), rows * tile.warps * LANES
+    pieces, each, behind = counts
     worked = _work("P", rows * seq_kv, exps)
     if pieces and each:
         columns, hidden = _pieces(w)
         masked = pieces.hiding(round(rows * hidden), 0)
         of_pieces = pieces.softmax(rows * columns, exps, 0, masked)._replace(scores=0)
-        worked = together("P", of_pieces, each.work("P", rows * tile.warps * LANES))
+        worked = together("P", of_pieces, each.work("P", lanes))
     return Segment(
         f"rows, {rows} a block",
         (
@@ -274,6 +276,7 @@ def _held_rows(
             worked,
             TileOp("delay", "step"),
             TileOp("store", "P", bytes=2 * rows * seq_kv),
+            *((behind.work("LSE", lanes),) if behind else ()),
             TileOp("store", "LSE", bytes=4 * rows),
         ),
     )

@@ -1,9 +1,13 @@
 """Schedule of ``kernels/cuda/sparse.cu``: flash attention over a list of visible tiles.
 
-One block per row tile and head walks its own list of key tiles in FlashAttention-2's loop order (Dao, arXiv
-2307.08691). Blocks differ in how many tiles they see whole, how many in part, and whether the last, shorter key tile is
-among them; a tile seen in part also needs its bit mask. Block-sparse attention on whole tiles is section 3.3 of the
-FlashAttention paper (Dao et al., arXiv 2205.14135).
+A row tile of a head walks its own list of key tiles in FlashAttention-2's loop order (Dao, arXiv 2307.08691). Row tiles
+differ in how many tiles they see whole, how many in part, and whether the last, shorter key tile is among them; a tile
+seen in part also needs its bit mask. Block-sparse attention on whole tiles is section 3.3 of the FlashAttention paper
+(Dao et al., arXiv 2205.14135).
+
+Where there are more row tiles than blocks fit the GPU, those that fit take one after the other, and copy what the next
+begins with under the last step of the one before. The kernel's plan gives each to the block that has fewest visits to
+go; the schedule hands them out in the same order as blocks are done.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
 from attnsim.models.schedule.uses import TensorUse
 
 ROW_TILES, LIST, MASKS = "row tiles", "block list", "bit masks"
-"""Tensors of the mask: the launch order, the visits, and which pairs of a tile are seen."""
+"""Tensors of the mask: the plan, the visits, and which pairs of a tile are seen."""
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -72,26 +76,46 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
     last_rows = w.seq_q - (tiles.row_tiles - 1) * tile.rows
     shorter = (np.arange(tiles.row_tiles) == tiles.row_tiles - 1) & (last_rows < tile.rows)
     columns, inverse = classes(counts.full, counts.partial, counts.last_key_tile, shorter)
-    label = kernel_label(ENTRY, compiled(tile).constants(w.dtype))
-    operations = _Operations(w, tile, resources.counts_of(label, gpu))
+    together, heads = heads_together(w, gpu, counts), w.batch * w.heads_q
+    fitting, launched = blocks_at_once(w, gpu, tile), tiles.row_tiles * heads
+    counted = resources.counts_of(_label(w, tile), gpu)
+    operations = _Operations(w, tile, counted, persistent=launched > fitting)
     nest = _nest(operations, columns, w.seq_kv - (tiles.key_tiles - 1) * tile.keys, last_rows)
     segments, repeats = loop_nest(nest)
-    together = heads_together(w, gpu, counts)
-    kernel = Kernel(
-        name=ENTRY,
-        threads=tile.threads,
-        registers_per_thread=registers_of(label, gpu, tile.threads),
+    return replace(
+        _without_blocks(w, gpu, tile),
         segments=segments,
         repeats=repeats,
-        launches=_launches(inverse[launch_order(counts)], w.batch * w.heads_q, together),
+        launches=_launches(inverse[launch_order(counts)], heads, together),
+        uses=_uses(w, tile, counts, together, min(launched, fitting)),
+        persistent=operations.persistent,
+    )
+
+
+def _label(w: Workload, tile: SparseTile) -> str:
+    return kernel_label(ENTRY, compiled(tile).constants(w.dtype))
+
+
+def _without_blocks(w: Workload, gpu: Gpu, tile: SparseTile) -> Kernel:
+    """The kernel before anything is known of its row tiles."""
+    return Kernel(
+        name=ENTRY,
+        threads=tile.threads,
+        registers_per_thread=registers_of(_label(w, tile), gpu, tile.threads),
+        segments=(),
+        repeats=np.zeros((0, 1, 0), np.int64),
+        launches=(),
         uses=(),
         path="mma_sync",
         buffers=tile.buffers,
         dtype=w.dtype,
         step="key tile",
     )
-    running = min(kernel.blocks, gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm)
-    return replace(kernel, uses=_uses(w, tile, counts, together, running))
+
+
+def blocks_at_once(w: Workload, gpu: Gpu, tile: SparseTile) -> int:
+    """Blocks that the GPU has room for, the largest grid that the kernel is launched with."""
+    return gpu.sm.count * occupancy(_without_blocks(w, gpu, tile), gpu).blocks_per_sm
 
 
 def _launches(order: Ints, heads: int, together: int) -> tuple[Launch, ...]:
@@ -110,7 +134,7 @@ def _uses(w: Workload, tile: SparseTile, counts: TileCounts, together: int, runn
     return (
         TensorUse("Q", busy_rows(w, counts) * d * e, heads),
         *keys_uses(w, counts, 0 if together > 1 else row_tiles * w.group, running),
-        TensorUse(ROW_TILES, row_tiles * ROW_TILE_BYTES, 1, running),
+        TensorUse(ROW_TILES, heads * row_tiles * ROW_TILE_BYTES, 1),
         TensorUse(LIST, visits * VISIT_BYTES, 1, running),
         TensorUse(MASKS, counts.patterns * tile.bit_mask_bytes, 1, running),
         TensorUse("O", w.seq_q * d * w.output_bytes, heads, written=True),
@@ -172,12 +196,12 @@ def _nest(ops: _Operations, block: tuple[Ints, ...], last_keys: int, last_rows: 
 class _Operations:
     """The tile operations of the kernel. The list runs ahead of the tiles: it is read in parts of many visits.
 
-    Instructions are those of a step that sees its whole tile. What fetches the next 32 visits of the list, once in 32
+    Instructions are those of a step that sees its whole tile. What fetches further visits of the list, once in many
     steps, is counted in each. Hiding scores comes on top in a step that sees its tile in part.
     """
 
-    def __init__(self, w: Workload, tile: SparseTile, counted: StepCounts | None) -> None:
-        self.w, self.tile, self.counted = w, tile, counted
+    def __init__(self, w: Workload, tile: SparseTile, counted: StepCounts | None, *, persistent: bool) -> None:
+        self.w, self.tile, self.counted, self.persistent = w, tile, counted, persistent
 
     def _load(self, tensor: str, rows: int) -> TileOp:
         return TileOp("load", tensor, bytes=rows * self.w.head_dim * self.w.element_bytes)
@@ -185,32 +209,40 @@ class _Operations:
     def _masks(self, needed: bool) -> tuple[TileOp, ...]:
         return (TileOp("load", MASKS, bytes=self.tile.bit_mask_bytes),) if needed else ()
 
-    def _order(self) -> tuple[TileOp, ...]:
+    def _row_tile(self) -> tuple[TileOp, ...]:
         begins = block_begins(self.tile.head_dim, self.tile.head_dim)
-        return begins, TileOp("load", ROW_TILES, bytes=ROW_TILE_BYTES), TileOp("wait", ROW_TILES)
+        return begins, TileOp("load", ROW_TILES, bytes=ROW_TILE_BYTES)
 
     def prologue(self, rows: int, listed: int, tag: str) -> Segment:
-        """The row tile, then its first visits, and Q once they are in shared memory."""
-        first = TileOp("load", LIST, bytes=listed * VISIT_BYTES), TileOp("wait", LIST), self._load("Q", rows)
-        return Segment(f"prologue, {listed} listed{tag}", (*self._order(), *first))
+        """The row tile, which is there long before where blocks persist, then its first visits and Q.
+
+        So the first row tile of a block that persists is played as if it were not waited for, once a block.
+        """
+        known, there = ((), ()) if self.persistent else ((TileOp("wait", ROW_TILES),), (TileOp("wait", LIST),))
+        first = self._load("Q", rows), TileOp("load", LIST, bytes=listed * VISIT_BYTES)
+        return Segment(f"prologue, {listed} listed{tag}", (*self._row_tile(), *known, *first, *there))
 
     def refill(self, listed: int) -> Segment:
         """Further visits of the list, for which the block waits as it puts them into shared memory."""
         return Segment(f"{listed} listed", (TileOp("load", LIST, bytes=listed * VISIT_BYTES), TileOp("wait", LIST)))
 
     def fill(self, keys: int, masked: bool, tag: str) -> Segment:
-        """What is in flight when the first step begins: K, and in a ring V and the bit mask."""
+        """What else is in flight when the first step begins: K, and in a ring V and the bit mask."""
         beside = (self._load("V", keys), *self._masks(masked)) if self.tile.stages > 1 else ()
-        return Segment(f"fill{', masked' * masked}{tag}", (self._load("K", keys), *beside, TileOp("wait", "Q")))
+        waits = (*((ROW_TILES, LIST) if self.persistent else ()), "Q")
+        ops = self._load("K", keys), *beside, *(TileOp("wait", tensor) for tensor in waits)
+        return Segment(f"fill{', masked' * masked}{tag}", ops)
 
     def step(self, masked: bool, following: Next, keys: int, *, first: bool) -> Segment:
         """One key tile. Single buffers: V and the bit mask are copied under S = Q K^T, the next K under the rest.
 
-        In a ring all of the next tile is copied under the whole step.
+        In a ring all of the next tile is copied under the whole step. What the next row tile begins with is copied
+        from the products of S of the last step on, in a ring all at its end, where its Q is.
         """
         name = f"{'first ' * first}{'masked ' * masked}step{'' if following != 'none' else ', the last'}"
         name += f" ({keys} keys)" * (keys != self.tile.keys)
-        more = following != "none"
+        more, next_row_tile = following != "none", self.persistent and following == "none"
+        beyond = (TileOp("prefetch"),) if next_row_tile else ()
         wait_mask = (TileOp("wait", MASKS),) if masked else ()
         d, e, tile = self.w.head_dim, self.w.element_bytes, self.tile
         flops, operands = 2 * tile.rows * tile.keys * d, tile.warps * tile.keys * d * e
@@ -227,8 +259,9 @@ class _Operations:
         else:
             beside, ahead = (self._load("V", keys), *self._masks(masked)), (self._load("K", tile.keys),)
             under = (*beside, scores, TileOp("wait", "V"))
-            ops = (*start, *under, *(ahead if more else ()), *wait_mask)
-        return Segment(name, (*ops, self._softmax(masked, first), output))
+            ops = (*start, *under, *(ahead if more else beyond), *wait_mask)
+        at_end = beyond if tile.stages > 1 else ()
+        return Segment(name, (*ops, self._softmax(masked, first), output, *at_end))
 
     def _product(self, op: TileOp) -> TileOp:
         """With its instructions where those of the kernel are counted."""
@@ -252,7 +285,8 @@ class _Operations:
 
     def without_keys(self, rows: int, tag: str) -> Segment:
         """A row tile of which nothing is visible."""
-        return Segment(f"row tile without keys{tag}", (*self._order(), *self._stores(rows)))
+        ops = *self._row_tile(), TileOp("wait", ROW_TILES), *self._stores(rows)
+        return Segment(f"row tile without keys{tag}", ops)
 
     def epilogue(self, rows: int, tag: str) -> Segment:
         """O and LSE of the valid rows."""

@@ -6,6 +6,7 @@ The operation that launches the kernel and the schedule that stands for it both 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from heapq import heapify, heapreplace
 
 import numpy as np
 
@@ -23,19 +24,21 @@ from attnsim.models.schedule.buffers import Buffers, bytes_of, check_shared_memo
 NAME = "attnsim.sparse"
 ENTRY = "sparse_forward"
 
-ROW_TILE_BYTES = 16
-"""Bytes of a launch-order entry: four int32, namely row tile, first visit, end of visits, padding."""
+ROW_TILE_BYTES = 32
+"""Bytes of a row tile of a head in the plan: eight int32, `RowTile` of ``kernels/cuda/sparse.cu``."""
 
 VISIT_BYTES = 8
 """An entry of the block list: key tile and pattern."""
 
-REFILL = 32
+REFILL = 16
 """Visits of the block list that a block fetches at a time, `kRefill` of ``kernels/cuda/sparse.cu``."""
 LISTED = 2 * REFILL
 """Those that it holds in shared memory, and fetches before the first."""
 
 RING = 2
 """Buffers of K and of V in its ring: it copies the next tile and none after that."""
+
+BESIDE_VISITS = by_hand(1, "visits that what a block does before and after those of a row tile takes as long as")
 
 ALONE_TOO_LONG = by_hand(
     1 / 20, "share of a kernel's work in one block from which on all heads' longest blocks go first"
@@ -80,7 +83,8 @@ class SparseTile:
         """Shared-memory buffers of a block and their bytes."""
         ring = self.stages * self.keys * self.head_dim * 2
         masks, listed = self.stages * self.bit_mask_bytes, LISTED * VISIT_BYTES
-        return (("Q", self.rows * self.head_dim * 2), ("K", ring), ("V", ring), ("bit masks", masks), ("list", listed))
+        tiles = ("Q", self.rows * self.head_dim * 2), ("K", ring), ("V", ring), ("bit masks", masks)
+        return (*tiles, ("list", listed), ("row tiles", 2 * ROW_TILE_BYTES))
 
     @property
     def shared_memory_bytes(self) -> int:
@@ -163,6 +167,31 @@ def counts_of(w: Workload, tile: SparseTile) -> TileCounts:
 def launch_order(counts: TileCounts) -> Ints:
     """Row tiles of a head in launch order: the longest first, alike ones together, neighbours side by side."""
     return np.lexsort((counts.last_key_tile, counts.full, -counts.visits))
+
+
+def following(visits: Ints, blocks: int) -> Ints:
+    """Which row tile a block takes after each, or -1: handed out in launch order, to whoever has least to do so far.
+
+    List scheduling of longest tasks first (Graham, SIAM J. Appl. Math. 17, 1969): no block has more to do than its
+    share and the longest row tile.
+
+    Parameters
+    ----------
+    visits : ndarray ``[row tiles of all heads]``
+        In launch order.
+    blocks : int
+        The first ones begin with one row tile each.
+    """
+    after = np.full(len(visits), -1, np.int64)
+    work = (visits + BESIDE_VISITS).tolist()
+    given = list(range(min(blocks, len(work))))
+    busy = [(work[block], block) for block in given]
+    heapify(busy)
+    for number in range(len(busy), len(work)):
+        until, block = busy[0]
+        after[given[block]] = given[block] = number
+        heapreplace(busy, (until + work[number], block))
+    return after
 
 
 def heads_together(w: Workload, gpu: Gpu, counts: TileCounts) -> int:
