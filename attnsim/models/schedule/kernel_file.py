@@ -74,8 +74,8 @@ class _File:
     kernels: tuple[_Kernel, ...]
 
 
-def write_kernels(path: Path, kernels: LiftedCall) -> None:
-    """Write a kernel file, whole or not at all.
+def check_suffix(path: Path) -> None:
+    """Refuse a name that no kernel file has.
 
     Raises
     ------
@@ -83,6 +83,16 @@ def write_kernels(path: Path, kernels: LiftedCall) -> None:
     """
     if path.suffix.lower() not in (".yaml", ".yml"):
         raise InputError(f"{path}: end the name with .yaml")
+
+
+def write_kernels(path: Path, kernels: LiftedCall) -> None:
+    """Write a kernel file, whole or not at all.
+
+    Raises
+    ------
+    InputError
+    """
+    check_suffix(path)
     text = yaml.dump(to_dict(kernels), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=118)
     write_whole(path, HEADER + text)
 

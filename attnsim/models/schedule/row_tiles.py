@@ -162,8 +162,11 @@ def classes(*columns: Ints | NDArray[np.bool_]) -> tuple[tuple[Ints, ...], Ints]
     """Distinct rows of the table with these columns, in order, and the row number of each entry."""
     key, most = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
-        values = column.astype(np.int64)
+        values = np.ascontiguousarray(column, dtype=np.int64)
         base = int(values.max(initial=0)) + 1
+        if base > 1 << 31:  # of large values, for the same reason
+            values = np.unique(values, return_inverse=True)[1].astype(np.int64)
+            base = len(values)
         key, most = key * base + values, most * base
         if most > 1 << 31:  # of many columns, before it overflows
             key = np.unique(key, return_inverse=True)[1].astype(np.int64)
@@ -175,4 +178,4 @@ def classes(*columns: Ints | NDArray[np.bool_]) -> tuple[tuple[Ints, ...], Ints]
         first[key[::-1]] = np.arange(len(key))[::-1]
         there = first >= 0
         firsts, inverse = first[there], (there.cumsum() - 1)[key]
-    return tuple(column[firsts].astype(np.int64) for column in columns), inverse.astype(np.int64)
+    return tuple(column[firsts].astype(np.int64) for column in columns), inverse.astype(np.int64, copy=False)

@@ -58,7 +58,7 @@ def merging_last(kernel: Kernel, w: Workload, splits: int, tiles: int, at_once: 
         work = turns[order].sum(axis=2)
         last = splits - 1 - work[:, ::-1].argmax(axis=1)
         here = (np.arange(splits) == last[:, None])[:, :, None]
-        return replace(launch, classes=(order + classes * here).reshape(-1))
+        return Launch((order + classes * here).reshape(-1), launch.times)
 
     size = w.head_dim_v * rows
     return replace(

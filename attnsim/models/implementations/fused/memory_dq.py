@@ -125,7 +125,7 @@ def _main(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> Kernel:
             registers_per_thread=tile.registers,
             segments=segments,
             repeats=repeats,
-            launches=(Launch(np.repeat(inverse, heads)) if tile.parallel else Launch(inverse, heads),),
+            launches=(Launch(inverse, each=heads) if tile.parallel else Launch(inverse, heads),),
             uses=(*_uses(w, tile, steps), *_spills(tile, min(blocks, gpu.sm.count))),
             warpgroups=2,
             slowed_by_extra=True,

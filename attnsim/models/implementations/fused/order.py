@@ -73,9 +73,9 @@ def _longest_first(w: Workload, tile: FlashTile, parts: Parts, heads: int) -> tu
     (one, classes), *_ = parts
     section, heads = section_heads(w, tile, heads * one.times), heads * one.times
     descending = classes.reshape(-1)[::-1]
-    whole = Launch(np.repeat(descending, section), heads // section)
+    whole = Launch(descending, heads // section, section)
     rest = heads % section
-    return (whole, Launch(np.repeat(descending, rest), 1)) if rest else (whole,)
+    return (whole, Launch(descending, 1, rest)) if rest else (whole,)
 
 
 def grid_of_heads(w: Workload, blocks: Sequence[Ints], heads: int, absent: int | None) -> tuple[Launch, ...]:
@@ -85,6 +85,8 @@ def grid_of_heads(w: Workload, blocks: Sequence[Ints], heads: int, absent: int |
     sizes, times = np.array([classes.size for classes in blocks]), [one.times for one in w.parts]
     grid = np.full((len(blocks), sizes.max()), 0 if absent is None else absent, dtype=np.int64)
     grid[np.arange(grid.shape[1]) < sizes[:, None]] = np.concatenate(blocks, axis=None)
+    if len(set(times)) == 1:
+        return (Launch(grid, heads, times[0]),)
     return (Launch(np.repeat(grid, times, axis=0).reshape(-1), heads),)
 
 
@@ -107,7 +109,7 @@ def longest_sequences(w: Workload, rows: int, keys: int, parts: Parts) -> Parts:
 
 def joined(launches: list[Launch]) -> tuple[Launch, ...]:
     """Launches of many sequences in one: to hand out a few blocks of each on its own takes longer."""
-    if len(launches) == 1 or sum(len(one.classes) * one.times for one in launches) > MOST_JOINED:
+    if len(launches) == 1 or sum(len(one) * one.times for one in launches) > MOST_JOINED:
         return tuple(launches)
     return (Launch(np.concatenate([one.classes for one in launches for _ in range(one.times)])),)
 

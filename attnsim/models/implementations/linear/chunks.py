@@ -218,7 +218,7 @@ class Chunks:
             waits = (TileOp("wait", one.tensor) for one in loads)
             ops = (*self._edge, *loads, *waits, *work, *stores, *self._edge)
             nest.append((Segment(name, ops), chosen * np.isin(np.arange(3), which)))
-        return nest, (Launch(np.repeat(which, self.columns), self.heads * sequences),)
+        return nest, (Launch(which, self.heads * sequences, self.columns),)
 
     def _uses(self, sequences: int, tokens: int, chunks: int) -> tuple[TensorUse, ...]:
         read = {flow.tensor for flow in self.flows if not flow.written}

@@ -149,7 +149,7 @@ def attention(w: Workload, tile: CompressedTile) -> list[Kernel]:
     rows, kv = w.batch * w.heads_q, w.batch * w.heads_kv
     begin = first_query(w, tile)
     steps, seen = key_tiles(w, begin, t.rows, t.keys), w.seq_q - begin
-    sizes = [t.rows] * (len(steps) - 1) + [seen - (len(steps) - 1) * t.rows]
+    sizes = np.minimum(t.rows, seen - np.arange(len(steps)) * t.rows)
     sharers = len(steps) * w.group
     uses = (
         TensorUse("Q", seen * w.head_dim * e, rows),

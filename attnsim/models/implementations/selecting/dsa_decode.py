@@ -158,7 +158,7 @@ def attention(w: Workload, tile: TokensTile) -> list[Kernel]:
         registers_per_thread=168,
         segments=segments,
         repeats=repeats,
-        launches=(Launch(np.repeat(inverse.reshape(-1), w.seq_q * blocks)),),
+        launches=(Launch(inverse.reshape(-1), each=w.seq_q * blocks),),
         uses=tuple(uses),
         warpgroups=groups,
         path=tile.path,

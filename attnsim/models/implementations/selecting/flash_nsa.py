@@ -207,9 +207,9 @@ def _block_scores(w: Workload, tile: NsaTile) -> Kernel:
 def score_tiles(w: Workload, rows: int, width: int) -> int:
     """Tiles of queries x compressed keys of a head that are not wholly in the future; the others return at once."""
     s = whole(w)
-    first = np.arange(0, w.seq_q, rows)[:, None]
+    last = -(-(np.arange(0, w.seq_q, rows) + rows) // s.block)
     keys = np.arange(0, s.compressed_keys(w.seq_kv), width)
-    return int((-(-(first + rows) // s.block) >= keys * s.step // s.block).sum())
+    return int(np.searchsorted(keys * s.step // s.block, last, side="right").sum())
 
 
 def _maxima(w: Workload, columns: int) -> Kernel:

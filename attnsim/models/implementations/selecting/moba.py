@@ -62,6 +62,7 @@ def choosers(selection: Selection, seq: int) -> Ints:
     return np.asarray(((share + (block < left)) * (block < later)).sum(axis=1))
 
 
+@lru_cache(maxsize=4)
 def own_blocks(w: Workload) -> Workload:
     """The call that is causal in each block."""
     block = chosen(w).block
@@ -76,6 +77,7 @@ def own_tensors(w: Workload) -> dict[str, str]:
     return names | {"K": "K expanded", "V": "V expanded"} if w.group > 1 else names
 
 
+@lru_cache(maxsize=4)
 def other_blocks(w: Workload) -> Workload:
     """The call with a sequence of one head for each block and head: its keys, and the queries that chose it."""
     s = chosen(w)

@@ -199,7 +199,7 @@ def window(w: Workload, s: Selection, together: int) -> Iterator[Kernel]:
         registers_per_thread=WINDOW_REGISTERS,
         segments=segments,
         repeats=repeats,
-        launches=(Launch(np.repeat(kinds, w.heads_q)),),
+        launches=(Launch(kinds, each=w.heads_q),),
         uses=(
             TensorUse("Q", w.head_dim * e, w.batch * w.heads_q),
             *(TensorUse(f"{x} window", keys * n * e, w.batch * w.heads_kv, w.group) for x, n in kept),

@@ -157,7 +157,7 @@ def attention(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]:
         TensorUse("O", w.seq_q * w.head_dim_v * w.output_bytes, rows, written=True),
         TensorUse("LSE", w.seq_q * 4, rows, written=True),
     )
-    return [forward(w, tile.forward, walk, [w.group] * len(walk.steps), "selected_fwd", uses)]
+    return [forward(w, tile.forward, walk, np.full(len(walk.steps), w.group), "selected_fwd", uses)]
 
 
 def clear(name: str, tensor: str, size: int) -> Kernel:

@@ -57,9 +57,12 @@ class Walk:
 
     def kinds(self) -> tuple[Ints, Launch]:
         """Different blocks ``[kinds, turns]``, and which each one is in launch order."""
-        table = self.steps if self.steps.ndim == 2 else self.steps[:, None]
-        kinds, inverse = classes(*table.T)
-        return np.stack(kinds, axis=1), Launch(np.repeat(inverse, self.heads))
+        return self.kinds_with()
+
+    def kinds_with(self, *columns: Ints) -> tuple[Ints, Launch]:
+        """The same where blocks differ in more, which then comes first."""
+        kinds, inverse = classes(*columns, *(self.steps.T if self.steps.ndim == 2 else [self.steps]))
+        return np.stack(kinds, axis=1), Launch(inverse, each=self.heads)
 
 
 def _steps(walk: Walk, step: Callable[[bool], Segment]) -> tuple[Ints, Launch, Nest]:
@@ -87,7 +90,7 @@ def walked_tiles(walk: Walk) -> int:
 
 
 def forward(
-    w: Workload, tile: FlashTile, walk: Walk, rows: Sequence[int], name: str, uses: tuple[TensorUse, ...],
+    w: Workload, tile: FlashTile, walk: Walk, rows: Sequence[int] | Ints, name: str, uses: tuple[TensorUse, ...],
     lse: bool = True,
 ) -> Kernel:  # fmt: skip
     """A forward kernel: Q stays, tiles of K and V pass one step ahead, every one masked.
@@ -108,7 +111,7 @@ def forward(
         Whether the log-sum-exps of rows are stored.
     """
     ops = Operations(w, tile, lse=lse)
-    kinds, launch = _with_rows(walk, rows)
+    kinds, launch = walk.kinds_with(np.asarray(rows, dtype=np.int64))
     valid, kinds = kinds[:, 0], kinds[:, 1:]
     listed = (TileOp("load", LIST, bytes=walk.listed), TileOp("wait", LIST)) if walk.listed else ()
     loads = (*listed, ops.load("K", tile.keys), ops.load("V", tile.keys))
@@ -136,12 +139,6 @@ def forward(
     d, dv = tile.compiled(w)
     buffers = tile.buffers(d, dv, w.element_bytes)
     return in_step(_kernel(name, tile, nest, launch, uses, buffers, w, tile.warpgroups))
-
-
-def _with_rows(walk: Walk, rows: Sequence[int]) -> tuple[Ints, Launch]:
-    table = walk.steps if walk.steps.ndim == 2 else walk.steps[:, None]
-    both = Walk(np.concatenate([np.asarray(rows, dtype=np.int64)[:, None], table], axis=1), walk.heads)
-    return both.kinds()
 
 
 def keys_outside(w: Workload, tile: BackwardTile, walk: Walk, name: str, uses: tuple[TensorUse, ...]) -> Kernel:
