@@ -127,13 +127,18 @@ def format_quantity(value: float, unit: str) -> str:
     """
     if unit not in _WRITTEN:
         return _number(value) if unit == "1" else f"{_number(value)} {unit}"
-    candidates = [(f"{_number(value / _factor(name))} {name}", name) for name in _WRITTEN[unit]]
-    exact = [(text, name) for text, name in candidates if parse_quantity(text, unit) == value]
-    sensible = [pair for pair in exact if 1 <= abs(value) / _factor(pair[1]) < 10_000] or exact
+    near = [name for name in _WRITTEN[unit] if 1 <= abs(value) / _factor(name) < 10_000]
+    sensible = _exact(value, unit, near) or _exact(value, unit, _WRITTEN[unit])
     if not sensible:
         return f"{value!r} {unit}"
     # The shortest exact text: 228 KiB rather than 233.472 kB, 80 GB rather than 78125000 KiB.
     return min(sensible, key=lambda pair: (len(pair[0]), -_factor(pair[1])))[0]
+
+
+def _exact(value: float, unit: str, names: list[str]) -> list[tuple[str, str]]:
+    """The value as text in each of some units, where reading it back gives the same."""
+    candidates = [(f"{_number(value / _factor(name))} {name}", name) for name in names]
+    return [(text, name) for text, name in candidates if parse_quantity(text, unit) == value]
 
 
 def _factor(name: str) -> float:

@@ -91,9 +91,9 @@ def carried_to(found: Calibration, record: Implementation, gpu: Gpu, gpu_numbers
     gpu : Gpu
     gpu_numbers : GpuNumbers
     """
-    numbers, there, here = found.beside(gpu_numbers), load_gpu(found.gpu), gpu.unchanged
+    numbers, there = found.beside(gpu_numbers), load_gpu(found.gpu)
     own = found.implementation in record.calibrated_as and "tensor_efficiency" in found.fitted
-    if not own or not (_only_mma_sync(there) and _only_mma_sync(here)):
+    if not own or not _only_mma_sync(there) or not _only_mma_sync(here := gpu.unchanged):
         return numbers
     lost = (1 / found.numbers.tensor_efficiency - 1) * _mma_sync_rate(here) / _mma_sync_rate(there)
     return replace(numbers, implementation=replace(found.numbers, tensor_efficiency=1 / (1 + lost)))
