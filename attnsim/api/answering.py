@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from attnsim.api.asking import Conditions, Question, ask, check_selected, read_algorithm, read_conditions, read_gpu
+from attnsim.api.asking import Conditions, Question, ask, check_selected, read_algorithm, read_conditions, read_gpus
 from attnsim.api.playing import play
 from attnsim.api.prediction import Prediction, prediction
 from attnsim.api.results import Predictions
@@ -147,7 +147,7 @@ def compared(
     ------
     InputError
     """
-    gpus = [read_gpu(one) for one in ([gpu] if isinstance(gpu, (Gpu, str)) else gpu)]
+    gpus = read_gpus(gpu)
     if not gpus:
         raise InputError("no GPU is given; give one or more, such as 'h100-sxm5-80gb'")
     if not isinstance(workload, Workload):

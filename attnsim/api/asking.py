@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import cast
 
 from attnsim.models.by_hand import by_hand
@@ -117,7 +118,7 @@ def _shape(tile: str | tuple[int, int] | None) -> TileRequest | None:
     return TileRequest(rows, keys)
 
 
-def read_gpu(gpu: Gpu | str) -> Gpu:
+def read_gpu(gpu: Gpu | str | Path) -> Gpu:
     """The GPU itself, or the one with this id or in this file.
 
     Raises
@@ -126,9 +127,19 @@ def read_gpu(gpu: Gpu | str) -> Gpu:
     """
     if isinstance(gpu, Gpu):
         return gpu
-    if not isinstance(gpu, str):
-        raise InputError(f"gpu is {shown(gpu)}; give an id such as 'h100-sxm5-80gb', a path or a Gpu")
     return load_gpu(gpu)
+
+
+def read_gpus(gpu: Gpu | str | Path | Iterable[Gpu | str | Path]) -> list[Gpu]:
+    """One GPU or several.
+
+    Raises
+    ------
+    InputError
+    """
+    if isinstance(gpu, (Gpu, str, Path)) or not isinstance(gpu, Iterable):
+        return [read_gpu(gpu)]
+    return [read_gpu(one) for one in gpu]
 
 
 def read_mechanism(name: str) -> Mechanism:
@@ -224,6 +235,10 @@ def ask(
     """
     if not isinstance(workload, Workload):
         raise InputError(f"workload is {shown(workload)}; give an attnsim.Workload")
+    if not isinstance(mechanism, (str, Mechanism)):
+        raise InputError(
+            f"algorithm is {shown(mechanism)}; give one name, such as 'flash'; attnsim.compare takes several"
+        )
     asked = read_algorithm(mechanism) if isinstance(mechanism, str) else mechanism
     gpu, said = read_gpu(gpu), tuple(assumed)
     w = asked.beside_others(workload) if beside_others else asked.question(workload)

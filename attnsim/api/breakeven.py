@@ -81,7 +81,7 @@ def breakeven(
     if pattern not in PATTERNS:
         raise InputError(f"pattern is {shown(pattern)}; {nearest(str(pattern), PATTERNS)}; all: {', '.join(PATTERNS)}")
     if not 1 <= block <= LARGEST["seq_kv"]:
-        raise InputError(f"block is {shown(block)}; allowed: 1 or more tokens")
+        raise InputError(f"block is {shown(block)}; allowed: 1 to {LARGEST['seq_kv']} tokens")
     if seqs and block > min(seqs):
         raise InputError(f"block is {block} tokens, more than the {min(seqs)} of the sequence; a row needs one or more")
     ways = [read_conditions(tile=tile, cache=cache, launch=launch) for tile in tiles]

@@ -129,7 +129,8 @@ def _given(record: Implementation, w: Workload, gpu: Gpu, shape: TileRequest) ->
 def with_shipped_backward(record: Implementation, forward: Schedule, w: Workload, gpu: Gpu) -> Schedule:
     """A forward schedule followed by the backward kernels that the implementation ships for the GPU."""
     backward = record.build(w.with_passes("bwd"), gpu, None)
-    assert isinstance(forward.tile, FusedTiles) and isinstance(backward.tile, FusedTiles)  # others refuse a tile
+    if not isinstance(forward.tile, FusedTiles) or not isinstance(backward.tile, FusedTiles):
+        raise InputError(f"{record.name} takes its shipped tiles for both passes; ask for those, or for fwd")
     return replace(
         forward,
         kernels=(*forward.kernels, *backward.kernels),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnsim.api.tables import AnsweredRow, implementation_of, predict_rows, with_answers
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation, match
@@ -22,6 +23,9 @@ from attnsim.models.wording import share_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+HALF_A_DECADE = by_hand(0.5, "decades from a power of 1,000 within which a median error is taken for a wrong unit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,22 @@ class Check:
             return []
         each = [replace(accuracy_of(name, rows), gpu=gpu) for (name, gpu), rows in parts.items()]
         return [accuracy_of("all", answered), *(each if len(each) > 1 else [])]
+
+    @property
+    def doubt(self) -> str:
+        """Why the unit of the times is doubted, in a line: the median is off by a power of 1,000. Else empty."""
+        ratios = [row.ratio for row in self.answered if row.ratio]
+        if not ratios or self.columns.time is None:
+            return ""
+        decades = -math.log10(statistics.median(ratios))
+        thousands = round(decades / 3)
+        if not thousands or abs(decades - 3 * thousands) > HALF_A_DECADE:
+            return ""
+        times, column = "times" if thousands > 0 else "times shorter than", self.columns.time
+        return (
+            f"measured times are about {1000 ** abs(thousands):,} {times} the predicted ones: is column "
+            f"{shown(column.theirs)} really in {column.unit}? write its unit into its name, or give --time-unit"
+        )
 
     @property
     def failed(self) -> dict[str, list[object]]:

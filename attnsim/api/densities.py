@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from attnsim.api.against import BLOCK, PATTERNS
 from attnsim.api.answering import answer
-from attnsim.api.asking import ask, read_conditions, read_gpu
+from attnsim.api.asking import ask, read_conditions, read_gpus
 from attnsim.api.prediction import Prediction
 from attnsim.api.results import Predictions
 from attnsim.models.errors import InputError, nearest, shown
@@ -71,7 +71,7 @@ def densities(
     >>> [one.implementation for one in found]
     ['flash-attn.2', 'attnsim.sparse', 'attnsim.sparse', 'transformers.gather', 'transformers.gather']
     """
-    machines = [read_gpu(one) for one in ([gpu] if isinstance(gpu, (Gpu, str)) else gpu)]
+    machines = read_gpus(gpu)
     if pattern not in PATTERNS:
         raise InputError(f"pattern is {shown(pattern)}; {nearest(str(pattern), PATTERNS)}; all: {', '.join(PATTERNS)}")
     band, blocks = Mask.causal() if workload.mask.is_causal else Mask.full(), -(-workload.seq_kv // block)

@@ -98,7 +98,7 @@ def levers(played: Replay, gpu: Gpu, dtype: str, launch: str, play: Play, anew: 
     figures += [("latency", "l2.latency"), ("latency", "hbm.latency")]
     if launch != "kernel":
         figures.append(("launch", "launch.graph" if launch == "graph" else "launch.stream"))
-    if played.clock_by == "power" and BETTER * gpu.power.limit_w <= LIMITS[1] * gpu.power.tdp_w:
+    if played.clock_by in ("power", "least") and BETTER * gpu.power.limit_w <= LIMITS[1] * gpu.power.tdp_w:
         figures.append(("power", "power.limit"))
     figures += [("clock", "clock.sustained" if gpu.clock.held_hz else "clock.free"), ("SMs", "sm.count")]
     out = []

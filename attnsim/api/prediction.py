@@ -78,8 +78,9 @@ class Prediction:
         Busy seconds of each unit, and "idle".
     clock_hz : float or None
         SM clock of the call.
-    clock_by : {"given", "boost", "power"} or None
-        What set it: who asked, no limit (GeForce cards run above their datasheet's boost), or the power limit.
+    clock_by : {"given", "boost", "power", "least"} or None
+        What set it: who asked, no limit (GeForce cards run above their datasheet's boost), the power limit, or the
+        lowest clock, where the limit asks for less.
     exposed_s, launch_s : float or None
         Seconds that warpgroups waited for data, and of launches and the call's own overhead.
     kernels : tuple of (str, float)

@@ -44,7 +44,9 @@ def read_requests(path: str | Path) -> tuple[Request, ...]:
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            columns = {name: _column(path, reader.fieldnames or (), name) for name in NAMES}
+            if not reader.fieldnames:
+                raise InputError(f"{path} is empty; write columns prompt and output, and a line a request")
+            columns = {name: _column(path, reader.fieldnames, name) for name in NAMES}
             lines = list(reader)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; give a CSV file with columns prompt and output") from None

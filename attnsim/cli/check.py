@@ -98,6 +98,8 @@ def _print(out: Console, found: Check, written: list[Path]) -> None:
         several = any(one.gpu for one in found.accuracy)
         parts = [_accuracy(one, several) for one in found.accuracy]
         show.print_rows(out, "Predicted against measured", parts, right=_NUMBERS)
+    if found.doubt:
+        out.print(found.doubt)
     if found.taken:
         out.print(f"names: {', '.join(f'{given} is {name}' for given, name in found.taken)}")
     for name, (here, flag) in found.spoken.items():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def explain(
     *,
     context: typer.Context,
-    algorithm: Annotated[str, typer.Argument(help="A name that attnsim algorithms lists.")] = "",
+    algorithm: Annotated[str, typer.Argument(metavar="ALGORITHM", help="A name that attnsim algorithms lists.")] = "",
     gpu: options.OneGpu = "",
     kernel: lifted.File = None,
     implementation: options.ImplementationName = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import typer
@@ -18,6 +18,20 @@ WIDTH = 80
 
 class Command(TyperCommand):
     """A command whose flags stand in the groups that they name (`rich_help_panel`), and its example as it is typed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line.
+
+        Raises
+        ------
+        InputError
+            For a word that the command does not take, with the flag that it is the value of.
+        """
+        ctx.allow_extra_args = True
+        super().parse_args(ctx, args)
+        if ctx.args and not ctx.resilient_parsing:
+            raise InputError(_too_many(ctx, ctx.args[0]))
+        return list(ctx.args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the flags, those that name no group last."""
@@ -111,9 +125,38 @@ def refused(error: Any) -> str:
     taking = [f"{path} {one.metavar}" for path, command in every if (one := _argument(command, flag)) is not None]
     own = {one.lstrip("-"): one for command in context.command.params for one in command.opts if one.startswith("--")}
     near = [own[name] for name in difflib.get_close_matches(flag.lstrip("-"), own, 3, 0.6)]
+    itself = _argument(context.command, flag)
+    if itself is not None:
+        return (
+            f"{context.command_path} has no {flag}; give the value by itself: {context.command_path} {itself.metavar}"
+        )
     ways = {"commands that have it: ": having, "a command takes it: ": taking, "nearest: ": near}
     more = next((words + ", ".join(found) for words, found in ways.items() if found), "")
     return f"{context.command_path} has no {flag}; {more or 'no command has it; --help lists the flags of this one'}"
+
+
+def _too_many(ctx: Any, word: str) -> str:
+    """A word on the command line that is no flag's value, and the flag that it goes with, where it names something."""
+    taken = " ".join(one.metavar for one in ctx.command.params if one.param_type_name == "argument" and one.metavar)
+    flags = (flag for flag, names in _names().items() if _has(ctx.command, flag) and _names_one(word, names))
+    told = next((f"write {flag} {word}" for flag in flags), f"{ctx.command_path} --help lists its flags")
+    what = f"no more words than {taken}" if taken else "flags only"
+    return f"{ctx.command_path} takes {what}, not {shown(word)}; {told}"
+
+
+def _names() -> dict[str, Collection[str]]:
+    """Flags whose values are names, and those names."""
+    from attnsim.models.hardware.files import builtin_gpu_ids
+    from attnsim.models.llm.files import builtin_model_ids
+    from attnsim.models.mechanisms import ALGORITHMS
+
+    return {"--algorithm": ALGORITHMS, "--gpu": builtin_gpu_ids(), "--model": builtin_model_ids()}
+
+
+def _names_one(word: str, names: Collection[str]) -> bool:
+    """Whether a word, or the first of a list, is one of the names or how one begins: "h100"."""
+    first = word.lower().partition(",")[0]
+    return any(one == first or one.startswith(f"{first}-") for one in names)
 
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:

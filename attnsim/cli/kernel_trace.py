@@ -47,11 +47,12 @@ def trace(
     Shapes and grid are those of the launch; the file is then predicted on any GPU.
     """
     from attnsim.kernels.adversarial import check_kind
-    from attnsim.models.schedule.kernel_file import to_dict, write_kernels
+    from attnsim.models.schedule.kernel_file import check_suffix, to_dict, write_kernels
 
     if inputs != "zeros":
         check_kind(inputs)
     if out is not None:
+        check_suffix(out)
         outputs.check_output(out)
     kernel.refuse_mixed(context, own=("gpu",), others=("registers", "like"))
     with progress.busy("lifting"):

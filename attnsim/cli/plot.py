@@ -77,6 +77,8 @@ def waves(asked: Asked) -> None:
     """Waves of thread blocks over the length or the batch, how empty the last is, and the time per useful FLOP."""
     from attnsim.plots.occupancy import waves as picture
 
+    if len(asked.questions()) < 2:
+        raise InputError(f"waves are a curve over lengths or batches; write --seq 256:8192:256, not {asked.seq}")
     asked.finish(picture(asked.predictions()))
 
 

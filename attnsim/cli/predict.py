@@ -180,8 +180,12 @@ class _Asked:
         """Tables for one GPU: as it is, and changed in each of the `ways` to choose tiles."""
         if machine is base:
             return [_Group(f"{base.id}{_way(way)}", self.answers(question, base, way), []) for way in ways]
-        unchanged = self.answers(question, base, "shipped")
-        found = [_Group(f"{base.id}, unchanged", unchanged, [])]
+        unchanged, refusal = [], ""
+        try:
+            unchanged = self.answers(question, base, "shipped")
+        except InputError as error:
+            refusal = str(error)  # a number format that only the changed GPU has
+        found = [_Group(f"{base.id}, unchanged", unchanged, [], refusal)]
         told = "; ".join(map(str, machine.changes))
         for number, way in enumerate(ways):
             title = f"the same changes, {way} tiles" if number else f"{base.id} with {told}; {way} tiles"

@@ -154,15 +154,7 @@ def print_remarks(out: Console, predictions: Sequence[Prediction], verbose: bool
         if item.tile:
             lines.append(f"{name}: {kernel}{tiles}")
     about: dict[str, list[str]] = {}
-    clocks = [clock_text(item.clock_hz, item.clock_by) for item in predictions if item.clock_hz and item.clock_by]
-    if len(set(clocks)) > 1:  # in the order of the tables
-        known = [(item, name) for item, name in zip(predictions, names, strict=True) if item.clock_hz and item.clock_by]
-        by_gpu = len({(item.gpu, text) for (item, _), text in zip(known, clocks, strict=True)})
-        timed = _placed([item for item, _ in known], [name for _, name in known], clocks)
-        if by_gpu == len({item.gpu for item, _ in known}):  # each GPU has one
-            timed = [item.gpu for item, _ in known]
-        clocks = [f"{name} {text}" for name, text in zip(timed, clocks, strict=True)]
-    lines += [f"SM clock: {', '.join(dict.fromkeys(clocks))}"] if clocks else []
+    lines += _clocks(predictions, names)
     for item, name in zip(predictions, names, strict=True):
         for note in item.notes:
             about.setdefault(note, []).append(name)
@@ -218,6 +210,28 @@ def _placed(predictions: Sequence[Prediction], names: Sequence[str], texts: Sequ
     return [
         f"{name} on {item.gpu}" if len(said[name]) > 1 else name for item, name in zip(predictions, names, strict=True)
     ]
+
+
+def _clocks(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str]:
+    """The line on SM clocks, in the order of the tables; of whom each is, where they differ."""
+    known = [(item, name) for item, name in zip(predictions, names, strict=True) if item.clock_hz and item.clock_by]
+    clocks = [clock_text(item.clock_hz or 0.0, item.clock_by or "") for item, _ in known]
+    if len(set(clocks)) > 1:
+        timed = _placed([item for item, _ in known], [name for _, name in known], clocks)
+        gpus = [item.gpu for item, _ in known]
+        if len(set(zip(gpus, clocks, strict=True))) == len(set(gpus)):  # each GPU has one
+            timed = gpus
+        elif len({item.changes for item, _ in known}) > 1:
+            timed = [f"{name} {_machine(item)}" for (item, _), name in zip(known, timed, strict=True)]
+        clocks = [f"{name} {text}" for name, text in zip(timed, clocks, strict=True)]
+    return [f"SM clock: {', '.join(dict.fromkeys(clocks))}"] if clocks else []
+
+
+def _machine(item: Prediction) -> str:
+    """Which of the tables of a changed GPU a prediction stands in."""
+    if not item.changes:
+        return "unchanged"
+    return "changed" if item.tiles == "shipped" else item.tiles
 
 
 def _names(predictions: Sequence[Prediction]) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from attnsim.api.prediction import Prediction
-from attnsim.models.errors import InputError
+from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.changes import Change, told
 from attnsim.plots.colours import algorithm_hue
 from attnsim.plots.roofline_labels import halo, short, spread
@@ -88,6 +88,8 @@ def names_of(predictions: Sequence[Prediction]) -> list[str]:
     InputError
         Without any prediction.
     """
+    if not isinstance(predictions, Sequence):
+        raise InputError(f"a list of predictions is drawn, {shown(predictions)} is none; put it into one")
     if not predictions:
         raise InputError("no prediction to draw; give at least one, as attnsim.compare returns them")
     runs: dict[tuple[object, ...], set[str]] = {}

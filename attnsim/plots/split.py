@@ -29,6 +29,8 @@ COLUMNS = (
 ROW = 0.36
 """Inches of a bar and the room around it: its label has two lines."""
 TOGETHER = "all together"
+NARROWEST = (0.95, 1.05)
+"""Speedups that the axis shows at least, so that a change which brings nothing is no long bar."""
 
 
 def split(splits: Sequence[Split[Prediction]]) -> Picture:
@@ -67,7 +69,7 @@ def split(splits: Sequence[Split[Prediction]]) -> Picture:
 
 def _draw(axes: Axes, look: Style, *, name: str, found: Split[Prediction], last: bool) -> None:
     parts = sorted(found.parts, key=lambda part: -part.mean.value)
-    start, seen = 1.0, [1.0, found.together.value]
+    start, seen = 1.0, [*NARROWEST, found.together.value]
     for row, part in enumerate(parts):
         end = start * part.mean.value
         axes.barh(
@@ -94,7 +96,7 @@ def _draw(axes: Axes, look: Style, *, name: str, found: Split[Prediction], last:
     axes.set_yticks([-row for row in range(rows + 1)], [*(_label(part.change) for part in parts), TOGETHER])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    room = 0.04 * max(0.05, max(seen) - min(seen))
+    room = 0.04 * (max(seen) - min(seen))
     axes.set_xlim(min(seen) - room, max(seen) + room)
     axes.set_ylim(-rows - 0.5, 0.5)
     axes.locator_params(axis="x", nbins=5)

@@ -169,7 +169,7 @@ def estimate(
     chip_j = sum(of(f"joules.{name}") * getattr(work, name) for name in ON_CHIP) * full_hz / of("law.tensor_hz")
     memory_j, power_w = of("joules.hbm_bytes") * hbm_bytes, gpu["power.limit"] - of("law.static_w")
     felt = np.where(gpu["clock.sustained"] > 0, 0.0, limit_felt(time, of("law.from_s"), of("law.to_s")))
-    slow = settled(time, time_at, chip_j, memory_j, power_w, felt)
+    slow = settled(time, time_at, chip_j, memory_j, power_w, felt, of("law.least_hz") / full_hz)
     time = time_at(slow)
     flop, exp_s, fp32_s, smem_s, compute = (one / slow for one in (flop, exp_s, fp32_s, smem_s, compute))
     counted_s = {name: seconds / slow / sms for name, seconds in counted_s.items()}

@@ -182,7 +182,9 @@ def _reworded(error: ValidationError) -> str:
     parts = [str(part) for part in first["loc"] if str(part) not in ("str", "list[str]")]
     where, given = ".".join(parts), shown(first["input"])
     if first["type"] == "extra_forbidden":
-        return f"unknown key {shown(where)}; {nearest(where, StudyEntry.model_fields)}"
+        keys = StudyEntry.model_fields
+        every = "" if len(parts) > 1 else f"; all: {', '.join(keys)}"
+        return f"unknown key {shown(where)}; {nearest(where, keys)}{every}"
     if first["type"] == "dict_type" and where == "workload":
         return f"{where} is {given}; write fields such as {{batch: 1, heads_q: 32, seq_q: 4096, head_dim: 128}}"
     limits = {key: str(value).replace(" or ", ", ") for key, value in first.get("ctx", {}).items()}
