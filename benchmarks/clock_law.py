@@ -133,7 +133,7 @@ def predicted_s(one: Call, factor: float) -> float:
     def time_at(share: Floats) -> Floats:
         return one.played_s * share**-one.elasticity
 
-    share = settled(one.played_s, time_at, factor * one.chip_j, factor * one.memory_j, one.power_w, felt)
+    share = settled(one.played_s, time_at, factor * one.chip_j, factor * one.memory_j, one.power_w, felt, 0.0)
     return float(time_at(share))
 
 

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 
 from attnsim.kernels.build.machine_code import WORK, Code
 from attnsim.kernels.build.variant import Variant
+from attnsim.kernels.lift.ways import code_marks, shortest
+from attnsim.models.errors import InputError
 from attnsim.models.implementations.own.backward_tiles import MAIN
 from attnsim.models.implementations.own.backward_tiles import WARPS as BACKWARD_WARPS
-from attnsim.models.implementations.own.decode import COMBINE, COMBINE_AHEAD, COMBINE_WARPS, MERGE
+from attnsim.models.implementations.own.decode import COMBINE, COMBINE_AHEAD, COMBINE_WARPS, MERGE, ODD
 from attnsim.models.implementations.own.decode_tiles import ROWS, SLICE
 from attnsim.models.implementations.own.linear_merging import AHEAD, RANGES
 from attnsim.models.implementations.own.linear_tiles import (
@@ -24,7 +26,7 @@ from attnsim.models.implementations.own.linear_tiles import (
     STATE,
 )
 from attnsim.models.implementations.own.linear_tiles import WARPS as LINEAR_WARPS
-from attnsim.models.implementations.own.naive import SOFTMAX, WARP_COLUMNS
+from attnsim.models.implementations.own.naive import SOFTMAX, SUMS, WARP_COLUMNS
 from attnsim.models.implementations.own.resources import TURN
 from attnsim.models.schedule.instructions import LANES, MMA_FLOPS
 
@@ -60,7 +62,7 @@ def step_row(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> 
         return None
     count = code.counts(step)
     masked = code.counts(hiding)["integer"] - count["integer"] if label.startswith(HIDING) else 0
-    rescaled = elements if 32 * count["exp"] > scores else 0  # each step computes factors of rows, or hardly any does
+    rescaled = elements if LANES * count["exp"] % scores else 0  # beside whole numbers a score, factors of rows
     return _row(label, arch, scores, rescaled, count, masked)
 
 
@@ -97,40 +99,68 @@ def part_rows(label: str, arch: str, sizes: Mapping[str, object], code: Code) ->
     ]
 
 
+def counted(code: Code, wanted: Mapping[str, int]) -> Counter[str]:
+    """Instructions by pipe of a warp that makes so many accesses, shuffles, sums.
+
+    Raises
+    ------
+    InputError
+        Where no way through the kernel does.
+    """
+    way = shortest(code, code_marks(code), wanted)
+    if way is None:
+        raise InputError(f"{code.name}: no way through it makes {dict(wanted)}; see instruction_rows")
+    return code.counts(way.places)
+
+
 def merging_rows(label: str, arch: str, code: Code) -> list[str]:
-    """Lines of `linear_reduce`, `linear_scan` by numbers of a warp: a turn, its ranges that are there, and all else."""
+    """Lines of `linear_reduce`, `linear_scan` by numbers of a warp: a turn, its ranges that are there, and all else.
+
+    Of ranges that are all there a warp loads numbers and a normaliser; a scan stores those of all but the first.
+    """
     (turn,) = code.turning()
-    path, least = set(turn), code.counts(code.least(turn))
+    least, most = code.counts(code.least(turn)), code.counts(code.path(turn, needed=WORK))
+    ends = {"store": 2 * AHEAD - 2} if code.name == SCAN else {"store": 2, "shuffle": 1, "special": 1}
+    whole = counted(code, {"load": 2 * AHEAD, "sum": 5 * AHEAD, **ends})
+    whole.subtract(most)
     return [
         _row(label, arch, 4 * LANES, 0, least, part=TURN),
-        _row(label, arch, AHEAD * 4 * LANES, 0, code.counts(code.path(turn, needed=WORK)) - least, part=RANGES),
-        _row(label, arch, 4 * LANES, 0, code.counts(index for index in code.way() if index not in path)),
+        _row(label, arch, AHEAD * 4 * LANES, 0, most - least, part=RANGES),
+        _row(label, arch, 4 * LANES, 0, whole),
     ]
 
 
-def combine_rows(label: str, arch: str, code: Code) -> list[str]:
-    """Lines of `decode_combine`, by threads: its further rounds of splits, all else of a warp, and what merges.
+def combine_rows(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> list[str]:
+    """Lines of `decode_combine`, by threads: two further rounds of splits, one more, all else of a warp, what merges.
 
-    A loop that was unrolled does further rounds alone, what is left over behind it the last one.
+    A loop that was unrolled does two rounds a turn, and what is left over behind it an odd one.
     """
-    turn = list(code.path(code.turning()[0]))
-    rounds = sum(code.instructions[index].name == "SHFL" for index in turn) * COMBINE_WARPS // COMBINE_AHEAD
-    way = code.way([int(rounds == 1), 0])
-    ends = next(place for place, index in enumerate(way) if code.instructions[index].name == "EXIT") + 1
+    pairs, ahead = int(str(sizes["HEAD_DIM"])) // 64, COMBINE_AHEAD // COMBINE_WARPS
+
+    def warp(rounds: int, **merging: int) -> Counter[str]:
+        accesses = {"load": 1 + rounds * ahead * pairs, "shuffle": 10 + rounds * ahead}
+        return counted(code, {**accesses, "barrier": 1, "special": 1, "store": 0, **merging})
+
+    once = warp(1)
     return [
-        _row(label, arch, rounds * LANES, 0, code.counts(turn), part=TURN),
-        _row(label, arch, LANES, 0, code.counts(way[:ends])),
-        _row(label, arch, LANES, 0, code.counts(way[ends:]), part=MERGE),
+        _row(label, arch, 2 * LANES, 0, warp(3) - once, part=TURN),
+        _row(label, arch, LANES, 0, warp(2) - once, part=ODD),
+        _row(label, arch, LANES, 0, once),
+        _row(label, arch, LANES, 0, warp(1, store=2, special=COMBINE_WARPS + 3) - once, part=MERGE),
     ]
 
 
 def softmax_rows(label: str, arch: str, code: Code) -> list[str]:
-    """Lines of `naive_softmax` whose rows stay in registers: a warp's four pieces, and a warp without any."""
-    whole, least = code.counts(code.way()), code.counts(code.least())
+    """Lines of `naive_softmax` whose rows stay in registers: a warp's four pieces, a warp without any, behind P."""
+    way, once = code.way(), code.least()
+    stored = max(index for index in {*way} - {*once} if code.instructions[index].name == "STG")
+    whole, least = code.counts(way), code.counts(once)
+    behind = code.counts(index for index in once if index > stored)
     masked = code.counts(code.way(needed=(*WORK, "integer")))["integer"] - whole["integer"]
     return [
         _row(label, arch, WARP_COLUMNS, 0, whole - least, masked, TURN),
-        _row(label, arch, LANES, 0, least),
+        _row(label, arch, LANES, 0, least - behind),
+        _row(label, arch, LANES, 0, behind, part=SUMS),
     ]
 
 
@@ -142,7 +172,7 @@ def rows_of(variant: Variant, arch: str, code: Code) -> list[str] | None:
     if variant.entry in (REDUCE, SCAN):
         return merging_rows(label, arch, code)
     if variant.entry == COMBINE:
-        return combine_rows(label, arch, code)
+        return combine_rows(label, arch, sizes, code)
     if variant.entry == SOFTMAX:
         return softmax_rows(label, arch, code)
     line = step_row(label, arch, sizes, code)

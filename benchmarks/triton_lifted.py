@@ -11,9 +11,9 @@ a mask first: here too the tile is the one that is faster without a mask.
 
 `issue` charges work by the slots of the schedulers and the pipes behind them; `stalls` has warps wait for the stall
 counts of the machine code too, as a warp does that is alone on its scheduler. Warps of mma.sync go in step: each step
-has barriers of the whole block, which Triton sets around shared memory (`MembarAnalysis`, lib/Analysis/Membar.cpp), as
-in :func:`attnsim.models.implementations.fused.building.in_step`. Run:
-``python benchmarks/triton_lifted.py [SOURCE] [LENGTH ...]``; a row of 16,384 tokens takes a minute or more.
+has barriers of the whole block, which Triton sets around shared memory (`MembarAnalysis`, lib/Analysis/Membar.cpp).
+`stalls` is what FlashAttention's own rows decide (``stall_counts.py``), and what `attnsim kernels trace` does. Run:
+``python benchmarks/triton_lifted.py [SOURCE] [LENGTH ...]``. Heads do not differ: one is lifted, and repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from attnsim.models.implementations.triton import OPS_SPILLS
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel
+from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.uses import TensorUse
 from attnsim.simulator.replay import replay
 from attnsim.validation.measured.datasets import Row, published_rows
@@ -64,7 +64,7 @@ def main() -> None:
     for one in wanted:
         if one not in LIKE:
             parser.error(f"{one}: no such source; there are {', '.join(LIKE)}")
-    tuned: dict[tuple[str, int, int], str] = {}  # tiles by way, head_dim and length
+    tuned: dict[tuple[str, str, int, int], str] = {}  # tiles by source, way, head_dim and length
     print("source,gpu,pass,head_dim,causal,seq,measured_us,fitted_by_hand,issue,stalls,issue_tile,stalls_tile")
     for row in sorted(published_rows(), key=lambda one: one.workload.mask.is_causal):
         if row.case.source not in wanted or "triton" not in row.record.name:
@@ -73,7 +73,7 @@ def main() -> None:
             continue
         ratios = {"fitted by hand": row.predict_s(choose(row.record, row.gpu).numbers) / row.measured_s}
         w, tiles = row.workload, ("128x32", "128x64") if row.gpu.features.wgmma else ("128x128",)
-        shapes = {way: (way, w.head_dim, w.seq_q) for way in WAYS}
+        shapes = {way: (row.case.source, way, w.head_dim, w.seq_q) for way in WAYS}
         timed = {
             tile: times_s(row, tile) for tile in ({tuned[one] for one in shapes.values() if one in tuned} or tiles)
         }
@@ -115,26 +115,27 @@ def without_stalls(kernel: Kernel) -> Kernel:
 def tutorial(w: Workload, tile: str) -> Iterable[Kernel]:
     """The tutorial's forward."""
     name = f"tutorial_{tile}_d{w.head_dim}_{'causal' if w.mask.is_causal else 'full'}"
-    yield lifted(name, (w.seq_q // BLOCK, w.batch * w.heads_q, 1), arrays(w) | {"N": np.int32(w.seq_q)})
+    yield lifted(name, w, (w.seq_q // BLOCK, 1, 1), arrays(w) | {"N": np.int32(w.seq_q)})
 
 
 def ops(row: Row) -> Iterable[Kernel]:
     """Both passes of ``triton.ops.flash_attention``; PyTorch clears dQ, and sums its parts."""
-    w, given = row.workload, arrays(row.workload)
-    heads, tiles = w.batch * w.heads_q, w.seq_q // BLOCK
+    w, given, tiles = row.workload, arrays(row.workload), row.workload.seq_q // BLOCK
     kind = f"d{w.head_dim}_{'causal' if w.mask.is_causal else 'full'}"
     parts = any(one.name == "flash_bwd_parts" for one in row.schedule.kernels)
-    dq = np.zeros((tiles, *given["Q"].shape), np.float16) if parts else np.zeros(given["Q"].shape, np.float32)
-    yield lifted(f"ops_forward_{kind}", (tiles, heads, 1), given)
-    yield streaming("clear dQ", [Access("DQ", dq.nbytes, True)], elements=dq.size, fp32_per_element=0)
-    yield lifted(f"ops_dots_d{w.head_dim}", (tiles * heads, 1, 1), given)
-    grid = (heads, tiles if parts else 1, 1)
-    main = lifted(f"ops_backward_{'parts' if parts else 'turns'}_{kind}", grid, given | {"DQ": dq})
+    q, heads = given["Q"], w.batch * w.heads_q
+    dq = np.zeros((tiles, *q.shape), np.float16) if parts else np.zeros(q.shape, np.float32)
+    cleared = Access("DQ", heads * dq.nbytes, True)
+    yield lifted(f"ops_forward_{kind}", w, (tiles, 1, 1), given)
+    yield streaming("clear dQ", [cleared], elements=heads * dq.size, fp32_per_element=0)
+    yield lifted(f"ops_dots_d{w.head_dim}", w, (tiles, 1, 1), given)
+    grid = (1, tiles if parts else 1, 1)
+    main = lifted(f"ops_backward_{'parts' if parts else 'turns'}_{kind}", w, grid, given | {"DQ": dq})
     spills = OPS_SPILLS[parts, w.mask.is_causal] if w.head_dim > ROOM else None
     yield with_spills(main, *spills, min(main.blocks, row.gpu.sm.count)) if spills else main
     if parts:
-        summed = Access("dQ", given["Q"].nbytes, True)
-        yield streaming("sum dQ", [Access("DQ", dq.nbytes), summed], elements=dq.size)
+        summed = [replace(cleared, written=False), Access("dQ", heads * q.nbytes, True)]
+        yield streaming("sum dQ", summed, elements=heads * dq.size)
 
 
 def with_spills(kernel: Kernel, put: int, taken: int, stack: int, running: int) -> Kernel:
@@ -158,27 +159,44 @@ def with_spills(kernel: Kernel, put: int, taken: int, stack: int, running: int) 
 
 
 def arrays(w: Workload) -> dict[str, Any]:
-    """Contiguous arrays ``[batch * heads, seq, head_dim]`` and what the kernels take beside them."""
-    heads, n, d = w.batch * w.heads_q, w.seq_q, w.head_dim
+    """Arrays ``[1, seq, head_dim]`` of one head and what the kernels take beside them."""
+    n, d = w.seq_q, w.head_dim
     found: dict[str, Any] = {
-        name: np.zeros((heads, n, d), np.float16) for name in ("Q", "K", "V", "O", "Out", "DO", "DK", "DV")
-    } | {name: np.zeros((heads, n), np.float32) for name in ("L", "D", "Delta")}
+        name: np.zeros((1, n, d), np.float16) for name in ("Q", "K", "V", "O", "Out", "DO", "DK", "DV")
+    } | {name: np.zeros((1, n), np.float32) for name in ("L", "D", "Delta")}
     found |= {"scale_log2": np.float32(0.18), "sm_scale": np.float32(0.125)}
-    sizes = {f"stride_{one}z": w.heads_q * n * d for one in "qkvo"} | {f"stride_{one}h": n * d for one in "qkvo"}
-    sizes |= dict.fromkeys(("stride_qm", "stride_kn", "stride_vk", "stride_om"), d) | {"stride_dqa": heads * n * d}
-    sizes |= {"Z": w.batch, "H": w.heads_q, "N_CTX": n}
+    sizes = {f"stride_{one}{axis}": n * d for one in "qkvo" for axis in "zh"} | {"stride_dqa": n * d}
+    sizes |= dict.fromkeys(("stride_qm", "stride_kn", "stride_vk", "stride_om"), d)
+    sizes |= {"Z": 1, "H": 1, "N_CTX": n}
     return found | {name: np.int32(size) for name, size in sizes.items()}
 
 
-def lifted(name: str, grid: tuple[int, int, int], values: dict[str, Any]) -> Kernel:
-    """One kernel on a grid, with its stall counts."""
+def lifted(name: str, w: Workload, grid: tuple[int, int, int], values: dict[str, Any]) -> Kernel:
+    """One kernel on the grid of a head, with its stall counts, and from it that of all heads.
+
+    Heads are the first axis of a grid whose tiles are the second, and the last of one whose tiles are the first.
+    """
     told = INDEX[name]
     ptx, cubin = (lzma.decompress((FOLDER / f"{name}.{kind}.xz").read_bytes()) for kind in ("ptx", "cubin"))
     shared = told["shared_memory_bytes"]
     given = {one: values[one] for one in told["arguments"]}
     launch = PtxLaunch(parse(ptx.decode())[told["entry"]], grid, (told["threads"], 1, 1), given, shared)
     taken = Resources(told["registers"], shared, "the ptxas of its release")
-    return lift(launch, taken, code=kernels_in(cubin)[told["entry"]], stalls=True, in_step=True)[0]
+    one = lift(launch, taken, code=kernels_in(cubin)[told["entry"]], foreign=True)[0]
+    heads = w.batch * w.heads_q
+    uses = (
+        replace(use, pieces=heads * use.pieces)
+        if use.sharers > 1
+        else replace(use, piece_bytes=heads * use.piece_bytes)
+        for use in one.uses
+    )
+    launches = [
+        Launch(np.repeat(part.classes, heads), part.times)
+        if grid[1] > 1 and len(part.classes) > 1
+        else replace(part, times=heads * part.times)
+        for part in one.launches
+    ]
+    return replace(one, uses=tuple(uses), launches=tuple(launches))
 
 
 if __name__ == "__main__":
