@@ -8,9 +8,18 @@ from collections.abc import Callable
 import pytest
 
 from attnsim.kernels.cpu.device import CpuDevice
-from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.schedule.occupancy import occupancy
+from attnsim.models.schedule.schedule import Kernel, Schedule
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]
+
+
+def _grid(kernel: Kernel, gpu: Gpu) -> int:
+    """Blocks that a kernel is launched with: of one that persists, no more whole clusters than fit the GPU."""
+    at_once = gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm
+    clusters = max(at_once // kernel.multicast, 1)
+    return min(clusters * kernel.multicast, kernel.blocks) if kernel.persistent else kernel.blocks
 
 
 @pytest.fixture
@@ -28,7 +37,7 @@ def assert_matches_schedule() -> AssertMatches:
             (one.variant.entry, math.prod(one.grid), one.variant.threads, one.variant.shared_memory_bytes)
             for one in device.launches
         ]
-        planned = [(one.name, one.blocks, one.threads, one.shared_memory_bytes) for one in schedule.kernels]
+        planned = [(one.name, _grid(one, device.gpu), one.threads, one.shared_memory_bytes) for one in schedule.kernels]
         assert ran == planned, "(kernel, blocks, threads, shared memory) that ran, and those of the schedule"
         wanted: dict[tuple[str, str, str], int] = {}
         for kernel in schedule.kernels:

@@ -17,12 +17,15 @@ from attnsim.kernels.build.variant import CUDA, Variant
 from attnsim.kernels.cpu import faults
 from attnsim.kernels.cpu.bulk_copies import BulkCopies
 from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.cpu.parse import parse
+from attnsim.kernels.cpu.recording import Recorder
 from attnsim.kernels.device import Array, Grid
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.gpu import probe_kernels
 from attnsim.kernels.hopper import flash_hopper, variants
 from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.fused.order import section_heads
 from attnsim.models.implementations.own.hopper import build, tile_of
 from attnsim.models.mask.mask import Mask
@@ -38,6 +41,7 @@ WINDOW = Mask.sliding_window(150, causal=False)
 
 CASES: dict[str, Workload] = {
     "one query, one key": Workload(1, 1, 1, 64, dtype="fp16"),
+    "700, clusters, two heads a key head": Workload(1, 2, 700, 128, heads_kv=1, seq_kv=400, dtype="fp16"),
     "one query, 500 keys": Workload(1, 2, 1, 128, seq_kv=500),
     "63": Workload(2, 1, 63, 128, dtype="fp16"),
     "127": Workload(1, 2, 127, 64),
@@ -56,9 +60,14 @@ CASES: dict[str, Workload] = {
 }
 
 
+def few(sms: int) -> CpuDevice:
+    """A GPU of few SMs, whose blocks take several row tiles."""
+    return CpuDevice(load_gpu(GPU).replace({"sm.count": sms}))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_right_and_with_the_work_of_its_schedule(case: str, assert_matches_schedule: AssertMatches) -> None:
-    w, device = CASES[case], CpuDevice(GPU)
+    w, device = CASES[case], few(2)
     ran = exercise_attention(flash_hopper, device, w, seed=len(case))
     assert ran.largest_error() <= TOLERANCE[w.dtype], ran.errors()
     schedule, tile = build(w, device.gpu, None), tile_of(w)
@@ -67,19 +76,21 @@ def test_right_and_with_the_work_of_its_schedule(case: str, assert_matches_sched
     assert counters.tensor_flops == schedule.total("flops")
     steps = counters.tensor_flops // (4 * tile.rows * tile.keys * w.head_dim)
     assert counters.exponentials == schedule.total("exps") + 3 * tile.rows * steps  # four lanes share a row, each works
-    assert counters.shared_bytes_loaded == schedule.total("smem_bytes") + counters.stores["O"]  # O passes through
+    assert counters.shared_bytes_loaded == schedule.total("smem_bytes")
     assert counters.bank_conflicts == counters.local_bytes == 0
 
 
 class FirstBlocks(CpuDevice):
-    """Launches only the first blocks of a grid."""
+    """Plays only the first blocks of a grid."""
 
     def __init__(self, count: int) -> None:
         super().__init__(GPU)
         self.count = count
 
     def launch(self, variant: Variant, grid: Grid, arguments: Mapping[str, Array]) -> None:
-        super().launch(variant, (self.count, 1, 1), arguments)
+        recorder = Recorder(parse(compile_variant(variant, "90a", cubin=False).ptx)[variant.entry])
+        for block in range(self.count):
+            recorder.block(block, grid, (variant.threads, 1, 1), arguments, variant.shared_memory_bytes)
 
 
 LONG = 1 << 16
@@ -113,6 +124,23 @@ def test_full_attention_walks_head_by_head() -> None:
     q = np.ones((1, 2, 500, 64), np.float16)
     _, lse = flash_hopper(FirstBlocks(4), q, q[:, :1, :64].copy(), q[:, :1, :64].copy())
     assert np.argwhere(~np.isnan(lse[0, :, ::192])).tolist() == [[0, 0], [0, 1], [0, 2], [1, 0]]
+
+
+def test_blocks_that_stay_take_every_so_manieth_row_tile() -> None:
+    """A grid is whole clusters; of eight row tiles the first of two blocks takes every second."""
+    w = Workload(1, 2, 500, 128, seq_kv=400, dtype="fp16")
+    counts = []
+    for sms in (1, 2, 3, 8, 9):
+        device = few(sms)
+        ran = exercise_attention(flash_hopper, device, w)
+        assert ran.largest_error() <= TOLERANCE["fp16"], ran.errors()
+        counts.append(device.launches[0].grid[0])
+    assert counts == [2, 2, 2, 8, 8]  # clusters of two
+    q = np.ones((1, 2, 500, 128), np.float16)
+    device = FirstBlocks(1)
+    device.gpu = few(3).gpu
+    _, lse = flash_hopper(device, q, q[:, :1, :64].copy(), q[:, :1, :64].copy())
+    assert np.argwhere(~np.isnan(lse[0, :, ::128])).tolist() == [[0, 0], [0, 2], [1, 0], [1, 2]]
 
 
 RANDOM = np.random.default_rng(7)
@@ -153,45 +181,116 @@ def test_rows_without_keys_are_zero(mask: Mask) -> None:
     assert ran.largest_error() <= TOLERANCE["bf16"], ran.errors()
 
 
-K_WAIT = "mbarrier_wait(pipe.k_full(slot.stage), slot.parity);"
-K_RELEASE = "if (leads) mbarrier_arrive(pipe.k_empty(slot.stage));"
-V_RELEASE = "if (leads) mbarrier_arrive(pipe.v_empty(last));"
-O_WAIT = "wgmma_wait<0>();\n        pin(o);\n"
-K_EMPTY, V_EMPTY = (f"mbarrier_wait(pipe.{t}_empty(slot.stage), slot.parity ^ 1);" for t in "kv")
+K_WAIT, V_WAIT = (f"mbarrier_wait(pipe.{t}_full(slot.stage), slot.parity);" for t in "kv")
+K_EMPTY, V_EMPTY = (f"wait_empty(pipe.{t}_empty(slot.stage), slot.parity ^ 1);" for t in "kv")
+Q_EMPTY = "mbarrier_wait(pipe.q_empty(), turn % 2 ^ 1);"
+Q_RELEASE = "    if (threadIdx.x % 128 == 0) mbarrier_arrive(pipe.q_empty());\n"
+LATER_K, LATER_V = f"{K_WAIT}\n        take_turn", f"{V_WAIT}  // a loop"
+FIRST_K, FIRST_V = f"{K_WAIT}\n    multiply", f"{V_WAIT}\n\n#"
+K_RELEASE = "if (leads) release(pipe.k_empty(slot.stage));\n        if"
+FIRST_K_RELEASE = "if (leads) release(pipe.k_empty(slot.stage));\n    hide"
+V_RELEASE = "        if (leads) release(pipe.v_empty(last));\n#"
+LAST_V_RELEASE = "    if (leads) release(pipe.v_empty(slot.stage));\n    slot"
+O_WAIT = "        wgmma_wait<0>();\n        pin(o);\n"
+LAST_O_WAIT = "    wgmma_wait<0>();\n    pin(o);\n    if"
+LAST_STEP = "    multiply_values(o, p, pipe.v(slot.stage));\n    wgmma_wait<0>();\n    pin(o);\n"
 SYNC = "kTurnBarrier + consumer, kConsumers * 128"
 
+
+def without(text: str, part: str) -> tuple[str, str]:
+    """A text, and the text less a part of it."""
+    assert text.count(part) == 1
+    return text, text.replace(part, "")
+
+
 MUTANTS: dict[str, tuple[type[faults.Fault], str, str]] = {
-    "Q not waited for": (faults.Race, "mbarrier_wait(pipe.q_full(), 0);", ""),
-    "first K not waited for": (faults.CopyInFlight, "mbarrier_wait(pipe.k_full(0), 0);", ""),
-    "later K not waited for": (faults.CopyInFlight, K_WAIT, ""),
-    "K waited for in the wrong phase": (faults.CopyInFlight, K_WAIT, K_WAIT.replace("parity", "parity ^ 1")),
-    "first V not waited for": (faults.Race, "mbarrier_wait(pipe.v_full(0), 0);", ""),
-    "later V not waited for": (faults.Race, "mbarrier_wait(pipe.v_full(slot.stage), slot.parity);", ""),
+    "Q not waited for": (faults.Race, "mbarrier_wait(pipe.q_full(), turn % 2);", ""),
+    "Q waited for in the first phase alone": (faults.Race, "pipe.q_full(), turn % 2);", "pipe.q_full(), 0);"),
+    "Q copied over": (faults.CopyInFlight, Q_EMPTY, ""),
+    "Q not released": (faults.Deadlock, Q_RELEASE, ""),
+    "Q released before it is used": (faults.CopyInFlight, f"    {FIRST_K}", f"{Q_RELEASE}    {FIRST_K}"),
+    "Q released twice": (faults.Deadlock, Q_RELEASE, Q_RELEASE * 2),
+    "first K not waited for": (faults.CopyInFlight, *without(FIRST_K, K_WAIT)),
+    "later K not waited for": (faults.CopyInFlight, *without(LATER_K, K_WAIT)),
+    "K waited for in the wrong phase": (
+        faults.CopyInFlight,
+        LATER_K,
+        LATER_K.replace("parity", "parity ^ 1"),
+    ),
+    "first V not waited for": (faults.Race, *without(FIRST_V, V_WAIT)),
+    "later V not waited for": (faults.Race, *without(LATER_V, V_WAIT)),
     "K copied over": (faults.MisusedMbarrier, K_EMPTY, ""),
     "V copied over": (faults.MisusedMbarrier, V_EMPTY, ""),
     "producer in the wrong phase": (faults.Deadlock, K_EMPTY, K_EMPTY.replace(" ^ 1", "")),
-    "K not released": (faults.Deadlock, K_RELEASE, ""),
-    "V not released": (faults.Deadlock, V_RELEASE, ""),
-    "V released before it is used up": (faults.Race, f"{O_WAIT}        {V_RELEASE}", V_RELEASE + O_WAIT),
-    "released by one consumer for all": (faults.MisusedMbarrier, "k_empty(stage), kConsumers)", "k_empty(stage), 1)"),
+    "first K not released": (faults.Deadlock, FIRST_K_RELEASE, "hide"),
+    "K not released": (faults.Deadlock, K_RELEASE, "if"),
+    "V not released": (faults.Deadlock, V_RELEASE, "#"),
+    "last V not released": (faults.Deadlock, LAST_V_RELEASE, "slot"),
+    "V released before it is used up": (faults.Race, O_WAIT + V_RELEASE, V_RELEASE[:-1] + O_WAIT + "#"),
+    "last V released before it is used up": (
+        faults.Race,
+        LAST_STEP + LAST_V_RELEASE,
+        LAST_V_RELEASE[:-4] + LAST_STEP + "slot",
+    ),
+    "released by one consumer for all": (
+        faults.MisusedMbarrier,
+        "k_empty(stage), kCluster * kConsumers)",
+        "k_empty(stage), 1)",
+    ),
     "S not waited for": (faults.RegisterInFlight, "wgmma_wait<1>();", ""),
     "S waited for too loosely": (faults.RegisterInFlight, "wgmma_wait<1>();", "wgmma_wait<2>();"),
     "O not waited for": (faults.RegisterInFlight, f"{O_WAIT}        if", "pin(o); if"),
+    "last O not waited for": (faults.RegisterInFlight, LAST_O_WAIT, "    pin(o);\n    if"),
     "no fence before P V": (faults.RegisterInFlight, "pin(o);\n    wgmma_fence();", "pin(o);"),
     "mbarriers not shown": (faults.MisusedMbarrier, "mbarrier_init_fence();", ""),
-    "no meeting after the start": (faults.MisusedMbarrier, "__syncthreads();", ""),
+    "no meeting after the start": (faults.MisusedMbarrier, "__syncthreads();", ";"),
     "nobody goes first": (faults.Deadlock, "open_turns(consumer);", ""),
     "turn kept": (faults.Deadlock, "pass_turn(consumer);", ""),
     "turns of two lengths": (faults.DivergentBarrier, f"sync({SYNC}", "sync(kTurnBarrier + consumer, 128"),
-    "O through the neighbour's Q": (faults.Race, "staging_row = consumer * 64", "staging_row = (consumer ^ 1) * 64"),
+    "turns opened for every row tile": (faults.DivergentBarrier, Q_RELEASE, Q_RELEASE + "    open_turns(consumer);\n"),
     "one tile too many": (faults.CopyInFlight, "tiles.first; --tile, slot", "tiles.first - 1; --tile, slot"),
 }
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-def test_every_synchronisation_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel without one of its parts is stopped for the right reason."""
-    fault, old, new = MUTANTS[name]
+CLUSTER_MUTANTS: dict[str, tuple[type[faults.Fault], str, str]] = {
+    "no meeting at the beginning": (
+        faults.MisusedMbarrier,
+        "        cluster_sync();\n\n",
+        "        __syncthreads();\n\n",
+    ),
+    "no meeting at the end": (faults.MisusedMbarrier, "if (kCluster > 1) cluster_sync();", ""),
+    "lets go of its own buffers alone": (
+        faults.Race,
+        "(barrier, threadIdx.x % 128);",
+        "(barrier, blockIdx.x % 2);",
+    ),
+    "one of its threads arrives": (faults.Deadlock, "threadIdx.x % 128 < kCluster", "threadIdx.x % 128 < 1"),
+    "counts on its own consumers": (
+        faults.MisusedMbarrier,
+        "k_empty(stage), kCluster * kConsumers",
+        "k_empty(stage), kConsumers",
+    ),
+    "copies a slab to itself alone": (faults.Deadlock, "(1 << kCluster) - 1", "1 << slab"),
+    "both copy the first slab": (faults.UninitialisedRead, "slab = blockIdx.x % kCluster", "slab = 0"),
+    "announces its own slab alone": (
+        faults.CopyInFlight,
+        "expect(barrier, KeyTile::kBytes)",
+        "expect(barrier, KeyTile::kSlabBytes)",
+    ),
+    "K copied over": (faults.MisusedMbarrier, K_EMPTY, ""),
+    "V copied over": (faults.MisusedMbarrier, V_EMPTY, ""),
+    "V not released": (faults.Deadlock, V_RELEASE, "#"),
+    "last V not released": (faults.Deadlock, LAST_V_RELEASE, "slot"),
+    "Q not waited for": (faults.Race, "mbarrier_wait(pipe.q_full(), turn % 2);", ""),
+    "later K not waited for": (faults.CopyInFlight, *without(LATER_K, K_WAIT)),
+    "Q copied over": (faults.CopyInFlight, Q_EMPTY, ""),
+}
+
+
+def stopped(
+    fault: type[faults.Fault], old: str, new: str, sms: int, w: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel with a part of it changed is stopped for the right reason."""
     source = (CUDA / "hopper.cu").read_text(encoding="utf-8")
     assert source.count(old) == 1, "not in the kernel any more"
 
@@ -201,7 +300,17 @@ def test_every_synchronisation_is_needed(name: str, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("attnsim.kernels.cpu.device.compile_variant", compile_mutant)
     with pytest.raises(fault):
-        exercise_attention(flash_hopper, CpuDevice(GPU), Workload(1, 1, 192, 64, seq_kv=600, dtype="fp16"))
+        exercise_attention(flash_hopper, few(sms), w)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_synchronisation_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped(*MUTANTS[name], 1, Workload(1, 1, 384, 64, seq_kv=600, dtype="fp16"), monkeypatch)
+
+
+@pytest.mark.parametrize("name", CLUSTER_MUTANTS)
+def test_every_synchronisation_of_a_cluster_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped(*CLUSTER_MUTANTS[name], 2, Workload(1, 1, 512, 128, seq_kv=600, dtype="fp16"), monkeypatch)
 
 
 def test_right_when_copies_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +323,7 @@ def test_right_when_copies_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None
             pass
 
     monkeypatch.setattr(BulkCopies, "begin", begin_and_end)
-    ran = exercise_attention(flash_hopper, CpuDevice(GPU), CASES["500, three turns of the ring"])
+    ran = exercise_attention(flash_hopper, few(2), CASES["500, three turns of the ring"])
     assert ran.largest_error() <= TOLERANCE["fp16"], ran.errors()
 
 

@@ -132,9 +132,9 @@ def test_lifted_products_take_as_long_as_those_written_by_hand(name: str, gpu: s
         assert mine == pytest.approx(theirs, rel=0.02), one.name
 
 
-OFF = {"linear_causal": 0.035, "linear_reduce": 0.15, "linear_scan": 0.15, "decode_combine": 0.06}
-"""What is left: the table has the last warp of a chunk, not the mean of all; kernels of about a microsecond have
-branches that the assembler turns into predicates."""
+OFF = {"linear_causal": 0.035, "linear_reduce": 0.15, "linear_scan": 0.1}
+"""What is left: the table has the last warp of a chunk, not the mean of all; of kernels of about a microsecond it has
+all work between loads and stores, the lifted one where it is done."""
 
 
 @pytest.mark.parametrize(
@@ -142,12 +142,13 @@ branches that the assembler turns into predicates."""
     [
         ("linear", A100, flash(256, heads=2, causal=True)),
         ("linear", H100, flash(512, heads=2)),
+        ("linear", A100, flash(512, 128, heads=8)),
         ("flash-backward", H100, flash(128, heads=1)),
         ("sparse", H100, flash(192, 128, heads=1, causal=True)),
         ("naive", A100, flash(256, heads=4)),
         ("decode", A100, Workload(1, 8, 1, 128, heads_kv=8, seq_kv=512, dtype="fp16", passes="decode")),
     ],
-    ids=["causal linear", "linear", "backward", "sparse", "naive", "decode"],
+    ids=["causal linear", "linear", "linear d128", "backward", "sparse", "naive", "decode"],
 )
 def test_both_ways_charge_the_same_instructions_of_the_machine_code(name: str, gpu: str, w: Workload) -> None:
     """Numbers of unfused products go with no instructions, so of naive attention the softmax alone."""

@@ -16,8 +16,9 @@ from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.kernels.sparse import list_blocks, sparse_forward
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.own.sparse import build
-from attnsim.models.implementations.own.sparse_tiles import TILES, SparseTile
+from attnsim.models.implementations.own.sparse_tiles import TILES, SparseTile, following
 from attnsim.models.mask.block_list import block_list
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
@@ -82,6 +83,51 @@ def test_every_tile_and_both_launch_orders(
     assert_matches_schedule(cpu_device, build(w, cpu_device.gpu, None))
 
 
+@pytest.mark.parametrize("tile", [tile for tiles in TILES.values() for tile in tiles], ids=str)
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("mask", ["causal, window 60, global at 7 150", "blocks 16 1:2 4:0 4:7 20:3 21:9", "full"])
+def test_blocks_that_take_one_row_tile_after_the_other(
+    mask: str, tile: SparseTile, together: bool, monkeypatch: pytest.MonkeyPatch, assert_matches_schedule: AssertMatches
+) -> None:
+    """Long lists, lists of one visit and of none follow one another on the few blocks that one SM has room for."""
+    monkeypatch.setattr("attnsim.models.implementations.own.sparse_tiles.ALONE_TOO_LONG", 0.0 if together else 1e9)
+    monkeypatch.setitem(TILES, tile.head_dim, (tile,))
+    device = CpuDevice(load_gpu("a100-sxm4-80gb").replace("sm.count", "=1"))
+    w = Workload(1, 4, 340, tile.head_dim, 2, 350, dtype="fp16", mask=Mask.parse(mask))
+    q, k, v = inputs(w)
+    got = outcome_of(w, sparse_forward(device, q, k, v, mask=w.mask), q, k, v)
+    assert got.largest_error() <= TOLERANCE[w.dtype], got.errors()
+    schedule = build(w, device.gpu, None)
+    assert schedule.main.persistent
+    assert_matches_schedule(device, schedule)
+
+
+def test_a_grid_of_more_blocks_gives_the_same_bits() -> None:
+    w = Workload(1, 3, 500, 64, 1, dtype="bf16", mask=Mask.parse("causal, window 100, global 3"))
+    arrays, a100 = inputs(w), load_gpu("a100-sxm4-80gb")
+    one, some = (CpuDevice(a100.replace("sm.count", f"={count}")) for count in (1, 40))
+    few, many = (sparse_forward(device, *arrays, mask=w.mask, tile=(64, 64)) for device in (one, some))
+    assert one.launches[0].grid < some.launches[0].grid == (24, 1, 1)
+    assert all(np.array_equal(a, b) for a, b in zip(few, many, strict=True))
+
+
+def test_a_plan_gives_each_row_tile_once_and_no_block_much_more_than_its_share() -> None:
+    visits = np.sort(np.random.default_rng(3).integers(0, 40, 300))[::-1]
+    after = following(visits, 7)
+    taken = []
+    for block in range(7):
+        mine, place = [], block
+        while place >= 0:
+            mine.append(place)
+            place = int(after[place])
+        assert mine == sorted(mine)
+        taken.append(mine)
+    assert sorted(place for mine in taken for place in mine) == list(range(300))
+    work = np.array([(visits[mine] + 1).sum() for mine in taken])
+    assert work.max() - work.min() <= visits[6] + 1
+    assert (following(visits[:5], 7) == -1).all()
+
+
 @pytest.mark.parametrize("mask", ["full", "causal", "window 30", "causal window 90"])
 @pytest.mark.parametrize("d", [64, 128])
 def test_bands_give_the_bits_of_dense_flash(mask: str, d: int, cpu_device: CpuDevice) -> None:
@@ -128,7 +174,7 @@ def test_rows_without_a_key_are_zero_beside_rows_with_some(cpu_device: CpuDevice
 def test_a_list_longer_than_its_place_in_shared_memory(
     cpu_device: CpuDevice, assert_matches_schedule: AssertMatches
 ) -> None:
-    """Lists are refilled every 32 visits; the row tile of a global token sees every key."""
+    """Lists are refilled every 16 visits; the row tile of a global token sees every key."""
     w = Workload(1, 1, 1, 64, 1, 64 * 120 + 5, dtype="fp16", mask=Mask.parse("global at 0 7684"))
     assert block_list(w.mask, 64, 64, 1, w.seq_kv).visits == 121
     q, k, v = inputs(w)
@@ -141,13 +187,14 @@ def test_a_list_made_once_serves_many_calls(cpu_device: CpuDevice) -> None:
     w = Workload(1, 2, 90, 64, 1, dtype="fp16", mask=Mask.longformer(16, 2))
     q, k, v = inputs(w)
     listed = list_blocks(cpu_device, w)
-    for arrays in ((q, k, v), (q[:, :1].copy(), v, k)):
+    for arrays in ((q, k, v), (q + 1, v, k)):
         again = sparse_forward(cpu_device, *arrays, listed=listed)
         fresh = sparse_forward(cpu_device, *arrays, mask=w.mask)
         assert all((one == other).all() for one, other in zip(again, fresh, strict=True))
     with pytest.raises(InputError, match="a block list is given, and a mask or a tile too"):
         sparse_forward(cpu_device, q, k, v, mask=w.mask, listed=listed)
-    with pytest.raises(InputError, match="for 90 queries, 90 keys and head_dim 64, the arrays have 80, 90 and 64"):
+    told = "for 2 heads on 1, 90 queries, 90 keys and head_dim 64, the arrays have 2 heads on 1, 80 queries"
+    with pytest.raises(InputError, match=told):
         sparse_forward(cpu_device, q[:, :, :80].copy(), k, v, listed=listed)
 
 

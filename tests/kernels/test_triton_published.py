@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from attnsim.kernels.build.cubin import kernels_in
 from attnsim.kernels.cpu.faults import Race
 from attnsim.kernels.cpu.parse import parse
 from attnsim.kernels.foreign.run import run_ptx
+from attnsim.kernels.lift.kinds import kinds_of
 from attnsim.kernels.lift.lifting import PtxLaunch, Resources, lift
+from attnsim.kernels.lift.machine import meet
 from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention, attention_backward
@@ -116,7 +119,7 @@ def test_stall_counts_are_latencies_of_their_own() -> None:
         shared,
     )
     taken = Resources(told["registers"], shared, "ptxas")
-    without, with_them = (lift(launch, taken, code=code, stalls=one)[0] for one in (False, True))
+    without, with_them = (lift(launch, taken, code=code, foreign=one)[0] for one in (False, True))
     ops = [op for segment in with_them.segments for op in segment.ops]
     assert [op for op in ops if op.tensor != "stall"] == [op for one in without.segments for op in one.ops]
     step = [code.instructions[at] for at in code.step(16) or ()]
@@ -124,3 +127,12 @@ def test_stall_counts_are_latencies_of_their_own() -> None:
     each = sum(max(0, one.stall - 1) for one in others) / len(others)
     work = [op.issues for op in ops if op.kind == "vector"]
     assert work and [op.clks for op in ops if op.tensor == "stall"] == [round(each * issues / 4) for issues in work]
+
+
+def test_warps_meet_in_each_step_where_a_barrier_of_the_whole_block_stands_in_it() -> None:
+    """The loops over tiles have one, in either of a causal kernel's two; a kernel without products has no step."""
+    for name in INDEX:
+        function = parse(read(name, "ptx").decode())[INDEX[name]["entry"]]
+        assert meet(function, kinds_of(function)) == ("dots" not in name)
+        free = tuple(replace(one, kind="work") if one.kind == "barrier" else one for one in kinds_of(function))
+        assert not meet(function, free)

@@ -97,8 +97,9 @@ LIMITS = {
     ("flash-attn.2", "fwd+bwd", "gpu file"): 0.19,
     ("flash-attn.2", "fwd", "gpu file"): 0.145,  # 8 % before its instructions were counted
     ("flash-attn.1", "fwd+bwd", "gpu file"): 0.202,
-    ("triton.tutorial", "fwd", "datasheet"): 0.142,  # numbers of triton.ops, which Triton shipped in 2023
-    ("triton.tutorial", "fwd", "gpu file"): 0.143,
+    # Numbers of triton.ops, which Triton shipped in 2023; 12.9 and 13 % with eight warps, which its source rules out.
+    ("triton.tutorial", "fwd", "datasheet"): 0.169,
+    ("triton.tutorial", "fwd", "gpu file"): 0.17,
     ("nvidia.cudnn", "fwd", "gpu file"): 0.205,  # its H100 rows are of 9.1, slower than the 9.27 of A100; DEVIATIONS.md
 }
 

@@ -6,6 +6,7 @@ A play without chance keeps blocks that are all alike in step, or out of it, whi
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -28,18 +29,15 @@ IN_STEP_AGAIN = {("a100-sxm4-80gb", 128, False): 16384}
 """Where two resident blocks fall in step again within a long walk, from which length on: the list's kernel is played
 2.4 % shorter there."""
 SHORTER = {
-    ("a100-sxm4-80gb", 64, True, 2048),
-    ("a100-sxm4-80gb", 64, True, 8192),
-    ("a100-sxm4-80gb", 128, False, 8192),
-    ("a100-sxm4-80gb", 128, False, 16384),
-    ("a100-sxm4-80gb", 128, True, 4096),
-    ("a100-sxm4-80gb", 128, True, 8192),
-    ("a100-sxm4-80gb", 128, True, 16384),
-    ("l40s", 128, False, 16384),
+    ("a100-sxm4-80gb", 64, True, 2048): 0.939,
+    ("a100-sxm4-80gb", 128, False, 4096): 0.866,
+    ("a100-sxm4-80gb", 128, False, 8192): 0.970,
+    ("a100-sxm4-80gb", 128, True, 4096): 0.993,
+    ("l40s", 128, False, 8192): 0.960,
 }
-"""Of 80 grids those that the list's kernel does sooner on the tiles that both choose, by up to 4.0 %, three of them by
-less than 0.2: on an A100 residents that differ in number, or fall in step again; on an L40S (1 %) nobody has looked for
-the cause."""
+"""Of 80 grids those that the list's kernel, which persists, does sooner on the tiles that both choose, and its part of
+the time: on an A100 residents that differ in number, or fall in step again. On an L40S it does so without persisting
+too, and nobody has looked for the cause."""
 SEQS = (1024, 2048, 4096, 8192, 16384)
 LISTED, DENSE = find_implementation("attnsim.sparse"), find_implementation("attnsim.flash")
 
@@ -73,10 +71,12 @@ def test_over_all_tiles_a_list_costs_time_on_a_whole_grid(
 ) -> None:
     """As many blocks on an SM, launched alike, begun at unequal times: the kernel with the list takes longer.
 
+    Neither persists here: dense flash never does, and blocks that stay save at a row tile's end what the list costs.
     The dense kernel is given the registers and the shared memory of the other's compilation: at head_dim 64 ours is
     compiled so that three blocks share an SM, where the dense one has room for two.
     """
     monkeypatch.setattr(sparse, "heads_together", lambda w, *_: w.heads_q if causal else 1)
+    monkeypatch.setattr(sparse, "blocks_at_once", lambda *_: sys.maxsize)
     for seq in SEQS:
         listed, dense = (
             record.build(asked(seq, head_dim, causal), load_gpu(gpu), TileRequest(128, 64))
@@ -106,7 +106,8 @@ def test_over_all_tiles_a_list_costs_time_on_the_tiles_that_both_choose(gpu: str
             for record, built in ((LISTED, listed), (DENSE, dense))
         ]
         ratio = took[0] / took[1]
-        assert (ratio > 1) == ((gpu, head_dim, causal, seq) not in SHORTER) and ratio > 0.94, (seq, ratio)
+        known = SHORTER.get((gpu, head_dim, causal, seq))
+        assert ratio > 1 if known is None else ratio == pytest.approx(known, rel=0.005), (seq, ratio)
 
 
 def asked(seq: int, head_dim: int, causal: bool) -> Workload:

@@ -23,6 +23,7 @@ from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own import sparse
+from attnsim.models.implementations.own.sparse_tiles import ROW_TILE_BYTES
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import tile_counts
 from attnsim.models.question.workload import Workload
@@ -233,11 +234,12 @@ def test_global_rows_take_longer_than_the_same_tiles_spread_evenly() -> None:
 
 
 def test_metadata_is_read_and_counted() -> None:
+    """Each row tile of each head has a place of its own in the plan, which says what its block takes next."""
     w = Workload(2, 4, 4096, 64, mask=Mask.longformer(512, 16))
     asked = FUSED.build(w, A100, TileRequest(64, 64)).requested()
     tiles = {tensor: n for (_, _, tensor), n in asked.items()}
     visits = tiles["block list"] // (8 * 8)
-    assert tiles["row tiles"] == 8 * 64 * 16
+    assert tiles["row tiles"] == 8 * 64 * ROW_TILE_BYTES
     assert visits * 64 * 64 * 2 * 8 == tiles["K"] == tiles["V"]
     assert tiles["bit masks"] % (8 * 64 * 64 // 8) == 0 and tiles["bit masks"] > 0
 

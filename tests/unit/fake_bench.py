@@ -27,6 +27,7 @@ class FakeDevice:
     """Takes launches and does nothing."""
 
     gpu = GPU
+    persistent = True
 
     def __init__(self) -> None:
         self.launched: list[str] = []

@@ -567,3 +567,26 @@ def test_a_gpu_may_be_a_file(tmp_path: Path) -> None:
     path.write_text(gpu_to_yaml(replace(load_gpu(A100).replace("hbm.bandwidth", "4 TB/s"), id="mine")))
     answer = predict(CAUSAL, str(path))
     assert answer.gpu == "mine" and answer.changes
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: predict(CAUSAL, H100, ["flash"]), r"algorithm is \['flash'\]; give one name"),  # type: ignore[arg-type]
+        (lambda: compare(CAUSAL, None), "gpu is None; give an id"),  # type: ignore[arg-type]
+        (lambda: load_gpu(5), "gpu is 5; give an id"),  # type: ignore[arg-type]
+        (lambda: predict_table([{"gpu": "l4"}]), "give a pandas DataFrame"),  # type: ignore[arg-type]
+        (lambda: attnsim.check({"time_s": [1.0]}), "give a pandas DataFrame"),  # type: ignore[arg-type]
+        (lambda: attnsim.plot.units(predict(CAUSAL, H100)), "a list of predictions is drawn"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_in_a_line(call: Callable[[], object], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        call()
+
+
+def test_a_gpu_file_is_a_path_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    assert main(["gpus", "new", str(path), "--from", "l4", "--set", "sm.count=2x"]) == 0
+    assert load_gpu(path) == load_gpu(str(path))
+    assert compare(CAUSAL, path, ["flash"])[0].time_s == predict(CAUSAL, path).time_s  # type: ignore[arg-type]

@@ -229,6 +229,27 @@ def test_gpus_whose_errors_cancel_are_told_apart(tmp_path: Path, capsys: pytest.
     assert len(re.findall(r"^flash-attn.2 +(a100-sxm4|h100-sxm5)-80gb +1 ", text, re.MULTILINE)) == 2
 
 
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        ({"latency (ms)": [0.4747]}, ""),
+        ({"latency (ms)": [0.06]}, ""),
+        ({"latency (s)": [0.4747]}, "about 1,000 times the predicted ones: is column 'latency (s)' really in s?"),
+        ({"latency (us)": [0.4747]}, "about 1,000 times shorter than the predicted ones"),
+        ({"TFLOPS": [500e3]}, "is column 'TFLOPS' really in tflops?"),
+    ],
+)
+def test_a_unit_that_cannot_be_is_doubted(
+    cells: dict[str, list[object]], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = {name: values for name, values in MINE.items() if name != "latency (ms)"} | cells
+    doubt = attnsim.check(pd.DataFrame(table), progress=False).doubt
+    assert told in doubt and bool(told) == bool(doubt)
+    pd.DataFrame(table).to_csv(tmp_path / "mine.csv", index=False)
+    main(["check", str(tmp_path / "mine.csv")])
+    assert " ".join(doubt.split()) in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_throughput_is_a_time_by_the_useful_flops() -> None:
     table = {name: cells for name, cells in MINE.items() if name != "latency (ms)"} | {"TFLOPS": [500.0]}
     (row,) = attnsim.check(pd.DataFrame(table), progress=False).answered

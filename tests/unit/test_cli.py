@@ -228,6 +228,21 @@ def test_tiles_that_a_retuning_leaves_are_shown_once(capsys: pytest.CaptureFixtu
     assert "nobody has timed" not in text
 
 
+def test_a_number_format_that_only_the_changed_gpu_has(capsys: pytest.CaptureFixture[str]) -> None:
+    a100 = ["--gpu", "a100-sxm4-80gb", "--heads", "8", "--seq", "2048", "--head-dim", "64", "--dtype", "fp8"]
+    text = run(capsys, "predict", *a100, "--algorithm", "naive", "--set", "tensor.fp8=4096 FLOP/clk")
+    before, after = text.split("a100-sxm4-80gb with tensor.fp8 = 4096 FLOP/clk (was 0 FLOP/clk)")
+    assert "a100-sxm4-80gb, unchanged\na100-sxm4-80gb (sm_80) has no fp8 tensor cores" in before
+    assert "naive" in after and "90 % range" in after
+    assert "has no fp8 tensor cores" in refusal(capsys, "predict", *a100, "--set", "sm.count=2x")
+
+
+def test_clocks_of_a_changed_gpu_say_which_is_which(capsys: pytest.CaptureFixture[str]) -> None:
+    long = ["--gpu", "l4", "--batch", "8", "--heads", "32", "--seq", "8k", "--head-dim", "128", "--algorithm", "flash"]
+    text = " ".join(run(capsys, "predict", *long, "--set", "power.limit=0.5x", "--tiles", "shipped").split())
+    assert re.search(r"SM clock: flash unchanged \d+ MHz \([a-z ]+\), flash changed \d+ MHz", text)
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

@@ -7,14 +7,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import attnsim
 from attnsim.api.prediction import Prediction
+from attnsim.models.arrays import Floats
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.errors import InputError
-from attnsim.models.hardware.clock_law import clock_share, limit_felt
+from attnsim.models.hardware.clock_law import SAME_CLOCK, clock_law, clock_share, limit_felt, settled
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_row import parse_row
@@ -149,3 +150,50 @@ def test_work_that_takes_no_energy_on_the_chip_runs_at_the_full_clock() -> None:
     """A kernel file may hold latencies alone."""
     with np.errstate(all="raise"):
         assert clock_share(1.0, 0.0, 0.0, 0.0, 100.0) == 1.0
+
+
+DECODE = Workload(batch=256, heads_q=32, heads_kv=8, seq_q=1, seq_kv=16384, head_dim=128, dtype="fp16", passes="decode")
+L4 = attnsim.load_gpu("l4")
+
+
+def test_power_slows_no_call_below_the_lowest_clock_of_a_card() -> None:
+    """HBM traffic and static power alone take more than 0.3 of an L4's limit: once a clock of 83 MHz met it."""
+    found = predicted(DECODE, L4.replace("power.limit", "0.3x"))
+    assert found.clock_hz == pytest.approx(clock_law(L4).least_hz)
+    assert found.clock_by == found.to_dict()["clock_by"] == "least"
+
+
+def test_a_call_bound_by_memory_keeps_its_limit_too() -> None:
+    """The clock of a call whose time it hardly changes falls until the power is the limit; it stood at 354 W of 350."""
+    pcie, wide = attnsim.load_gpu("h100-pcie-80gb"), Workload(8, 32, 8192, 256, dtype="fp16")
+    found = attnsim.predict(wide, pcie, "naive", baseline=False)
+    assert found.bound == "l2" and found.clock_by == "power"
+    assert attnsim.energy(found, pcie).watts.typical == pytest.approx(pcie.power.limit_w, rel=0.003)
+
+
+def test_less_power_never_makes_a_call_faster_or_its_clock_higher() -> None:
+    found = [
+        predicted(DECODE, L4.replace("power.limit", f"{watts} W")) for watts in (72, 60, 50, 48, 47, 43, 40, 30, 24, 18)
+    ]
+    assert all(one.time_s <= later.time_s * 1.001 for one, later in pairwise(found) if one.time_s and later.time_s)
+    assert all(one.clock_hz >= later.clock_hz for one, later in pairwise(found) if one.clock_hz and later.clock_hz)
+
+
+@example(compute=0.125, chip_w=144.0, memory_w=144.0, power_w=60.0)
+@settings(max_examples=100, deadline=None)
+@given(
+    compute=st.floats(0.1, 1.0), chip_w=st.floats(50, 800), memory_w=st.floats(0, 300), power_w=st.floats(60, 600),
+)  # fmt: skip
+def test_the_settled_clock_draws_the_limit_where_what_it_leaves_feeds_the_memory(
+    compute: float, chip_w: float, memory_w: float, power_w: float
+) -> None:
+    """A time of 1 s that HBM bounds, while the work that follows the clock takes `compute` of it."""
+
+    def time_at(share: Floats) -> Floats:
+        return np.asarray(np.maximum(compute / share, 1.0))
+
+    share = float(settled(1.0, time_at, chip_w, memory_w, power_w, 1.0, 0.1))
+    drawn = (chip_w * share + memory_w) / float(time_at(np.asarray(share)))
+    assert 0.1 <= share <= 1
+    if share > 0.1 * (1 + SAME_CLOCK):  # at the kink, where the memory leaves the chip little, eight plays may be few
+        assert drawn <= power_w * (1.005 if power_w - memory_w >= chip_w * compute else 1.15)

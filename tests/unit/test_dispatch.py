@@ -74,6 +74,19 @@ def test_the_middle_of_a_long_launch_is_shared_by_those_free_before_it_is_done(
         assert ends_of_places(launches, times, 16).max() == pytest.approx(1e9 * long, rel=1e-9)
 
 
+@pytest.mark.parametrize("times", [[3.0, 3.0, 3.0], [3.0, 3.001, 2.99], [3.0, 3.0, 2.9]])
+@pytest.mark.parametrize("blocks", [2384, 2385, 2401, 2000])
+def test_the_last_wave_of_blocks_that_are_about_equal_is_as_full_as_one_by_one(
+    blocks: int, times: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Places that got a block more before the middle of a launch are still a block ahead after it."""
+    monkeypatch.setattr(dispatch, "ONE_BY_ONE", 600)
+    monkeypatch.setattr(dispatch, "faster", lambda plain: plain)
+    launches, durations = launched(((np.arange(blocks) % 3).tolist(), 1)), 1e9 * np.array(times)
+    shared, alone = (np.sort(of(launches, durations, 48)) for of in (ends_of_places, one_by_one))
+    np.testing.assert_allclose(shared, alone, rtol=2e-3)
+
+
 ENDS = st.integers(1, 4).flatmap(
     lambda resident: st.lists(st.floats(0.1, 9), min_size=5 * resident, max_size=5 * resident).map(np.array)
 )

@@ -121,6 +121,29 @@ def test_blocks_that_share_an_sm_stay_together_where_no_place_gets_a_second_one(
     np.testing.assert_array_equal(second, (first[: len(second)] + 108) % 13)
 
 
+@pytest.mark.parametrize(("seq", "mask", "every"), [(32768, WINDOW, False), (4096, WINDOW, True)])
+def test_blocks_are_usual_in_the_second_half_where_waves_are_left_out(
+    seq: int, mask: Mask, every: bool, made: list[Smaller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And in all rounds but the first and the last where each wave is played."""
+    noted: list[np.ndarray] = []
+
+    def noting(kernel: Kernel, program: Any, sms: int, slots: int, told: Any = None, rows: Any = None) -> Played:
+        if rows is not None:
+            noted.append(rows)
+        return players.play(kernel, program, sms, slots, told, rows)
+
+    monkeypatch.setattr(grid, "play", noting)
+    s = schedule("flash-attn.2", seq, mask)
+    replay(s, A100, NUMBERS, budget=5000)
+    (one,), (rows,) = made, noted
+    blocks, places = one.kernel.blocks, one.chip.places
+    assert (blocks == round(s.main.blocks * one.chip.sms / A100.sm.count)) == every
+    usual = np.flatnonzero(rows == 0)
+    assert usual[0] == (places if every else blocks // 2) and usual[-1] == blocks - places - 1
+    assert len(usual) == usual[-1] - usual[0] + 1
+
+
 def test_exact_mode_plays_every_block(asked: list[Kernel], made: list[Smaller]) -> None:
     """Twice where unequal blocks share an SM: they may be sensitive to latencies, as in default mode."""
     for name, mask, plays in (("triton.tutorial", CAUSAL, 2), ("triton.tutorial", Mask.full(), 1)):
@@ -199,7 +222,7 @@ def test_what_is_remembered_of_kernels_changes_no_answer(name: str, asked: list[
 def test_a_grid_sensitive_to_latencies_takes_the_mean_of_its_plays(asked: list[Kernel], times: list[int]) -> None:
     """Unequal blocks that share an SM are played again with other latencies, and where that matters four times."""
     for name, seq, mask, plays, numbers in (
-        ("triton.tutorial", 6144, CAUSAL, 4, Numbers()), ("attnsim.sparse", 1024, None, 2, NUMBERS),
+        ("triton.tutorial", 4096, CAUSAL, 4, Numbers()), ("attnsim.sparse", 1024, None, 2, NUMBERS),
     ):  # fmt: skip
         times.clear()
         kernel = replay(schedule(name, seq, mask=mask), H100, numbers, budget=10**9).main

@@ -97,6 +97,30 @@ def test_a_turn_whose_loops_turn_differently_often_is_told_by_the_products_of_it
     assert len(code.least()) == len(code.instructions) and code.way()[-1] == len(code.instructions) - 1
 
 
+def test_a_branch_over_a_lone_branch_jumps_over_what_that_jumps_over() -> None:
+    """Compilers write "if not, go past; go on" for "if, go past": what is behind is run unless it is seldom needed."""
+
+    def step(inside: str) -> list[int] | None:
+        (code,) = parse(
+            kernel(
+                "lone",
+                ".L_x_0:",
+                line(0x00, "@P0 BRA `(.L_x_1)"),
+                line(0x10, "BRA `(.L_x_2)"),
+                ".L_x_1:",
+                line(0x20, inside),
+                ".L_x_2:",
+                line(0x30, "HMMA.16816.F32 R8, R4, R6, R8"),
+                line(0x40, "@P1 BRA `(.L_x_0)"),
+                line(0x50, "EXIT"),
+            )
+        )
+        return code.step(1)
+
+    assert step("LDG R4, [R2]") == [0, 2, 3, 4]
+    assert step("FMUL R4, R4, R2") == [0, 3, 4]
+
+
 def test_kernels_of_one_file_are_taken_apart() -> None:
     """Labels of two kernels may be the same, and what ends one of them ends no other."""
     short, code = parse("\n".join([kernel("short", ".L_x_0:", line(0x00, "EXIT")), LOOP]))
@@ -130,6 +154,8 @@ def test_the_row_of_a_step_has_no_mask_and_rescaling_only_where_each_step_does_i
     (always,) = parse(hopper_loop(*factors, line(0x270, "FMUL R32, R32, R60")))
     assert step_row("f(16,32)", "90a", sizes, always) == f'"f(16,32)",90,{16 * LANES},256,22,18,1,0,0,0,'
     assert step_row("f(16,64)", "90a", sizes | {"BLOCK_N": 64}, always) is None
+    (twice,) = parse(hopper_loop(*(line(0x250 + 16 * n, "MUFU.RCP R24, R24") for n in range(16))))
+    assert step_row("f(16,32)", "90a", sizes, twice) == '"f(16,32)",90,512,0,35,32,0,0,0,0,'
 
 
 def test_products_wait_for_their_fragments_and_for_one_another() -> None:

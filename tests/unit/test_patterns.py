@@ -16,6 +16,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.patterns import ALL, NONE, Dilated, Global, Part, Strided, Tiles, Window
 from attnsim.models.mask.tile_counts import tile_counts
 from attnsim.models.mask.tile_looks import FULL
+from attnsim.models.schedule.row_tiles import classes
 
 Matrix = NDArray[np.bool_]
 
@@ -368,3 +369,12 @@ def test_documents_that_do_not_fill_the_sequence_are_refused() -> None:
 
 def test_a_prefix_is_seen_by_all() -> None:
     assert of_mask(Mask.parse("prefix 3"), 5, 5).sum(axis=1).tolist() == [3, 3, 3, 4, 5]
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.booleans()), min_size=1, max_size=20))
+@example([((1 << 33) + 1, 1 << 33, True), (1, 1 << 33, True), ((1 << 33) + 1, 1 << 33, True)])
+def test_classes_are_the_distinct_rows_whatever_their_size(rows: list[tuple[int, int, bool]]) -> None:
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    found, number = classes(*columns)
+    distinct = list(zip(*(column.tolist() for column in found), strict=True))
+    assert distinct == sorted(set(rows)) and [distinct[at] for at in number] == rows

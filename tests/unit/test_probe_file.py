@@ -215,6 +215,7 @@ class FakeDevice:
     """An H200 on which every kernel takes the time that its work takes."""
 
     gpu = H200
+    persistent = True
 
     def __init__(self) -> None:
         self.took_s = 0.0

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from attnsim import InputError, Mask, Workload, layer, load_gpu, predict, split, split_layer
+from attnsim import InputError, Mask, Workload, layer, load_gpu, plot, predict, split, split_layer
 from attnsim.api.ratios import speedup
 from attnsim.api.splitting import MOST
 from attnsim.cli import main
@@ -152,3 +152,13 @@ def test_the_command_splits_a_layer(capsys: pytest.CaptureFixture[str]) -> None:
     assert [part["figure"] for part in found["parts"]] == ["l2.bandwidth", "hbm.bandwidth"]
     assert found["changed"]["model"] == "llama-3-8b"
     assert "--split shares out several changes" in refusal(capsys, *words, "--set", "l2.bandwidth=2x")
+
+
+def test_a_change_that_brings_nothing_is_a_short_bar() -> None:
+    """An axis of 0.998x to 1.004x once made a long bar of 0.3 %."""
+    question = Workload(batch=1, heads_q=32, seq_q=8192, head_dim=128, mask=Mask.causal())  # bound by the L2
+    found = split(question, BASE.replace({"hbm.bandwidth": "2x", "sm.count": "1.5x"}))
+    axes = plot.split([found]).axes[0]
+    low, high = axes.get_xlim()
+    assert found.together.value < 1.01
+    assert low <= 0.95 and high >= 1.05 and all(bar.get_extents().width < 0.1 * axes.bbox.width for bar in axes.patches)

@@ -107,7 +107,7 @@ def test_lists_of_numbers(text: str, numbers: list[int]) -> None:
     assert numbers_of(text, "--seq") == numbers
 
 
-@pytest.mark.parametrize("text", ["", "0", "x", "1:2:3:4", "8:4", "1:4:0", "1:1000:1", "1::4", "1,", "9999999999"])
+@pytest.mark.parametrize("text", ["", "0", "x", "1:2:3:4", "8:4", "1:4:0", "1:1000:1", "1::4", "1,", "9" * 16])
 def test_bad_ranges_are_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"^--seq: "):
         numbers_of(text, "--seq")

@@ -1,5 +1,6 @@
 """The question: defaults, derived figures, refusals."""
 
+import numpy as np
 import pytest
 
 from attnsim.models.errors import InputError
@@ -66,3 +67,16 @@ def test_what_is_refused(change: dict[str, object], words: str) -> None:
     with pytest.raises(InputError) as caught:
         Workload(**(figures | change))  # type: ignore[arg-type]
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_numbers_of_a_table_are_whole_numbers_too() -> None:
+    """A row of a DataFrame holds NumPy's."""
+    w = Workload(np.int64(2), np.int32(8), np.uint16(1024), np.int64(64))  # type: ignore[arg-type]
+    assert w == Workload(2, 8, 1024, 64) and type(w.seq_kv) is int
+    with pytest.raises(InputError, match=r"batch is np\.float64"):
+        Workload(np.float64(2), 8, 1024, 64)  # type: ignore[arg-type]
+
+
+def test_a_mask_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match=r"mask is True; give an attnsim\.Mask, or its text, such as 'causal"):
+        Workload(1, 8, 1024, 64, mask=True)  # type: ignore[arg-type]

@@ -331,11 +331,11 @@ def test_named_barriers_by_register(launch: Launch) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "mbarrier.arrive.shared::cluster.b64 _, [%r];",
+        "mbarrier.init.shared::cluster.b64 [%r], 1;",
         "mbarrier.test_wait.parity.shared::cta.b64 %p, [%r], 0;",
         "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%f0, %f1, %f2, %f3}, %l, %l, %p, 1, 1;",
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r], [%l], 16, [%r];",
-        "barrier.cluster.arrive.aligned;",
+        "barrier.cluster.arrive.relaxed.aligned;",
     ],
 )
 def test_what_is_not_modelled_is_named(line: str) -> None:

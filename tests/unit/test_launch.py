@@ -1,0 +1,64 @@
+"""Grids of millions of blocks are held and counted by what repeats in them: the same blocks as one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attnsim.models.closed_forms.form import summed
+from attnsim.models.closed_forms.fused import forward
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.flash_attention import FA2, counted, fa2_forward
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.lengths import Length
+from attnsim.models.question.selected import compressed_pairs, visible_pairs, walked
+from attnsim.models.question.selection import Selection
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.launch import Launch
+from attnsim.models.schedule.splits import UNCUT, Splits
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 3), (1, 7)])
+def test_blocks_are_those_of_the_grid_written_out(shape: tuple[int, ...]) -> None:
+    rows = np.random.default_rng(1).integers(6, size=shape)
+    launch = Launch(rows, times=2, each=3)
+    written = np.repeat(rows, 3, axis=0).reshape(-1)
+    assert len(launch) == len(written) and launch.classes.tolist() == written.tolist()
+    assert launch.at(np.arange(len(written))).tolist() == written.tolist()
+    assert launch.spread(np.arange(6) / 2).tolist() == (written / 2).tolist()
+
+
+def test_a_grid_is_the_same_however_it_is_held() -> None:
+    rows = np.array([2, 0, 1])
+    held = Launch(rows, each=4)
+    assert held.same(Launch(np.repeat(rows, 4))) and held.same(Launch(rows.copy(), each=4))
+    assert not held.same(Launch(rows, 2, each=4)) and not held.same(Launch(rows[::-1], each=4))
+    assert not held.same(Launch(rows, each=2))
+
+
+@pytest.mark.parametrize("splits", [UNCUT, Splits(3)])
+@pytest.mark.parametrize("mask", ["full", "causal", "causal, window 100"])
+def test_the_form_of_many_sequences_is_the_sum_of_each(mask: str, splits: Splits) -> None:
+    gpu = load_gpu("a100-sxm4-80gb")
+    lengths = (Length(1000, 1000, 3), Length(300, 900), Length(128, 4096, 2), Length(1, 77))
+    w = Workload(lengths=lengths, heads_q=8, heads_kv=2, head_dim=64, mask=Mask.parse(mask))
+    tile = counted(fa2_forward(w, gpu), FA2, w, gpu)
+    assert [forward(w, tile, splits, "flash_fwd")] == summed(
+        forward(w.of(one), tile, splits, "flash_fwd") for one in w.parts
+    )
+
+
+@pytest.mark.parametrize("text", ["top 16x64, compress 32 step 16, window 512", "top 3x512", "top 2x128, anywhere"])
+def test_pairs_of_a_selection_are_those_of_its_queries(text: str) -> None:
+    s = Selection.parse(text)
+    for seq in (1025, 2048, 5000, 8191):
+        query = np.arange(seq)
+        if not s.anywhere:
+            assert walked(s, seq).tolist() == np.minimum(s.top, query // s.block + 1).tolist()
+            own = query % s.block + 1  # keys of its own block that are not in its future
+            assert visible_pairs(s, seq) == ((walked(s, seq) - 1) * s.block + own).sum()
+        else:
+            assert visible_pairs(s, seq) == walked(s, seq).sum() * s.block
+        if s.compress:
+            last = np.arange(s.compressed_keys(seq)) * s.step + s.compress - 1
+            assert compressed_pairs(s, seq) == (query[:, None] >= last).sum()
