@@ -130,11 +130,12 @@ def predicted_s(one: Call, factor: float) -> float:
         return one.played_s
     felt = float(limit_felt(one.played_s, one.from_s, one.to_s))
 
-    def time_at(share: Floats) -> Floats:
-        return one.played_s * share**-one.elasticity
+    def time_at(share: Floats | float) -> tuple[Floats | float, Floats | float]:
+        time_s = one.played_s * share**-one.elasticity
+        return time_s, (1 - one.elasticity) * time_s
 
-    share = settled(one.played_s, time_at, factor * one.chip_j, factor * one.memory_j, one.power_w, felt, 0.0)
-    return float(time_at(share))
+    share = settled(time_at(1.0), time_at, factor * one.chip_j, factor * one.memory_j, one.power_w, felt, 0.0)
+    return float(time_at(share)[0])
 
 
 def long_errors(some: Sequence[Call], factor: float) -> Floats:

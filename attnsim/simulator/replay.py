@@ -34,6 +34,7 @@ LEAST_BUDGET = by_hand(500, "segment executions that a kernel of many may play a
 REMEMBERED = by_hand(
     64, "plays of a kernel that are remembered while it is there, for those who vary figures or numbers"
 )
+HELD = by_hand(0.96, "share of a kernel's time for which memory is busy from which on the SMs' clock counts less, at 1 not at all")
 UNIT_BOUND = by_hand(0.35, "share of a call that the busiest unit has to be busy to be said to bound it, not latency")
 
 Grids = dict[object, list[tuple[Kernel, GridTime]]]
@@ -117,6 +118,15 @@ class Replay:
         return sum(kernel.exposed_s for kernel in self.kernels)
 
     @property
+    def held_s(self) -> float:
+        """Seconds that a clock of the SMs hardly changes: launches, and kernels that the L2 or HBM holds throughout."""
+        found = self.launch_s
+        for kernel in self.kernels:
+            busy = max(kernel.units_s[L2.name], kernel.units_s[HBM.name]) / kernel.time_s
+            found += kernel.time_s * min(1.0, max(0.0, busy - HELD) / (1 - HELD))
+        return found
+
+    @property
     def spread(self) -> float:
         """Relative half-width of the call's time by the sensitivity of its kernels to timing, all off the same way."""
         return sum(kernel.spread * kernel.time_s for kernel in self.kernels) / self.time_s if self.time_s else 0.0
@@ -192,14 +202,14 @@ def replay(
     plays, least = {1.0: found}, law.least_hz / full_hz
     floor = least**felt * (1 + SAME_CLOCK)
 
-    def time_at(share: Floats) -> float:
+    def time_at(share: Floats) -> tuple[float, float]:
         part = float(share)
         if part not in plays:
             by: ClockBy = "least" if part <= floor else "power"
             plays[part] = replace(play(gpu.at_clock(full_hz * part)), clock_by=by)
-        return plays[part].time_s
+        return plays[part].time_s, plays[part].held_s
 
-    return plays[float(settled(found.time_s, time_at, chip_j, memory_j, power_w, felt, least))]
+    return plays[float(settled((found.time_s, found.held_s), time_at, chip_j, memory_j, power_w, felt, least))]
 
 
 def spent_j(law: ClockLaw, gpu: Gpu, kernel: Kernel, useful_share: float, seen: KernelReplay) -> tuple[float, float]:

@@ -162,15 +162,16 @@ def estimate(
             "numbers.gpu.launch_scale"
         ) + of(fitted + "call_s")
 
-    def time_at(share: Floats) -> Floats:
-        return np.asarray(np.maximum(compute / share, beside) + passes + launches)
+    def time_at(share: Floats) -> tuple[Floats, Floats]:
+        held = np.where(compute / share < beside, beside, 0.0)
+        return np.asarray(np.maximum(compute / share, beside) + passes + launches), held + passes + launches
 
-    time = time_at(np.ones_like(clk))
+    full = time, _ = time_at(np.ones_like(clk))
     chip_j = sum(of(f"joules.{name}") * getattr(work, name) for name in ON_CHIP) * full_hz / of("law.tensor_hz")
     memory_j, power_w = of("joules.hbm_bytes") * hbm_bytes, gpu["power.limit"] - of("law.static_w")
     felt = np.where(gpu["clock.sustained"] > 0, 0.0, limit_felt(time, of("law.from_s"), of("law.to_s")))
-    slow = settled(time, time_at, chip_j, memory_j, power_w, felt, of("law.least_hz") / full_hz)
-    time = time_at(slow)
+    slow = settled(full, time_at, chip_j, memory_j, power_w, felt, of("law.least_hz") / full_hz)
+    time, _ = time_at(slow)
     flop, exp_s, fp32_s, smem_s, compute = (one / slow for one in (flop, exp_s, fp32_s, smem_s, compute))
     counted_s = {name: seconds / slow / sms for name, seconds in counted_s.items()}
     if launch in ("stream", "host"):

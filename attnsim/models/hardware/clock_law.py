@@ -8,7 +8,7 @@ which static power and the power of its counted work are the limit::
 `chip` and `memory` are joules at the full clock f0. An operation on the chip takes energy in proportion to the clock
 ("voltage exponent" in ``models/hardware/energy.csv``), a byte from HBM takes the same at any. `clocks` and `fixed` are
 the parts of the call's time that follow the clock and that do not: the L2 and HBM have clocks of their own, which stay
-as they are. The first clock takes all of the time for clocks; the times at the last two clocks tell the two parts.
+as they are. Each play tells the two parts at its own clock.
 No call is slowed below the least clock of the architecture, at which it may draw more than its limit.
 """
 
@@ -33,6 +33,9 @@ ClockBy = Literal["given", "boost", "power", "least"]
 
 Value = float | Floats
 """Of one call, or a column of several."""
+
+Timed = tuple[Value, Value]
+"""Time of a call, and the part of it that the clock does not change."""
 
 
 MOST_PLAYS = by_hand(8, "times that a call is played to find the clock that its power allows")
@@ -108,8 +111,8 @@ def clock_share(clocks_s: Value, fixed_s: Value, chip_j: Value, memory_j: Value,
 
 
 def settled(
-    full_s: Value,
-    time_at: Callable[[Floats], Value],
+    full: Timed,
+    time_at: Callable[[Floats], Timed],
     chip_j: Value,
     memory_j: Value,
     power_w: Value,
@@ -120,10 +123,10 @@ def settled(
 
     Parameters
     ----------
-    full_s : float or ndarray
-        Time of the call at the full clock.
+    full : (float or ndarray, float or ndarray)
+        Time of the call at the full clock, and what of it no clock changes there.
     time_at : callable
-        Its time at a part of the full clock. It is asked until the clock stays within `SAME_CLOCK`, `MOST_PLAYS` - 1
+        The same at a part of the full clock. It is asked until the clock stays within `SAME_CLOCK`, `MOST_PLAYS` - 1
         times at most; the answer is the last part that it was asked for.
     chip_j, memory_j, power_w : float or ndarray
         As `clock_share` takes them.
@@ -132,22 +135,16 @@ def settled(
     least : float or ndarray
         Part of the full clock below which power slows no call.
     """
-    share, time_s = np.ones_like(full_s, dtype=float), np.asarray(full_s, dtype=float)
-    clocks_s, fixed_s = time_s, np.zeros_like(time_s)
-    # Work on the chip in a time that no clock changes settles at the square of the first share: the second clock is no
-    # lower. Where the memory takes power too, later ones are.
-    second = np.maximum(clock_share(clocks_s, fixed_s, chip_j, memory_j, power_w) ** 2, least)
-    for play in range(MOST_PLAYS - 1):
-        lowest = least if play > 1 else second
-        found = np.clip(clock_share(clocks_s, fixed_s, chip_j, memory_j, power_w), lowest, 1.0) ** felt
+    time_s, held_s = full
+    share = np.ones_like(time_s, dtype=float)
+    for _ in range(MOST_PLAYS - 1):
+        found = clock_share((time_s - held_s) * share, held_s, chip_j, memory_j, power_w)
+        found = np.clip(found, least, 1.0) ** felt
         moved = np.abs(found - share) >= SAME_CLOCK * share
         if not moved.any():
             break
-        found = np.where(moved, found, share)
-        later_s = np.asarray(time_at(found))
-        follows_s = (later_s - time_s) / np.where(moved, 1 / found - 1 / share, 1.0)
-        clocks_s = np.where(moved, np.clip(follows_s, 0.0, later_s * found), clocks_s)
-        share, time_s, fixed_s = found, later_s, later_s - clocks_s / found
+        share = np.where(moved, found, share)
+        time_s, held_s = time_at(share)
     return share
 
 
