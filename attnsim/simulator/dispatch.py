@@ -53,7 +53,8 @@ def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -
         first, final = some_turns[:some], some_turns[-last:]
         left = work - float(first.sum() + final.sum())
         one_by_one(free, first)
-        _share(free, left, left / (rounds * places), sqrt(rounds) * float(kinds.std()))
+        variance = float(kinds @ kinds) / len(kinds) - float(kinds.mean()) ** 2
+        _share(free, left, left / (rounds * places), sqrt(rounds * max(0.0, variance)))
         one_by_one(free, final)
     ends = np.empty(places)
     ends[(free % places).astype(int)] = free // places * unit
