@@ -114,19 +114,24 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
     halves = program.in_halves()
     shared = halves.shared_by(chip.sms / few.sms)
     played = play(small, shared, few.sms, few.resident, None, rows)
+    last = float(played.ends[-1])
+    waiting = played.waited / (few.places * kernel.warpgroups) / last
+    if made.part:
+        end = few.places * played.time / small.blocks / 2  # places end one after the other, over the time of a block
+        time = max((played.time - end) / made.part + end, memory)
+        return time, time * waiting
     whole, fewer = _durations(kernel, made, program, played.spent / kernel.warpgroups, launched, rows)
     whole, used = _with_memory(kernel, whole, memory, chip)
     fewer, _ = _with_memory(small, fewer, float((small.executions @ shared.memory_times()).max()), few)
     speeds = _speeds(made, halves, fewer, used)
-    last = float(played.ends[-1])
     ends = drained(ends_of_places(small.launches, fewer, few.places), few.sms, speeds)
     some = few.sms if len(kernel.repeats) > 1 and small.blocks > few.places else 1  # which SM is last is chance
     beside = (played.ends[-some:] - ends[-some:]).mean()  # what list scheduling leaves
     if every:  # of all waves: it is of the length of a block
         beside *= whole[made.of[launched]].mean() / fewer[launched].mean()
     listed = drained(ends_of_places(kernel.launches, whole, chip.places), chip.sms, speeds)[-1]
-    time = max(listed + beside + played.time - last, memory)
-    return float(time), float(time * played.waited / (few.places * kernel.warpgroups) / last)
+    time = float(max(listed + beside + played.time - last, memory))
+    return time, time * waiting
 
 
 def _with_memory(kernel: Kernel, durations: Floats, memory: float, chip: Chip) -> tuple[Floats, float]:

@@ -34,7 +34,9 @@ LEAST_BUDGET = by_hand(500, "segment executions that a kernel of many may play a
 REMEMBERED = by_hand(
     64, "plays of a kernel that are remembered while it is there, for those who vary figures or numbers"
 )
-HELD = by_hand(0.96, "share of a kernel's time for which memory is busy from which on the SMs' clock counts less, at 1 not at all")
+HELD = by_hand(
+    0.96, "share of a kernel's time for which memory is busy from which on the SMs' clock counts less, at 1 not at all"
+)
 UNIT_BOUND = by_hand(0.35, "share of a call that the busiest unit has to be busy to be said to bound it, not latency")
 
 Grids = dict[object, list[tuple[Kernel, GridTime]]]

@@ -43,11 +43,14 @@ class Smaller:
         The class of the whole kernel that each of them is.
     chip : Chip
         That it is for.
+    part : float
+        Of the whole grid's time that it takes, where all is cut alike, waves and blocks that outlast them; else 0.
     """
 
     kernel: Kernel
     of: Ints
     chip: Chip
+    part: float
 
 
 def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory: float) -> Smaller:
@@ -68,11 +71,12 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
     part = count / thin
     shorter = min(1.0, budget / size * chip.sms / few.sms / part)
     outlasting = np.zeros(len(kernel.repeats), bool)
-    if part < 1:  # blocks that outlast the small grid (rows that see every key) are all kept, and shortened as it is
+    if part < 1:  # blocks that outlast the small grid (rows that see every key) are kept, and shortened as it is
         held = chip.resident * kernel.warpgroups * program.unit_times(), chip.places * program.memory_times()
         usual = kernel.by_class(np.column_stack([program.work(), *held]).max(axis=1))  # beside as many others
         outlasting = usual > part * (kernel.class_counts @ usual) / chip.places
-    classes = _fewer(kernel, thin, count, outlasting, chip, few)
+    long = _places(kernel, outlasting)
+    classes = _fewer(kernel, count, long, chip, few)
     launched = np.zeros(len(kernel.repeats), bool)
     launched[classes] = True
     of, classes = np.flatnonzero(launched), (launched.cumsum() - 1)[classes]
@@ -81,11 +85,19 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
         repeats = _shortened(repeats, program.balanced(), shorter * np.where(outlasting, part, 1.0))
     halves = np.stack([repeats - repeats // 2, repeats // 2], axis=-1).reshape(*repeats.shape[:2], -1)
     small = replace(kernel, launches=(Launch(classes),), repeats=halves)
-    return Smaller(small, of, few)
+    early = len(long) > 0 and long[-1] < blocks / 2  # later ones begin where list scheduling says
+    return Smaller(small, of, few, executions(small) * chip.sms / (size * few.sms) if early else 0.0)
 
 
-def _fewer(kernel: Kernel, thin: int, count: int, always: Bools, chip: Chip, few: Chip) -> Ints:
-    """Classes of `count` blocks, evenly spaced in launch order; where some are always kept, of them as of `thin`.
+def _places(kernel: Kernel, among: Bools) -> Ints:
+    """Places in launch order of the blocks of some classes."""
+    if not among.any():
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(np.concatenate([np.tile(among[launch.classes], launch.times) for launch in kernel.launches]))
+
+
+def _fewer(kernel: Kernel, count: int, long: Ints, chip: Chip, few: Chip) -> Ints:
+    """Classes of `count` blocks, evenly spaced in launch order; of the long ones at some places the share of the SMs.
 
     Where every block has a place from the start, all blocks of some SMs, so that each keeps its neighbours.
     """
@@ -94,11 +106,12 @@ def _fewer(kernel: Kernel, thin: int, count: int, always: Bools, chip: Chip, few
     if kernel.blocks <= chip.places:
         columns = _spaced(few.sms, chip.sms) + chip.sms * np.arange(chip.resident)[:, None]
         return _classes(kernel, columns[columns < kernel.blocks])
-    among = thin if always.any() else count
-    found = _classes(kernel, _spaced(among, kernel.blocks))
-    chosen = always[found]
-    chosen[_spaced(count, among)] = True
-    return found[chosen]
+    if not len(long):
+        return _classes(kernel, _spaced(count, kernel.blocks))
+    some = max(1, round(len(long) * few.sms / chip.sms))
+    others = np.delete(np.arange(kernel.blocks), long)
+    rest = _spaced(min(max(0, count - some), len(others)), len(others))
+    return _classes(kernel, np.sort(np.concatenate([long[_spaced(some, len(long))], others[rest]])))
 
 
 def _classes(kernel: Kernel, places: Ints) -> Ints:

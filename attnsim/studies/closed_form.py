@@ -153,10 +153,9 @@ def estimate(
     share = np.where(share > 0, share, gpu["hbm.achievable_fraction"])
     hbm_s = 1 / (gpu["hbm.bandwidth"] * share)
     hbm_bytes = work.hbm_read_bytes + work.hbm_write_bytes
-    l2, hbm = work.l2_bytes * l2_s, hbm_bytes * hbm_s
+    l2, hbm, launches = work.l2_bytes * l2_s, hbm_bytes * hbm_s, np.zeros_like(clk)
     passes = np.maximum(work.pass_l2_bytes * l2_s, work.pass_hbm_bytes * hbm_s)
     beside = np.maximum((work.l2_bytes - work.pass_l2_bytes) * l2_s, (hbm_bytes - work.pass_hbm_bytes) * hbm_s)
-    launches = np.zeros_like(clk)
     if launch != "kernel":
         launches = of("kernels") * gpu["launch.graph" if launch == "graph" else "launch.stream"] * of(
             "numbers.gpu.launch_scale"
@@ -164,7 +163,7 @@ def estimate(
 
     def time_at(share: Floats) -> tuple[Floats, Floats]:
         held = np.where(compute / share < beside, beside, 0.0)
-        return np.asarray(np.maximum(compute / share, beside) + passes + launches), held + passes + launches
+        return np.maximum(compute / share, beside) + passes + launches, held + passes + launches
 
     full = time, _ = time_at(np.ones_like(clk))
     chip_j = sum(of(f"joules.{name}") * getattr(work, name) for name in ON_CHIP) * full_hz / of("law.tensor_hz")
