@@ -11,7 +11,7 @@ import numpy as np
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import Reports, UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARP, Bools, Indices, Lanes, Mask, Values, lanes_of
-from attnsim.kernels.cpu.layout import lay_out, meetings, shared_granule
+from attnsim.kernels.cpu.layout import lay_out, meetings
 from attnsim.kernels.cpu.local import LocalMemory
 from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.memory import GlobalMemory
@@ -73,7 +73,7 @@ class Machine:
         self.registers = Registers()
         self.reports = Reports()
         self.memory = GlobalMemory()
-        self.shared = SharedMemory(shared_bytes, shared_granule(function), meetings(function), self.reports)
+        self.shared = SharedMemory(shared_bytes, meetings(function), self.reports)
         self.local = LocalMemory(local_bytes)
         self.counters = Counters()
         self.parameters: dict[str, bytes] = {}

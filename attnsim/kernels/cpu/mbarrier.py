@@ -73,7 +73,7 @@ def compile_wait(instruction: Instruction, machine: Machine) -> Control | None:
 
     def ready(mask: Mask) -> Mask:
         if missed.get(mask) == barriers.changes:  # asked before, and nothing has changed since
-            return Mask(np.zeros_like(mask.lanes), 0)
+            return mask.none
         found = barriers.over(address(mask), mask.of(asked()), parity, mask)
         missed.clear()
         if not found.count:

@@ -12,7 +12,7 @@ import numpy as np
 from attnsim.kernels.cpu.agents import MBARRIERS
 from attnsim.kernels.cpu.clusters import RANK_SHIFT, Clusters
 from attnsim.kernels.cpu.faults import Deadlock, MisusedMbarrier
-from attnsim.kernels.cpu.lanes import Indices, Mask, Values
+from attnsim.kernels.cpu.lanes import Bools, Indices, Mask, Values
 from attnsim.kernels.cpu.machine import Machine
 from attnsim.kernels.cpu.ordering import Clock
 
@@ -59,9 +59,8 @@ class Mbarriers:
         """``mbarrier.init``: phase 0 begins, and takes so many arrivals."""
         self._machine.shared.place_mbarrier(addresses, mask)
         self._forget()
-        for address in np.unique(addresses).tolist():
-            chosen = addresses == address
-            part, number = mask.select(chosen), self._numbers.setdefault(address, len(self._numbers))
+        for address, part, chosen in mask.apart(addresses):
+            number = self._numbers.setdefault(address, len(self._numbers))
             if number == MBARRIERS:
                 raise MisusedMbarrier(f"more than {MBARRIERS} mbarriers in a block", part.lane(0))
             blocks = self._block_of[part.index]
@@ -83,7 +82,7 @@ class Mbarriers:
 
     def show(self, mask: Mask) -> None:
         """These warps' mbarriers can be seen by the copy engine from now on."""
-        self._visible |= np.isin(self._maker, mask.warp_index)
+        self._visible |= mask.by_warp[self._maker] > 0
 
     def arrive(self, addresses: Values, counts: Values, announced: Values, mask: Mask) -> Values:
         """Announce bytes, then arrive so many times; returned is the number of each lane's phase."""
@@ -125,7 +124,7 @@ class Mbarriers:
         waited = self.described(self._numbers[address], int(self._block_of[lane]))
         return Deadlock(f"waits at {waited}; no thread can go on, and no copy is under way", lane)
 
-    def for_copies(self, addresses: Values, mask: Mask, owners: Indices) -> Iterator[tuple[int, Mask, Values]]:
+    def for_copies(self, addresses: Values, mask: Mask, owners: Indices) -> Iterator[tuple[int, Mask, Bools | slice]]:
         """The mbarriers of blocks `owners` that copies by these lanes tell: number, lanes, and their places in `mask`.
 
         Raises
@@ -161,7 +160,7 @@ class Mbarriers:
             self._ordering.products_done(self._told[number], block, agent, count)
         self._settle(number)
 
-    def for_products(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Values]]:
+    def for_products(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Bools | slice]]:
         """The mbarriers that tcgen05.commit of these lanes are to tell: number, lanes, and their places in `mask`."""
         return ((number, part, chosen) for number, part, chosen, _ in self._each(addresses, mask))
 
@@ -193,7 +192,7 @@ class Mbarriers:
 
     def _each(
         self, addresses: Values, mask: Mask, owners: Indices | None = None
-    ) -> Iterator[tuple[int, Mask, Values, Indices]]:
+    ) -> Iterator[tuple[int, Mask, Bools | slice, Indices]]:
         """Number, lanes, places in `mask`, and blocks, of each mbarrier that active lanes name; default: of their own.
 
         Raises
@@ -201,11 +200,7 @@ class Mbarriers:
         MisusedMbarrier
             Where there is none that the lane could know of.
         """
-        first = addresses[:1]
-        alike = bool((addresses == first).all())
-        for address in first.tolist() if alike else np.unique(addresses).tolist():
-            chosen = np.ones(len(addresses), bool) if alike else addresses == address
-            part = mask if alike else mask.select(chosen)
+        for address, part, chosen in mask.apart(addresses):
             key = address, part, b"" if owners is None else owners[chosen].tobytes()
             if key not in self._met:
                 if len(self._met) >= MASKS:
