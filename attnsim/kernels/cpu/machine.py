@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 
 from attnsim.kernels.cpu.counters import Counters
+from attnsim.kernels.cpu.dataflow import passing
 from attnsim.kernels.cpu.faults import Reports, UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARP, Bools, Indices, Lanes, Mask, Values, lanes_of
 from attnsim.kernels.cpu.layout import lay_out, meetings
@@ -70,7 +71,7 @@ class Machine:
             for name in register_names((*i.operands, *([i.guard] if i.guard else [])))
         )
         self.cluster = function.cluster
-        self.registers = Registers()
+        self.registers = Registers(passing(function))
         self.reports = Reports()
         self.memory = GlobalMemory()
         self.shared = SharedMemory(shared_bytes, meetings(function), self.reports)
