@@ -29,9 +29,12 @@ def addresses(file, state, numbers, rows, offsets, index, found):
     """Sums of registers and offsets ``[operands * active]``; see `registers` for what a register's state says."""
     active = len(index)
     for i in range(len(rows)):
-        base, first = file[rows[i]], i * active
+        base, sums, offset = file[rows[i]], found[i * active : (i + 1) * active], offsets[i]
+        if state[numbers[i]]:
+            sums[:] = np.int64(base[0]) + offset
+            continue
         for j in range(active):
-            found[first + j] = np.int64(base[0 if state[numbers[i]] else index[j]]) + offsets[i]
+            sums[j] = np.int64(base[np.int64(np.uint32(index[j]))]) + offset
 
 
 @jit
@@ -102,11 +105,14 @@ def place(addresses, index, width, starts, size, found):
 
 
 @in_place
-def locate(addresses, width, bounds, which):
+def locate(addresses, width, bounds, which, rows):
     """In which array ``[arrays, 2]`` of global memory each access lies, else -1; that of the first, and if of all.
 
-    Returned is -1 where any lies in none.
+    Returned is -1 where any lies in none. Where all lie in one, `rows` are theirs in it.
     """
+    shift = 0
+    while width > 1 << shift:
+        shift += 1
     one, alike, inside = -1, True, True
     for i in range(len(addresses)):
         address = addresses[i]  # to which nothing is added: it may be the largest there is
@@ -119,6 +125,9 @@ def locate(addresses, width, bounds, which):
         which[i] = one
         alike = alike and one == which[0]
         inside = inside and one >= 0
+    if inside and alike:
+        for i in range(len(addresses)):
+            rows[i] = (addresses[i] - bounds[which[0], 0]) >> shift
     return which[0] if inside else -1, alike
 
 
@@ -235,10 +244,10 @@ def put_pieces(pieces, rows, values):
 def repeats(rows, instructions, seen):
     """Whether several instructions name one row; `seen` is zero, and is zero again."""
     each, found = len(rows) // instructions, False
-    for i in range(len(rows)):
-        if seen[rows[i]] not in (0, i // each + 1):
-            found = True
-        seen[rows[i]] = i // each + 1
+    for one in range(instructions):
+        for row in rows[one * each : (one + 1) * each]:
+            found = found or (seen[row] != 0 and seen[row] != one + 1)
+            seen[row] = one + 1
     for row in rows:
         seen[row] = 0
     return found

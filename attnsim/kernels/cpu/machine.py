@@ -119,16 +119,13 @@ class Machine:
 
     def address(self, operand: Operand) -> Callable[[Mask], Values]:
         """A closure that returns the active lanes' addresses, int64 ``[active]``."""
-        if not isinstance(operand, Address):
-            raise UnsupportedInstruction(f"address {operand}")
-        base, offset = self.read(operand.base, "s64"), np.int64(operand.offset)
-        return lambda mask: mask.of(base() + offset)
+        return self.address_rows([operand])
 
     def address_rows(self, operands: Sequence[Operand]) -> Callable[[Mask], Values]:
         """A closure that returns the active lanes' addresses by many operands, int64 ``[operands * active]``."""
         places = [operand for operand in operands if isinstance(operand, Address)]
         if len(places) < len(operands):
-            raise UnsupportedInstruction(f"address among {operands}")
+            raise UnsupportedInstruction(f"address {', '.join(map(str, operands))}")
         bases, offsets = [place.base for place in places], np.array([place.offset for place in places], np.int64)
         for ptx_type in ("u32", "s64"):
             rows = self.registers.rows(bases, DTYPES[ptx_type])

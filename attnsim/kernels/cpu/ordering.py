@@ -11,8 +11,6 @@ threads have written is on it only after ``fence.proxy.async`` (PTX ISA 9.0, "As
 
 from __future__ import annotations
 
-from mmap import mmap
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,12 +29,6 @@ _GENERIC, _ASYNC = 0, 1
 _UNWRITTEN, _IN_FLIGHT, _MBARRIER = -1, -2, -3
 """Writers that are no agents; their time is `_NEVER`, which nobody knows to be over."""
 _NEVER = np.iinfo(np.int32).max
-
-
-def _zeros(rows: int, columns: int) -> NDArray[np.int32]:
-    """Zeros of which most are never touched: in pages of 4 KiB, where NumPy would ask for 2 MiB at a time."""
-    found: NDArray[np.int32] = np.frombuffer(mmap(-1, 4 * rows * columns), np.int32).reshape(rows, columns)
-    return found
 
 
 class Ordering:
@@ -72,7 +64,7 @@ class Ordering:
         self._writer = np.full(granules, _UNWRITTEN, np.int16)
         self._written = np.full(granules, _NEVER, np.int32)
         self._by_atomic = np.zeros(granules, bool)
-        self._read = _zeros(self._readers, granules).T  # what one agent reads lies together
+        self._read = agents.no_reads(granules)
         self._reading = np.zeros(self._readers, bool)
         self._known: Clock = np.zeros((lanes.warps, 2, agents.count), np.int32)
         self._known[np.arange(lanes.warps), _GENERIC, self._own] = 1
@@ -270,7 +262,7 @@ class Ordering:
         parts, self._granule = self._granule // width, width
         books = self._writer, self._written, self._by_atomic
         self._writer, self._written, self._by_atomic = (np.repeat(book, parts) for book in books)
-        before, self._read = self._read, _zeros(self._readers, len(self._writer)).T
+        before, self._read = self._read, self.agents.no_reads(len(self._writer))
         for agent in np.flatnonzero(self._reading):
             self._read[:, agent] = np.repeat(before[:, agent], parts)
 

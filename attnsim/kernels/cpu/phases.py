@@ -27,17 +27,12 @@ class Mbarriers:
     """The mbarriers of a batch of blocks, by number, in the order of their first initialisation, and block.
 
     A thread is ordered after all that arrived in a phase, and after the copies that completed in it, by waiting for it.
-
-    Attributes
-    ----------
-    changes : int
-        How often a phase has ended in any block, or an mbarrier was made or unmade, in all batches.
     """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._numbers: dict[int, int] = {}
-        self.changes = 0
+        self._ends = [0] * MBARRIERS
 
     def start(self) -> None:
         """None yet."""
@@ -50,7 +45,6 @@ class Mbarriers:
         self._maker = np.full(size, -1)
         self._visible = np.zeros(size, bool)
         self._met: dict[tuple[int, Mask, bytes], tuple[int, Indices]] = {}
-        self.changes += 1
         self._made: list[Clock] = []
         self._told: list[Clock] = []
         self._over: list[Clock] = []
@@ -105,13 +99,21 @@ class Mbarriers:
             self._settle(number)
         return phases
 
-    def over(self, addresses: Values, phases: Values, parity: bool, mask: Mask) -> Mask:
-        """The lanes for which the phase of that number, or the last one of that parity, is over."""
-        done = np.zeros(mask.count, bool)
+    def over(self, addresses: Values, phases: Values, parity: bool, mask: Mask) -> tuple[Mask, list[int]]:
+        """The lanes for which the phase of that number, or the last one of that parity, is over.
+
+        The second value are the mbarriers that they asked, for :meth:`ends`.
+        """
+        done, numbers = np.zeros(mask.count, bool), []
         for number, _, chosen, blocks in self._each(addresses, mask):
-            now, asked = self._phase[number, blocks], phases[chosen].astype(np.int64)
-            done[chosen] = (now & 1 != asked & 1) if parity else now > asked
-        return mask if done.all() else mask.select(done)
+            numbers.append(number)
+            now, asked = self._phase[number].take(blocks), phases[chosen].astype(np.int64)
+            done[chosen] = (now ^ asked) & 1 if parity else now > asked
+        return mask.select(done), numbers
+
+    def ends(self, numbers: list[int]) -> int:
+        """How often phases of these mbarriers have ended in any block, or an mbarrier was made or unmade."""
+        return sum(self._ends[number] for number in numbers)
 
     def learn(self, addresses: Values, mask: Mask) -> None:
         """These lanes have seen a phase end: they know what was told before its end."""
@@ -212,7 +214,7 @@ class Mbarriers:
     def _forget(self) -> None:
         """Mbarriers are no longer those that lanes have met."""
         self._met.clear()
-        self.changes += 1
+        self._ends = [ends + 1 for ends in self._ends]
 
     def _meet(self, address: int, mask: Mask, owners: Indices | None) -> tuple[int, Indices]:
         """Number of the mbarrier that these lanes name by its address, and the blocks that it is one of."""
@@ -234,7 +236,7 @@ class Mbarriers:
         """End the phase of every block in which nothing is missing."""
         over = (self._expected[number] > 0) & (self._pending[number] == 0) & (self._bytes[number] == 0)
         if over.any():
-            self.changes += 1
+            self._ends[number] += 1
             self._phase[number, over] += 1
             self._pending[number, over] = self._expected[number, over]
             if self._ordering:
