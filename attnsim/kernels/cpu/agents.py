@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from mmap import mmap
+
 import numpy as np
+from numpy.typing import NDArray
 
 from attnsim.kernels.cpu.lanes import Lanes, Meetings
 
@@ -39,6 +42,15 @@ class Agents:
         self.readers = self.products + self.warps * meetings.products
         self.count = self.readers + MBARRIERS * self.cluster
         self.own = np.arange(lanes.warps) % self.warps
+
+    def no_reads(self, granules: int) -> NDArray[np.int32]:
+        """Zeros ``[granules, readers]`` of which most are never touched; what is one agent's lies together.
+
+        In pages of 4 KiB, where NumPy would ask for 2 MiB at a time.
+        """
+        pages = mmap(-1, 4 * self.readers * granules)
+        found: NDArray[np.int32] = np.frombuffer(pages, np.int32).reshape(self.readers, granules).T
+        return found
 
     def described(self, agent: int) -> str:
         """An agent in words."""

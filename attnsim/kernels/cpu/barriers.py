@@ -96,7 +96,7 @@ class Barriers:
         if arrival.threads is not None and arrival.threads % WARP:
             raise UnsupportedInstruction(f"a barrier of {arrival.threads} threads, which is no multiple of {WARP}")
         state = self._states[arrival.barrier]
-        arrived = np.count_nonzero(mask.by_warp.reshape(self._lanes.blocks, -1), axis=1)
+        arrived = mask.by_block(self._lanes.blocks)
         expected = -1 if arrival.threads is None else arrival.threads // WARP
         self._require_one_count(state, arrived, expected, arrival)
         state.arrived += arrived
@@ -132,11 +132,11 @@ class Barriers:
         if not complete.any():
             return []
         self._complete(complete, partly=True)
-        leaving = complete[self._lanes.block_of]
+        leaving = np.ones(1, bool) if complete.all() else complete[self._lanes.block_of]
         released: Groups = []
         kept = []
         for arrival in state.waiting:
-            going = arrival.mask if complete.all() else Mask(arrival.mask.lanes & leaving)
+            going = arrival.mask.where(leaving)
             staying = arrival.mask.without(going)
             if going.count:
                 released.append((arrival.resume, going))
@@ -166,7 +166,10 @@ class Barriers:
 
     def _require_one_count(self, state: _State, arrived: Indices, expected: int, arrival: Arrival) -> None:
         """Warps that meet agree on how many they are, and no more of them come."""
-        here, total = arrived > 0, state.arrived + arrived
+        total = state.arrived + arrived
+        if (state.expected == expected).all() and not 0 <= expected < total.max():
+            return
+        here = arrived > 0
         differs = here & (state.arrived > 0) & (state.expected != expected)
         if differs.any() or 0 <= expected < int(total[here].max()):
             block = int(np.flatnonzero(differs if differs.any() else here & (total > expected))[0])
@@ -178,7 +181,7 @@ class Barriers:
 
     def _require_whole_warps(self, mask: Mask) -> None:
         """Every warp comes with all its threads that have not exited."""
-        if mask.full:
+        if mask.whole_warps:
             return
         live = self._machine.live.reshape(-1, WARP)
         missing = live & ~mask.lanes.reshape(-1, WARP) & (mask.by_warp > 0)[:, None]

@@ -5,6 +5,7 @@ PTX ISA 9.0, "cp.async.bulk.tensor".
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from attnsim.kernels.cpu.clusters import Clusters
 from attnsim.kernels.cpu.faults import CopyInFlight, Misaligned, OutOfBounds
 from attnsim.kernels.cpu.lanes import Indices, Mask, Values
+from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.machine import Machine, Step, unsupported
 from attnsim.kernels.cpu.ordering import PIECE
 from attnsim.kernels.cpu.phases import Mbarriers
@@ -70,12 +72,18 @@ class BulkCopies:
         values, valid, sectors = tensor_map.boxes(corners)
         counters, shared = self._machine.counters, self._machine.shared
         counters.load_sectors[name] += sectors
-        places = swizzled(targets[:, None] + np.arange(0, tensor_map.box_bytes, PIECE), tensor_map.swizzle_bytes)
+        size, swizzle = tensor_map.box_bytes, tensor_map.swizzle_bytes
+
+        def placed(begin: Values, blocks: Indices, lanes: Indices) -> Indices:
+            places = swizzled(begin[:, None] + np.arange(0, size, PIECE), swizzle)
+            return shared.pieces(places, blocks, lanes, "bulk copy")
+
         for here, blocks in self._machine.unit(Clusters).receivers(mask, to):
             part = mask.select(here)
             counters.loads[name] += int(valid[here].sum())
-            counters.shared_bytes_stored += tensor_map.box_bytes * part.count
-            rows = shared.pieces(places[here], blocks, part.index, "bulk copy")
+            counters.shared_bytes_stored += size * part.count
+            key = "copy", targets[here].tobytes(), blocks.tobytes(), size, swizzle
+            rows = shared.once(key, functools.partial(placed, targets[here], blocks, part.index))
             if shared.ordering:
                 shared.ordering.begin_copy(rows, part.index)
             for number, lanes, chosen in self._mbarriers.for_copies(mbarriers[here], part, blocks):
@@ -88,15 +96,16 @@ class BulkCopies:
         served = np.zeros(self._machine.lanes.blocks, bool)
         for copy in queue:
             first = ~served[copy.blocks]
-            if len(first) > 1:
+            if len(set(copy.blocks.tolist())) < len(first):
                 first &= np.arange(len(first)) == _first_of(copy.blocks)
             served[copy.blocks] = True
-            if first.all():
+            if not first.any():
+                self._queue.append(copy)
+            elif first.all():
                 self._land(copy)
-                continue
-            if first.any():
+            else:
                 self._land(copy.part(first))
-            self._queue.append(copy.part(~first))
+                self._queue.append(copy.part(~first))
         return bool(queue)
 
     def require_landed(self) -> None:
@@ -105,7 +114,7 @@ class BulkCopies:
             raise CopyInFlight("the block has ended, and a bulk copy to it is still under way", self._queue[0].lanes[0])
 
     def _land(self, copy: _Copy) -> None:
-        self._machine.shared.by_piece()[copy.rows] = copy.values
+        compiled().put_pieces(self._machine.shared.by_piece(), copy.rows, copy.values)
         self._mbarriers.end_copies(copy.mbarrier, copy.blocks, copy.values[0].nbytes, copy.rows)
 
 
@@ -144,9 +153,8 @@ def compile_bulk_copy(instruction: Instruction, machine: Machine) -> Step:
     def step(mask: Mask) -> None:
         corners = np.stack([mask.of(read()) for read in coordinates], axis=1).astype(np.int64)
         chosen, targets, barriers = mask.of(maps()), to(mask), barrier(mask)
-        for address in np.unique(chosen).tolist():
-            here = chosen == address
+        for address, part, here in mask.apart(chosen):
             blocks = mask.of(sent())[here] if sent else None
-            copies.begin(address, corners[here], targets[here], barriers[here], mask.select(here), blocks)
+            copies.begin(address, corners[here], targets[here], barriers[here], part, blocks)
 
     return step

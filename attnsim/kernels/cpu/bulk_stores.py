@@ -105,11 +105,11 @@ class BulkStores:
         tensor = self._machine.memory.writeable(tensor_map.array, "bulk store", lane)
         places = swizzled(source + np.arange(0, tensor_map.box_bytes, PIECE), tensor_map.swizzle_bytes)
         values = self._read(places, lane).view(tensor_map.dtype).reshape(tensor_map.box)
-        place, inside = tensor_map.overlap(corner)
+        place, inside, sectors = tensor_map.overlap(tuple(corner))
         combine = _combine(join, tensor_map.dtype) if join else None
         counters = self._machine.counters
         counters.stores[name] += values[inside].nbytes
-        counters.store_sectors[name] += tensor_map.sectors(place)
+        counters.store_sectors[name] += sectors
 
         def arrive() -> None:
             tensor.keep()

@@ -18,6 +18,8 @@ in_place = partial(jit, allocates=False)
 WARP = 32
 BANKS_BYTES = 128
 SEVERAL_READERS = np.uint32(64)
+EPOCH, SYNCED = ~np.uint32(0x7F), ~np.uint32(0x1F)
+"""Of a tag without its warp, and of an author without its lane."""
 UNWRITTEN = np.uint32(0xFFFF_FFFF)
 IN_FLIGHT = np.uint32(0xFFFF_FFFE)
 
@@ -27,9 +29,12 @@ def addresses(file, state, numbers, rows, offsets, index, found):
     """Sums of registers and offsets ``[operands * active]``; see `registers` for what a register's state says."""
     active = len(index)
     for i in range(len(rows)):
-        base, first = file[rows[i]], i * active
+        base, sums, offset = file[rows[i]], found[i * active : (i + 1) * active], offsets[i]
+        if state[numbers[i]]:
+            sums[:] = np.int64(base[0]) + offset
+            continue
         for j in range(active):
-            found[first + j] = np.int64(base[0 if state[numbers[i]] else index[j]]) + offsets[i]
+            sums[j] = np.int64(base[np.int64(np.uint32(index[j]))]) + offset
 
 
 @jit
@@ -45,19 +50,19 @@ def passes(addresses, index, width):
     groups, shift = min(BANKS_BYTES // width, WARP), 2
     while width > 1 << shift:
         shift += 1
-    phase_lanes, total, phases, start, end = groups, 0, 0, 0, len(addresses)
-    words = np.empty(phase_lanes, np.int64)
+    total, phases, start, end = 0, 0, 0, len(addresses)
+    words = np.empty(groups, np.int64)
     while start < end:
         # To where the phase ends: lanes ascend, and a phase begins at a multiple of its lanes.
-        last, stop, taken = index[start] | (phase_lanes - 1), start, 0
-        clear = True
-        while stop < end and index[stop] <= last:
-            bank = 1 << ((addresses[stop] >> shift) & (groups - 1))
-            clear = clear and taken & bank == 0
-            taken |= bank
-            stop += 1
+        last, stop, taken = index[start] | (groups - 1), start + groups, 0
+        if stop > end or index[stop - 1] != last:
+            stop = start
+            while stop < end and index[stop] <= last:
+                stop += 1
+        for lane in range(start, stop):
+            taken |= 1 << ((addresses[lane] >> shift) & (groups - 1))
         worst = 1
-        if not clear:
+        if taken != (1 << groups) - 1:  # not each its own bank
             count, worst = 0, 0
             for lane in range(start, stop):
                 word = addresses[lane] >> shift
@@ -84,28 +89,30 @@ def place(addresses, index, width, starts, size, found):
 
     Lanes find their block's memory, of `size` bytes, at `starts`. Where one is misaligned or outside of it: -1.
     """
-    period, base, shift, bits = len(starts), 0, 0, 0
+    period, base, shift, bits, low, high = len(starts), 0, 0, 0, np.int64(0), np.int64(0)
     while width > 1 << shift:
         shift += 1
-    for i in range(len(addresses)):
-        address = addresses[i]
+    for address in addresses:
         bits |= address & (width - 1)
-        if address < 0 or address > size - width:
-            return -1, 0
+        low, high = min(low, address), max(high, address)
+    if bits or low < 0 or high > size - width:
+        return -1, 0
+    for i in range(len(addresses)):
         while index[i] - base >= period:  # the next instruction's lanes
             base += period
-        found[i] = (address + starts[index[i] - base]) >> shift
-    if bits:
-        return -1, 0
+        found[i] = (addresses[i] + starts[np.int64(np.uint32(index[i] - base))]) >> shift
     return passes(addresses, index, width)
 
 
 @in_place
-def locate(addresses, width, bounds, which):
+def locate(addresses, width, bounds, which, rows):
     """In which array ``[arrays, 2]`` of global memory each access lies, else -1; that of the first, and if of all.
 
-    Returned is -1 where any lies in none.
+    Returned is -1 where any lies in none. Where all lie in one, `rows` are theirs in it.
     """
+    shift = 0
+    while width > 1 << shift:
+        shift += 1
     one, alike, inside = -1, True, True
     for i in range(len(addresses)):
         address = addresses[i]  # to which nothing is added: it may be the largest there is
@@ -118,6 +125,9 @@ def locate(addresses, width, bounds, which):
         which[i] = one
         alike = alike and one == which[0]
         inside = inside and one >= 0
+    if inside and alike:
+        for i in range(len(addresses)):
+            rows[i] = (addresses[i] - bounds[which[0], 0]) >> shift
     return which[0] if inside else -1, alike
 
 
@@ -129,17 +139,19 @@ def sectors(addresses, index, size):
         shift += 1
     touched = np.empty(WARP, np.int64)
     while start < end:
-        last, stop, count = index[start] | (WARP - 1), start, 0
+        last, stop, count, highest = index[start] | (WARP - 1), start, 0, np.int64(-1)
         while stop < end and index[stop] <= last:
             sector = addresses[stop] >> shift
             new = True
-            for other in range(count - 1, -1, -1):
-                if touched[other] == sector:
-                    new = False
-                    break
+            if sector <= highest:
+                for other in range(count - 1, -1, -1):
+                    if touched[other] == sector:
+                        new = False
+                        break
             if new:
                 touched[count] = sector
                 count += 1
+                highest = max(highest, sector)
             stop += 1
         total += count
         start = stop
@@ -147,113 +159,95 @@ def sectors(addresses, index, size):
 
 
 @in_place
-def tags_read(rows, index, granules, floors, warps, synced, lanes, written, read, author):
+def tags_read(rows, index, granules, tags, authors, written, read, author):
     """Check and note a load by the tags of `hazards`; what is noted before it returns False may be noted again."""
-    period, base = len(floors), 0
-    for i in range(len(rows)):
-        while index[i] - base >= period:  # the next instruction's lanes
-            base += period
-        lane = np.int64(np.uint32(index[i] - base))  # which says that it is not negative
-        floor, first = floors[lane], np.int64(np.uint32(rows[i])) * granules
-        mine = floor | warps[lane]
-        if granules == 4:  # of ldmatrix, mostly: all at once
-            latest = note_reads(written, read, first, floor, mine)
-        else:
-            latest = np.uint32(0)
-            for granule in range(first, first + granules):
-                latest = max(latest, written[granule])
-                note_read(read, granule, floor, mine)
-        if latest < floor:
-            continue
-        for granule in range(first, first + granules):
-            tag, by, since = written[granule], author[granule], synced[lane]
-            if tag >= floor and (tag != mine or (by >= since and by != since | lanes[lane])):
-                return False
+    period = len(tags)
+    for part in range(granules):
+        base = 0
+        for i in range(len(rows)):
+            while index[i] - base >= period:  # the next instruction's lanes
+                base += period
+            lane = np.int64(np.uint32(index[i] - base))  # which says that it is not negative
+            mine, granule = tags[lane], np.int64(np.uint32(rows[i])) * granules + part
+            floor, before, tag = mine & EPOCH, read[granule], written[granule]
+            read[granule] = floor + SEVERAL_READERS if before >= floor and before != mine else mine
+            if tag >= floor:
+                by, me = author[granule], authors[lane]
+                if tag != mine or (by >= me & SYNCED and by != me):
+                    return False
     return True
 
 
 @in_place
-def note_read(read, granule, floor, mine):
-    """Note one more reader."""
-    before = read[granule]
-    read[granule] = floor + SEVERAL_READERS if before >= floor and before != mine else mine
-
-
-@in_place
-def note_reads(written, read, first, floor, mine):
-    """Note one more reader of four granules; returned is when the last of them was written."""
-    one, two, three, four = written[first], written[first + 1], written[first + 2], written[first + 3]
-    for part in range(4):
-        note_read(read, first + part, floor, mine)
-    return max(one, two, three, four)
-
-
-@in_place
-def tags_write(rows, index, granules, floors, warps, synced, lanes, written, read, author):
+def tags_write(rows, index, granules, tags, authors, written, read, author):
     """Check and note a store; False before any tag has changed, or where two warps store to one granule at once."""
-    period, base = len(floors), 0
-    for i in range(len(rows)):
-        while index[i] - base >= period:
-            base += period
-        lane = np.int64(np.uint32(index[i] - base))
-        floor, mine, first = floors[lane], floors[lane] | warps[lane], np.int64(np.uint32(rows[i])) * granules
-        for granule in range(first, first + granules):
-            tag, last = written[granule], read[granule]
+    period = len(tags)
+    for part in range(granules):
+        base = 0
+        for i in range(len(rows)):
+            while index[i] - base >= period:
+                base += period
+            mine = tags[np.int64(np.uint32(index[i] - base))]
+            granule = np.int64(np.uint32(rows[i])) * granules + part
+            floor, tag, last = mine & EPOCH, written[granule], read[granule]
             other = tag >= floor and tag != mine
             if (other and tag != UNWRITTEN) or (last >= floor and last != mine):
                 return False
-    base, alone = 0, True
-    for i in range(len(rows)):
-        while index[i] - base >= period:
-            base += period
-        lane = np.int64(np.uint32(index[i] - base))
-        mine, me, first = (
-            floors[lane] | warps[lane],
-            synced[lane] | lanes[lane],
-            np.int64(np.uint32(rows[i])) * granules,
-        )
-        for granule in range(first, first + granules):
+    alone = True
+    for part in range(granules):
+        base = 0
+        for i in range(len(rows)):
+            while index[i] - base >= period:
+                base += period
+            lane = np.int64(np.uint32(index[i] - base))
+            mine, granule = tags[lane], np.int64(np.uint32(rows[i])) * granules + part
             tag = written[granule]
-            other = tag >= floors[lane] and tag != mine  # another warp's, as of now
+            other = tag >= mine & EPOCH and tag != mine  # another warp's, as of now
             alone = alone and (not other or tag == UNWRITTEN)
-            written[granule], author[granule] = mine, me
+            written[granule], author[granule] = mine, authors[lane]
     return alone
 
 
 @in_place
-def tags_land(rows, index, granules, floors, warps, synced, lanes, written, author):
+def tags_land(rows, index, granules, tags, authors, written, author):
     """Note who has written."""
-    period, base = len(floors), 0
-    for i in range(len(rows)):
-        while index[i] - base >= period:
-            base += period
-        lane = np.int64(np.uint32(index[i] - base))
-        mine, me, first = (
-            floors[lane] | warps[lane],
-            synced[lane] | lanes[lane],
-            np.int64(np.uint32(rows[i])) * granules,
-        )
-        for granule in range(first, first + granules):
-            written[granule], author[granule] = mine, me
+    period = len(tags)
+    for part in range(granules):
+        base = 0
+        for i in range(len(rows)):
+            while index[i] - base >= period:
+                base += period
+            lane = np.int64(np.uint32(index[i] - base))
+            granule = np.int64(np.uint32(rows[i])) * granules + part
+            written[granule], author[granule] = tags[lane], authors[lane]
 
 
 @in_place
 def tags_issue(rows, granules, written):
     """Note that copies are under way."""
-    for row in rows:
-        first = np.int64(np.uint32(row)) * granules
-        for granule in range(first, first + granules):
-            written[granule] = IN_FLIGHT
+    for part in range(granules):
+        for row in rows:
+            written[np.int64(np.uint32(row)) * granules + part] = IN_FLIGHT
+
+
+@in_place
+def put_pieces(pieces, rows, values):
+    """Store values ``[copies, rows, 8]`` to rows ``[copies, rows]`` of shared memory."""
+    for copy in range(len(rows)):
+        for i in range(rows.shape[1]):
+            piece = pieces[rows[copy, i]]
+            for word in range(values.shape[2]):
+                piece[word] = values[copy, i, word]
 
 
 @in_place
 def repeats(rows, instructions, seen):
     """Whether several instructions name one row; `seen` is zero, and is zero again."""
     each, found = len(rows) // instructions, False
-    for i in range(len(rows)):
-        if seen[rows[i]] not in (0, i // each + 1):
-            found = True
-        seen[rows[i]] = i // each + 1
+    for one in range(instructions):
+        for row in rows[one * each : (one + 1) * each]:
+            found = found or (seen[row] != 0 and seen[row] != one + 1)
+            seen[row] = one + 1
     for row in rows:
         seen[row] = 0
     return found

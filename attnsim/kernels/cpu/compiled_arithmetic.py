@@ -8,9 +8,13 @@ this file.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from attnsim.models.jit import jit
+
+in_place = partial(jit, allocates=False)
 
 ADD, SUB, MUL, MAD, MIN, MAX, NEG, ABS, AND, OR, XOR, NOT, MOV = range(13)
 EQ, NE, LT, LE, GT, GE = range(6)
@@ -23,13 +27,14 @@ F16, BF16 = range(2)
     WIDEN_U, WIDEN_S, MUL_WIDE_U, MUL_WIDE_S, MAD_WIDE_U, MAD_WIDE_S, NARROW, PACK,
 ) = range(25)  # fmt: skip
 
+SMALLEST_NORMAL = np.float32(2.0**-126)
 WIDE, ONE, AGREED = 0, 1, 2
 """What a row of the register file holds; see `registers`."""
 TARGET, FIRST_SOURCE, COLUMNS = 2, 5, 14
 """An instruction is its family, its operation, and number, row and width of its target and of three sources."""
 
 
-@jit
+@in_place
 def play(code, spans, full, state, u1, u4, s4, f4, u8, s8):
     """Instructions ``[instructions, columns]`` over the lanes of spans ``[spans, 2]``, as `registers` keeps values."""
     for i in range(len(code)):
@@ -56,7 +61,7 @@ def play(code, spans, full, state, u1, u4, s4, f4, u8, s8):
             execute(one, spans[span, 0], spans[span, 1], u1, u4, s4, f4, u8, s8)
 
 
-@jit
+@in_place
 def spread(state, numbers, rows, file):
     """Put into every place of these rows what so far stands in the first alone."""
     for i in range(len(numbers)):
@@ -67,7 +72,7 @@ def spread(state, numbers, rows, file):
             state[numbers[i]] = AGREED
 
 
-@jit
+@in_place
 def execute(one, begin, end, u1, u4, s4, f4, u8, s8):
     """One instruction over lanes `begin` to ``end - 1``."""
     family, op, d, a, b, c, lanes = one[0], one[1], one[3], one[6], one[9], one[12], slice(begin, end)
@@ -125,7 +130,7 @@ def execute(one, begin, end, u1, u4, s4, f4, u8, s8):
         pack_bf16(u4[d, lanes], u4[a, lanes], u4[b, lanes])
 
 
-@jit
+@in_place
 def floats(op, d, a, b, c):
     """Arithmetic of float32; a fused product is rounded once from float64."""
     if op == ADD:
@@ -154,7 +159,14 @@ def floats(op, d, a, b, c):
             d[i] = abs(a[i])
 
 
-@jit
+@in_place
+def flush(values, found):
+    """Subnormal float32 become zero."""
+    for i in range(len(values)):
+        found[i] = values[i] * np.float32(0) if abs(values[i]) < SMALLEST_NORMAL else values[i]
+
+
+@in_place
 def integers(op, d, a, b, c):
     """Arithmetic and logic of integers, which wrap."""
     if op == ADD:
@@ -195,7 +207,7 @@ def integers(op, d, a, b, c):
             d[i] = a[i]
 
 
-@jit
+@in_place
 def shift(op, d, a, amount, bits):
     """Shifts that bring zeros in."""
     for i in range(len(d)):
@@ -207,14 +219,14 @@ def shift(op, d, a, amount, bits):
             d[i] = a[i] >> amount[i]
 
 
-@jit
+@in_place
 def shift_signed(d, a, amount, bits):
     """To the right, with the sign."""
     for i in range(len(d)):
         d[i] = a[i] >> np.int64(min(amount[i], np.uint32(bits - 1)))
 
 
-@jit
+@in_place
 def compare(op, d, a, b):
     """Comparisons that do not hold for NaN."""
     for i in range(len(d)):
@@ -232,7 +244,7 @@ def compare(op, d, a, b):
             d[i] = a[i] >= b[i]
 
 
-@jit
+@in_place
 def predicates(op, d, a, b):
     """Logic of predicates."""
     for i in range(len(d)):
@@ -249,42 +261,42 @@ def predicates(op, d, a, b):
             d[i] = x
 
 
-@jit
+@in_place
 def select(d, a, b, chosen):
     """One of two."""
     for i in range(len(d)):
         d[i] = a[i] if chosen[i] != 0 else b[i]
 
 
-@jit
+@in_place
 def copy(d, a):
     """To another width."""
     for i in range(len(d)):
         d[i] = a[i]
 
 
-@jit
+@in_place
 def multiply(d, a, b):
     """The whole product."""
     for i in range(len(d)):
         d[i] = d.dtype.type(a[i]) * d.dtype.type(b[i])
 
 
-@jit
+@in_place
 def multiply_add(d, a, b, c):
     """The whole product, and a sum."""
     for i in range(len(d)):
         d[i] = d.dtype.type(a[i]) * d.dtype.type(b[i]) + c[i]
 
 
-@jit
+@in_place
 def pack_halves(d, high, high_value, low, low_value):
     """Two float32 as float16."""
     for i in range(len(d)):
         d[i] = (half(high[i], high_value[i]) << np.uint32(16)) | half(low[i], low_value[i])
 
 
-@jit
+@in_place
 def half(bits, value):
     """Bits of the nearest float16, ties to even; a NaN keeps what fits of it."""
     magnitude, sign = bits & np.uint32(0x7FFF_FFFF), (bits >> np.uint32(16)) & np.uint32(0x8000)
@@ -300,14 +312,14 @@ def half(bits, value):
     return sign | found
 
 
-@jit
+@in_place
 def pack_bf16(d, high, low):
     """Two float32 as bf16."""
     for i in range(len(d)):
         d[i] = (nearest_bf16(high[i]) << np.uint32(16)) | nearest_bf16(low[i])
 
 
-@jit
+@in_place
 def nearest_bf16(bits):
     """Bits of the nearest bf16, ties to even; NaN becomes 0x7fff."""
     up = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))

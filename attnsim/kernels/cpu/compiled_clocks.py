@@ -15,10 +15,13 @@ in_place = partial(jit, allocates=False)
 
 
 @in_place
-def clocks_read_by_wgmma(places, groups, numbers, warps, granules, known, writer, written, read):
-    """Check and note what wgmma read by the clocks of `ordering`; nothing is noted where it returns False."""
-    for i in range(len(groups)):
-        first, last, latest = groups[i] * 4, writer[0], np.int32(-1)
+def clocks_read_by_wgmma(places, groups, numbers, warps, granules, known, writer, written, read, reading):
+    """Check and note what wgmma read by the clocks of `ordering`; nothing is noted where it returns False.
+
+    Places are those of a product of each group, then those of the next product of each.
+    """
+    for i in range(len(places)):
+        first, last, latest = groups[i % len(groups)] * 4, writer[0], np.int32(-1)
         for piece in range(places.shape[1]):
             for granule in range(places[i, piece] * granules, (places[i, piece] + 1) * granules):
                 by, when = writer[granule], written[granule]
@@ -28,11 +31,12 @@ def clocks_read_by_wgmma(places, groups, numbers, warps, granules, known, writer
                 for warp in range(first, first + 4):
                     if when > known[warp, 1, by]:
                         return False
-    for i in range(len(groups)):
-        agent = warps + groups[i] * 4 % warps // 4
+    for i in range(len(places)):
+        agent, number = warps + groups[i % len(groups)] * 4 % warps // 4, numbers[i % len(groups)]
+        reading[agent] = True
         for piece in range(places.shape[1]):
             for granule in range(places[i, piece] * granules, (places[i, piece] + 1) * granules):
-                read[granule, agent] = numbers[i]
+                read[granule, agent] = number
     return True
 
 
@@ -58,6 +62,15 @@ def clocks_sign(rows, granules, agents, times, writer, written, by_atomic):
             writer[granule] = agents[i]
             written[granule] = times[i]
             by_atomic[granule] = False
+
+
+@in_place
+def clocks_taken(rows, granules, by, when, writer, written):
+    """Note that accesses ``rows[i]`` were all by one writer at one time."""
+    for i in range(len(rows)):
+        for row in rows[i]:
+            for granule in range(row * granules, (row + 1) * granules):
+                writer[granule], written[granule] = by[i], when[i]
 
 
 @in_place

@@ -1,7 +1,8 @@
 """Matrices of the tensor cores, compiled: from registers and shared memory to float32 and back, and their products.
 
 Products of two 16-bit floats are exact in float32; sums run along k from its beginning and are then added to what is
-there, in float32. That order is this file's, and no GPU's. As in `compiled`, all numbers stand in this file.
+there, in float32. That order is this file's, and no GPU's. `floats` are all values of 16 bits by their bits. As in
+`compiled`, all other numbers stand in this file.
 """
 
 from __future__ import annotations
@@ -22,48 +23,33 @@ GROUP, GROUP_ROWS, DEPTH = 128, 64, 16
 
 
 @in_place
-def to_float(bits, bf16):
-    """A 16-bit float as float32."""
-    wide = np.uint32(bits)
-    magnitude = (wide & np.uint32(0x7FFF)) << np.uint32(13)
-    # Exponent and mantissa in float32's places, and the exponents' difference as a factor.
-    value = np.float32(np.uint32(magnitude).view(np.float32) * np.float32(2.0**112)).view(np.uint32)
-    value = magnitude | np.uint32(0x7F80_0000) if magnitude >= np.uint32(0x0F80_0000) else value  # infinities and NaN
-    value = value | (wide & np.uint32(0x8000)) << np.uint32(16)
-    value = wide << np.uint32(16) if bf16 else value
-    return np.uint32(value).view(np.float32)
-
-
-@in_place
-def columns_of(bits, registers, lane0, bf16, pairs, found):
+def columns_of(bits, registers, lane0, floats, found):
     """B of all matrices ``[matrices, steps]`` of a warp: of two each a tile ``[16 k, 16 columns]``.
 
     Even columns of a matrix come first: then a register of the product has four neighbours in each row.
     """
     for matrix in range(len(registers)):
         for step in range(registers.shape[1]):
-            register, at = bits[registers[matrix, step]], matrix // 2 * 128 + step * 64 + matrix % 2 * COLUMNS
-            for odd in range(2):
-                for half in range(4):
-                    lane, to = lane0 + 8 * half + 4 * odd, at + 4 * odd + half
-                    one, two, three, four = register[lane], register[lane + 1], register[lane + 2], register[lane + 3]
-                    pairs[to], pairs[to + 16], pairs[to + 32], pairs[to + 48] = one, two, three, four
-    for row in range((len(registers) + 1) // 2 * 8):
-        for column in range(16):
-            both = pairs[16 * row + column]
-            found[32 * row + column] = to_float(both & np.uint32(0xFFFF), bf16)
-            found[32 * row + 16 + column] = to_float(both >> np.uint32(16), bf16)
+            register = bits[registers[matrix, step]][lane0 : lane0 + WARP]
+            at = matrix // 2 * 256 + step * 128 + matrix % 2 * COLUMNS
+            for pair in range(4):
+                to = found[at + 32 * pair : at + 32 * pair + 24]
+                for odd in range(2):
+                    for half in range(4):
+                        both, column = register[8 * half + 4 * odd + pair], 4 * odd + half
+                        to[column] = floats[both & np.uint32(0xFFFF)]
+                        to[column + 16] = floats[both >> np.uint32(16)]
 
 
 @in_place
-def rows_of(bits, registers, lane0, bf16, found):
+def rows_of(bits, registers, lane0, floats, found):
     """A of a warp: its registers one after another, each eight rows of eight."""
     for part in range(len(registers)):
         register, first = bits[registers[part]], 64 * part
         for lane in range(WARP):
             both = register[lane0 + lane]
-            found[first + 2 * lane] = to_float(both & np.uint32(0xFFFF), bf16)
-            found[first + 2 * lane + 1] = to_float(both >> np.uint32(16), bf16)
+            found[first + 2 * lane] = floats[both & np.uint32(0xFFFF)]
+            found[first + 2 * lane + 1] = floats[both >> np.uint32(16)]
 
 
 @in_place
@@ -81,27 +67,27 @@ def multiply(left, right, sums):
 @in_place
 def to_tile(register, lane0, tile, at):
     """A register of C to its places in a tile."""
+    of, to = register[lane0 : lane0 + WARP], tile[at : at + 116]
     for row in range(8):
-        lane, to = lane0 + 4 * row, at + 16 * row
-        one, two, three, four = register[lane], register[lane + 1], register[lane + 2], register[lane + 3]
-        tile[to], tile[to + 1], tile[to + 2], tile[to + 3] = one, two, three, four
+        for column in range(4):
+            to[16 * row + column] = of[4 * row + column]
 
 
 @in_place
 def from_tile(register, lane0, tile, at):
     """A register of D from its places in a tile."""
+    to, of = register[lane0 : lane0 + WARP], tile[at : at + 116]
     for row in range(8):
-        lane, of = lane0 + 4 * row, at + 16 * row
-        one, two, three, four = tile[of], tile[of + 1], tile[of + 2], tile[of + 3]
-        register[lane], register[lane + 1], register[lane + 2], register[lane + 3] = one, two, three, four
+        for column in range(4):
+            to[4 * row + column] = of[16 * row + column]
 
 
 @in_place
-def products(bits, file, left, right, before, after, warps, bf16, pairs, a, b, sums):
+def products(bits, file, left, right, before, after, warps, floats, a, b, sums):
     """Chains of mma of 16-bit floats, each with what the one before it gives as its C.
 
     Registers of A are ``[rows, length, 2 steps]``, those of B ``[length, columns, steps]``, the first C and the last D
-    in f32 ``[rows, columns, 4]``. The last four arguments are zeros, room for matrices and tiles of products.
+    in f32 ``[rows, columns, 4]``. The last three arguments are zeros, room for matrices and tiles of products.
     """
     for warp in warps:
         lane0 = np.int64(np.uint32(warp)) * WARP  # which says that it is not negative
@@ -111,9 +97,9 @@ def products(bits, file, left, right, before, after, warps, bf16, pairs, a, b, s
                     at = column % 2 * COLUMNS + part // 2 * 128 + part % 2 * 4
                     to_tile(file[before[row, column, part]], lane0, sums[row, column // 2], at)
         for link in range(len(right)):
-            columns_of(bits, right[link], lane0, bf16, pairs, b)
+            columns_of(bits, right[link], lane0, floats, b)
             for row in range(len(left)):
-                rows_of(bits, left[row, link], lane0, bf16, a)
+                rows_of(bits, left[row, link], lane0, floats, a)
                 for tile in range(sums.shape[1]):
                     multiply(a, b[256 * tile : 256 * tile + 256], sums[row, tile])
         for row in range(after.shape[0]):
@@ -156,7 +142,7 @@ def load_matrices(words, places, count, transposed, warps, targets, bits):
 
 
 @in_place
-def pieces_to_floats(pieces, places, transposed, bf16, found):
+def pieces_to_floats(pieces, places, transposed, floats, found):
     """Pieces of shared memory at ``[matrices, rows, 2]`` as float32 ``[matrices, rows, 16]``.
 
     Transposed, they lie at ``[matrices, 16, rows / 8]``.
@@ -166,7 +152,7 @@ def pieces_to_floats(pieces, places, transposed, bf16, found):
             for j in range(places.shape[2]):
                 piece = pieces[places[matrix, i, j]]
                 for element in range(8):
-                    value = to_float(piece[element], bf16)
+                    value = floats[piece[element]]
                     if transposed:
                         found[matrix, j * 8 + element, i] = value
                     else:
@@ -194,7 +180,7 @@ def agreed(file, state, numbers, rows, groups, found):
 
 
 @in_place
-def group_rows(bits, registers, groups, bf16, found):
+def group_rows(bits, registers, groups, floats, found):
     """A of wgmma ``[products * warpgroups, 64, 16]``: each warp has 16 rows, as in mma."""
     for product in range(len(registers)):
         for i in range(len(groups)):
@@ -204,8 +190,8 @@ def group_rows(bits, registers, groups, bf16, found):
                 for lane in range(GROUP):
                     both = register[groups[i] * GROUP + lane]
                     row, column = lane // WARP * ROWS + part % 2 * 8 + lane % WARP // 4, part // 2 * 8 + lane % 4 * 2
-                    of[row, column] = to_float(both & np.uint32(0xFFFF), bf16)
-                    of[row, column + 1] = to_float(both >> np.uint32(16), bf16)
+                    of[row, column] = floats[both & np.uint32(0xFFFF)]
+                    of[row, column + 1] = floats[both >> np.uint32(16)]
 
 
 @in_place

@@ -103,12 +103,8 @@ def _barrier(instruction: Instruction, machine: Machine) -> Control | None:
         ballot = votes().copy() if votes else None
         released: Groups = []
         numbers = barrier()
-        alike = mask.common(numbers)
-        for number in (
-            np.unique(mask.of(numbers)).tolist() if alike is None else [alike]
-        ):  # warps may name different ones
-            part = mask if alike is not None else mask.select(mask.of(numbers) == number)
-            threads = int(part.of(count())[0]) if count else None
+        for number, part, _ in mask.apart(numbers if len(numbers) == 1 else mask.of(numbers)):
+            threads = int(part.first(count())) if count else None
             arrival = Arrival(number, threads, position + 1, part, kind != "arrive", ballot, finish)
             released += run.barriers.arrive(arrival)
         if len(released) == 1:

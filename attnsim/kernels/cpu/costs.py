@@ -54,10 +54,15 @@ class Costs:
         rows = [nothing if i.guard else cost(i) for i in instructions]
         self._end = len(instructions)
         self._sums: list[list[int]] = np.cumsum([nothing, *rows, nothing], axis=0).tolist()
+        self._prices: dict[tuple[int, int], Cost | None] = {}
 
     def charge(self, counters: Counters, start: int, stop: int, mask: Mask) -> None:
         """Count instructions ``start`` to ``stop - 1``."""
-        counters.issued[start, min(stop, self._end)] += mask.warp_count
-        before, after = self._sums[start], self._sums[stop]
-        if before != after:
-            charge(counters, map(sub, after, before), mask.count)
+        key = start, min(stop, self._end)
+        counters.issued[key] += mask.warp_count
+        if key not in self._prices:
+            flops, tensor_flops, exponentials, shuffles = map(sub, self._sums[stop], self._sums[start])
+            price = flops, tensor_flops, exponentials, shuffles
+            self._prices[key] = price if any(price) else None
+        if found := self._prices[key]:
+            charge(counters, found, mask.count)

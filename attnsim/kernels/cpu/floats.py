@@ -9,16 +9,17 @@ import numpy as np
 from attnsim.kernels.cpu.elementwise import Function, elementwise
 from attnsim.kernels.cpu.integers import compile_integer
 from attnsim.kernels.cpu.lanes import Values
+from attnsim.kernels.cpu.loops import arithmetic
 from attnsim.kernels.cpu.machine import Machine, Step, operation, unsupported, value_type
 from attnsim.kernels.cpu.ptx import Instruction
 from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, float_to_bf16, halves, pack
 
-_SMALLEST_NORMAL = np.float32(2.0**-126)
-
 
 def flush(values: Values) -> Values:
     """Subnormal float32 become zero, as ``.ftz`` asks."""
-    return np.where(np.abs(values) < _SMALLEST_NORMAL, values * np.float32(0), values)
+    found = np.empty(values.shape, np.float32)
+    arithmetic().flush(values.reshape(-1), found.reshape(-1))
+    return found
 
 
 def _fused(a: Values, b: Values, c: Values) -> Values:

@@ -19,7 +19,7 @@ from attnsim.kernels.cpu.loops import compiled_matrices
 from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsupported
 from attnsim.kernels.cpu.ptx import Instruction, Operand, register_names
 from attnsim.kernels.cpu.registers import DTYPES, Registers, row_type
-from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, half_to_float
+from attnsim.kernels.cpu.sixteen_bit import floats
 from attnsim.kernels.cpu.spaces import space_name
 from attnsim.kernels.cpu.together import Alike
 from attnsim.kernels.cpu.warps import require_whole_warps
@@ -172,7 +172,7 @@ class _Product(Alike):
         members = (self, *others)
         if not self._of_halves:
             return _by_arrays(members, self._result, self._kind, self._machine.registers)
-        steps = [_of_panel(one, self._kind == "bf16", self._machine.registers) for one in self._panels(members)]
+        steps = [_of_panel(one, floats(self._kind), self._machine.registers) for one in self._panels(members)]
         if len(steps) == 1:
             return steps[0]
 
@@ -216,7 +216,7 @@ class _Product(Alike):
         return panels
 
 
-def _of_panel(panel: Sequence[Sequence[Sequence[_Product]]], bf16: bool, registers: Registers) -> Step:
+def _of_panel(panel: Sequence[Sequence[Sequence[_Product]]], values: Values, registers: Registers) -> Step:
     """Chains of products of 16-bit floats in float32, from registers to registers: all rows with all columns."""
     shape, first = (len(panel), len(panel[0])), panel[0]
     a = registers.rows([r for row in panel for one in row[0] for r in one.a], DTYPES["b32"])
@@ -229,13 +229,13 @@ def _of_panel(panel: Sequence[Sequence[Sequence[_Product]]], bf16: bool, registe
     left, right = a.rows.reshape(shape[0], length, -1), b.rows.reshape(length, shape[1], -1)
     before, after = c.rows.reshape(*shape, 4), d.rows.reshape(*shape, 4)
     room = [np.zeros(size, np.float32) for size in (256, tiles * 256, (*shape[:1], tiles, 256))]
-    pairs, read = np.zeros(tiles * 128, np.uint32), a.joined(b).joined(c)
+    read = a.joined(b).joined(c)
 
     def step(mask: Mask) -> None:
         require_whole_warps(mask, "mma")
         registers.spread(read)
         bits = registers.claim(d, mask)
-        fast.products(bits, registers.files["<f4"], left, right, before, after, mask.warp_index, bf16, pairs, *room)
+        fast.products(bits, registers.files["<f4"], left, right, before, after, mask.warp_index, values, *room)
 
     return step
 
@@ -285,9 +285,10 @@ def _matrices(
 
 def _decode(bits: Values, kind: str) -> Values:
     """Registers as float32; tensor cores ignore the low 13 bits of a tf32 operand."""
-    if kind == "f16":
-        return half_to_float(bits.view(np.uint16))
-    return bf16_to_float(bits.view(np.uint16)) if kind == "bf16" else (bits & np.uint32(0xFFFF_E000)).view(np.float32)
+    if kind == "tf32":
+        return (bits & np.uint32(0xFFFF_E000)).view(np.float32)
+    found: Values = floats(kind)[bits.view(np.uint16)]
+    return found
 
 
 def _lanes_of_f32(products: Values) -> Values:

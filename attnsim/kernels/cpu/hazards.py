@@ -1,8 +1,8 @@
 """Who touched which shared bytes since the last barrier: races, reads of nothing, copies still in flight.
 
-Each granule (the narrowest access that the kernel makes) carries two tags, of its last write and its last read. A tag
-is the block's barrier epoch and the warp: equal tags, or a tag from before the last barrier, are in order. That holds
-where all warps of a block meet at once; kernels whose warps meet a few at a time are checked by `ordering`.
+Each granule (the narrowest access so far) carries two tags, of its last write and its last read. A tag is the block's
+barrier epoch and the warp: equal tags, or a tag from before the last barrier, are in order. That holds where all warps
+of a block meet at once; kernels whose warps meet a few at a time are checked by `ordering`.
 
 Within a warp a granule's author, which is the lane that wrote it and the ``__syncwarp`` of the warp so far, tells a
 load of what another lane has written with no ``__syncwarp`` between. Loads that are overtaken by stores of other lanes
@@ -19,10 +19,12 @@ import numpy as np
 from attnsim.kernels.cpu.faults import CopyInFlight, Fault, Race, Reports, UninitialisedRead
 from attnsim.kernels.cpu.lanes import Bools, Lanes, Mask, Values
 from attnsim.kernels.cpu.loops import compiled
+from attnsim.kernels.cpu.ordering import PIECE
 from attnsim.kernels.cpu.registers import row_type
 
 _EPOCH_BITS = 7
 _LANE_BITS = 5
+_WARP, _LANE = np.uint32((1 << _EPOCH_BITS) - 1), np.uint32((1 << _LANE_BITS) - 1)
 _ATOMIC = np.uint32(32)  # added to the warp: its last write was an atomic
 _SEVERAL_READERS = np.uint32(64)
 _SEVERAL_ATOMICS = np.uint32(65)
@@ -83,41 +85,37 @@ class Hazards:
     ----------
     lanes : Lanes
     bytes_per_block : int
-    granule : int
-        Bytes that share a tag.
     reports : Reports
         Takes faults.
     """
 
-    def __init__(self, lanes: Lanes, bytes_per_block: int, granule: int, reports: Reports) -> None:
-        self._granule, self._reports = granule, reports
+    def __init__(self, lanes: Lanes, bytes_per_block: int, reports: Reports) -> None:
+        self._granule, self._reports = PIECE, reports
         self._lanes = lanes
         self._bytes_per_block = bytes_per_block
-        granules = lanes.blocks * bytes_per_block // granule
+        granules = lanes.blocks * bytes_per_block // PIECE
         self._written = np.full(granules, _UNWRITTEN)
         self._read = np.zeros(granules, np.uint32)
-        self._warp = lanes.warp_of.astype(np.uint32)
-        self._floor: Values = np.full(lanes.count, 1 << _EPOCH_BITS, np.uint32)
         self._author = np.zeros(granules, np.uint32)
-        self._lane = lanes.lane_of.astype(np.uint32)
-        self._synced: Values = np.zeros(lanes.count, np.uint32)
+        self._tags: Values = lanes.warp_of.astype(np.uint32) + np.uint32(1 << _EPOCH_BITS)
+        self._authors: Values = lanes.lane_of.astype(np.uint32)
         self._fast: Any = compiled()
         self._by_granules: dict[tuple[int, int], tuple[Values, ...]] = {}
 
     def barrier(self, blocks: Bools | None) -> None:
         """All warps of these blocks (None: of every block) have met."""
         step = np.uint32(1 << _EPOCH_BITS)
-        self._floor = self._floor + (step if blocks is None else step * blocks[self._lanes.block_of])
+        self._tags = self._tags + (step if blocks is None else step * blocks[self._lanes.block_of])
         self._by_granules.clear()
 
     def warp_barrier(self, mask: Mask) -> None:
         """The active lanes of each warp have met (``__syncwarp``)."""
-        self._synced = self._synced + np.where(mask.lanes, np.uint32(1 << _LANE_BITS), np.uint32(0))
+        self._authors = self._authors + np.where(mask.lanes, np.uint32(1 << _LANE_BITS), np.uint32(0))
         self._by_granules.clear()
 
     def read(self, rows: Values, width: int, mask: Mask) -> None:
         """Check and note a load of `width` bytes by each active lane, at these multiples of `width`."""
-        if self._fast.tags_read(*self._tags(rows, width, mask), self._written, self._read, self._author):
+        if self._fast.tags_read(*self._by(rows, width, mask), self._written, self._read, self._author):
             return
         access = self._access("load", rows, width, mask)
         written = access.of(self._written)
@@ -133,7 +131,7 @@ class Hazards:
 
     def write(self, rows: Values, width: int, mask: Mask, verb: str = "store") -> None:
         """Check and note a store."""
-        if self._fast.tags_write(*self._tags(rows, width, mask), self._written, self._read, self._author):
+        if self._fast.tags_write(*self._by(rows, width, mask), self._written, self._read, self._author):
             return
         access = self._access(verb, rows, width, mask)
         written = access.of(self._written)
@@ -153,7 +151,7 @@ class Hazards:
 
     def land(self, rows: Values, width: int, mask: Mask) -> None:
         """Note the end of a cp.async: its thread, and no other before a barrier, may read the bytes."""
-        self._fast.tags_land(*self._tags(rows, width, mask), self._written, self._author)
+        self._fast.tags_land(*self._by(rows, width, mask), self._written, self._author)
 
     def atomic(self, rows: Values, width: int, mask: Mask) -> None:
         """Check and note an atomic: in order with other atomics, not with plain accesses."""
@@ -167,15 +165,22 @@ class Hazards:
         several = (atomics & (written != mine)) | (access.of(self._written) != mine)
         access.mark(self._written, several, _SEVERAL_ATOMICS)
 
-    def _tags(self, rows: Values, width: int, mask: Mask) -> tuple[Values | int, ...]:
-        """What compiled loops know an access by: where, by which lanes, of how many granules, and each lane's tags."""
-        own = self._floor, self._warp, self._synced, self._lane
-        return rows, mask.index, width // self._granule, *own
+    def _by(self, rows: Values, width: int, mask: Mask) -> tuple[Values | int, ...]:
+        """What compiled loops know an access by: where, by which lanes, of how many granules, and who lanes are."""
+        return rows, mask.index, self._granules(width), self._tags, self._authors
+
+    def _granules(self, width: int) -> int:
+        """How many an access of `width` bytes takes; one narrower than all before makes them smaller."""
+        if width < self._granule:
+            parts, self._granule = self._granule // width, width
+            tags = self._written, self._read, self._author
+            self._written, self._read, self._author = (np.repeat(one, parts) for one in tags)
+        return width // self._granule
 
     def _access(self, verb: str, rows: Values, width: int, mask: Mask) -> _Access:
-        granules, instructions = width // self._granule, len(mask.lanes) // self._lanes.count
+        granules, instructions = self._granules(width), len(mask.lanes) // self._lanes.count
         if (granules, instructions) not in self._by_granules:
-            each = self._floor, self._floor | self._warp, self._synced, self._synced | self._lane
+            each = self._tags & ~_WARP, self._tags, self._authors & ~_LANE, self._authors
             self._by_granules[granules, instructions] = tuple(
                 np.tile(np.repeat(values, granules), instructions) for values in each
             )
@@ -197,8 +202,8 @@ class Hazards:
         bad = by_own_warp & (author >= access.synced) & (author != access.author)
         if bad.any():
             place, lane, position = self._place(bad, access)
-            mine, other = int(self._lane[lane]), int(author[position]) % (1 << _LANE_BITS)
-            what = f"{place} by lane {mine} of warp {int(self._warp[lane])}, written by its lane {other}"
+            mine, other = int(self._authors[lane] & _LANE), int(author[position] & _LANE)
+            what = f"{place} by lane {mine} of warp {int(self._tags[lane] & _WARP)}, written by its lane {other}"
             self._reports(Race(f"{what} with no __syncwarp between", lane))
 
     def _refuse(self, bad: Bools, tags: Values, access: _Access, other: str = "written") -> None:
@@ -206,7 +211,7 @@ class Hazards:
         if not bad.any():
             return
         place, lane, position = self._place(bad, access)
-        self._reports(_fault(int(tags[position]), place, other, int(self._warp[lane]), lane))
+        self._reports(_fault(int(tags[position]), place, other, int(self._tags[lane] & _WARP), lane))
 
     def _place(self, bad: Bools, access: _Access) -> tuple[str, int, int]:
         """The first bad granule of an access: in words, by which lane, and its position in the access."""
@@ -228,6 +233,6 @@ def _fault(tag: int, place: str, other: str, warp: int, lane: int) -> Fault:
             "must meet at a barrier",
             lane,
         )
-    code = tag & ((1 << _EPOCH_BITS) - 1)
+    code = tag & int(_WARP)
     who = "several warps" if code >= int(_SEVERAL_READERS) else f"warp {code % int(_ATOMIC)}"
     return Race(f"{place} by warp {warp}, {other} by {who} with no barrier between", lane)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 WARP = 32
 WARPGROUP = 4 * WARP
 """Threads that execute wgmma together: four warps, the first of them a multiple of four."""
+
+PARTS = 32
+"""Sets of lanes that a larger one keeps in mind."""
 
 Values = NDArray[Any]
 """One value per lane, shape ``[lanes]``; or ``[1]`` where all lanes agree. Never modified once made."""
@@ -93,6 +97,11 @@ def position(index: Index, shape: Dim3) -> tuple[Index, Index, Index]:
     return index % shape[0], index // shape[0] % shape[1], index // (shape[0] * shape[1])
 
 
+def bits_of(numbers: Indices) -> int:
+    """A number with these bits."""
+    return sum(1 << number for number in numbers.tolist())
+
+
 class Mask:
     """Active lanes.
 
@@ -108,6 +117,8 @@ class Mask:
         self.count = int(np.count_nonzero(lanes)) if count is None else count
         self.full = self.count == len(lanes)
         self._times: dict[int, Mask] = {}
+        self._parts: dict[bytes, Mask] = {}
+        self._by_block: Indices | None = None
 
     def times(self, instructions: int) -> Mask:
         """The active lanes of so many instructions that are executed as one."""
@@ -118,20 +129,45 @@ class Mask:
     def where(self, predicate: Bools) -> Mask:
         """Those active lanes where a predicate holds."""
         if predicate.shape[0] == 1:
-            return self if predicate[0] else Mask(np.zeros_like(self.lanes), 0)
-        lanes = predicate & self.lanes
+            return self if predicate[0] else self.none
+        return self._part(predicate & self.lanes)
+
+    def _part(self, lanes: Bools) -> Mask:
+        """Some of the active lanes: of lately asked ones the same mask, which knows what it has been asked."""
         count = int(np.count_nonzero(lanes))
-        return self if count == self.count else Mask(lanes, count)
+        if count == self.count:
+            return self
+        key = lanes.tobytes()
+        if key not in self._parts:
+            if len(self._parts) == PARTS:
+                self._parts.clear()
+            self._parts[key] = Mask(lanes, count)
+        return self._parts[key]
+
+    @cached_property
+    def none(self) -> Mask:
+        """No lane."""
+        return Mask(np.zeros_like(self.lanes), 0)
 
     def select(self, chosen: Bools) -> Mask:
         """Those active lanes that booleans ``[active]``, or places among them, choose."""
         lanes = np.zeros_like(self.lanes)
         lanes[self.index[chosen]] = True
-        return Mask(lanes)
+        return self._part(lanes)
 
     def without(self, other: Mask) -> Mask:
         """Active lanes that are not in the other."""
-        return Mask(self.lanes & ~other.lanes, None)
+        return self._part(self.lanes & ~other.lanes)
+
+    def apart(self, values: Values) -> Iterator[tuple[int, Mask, Bools | slice]]:
+        """Active lanes by integers ``[active]`` or ``[1]``: each of these, its lanes, and their places among all."""
+        if (values == values[:1]).all():
+            for value in values[:1].tolist():
+                yield value, self, slice(None)
+            return
+        for value in np.unique(values).tolist():
+            chosen = values == value
+            yield value, self.select(chosen), chosen
 
     def __or__(self, other: Mask) -> Mask:
         """Lanes of either."""
@@ -140,14 +176,18 @@ class Mask:
     def of(self, values: Values) -> Values:
         """Values of the active lanes alone."""
         if values.shape[0] == 1 and len(self.lanes) != 1:
-            return np.broadcast_to(values, (self.count,))
+            return values.repeat(self.count)
         return values if self.full else values[self.index]
+
+    def first(self, values: Values) -> Any:
+        """The value of the first active lane."""
+        return values[0 if len(values) == 1 else self.lane(0)]
 
     def common(self, values: Values) -> int | None:
         """The integer that all active lanes have; None where they differ."""
         if len(values) == 1:
             return int(values[0])
-        first = values[self.lane(0)]
+        first = self.first(values)
         return int(first) if (self.of(values) == first).all() else None
 
     def take(self, rows: Values) -> Values:
@@ -186,6 +226,12 @@ class Mask:
         counts: Indices = np.count_nonzero(self.lanes.reshape(-1, WARP), axis=1)
         return counts
 
+    def by_block(self, blocks: int) -> Indices:
+        """Warps with an active lane of each block of the mask's batch, which has so many."""
+        if self._by_block is None:
+            self._by_block = np.count_nonzero(self.by_warp.reshape(blocks, -1), axis=1)
+        return self._by_block
+
     @cached_property
     def warp_count(self) -> int:
         """Warps with an active lane."""
@@ -217,7 +263,7 @@ class Mask:
     @cached_property
     def warpgroup_bits(self) -> int:
         """The same as bits of a number."""
-        return sum(1 << group for group in self.warpgroups.tolist())
+        return bits_of(self.warpgroups)
 
 
 class _Repeated(Mask):
@@ -234,9 +280,8 @@ class _Repeated(Mask):
         super().__init__(lanes)
         self._period = period
 
-    def select(self, chosen: Bools) -> Mask:
-        """Those active lanes that booleans ``[active]``, or places among them, choose."""
-        return _Repeated(super().select(chosen).lanes, self._period)
+    def _part(self, lanes: Bools) -> Mask:
+        return _Repeated(lanes, self._period)
 
     def of(self, values: Values) -> Values:
         """Values of the active lanes alone, the same in each instruction."""

@@ -1,10 +1,9 @@
-"""Where a kernel's own variables lie, and how finely it touches shared memory."""
+"""Where a kernel's own variables lie, and who works on shared memory beside its warps."""
 
 from __future__ import annotations
 
 from attnsim.kernels.cpu.lanes import Meetings
-from attnsim.kernels.cpu.ptx import Function, Immediate, Instruction, size_of
-from attnsim.kernels.cpu.registers import DTYPES
+from attnsim.kernels.cpu.ptx import Function, Instruction
 
 
 def lay_out(function: Function, space: str) -> tuple[dict[str, int], int]:
@@ -19,11 +18,6 @@ def lay_out(function: Function, space: str) -> tuple[dict[str, int], int]:
         addresses[variable.name] = end
         end += variable.size_bytes
     return addresses, end
-
-
-def shared_granule(function: Function) -> int:
-    """Bytes of the narrowest access that a kernel may make to shared memory: 16 for cp.async and ldmatrix alone."""
-    return min((_width(i) for i in function.instructions), default=16)
 
 
 def meetings(function: Function) -> Meetings:
@@ -46,22 +40,3 @@ def _counts_threads(instruction: Instruction) -> bool:
     return "warp" not in instruction.modifiers and len(instruction.operands) > (
         3 if "red" in instruction.modifiers else 1
     )
-
-
-def _width(instruction: Instruction) -> int:
-    """Bytes of one lane's access to shared memory; 16 where it makes none."""
-    modifiers = instruction.modifiers
-    if instruction.name == "mbarrier":
-        return 8
-    if instruction.name == "tcgen05" and "alloc" in modifiers:
-        return 4
-    if "bulk" in modifiers:
-        return 16
-    if instruction.name == "cp" and len(instruction.operands) > 2:
-        size = instruction.operands[2]
-        return int(size.text, 0) if isinstance(size, Immediate) else 4
-    elsewhere = {"global", "local", "param", "const"} & set(modifiers)
-    if instruction.name not in ("ld", "st", "atom", "red") or elsewhere:
-        return 16
-    item = size_of(next((m for m in reversed(modifiers) if m in DTYPES), "b8"))
-    return item * next((int(m[1:]) for m in modifiers if m in ("v2", "v4")), 1)

@@ -9,9 +9,10 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 
 from attnsim.kernels.cpu.counters import Counters
+from attnsim.kernels.cpu.dataflow import passing
 from attnsim.kernels.cpu.faults import Reports, UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARP, Bools, Indices, Lanes, Mask, Values, lanes_of
-from attnsim.kernels.cpu.layout import lay_out, meetings, shared_granule
+from attnsim.kernels.cpu.layout import lay_out, meetings
 from attnsim.kernels.cpu.local import LocalMemory
 from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.memory import GlobalMemory
@@ -70,10 +71,10 @@ class Machine:
             for name in register_names((*i.operands, *([i.guard] if i.guard else [])))
         )
         self.cluster = function.cluster
-        self.registers = Registers()
+        self.registers = Registers(passing(function))
         self.reports = Reports()
         self.memory = GlobalMemory()
-        self.shared = SharedMemory(shared_bytes, shared_granule(function), meetings(function), self.reports)
+        self.shared = SharedMemory(shared_bytes, meetings(function), self.reports)
         self.local = LocalMemory(local_bytes)
         self.counters = Counters()
         self.parameters: dict[str, bytes] = {}
@@ -118,16 +119,13 @@ class Machine:
 
     def address(self, operand: Operand) -> Callable[[Mask], Values]:
         """A closure that returns the active lanes' addresses, int64 ``[active]``."""
-        if not isinstance(operand, Address):
-            raise UnsupportedInstruction(f"address {operand}")
-        base, offset = self.read(operand.base, "s64"), np.int64(operand.offset)
-        return lambda mask: mask.of(base() + offset)
+        return self.address_rows([operand])
 
     def address_rows(self, operands: Sequence[Operand]) -> Callable[[Mask], Values]:
         """A closure that returns the active lanes' addresses by many operands, int64 ``[operands * active]``."""
         places = [operand for operand in operands if isinstance(operand, Address)]
         if len(places) < len(operands):
-            raise UnsupportedInstruction(f"address among {operands}")
+            raise UnsupportedInstruction(f"address {', '.join(map(str, operands))}")
         bases, offsets = [place.base for place in places], np.array([place.offset for place in places], np.int64)
         for ptx_type in ("u32", "s64"):
             rows = self.registers.rows(bases, DTYPES[ptx_type])

@@ -17,6 +17,7 @@ from attnsim.kernels.cpu.faults import Fault
 from attnsim.kernels.cpu.lanes import Indices, Values
 from attnsim.kernels.cpu.loops import compiled_matrices
 from attnsim.kernels.cpu.ordering import PIECE
+from attnsim.kernels.cpu.sixteen_bit import floats
 from attnsim.kernels.cpu.tensor_maps import swizzled
 
 DEPTH = 16
@@ -127,5 +128,5 @@ def _across_rows(rows: int, span: int, leading: int, stride: int) -> Values:
 def matrices(memory: Values, places: Indices, rows: int, transposed: bool, kind: str) -> Values:
     """Matrices of f16 or bf16 as float32 ``[matrices, rows, 16]``, from pieces of shared memory ``[pieces, 8]``."""
     result = np.empty((len(places), rows, DEPTH), np.float32)
-    compiled_matrices().pieces_to_floats(memory, places, transposed, kind == "bf16", result)
+    compiled_matrices().pieces_to_floats(memory, places, transposed, floats(kind), result)
     return result

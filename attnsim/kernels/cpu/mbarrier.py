@@ -69,15 +69,16 @@ def compile_wait(instruction: Instruction, machine: Machine) -> Control | None:
     barriers, write, address = machine.unit(Mbarriers), machine.write(target, "pred"), machine.address(place)
     asked: Read = machine.read(phase, "u32" if parity else "u64")
     yes = np.ones(1, bool)
-    missed: dict[Mask, int] = {}
+    missed: dict[Mask, tuple[list[int], int]] = {}
 
     def ready(mask: Mask) -> Mask:
-        if missed.get(mask) == barriers.changes:  # asked before, and nothing has changed since
-            return Mask(np.zeros_like(mask.lanes), 0)
-        found = barriers.over(address(mask), mask.of(asked()), parity, mask)
+        numbers, ends = missed.get(mask, ([], -1))
+        if barriers.ends(numbers) == ends:  # asked before, and nothing has changed since
+            return mask.none
+        found, numbers = barriers.over(address(mask), mask.of(asked()), parity, mask)
         missed.clear()
         if not found.count:
-            missed[mask] = barriers.changes
+            missed[mask] = numbers, barriers.ends(numbers)
         return found
 
     def fault(mask: Mask) -> Fault:

@@ -142,8 +142,8 @@ class GlobalMemory:
             what = f"{verb} of {width} bytes at {self._describe(int(addresses[bad]))} is not aligned to {width} bytes"
             raise Misaligned(what, mask.lane(bad), mask.index[off])
         shift = width.bit_length() - 1
-        which = np.empty(len(addresses), np.int64)
-        first, alike = compiled().locate(addresses, width, self._bounds(), which)
+        which, rows = np.empty((2, len(addresses)), np.int64)
+        first, alike = compiled().locate(addresses, width, self._bounds(), which, rows)
         if first < 0:
             before = np.searchsorted(self._bounds()[:, 0], addresses, side="right")
             off = np.flatnonzero((which < 0) & (before == before[which < 0].min()))
@@ -153,7 +153,7 @@ class GlobalMemory:
         if alike:
             tensor = self._tensors[first]
             self._prepare(tensor, verb, mask.lane(0))
-            yield tensor, slice(None), (addresses - tensor.address) >> shift
+            yield tensor, slice(None), rows
             return
         for position, tensor in enumerate(self._tensors):
             selected = np.flatnonzero(which == position)

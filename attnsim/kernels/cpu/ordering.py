@@ -11,8 +11,6 @@ threads have written is on it only after ``fence.proxy.async`` (PTX ISA 9.0, "As
 
 from __future__ import annotations
 
-from mmap import mmap
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,7 +23,7 @@ Clock = NDArray[np.int32]
 """Vector clocks ``[rows, 2, agents]``: what ordinary accesses, and what the asynchronous proxy, may rely on."""
 
 PIECE = 16
-"""Bytes of shared memory that the copy engine and wgmma move as a whole."""
+"""Bytes of shared memory that the copy engine and wgmma move as a whole, and the most that a lane does."""
 
 _GENERIC, _ASYNC = 0, 1
 _UNWRITTEN, _IN_FLIGHT, _MBARRIER = -1, -2, -3
@@ -33,14 +31,10 @@ _UNWRITTEN, _IN_FLIGHT, _MBARRIER = -1, -2, -3
 _NEVER = np.iinfo(np.int32).max
 
 
-def _zeros(rows: int, columns: int) -> NDArray[np.int32]:
-    """Zeros of which most are never touched: in pages of 4 KiB, where NumPy would ask for 2 MiB at a time."""
-    found: NDArray[np.int32] = np.frombuffer(mmap(-1, 4 * rows * columns), np.int32).reshape(rows, columns)
-    return found
-
-
 class Ordering:
     """Vector clocks of a batch of blocks, and each granule of shared memory's last write and last reads.
+
+    A granule is as wide as the narrowest access so far.
 
     Accesses are given as `rows`: where in the batch's shared memory, in units of the access's width.
 
@@ -48,8 +42,6 @@ class Ordering:
     ----------
     lanes : Lanes
     bytes_per_block : int
-    granule : int
-        Bytes that are tracked together.
     meetings : Meetings
         Who works on it beside the warps.
     reports : Reports
@@ -61,18 +53,18 @@ class Ordering:
         Who reads and writes.
     """
 
-    def __init__(self, lanes: Lanes, bytes_per_block: int, granule: int, meetings: Meetings, reports: Reports) -> None:
+    def __init__(self, lanes: Lanes, bytes_per_block: int, meetings: Meetings, reports: Reports) -> None:
         self._reports = reports
-        self._granule, self._bytes_per_block = granule, bytes_per_block
+        self._granule, self._bytes_per_block = PIECE, bytes_per_block
         self.agents = agents = Agents(lanes, meetings)
         self._blocks, self._per_block, self._cluster = lanes.blocks, agents.per_block, agents.cluster
         self._warps, self._stores, self._products = agents.warps, agents.stores, agents.products
         self._readers, self._own = agents.readers, agents.own
-        granules = lanes.blocks * bytes_per_block // granule
+        granules = lanes.blocks * bytes_per_block // PIECE
         self._writer = np.full(granules, _UNWRITTEN, np.int16)
         self._written = np.full(granules, _NEVER, np.int32)
         self._by_atomic = np.zeros(granules, bool)
-        self._read = _zeros(self._readers, granules).T  # what one agent reads lies together
+        self._read = agents.no_reads(granules)
         self._reading = np.zeros(self._readers, bool)
         self._known: Clock = np.zeros((lanes.warps, 2, agents.count), np.int32)
         self._known[np.arange(lanes.warps), _GENERIC, self._own] = 1
@@ -129,6 +121,7 @@ class Ordering:
 
     def read(self, rows: Values, width: int, mask: Mask) -> None:
         """Check and note a load."""
+        self._refine(width)
         warps = mask.index // WARP
         self._check_written(rows, width, self._known[:, _GENERIC], warps, mask.index, f"load of {width} bytes")
         own = self._own[warps]
@@ -136,6 +129,7 @@ class Ordering:
 
     def write(self, rows: Values, width: int, mask: Mask, verb: str = "store") -> None:
         """Check and note a store."""
+        self._refine(width)
         warps, what = mask.index // WARP, f"{verb} of {width} bytes"
         self._check_written(rows, width, self._known[:, _GENERIC], warps, mask.index, what, unwritten=True)
         self._check_read(rows, width, warps, mask.index, what)
@@ -156,6 +150,7 @@ class Ordering:
 
     def atomic(self, rows: Values, width: int, mask: Mask) -> None:
         """Check and note an atomic: in order with other atomics, not with plain accesses."""
+        self._refine(width)
         warps, what = mask.index // WARP, f"atomic of {width} bytes"
         known, plain = self._known[:, _GENERIC], ~self._of(self._by_atomic, width)[rows]
         self._check_written(rows, width, known, warps, mask.index, what, where=plain)
@@ -168,14 +163,14 @@ class Ordering:
     def read_by_wgmma(self, rows: Values, groups: Indices, numbers: Indices) -> None:
         """Check and note what the wgmma of warpgroups `groups` read, in their groups of such numbers (from 1).
 
-        All four warps of a warpgroup must know that what is read has been written.
+        Rows are those of a product of each, then of the next product of each. All four warps of a warpgroup must know
+        that what is read has been written.
         """
+        books = self._known, self._writer, self._written, self._read, self._reading
         granules = PIECE // self._granule
-        self._reading[self._warps + self._own[groups * 4] // 4] = True
-        if compiled_clocks().clocks_read_by_wgmma(
-            rows, groups, numbers, self._warps, granules, self._known, self._writer, self._written, self._read
-        ):
+        if compiled_clocks().clocks_read_by_wgmma(rows, groups, numbers, self._warps, granules, *books):
             return
+        groups, numbers = (np.tile(each, len(rows) // len(groups)) for each in (groups, numbers))
         known = self._known[groups[:, None] * 4 + np.arange(4)].min(axis=1)
         which, flat = np.repeat(np.arange(len(groups)), rows.shape[1]), rows.reshape(-1)
         lanes = groups[which] * 4 * WARP
@@ -232,16 +227,17 @@ class Ordering:
     def begin_copy(self, rows: Values, lanes: Indices) -> None:
         """Check and note the start of bulk copies by these lanes."""
         by_piece, flat = np.repeat(lanes, rows.shape[1]), rows.reshape(-1)
+        warps = by_piece // WARP
         known, told = self._known[:, _ASYNC], self._known[:, _GENERIC]
-        self._check_written(flat, PIECE, known, by_piece // WARP, by_piece, "bulk copy", told=told, unwritten=True)
-        self._check_read(flat, PIECE, by_piece // WARP, by_piece, "bulk copy")
+        self._check_written(flat, PIECE, known, warps, by_piece, "bulk copy", told=told, unwritten=True)
+        self._check_read(flat, PIECE, warps, by_piece, "bulk copy")
         self._take(flat, PIECE, _IN_FLIGHT)
 
     def end_copy(self, clock: Clock, rows: Values, mbarrier: int, blocks: Indices, phases: Indices) -> None:
         """Bulk copies have arrived in such phases of the mbarrier with that number of these blocks, and tell it so."""
         agents = self._readers + mbarrier + MBARRIERS * (blocks % self._cluster)
-        self._of(self._writer, PIECE)[rows] = agents[:, None, None]
-        self._of(self._written, PIECE)[rows] = phases[:, None, None]
+        granules = PIECE // self._granule
+        compiled_clocks().clocks_taken(rows, granules, agents, phases, self._writer, self._written)
         clock[blocks, :, agents] = phases[:, None]
 
     def place_mbarrier(self, rows: Values, mask: Mask) -> None:
@@ -259,6 +255,17 @@ class Ordering:
         """Something of every granule, by accesses of `width` bytes: ``[accesses, granules, ...]``."""
         return tracked.reshape(-1, max(width // self._granule, 1), *tracked.shape[1:])
 
+    def _refine(self, width: int) -> None:
+        """Make granules smaller where an access is narrower than any before it."""
+        if width >= self._granule:
+            return
+        parts, self._granule = self._granule // width, width
+        books = self._writer, self._written, self._by_atomic
+        self._writer, self._written, self._by_atomic = (np.repeat(book, parts) for book in books)
+        before, self._read = self._read, self.agents.no_reads(len(self._writer))
+        for agent in np.flatnonzero(self._reading):
+            self._read[:, agent] = np.repeat(before[:, agent], parts)
+
     def _tick(self, warps: Indices) -> None:
         """What these warps do from now on comes after what they have told."""
         self._known[warps, _GENERIC, self._own[warps]] += 1
@@ -275,8 +282,9 @@ class Ordering:
         compiled_clocks().clocks_sign(rows, granules, own, now, self._writer, self._written, self._by_atomic)
 
     def _take(self, rows: Values, width: int, writer: int) -> None:
-        self._of(self._writer, width)[rows] = writer
-        self._of(self._written, width)[rows] = _NEVER
+        by, when = np.array([[writer], [_NEVER]])
+        granules = width // self._granule
+        compiled_clocks().clocks_taken(rows.reshape(1, -1), granules, by, when, self._writer, self._written)
 
     def _check_written(
         self, rows: Values, width: int, known: Clock, who: Indices, lanes: Indices, what: str,

@@ -12,7 +12,7 @@ import numpy as np
 from attnsim.kernels.cpu.agents import MBARRIERS
 from attnsim.kernels.cpu.clusters import RANK_SHIFT, Clusters
 from attnsim.kernels.cpu.faults import Deadlock, MisusedMbarrier
-from attnsim.kernels.cpu.lanes import Indices, Mask, Values
+from attnsim.kernels.cpu.lanes import Bools, Indices, Mask, Values
 from attnsim.kernels.cpu.machine import Machine
 from attnsim.kernels.cpu.ordering import Clock
 
@@ -27,17 +27,12 @@ class Mbarriers:
     """The mbarriers of a batch of blocks, by number, in the order of their first initialisation, and block.
 
     A thread is ordered after all that arrived in a phase, and after the copies that completed in it, by waiting for it.
-
-    Attributes
-    ----------
-    changes : int
-        How often a phase has ended in any block, or an mbarrier was made or unmade, in all batches.
     """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._numbers: dict[int, int] = {}
-        self.changes = 0
+        self._ends = [0] * MBARRIERS
 
     def start(self) -> None:
         """None yet."""
@@ -50,7 +45,6 @@ class Mbarriers:
         self._maker = np.full(size, -1)
         self._visible = np.zeros(size, bool)
         self._met: dict[tuple[int, Mask, bytes], tuple[int, Indices]] = {}
-        self.changes += 1
         self._made: list[Clock] = []
         self._told: list[Clock] = []
         self._over: list[Clock] = []
@@ -59,9 +53,8 @@ class Mbarriers:
         """``mbarrier.init``: phase 0 begins, and takes so many arrivals."""
         self._machine.shared.place_mbarrier(addresses, mask)
         self._forget()
-        for address in np.unique(addresses).tolist():
-            chosen = addresses == address
-            part, number = mask.select(chosen), self._numbers.setdefault(address, len(self._numbers))
+        for address, part, chosen in mask.apart(addresses):
+            number = self._numbers.setdefault(address, len(self._numbers))
             if number == MBARRIERS:
                 raise MisusedMbarrier(f"more than {MBARRIERS} mbarriers in a block", part.lane(0))
             blocks = self._block_of[part.index]
@@ -83,7 +76,7 @@ class Mbarriers:
 
     def show(self, mask: Mask) -> None:
         """These warps' mbarriers can be seen by the copy engine from now on."""
-        self._visible |= np.isin(self._maker, mask.warp_index)
+        self._visible |= mask.by_warp[self._maker] > 0
 
     def arrive(self, addresses: Values, counts: Values, announced: Values, mask: Mask) -> Values:
         """Announce bytes, then arrive so many times; returned is the number of each lane's phase."""
@@ -106,13 +99,21 @@ class Mbarriers:
             self._settle(number)
         return phases
 
-    def over(self, addresses: Values, phases: Values, parity: bool, mask: Mask) -> Mask:
-        """The lanes for which the phase of that number, or the last one of that parity, is over."""
-        done = np.zeros(mask.count, bool)
+    def over(self, addresses: Values, phases: Values, parity: bool, mask: Mask) -> tuple[Mask, list[int]]:
+        """The lanes for which the phase of that number, or the last one of that parity, is over.
+
+        The second value are the mbarriers that they asked, for :meth:`ends`.
+        """
+        done, numbers = np.zeros(mask.count, bool), []
         for number, _, chosen, blocks in self._each(addresses, mask):
-            now, asked = self._phase[number, blocks], phases[chosen].astype(np.int64)
-            done[chosen] = (now & 1 != asked & 1) if parity else now > asked
-        return mask if done.all() else mask.select(done)
+            numbers.append(number)
+            now, asked = self._phase[number].take(blocks), phases[chosen].astype(np.int64)
+            done[chosen] = (now ^ asked) & 1 if parity else now > asked
+        return mask.select(done), numbers
+
+    def ends(self, numbers: list[int]) -> int:
+        """How often phases of these mbarriers have ended in any block, or an mbarrier was made or unmade."""
+        return sum(self._ends[number] for number in numbers)
 
     def learn(self, addresses: Values, mask: Mask) -> None:
         """These lanes have seen a phase end: they know what was told before its end."""
@@ -125,7 +126,7 @@ class Mbarriers:
         waited = self.described(self._numbers[address], int(self._block_of[lane]))
         return Deadlock(f"waits at {waited}; no thread can go on, and no copy is under way", lane)
 
-    def for_copies(self, addresses: Values, mask: Mask, owners: Indices) -> Iterator[tuple[int, Mask, Values]]:
+    def for_copies(self, addresses: Values, mask: Mask, owners: Indices) -> Iterator[tuple[int, Mask, Bools | slice]]:
         """The mbarriers of blocks `owners` that copies by these lanes tell: number, lanes, and their places in `mask`.
 
         Raises
@@ -161,7 +162,7 @@ class Mbarriers:
             self._ordering.products_done(self._told[number], block, agent, count)
         self._settle(number)
 
-    def for_products(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Values]]:
+    def for_products(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Bools | slice]]:
         """The mbarriers that tcgen05.commit of these lanes are to tell: number, lanes, and their places in `mask`."""
         return ((number, part, chosen) for number, part, chosen, _ in self._each(addresses, mask))
 
@@ -193,7 +194,7 @@ class Mbarriers:
 
     def _each(
         self, addresses: Values, mask: Mask, owners: Indices | None = None
-    ) -> Iterator[tuple[int, Mask, Values, Indices]]:
+    ) -> Iterator[tuple[int, Mask, Bools | slice, Indices]]:
         """Number, lanes, places in `mask`, and blocks, of each mbarrier that active lanes name; default: of their own.
 
         Raises
@@ -201,11 +202,7 @@ class Mbarriers:
         MisusedMbarrier
             Where there is none that the lane could know of.
         """
-        first = addresses[:1]
-        alike = bool((addresses == first).all())
-        for address in first.tolist() if alike else np.unique(addresses).tolist():
-            chosen = np.ones(len(addresses), bool) if alike else addresses == address
-            part = mask if alike else mask.select(chosen)
+        for address, part, chosen in mask.apart(addresses):
             key = address, part, b"" if owners is None else owners[chosen].tobytes()
             if key not in self._met:
                 if len(self._met) >= MASKS:
@@ -217,7 +214,7 @@ class Mbarriers:
     def _forget(self) -> None:
         """Mbarriers are no longer those that lanes have met."""
         self._met.clear()
-        self.changes += 1
+        self._ends = [ends + 1 for ends in self._ends]
 
     def _meet(self, address: int, mask: Mask, owners: Indices | None) -> tuple[int, Indices]:
         """Number of the mbarrier that these lanes name by its address, and the blocks that it is one of."""
@@ -239,7 +236,7 @@ class Mbarriers:
         """End the phase of every block in which nothing is missing."""
         over = (self._expected[number] > 0) & (self._pending[number] == 0) & (self._bytes[number] == 0)
         if over.any():
-            self.changes += 1
+            self._ends[number] += 1
             self._phase[number, over] += 1
             self._pending[number, over] = self._expected[number, over]
             if self._ordering:

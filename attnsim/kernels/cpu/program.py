@@ -259,7 +259,7 @@ class Run:
             self._count(stop + 1 - start, stop, mask)
             if go is None:
                 return None
-            position, mask = go[0], self._same(go[1])
+            position, mask = go[0], mask if go[1] is mask else self._same(go[1])
             if position >= min(self._groups, default=end):
                 return self.join([go])
 

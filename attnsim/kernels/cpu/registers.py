@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,15 +86,24 @@ class Registers:
     only the first place of its row is read and written. One that was never written holds all ones (NaN, -1). What is
     read is a view of the register, and changes with it.
 
+    Parameters
+    ----------
+    passing : mapping of str to int
+        Registers that live in one stretch of a kernel alone, by its number: stretches share their rows.
+
     Attributes
     ----------
     files : dict of str to ndarray ``[registers, lanes]``
         By NumPy's name of a type; those of one width are the same memory.
     state : ndarray of uint8
-        What each register's row holds, in the order in which registers were first named.
+        What each row holds, in the order in which they were first named.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, passing: Mapping[str, int]) -> None:
+        self._passing = passing
+        self._taken: defaultdict[tuple[int, int], int] = defaultdict(int)
+        self._shared: dict[tuple[int, int], Place] = {}
+        self._count = 0
         self._places: dict[str, Place] = {}
         self._initial: dict[int, list[int]] = {1: [], 2: [], 4: [], 8: []}
         self._preset: set[str] = set()
@@ -104,7 +114,7 @@ class Registers:
     def start(self, lanes: int) -> None:
         """As before any instruction, for so many lanes; none give the memory back."""
         self._preset.clear()
-        self.state = np.full(len(self._places), ONE, np.uint8)
+        self.state = np.full(self._count, ONE, np.uint8)
         for size, initial in self._initial.items():
             file = np.empty((len(initial), lanes), UNSIGNED[size])
             file[:, :1] = np.array(initial, UNSIGNED[size]).reshape(-1, 1)[:, :lanes]
@@ -130,9 +140,22 @@ class Registers:
 
     def _place(self, name: str, size: int, bits: int = -1) -> Place:
         if name not in self._places:
-            self._places[name] = Place(len(self._places), len(self._initial[size]), size)
-            self._initial[size].append(bits % (1 << 8 * size))
+            stretch = self._passing.get(name)
+            self._places[name] = self._new(size, bits) if stretch is None else self._lent(stretch, size)
         return self._places[name]
+
+    def _new(self, size: int, bits: int) -> Place:
+        self._count += 1
+        self._initial[size].append(bits % (1 << 8 * size))
+        return Place(self._count - 1, len(self._initial[size]) - 1, size)
+
+    def _lent(self, stretch: int, size: int) -> Place:
+        """A place that registers of other stretches have as well."""
+        taken = self._taken[stretch, size]
+        self._taken[stretch, size] += 1
+        if (taken, size) not in self._shared:
+            self._shared[taken, size] = self._new(size, -1)
+        return self._shared[taken, size]
 
     def preset(self, name: str, values: Values) -> None:
         """Give a special register or a symbol its value, if the kernel uses it."""

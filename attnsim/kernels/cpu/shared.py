@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,9 @@ ROW_BYTES = 128
 
 SMALLEST_COPY = 4
 """Bytes of a cp.async."""
+
+NAMES = 64
+"""Operands and copies of which is kept where they lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,6 @@ class SharedMemory:
     ----------
     static_bytes : int
         What a block declares.
-    granule : int
-        Narrowest access of the kernel, in bytes.
     meetings : Meetings
         Who works on it beside the warps.
     reports : Reports
@@ -59,15 +61,12 @@ class SharedMemory:
         The vector clocks, where there are any.
     meetings : Meetings
         As given.
-    described : dict
-        Places that matrix descriptors name, by descriptors and warpgroups; those of this batch.
     """
 
-    def __init__(self, static_bytes: int, granule: int, meetings: Meetings, reports: Reports) -> None:
+    def __init__(self, static_bytes: int, meetings: Meetings, reports: Reports) -> None:
         self.counters = Counters()
         self.bytes_per_block = static_bytes
         self._static_bytes = static_bytes
-        self._granule = granule
         self.meetings, self._reports = meetings, reports
         self._stride = 0
         self.ordering: Ordering | None = None
@@ -76,7 +75,8 @@ class SharedMemory:
         self._group: Values = np.zeros(0, np.int64)
         self._bytes: Values = np.zeros(0, np.uint8)
         self._copies: list[_Copy] = []
-        self.described: dict[tuple[bytes, bytes, int, bool], Indices] = {}
+        self._of: tuple[Lanes, int] | None = None
+        self._known: dict[Hashable, Indices] = {}
         self._seen: Values = np.zeros(0, np.int64)
 
     def start(self, lanes: Lanes, dynamic_bytes: int, checks: bool, counters: Counters) -> None:
@@ -100,10 +100,11 @@ class SharedMemory:
         self._bytes = np.full(lanes.blocks * stride, 0xFF, np.uint8)
         self._stride = stride
         clocks = checks and self.meetings.pairwise
-        self.ordering = Ordering(lanes, stride, self._granule, self.meetings, self._reports) if clocks else None
-        self._hazards = self.ordering or (Hazards(lanes, stride, self._granule, self._reports) if checks else None)
+        self.ordering = Ordering(lanes, stride, self.meetings, self._reports) if clocks else None
+        self._hazards = self.ordering or (Hazards(lanes, stride, self._reports) if checks else None)
         self._copies = []
-        self.described = {}
+        if self._of != (lanes, self.bytes_per_block):
+            self._of, self._known = (lanes, self.bytes_per_block), {}
         self._seen = np.zeros(len(self._bytes) // SMALLEST_COPY, np.int64)
 
     def load(self, addresses: Values, width: int, mask: Mask) -> Values:
@@ -198,6 +199,14 @@ class SharedMemory:
                 int(lanes[first[0]]),
             )
         return (addresses + (blocks * self._stride).reshape(-1, *(1,) * (addresses.ndim - 1))) // PIECE
+
+    def once(self, key: Hashable, pieces: Callable[[], Indices]) -> Indices:
+        """Rows of :meth:`by_piece` that an operand or a copy names by `key`, worked out once for batches of a size."""
+        if key not in self._known:
+            if len(self._known) == NAMES:
+                self._known.clear()
+            self._known[key] = pieces()
+        return self._known[key]
 
     def by_piece(self) -> Values:
         """Shared memory of all blocks, ``[pieces, 8]`` words of 16 bits."""

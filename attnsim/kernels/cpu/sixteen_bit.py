@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from attnsim.kernels.cpu.lanes import Values
@@ -12,14 +14,11 @@ def bf16_to_float(bits: Values) -> Values:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def half_to_float(bits: Values) -> Values:
-    """Exact: exponent and mantissa in float32's places, and the exponents' difference as a factor."""
-    wide = bits.astype(np.uint32)
-    magnitude = (wide & np.uint32(0x7FFF)) << np.uint32(13)
-    if int(magnitude.max(initial=0)) >= 0x0F80_0000:  # infinities and NaN
-        return bits.view(np.float16).astype(np.float32)
-    values = magnitude.view(np.float32) * np.float32(2.0**112)
-    return (values.view(np.uint32) | (wide & np.uint32(0x8000)) << np.uint32(16)).view(np.float32)
+@functools.cache
+def floats(kind: str) -> Values:
+    """All values of f16 or bf16 as float32, by their bits."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    return bf16_to_float(bits) if kind == "bf16" else bits.view(np.float16).astype(np.float32)
 
 
 def float_to_bf16(values: Values, toward_zero: bool = False) -> Values:

@@ -261,7 +261,7 @@ def _width(one: Instruction) -> int:
 
 def _box_bytes(tensor_map: TensorMap, corner: Iterable[int]) -> tuple[int, int]:
     """First byte of the part of a box that lies in its tensor, and how many bytes that part has."""
-    place, _ = tensor_map.overlap(tuple(corner))
+    place = tensor_map.overlap(tuple(corner)).place
     sizes = [max(part.stop - part.start, 0) for part in place]
     start = 0
     for part, length in zip(place, tensor_map.array.shape, strict=True):

@@ -17,7 +17,7 @@ from attnsim.kernels.cpu.lanes import WARP, Indices, Mask, Values
 from attnsim.kernels.cpu.machine import Machine, Step, unsupported
 from attnsim.kernels.cpu.matrix_descriptors import DEPTH, TCGEN05, matrices, piece_addresses
 from attnsim.kernels.cpu.ptx import Address, Instruction, Operand
-from attnsim.kernels.cpu.sixteen_bit import bf16_to_float, half_to_float
+from attnsim.kernels.cpu.sixteen_bit import floats
 from attnsim.kernels.cpu.tensor_memory import LANES, TensorMemory
 
 _FORMATS = {0: "f16", 1: "bf16"}
@@ -123,12 +123,13 @@ def _from_shared(operand: Operand, machine: Machine, right: bool) -> Left:
     def found(kind: Descriptor, mask: Mask) -> Values:
         shared, lanes, described = machine.shared, mask.index, mask.of(read())
         rows, across = (kind.columns, kind.right_transposed) if right else (kind.rows, kind.left_transposed)
-        key = (described.tobytes(), lanes.tobytes(), rows, across)
-        if key not in shared.described:
+
+        def pieces() -> Indices:
             addresses = piece_addresses(described, rows, across, lanes, TCGEN05)
-            blocks = machine.lanes.block_of[lanes]
-            shared.described[key] = shared.pieces(addresses, blocks, lanes, "operand of tcgen05.mma")
-        places, warps = shared.described[key], lanes // WARP
+            return shared.pieces(addresses, machine.lanes.block_of[lanes], lanes, "operand of tcgen05.mma")
+
+        key = "tcgen05", described.tobytes(), lanes.tobytes(), rows, across
+        places, warps = shared.once(key, pieces), lanes // WARP
         machine.counters.shared_bytes_loaded += 16 * places.size
         if shared.ordering:
             shared.ordering.read_by_product(places.reshape(len(lanes), -1), warps, memory.numbers(warps))
@@ -150,7 +151,7 @@ def _from_tensor_memory(operand: Operand, machine: Machine) -> Left:
         memory.require_owned("A of tcgen05.mma at", blocks, columns, mask.index)
         memory.read_by_product(blocks, columns, mask.index // WARP)
         words = memory.words[blocks[:, None, None], np.arange(LANES)[None, :, None], columns[:, None, :]]
-        halves = np.ascontiguousarray(words).view(np.uint16)
-        return bf16_to_float(halves) if kind.kind == "bf16" else half_to_float(halves)
+        values: Values = floats(kind.kind)[np.ascontiguousarray(words).view(np.uint16)]
+        return values
 
     return found

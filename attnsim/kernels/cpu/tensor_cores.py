@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.kernels.cpu.faults import InactiveLane, RegisterInFlight, Reports, UnsupportedInstruction
-from attnsim.kernels.cpu.lanes import Indices, Mask, Values
+from attnsim.kernels.cpu.lanes import Indices, Mask, Values, bits_of
 from attnsim.kernels.cpu.loops import compiled_matrices
 from attnsim.kernels.cpu.machine import Machine, Step
 from attnsim.kernels.cpu.ptx import Function, Instruction, Operand, Register, Vector, register_names
@@ -108,15 +108,15 @@ class TensorCores:
             ordering.wgmma_done(mask.warpgroups, np.maximum(done, 0))
         for fragment in self._fragments.values():
             if fragment.flying & mask.warpgroup_bits:
-                over = mask.warpgroups[fragment.groups[mask.warpgroups] <= done]
-                self._give_back(fragment, np.array([g for g in over.tolist() if fragment.flying >> g & 1], np.int64))
+                over = fragment.groups[mask.warpgroups] <= done
+                bits = mask.warpgroup_bits if over.all() else bits_of(mask.warpgroups[over])
+                self._give_back(fragment, fragment.flying & bits)
 
-    def _give_back(self, fragment: Fragment, warpgroups: Indices) -> None:
-        if not len(warpgroups):
+    def _give_back(self, fragment: Fragment, bits: int) -> None:
+        fragment.flying &= ~bits
+        if not bits or not fragment.values.size:
             return
-        fragment.flying &= ~sum(1 << group for group in warpgroups.tolist())
-        if not fragment.values.size:
-            return
+        warpgroups = np.flatnonzero([bits >> group & 1 for group in range(len(fragment.groups))])
         registers, rows = self._machine.registers, fragment.rows
         registers.spread(rows)
         registers.state[rows.numbers] = WIDE

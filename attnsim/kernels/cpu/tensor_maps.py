@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,14 @@ SWIZZLES = (0, 32, 64, 128)
 
 ALIGNMENT = 128
 """Bytes that a box in shared memory is aligned to whatever its swizzle."""
+
+
+class Overlap(NamedTuple):
+    """Where a box lies in an array, which part of the box that is, and the sectors that it takes."""
+
+    place: tuple[slice, ...]
+    inside: tuple[slice, ...]
+    sectors: int
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -51,6 +58,7 @@ class TensorMap:
     array: NDArray[Any]
     box: tuple[int, ...]
     swizzle_bytes: int = SWIZZLE_BYTES
+    _overlaps: dict[tuple[int, ...], Overlap] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         item = self.array.itemsize
@@ -103,23 +111,28 @@ class TensorMap:
         values = np.zeros((len(corners), *self.box), self.dtype)
         valid, sectors = np.zeros(len(corners), np.int64), 0
         for copy, corner in enumerate(corners.tolist()):
-            place, inside = self.overlap(corner)
+            place, inside, touched = self.overlap(tuple(corner))
             taken = values[copy][inside]
             taken[...] = self.array[place]
             valid[copy] = taken.nbytes
-            sectors += self.sectors(place)
+            sectors += touched
         return values.reshape(len(corners), -1).view(np.uint16), valid, sectors
 
-    def overlap(self, corner: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Where the box at a corner lies in the array, and which part of it that is; nothing if it lies outside."""
+    def overlap(self, corner: tuple[int, ...]) -> Overlap:
+        """What the box at a corner has in common with the array; nothing if it lies outside."""
+        if corner not in self._overlaps:
+            self._overlaps[corner] = self._overlap(corner)
+        return self._overlaps[corner]
+
+    def _overlap(self, corner: tuple[int, ...]) -> Overlap:
         place, inside = [], []
         for start, size, length in zip(corner, self.box, self.array.shape, strict=True):
             low, high = max(start, 0), max(min(start + size, length), start, 0)
             place.append(slice(low, high))
             inside.append(slice(low - start, high - start))
-        return tuple(place), tuple(inside)
+        return Overlap(tuple(place), tuple(inside), self._sectors(tuple(place)))
 
-    def sectors(self, place: tuple[slice, ...]) -> int:
+    def _sectors(self, place: tuple[slice, ...]) -> int:
         """Sectors of a part of the array by its rows, which lie far apart in memory."""
         item, last = self.array.itemsize, place[-1]
         if not any(at * item % SECTOR for at in (last.start, last.stop, self.array.shape[-1])):

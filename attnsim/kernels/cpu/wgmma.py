@@ -16,6 +16,7 @@ from attnsim.kernels.cpu.machine import Machine, Step, items, operation, unsuppo
 from attnsim.kernels.cpu.matrix_descriptors import DEPTH, matrices, piece_addresses
 from attnsim.kernels.cpu.ptx import Immediate, Instruction, Vector
 from attnsim.kernels.cpu.registers import DTYPES, Dtype, Rows
+from attnsim.kernels.cpu.sixteen_bit import floats
 from attnsim.kernels.cpu.tensor_cores import Fragment, TensorCores, require_warpgroups
 from attnsim.kernels.cpu.together import Alike
 
@@ -47,6 +48,8 @@ def compile_wgmma_fence(instruction: Instruction, machine: Machine) -> Control |
     def complete(mask: Mask) -> Mask:
         if len(mask.lanes) % WARPGROUP or machine.lanes.lanes_per_block % WARPGROUP:
             raise InactiveLane("wgmma needs blocks of whole warpgroups, 128 threads each", mask.lane(0))
+        if mask.part_of_warpgroup is None:
+            return mask
         here = np.count_nonzero(mask.lanes.reshape(-1, WARPGROUP), axis=1) == WARPGROUP
         return mask.where(np.repeat(here, WARPGROUP))
 
@@ -79,7 +82,7 @@ class _Product(Alike):
         if len(items(d)) != self._columns // 2:
             raise unsupported(instruction)
         super().__init__((instruction.name, modifiers, in_registers, *flags), "wgmma", in_order=True)
-        self._bf16, self._sign = kinds[-1] == "bf16", np.float32(flags[0] * flags[1])
+        self._kind, self._sign = kinds[-1], np.float32(flags[0] * flags[1])
         self._transposed = None if in_registers else bool(flags[2]), bool(flags[-1])
         self._sum = self._cores.fragment(items(d))
         self._source = self._cores.fragment(items(a)) if in_registers else None
@@ -114,7 +117,7 @@ class _Product(Alike):
         lent = list(dict.fromkeys([to, *sources]))
         read = functools.reduce(Rows.joined, (one.rows for one in (*sources, to)))
         of_a = np.array([source.rows.rows for source in sources])
-        (across, transposed), kind, fast = self._transposed, "bf16" if self._bf16 else "f16", compiled_matrices()
+        (across, transposed), kind, fast = self._transposed, self._kind, compiled_matrices()
 
         def step(mask: Mask) -> None:
             groups = mask.warpgroups
@@ -131,7 +134,7 @@ class _Product(Alike):
             for part in (slice(first, first + room) for first in range(0, many, room)):
                 if left is None:
                     a = np.empty((len(of_a[part]) * each, 64, DEPTH), np.float32)
-                    fast.group_rows(registers.files["<u4"], of_a[part], groups, self._bf16, a)
+                    fast.group_rows(registers.files["<u4"], of_a[part], groups, floats(kind), a)
                 else:
                     a = matrices(memory, left[part].reshape(-1, *left.shape[2:]), 64, bool(across), kind)
                 b = matrices(memory, right[part].reshape(-1, *right.shape[2:]), columns, transposed, kind)
@@ -158,18 +161,16 @@ def agreed(of: Rows, dtype: Dtype, groups: Indices, machine: Machine, what: str)
 def _places(
     described: Values, groups: Indices, numbers: Indices, rows: int, transposed: bool, machine: Machine
 ) -> Indices:
-    """Pieces of shared memory ``[products, warpgroups, ...]`` that descriptors name, and are read from now on.
-
-    They are worked out once for each buffer of a batch.
-    """
+    """Pieces of shared memory ``[products, warpgroups, ...]`` that descriptors name, and are read from now on."""
     shared, times = machine.shared, len(described)
-    known, key = shared.described, (described.tobytes(), groups.tobytes(), rows, transposed)
-    if key not in known:
+
+    def pieces() -> Indices:
         lanes: Indices = np.tile(groups * WARPGROUP, times)
         addresses = piece_addresses(described.reshape(-1), rows, transposed, lanes)
-        known[key] = shared.pieces(addresses, machine.lanes.block_of[lanes], lanes, "wgmma operand")
-    places = known[key]
+        return shared.pieces(addresses, machine.lanes.block_of[lanes], lanes, "wgmma operand")
+
+    places = shared.once(("wgmma", described.tobytes(), groups.tobytes(), rows, transposed), pieces)
     machine.counters.shared_bytes_loaded += 16 * places.size
     if shared.ordering:
-        shared.ordering.read_by_wgmma(places.reshape(len(places), -1), np.tile(groups, times), np.tile(numbers, times))
+        shared.ordering.read_by_wgmma(places.reshape(len(places), -1), groups, numbers)
     return places.reshape(times, len(groups), *places.shape[1:])

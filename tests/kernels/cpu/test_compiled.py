@@ -12,7 +12,7 @@ from attnsim.kernels.arrays import encode
 from attnsim.kernels.cpu import compiled_matrices, loops, program
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.device import CpuDevice
-from attnsim.kernels.cpu.sixteen_bit import half_to_float
+from attnsim.kernels.cpu.sixteen_bit import floats
 from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.foreign.run import run_ptx
 from attnsim.kernels.hopper import flash_hopper
@@ -50,14 +50,13 @@ def test_both_ways_give_the_same(kernel: str, dtype: str, monkeypatch: pytest.Mo
 def test_halves_of_every_bit_pattern() -> None:
     bits = np.arange(1 << 16, dtype=np.uint16)
     found = np.empty((1, 4096, 16), np.float32)
-    compiled_matrices.pieces_to_floats(bits.reshape(-1, 8), np.arange(8192).reshape(1, 4096, 2), False, False, found)
+    places = np.arange(8192).reshape(1, 4096, 2)
+    compiled_matrices.pieces_to_floats(bits.reshape(-1, 8), places, False, floats("f16"), found)
     np.testing.assert_array_equal(
         found.reshape(-1).view(np.uint32), bits.view(np.float16).astype(np.float32).view(np.uint32)
     )
-    np.testing.assert_array_equal(
-        half_to_float(bits[bits & 0x7C00 < 0x7C00]).view(np.uint32),
-        bits[bits & 0x7C00 < 0x7C00].view(np.float16).astype(np.float32).view(np.uint32),
-    )
+    compiled_matrices.pieces_to_floats(bits.reshape(-1, 8), places, False, floats("bf16"), found)
+    np.testing.assert_array_equal(found.reshape(-1).view(np.uint32), bits.astype(np.uint32) << np.uint32(16))
 
 
 def test_without_numba_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
