@@ -8,8 +8,8 @@ Without a FILE our own kernels are compiled, as `attnsim kernels check` does. nv
 install nvidia-cuda-nvdisasm`, or on PATH, or `--nvdisasm FILE`); `--write` needs none.
 A row is one turn of a loop with tensor instructions,
 `--turns` of the loops in it, without pieces that are seldom needed; `inside` says in how many such loops it lies. No
-GPU is needed and nothing is measured: `stall_clks` is what the assembler has a warp wait at least, and `clocks` are
-those of :func:`one_warp`, which orders two versions of a loop and is no prediction of a time.
+GPU is needed and nothing is measured: `stall_clks` is what the assembler has a warp wait at least, `clocks` and
+`clocks_of_two` are those of one and two warps of a scheduler (:mod:`attnsim.kernels.build.scheduler`), without copies.
 """
 
 from __future__ import annotations
@@ -30,24 +30,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone wit
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.build.cubin import kernels_in
 from attnsim.kernels.build.machine_code import OTHER, PIPES, Code, inside
+from attnsim.kernels.build.scheduler import clocks, turn_of
 from attnsim.kernels.build.sources import source_hash
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.resources import jobs
-from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.implementations.own import resources
 from benchmarks.instruction_rows import rows_of
 from benchmarks.machine_code import disassemble, disassembler, parse
 
-LATENCY = by_hand(
-    {"LDSM": 30, "LDS": 25, "MUFU": 20, "SHFL": 25, "LDG": 400, "LDL": 35},
-    "clocks until the result of an instruction is there, about as microbenchmarks of an A100 found it",
-)
-SHARE = by_hand(16, "clocks that a warp's four 8 x 8 matrices hold a shared memory that three other warps use as much")
-HMMA_CLKS = {"80": 8, "86": 16, "89": 16, "90": 6, "100": 6}
-"""Clocks of a scheduler's tensor core for an m16n8k16 of mma.sync; on Hopper at the share of wgmma's rate that it
-reaches (``mma_sync_fraction`` of the GPU files)."""
+MMA_SYNC = ("80", "86", "89", "90", "100")
+"""Architectures whose clocks are told: of code for others, as 90a, products run beside their warps."""
 TABLE = Path(str(resources.__file__)).with_name("instructions.csv")
 COUNTED = (
     "flash_forward|flash_hopper|sigmoid_forward|sparse_forward|backward_[a-z_]+|decode_split|linear_state|"
@@ -61,34 +55,6 @@ HEAD = """\
 # the elements that it goes over. `part`: where a kernel is charged in parts, which of them. Written by
 # `python benchmarks/instruction_counts.py --write` after a kernel has changed; `source_hash` is of what was counted.
 kernel,arch,scores,rescaled,issued,exp,fp32,integer,load_store,masked,part,source_hash"""
-
-
-def one_warp(code: Code, path: Sequence[int], hmma_clks: int) -> dict[str, int]:
-    """Clocks of one warp alone on its scheduler: of the step, of its products before the first exponential, of waits.
-
-    Stall counts and barriers are the assembler's. Copies and block-wide barriers take no time here.
-    """
-    now = tensor_free = shared_free = waited = scores = 0
-    ready = [0] * 6
-    for index in path:
-        one = code.instructions[index]
-        wanted = max([now, *(ready[barrier] for barrier in one.waits)])
-        waited += (wanted - now) * (one.pipe in ("tensor", "integer", "fp32"))
-        now = wanted
-        done = now + LATENCY.get(one.name, 12)
-        if one.pipe == "tensor":
-            now = max(now, tensor_free)
-            tensor_free = now + hmma_clks
-        elif one.name == "MUFU":
-            scores = scores or tensor_free
-        elif one.name == "LDSM":
-            shared_free = max(now, shared_free) + SHARE
-            done = shared_free + LATENCY["LDSM"] - SHARE // 4
-        for barrier in (one.written, one.read):
-            if barrier is not None:
-                ready[barrier] = max(ready[barrier], done if barrier == one.written else now + 10)
-        now += max(1, one.stall)
-    return {"clocks": max(now, tensor_free), "scores_clocks": scores, "waits": waited}
 
 
 def report(code: Code, arch: str, turns: Sequence[int] = (1,)) -> list[dict[str, Any]]:
@@ -116,8 +82,11 @@ def report(code: Code, arch: str, turns: Sequence[int] = (1,)) -> list[dict[str,
             "stall_clks": sum(one.stall for one in ran),
             "products": dict(Counter(one.opcode for one in ran if one.pipe == "tensor")),
         }
-        if arch in HMMA_CLKS:
-            row |= {**one_warp(code, path, HMMA_CLKS[arch]), "tensor_clocks": pipes["tensor"] * HMMA_CLKS[arch]}
+        if arch in MMA_SYNC:
+            one, two = (turn_of(ran, warps, int(arch)) for warps in (1, 2))
+            row["clocks"], row["clocks_of_two"] = (round(turn.products + turn.others) for turn in (one, two))
+            row["waits"] = round(one.products_wait + one.others_wait)
+            row["tensor_clocks"] = round(pipes["tensor"] * clocks(int(arch))["tensor"])
         found.append(row)
     return found
 

@@ -1,4 +1,4 @@
-"""The Triton kernels that published times are of, as their releases compiled them: right, and lifted with stalls."""
+"""The Triton kernels that published times are of, as their releases compiled them: right, and lifted with waits."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from attnsim.kernels.cpu.parse import parse
 from attnsim.kernels.foreign.run import run_ptx
 from attnsim.kernels.lift.kinds import kinds_of
 from attnsim.kernels.lift.lifting import PtxLaunch, Resources, lift
-from attnsim.kernels.lift.machine import meet
+from attnsim.kernels.lift.machine import WAITS, meet, waits_of
 from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention, attention_backward
+from attnsim.models.schedule.instructions import MMA_FLOPS
 
 FOLDER = Path(__file__).parents[1] / "data" / "triton" / "published"
 INDEX = {one["name"]: one for one in json.loads((FOLDER / "index.json").read_text(encoding="utf-8"))["kernels"]}
@@ -106,9 +107,9 @@ def test_backward_of_ops(parts: bool) -> None:
         assert off(given[name], want[0]) <= TOLERANCE["fp16"], name
 
 
-def test_stall_counts_are_latencies_of_their_own() -> None:
-    """Behind each vector operation, in proportion to its instructions; all else is as without them."""
-    name = "tutorial_128x64_d64_full"
+@pytest.mark.parametrize("name", ["tutorial_128x64_d64_full", "ops_forward_d64_full"])
+def test_what_warps_wait_for_is_a_delay_of_its_own(name: str) -> None:
+    """Behind each vector operation by its instructions, of mma.sync behind each product too; all else stays."""
     told, given, shared = INDEX[name], inputs(), INDEX[name]["shared_memory_bytes"]
     code = kernels_in(read(name, "cubin"))[told["entry"]]
     launch = PtxLaunch(
@@ -121,12 +122,17 @@ def test_stall_counts_are_latencies_of_their_own() -> None:
     taken = Resources(told["registers"], shared, "ptxas")
     without, with_them = (lift(launch, taken, code=code, foreign=one)[0] for one in (False, True))
     ops = [op for segment in with_them.segments for op in segment.ops]
-    assert [op for op in ops if op.tensor != "stall"] == [op for one in without.segments for op in one.ops]
-    step = [code.instructions[at] for at in code.step(16) or ()]
-    others = [one for one in step if one.pipe not in ("tensor", "matrix_load")]
-    each = sum(max(0, one.stall - 1) for one in others) / len(others)
-    work = [op.issues for op in ops if op.kind == "vector"]
-    assert work and [op.clks for op in ops if op.tensor == "stall"] == [round(each * issues / 4) for issues in work]
+    assert [op for op in ops if op.tensor != WAITS] == [op for one in without.segments for op in one.ops]
+    by_mma = name.startswith("ops")
+    step = code.step(128 if by_mma else 16) or []
+    product, other = waits_of(code, step, 1)
+    assert other > 0 and (product > 0) == by_mma
+    wanted = [
+        round((product * op.flops / MMA_FLOPS if op.kind == "mma" else other * op.issues) / 4)
+        for op in ops
+        if op.kind in ("mma", "vector")
+    ]
+    assert any(wanted) and [op.clks for op in ops if op.tensor == WAITS] == [one for one in wanted if one]
 
 
 def test_warps_meet_in_each_step_where_a_barrier_of_the_whole_block_stands_in_it() -> None:

@@ -15,7 +15,7 @@ from attnsim.models.errors import InputError
 from attnsim.models.schedule.instructions import LANES
 from attnsim.models.tables import read_csv
 from benchmarks import instruction_counts
-from benchmarks.instruction_counts import one_warp, report
+from benchmarks.instruction_counts import report
 from benchmarks.instruction_rows import step_row
 from benchmarks.machine_code import disassembler, parse
 
@@ -156,15 +156,6 @@ def test_the_row_of_a_step_has_no_mask_and_rescaling_only_where_each_step_does_i
     assert step_row("f(16,64)", "90a", sizes | {"BLOCK_N": 64}, always) is None
     (twice,) = parse(hopper_loop(*(line(0x250 + 16 * n, "MUFU.RCP R24, R24") for n in range(16))))
     assert step_row("f(16,32)", "90a", sizes, twice) == '"f(16,32)",90,512,0,35,32,0,0,0,0,'
-
-
-def test_products_wait_for_their_fragments_and_for_one_another() -> None:
-    code = the_loop()
-    found = one_warp(code, list(code.path(code.loops()[0])), 8)
-    ready = instruction_counts.SHARE + instruction_counts.LATENCY["LDSM"] - instruction_counts.SHARE // 4
-    assert found["waits"] == ready - 1  # from the issue of the load on
-    assert found["scores_clocks"] == ready + 2 * 8
-    assert found["clocks"] > found["scores_clocks"] + instruction_counts.LATENCY["MUFU"] - 8
 
 
 def test_control_bits_are_read() -> None:

@@ -50,7 +50,7 @@ def kernels_in(cubin: bytes) -> dict[str, Code]:
         raise InputError("a cubin is a 64-bit ELF file; this is none")
     (flags,) = struct.unpack_from("<I", cubin, 0x30)
     arch = flags >> 8 & 0xFF if cubin[8] >= _FLAGS_SHIFTED else flags & 0xFF
-    return {name: _code(name, text, _LOW_BITS if arch >= 90 else 0) for name, text in _sections(cubin) if text}
+    return {name: _code(name, text, arch) for name, text in _sections(cubin) if text}
 
 
 def _sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:
@@ -64,9 +64,10 @@ def _sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:
             yield name.removeprefix(_PREFIX), cubin[header[4] : header[4] + header[5]]
 
 
-def _code(name: str, text: bytes, low_bits: int) -> Code:
-    words = struct.iter_unpack("<QQ", text)
-    return Code(name, tuple(_instruction(16 * index, low, high, low_bits) for index, (low, high) in enumerate(words)))
+def _code(name: str, text: bytes, arch: int) -> Code:
+    words, low_bits = struct.iter_unpack("<QQ", text), _LOW_BITS if arch >= 90 else 0
+    found = tuple(_instruction(16 * index, low, high, low_bits) for index, (low, high) in enumerate(words))
+    return Code(name, found, arch)
 
 
 def _instruction(address: int, low: int, high: int, low_bits: int) -> Instruction:

@@ -89,10 +89,19 @@ def controlled(bits: int) -> tuple[int, int | None, int | None, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Code:
-    """A kernel's instructions."""
+    """A kernel's instructions.
+
+    Parameters
+    ----------
+    name : str
+    instructions : tuple of Instruction
+    capability : int
+        80 for compute capability 8.0; 0 for PTX.
+    """
 
     name: str
     instructions: tuple[Instruction, ...]
+    capability: int = 0
 
     def target(self, index: int) -> int | None:
         """The place where a branch goes; None for other instructions."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnsim.kernels.build.machine_code import Code
+from attnsim.kernels.build.scheduler import SCHEDULERS
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARP, WARPGROUP, Dim3
 from attnsim.kernels.cpu.ptx import Function
@@ -126,9 +127,9 @@ def lift(
         The machine code: charges are then by its instructions, not by those of the PTX.
     foreign : bool
         Whether no schedule was written by hand for it, which these two would set apart. A warp then also waits for the
-        stall counts of the machine code, which others of its scheduler may fill (Jia et al., arXiv 1804.06826, section
-        2.1), and warps of ``mma.sync`` that meet at a barrier in each step stay together, so that none multiplies while
-        another works on its products; else the four of each warpgroup run ahead of the others.
+        stall counts and scoreboards of the machine code (:mod:`attnsim.kernels.build.scheduler`), and warps of
+        ``mma.sync`` that meet at a barrier in each step stay together, so that none multiplies while another works on
+        its products; else the four of each warpgroup run ahead of the others.
 
     Raises
     ------
@@ -169,12 +170,14 @@ def lift(
     bodies = nest.bodies
     if counted and code is not None:
         sharing = WARPGROUP if path == "wgmma" else threads
-        left = left_of(function, known, nest.instructions, code, sharing, longest)
+        warps = sharing // WARP // share
+        in_step = max(1, warps // SCHEDULERS) if foreign else 0
+        left = left_of(function, known, nest.instructions, code, sharing, longest, in_step)
         bodies = [
-            left.charged(body, amounts(spent, sharing)[0], sharing // WARP // share)
+            left.charged(body, amounts(spent, sharing)[0], warps)
             for body, spent in zip(bodies, nest.instructions, strict=True)
         ]
-        bodies = [left.with_stalls(body, sharing // WARP // share) if foreign else body for body in bodies]
+        bodies = [left.with_waits(body, warps) for body in bodies]
     sizes = {name: bytes_of(value) for name, value in launch.arguments.items()}
     kernel = Kernel(
         name=function.name,

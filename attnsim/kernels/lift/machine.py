@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnsim.kernels.build.machine_code import OTHER, Code, Instruction, inside
+from attnsim.kernels.build.scheduler import turn_of
 from attnsim.kernels.cpu.lanes import WARP
 from attnsim.kernels.cpu.ptx import Function
 from attnsim.kernels.cpu.recording import Row
@@ -22,8 +23,8 @@ from attnsim.models.schedule.operation import TileOp
 PIPES = {"tensor": "tensor", "XU": "exp", "FMA": "fp32", "ALU": "integer", "LSU": "load_store"}
 """The pipes of machine code that are PTX's; fragments go to one that is counted apart."""
 FRAGMENTS = "matrix_load"
-SCHEDULERS = 4
-"""Of an SM (NVIDIA A100 whitepaper, 2020: four partitions); each has every fourth warp."""
+WAITS = "scoreboards"
+"""The name of a delay that stands for what warps wait for."""
 PIPE_LANES = ("fp32", "integer", "load_store")
 """Pipes whose instructions are charged by the lane."""
 
@@ -41,15 +42,16 @@ class Left:
         and moves of PTX.
     products : int
         Of a warp in the step; 0 where there are none, and all is charged in proportion.
-    stalled : float
-        Clocks for which a warp may not issue, by the stall counts of the machine code, for each instruction that is
-        neither a product nor a fragment.
+    product_wait, other_wait : float
+        Clocks that warps which go in step take beyond those of the pipes, for each product of a warp and for each of
+        its instructions that is neither a product nor a fragment.
     """
 
     before: Mapping[str, float]
     after: Mapping[str, float]
     products: int
-    stalled: float = 0.0
+    product_wait: float = 0.0
+    other_wait: float = 0.0
 
     def charged(self, ops: Ops, products: float, warps: int) -> Ops:
         """Operations that are charged by instructions of PTX, charged by those of machine code.
@@ -75,11 +77,11 @@ class Left:
                 open_step, flops = [], 0
         return (*found, *self._step(open_step, warps))
 
-    def with_stalls(self, ops: Ops, warps: int) -> Ops:
-        """Operations, each work on vectors with the clocks behind it for which the stalls of a warp outlast its issue.
+    def with_waits(self, ops: Ops, warps: int) -> Ops:
+        """Operations, each product and each work on vectors with the clocks behind it for which its warps wait.
 
-        Other warps that share the operations issue in them, and so may other blocks; a warp that is alone on its
-        scheduler cannot.
+        Those that share the operations do so together (:mod:`attnsim.kernels.build.scheduler`); other blocks, and
+        other warpgroups that run ahead, go on meanwhile.
 
         Parameters
         ----------
@@ -89,12 +91,12 @@ class Left:
             That share the operations.
         """
         found: list[TileOp] = []
-        others = max(1, warps // SCHEDULERS) - 1
         for op in ops:
             found.append(op)
-            clks = round(max(0.0, self.stalled - others) * op.issues / warps) if op.kind == "vector" else 0
-            if clks:
-                found.append(TileOp("delay", "stall", clks=clks))
+            waits = self.product_wait * op.flops / MMA_FLOPS if op.kind == "mma" else 0.0
+            waits += self.other_wait * op.issues if op.kind == "vector" else 0.0
+            if clks := round(waits / warps):
+                found.append(TileOp("delay", WAITS, clks=clks))
         return tuple(found)
 
     def _step(self, ops: Sequence[TileOp], warps: int) -> list[TileOp]:
@@ -144,6 +146,7 @@ def left_of(
     code: Code,
     threads: int,
     rows: Sequence[Row],
+    in_step: int = 0,
 ) -> Left:
     """Compare a step of PTX with that of the machine code that has as many products.
 
@@ -165,13 +168,15 @@ def left_of(
         That share a body.
     rows : sequence of Row
         Of a block, as it ran.
+    in_step : int
+        Warps of a scheduler that share each operation, where what they wait for is counted; 0: it is not.
     """
     ptx = _as_code(function, known)
     warps = visits_of(rows, len(function.instructions))
     if not ptx.loops():
         return _by_ways(function, ptx, code, warps)
     visits = [max(one) for one in zip(*warps, strict=True)]
-    unlike = _of_turns(ptx, code, visits)
+    unlike = _of_turns(ptx, code, visits, in_step)
     if unlike is not None:
         return unlike
     found: dict[float, Left] = {}
@@ -181,7 +186,7 @@ def left_of(
             mine, theirs = ptx.step(number), code.step(number)
             if mine and theirs:
                 off = abs(steps * ptx.counts(mine)["exp"] / max(1.0, exponentials) - 1)
-                found.setdefault(off, _compared(ptx, mine, code, theirs, number, visits))
+                found.setdefault(off, _compared(ptx, mine, code, theirs, number, visits, in_step))
                 break
     return found[min(found)] if found else NOTHING
 
@@ -209,7 +214,7 @@ def _by_ways(function: Function, ptx: Code, code: Code, warps: Iterable[tuple[in
     return Left(before, after, 0)
 
 
-def _of_turns(ptx: Code, code: Code, visits: Sequence[int]) -> Left | None:
+def _of_turns(ptx: Code, code: Code, visits: Sequence[int], in_step: int) -> Left | None:
     """Compare a turn of the loop in which others turn differently often, each as often as it did."""
     for loop in ptx.loops():
         within = [one for one in ptx.loops() if inside(one, loop)]
@@ -222,7 +227,8 @@ def _of_turns(ptx: Code, code: Code, visits: Sequence[int]) -> Left | None:
         parts = [part for part in (*parts, ptx.counts(range(place, loop.stop))["tensor"]) if part]
         theirs = code.turn(parts, whole=True) if len(set(turns)) > 1 else None
         if theirs:
-            return _compared(ptx, list(ptx.path(loop, turns, whole=True)), code, theirs, sum(parts), visits)
+            mine = list(ptx.path(loop, turns, whole=True))
+            return _compared(ptx, mine, code, theirs, sum(parts), visits, in_step)
     return None
 
 
@@ -272,12 +278,20 @@ def _ran(ptx: Code, mine: Sequence[int], code: Code, theirs: Sequence[int], visi
 
 
 def _compared(
-    ptx: Code, mine: Sequence[int], code: Code, theirs: Sequence[int], products: int, visits: Sequence[int]
+    ptx: Code, mine: Sequence[int], code: Code, theirs: Sequence[int], products: int, visits: Sequence[int], warps: int
 ) -> Left:
     mine, theirs = _ran(ptx, mine, code, theirs, visits)
-    others = [one.stall for one in (code.instructions[at] for at in theirs) if one.pipe not in ("tensor", FRAGMENTS)]
-    stalled = sum(max(0, stall - 1) for stall in others) / max(1, len(others))
-    return Left(_amounts(ptx, mine), _amounts(code, theirs), products, stalled)
+    waits = waits_of(code, theirs, warps) if warps else (0.0, 0.0)
+    return Left(_amounts(ptx, mine), _amounts(code, theirs), products, *waits)
+
+
+def waits_of(code: Code, step: Sequence[int], in_step: int) -> tuple[float, float]:
+    """Clocks of :class:`Left` for each product and for each other instruction of a warp."""
+    ran = [code.instructions[at] for at in step]
+    products = sum(one.pipe == "tensor" for one in ran)
+    others = sum(one.pipe not in ("tensor", FRAGMENTS) for one in ran)
+    turn = turn_of(ran, in_step, code.capability)
+    return turn.products_wait / max(1, products), turn.others_wait / max(1, others)
 
 
 def _amounts(code: Code, where: Sequence[int]) -> dict[str, float]:
