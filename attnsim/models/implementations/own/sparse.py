@@ -23,8 +23,7 @@ from attnsim.models.implementations.fused.forward import block_begins, flash_pea
 from attnsim.models.implementations.fused.listed import busy_rows, keys_uses
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.own import resources
-from attnsim.models.implementations.own.resources import kernel_label, registers_of
+from attnsim.models.implementations.own.resources import registers_of, step_of
 from attnsim.models.implementations.own.sparse_tiles import (
     ENTRY,
     LISTED,
@@ -34,9 +33,9 @@ from attnsim.models.implementations.own.sparse_tiles import (
     VISIT_BYTES,
     SparseTile,
     choose_tile,
-    compiled,
     counts_of,
     heads_together,
+    label_of,
     launch_order,
 )
 from attnsim.models.mask.tile_counts import TileCounts
@@ -61,7 +60,11 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     InputError
         When the kernel is not compiled for the width or the tile, or the tile does not fit.
     """
-    tile = choose_tile(w, gpu, shape)
+    return schedule_of(w, gpu, choose_tile(w, gpu, shape))
+
+
+def schedule_of(w: Workload, gpu: Gpu, tile: SparseTile) -> Schedule:
+    """The same on a tile."""
     counts = counts_of(w, tile)
     kernel = _kernel(w, gpu, tile, counts)
     metadata = sum(use.unique_bytes for use in kernel.uses if use.tensor in (ROW_TILES, LIST, MASKS))
@@ -78,7 +81,7 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
     columns, inverse = classes(counts.full, counts.partial, counts.last_key_tile, shorter)
     together, heads = heads_together(w, gpu, counts), w.batch * w.heads_q
     fitting, launched = blocks_at_once(w, gpu, tile), tiles.row_tiles * heads
-    counted = resources.counts_of(_label(w, tile), gpu)
+    counted = step_of(label_of(tile, w.dtype), gpu)
     operations = _Operations(w, tile, counted, persistent=launched > fitting)
     nest = _nest(operations, columns, w.seq_kv - (tiles.key_tiles - 1) * tile.keys, last_rows)
     segments, repeats = loop_nest(nest)
@@ -92,16 +95,12 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
     )
 
 
-def _label(w: Workload, tile: SparseTile) -> str:
-    return kernel_label(ENTRY, compiled(tile).constants(w.dtype))
-
-
 def _without_blocks(w: Workload, gpu: Gpu, tile: SparseTile) -> Kernel:
     """The kernel before anything is known of its row tiles."""
     return Kernel(
         name=ENTRY,
         threads=tile.threads,
-        registers_per_thread=registers_of(_label(w, tile), gpu, tile.threads),
+        registers_per_thread=registers_of(label_of(tile, w.dtype), gpu, tile.threads),
         segments=(),
         repeats=np.zeros((0, 1, 0), np.int64),
         launches=(),
@@ -200,7 +199,7 @@ class _Operations:
     steps, is counted in each. Hiding scores comes on top in a step that sees its tile in part.
     """
 
-    def __init__(self, w: Workload, tile: SparseTile, counted: StepCounts | None, *, persistent: bool) -> None:
+    def __init__(self, w: Workload, tile: SparseTile, counted: StepCounts, *, persistent: bool) -> None:
         self.w, self.tile, self.counted, self.persistent = w, tile, counted, persistent
 
     def _load(self, tensor: str, rows: int) -> TileOp:
@@ -246,8 +245,8 @@ class _Operations:
         wait_mask = (TileOp("wait", MASKS),) if masked else ()
         d, e, tile = self.w.head_dim, self.w.element_bytes, self.tile
         flops, operands = 2 * tile.rows * tile.keys * d, tile.warps * tile.keys * d * e
-        scores = self._product(TileOp("mma", "S", flops=flops, smem_bytes=operands + tile.rows * d * e))
-        output = self._product(TileOp("mma", "O", flops=flops, smem_bytes=operands))
+        scores = product(TileOp("mma", "S", flops=flops, smem_bytes=operands + tile.rows * d * e))
+        output = product(TileOp("mma", "O", flops=flops, smem_bytes=operands))
         start = TileOp("wait", "K"), TileOp("delay", "step")
         if tile.stages > 1:
             ahead = (
@@ -263,21 +262,14 @@ class _Operations:
         at_end = beyond if tile.stages > 1 else ()
         return Segment(name, (*ops, self._softmax(masked, first), output, *at_end))
 
-    def _product(self, op: TileOp) -> TileOp:
-        """With its instructions where those of the kernel are counted."""
-        return product(op) if self.counted else op
-
     def _softmax(self, masked: bool, first: bool) -> TileOp:
         """The exponentials of a tile.
 
         O is rescaled, each row's factor computed by four lanes, at the first tile and then hardly ever.
         """
         scores, rows = self.tile.rows * self.tile.keys, self.tile.rows * first
-        exps, rescaled = scores + 4 * rows, rows * self.w.head_dim
-        if self.counted:
-            hidden = self.counted.hiding(scores, MASK_INSTRUCTIONS) * masked
-            return self.counted.softmax(scores, exps, rescaled, hidden)
-        return TileOp("vector", "P", scores=scores, exps=exps, fp32=rescaled + MASK_INSTRUCTIONS * scores * masked)
+        hidden = self.counted.hiding(scores, MASK_INSTRUCTIONS) * masked
+        return self.counted.softmax(scores, scores + 4 * rows, rows * self.w.head_dim, hidden)
 
     def _stores(self, rows: int) -> tuple[TileOp, ...]:
         out = TileOp("store", "O", bytes=rows * self.w.head_dim * self.w.output_bytes)
