@@ -18,7 +18,6 @@ from attnsim.models.implementations.own.resources import (
     counts_of,
     kernel_label,
     registers_of,
-    step_of,
 )
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import check_shared_memory
@@ -109,7 +108,7 @@ def _least_clks(w: Workload, gpu: Gpu, tile: FlashTile) -> float:
     shared = gpu.sm.shared_memory_bytes // (shared_memory_bytes(w.head_dim, tile) + gpu.sm.shared_memory_reserved_bytes)
     residents = max(1, min(shared, gpu.sm.registers // (tile.threads * registers_of(label, gpu, tile.threads))))
     visits = row_tiles(w, tile.rows, tile.keys).steps
-    return least_clks(w, gpu, tile, step_of(label, gpu), residents, visits, w.batch * w.heads_q)
+    return least_clks(w, gpu, tile, counts_of(label, gpu), residents, visits, w.batch * w.heads_q)
 
 
 def shared_memory_bytes(head_dim: int, tile: FlashTile) -> int:

@@ -29,7 +29,7 @@ class _Tile(Protocol):
 
 
 def least_clks(
-    w: Workload, gpu: Gpu, tile: _Tile, counts: StepCounts, residents: int, visits: Ints, heads: int
+    w: Workload, gpu: Gpu, tile: _Tile, counts: StepCounts | None, residents: int, visits: Ints, heads: int
 ) -> float:
     """Clocks of the busiest SM, or of all visits spread over the SMs where that is longer.
 
@@ -44,8 +44,8 @@ def least_clks(
     w : Workload
     gpu : Gpu
     tile : Tile
-    counts : StepCounts
-        Instructions of a step of the kernel.
+    counts : StepCounts or None
+        Instructions of a step of the kernel; None where nobody counted them.
     residents : int
         Blocks that share an SM.
     visits : ndarray
@@ -65,13 +65,13 @@ def least_clks(
     return max(float(busiest.max()), begun, spread)
 
 
-def _visit(w: Workload, gpu: Gpu, tile: _Tile, counts: StepCounts) -> tuple[float, float]:
+def _visit(w: Workload, gpu: Gpu, tile: _Tile, counts: StepCounts | None) -> tuple[float, float]:
     """Clocks of a visit: of the unit of an SM that it holds longest, and of a block that has the SM to itself."""
     scores, row = tile.rows * tile.keys, w.head_dim * w.element_bytes
     products = product(
         TileOp("mma", flops=4 * scores * w.head_dim, smem_bytes=(2 * tile.warps * tile.keys + tile.rows) * row)
     )
-    softmax = counts.softmax(scores, scores, 0, 0)
+    softmax = counts.softmax(scores, scores, 0, 0) if counts else TileOp("vector", exps=scores)
     tensor = max(
         products.flops / (gpu.tensor_flops_per_clk(w.dtype) * gpu.tensor.mma_sync_fraction),
         products.smem_bytes / gpu.sm.shared_memory_bytes_per_clk,

@@ -92,20 +92,6 @@ def counts_of(kernel: str, gpu: Gpu, part: str = "") -> StepCounts | None:
     return known[nearest(known, gpu.compute_capability_number)] if known else None
 
 
-def step_of(kernel: str, gpu: Gpu) -> StepCounts:
-    """Instructions of a step of a kernel that has to be counted.
-
-    Raises
-    ------
-    LookupError
-        When the table has no such kernel: it was changed, and the table not written anew.
-    """
-    counts = counts_of(kernel, gpu)
-    if counts is None:
-        raise LookupError(f"instructions.csv has no row of {kernel}; write it anew: benchmarks/instruction_counts.py")
-    return counts
-
-
 class _Sized(Protocol):
     """A tile of queries x keys."""
 

@@ -23,7 +23,8 @@ from attnsim.models.implementations.fused.forward import block_begins, flash_pea
 from attnsim.models.implementations.fused.listed import busy_rows, keys_uses
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.own.resources import registers_of, step_of
+from attnsim.models.implementations.own import resources
+from attnsim.models.implementations.own.resources import registers_of
 from attnsim.models.implementations.own.sparse_tiles import (
     ENTRY,
     LISTED,
@@ -81,7 +82,7 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
     columns, inverse = classes(counts.full, counts.partial, counts.last_key_tile, shorter)
     together, heads = heads_together(w, gpu, counts), w.batch * w.heads_q
     fitting, launched = blocks_at_once(w, gpu, tile), tiles.row_tiles * heads
-    counted = step_of(label_of(tile, w.dtype), gpu)
+    counted = resources.counts_of(label_of(tile, w.dtype), gpu)
     operations = _Operations(w, tile, counted, persistent=launched > fitting)
     nest = _nest(operations, columns, w.seq_kv - (tiles.key_tiles - 1) * tile.keys, last_rows)
     segments, repeats = loop_nest(nest)
@@ -199,7 +200,7 @@ class _Operations:
     steps, is counted in each. Hiding scores comes on top in a step that sees its tile in part.
     """
 
-    def __init__(self, w: Workload, tile: SparseTile, counted: StepCounts, *, persistent: bool) -> None:
+    def __init__(self, w: Workload, tile: SparseTile, counted: StepCounts | None, *, persistent: bool) -> None:
         self.w, self.tile, self.counted, self.persistent = w, tile, counted, persistent
 
     def _load(self, tensor: str, rows: int) -> TileOp:
@@ -245,8 +246,8 @@ class _Operations:
         wait_mask = (TileOp("wait", MASKS),) if masked else ()
         d, e, tile = self.w.head_dim, self.w.element_bytes, self.tile
         flops, operands = 2 * tile.rows * tile.keys * d, tile.warps * tile.keys * d * e
-        scores = product(TileOp("mma", "S", flops=flops, smem_bytes=operands + tile.rows * d * e))
-        output = product(TileOp("mma", "O", flops=flops, smem_bytes=operands))
+        scores = self._product(TileOp("mma", "S", flops=flops, smem_bytes=operands + tile.rows * d * e))
+        output = self._product(TileOp("mma", "O", flops=flops, smem_bytes=operands))
         start = TileOp("wait", "K"), TileOp("delay", "step")
         if tile.stages > 1:
             ahead = (
@@ -262,14 +263,21 @@ class _Operations:
         at_end = beyond if tile.stages > 1 else ()
         return Segment(name, (*ops, self._softmax(masked, first), output, *at_end))
 
+    def _product(self, op: TileOp) -> TileOp:
+        """With its instructions where those of the kernel are counted."""
+        return product(op) if self.counted else op
+
     def _softmax(self, masked: bool, first: bool) -> TileOp:
         """The exponentials of a tile.
 
         O is rescaled, each row's factor computed by four lanes, at the first tile and then hardly ever.
         """
         scores, rows = self.tile.rows * self.tile.keys, self.tile.rows * first
-        hidden = self.counted.hiding(scores, MASK_INSTRUCTIONS) * masked
-        return self.counted.softmax(scores, scores + 4 * rows, rows * self.w.head_dim, hidden)
+        exps, rescaled = scores + 4 * rows, rows * self.w.head_dim
+        if self.counted:
+            hidden = self.counted.hiding(scores, MASK_INSTRUCTIONS) * masked
+            return self.counted.softmax(scores, exps, rescaled, hidden)
+        return TileOp("vector", "P", scores=scores, exps=exps, fp32=rescaled + MASK_INSTRUCTIONS * scores * masked)
 
     def _stores(self, rows: int) -> tuple[TileOp, ...]:
         out = TileOp("store", "O", bytes=rows * self.w.head_dim * self.w.output_bytes)

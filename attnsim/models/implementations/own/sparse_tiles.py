@@ -15,8 +15,9 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.implementations.own import resources
 from attnsim.models.implementations.own.least_time import least_clks
-from attnsim.models.implementations.own.resources import ELEMENT, asked_for, kernel_label, step_of
+from attnsim.models.implementations.own.resources import ELEMENT, asked_for, kernel_label
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import Buffers, bytes_of, check_shared_memory
@@ -162,7 +163,7 @@ def _least_clks(w: Workload, gpu: Gpu, tile: SparseTile) -> float:
     """Clocks of the grid on a tile."""
     blocks = gpu.sm.shared_memory_bytes // (tile.shared_memory_bytes + gpu.sm.shared_memory_reserved_bytes)
     residents = max(1, min(blocks, tile.residents))
-    counts = step_of(label_of(tile, w.dtype), gpu)
+    counts = resources.counts_of(label_of(tile, w.dtype), gpu)
     return least_clks(w, gpu, tile, counts, residents, _visits(w, tile), w.batch * w.heads_q)
 
 
