@@ -33,11 +33,9 @@ SHORTER = {
     ("a100-sxm4-80gb", 128, False, 4096): 0.866,
     ("a100-sxm4-80gb", 128, False, 8192): 0.970,
     ("a100-sxm4-80gb", 128, True, 4096): 0.993,
-    ("l40s", 128, False, 8192): 0.960,
 }
 """Of 80 grids those that the list's kernel, which persists, does sooner on the tiles that both choose, and its part of
-the time: on an A100 residents that differ in number, or fall in step again. On an L40S it does so without persisting
-too, and nobody has looked for the cause."""
+the time: on an A100 residents that differ in number, or fall in step again."""
 SEQS = (1024, 2048, 4096, 8192, 16384)
 LISTED, DENSE = find_implementation("attnsim.sparse"), find_implementation("attnsim.flash")
 

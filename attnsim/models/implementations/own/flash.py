@@ -12,7 +12,13 @@ from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Loop
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.least_time import least_clks
-from attnsim.models.implementations.own.resources import ELEMENT, asked_for, counts_of, kernel_label, registers_of
+from attnsim.models.implementations.own.resources import (
+    ELEMENT,
+    asked_for,
+    counts_of,
+    kernel_label,
+    registers_of,
+)
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import check_shared_memory
 from attnsim.models.schedule.row_tiles import row_tiles
@@ -20,8 +26,6 @@ from attnsim.models.schedule.schedule import Schedule
 
 NAME = "attnsim.flash"
 ENTRY = "flash_forward"
-RESIDENT_WARPS = 8
-"""Warps an SM should hold: two for each of its schedulers, one computing exponentials under the other's products."""
 
 
 def _tile(rows: int, keys: int, stages: int, warps: int = 4) -> FlashTile:
@@ -35,7 +39,7 @@ TILES: dict[int, tuple[FlashTile, ...]] = {
     128: (_tile(128, 64, 2), _tile(128, 64, 1), _tile(128, 32, 1), _tile(64, 64, 1, warps=2), _tile(64, 64, 1)),
     256: (_tile(64, 64, 1), _tile(128, 64, 1, warps=8)),
 }
-"""The compilations of the kernel by head_dim, of tiles as tall the preferred first.
+"""The compilations of the kernel by head_dim, of alike ones the preferred first.
 
 Up to head_dim 128 a warp has 32 of 128 rows, so that it reads each fragment of K and V once for two products; the
 accumulators then take up to 192 registers. The shapes are those that FlashAttention-2 came to
@@ -58,17 +62,12 @@ def constants(dtype: str, head_dim: int, tile: FlashTile) -> tuple[tuple[str, in
     )
 
 
-def choose_tile(
-    w: Workload,
-    gpu: Gpu,
-    shape: TileRequest | None = None,
-    compiled: Mapping[int, tuple[FlashTile, ...]] = TILES,
-) -> FlashTile:
-    """The tile that is done first, as :func:`least_clks` reckons for the GPU without its changes, or the shape given.
+def able_tiles(
+    w: Workload, gpu: Gpu, shape: TileRequest | None = None, compiled: Mapping[int, tuple[FlashTile, ...]] = TILES
+) -> list[FlashTile]:
+    """The tiles, or those of the shape given, that fit `gpu`; along a diagonal they are no taller than two squares.
 
-    Of tiles as tall, whose rows as many warps share out, it is the first of which an SM holds enough warps, or else the
-    first that fits. Along a diagonal tiles are no taller than two squares. The launch order is longest first where row
-    tiles differ in length.
+    The launch order is longest first where row tiles differ in length.
 
     Raises
     ------
@@ -87,26 +86,29 @@ def choose_tile(
     differ = w.mask.within(w.seq_q, w.seq_kv).right is not None
     if differ and shape is None:
         able = [tile for tile in able if tile.rows <= 2 * tile.keys]
-    alike: dict[tuple[int, int], list[FlashTile]] = {}
-    for tile in able:
-        alike.setdefault((tile.rows, tile.warps), []).append(tile)
-    preferred = [
-        next((tile for tile in tiles if _residents(w.head_dim, tile, gpu) * tile.warps >= RESIDENT_WARPS), tiles[0])
-        for tiles in alike.values()
-    ]
-    chosen = min(preferred, key=lambda tile: _least_clks(w, gpu.tiled_for, tile))
-    return replace(chosen, order="longest_first" if differ else "ascending")
+    return [replace(tile, order="longest_first" if differ else "ascending") for tile in able]
 
 
-def _least_clks(w: Workload, gpu: Gpu, tile: FlashTile) -> tuple[float, float]:
-    """Clocks of the grid on a tile, of which registers leave room for `RESIDENT_WARPS`."""
-    residents = max(1, min(_residents(w.head_dim, tile, gpu), RESIDENT_WARPS // tile.warps))
-    return least_clks(w, gpu, tile, residents, row_tiles(w, tile.rows, tile.keys).steps, w.batch * w.heads_q)
+def choose_tile(
+    w: Workload, gpu: Gpu, shape: TileRequest | None = None, compiled: Mapping[int, tuple[FlashTile, ...]] = TILES
+) -> FlashTile:
+    """The tile that is done first, as :func:`least_clks` reckons for the GPU without its changes; of alike the first.
+
+    Raises
+    ------
+    InputError
+        See :func:`able_tiles`.
+    """
+    return min(able_tiles(w, gpu, shape, compiled), key=lambda tile: _least_clks(w, gpu.tiled_for, tile))
 
 
-def _residents(head_dim: int, tile: FlashTile, gpu: Gpu) -> int:
-    """Blocks that shared memory lets an SM hold."""
-    return gpu.sm.shared_memory_bytes // (shared_memory_bytes(head_dim, tile) + gpu.sm.shared_memory_reserved_bytes)
+def _least_clks(w: Workload, gpu: Gpu, tile: FlashTile) -> float:
+    """Clocks of the grid on a tile."""
+    label = kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile))
+    shared = gpu.sm.shared_memory_bytes // (shared_memory_bytes(w.head_dim, tile) + gpu.sm.shared_memory_reserved_bytes)
+    residents = max(1, min(shared, gpu.sm.registers // (tile.threads * registers_of(label, gpu, tile.threads))))
+    visits = row_tiles(w, tile.rows, tile.keys).steps
+    return least_clks(w, gpu, tile, counts_of(label, gpu), residents, visits, w.batch * w.heads_q)
 
 
 def shared_memory_bytes(head_dim: int, tile: FlashTile) -> int:
@@ -120,9 +122,13 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     Raises
     ------
     InputError
-        See :func:`choose_tile`.
+        See :func:`able_tiles`.
     """
-    tile = choose_tile(w, gpu, shape)
+    return schedule_of(w, gpu, choose_tile(w, gpu, shape))
+
+
+def schedule_of(w: Workload, gpu: Gpu, tile: FlashTile) -> Schedule:
+    """The same on a tile."""
     label = kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile))
     tile = replace(tile, registers=registers_of(label, gpu, tile.threads), counts=counts_of(label, gpu))
     return flash_schedule(w, NAME, [flash_forward(w, gpu, tile, ENTRY)], FusedTiles(tile))

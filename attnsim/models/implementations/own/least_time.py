@@ -7,8 +7,14 @@ from typing import Protocol
 import numpy as np
 
 from attnsim.models.arrays import Ints
+from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import StepCounts, product
+from attnsim.models.schedule.operation import TileOp
+
+INTERFERENCE, STEP_CLKS = (IMPLEMENTATION_NUMBERS[name].prior for name in ("interference", "step_clks"))
+L2_FRACTION = GPU_NUMBERS["l2_fraction"].prior
 
 
 class _Tile(Protocol):
@@ -22,19 +28,24 @@ class _Tile(Protocol):
     def warps(self) -> int: ...
 
 
-def least_clks(w: Workload, gpu: Gpu, tile: _Tile, residents: int, visits: Ints, heads: int) -> tuple[float, float]:
-    """Clocks of the busiest SM; where these are alike, of all visits spread over SMs that want two warps a scheduler.
+def least_clks(
+    w: Workload, gpu: Gpu, tile: _Tile, counts: StepCounts | None, residents: int, visits: Ints, heads: int
+) -> float:
+    """Clocks of the busiest SM, or of all visits spread over the SMs where that is longer.
 
-    The busiest of tensor cores, L2 and shared memory is all that limits the visits of an SM's blocks together. Within a
-    warp products and exponentials follow one another; where a scheduler has several, one's run under another's. Of the
-    first k n + 1 of the blocks, longest first, one of n SMs has at least k + 1: a grid is not done before its longest
-    block, nor before an SM that has one block more than others.
+    A visit holds the units of its SM as in a replay with the numbers' priors: products and softmax follow one another
+    within a block, and each takes a share of its time from the unit of the other (`interference`). Blocks are handed
+    out longest first, one to each of n SMs, then a second one to each: the first SM begins with every n-th. Of the
+    first k n + 1 of them one SM has at least k + 1: a grid is not done before its longest block, nor before an SM that
+    has one block more than others.
 
     Parameters
     ----------
     w : Workload
     gpu : Gpu
     tile : Tile
+    counts : StepCounts or None
+        Instructions of a step of the kernel; None where nobody counted them.
     residents : int
         Blocks that share an SM.
     visits : ndarray
@@ -42,20 +53,43 @@ def least_clks(w: Workload, gpu: Gpu, tile: _Tile, residents: int, visits: Ints,
     heads : int
         Heads of the whole batch.
     """
-    rate = gpu.tensor_flops_per_clk(w.dtype) * gpu.tensor.mma_sync_fraction
-    l2 = gpu.l2.bandwidth_bytes_per_s / gpu.clock.full_hz / gpu.sm.count
-    row = w.head_dim * w.element_bytes
-    products = 4 * tile.rows * tile.keys * w.head_dim / rate
-    together = max(
-        products,
-        2 * tile.keys * row / l2,
-        (2 * tile.warps * tile.keys + tile.rows) * row / gpu.sm.shared_memory_bytes_per_clk,
-    )
-    alone = (products + tile.rows * tile.keys / gpu.sm.exp_per_clk) * min(1.0, gpu.sm.warp_schedulers / tile.warps)
+    together, alone = _visit(w, gpu, tile, counts)
     longest = np.sort(visits)[::-1]
     others = np.arange((len(visits) * heads - 1) // gpu.sm.count + 1)
     least = longest[others * gpu.sm.count // heads]
     busiest = least * np.maximum((others + 1) * together, (others // residents + 1) * alone)
-    spread = float(visits.sum()) * heads * max(together, alone / residents) / gpu.sm.count
-    scarce = max(1.0, 2 * gpu.sm.warp_schedulers / (tile.warps * residents))
-    return max(float(busiest.max()), spread), spread * scarce
+    begun = float(least[:residents].sum()) * together
+    read = 2 * tile.keys * w.head_dim * w.element_bytes
+    l2 = read * gpu.sm.count * gpu.clock.full_hz / (L2_FRACTION * gpu.l2.bandwidth_bytes_per_s)
+    spread = float(visits.sum()) * heads * max(together, alone / residents, l2) / gpu.sm.count
+    return max(float(busiest.max()), begun, spread)
+
+
+def _visit(w: Workload, gpu: Gpu, tile: _Tile, counts: StepCounts | None) -> tuple[float, float]:
+    """Clocks of a visit: of the unit of an SM that it holds longest, and of a block that has the SM to itself."""
+    scores, row = tile.rows * tile.keys, w.head_dim * w.element_bytes
+    products = product(
+        TileOp("mma", flops=4 * scores * w.head_dim, smem_bytes=(2 * tile.warps * tile.keys + tile.rows) * row)
+    )
+    softmax = counts.softmax(scores, scores, 0, 0) if counts else TileOp("vector", exps=scores)
+    tensor = max(
+        products.flops / (gpu.tensor_flops_per_clk(w.dtype) * gpu.tensor.mma_sync_fraction),
+        products.smem_bytes / gpu.sm.shared_memory_bytes_per_clk,
+        *_on_pipes(products, gpu),
+    )
+    lanes = _on_pipes(softmax, gpu)
+    vector, issue = max(lanes), (products.issues + softmax.issues) / gpu.sm.issues_per_clk
+    together = max(tensor + INTERFERENCE * sum(lanes[1:]), vector + INTERFERENCE * tensor, issue)
+    return together, tensor + vector + STEP_CLKS
+
+
+def _on_pipes(op: TileOp, gpu: Gpu) -> tuple[float, ...]:
+    """Clocks of an operation's instructions on the schedulers, and on each pipe behind them."""
+    sm = gpu.sm
+    return (
+        op.issues / sm.issues_per_clk,
+        op.exps / sm.exp_per_clk,
+        op.fp32 / (sm.fp32_flops_per_clk / 2),
+        op.int32 / sm.int32_per_clk,
+        op.load_stores / sm.load_stores_per_clk,
+    )

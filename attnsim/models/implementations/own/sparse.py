@@ -24,7 +24,7 @@ from attnsim.models.implementations.fused.listed import busy_rows, keys_uses
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own import resources
-from attnsim.models.implementations.own.resources import kernel_label, registers_of
+from attnsim.models.implementations.own.resources import registers_of
 from attnsim.models.implementations.own.sparse_tiles import (
     ENTRY,
     LISTED,
@@ -34,9 +34,9 @@ from attnsim.models.implementations.own.sparse_tiles import (
     VISIT_BYTES,
     SparseTile,
     choose_tile,
-    compiled,
     counts_of,
     heads_together,
+    label_of,
     launch_order,
 )
 from attnsim.models.mask.tile_counts import TileCounts
@@ -61,7 +61,11 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     InputError
         When the kernel is not compiled for the width or the tile, or the tile does not fit.
     """
-    tile = choose_tile(w, gpu, shape)
+    return schedule_of(w, gpu, choose_tile(w, gpu, shape))
+
+
+def schedule_of(w: Workload, gpu: Gpu, tile: SparseTile) -> Schedule:
+    """The same on a tile."""
     counts = counts_of(w, tile)
     kernel = _kernel(w, gpu, tile, counts)
     metadata = sum(use.unique_bytes for use in kernel.uses if use.tensor in (ROW_TILES, LIST, MASKS))
@@ -78,7 +82,7 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
     columns, inverse = classes(counts.full, counts.partial, counts.last_key_tile, shorter)
     together, heads = heads_together(w, gpu, counts), w.batch * w.heads_q
     fitting, launched = blocks_at_once(w, gpu, tile), tiles.row_tiles * heads
-    counted = resources.counts_of(_label(w, tile), gpu)
+    counted = resources.counts_of(label_of(tile, w.dtype), gpu)
     operations = _Operations(w, tile, counted, persistent=launched > fitting)
     nest = _nest(operations, columns, w.seq_kv - (tiles.key_tiles - 1) * tile.keys, last_rows)
     segments, repeats = loop_nest(nest)
@@ -92,16 +96,12 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
     )
 
 
-def _label(w: Workload, tile: SparseTile) -> str:
-    return kernel_label(ENTRY, compiled(tile).constants(w.dtype))
-
-
 def _without_blocks(w: Workload, gpu: Gpu, tile: SparseTile) -> Kernel:
     """The kernel before anything is known of its row tiles."""
     return Kernel(
         name=ENTRY,
         threads=tile.threads,
-        registers_per_thread=registers_of(_label(w, tile), gpu, tile.threads),
+        registers_per_thread=registers_of(label_of(tile, w.dtype), gpu, tile.threads),
         segments=(),
         repeats=np.zeros((0, 1, 0), np.int64),
         launches=(),

@@ -15,8 +15,9 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.implementations.own import resources
 from attnsim.models.implementations.own.least_time import least_clks
-from attnsim.models.implementations.own.resources import ELEMENT, asked_for
+from attnsim.models.implementations.own.resources import ELEMENT, asked_for, kernel_label
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import Buffers, bytes_of, check_shared_memory
@@ -110,10 +111,8 @@ TILES = {
 of each other's latencies."""
 
 
-def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> SparseTile:
-    """The tile given, or the one that is done first as :func:`least_clks` reckons for the GPU without its changes.
-
-    Tall tiles read K and V for more rows at once; short ones visit less beside the pattern.
+def able_tiles(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> list[SparseTile]:
+    """The tiles, or those of the shape given, that fit `gpu`.
 
     Raises
     ------
@@ -133,6 +132,20 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> Spar
     if not able:
         least = min(tiles, key=lambda tile: tile.shared_memory_bytes)
         check_shared_memory(f"{NAME} at head_dim {w.head_dim}", least.buffers, gpu)
+    return able
+
+
+def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> SparseTile:
+    """The tile given, or the one that is done first as :func:`least_clks` reckons for the GPU without its changes.
+
+    Tall tiles read K and V for more rows at once; short ones visit less beside the pattern.
+
+    Raises
+    ------
+    InputError
+        See :func:`able_tiles`.
+    """
+    able = able_tiles(w, gpu, shape)
     return min(able, key=lambda tile: _least_clks(w, gpu.tiled_for, tile)) if len(able) > 1 else able[0]
 
 
@@ -141,11 +154,17 @@ def compiled(tile: SparseTile) -> SparseTile:
     return next(one for one in TILES[tile.head_dim] if replace(one, stages=tile.stages) == tile)
 
 
-def _least_clks(w: Workload, gpu: Gpu, tile: SparseTile) -> tuple[float, float]:
+def label_of(tile: SparseTile, dtype: str) -> str:
+    """What the tables of registers and instructions call the compilation of a tile."""
+    return kernel_label(ENTRY, compiled(tile).constants(dtype))
+
+
+def _least_clks(w: Workload, gpu: Gpu, tile: SparseTile) -> float:
     """Clocks of the grid on a tile."""
     blocks = gpu.sm.shared_memory_bytes // (tile.shared_memory_bytes + gpu.sm.shared_memory_reserved_bytes)
     residents = max(1, min(blocks, tile.residents))
-    return least_clks(w, gpu, tile, residents, _visits(w, tile), w.batch * w.heads_q)
+    counts = resources.counts_of(label_of(tile, w.dtype), gpu)
+    return least_clks(w, gpu, tile, counts, residents, _visits(w, tile), w.batch * w.heads_q)
 
 
 def _visits(w: Workload, tile: SparseTile) -> Ints:
