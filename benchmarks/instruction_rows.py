@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from attnsim.kernels.build.machine_code import WORK, Code
 from attnsim.kernels.build.variant import Variant
-from attnsim.kernels.lift.ways import code_marks, shortest
+from attnsim.kernels.lift.ways import between_waits, code_marks, shortest
 from attnsim.models.errors import InputError
-from attnsim.models.implementations.own.backward_tiles import MAIN
+from attnsim.models.implementations.own.backward_tiles import MAIN, ROW_DOTS
 from attnsim.models.implementations.own.backward_tiles import WARPS as BACKWARD_WARPS
-from attnsim.models.implementations.own.decode import COMBINE, COMBINE_AHEAD, COMBINE_WARPS, MERGE, ODD
+from attnsim.models.implementations.own.decode import (
+    COMBINE,
+    COMBINE_AHEAD,
+    COMBINE_WARPS,
+    LSE,
+    MERGE,
+    ODD,
+    VALUES,
+    WEIGHTS,
+)
 from attnsim.models.implementations.own.decode_tiles import ROWS, SLICE
-from attnsim.models.implementations.own.linear_merging import AHEAD, RANGES
+from attnsim.models.implementations.own.linear_merging import AHEAD, RANGES, STORED
 from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,
     CHUNK,
@@ -26,6 +36,7 @@ from attnsim.models.implementations.own.linear_tiles import (
     STATE,
 )
 from attnsim.models.implementations.own.linear_tiles import WARPS as LINEAR_WARPS
+from attnsim.models.implementations.own.loading import AROUND, FLYING, LOADING
 from attnsim.models.implementations.own.naive import SOFTMAX, SUMS, WARP_COLUMNS
 from attnsim.models.implementations.own.resources import TURN
 from attnsim.models.schedule.instructions import LANES, MMA_FLOPS
@@ -66,6 +77,22 @@ def step_row(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> 
     return _row(label, arch, scores, rescaled, count, masked)
 
 
+def dots_rows(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> list[str]:
+    """Lines of `backward_row_dots`: up to the last of its first loads, until it waits for one, and from there."""
+    elements, _, _ = step_of(ROW_DOTS, sizes)
+    way, pending = code.way(), set[int | None]()
+    loaded = wait = 0
+    for wait, index in enumerate(way):
+        one = code.instructions[index]
+        if not pending.isdisjoint(one.waits):
+            break
+        if one.name == "LDG":
+            pending.add(one.written)
+            loaded = wait + 1
+    parts = zip(AROUND, pairwise((0, loaded, wait, len(way))), strict=True)
+    return [_row(label, arch, elements, 0, code.counts(way[begin:end]), part=part) for part, (begin, end) in parts]
+
+
 def _row(
     label: str, arch: str, scores: int, rescaled: int, count: Counter[str], masked: int = 0, part: str = ""
 ) -> str:
@@ -99,8 +126,8 @@ def part_rows(label: str, arch: str, sizes: Mapping[str, object], code: Code) ->
     ]
 
 
-def counted(code: Code, wanted: Mapping[str, int]) -> Counter[str]:
-    """Instructions by pipe of a warp that makes so many accesses, shuffles, sums.
+def places(code: Code, wanted: Mapping[str, int]) -> list[int]:
+    """Instructions of a warp that makes so many accesses, shuffles, sums, each as often as it is issued.
 
     Raises
     ------
@@ -110,44 +137,90 @@ def counted(code: Code, wanted: Mapping[str, int]) -> Counter[str]:
     way = shortest(code, code_marks(code), wanted)
     if way is None:
         raise InputError(f"{code.name}: no way through it makes {dict(wanted)}; see instruction_rows")
-    return code.counts(way.places)
+    return way.places
 
 
 def merging_rows(label: str, arch: str, code: Code) -> list[str]:
-    """Lines of `linear_reduce`, `linear_scan` by numbers of a warp: a turn, its ranges that are there, and all else.
+    """Lines of `linear_reduce`, `linear_scan` by numbers of a warp: up to the first loads, a turn, behind a last wait.
 
-    Of ranges that are all there a warp loads numbers and a normaliser; a scan stores those of all but the first.
+    A turn begins all of its loads before it waits for any, and goes from one wait to the next; what it does between its
+    last load and the wait for it is apart. Each has one range; what goes with further ranges is counted beside. Of a
+    range a warp loads numbers and a normaliser; a scan stores those of all but the first. Ranges that are not there are
+    the last, and are found to be so behind the loads of the others.
     """
-    (turn,) = code.turning()
-    least, most = code.counts(code.least(turn)), code.counts(code.path(turn, needed=WORK))
-    ends = {"store": 2 * AHEAD - 2} if code.name == SCAN else {"store": 2, "shuffle": 1, "special": 1}
-    whole = counted(code, {"load": 2 * AHEAD, "sum": 5 * AHEAD, **ends})
-    whole.subtract(most)
-    return [
-        _row(label, arch, 4 * LANES, 0, least, part=TURN),
-        _row(label, arch, AHEAD * 4 * LANES, 0, most - least, part=RANGES),
-        _row(label, arch, 4 * LANES, 0, whole),
+
+    def stretches(ranges: int) -> list[list[int]]:
+        stored = {"store 128": ranges - 1, "store 32": ranges - 1}
+        ends = stored if code.name == SCAN else {"store 64": 1, "store 32": 1, "shuffle": 1, "special": 1}
+        wanted = {"load 128": ranges, "load 32": ranges, "sum": 5 * ranges, **ends}
+        return between_waits(code, places(code, wanted), 2 * ranges)
+
+    def less(whole: Counter[str], *parts: Counter[str]) -> Counter[str]:
+        found = Counter(whole)
+        for part in parts:
+            found.subtract(part)
+        return found
+
+    def times(place: str, path: Sequence[int]) -> list[int]:
+        return [number + 1 for number, index in enumerate(path) if code.instructions[index].name == place]
+
+    (first, last), (most, behind), (_, turn, _) = (stretches(ranges) for ranges in (1, AHEAD, 2 * AHEAD))
+    loads, stores = times("LDG", most), times("STG", behind)
+    flying = code.counts(most[loads[-1] :])
+    beside = less(code.counts(most), code.counts(first))
+    tested = less(code.counts(most[loads[1] : loads[-1]]), beside)
+    added = less(code.counts(behind), code.counts(last))
+    stored, kept = code.counts(behind[stores[0] :]), Counter[str]()
+    if code.name == SCAN:  # numbers and a normaliser of each range but the first
+        stored = code.counts(behind[stores[-1] :])
+        kept = less(code.counts(behind[stores[1] - 1 : stores[-1]]), Counter({"load_store": 1}))
+        several = AHEAD - 2
+        kept = Counter({pipe: (AHEAD - 1) * (many - several * added[pipe] // (AHEAD - 1)) // several
+                        for pipe, many in kept.items()})  # fmt: skip
+    loaded = less(beside, less(Counter(), tested))
+    found = [
+        (LOADING, 1, less(code.counts(first), flying, tested)),
+        (FLYING, 1, flying + tested),
+        (TURN, 1, less(code.counts(turn), added, loaded, flying)),
+        ("", 1, less(code.counts(last), stored, kept)),
+        (STORED, 1, stored + kept),
+        (RANGES + LOADING, AHEAD - 1, loaded),
+        (RANGES + FLYING, AHEAD - 1, less(Counter(), tested)),
+        (RANGES, AHEAD - 1, less(added, less(Counter(), kept))),
+        (RANGES + STORED, AHEAD - 1, less(Counter(), kept)),
     ]
+    return [_row(label, arch, 4 * LANES * many, 0, count, part=part) for part, many, count in found]
+
+
+def _waits(code: Code, path: Sequence[int], loads: Sequence[int]) -> int:
+    """The first instruction of a path that waits for what such loads set."""
+    written = {code.instructions[load].written for load in loads}
+    return min(one for one in path if one > loads[0] and written.intersection(code.instructions[one].waits))
 
 
 def combine_rows(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> list[str]:
     """Lines of `decode_combine`, by threads: two further rounds of splits, one more, all else of a warp, what merges.
 
-    A loop that was unrolled does two rounds a turn, and what is left over behind it an odd one.
+    A loop that was unrolled does two rounds a turn, and what is left over behind it an odd one. What a warp does up to
+    its first load, of LSE, from there until it waits for that, and then until it waits for values are apart.
     """
     pairs, ahead = int(str(sizes["HEAD_DIM"])) // 64, COMBINE_AHEAD // COMBINE_WARPS
 
-    def warp(rounds: int, **merging: int) -> Counter[str]:
-        accesses = {"load": 1 + rounds * ahead * pairs, "shuffle": 10 + rounds * ahead}
-        return counted(code, {**accesses, "barrier": 1, "special": 1, "store": 0, **merging})
+    def warp(rounds: int, **merging: int) -> list[int]:
+        accesses = {"load 32": 1, "load 64": rounds * ahead * pairs, "shuffle": 10 + rounds * ahead}
+        return places(code, {**accesses, "barrier": 1, "special": 1, **merging})
 
     once = warp(1)
-    return [
-        _row(label, arch, 2 * LANES, 0, warp(3) - once, part=TURN),
-        _row(label, arch, LANES, 0, warp(2) - once, part=ODD),
-        _row(label, arch, LANES, 0, once),
-        _row(label, arch, LANES, 0, warp(1, store=2, special=COMBINE_WARPS + 3) - once, part=MERGE),
-    ]
+    load, *values = sorted({index for index in once if code.instructions[index].name == "LDG"})
+    known, there = (_waits(code, once, loads) for loads in ([load], values))
+    stretches = {LSE: range(load + 1), VALUES: range(load + 1, known), WEIGHTS: range(known, there)}
+    whole = code.counts(once)
+    further = {TURN: warp(3), ODD: warp(2), MERGE: warp(1, **{"store 32": 2, "special": COMBINE_WARPS + 3})}
+    elements = {TURN: 2 * LANES}
+    before = {part: code.counts(index for index in once if index in where) for part, where in stretches.items()}
+    before[""] = whole - sum(before.values(), Counter())
+    rows = before | {part: code.counts(path) - whole for part, path in further.items()}
+    return [_row(label, arch, elements.get(part, LANES), 0, count, part=part) for part, count in rows.items()]
 
 
 def softmax_rows(label: str, arch: str, code: Code) -> list[str]:
@@ -175,5 +248,7 @@ def rows_of(variant: Variant, arch: str, code: Code) -> list[str] | None:
         return combine_rows(label, arch, sizes, code)
     if variant.entry == SOFTMAX:
         return softmax_rows(label, arch, code)
+    if variant.entry == ROW_DOTS:
+        return dots_rows(label, arch, sizes, code)
     line = step_row(label, arch, sizes, code)
     return [line] if line else None

@@ -23,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from attnsim.kernels.lift.machine import Left
+from attnsim.kernels.lift.left import Left
 from attnsim.models.calibrations.calibration import numbers_of
 from attnsim.models.calibrations.choose import priors_of
 from attnsim.models.hardware.files import load_gpu

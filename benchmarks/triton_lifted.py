@@ -32,8 +32,8 @@ import numpy as np
 
 from attnsim.kernels.build.cubin import kernels_in
 from attnsim.kernels.cpu.parse import parse
+from attnsim.kernels.lift.left import WAITS
 from attnsim.kernels.lift.lifting import PtxLaunch, Resources, lift
-from attnsim.kernels.lift.machine import WAITS
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.triton import OPS_SPILLS

@@ -132,9 +132,9 @@ def test_lifted_products_take_as_long_as_those_written_by_hand(name: str, gpu: s
         assert mine == pytest.approx(theirs, rel=0.02), one.name
 
 
-OFF = {"linear_causal": 0.035, "linear_reduce": 0.15, "linear_scan": 0.1}
-"""What is left: the table has the last warp of a chunk, not the mean of all; of kernels of about a microsecond it has
-all work between loads and stores, the lifted one where it is done."""
+OFF = {"linear_causal": 0.035, "decode_combine": 0.04}
+"""What is left: instructions of a chunk's PTX are spread evenly over its stages, those of its machine code are not; and
+what merges at head_dim 128 takes half a microsecond."""
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,14 @@ all work between loads and stores, the lifted one where it is done."""
         ("linear", A100, flash(256, heads=2, causal=True)),
         ("linear", H100, flash(512, heads=2)),
         ("linear", A100, flash(512, 128, heads=8)),
+        ("linear", A100, flash(512, 64, heads=8)),
+        ("linear", H100, flash(1024, 64, heads=16, causal=True)),
         ("flash-backward", H100, flash(128, heads=1)),
         ("sparse", H100, flash(192, 128, heads=1, causal=True)),
         ("naive", A100, flash(256, heads=4)),
         ("decode", A100, Workload(1, 8, 1, 128, heads_kv=8, seq_kv=512, dtype="fp16", passes="decode")),
     ],
-    ids=["causal linear", "linear", "linear d128", "backward", "sparse", "naive", "decode"],
+    ids=["causal linear", "linear", "linear d128", "linear d64", "scan", "backward", "sparse", "naive", "decode"],
 )
 def test_both_ways_charge_the_same_instructions_of_the_machine_code(name: str, gpu: str, w: Workload) -> None:
     """Numbers of unfused products go with no instructions, so of naive attention the softmax alone."""
@@ -227,26 +229,27 @@ def test_masks_gradients_and_passes_counted_take_as_long(name: str, gpu: str, ke
     assert mine == pytest.approx(theirs, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("name", "kernel", "w", "low", "high", "why"),
-    [
-        (
-            "linear", "linear_reduce", flash(512, 64, 8), 1.02, 1.12,
-            "what the PTX jumps over the machine code runs under predicates; under 1 us",
-        ),
-    ],
-    ids=["reduce"],
-)  # fmt: skip
-def test_a_helper_that_is_off_has_its_reason(
-    name: str, kernel: str, w: Workload, low: float, high: float, why: str
-) -> None:
-    """A helper that comes within 2 % belongs into the test above."""
-    lifted, hand = lifted_and_hand(name, A100, w, counted=True)
-    place = [one.name for one in hand.kernels].index(kernel)
-    mine, theirs = times(
-        name, A100, replace(lifted, kernels=(lifted.kernels[place],)), replace(hand, kernels=(hand.kernels[place],))
+def test_addresses_come_before_loads_and_loads_that_take_turns_begin_together() -> None:
+    """As in the machine code, whose loads of S and z of each range set one scoreboard, which is waited for once."""
+    lifted, hand = lifted_and_hand("linear", A100, flash(512, 64, 8), counted=True)
+    for kernel in (lifted.kernels[1].kernel, hand.kernels[1]):
+        ops = [(op.kind, op.tensor) for segment in kernel.segments for op in segment.ops]
+        kinds = [kind for kind, _ in ops]
+        assert kinds[:5] == ["vector", "load", "load", "vector", "wait"] and kinds[5] == "wait"
+        assert [tensor for kind, tensor in ops if kind == "load"] == ["State partial", "Normalizer partial"]
+
+
+def test_a_block_that_takes_several_row_tiles_has_the_latencies_of_each() -> None:
+    """Hopper's stay on their SM: 192 row tiles on 132 of them, so that 60 blocks take two."""
+    (one,) = lift_operation(find_operation("flash-hopper"), flash(1024, 64, 32), H100, counted=False).kernels
+    latencies = sum(
+        int(times) * (op.kind == "delay" and op.tensor == "block")
+        for turns, blocks in zip(one.kernel.turns, one.kernel.class_counts, strict=True)
+        for segment, n in zip(one.kernel.segments, turns, strict=True)
+        for op in segment.ops
+        for times in (n * blocks,)
     )
-    assert low < mine / theirs < high, why
+    assert one.kernel.blocks == 132 and latencies == 2 * 192
 
 
 def test_loads_of_a_straight_stretch_begin_before_the_first_is_waited_for() -> None:

@@ -17,8 +17,9 @@ from attnsim.kernels.cpu.faults import Race
 from attnsim.kernels.cpu.parse import parse
 from attnsim.kernels.foreign.run import run_ptx
 from attnsim.kernels.lift.kinds import kinds_of
+from attnsim.kernels.lift.left import WAITS
 from attnsim.kernels.lift.lifting import PtxLaunch, Resources, lift
-from attnsim.kernels.lift.machine import WAITS, meet, waits_of
+from attnsim.kernels.lift.machine import meet, waits_of
 from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention, attention_backward

@@ -40,7 +40,12 @@ def test_exponentials_of_the_machine_code_are_those_of_its_scores_and_row_factor
     for row in rows:
         exps, scores = 32 * int(row["exp"]), int(row["scores"])
         pipes = sum(int(row[pipe]) for pipe in ("exp", "fp32", "integer", "load_store"))
-        assert pipes <= int(row["issued"]) <= 3 * pipes, row["kernel"]
+        issued, part = int(row["issued"]), row.get("part", "")
+        if part.startswith("ranges"):  # what one range more takes; tests of ranges that are not there become fewer
+            assert abs(pipes) <= abs(issued), row["kernel"]
+            continue
+        assert pipes <= issued, row["kernel"]
+        assert issued <= 3 * pipes or "+" in part, row["kernel"]  # branches and the like of a short stretch
         if row["kernel"] in parted:
             continue  # exponentials are in one of the parts, reciprocals in another
         if row["kernel"].startswith(NO_SCORES):

@@ -33,7 +33,7 @@ UNROLLED = code(
 
 
 def way(loads: int, stores: int = 1) -> list[int] | None:
-    found = shortest(UNROLLED, code_marks(UNROLLED), {"load": loads, "store": stores})
+    found = shortest(UNROLLED, code_marks(UNROLLED), {"load 32": loads, "store 32": stores})
     return sorted(found.places) if found else None
 
 
@@ -49,7 +49,7 @@ def test_what_is_under_a_predicate_is_issued_whether_or_not_it_is_true() -> None
 
 
 def test_what_is_jumped_over_without_a_mark_is_told() -> None:
-    found = shortest(UNROLLED, code_marks(UNROLLED), {"load": 2, "store": 1})
+    found = shortest(UNROLLED, code_marks(UNROLLED), {"load 32": 2, "store 32": 1})
     assert found is not None and found.over == [8]
 
 

@@ -34,6 +34,8 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _PREFIX = ".text."
 _ALWAYS = 7  # the predicate that is true
 _PLAIN = 4  # the form of a branch that no uniform register decides; marked, it is taken where lanes have parted
+_WIDTHS = ("U8", "S8", "U16", "S16", "", "64", "128", "")
+"""Modifiers for what a thread accesses of global memory, by bits 73 to 75; none: 32 bits."""
 _LOW_BITS = 8
 _FLAGS_SHIFTED = 8  # the version of the ABI from which on the architecture is in the second byte of the flags
 
@@ -78,4 +80,6 @@ def _instruction(address: int, low: int, high: int, low_bits: int) -> Instructio
         away = (away - (away >> 47 << 48) << low_bits) | (low >> 16 & (1 << low_bits) - 1)
         target = None if (form, marked) == (_PLAIN, 1) else (address + 16 + 4 * away) // 16
         conditional = form != _PLAIN or high >> 23 & 15 != _ALWAYS
+    if name in ("LDG", "STG"):
+        name = f"{name}.{_WIDTHS[high >> 9 & 7]}".rstrip(".")
     return Instruction(address, name, pipe_of(name), low >> 12 & 15 != _ALWAYS, conditional, target, *controlled(high))

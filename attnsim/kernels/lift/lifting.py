@@ -27,11 +27,20 @@ from attnsim.kernels.lift.loops import Body, Ops, merged, nest_of, repeated
 from attnsim.kernels.lift.machine import amounts, left_of, loop_of_products, meet
 from attnsim.kernels.lift.nests import between, moved_by, to_run
 from attnsim.kernels.lift.operations import drafts_of
-from attnsim.kernels.lift.products import SCORES, apart, beyond_scores, coalesced, finished, per_score, with_scores
+from attnsim.kernels.lift.products import (
+    SCORES,
+    apart,
+    beyond_scores,
+    coalesced,
+    finished,
+    per_score,
+    row_tiles,
+    with_scores,
+)
 from attnsim.kernels.lift.streams import as_one, streams
 from attnsim.models.arrays import Ints
 from attnsim.models.by_hand import by_hand
-from attnsim.models.schedule.operation import Segment
+from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Kernel, Path
 
 GRADIENT = by_hand(3, "FLOPs of all products over those of scores from which a kernel is a backward pass")
@@ -149,22 +158,30 @@ def lift(
     blocks = blocks_of(seen)
     groups = 1
     longest: list[Row] = []
+    its_drafts: list[Draft] = []
 
     def run(number: int) -> list[Draft]:
-        nonlocal groups, longest
+        nonlocal groups, longest, its_drafts
         rows = recorder.block(blocks.first(number), *called)
         _check(function, skeleton, moved_by(rows, known), blocks.moved[number])
-        longest = max(longest, rows, key=len)
         side_by_side = streams(hoisted(rows, function, known), function, known)
         groups = len(side_by_side)
-        return apart(coalesced(with_scores(as_one([drafts_of(one, known, looping) for one in side_by_side]))))
+        drafts = apart(coalesced(with_scores(as_one([drafts_of(one, known, looping) for one in side_by_side]))))
+        if len(rows) > len(longest):
+            longest, its_drafts = rows, drafts
+        return drafts
 
     path = _path(function)
     together = path != "mma_sync" or (foreign and meet(function, known))
     share = 1 if together else max(1, threads // WARPGROUP)
 
     def finish(drafts: Sequence[Draft], each: float) -> tuple[Ops, list[Counter[str]]]:
-        return finished(drafts if counted else beyond_scores(drafts, each), share, counted=counted)
+        ops: list[TileOp] = []
+        counts: list[Counter[str]] = []
+        for part in row_tiles(drafts):
+            found, spent = finished(part if counted else beyond_scores(part, each), share, counted=counted)
+            ops, counts = [*ops, *found], [*counts, *spent]
+        return tuple(ops), counts
 
     nest = _nest(blocks, run, finish)
     bodies = nest.bodies
@@ -172,7 +189,8 @@ def lift(
         sharing = WARPGROUP if path == "wgmma" else threads
         warps = sharing // WARP // share
         in_step = max(1, warps // SCHEDULERS) if foreign else 0
-        left = left_of(function, known, nest.instructions, code, sharing, longest, in_step)
+        ops = finish(its_drafts, nest.per_score)[0]
+        left = left_of(function, known, nest.instructions, code, sharing, longest, ops, in_step)
         bodies = [
             left.charged(body, amounts(spent, sharing)[0], warps)
             for body, spent in zip(bodies, nest.instructions, strict=True)
@@ -220,7 +238,7 @@ def _nest(blocks: Blocks, run: Callable[[int], list[Draft]], finish: Finish) -> 
     """The nest of all classes from those of some; more are run where the others do not follow from them."""
     ran = {number: run(number) for number in to_run(blocks)}
     while True:
-        each = per_score(list(ran.values()))
+        each = per_score([part for drafts in ran.values() for part in row_tiles(drafts)])
         settled = {number: finish(drafts, each) for number, drafts in ran.items()}
         longest = sorted(settled, key=lambda number: -len(settled[number][0]))
         turning: list[Ops] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,128 +14,18 @@ from attnsim.kernels.cpu.ptx import Function
 from attnsim.kernels.cpu.recording import Row
 from attnsim.kernels.lift.drafts import VANISHING
 from attnsim.kernels.lift.kinds import Known
+from attnsim.kernels.lift.left import NOTHING, Left, spent_on, stretches_of
 from attnsim.kernels.lift.loops import Ops
-from attnsim.kernels.lift.ways import code_marks, made, marks_of, shortest
-from attnsim.models.schedule.instructions import LDMATRIX_BYTES, MMA_FLOPS
-from attnsim.models.schedule.operation import TileOp
+from attnsim.kernels.lift.ways import between_waits, code_marks, made, marks_of, shortest
 
 PIPES = {"tensor": "tensor", "XU": "exp", "FMA": "fp32", "ALU": "integer", "LSU": "load_store"}
 """The pipes of machine code that are PTX's; fragments go to one that is counted apart."""
 FRAGMENTS = "matrix_load"
-WAITS = "scoreboards"
-"""The name of a delay that stands for what warps wait for."""
+UNCHARGED = "uncharged"
+"""Where instructions of PTX go that no operation is charged for: branches, and what operations begin and wait with."""
+_UNCHARGED = ("commit", "wait", "wgmma commit", "wgmma wait", "barrier", "mbarrier")
 PIPE_LANES = ("fp32", "integer", "load_store")
 """Pipes whose instructions are charged by the lane."""
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """What the assembler leaves of a step of PTX.
-
-    What a block does beyond it, such as hiding scores, is charged one for one: of masks ours keep 0.97 to 1.03.
-
-    Parameters
-    ----------
-    before, after : mapping of str to float
-        Warp instructions of a warp's step of PTX and of machine code by pipe; `issued`: all but products, fragments
-        and moves of PTX.
-    products : int
-        Of a warp in the step; 0 where there are none, and all is charged in proportion.
-    product_wait, other_wait : float
-        Clocks that warps which go in step take beyond those of the pipes, for each product of a warp and for each of
-        its instructions that is neither a product nor a fragment.
-    """
-
-    before: Mapping[str, float]
-    after: Mapping[str, float]
-    products: int
-    product_wait: float = 0.0
-    other_wait: float = 0.0
-
-    def charged(self, ops: Ops, products: float, warps: int) -> Ops:
-        """Operations that are charged by instructions of PTX, charged by those of machine code.
-
-        Parameters
-        ----------
-        ops : tuple of TileOp
-            A body.
-        products : float
-            That each of its warps has.
-        warps : int
-            That share the operations.
-        """
-        step = sum(op.flops for op in ops) * self.products / products if products else 0.0
-        found: list[TileOp] = []
-        open_step: list[TileOp] = []
-        flops = 0
-        for op in ops:
-            open_step.append(op)
-            flops += op.flops
-            if op.flops and flops >= step > 0:
-                found += self._step(open_step, warps)
-                open_step, flops = [], 0
-        return (*found, *self._step(open_step, warps))
-
-    def with_waits(self, ops: Ops, warps: int) -> Ops:
-        """Operations, each product and each work on vectors with the clocks behind it for which its warps wait.
-
-        Those that share the operations do so together (:mod:`attnsim.kernels.build.scheduler`); other blocks, and
-        other warpgroups that run ahead, go on meanwhile.
-
-        Parameters
-        ----------
-        ops : tuple of TileOp
-            A body, charged.
-        warps : int
-            That share the operations.
-        """
-        found: list[TileOp] = []
-        for op in ops:
-            found.append(op)
-            waits = self.product_wait * op.flops / MMA_FLOPS if op.kind == "mma" else 0.0
-            waits += self.other_wait * op.issues if op.kind == "vector" else 0.0
-            if clks := round(waits / warps):
-                found.append(TileOp("delay", WAITS, clks=clks))
-        return tuple(found)
-
-    def _step(self, ops: Sequence[TileOp], warps: int) -> list[TileOp]:
-        """One step, or what is left behind the last."""
-        spent = {
-            "fp32": sum(op.fp32 for op in ops) / WARP,
-            "integer": sum(op.int32 for op in ops) / WARP,
-            "load_store": sum(op.load_stores for op in ops) / WARP,
-            "issued": sum(op.issues - _stays(op) for op in ops),
-        }
-        each = {pipe: self._of_all(pipe, amount / warps) for pipe, amount in spent.items()}
-        return [
-            op._replace(
-                fp32=round(op.fp32 * each["fp32"]),
-                int32=round(op.int32 * each["integer"]),
-                load_stores=round(op.load_stores * each["load_store"]),
-                issues=_stays(op) + round((op.issues - _stays(op)) * each["issued"]),
-            )
-            if op.issues
-            else op
-            for op in ops
-        ]
-
-    def _of_all(self, pipe: str, spent: float) -> float:
-        """The share of so many instructions that is left: of a step's that of the step, of further ones all."""
-        before, after = self.before.get(pipe, 0), self.after.get(pipe, 0)
-        if not before or not spent:
-            return 1.0
-        inside = min(spent, before) if self.products else spent
-        return (inside * after / before + spent - inside) / spent
-
-
-NOTHING = Left({}, {}, 0)
-
-
-def _stays(op: TileOp) -> int:
-    """Products of an operation and fragments that they read."""
-    if op.kind == "mma_async":
-        return op.issues
-    return min(op.issues, op.flops // MMA_FLOPS + op.smem_bytes // LDMATRIX_BYTES) if op.flops else 0
 
 
 def left_of(
@@ -146,6 +35,7 @@ def left_of(
     code: Code,
     threads: int,
     rows: Sequence[Row],
+    ops: Ops,
     in_step: int = 0,
 ) -> Left:
     """Compare a step of PTX with that of the machine code that has as many products.
@@ -168,13 +58,15 @@ def left_of(
         That share a body.
     rows : sequence of Row
         Of a block, as it ran.
+    ops : tuple of TileOp
+        Of that block.
     in_step : int
         Warps of a scheduler that share each operation, where what they wait for is counted; 0: it is not.
     """
     ptx = _as_code(function, known)
     warps = visits_of(rows, len(function.instructions))
     if not ptx.loops():
-        return _by_ways(function, ptx, code, warps)
+        return _by_ways(function, ptx, code, warps, ops)
     visits = [max(one) for one in zip(*warps, strict=True)]
     unlike = _of_turns(ptx, code, visits, in_step)
     if unlike is not None:
@@ -191,13 +83,17 @@ def left_of(
     return found[min(found)] if found else NOTHING
 
 
-def _by_ways(function: Function, ptx: Code, code: Code, warps: Iterable[tuple[int, ...]]) -> Left:
+def _by_ways(function: Function, ptx: Code, code: Code, warps: Iterable[tuple[int, ...]], ops: Ops) -> Left:
     """Compare all that the warps of a block ran with the ways that they go through the machine code.
 
     What they ran of PTX beyond its own shortest way, such as hiding scores, is kept, as no access tells it: as far as
-    the machine code jumps over something that it may be, and does not run it under predicates.
+    the machine code jumps over something that it may be, and does not run it under predicates. Where each warp waits
+    for loads as often as the block does, what is between two waits is compared.
     """
     before, after = defaultdict[str, float](float), defaultdict[str, float](float)
+    parts = stretches_of(ops)
+    spent = [spent_on(part) for part in parts]
+    within: list[dict[str, float]] = [defaultdict(float) for _ in parts]
     marks, theirs = marks_of(function), code_marks(code)
     for visits, times in Counter(warps).items():
         wanted = made(marks, visits)
@@ -208,10 +104,19 @@ def _by_ways(function: Function, ptx: Code, code: Code, warps: Iterable[tuple[in
         ran = _amounts(ptx, [index for index, turns in enumerate(visits) for _ in range(turns)])
         beyond = {pipe: min(max(0.0, ran[pipe] - least[pipe]), over[pipe]) for pipe in PIPE_LANES}
         beyond["issued"] = sum(beyond.values())
+        loads = sum(many for mark, many in wanted.items() if mark.startswith("load"))
+        waiting = between_waits(code, way.places, loads)
+        within = within if len(waiting) == len(parts) and all(one["issued"] for one in spent) else []
         for pipe in ran:
             before[pipe] += times * ran[pipe]
             after[pipe] += times * (found[pipe] + beyond[pipe])
-    return Left(before, after, 0)
+            for sums, stretch in zip(within, waiting, strict=False):
+                sums[pipe] += times * _amounts(code, stretch)[pipe] * (1 + beyond[pipe] / max(1.0, found[pipe]))
+    shares = (
+        {pipe: sums[pipe] / mine[pipe] if mine[pipe] else 1.0 for pipe in mine}
+        for sums, mine in zip(within, spent, strict=False)
+    )
+    return Left(before, after, 0, stretches=tuple(shares))
 
 
 def _of_turns(ptx: Code, code: Code, visits: Sequence[int], in_step: int) -> Left | None:
@@ -295,9 +200,9 @@ def waits_of(code: Code, step: Sequence[int], in_step: int) -> tuple[float, floa
 
 
 def _amounts(code: Code, where: Sequence[int]) -> dict[str, float]:
-    """Instructions by pipe; `issued`: all but products, fragments and moves of PTX."""
+    """Instructions by pipe; `issued`: all but products, fragments and those of PTX that vanish or are not charged."""
     counts = code.counts(where)
-    stay = counts["tensor"] + counts[FRAGMENTS] + sum(counts[pipe] for pipe in VANISHING)
+    stay = counts["tensor"] + counts[FRAGMENTS] + sum(counts[pipe] for pipe in (*VANISHING, UNCHARGED))
     counts["load_store"] += counts[FRAGMENTS]
     return {"issued": len(where) - stay, **{pipe: counts[pipe] for pipe in PIPE_LANES}}
 
@@ -310,7 +215,7 @@ def _as_code(function: Function, known: Iterable[Known]) -> Code:
             Instruction(
                 address=index,
                 opcode="EXIT" if one.name in ("ret", "exit") else one.name,
-                pipe=_pipe(each),
+                pipe=UNCHARGED if one.name == "bra" else _pipe(each),
                 predicate=one.guard is not None,
                 conditional=False,
                 target=one.targets[0] if one.targets else None,
@@ -327,4 +232,6 @@ def _as_code(function: Function, known: Iterable[Known]) -> Code:
 def _pipe(one: Known) -> str:
     if one.kind == "fragment":
         return FRAGMENTS
+    if one.kind in _UNCHARGED:
+        return UNCHARGED
     return one.pipe if one.pipe in VANISHING else PIPES.get(one.pipe, OTHER)

@@ -44,6 +44,7 @@ def drafts_of(events: Iterable[Event], known: Sequence[Known], looping: range) -
 class _Lifting:
     def __init__(self, known: Sequence[Known], looping: range) -> None:
         self._known, self._looping = known, looping
+        self._multiplies = any(one.kind in ("mma", "wgmma") for one in known)
         self._drafts: list[Draft] = []
         self._work = Draft("vector")
         self._fragments = Draft("mma")  # what warps have read since the last product
@@ -53,6 +54,7 @@ class _Lifting:
         self._loads: dict[str, Draft] = {}  # that go on, by tensor
         self._group: list[Draft] = []
         self._groups: list[list[Draft]] = []
+        self._turning: list[Draft] = []  # loads that take turns, of which each began before another's last part
         self._pending: dict[str, Draft] = {}  # loads by the registers that they fill
         self._products: list[Draft] = []
         self._sources: dict[str, frozenset[int]] = {}  # products that a register comes from
@@ -82,6 +84,8 @@ class _Lifting:
                 self._store(row, one)
             case "barrier":
                 self._cut()
+            case "mbarrier":
+                pass
             case _:
                 self._do(row, one)
         self._trace(one)
@@ -102,7 +106,8 @@ class _Lifting:
 
     def _append(self, draft: Draft) -> Draft:
         self._flush()
-        if draft.kind == "wait" and not (self._products or self._worked) and self._work.instructions:
+        waits = bool(self._drafts) and self._drafts[-1].kind == draft.kind == "wait"  # work is behind both
+        if draft.kind == "wait" and not (self._products or self._worked or waits) and self._work.instructions:
             self._drafts.append(self._work)  # what a block does before its first step
             self._work = Draft("vector")
         self._product = None
@@ -151,18 +156,36 @@ class _Lifting:
             load.waited = True
             self._loads = {}
             self._append(Draft("wait", load.tensor))
+        if any(one is load for one in self._turning):  # one scoreboard is theirs
+            others, self._turning = self._turning, []
+            for other in others:
+                self._wait(other)
 
     def _load(self, row: Row, one: Known) -> None:
+        if not self._multiplies and row.moved and (self._work.instructions["ALU"] or self._work.instructions["FMA"]):
+            self._drafts.append(self._work)  # addresses come before what they are of
+            self._work = Draft("vector")
         for tensor, size in row.moved:
-            if tensor not in self._loads:
+            load = self._loads.get(tensor)
+            if load is None:
                 load = self._loads[tensor] = self._append(Draft("load", tensor))
                 if one.kind == "copy":
                     self._group.append(load)
-            load = self._loads[tensor]
+            elif not self._multiplies:
+                self._begin_together(load)
             load.bytes += size
             if one.kind == "load":
                 self._pending.update(dict.fromkeys(one.writes, load))
         self._count(row, one)
+
+    def _begin_together(self, load: Draft) -> None:
+        """Move a load that goes on to where it does, and with it those that it takes turns with."""
+        place = next(number for number, one in enumerate(self._drafts) if one is load)
+        while place and self._drafts[place - 1].kind == "load":
+            place -= 1
+        since = self._drafts[place:]
+        self._turning = [one for one in since if one.kind == "load"]
+        self._drafts[place:] = [*(one for one in since if one.kind != "load"), *self._turning]
 
     def _commit(self) -> None:
         self._groups.append(self._group)

@@ -86,15 +86,32 @@ def beyond_scores(drafts: Sequence[Draft], each: float) -> list[Draft]:
     return found
 
 
+def row_tiles(drafts: Sequence[Draft]) -> list[Sequence[Draft]]:
+    """What a block does for each of its row tiles: it stores the sums of one before it multiplies for the next.
+
+    What every step stores ends none.
+    """
+    cuts, stored, multiplied = [0], 0, False
+    for place, one in enumerate(drafts):
+        if is_product(one):
+            cuts += [stored] if stored else []
+            stored, multiplied = 0, True
+        elif one.kind == "store" and multiplied and not one.each_step:
+            stored = place + 1
+    return [drafts[begin:end] for begin, end in pairwise([*cuts, len(drafts)])]
+
+
 def finished(
     drafts: Sequence[Draft], groups: int = 1, *, counted: bool = True
 ) -> tuple[tuple[TileOp, ...], list[Counter[str]]]:
-    """The operations, with the latencies of a block and of its steps.
+    """The operations of a row tile, with the latencies of a block and of its steps.
 
+    A block that takes several has those of a block for each: so they are fitted, to kernels whose blocks stay as well.
     A block that multiplies has one before it begins. Where it works on its products, it has another before its first
     store, and a step has one before its first product: of scores, or after a wait where there are none. These stand for
     all work before the first product or exponential and after the last product: they are fitted so. A block without
-    products has that of one step.
+    products has that of one step; where it loads several tensors, addresses are worked out before the loads, else all
+    is counted behind them, since how many of its loads begin before the first is waited for depends on registers.
 
     Parameters
     ----------
@@ -111,6 +128,7 @@ def finished(
         Warp instructions of each by pipe; of what is left out with what follows.
     """
     products = [place for place, one in enumerate(drafts) if is_product(one)]
+    apart = not products and len({one.tensor for one in drafts if one.kind == "load"}) > 1
     inside, latency = range(len(drafts)), "step"
     if products:
         first = next(place for place, one in enumerate(drafts) if one.exps or is_product(one))
@@ -141,7 +159,7 @@ def finished(
         if one.kind not in CHARGED:
             add(one.operation(groups, None), Counter() if place in inside else one.instructions + left)
             left = left + one.instructions if place in inside else Counter()
-        elif one.kind != "vector" or (place in inside and (one.works or one.scores)):
+        elif one.kind != "vector" or (place in inside and (one.works or one.scores or apart)):
             if one.kind == "vector":
                 worked = len(found), one
             spent = one.instructions + left if one.kind == "vector" or not works else one.instructions

@@ -9,13 +9,13 @@ either way. How often each branch goes where is an integer program: what comes t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from attnsim.kernels.build.machine_code import Code
-from attnsim.kernels.cpu.ptx import Function
+from attnsim.kernels.cpu.ptx import Function, Instruction
 from attnsim.kernels.cpu.spaces import space_name
 from attnsim.kernels.lift.kinds import SPECIAL
 
@@ -24,6 +24,8 @@ MARKS = {
     "MUFU": "special", "FADD": "sum", "HADD2": "conversion",
 }  # fmt: skip
 """What assemblers keep one for one, by opcode."""
+WIDE = ("load", "store")
+"""Accesses that are told apart by their bits."""
 AT_LEAST = ("special", "sum", "conversion")
 """Of which there may be more: whole numbers are divided by way of a reciprocal, and right rounding takes sums."""
 _PTX = {"ld": "load", "ldu": "load", "st": "store", "red": "add"}
@@ -43,13 +45,17 @@ class Way:
     Parameters
     ----------
     places : list of int
-        Of instructions, each as often as it is issued.
+        Of instructions, each as often as it is issued, in an order in which a warp may.
     over : list of int
         Of those without a mark that are jumped over, each as often: pieces that the warp may have run as well.
     """
 
     places: list[int]
     over: list[int]
+
+
+_BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
+"""Widths of accesses, by the modifiers of machine code; 32 without one."""
 
 
 def marks_of(function: Function) -> list[str | None]:
@@ -59,6 +65,8 @@ def marks_of(function: Function) -> list[str | None]:
         mark = _OTHERS.get(one.name)
         if one.name in _PTX and space_name(one) == "global":
             mark = _PTX[one.name]
+            if mark in WIDE:
+                mark += f" {_width(one)}"
         elif one.name == "cp" and "bulk" not in one.modifiers and not one.modifiers[-1].endswith("_group"):
             mark = "copy"
         elif "f32" in one.modifiers:
@@ -71,7 +79,17 @@ def marks_of(function: Function) -> list[str | None]:
 
 def code_marks(code: Code) -> list[str | None]:
     """The mark of each instruction of machine code."""
-    return [MARKS.get(one.name) for one in code.instructions]
+    found = [MARKS.get(one.name) for one in code.instructions]
+    return [
+        f"{mark} {next((_BITS[part] for part in one.opcode.split('.') if part in _BITS), 32)}" if mark in WIDE else mark
+        for one, mark in zip(code.instructions, found, strict=True)
+    ]
+
+
+def _width(one: Instruction) -> int:
+    """Bits that a thread accesses."""
+    many = next((int(part[1:]) for part in one.modifiers if part in ("v2", "v4", "v8")), 1)
+    return many * int(one.modifiers[-1].lstrip("bfsux"))
 
 
 def made(marks: Sequence[str | None], visits: Sequence[int]) -> Counter[str]:
@@ -130,14 +148,51 @@ def shortest(code: Code, marks: Sequence[str | None], wanted: Mapping[str, int])
     if found.x is None:
         return None
     flows = [round(flow) for flow in found.x]
-    places: list[int] = []
     over: list[int] = []
     for (place, to), times in zip(edges, flows, strict=True):
-        where, _ = stretches[place]
-        places += [*where] * times
-        skipped = range(where.stop, to or 0)
+        skipped = range(stretches[place][0].stop, to or 0)
         over += [] if any(marks[one] for one in skipped) else [*skipped] * times
-    return Way(places, over)
+    trail = _trail(dict(zip(edges, flows, strict=True)))
+    return Way([index for place in trail for index in stretches[place][0]], over)
+
+
+def _trail(flows: Mapping[tuple[int, int | None], int]) -> list[int]:
+    """Where the stretches of a way begin, in an order in which a warp may come to them (Hierholzer's)."""
+    leads: dict[int | None, list[int | None]] = {}
+    for (place, to), times in flows.items():
+        leads.setdefault(place, []).extend([to] * times)
+    found: list[int | None] = []
+    pending: list[int | None] = [next(iter(leads))]
+    while pending:
+        if leads.get(pending[-1]):
+            pending.append(leads[pending[-1]].pop())
+        else:
+            found.append(pending.pop())
+    return [place for place in reversed(found) if place is not None]
+
+
+def between_waits(code: Code, places: Iterable[int], loads: int) -> list[list[int]]:
+    """A way cut before each instruction that waits for what loads of global memory have set.
+
+    Parameters
+    ----------
+    code : Code
+    places : iterable of int
+    loads : int
+        That were made: what comes after those is under predicates that are not true.
+    """
+    found: list[list[int]] = [[]]
+    pending = set[int | None]()
+    for index in places:
+        one = code.instructions[index]
+        if not pending.isdisjoint(one.waits):
+            pending.difference_update(one.waits)
+            found.append([])
+        found[-1].append(index)
+        if one.name == "LDG" and loads:
+            pending.add(one.written)
+            loads -= 1
+    return found
 
 
 def _number(code: Code, marks: Sequence[str | None], where: range, kind: str, unsure: bool) -> int:

@@ -30,6 +30,7 @@ from attnsim.models.implementations.own.backward_tiles import (
     query_tiles,
     sums_bytes,
 )
+from attnsim.models.implementations.own.loading import around, loaded
 from attnsim.models.implementations.own.resources import counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import Buffers
@@ -65,20 +66,14 @@ def _registers(entry: str, w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> int:
 
 def _row_dots(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
     width, at_once = w.head_dim * w.element_bytes, THREADS * PIECE // w.head_dim
-    counts = counts_of(kernel_label(ROW_DOTS, tile.constants(w.dtype)), gpu)
-
-    def work(elements: int) -> TileOp:
-        return counts.work("D", elements) if counts else TileOp("vector", "D", fp32=3 * elements)
+    counts = around(kernel_label(ROW_DOTS, tile.constants(w.dtype)), gpu)
 
     def some(rows: int) -> tuple[TileOp, ...]:
-        return (
-            TileOp("load", "O", bytes=rows * width),
-            TileOp("load", "dO", bytes=rows * width),
-            TileOp("wait", "O"),
-            TileOp("wait", "dO"),
-            work(rows * w.head_dim),
-            TileOp("store", "D", bytes=rows * 4),
-        )
+        elements = rows * w.head_dim
+        loads = TileOp("load", "O", bytes=rows * width), TileOp("load", "dO", bytes=rows * width)
+        plain = None, None, TileOp("vector", "D", fp32=3 * elements)
+        work = [one.work("D", elements) if one else other for one, other in zip(counts, plain, strict=True)]
+        return *loaded(loads, work), TileOp("store", "D", bytes=rows * 4)
 
     def ops(rows: int) -> tuple[TileOp, ...]:
         parts = (some(min(at_once, rows - first)) for first in range(0, rows, at_once))

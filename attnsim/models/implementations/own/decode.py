@@ -37,8 +37,9 @@ from attnsim.models.schedule.splits import Splits
 from attnsim.models.schedule.uses import TensorUse
 
 SPLIT, COMBINE = "decode_split", "decode_combine"
-MERGE, ODD = "merge", "odd"
-"""Parts of the combine kernel: what only some of its warps run; a further round where their number is odd."""
+LSE, VALUES, WEIGHTS, MERGE, ODD = "LSE", "values", "weights", "merge", "odd"
+"""Parts of the combine kernel: what a warp does up to its first load, from there until it waits for that, and then
+until it waits for values; what only some of its warps run; a further round where their number is odd."""
 COMBINE_WARPS = 4
 COMBINE_AHEAD = 4 * COMBINE_WARPS
 """Splits of a row whose values the combine kernel has in flight at a time, four for each warp."""
@@ -234,7 +235,8 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
     rounds, rest = (rounds - 1, COMBINE_AHEAD) if alone and not rest else (rounds, rest)
 
     label = kernel_label(COMBINE, combine_constants(w))
-    turn, odd, each, merge = (counts_of(label, gpu, part) for part in (TURN, ODD, "", MERGE))
+    parts = TURN, ODD, LSE, VALUES, WEIGHTS, "", MERGE
+    turn, odd, begun, ahead, weighing, each, merge = (counts_of(label, gpu, part) for part in parts)
 
     def values(n: int, counts: StepCounts | None = turn) -> tuple[TileOp, TileOp, TileOp]:
         return (
@@ -244,15 +246,16 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
         )
 
     fetch, arrive, add = values(first)
-    if each:  # the first splits are added with the weights
-        weights, add = each.work("weights", threads, threads), TileOp("vector", "O")
+    lse: tuple[TileOp, ...] = (TileOp("load", "LSE partial", bytes=splits * 4),)
+    if begun and ahead and weighing and each:
+        lse = begun.work("addresses of LSE", threads), *lse, ahead.work("addresses of O", threads)
+        weights, add = weighing.work("weights", threads, threads), each.work("O", threads)
     else:
         weights = TileOp("vector", "weights", exps=threads, fp32=4 * threads)  # by whole warps, shuffles in between
     merged = TileOp("vector", "merge", fp32=2 * COMBINE_WARPS * d)
     merged = (merge.work("merge", d // 2) if merge else merged)._replace(exps=COMBINE_WARPS * d // 2)
-    lse = TileOp("load", "LSE partial", bytes=splits * 4)
     nest: Nest = [
-        (Segment("first splits", (lse, fetch, TileOp("wait", "LSE partial"), weights, arrive, add)), 1),
+        (Segment("first splits", (*lse, fetch, TileOp("wait", "LSE partial"), weights, arrive, add)), 1),
         (Segment(f"{COMBINE_AHEAD} splits", values(COMBINE_AHEAD)), rounds),
         (Segment("last splits", values(rest, odd if alone else turn)), int(rest > 0)),
         (
