@@ -110,7 +110,7 @@ def _fewer(kernel: Kernel, count: int, long: Ints, chip: Chip, few: Chip) -> Int
         return _classes(kernel, _spaced(count, kernel.blocks))
     some = max(1, round(len(long) * few.sms / chip.sms))
     others = np.delete(np.arange(kernel.blocks), long)
-    rest = _spaced(min(max(0, count - some), len(others)), len(others))
+    rest = _spaced(max(1, round(count * len(others) / kernel.blocks)), len(others))
     return _classes(kernel, np.sort(np.concatenate([long[_spaced(some, len(long))], others[rest]])))
 
 
