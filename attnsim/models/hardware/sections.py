@@ -39,7 +39,10 @@ class Sm:
     issues_per_clk: float = figure("issue_rate", "op/clk", 0.01, 1e5)
     int32_per_clk: float = figure("int32_rate", "op/clk", 0.01, 1e5)
     load_stores_per_clk: float = figure("load_store_rate", "op/clk", 0.01, 1e5)
-    warp_schedulers: int = figure("warp_schedulers", "1", 1, 256, "limit", integer=True)
+    warp_schedulers: int = figure(
+        "warp_schedulers", "1", 1, 256, "nobody", integer=True,
+        instead="a rule sets sm.issue_rate by it in GPU files; sm.issue_rate is read",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
