@@ -12,13 +12,7 @@ from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Loop
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.least_time import least_clks
-from attnsim.models.implementations.own.resources import (
-    ELEMENT,
-    asked_for,
-    counts_of,
-    kernel_label,
-    registers_of,
-)
+from attnsim.models.implementations.own.resources import ELEMENT, asked_for, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import check_shared_memory
 from attnsim.models.schedule.row_tiles import row_tiles
