@@ -20,8 +20,6 @@ from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.schedule.instructions import LANES, LDMATRIX_BYTES, MMA_FLOPS
 
-SCHEDULERS = 4
-"""Of an SM (NVIDIA A100 whitepaper, 2020: four partitions); each has every fourth warp."""
 TURNS = 4
 """Of a loop that are played; the first is left out."""
 QUEUED = by_hand(5, "instructions that memory and exponential units take of a scheduler before the next waits to issue")
@@ -71,16 +69,24 @@ class Turn:
         return max(0.0, self.others - self.held_by_others)
 
 
+def schedulers(capability: int) -> int:
+    """Of an SM; each has every so manyth warp."""
+    return int(_figures(capability)["sm.warp_schedulers"])
+
+
+def _figures(capability: int) -> dict[str, float]:
+    return {one.key: one.value for one in architecture_of(capability).figures}
+
+
 @functools.cache
 def clocks(capability: int) -> Mapping[str, float]:
     """Clocks that a warp instruction holds a scheduler's share of each pipe of machine code, and two latencies."""
-    row = architecture_of(capability)
-    figures = {one.key: one.value for one in row.figures}
-    lanes = SCHEDULERS * LANES
+    row, figures, share = architecture_of(capability), _figures(capability), schedulers(capability)
+    lanes = share * LANES
     multiplied = row.mma_sync_flops_per_clk or row.fp16_flops_per_clk
     return {
-        "tensor": SCHEDULERS * MMA_FLOPS / multiplied,
-        "matrix_load": SCHEDULERS * LDMATRIX_BYTES / figures["sm.shared_memory_bandwidth"],
+        "tensor": share * MMA_FLOPS / multiplied,
+        "matrix_load": share * LDMATRIX_BYTES / figures["sm.shared_memory_bandwidth"],
         "exp": lanes / figures["sm.exp_rate"],
         "fp32": 2 * lanes / figures["sm.fp32_rate"],
         "integer": lanes / figures["sm.int32_rate"],

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnsim.kernels.build.machine_code import Code
-from attnsim.kernels.build.scheduler import SCHEDULERS
+from attnsim.kernels.build.scheduler import schedulers
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARP, WARPGROUP, Dim3
 from attnsim.kernels.cpu.ptx import Function
@@ -188,7 +188,7 @@ def lift(
     if counted and code is not None:
         sharing = WARPGROUP if path == "wgmma" else threads
         warps = sharing // WARP // share
-        in_step = max(1, warps // SCHEDULERS) if foreign else 0
+        in_step = max(1, warps // schedulers(code.capability)) if foreign else 0
         ops = finish(its_drafts, nest.per_score)[0]
         left = left_of(function, known, nest.instructions, code, sharing, longest, ops, in_step)
         bodies = [

@@ -41,7 +41,7 @@ class Sm:
     load_stores_per_clk: float = figure("load_store_rate", "op/clk", 0.01, 1e5)
     warp_schedulers: int = figure(
         "warp_schedulers", "1", 1, 256, "nobody", integer=True,
-        instead="a rule sets sm.issue_rate by it in GPU files; sm.issue_rate is read",
+        instead="kernels are lifted by that of their architecture; sm.issue_rate is read",
     )  # fmt: skip
 
 
