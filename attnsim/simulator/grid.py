@@ -147,9 +147,10 @@ def _with_memory(kernel: Kernel, durations: Floats, memory: float, chip: Chip) -
 def _speeds(made: Smaller, program: Program, fewer: Floats, memory: float) -> Speeds:
     """How fast the longest block of a smaller grid runs on an SM of its own, and beside as many of it as fit."""
     longest = int(fewer.argmax())
+    repeats = made.kernel.repeats[longest : longest + 1]
 
     def speed(blocks: int) -> float:
-        some = replace(made.kernel, launches=(Launch(np.full(blocks, longest)),))
+        some = replace(made.kernel, repeats=repeats, launches=(Launch.alike(blocks),))
         return float(fewer[longest] / play(some, program, 1, blocks).time)
 
     alone = speed(1)

@@ -124,29 +124,33 @@ class Program:
         table, levels = np.concatenate([self.table, mark]), np.concatenate([self.levels, np.zeros((marks, 2))])
         return replace(self, table=table, levels=levels, index=index, begins=begins, marks=marks)
 
+    @cached_property
+    def _times(self) -> Floats:
+        """Picoseconds of each segment, [segments, 8]: three that :meth:`work` reads, then those of units and memory."""
+        kind, one, two = self.table[:, KIND], self.table[:, ONE], self.table[:, TWO]
+        tensor, vector, delay = (kind == MMA) | (kind == MMA_ASYNC), kind == VECTOR, kind == DELAY
+        busy, copy = one + self.table[:, PORT], (kind == LOAD) | (kind == STORE)
+        units = one * tensor + two * vector, two * tensor + one * vector, self.table[:, ISSUE]
+        memory = self.table[:, L2], self.table[:, HBM]
+        return self._summed(busy * (tensor | vector), busy * copy, busy * delay, *units, *memory)
+
     def work(self) -> Floats:
         """Picoseconds that a warpgroup with an SM to itself needs for each segment, shape [segments]."""
-        kind, busy = self.table[:, KIND], self.table[:, ONE] + self.table[:, PORT]
-        computes = (kind == MMA) | (kind == MMA_ASYNC) | (kind == VECTOR)
-        copies = (kind == LOAD) | (kind == STORE)
-        computing, copying, waiting = self._summed(busy * computes, busy * copies, busy * (kind == DELAY)).T
+        computing, copying, waiting = self._times[:, :3].T
         return np.asarray(np.maximum(computing, copying) + waiting)
 
     def unit_times(self) -> Floats:
         """Picoseconds for which each segment holds an SM's tensor cores, vector lanes, schedulers: [segments, 3]."""
-        kind, one, two = self.table[:, KIND], self.table[:, ONE], self.table[:, TWO]
-        tensor, vector = (kind == MMA) | (kind == MMA_ASYNC), kind == VECTOR
-        return self._summed(one * tensor + two * vector, two * tensor + one * vector, self.table[:, ISSUE])
+        return self._times[:, 3:6]
 
     def memory_times(self) -> Floats:
         """Picoseconds for which the transfers of each segment hold the L2 and HBM, shape [segments, 2]."""
-        return self._summed(self.table[:, L2], self.table[:, HBM])
+        return self._times[:, 6:]
 
     def _summed(self, *times: Ints) -> Floats:
         """Times of operations summed over the steps of each segment, a column for each that is given."""
         until = np.zeros((len(self.index) + 1, len(times)), np.int64)
-        for column, time in enumerate(times):
-            time[self.index].cumsum(out=until[1:, column])
+        np.stack(times, axis=1)[self.index].cumsum(axis=0, out=until[1:])
         return (until[self.begins[1:]] - until[self.begins[:-1]]).astype(float)
 
     def balanced(self) -> Bools:

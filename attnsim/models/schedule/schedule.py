@@ -219,7 +219,7 @@ class Kernel:
                 out[key] = out.get(key, 0) + n * op.bytes
         return out
 
-    @property
+    @cached_property
     def counted(self) -> bool:
         """Whether its instructions are counted by pipe (:class:`~attnsim.models.schedule.operation.TileOp`)."""
         return self.total("issues") > 0
