@@ -1,7 +1,9 @@
 """Every record of the registry is complete, says what its reference computes, and has an up-to-date page."""
 
+import itertools
 import json
 import re
+from contextlib import suppress
 from dataclasses import replace
 from importlib import resources
 
@@ -9,14 +11,16 @@ import numpy as np
 import pytest
 
 from attnsim.api.asking import ask, read_algorithm
+from attnsim.api.building import shipped
 from attnsim.cli import main
 from attnsim.models import mechanisms
 from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism, running
+from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
@@ -90,6 +94,19 @@ def test_a_record_names_implementations_that_run_it(record: Mechanism) -> None:
     assert record.implementations or not record.selectable
     for name in record.implementations:
         assert record.run_by(IMPLEMENTATIONS[name]), name
+
+
+@every
+def test_a_block_waits_for_whatever_it_loads(record: Mechanism) -> None:
+    """A load that nobody waits for is of no step: the default mode can neither cut its loop nor charge its time."""
+    w = record.question(record.example)
+    for implementation, gpu in itertools.product(map(find_implementation, record.implementations), map(load_gpu, GPUS)):
+        with suppress(InputError):  # not of this GPU
+            check_runs(implementation, w, gpu)
+            for kernel in shipped(implementation, w, gpu).kernels:
+                ops = kernel.steps[0]
+                loaded, waited = ({op.tensor for op in ops if op.kind == kind} for kind in ("load", "wait"))
+                assert loaded <= waited, (implementation.name, kernel.name)
 
 
 @every

@@ -8,9 +8,8 @@ reads its bits (``include/flashinfer/attention/prefill.cuh``, `MaskMode::kCustom
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -24,7 +23,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.editing import edited, renamed
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import Splits
@@ -75,18 +74,23 @@ def tree(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     splits = plan(whole, gpu, tile.flash)
     plain = flash_forward(whole, gpu, tile.flash, splits=splits)
     masked = edited(plain, lambda op: op._replace(fp32=op.fp32 + MASK_INSTRUCTIONS * op.scores))
-    visits = plain.turns @ np.array([sum(op.tensor == "S" for op in one.ops) for one in plain.segments])
-    bits = Segment(MASK, (TileOp("load", MASK, bytes=tile.mask_bytes),))
     size = sum(one.times * -(-one.queries * one.keys // 8) for one in w.parts)
     kernel = replace(
         masked,
-        segments=(*masked.segments, bits),
-        repeats=np.concatenate([masked.repeats, visits[:, None, None]], axis=2),
+        segments=tuple(replace(one, ops=tuple(_reading_bits(one.ops, tile.mask_bytes))) for one in masked.segments),
         uses=(*masked.uses, TensorUse(MASK, size, 1, float(w.heads_q))),
     )
     kernels = [kernel, *([merge_states(whole, gpu, splits)] if splits.partial else [])]
     schedule = flash_schedule(whole, "flashinfer.tree", kernels, tile, splits)
     return replace(schedule, useful_flops=w.matrix_flops(w.visible_pairs))
+
+
+def _reading_bits(ops: Iterable[TileOp], size: int) -> Iterator[TileOp]:
+    """A step whose scores read their bits of the mask where they are masked (`logits_mask`), once they are there."""
+    for op in ops:
+        yield op
+        if op.tensor == "S":
+            yield from (TileOp("load", MASK, bytes=size), TileOp("wait", MASK))
 
 
 def cascaded(w: Workload) -> tuple[Workload, Workload]:
