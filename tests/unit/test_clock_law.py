@@ -20,7 +20,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_row import parse_row
 from attnsim.models.question.workload import Workload
-from attnsim.simulator.replay import Replay, replay
+from attnsim.simulator.replay import HELD, Replay, replay
 from attnsim.validation.measured.datasets import row_of
 
 H100, A100, L40S = (attnsim.load_gpu(name) for name in ("h100-sxm5-80gb", "a100-sxm4-80gb", "l40s"))
@@ -197,3 +197,27 @@ def test_the_settled_clock_draws_the_limit_where_what_it_leaves_feeds_the_memory
     assert 0.1 <= share <= 1
     if share > 0.1 * (1 + SAME_CLOCK):
         assert drawn <= power_w * 1.005
+
+
+@example(knee=199.7, compute=0.734, chip_w=371.0, memory_w=361.0, part=0.861)
+@example(knee=217.3, compute=0.948, chip_w=380.0, memory_w=221.0, part=0.958)
+@settings(max_examples=200, deadline=None)
+@given(
+    knee=st.floats(8, 256), compute=st.floats(0.7, 1.05), chip_w=st.floats(100, 800), memory_w=st.floats(0, 500),
+    part=st.floats(0.5, 1.0),
+)  # fmt: skip
+def test_a_clock_at_which_the_memory_begins_to_hold_a_call_is_found_in_few_plays(
+    knee: float, compute: float, chip_w: float, memory_w: float, part: float
+) -> None:
+    """Tangents went to and fro about such a clock, up to 2 % apart, until no play was left."""
+    asked, power_w = [], part * (chip_w + memory_w)
+
+    def time_at(share: Floats) -> tuple[Floats, Floats]:
+        asked.append(float(share))
+        time_s = ((compute / share) ** knee + 1) ** (1 / knee)
+        return np.asarray(time_s), time_s * np.clip((1 / time_s - HELD) / (1 - HELD), 0, 1)
+
+    share = float(settled(time_at(np.ones(())), time_at, chip_w, memory_w, power_w, 1.0, 0.1))
+    assert len(asked) <= 7
+    if 0.1 * (1 + SAME_CLOCK) < share < 1:
+        assert (chip_w * share + memory_w) / float(time_at(np.asarray(share))[0]) == pytest.approx(power_w, rel=0.005)

@@ -121,6 +121,10 @@ def settled(
 ) -> Floats:
     """Part of the full clock at which a call runs.
 
+    Each play says which clock its power would allow, if what no clock changes stayed as it is (a tangent). Where such
+    steps do not halve, as the memory begins to hold a kernel up, and the clock lies between two below the full one that
+    were played, the next is on the straight line between these two.
+
     Parameters
     ----------
     full : (float or ndarray, float or ndarray)
@@ -137,12 +141,19 @@ def settled(
     """
     time_s, held_s = full
     share = np.ones_like(time_s, dtype=float)
+    step, low, high = np.ones_like(share), *np.full((2, 2, *share.shape), np.nan)
     for _ in range(MOST_PLAYS - 1):
         found = clock_share((time_s - held_s) * share, held_s, chip_j, memory_j, power_w)
         found = np.clip(found, least, 1.0) ** felt
+        gap = found - share
+        played = np.array([share, gap])
+        low, high = np.where(gap >= 0, played, low), np.where((gap < 0) & (share < 1), played, high)
+        across = (low[0] * high[1] - high[0] * low[1]) / (high[1] - low[1])
+        found = np.where((np.abs(gap) > np.abs(step) / 2) & np.isfinite(across), across, found)
         moved = np.abs(found - share) >= SAME_CLOCK * share
         if not moved.any():
             break
+        step = np.where(moved, found - share, step)
         share = np.where(moved, found, share)
         time_s, held_s = time_at(share)
     return share
