@@ -71,7 +71,7 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
     part = count / thin
     shorter = min(1.0, budget / size * chip.sms / few.sms / part)
     outlasting = np.zeros(len(kernel.repeats), bool)
-    if part < 1:  # blocks that outlast the small grid (rows that see every key) are kept, and shortened as it is
+    if blocks > chip.places and len(kernel.repeats) > 1:  # blocks that outlast the small grid (rows that see every key)
         held = chip.resident * kernel.warpgroups * program.unit_times(), chip.places * program.memory_times()
         usual = kernel.by_class(np.column_stack([program.work(), *held]).max(axis=1))  # beside as many others
         outlasting = usual > part * (kernel.class_counts @ usual) / chip.places
