@@ -256,13 +256,20 @@ def test_sparse_time_grows_with_n_and_dense_time_with_its_square(mask: Mask) -> 
 
 @pytest.mark.parametrize("change", [("sm.count", "216"), ("tensor.bf16", "4096"), ("hbm.bandwidth", "4 TB/s")])
 def test_a_better_gpu_is_never_given_a_worse_tile(change: tuple[str, str]) -> None:
-    """Rows of global tokens see every key: with more SMs they decide, and tall tiles would make them longer."""
+    """Rows of global tokens see every key: with more SMs they decide, and tall tiles would make them longer.
+
+    More SMs may take longer all the same: 311 us in exact mode, 296 on the A100.
+    """
     w = Workload(1, 12, 16384, 64, mask=Mask.longformer(512, 16))
     better = A100.replace(*change)
     before, after = (played(FUSED.build(w, gpu, None), gpu).time_s for gpu in (A100, better))
-    assert after < 1.01 * before
-    tall = played(FUSED.build(w, better, TileRequest(128, 64)), better).time_s
-    assert after < 1.01 * tall
+    if change[0] == "sm.count":
+        exact = [played(FUSED.build(w, gpu, None), gpu, "exact").time_s for gpu in (A100, better)]
+        assert after / before == pytest.approx(exact[1] / exact[0], rel=0.01)
+    else:
+        assert after < 1.01 * before
+    for tile in (TileRequest(64, 64), TileRequest(128, 64)):
+        assert after < 1.01 * played(FUSED.build(w, better, tile), better).time_s
 
 
 SAME_COMPILATION = {64: "128x64", 128: "128x64", 256: "64x64"}
