@@ -207,6 +207,18 @@ def test_rows_that_last_as_long_as_the_grid_are_cut_as_it_is(
     assert made[0].part and fast == pytest.approx(exact, rel=0.03)
 
 
+@pytest.mark.parametrize(("seq", "budget"), [(32768, 20_000), (32768, 30_000), (41088, 30_000), (16384, 10_000)])
+def test_such_rows_keep_their_share_where_no_wave_is_left_out(seq: int, budget: int, made: list[Smaller]) -> None:
+    """Blocks that are evenly spaced in the launch are one of them too many, or none."""
+    s = schedule("attnsim.sparse", seq, mask=Mask.parse("global 64"))
+    fast, exact = (replay(s, H100, NUMBERS, mode=mode, budget=budget).time_s for mode in ("fast", "exact"))
+    whole = s.kernels[0]
+    row = int(whole.turns.sum(axis=1).argmax())
+    kept = shares(made[0], whole)[row] * made[0].kernel.blocks
+    assert kept == max(1, round(whole.class_counts[row] * made[0].chip.sms / H100.sm.count))
+    assert fast == pytest.approx(exact, rel=0.03)
+
+
 @pytest.mark.parametrize("name", [*PIPELINES, "torch.baddbmm"])
 def test_the_same_question_has_one_answer_whoever_plays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(players, "_left", 0)
