@@ -59,8 +59,8 @@ def predict(
         Launched into a stream, into one from Python and no faster than it, from a CUDA graph, or kernels alone.
     budget : int, optional
         Segment executions that the fast mode plays of a call. Each kernel has its share: up to twice that a grid is
-        played whole, beyond it a smaller grid is. More takes longer and is nearer to the exact mode, which has no
-        limit. By default `attnsim.simulator.grid.BUDGET`.
+        played whole, beyond it a smaller grid of up to twice that. More takes longer and is nearer to the exact mode,
+        which has no limit. By default `attnsim.simulator.grid.BUDGET`.
     told : callable, optional
         Called now and then while a kernel takes long: with its name, its blocks that have ended, and all its blocks.
     baseline : bool

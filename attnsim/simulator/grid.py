@@ -18,12 +18,9 @@ from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.simulator.dispatch import Speeds, drained, ends_of_places
 from attnsim.simulator.players import Told, executions, play
 from attnsim.simulator.program import Program
-from attnsim.simulator.smaller import Chip, Smaller, smaller
+from attnsim.simulator.smaller import WHOLE, Chip, Smaller, smaller
 
 BUDGET = by_hand(20_000, "segment executions by warpgroups that a call may play in the default mode")
-WHOLE = by_hand(
-    2, "times as many of a grid that is played whole, in about the time that a smaller grid and all beside it take"
-)
 JITTER = by_hand((1.0, 1.001, 0.999, 1.002), "latencies, relative, of plays of a grid that may be sensitive to them")
 SENSITIVE = by_hand(0.005, "difference of the first two of these plays from which on all are played")
 
@@ -69,8 +66,8 @@ def grid_time(
     sms, slots_per_sm : int
         Of the GPU; blocks that fit an SM.
     budget : float
-        Segment executions by warpgroups that may be played; a grid of up to `WHOLE` times that is played whole; without
-        an end, every block is played.
+        Segment executions by warpgroups that may be played; a grid of up to `WHOLE` times that is played whole, and of a
+        larger one all blocks of some SMs; without an end, every block is played.
     told : callable, optional
         Called now and then with the number of blocks that have ended.
     """
@@ -121,6 +118,9 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
         time = max((played.time - end) / made.part + end, memory)
         return time, time * waiting
     whole, fewer = _durations(kernel, made, program, played.spent / kernel.warpgroups, launched, rows)
+    if kernel.blocks <= chip.places:  # a block on each place, beside the others from its begin to its end
+        time = max(float(whole.max() - fewer.max() + played.time), memory)
+        return time, time * waiting
     whole, used = _with_memory(kernel, whole, memory, chip)
     fewer, _ = _with_memory(small, fewer, float((small.executions @ shared.memory_times()).max()), few)
     speeds = _speeds(made, halves, fewer, used)

@@ -170,7 +170,7 @@ def replay(
     budget : int
         Segment executions by warpgroups that the fast mode plays of a call; a kernel has the share of it that its
         busiest unit has of the call's time, and no less than `LEAST_BUDGET`; a grid of up to `WHOLE` times that
-        is played whole.
+        is played whole, and of a larger one all blocks of some SMs.
     cache : {"cold", "warm"}
         Whether the L2 is flushed before the call or holds what the same call left there.
     launch : {"stream", "host", "graph", "kernel"}

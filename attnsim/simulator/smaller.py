@@ -13,6 +13,9 @@ from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.simulator.players import executions
 from attnsim.simulator.program import Program
 
+WHOLE = by_hand(
+    2, "times as many of a grid that is played whole, in about the time that a smaller grid and all beside it take"
+)
 SMS_BESIDE_MEMORY = by_hand(12, "least SMs of a smaller grid, times the share of the time in which the memory is busy")
 LEAST = by_hand(4, "least waves of a smaller grid, a first, a last and two between them, and turns of an outer loop")
 
@@ -65,16 +68,20 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
         least = max(1, round(SMS_BESIDE_MEMORY * (memory / max(memory, units, 1.0))))
         enough = max(min(least, chip.sms), enough)
     few = Chip(enough, chip.resident)
+    may = budget / size * chip.sms / few.sms  # be played of the executions of these SMs
+    may = may if WHOLE * may < 1 else 1.0
+    waves = blocks / chip.places
     count = thin = max(1, round(blocks * few.sms / chip.sms))
     # Whole waves are left out first: residents fall into step over many turns.
-    count -= few.places * max(0, int(blocks / chip.places - max(LEAST, budget / size * blocks / few.places)))
+    count -= few.places * max(0, int(waves - max(LEAST, may * waves)))
     part = count / thin
-    shorter = min(1.0, budget / size * chip.sms / few.sms / part)
+    shorter = min(1.0, may / part)
     outlasting = np.zeros(len(kernel.repeats), bool)
     if blocks > chip.places and len(kernel.repeats) > 1:  # blocks that outlast the small grid (rows that see every key)
         held = chip.resident * kernel.warpgroups * program.unit_times(), chip.places * program.memory_times()
         usual = kernel.by_class(np.column_stack([program.work(), *held]).max(axis=1))  # beside as many others
-        outlasting = usual > part * (kernel.class_counts @ usual) / chip.places
+        time = part * (kernel.class_counts @ usual) / chip.places
+        outlasting = usual > (time / 2 if part < 1 else time)  # the second half is carried over where waves are missing
     long = _places(kernel, outlasting)
     classes = _fewer(kernel, count, long, chip, few)
     launched = np.zeros(len(kernel.repeats), bool)

@@ -23,7 +23,7 @@ from attnsim.simulator import grid, players
 from attnsim.simulator.played import Played
 from attnsim.simulator.players import executions
 from attnsim.simulator.replay import LEAST_BUDGET, Mode, replay
-from attnsim.simulator.smaller import Smaller, smaller
+from attnsim.simulator.smaller import WHOLE, Smaller, smaller
 
 A100, H100 = (
     gpu.replace("clock.sustained", gpu.clock.tensor_hz) for gpu in map(load_gpu, ("a100-sxm4-80gb", "h100-sxm5-80gb"))
@@ -75,12 +75,17 @@ def test_a_grid_within_the_budget_is_played_whole(asked: list[Kernel]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("budget", [5000, grid.BUDGET])
-def test_of_a_larger_one_no_more_is_played_than_the_budget(name: str, budget: int, asked: list[Kernel]) -> None:
-    """But for rounding, and the little that every kernel may play."""
+def test_of_a_larger_one_no_more_is_played_than_the_budget(
+    name: str, budget: int, asked: list[Kernel], made: list[Smaller]
+) -> None:
+    """But for rounding, and the little that every kernel may play; twice it where that is all blocks of the SMs."""
     s = schedule(name, 8192)
     replay(s, PIPELINES.get(name, A100), NUMBERS, budget=budget)
     assert sum(kernel.blocks for kernel in asked) < sum(kernel.blocks for kernel in s.kernels)
-    assert sum(map(executions, asked)) < 1.1 * budget + LEAST_BUDGET * len(s.kernels)
+    sms = PIPELINES.get(name, A100).sm.count
+    parts = [executions(one.kernel) * sms / one.chip.sms for one in made]
+    most = WHOLE if max(parts) > 0.95 * max(map(executions, s.kernels)) else 1.1
+    assert sum(map(executions, asked)) < most * budget + LEAST_BUDGET * len(s.kernels)
 
 
 @pytest.fixture
@@ -105,8 +110,21 @@ def shares(one: Smaller, whole: Kernel) -> Floats:
 
 def test_a_grid_of_up_to_twice_its_budget_is_played_whole_and_once(asked: list[Kernel], made: list[Smaller]) -> None:
     s = schedule("flash-attn.2", 1024)
-    replay(s, A100, NUMBERS, budget=executions(s.main) // grid.WHOLE + 1)
+    replay(s, A100, NUMBERS, budget=executions(s.main) // WHOLE + 1)
     assert asked == list(s.kernels) and not made
+
+
+@pytest.mark.parametrize(("budget", "every"), [(3000, False), (4000, True), (6000, True)])
+def test_all_blocks_of_the_least_sms_are_played_up_to_twice_the_budget(
+    budget: int, every: bool, made: list[Smaller]
+) -> None:
+    s = schedule("flash-attn.2", 8192)
+    replay(s, A100, NUMBERS, budget=budget)
+    (one,) = made
+    assert one.chip.sms == 5  # 12 times the share of the time in which the memory is busy
+    assert (one.kernel.blocks == round(s.main.blocks * 5 / A100.sm.count)) == every
+    assert (executions(one.kernel) > 1.1 * budget) == every
+    assert executions(one.kernel) < WHOLE * budget
 
 
 def test_blocks_that_share_an_sm_stay_together_where_no_place_gets_a_second_one(made: list[Smaller]) -> None:
@@ -122,7 +140,7 @@ def test_blocks_that_share_an_sm_stay_together_where_no_place_gets_a_second_one(
     np.testing.assert_array_equal(second, (first[: len(second)] + 108) % 13)
 
 
-@pytest.mark.parametrize(("seq", "mask", "every"), [(32768, WINDOW, False), (4096, WINDOW, True)])
+@pytest.mark.parametrize(("seq", "mask", "every"), [(65536, WINDOW, False), (4096, WINDOW, True)])
 def test_blocks_are_usual_in_the_second_half_where_waves_are_left_out(
     seq: int, mask: Mask, every: bool, made: list[Smaller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +225,19 @@ def test_rows_that_last_as_long_as_the_grid_are_cut_as_it_is(
     assert made[0].part and fast == pytest.approx(exact, rel=0.03)
 
 
+@pytest.mark.parametrize(("gpu", "batch", "seq"), [(A100, 16, 24576), (A100, 32, 16384), (H100, 32, 16384)])
+def test_rows_that_outlast_half_of_a_part_of_the_waves_are_cut_too(
+    gpu: Gpu, batch: int, seq: int, made: list[Smaller]
+) -> None:
+    """Its second half is carried over, and has none of them whole (2.7 to 3.3 % off before)."""
+    w = Workload(batch, 12, seq, 64, mask=Mask.parse("global 64"))
+    s = find_implementation("attnsim.sparse").build(w, gpu, None)
+    fast, exact = (replay(s, gpu, NUMBERS, mode=mode).time_s for mode in ("fast", "exact"))
+    turns = s.main.turns.sum(axis=1)
+    assert made[0].kernel.turns.sum(axis=1).max() < turns.max() / 2
+    assert fast == pytest.approx(exact, rel=0.01)
+
+
 @pytest.mark.parametrize(("seq", "budget"), [(32768, 20_000), (32768, 30_000), (41088, 30_000), (16384, 10_000)])
 def test_such_rows_keep_their_share_where_no_wave_is_left_out(seq: int, budget: int, made: list[Smaller]) -> None:
     """Blocks that are evenly spaced in the launch are one of them too many, or none."""
@@ -217,6 +248,15 @@ def test_such_rows_keep_their_share_where_no_wave_is_left_out(seq: int, budget: 
     kept = shares(made[0], whole)[row] * made[0].kernel.blocks
     assert kept == max(1, round(whole.class_counts[row] * made[0].chip.sms / H100.sm.count))
     assert fast == pytest.approx(exact, rel=0.03)
+
+
+@pytest.mark.parametrize("seq", [6912, 8448])
+def test_a_block_that_keeps_its_place_ends_when_it_has_run(seq: int, made: list[Smaller]) -> None:
+    """Its length has in it that others end before; no list scheduling is asked (4 to 6 % off before)."""
+    s = find_implementation("flash-attn.1").build(Workload(4, 32, seq, 128, 8, mask=CAUSAL), H100, None)
+    fast, exact = (replay(s, H100, NUMBERS, mode=mode).time_s for mode in ("fast", "exact"))
+    assert s.main.blocks <= 2 * H100.sm.count and len(s.main.repeats) > 1 and made
+    assert fast == pytest.approx(exact, rel=0.015)
 
 
 @pytest.mark.parametrize("name", [*PIPELINES, "torch.baddbmm"])
