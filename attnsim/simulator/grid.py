@@ -18,7 +18,7 @@ from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.simulator.dispatch import Speeds, drained, ends_of_places
 from attnsim.simulator.players import Told, executions, play
 from attnsim.simulator.program import Program
-from attnsim.simulator.smaller import WHOLE, Chip, Smaller, smaller
+from attnsim.simulator.smaller import WHOLE, Chip, Smaller, held, smaller
 
 BUDGET = by_hand(20_000, "segment executions by warpgroups that a call may play in the default mode")
 JITTER = by_hand((1.0, 1.001, 0.999, 1.002), "latencies, relative, of plays of a grid that may be sensitive to them")
@@ -66,8 +66,8 @@ def grid_time(
     sms, slots_per_sm : int
         Of the GPU; blocks that fit an SM.
     budget : float
-        Segment executions by warpgroups that may be played; a grid of up to `WHOLE` times that is played whole, and of a
-        larger one all blocks of some SMs; without an end, every block is played.
+        Segment executions by warpgroups that may be played; a grid of up to `WHOLE` times that is played whole, and
+        of a larger one all blocks of some SMs; without an end, every block is played.
     told : callable, optional
         Called now and then with the number of blocks that have ended.
     """
@@ -102,8 +102,7 @@ def _told_of(number: int, kernel: Kernel, told: Told | None) -> Told | None:
 
 def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tuple[float, float]:
     """Time of a grid from a smaller one, and how long its warpgroups waited for data."""
-    memory = float((kernel.executions @ program.memory_times()).max())
-    made = smaller(kernel, program, chip, budget, memory)
+    made = smaller(kernel, program, chip, budget)
     small, few = made.kernel, made.chip
     launched = small.launches[0].classes
     every = small.blocks == round(kernel.blocks * few.sms / chip.sms)
@@ -111,37 +110,38 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
     halves = program.in_halves()
     shared = halves.shared_by(chip.sms / few.sms)
     played = play(small, shared, few.sms, few.resident, None, rows)
-    last = float(played.ends[-1])
-    waiting = played.waited / (few.places * kernel.warpgroups) / last
     if made.part:
         end = few.places * played.time / small.blocks / 2  # places end one after the other, over the time of a block
-        time = max((played.time - end) / made.part + end, memory)
-        return time, time * waiting
-    whole, fewer = _durations(kernel, made, program, played.spent / kernel.warpgroups, launched, rows)
-    if kernel.blocks <= chip.places:  # a block on each place, beside the others from its begin to its end
-        time = max(float(whole.max() - fewer.max() + played.time), memory)
-        return time, time * waiting
-    whole, used = _with_memory(kernel, whole, memory, chip)
-    fewer, _ = _with_memory(small, fewer, float((small.executions @ shared.memory_times()).max()), few)
-    speeds = _speeds(made, halves, fewer, used)
-    ends = drained(ends_of_places(small.launches, fewer, few.places), few.sms, speeds)
-    some = few.sms if len(kernel.repeats) > 1 and small.blocks > few.places else 1  # which SM is last is chance
-    beside = (played.ends[-some:] - ends[-some:]).mean()  # what list scheduling leaves
-    if every:  # of all waves: it is of the length of a block
-        beside *= whole[made.of[launched]].mean() / fewer[launched].mean()
-    listed = drained(ends_of_places(kernel.launches, whole, chip.places), chip.sms, speeds)[-1]
-    time = float(max(listed + beside + played.time - last, memory))
-    return time, time * waiting
+        time = (played.time - end) / made.part + end
+    else:
+        whole, fewer = _durations(kernel, made, program, played.spent / kernel.warpgroups, launched, rows)
+        if kernel.blocks <= chip.places:  # a block on each place, beside the others from its begin to its end
+            time = float(whole.max() - fewer.max() + played.time)
+        else:
+            whole, used = _all_busy(kernel, program, whole, chip)
+            fewer, _ = _all_busy(small, shared, fewer, few)
+            speeds = _speeds(made, halves, fewer, used)
+            ends = drained(ends_of_places(small.launches, fewer, few.places), few.sms, speeds)
+            some = few.sms if len(kernel.repeats) > 1 and small.blocks > few.places else 1  # which SM is last is chance
+            beside = (played.ends[-some:] - ends[-some:]).mean()  # what list scheduling leaves
+            if every:  # of all waves: it is of the length of a block
+                beside *= whole[made.of[launched]].mean() / fewer[launched].mean()
+            listed = drained(ends_of_places(kernel.launches, whole, chip.places), chip.sms, speeds)[-1]
+            time = float(listed + beside + played.time - played.ends[-1])
+    time = max(time, *held(kernel, program, chip.sms))
+    return time, time * played.waited / (few.places * kernel.warpgroups) / float(played.ends[-1])
 
 
-def _with_memory(kernel: Kernel, durations: Floats, memory: float, chip: Chip) -> tuple[Floats, float]:
+def _all_busy(kernel: Kernel, program: Program, durations: Floats, chip: Chip) -> tuple[Floats, float]:
     """Times of blocks while all places are busy, and in what share of it the memory is.
 
     What was played has times in it at which some places were free, and the others faster: together blocks take no less
-    than all their transfers do.
+    than all their transfers, or all their work on a unit, do.
     """
-    used = memory * min(chip.places, kernel.blocks) / float(kernel.class_counts @ durations)
-    return durations * max(1.0, used), min(1.0, used)
+    memory, units = held(kernel, program, chip.sms)
+    time = float(kernel.class_counts @ durations) / min(chip.places, kernel.blocks)
+    least = max(time, memory, units)
+    return durations * (least / time), memory / least
 
 
 def _speeds(made: Smaller, program: Program, fewer: Floats, memory: float) -> Speeds:

@@ -56,15 +56,18 @@ class Smaller:
     part: float
 
 
-def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory: float) -> Smaller:
-    """A grid of the same shape of about so many executions.
+def held(kernel: Kernel, program: Program, sms: int) -> tuple[float, float]:
+    """Picoseconds for which all transfers hold the L2 or HBM, and all work a unit of SMs that share it evenly."""
+    units = float((kernel.executions @ program.unit_times()).max()) * kernel.warpgroups / sms
+    return float((kernel.executions @ program.memory_times()).max()), units
 
-    `memory` is for how long all transfers hold the L2 or HBM, in picoseconds.
-    """
+
+def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float) -> Smaller:
+    """A grid of the same shape of about so many executions."""
     size, blocks = executions(kernel), kernel.blocks
     enough = int(chip.sms * budget / size)
     if enough < SMS_BESIDE_MEMORY:  # where the memory is hardly busy SMs are on their own, and few show what all do
-        units = float((kernel.executions @ program.unit_times()).max()) * kernel.warpgroups / chip.sms
+        memory, units = held(kernel, program, chip.sms)
         least = max(1, round(SMS_BESIDE_MEMORY * (memory / max(memory, units, 1.0))))
         enough = max(min(least, chip.sms), enough)
     few = Chip(enough, chip.resident)
@@ -78,8 +81,8 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
     shorter = min(1.0, may / part)
     outlasting = np.zeros(len(kernel.repeats), bool)
     if blocks > chip.places and len(kernel.repeats) > 1:  # blocks that outlast the small grid (rows that see every key)
-        held = chip.resident * kernel.warpgroups * program.unit_times(), chip.places * program.memory_times()
-        usual = kernel.by_class(np.column_stack([program.work(), *held]).max(axis=1))  # beside as many others
+        shared = chip.resident * kernel.warpgroups * program.unit_times(), chip.places * program.memory_times()
+        usual = kernel.by_class(np.column_stack([program.work(), *shared]).max(axis=1))  # beside as many others
         time = part * (kernel.class_counts @ usual) / chip.places
         outlasting = usual > (time / 2 if part < 1 else time)  # the second half is carried over where waves are missing
     long = _places(kernel, outlasting)

@@ -22,8 +22,10 @@ from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator import grid, players
 from attnsim.simulator.played import Played
 from attnsim.simulator.players import executions
+from attnsim.simulator.prepare import prepare
 from attnsim.simulator.replay import LEAST_BUDGET, Mode, replay
-from attnsim.simulator.smaller import WHOLE, Smaller, smaller
+from attnsim.simulator.smaller import WHOLE, Smaller, held, smaller
+from attnsim.simulator.unit_costs import PS
 
 A100, H100 = (
     gpu.replace("clock.sustained", gpu.clock.tensor_hz) for gpu in map(load_gpu, ("a100-sxm4-80gb", "h100-sxm5-80gb"))
@@ -199,6 +201,15 @@ def test_a_larger_budget_comes_nearer_to_exact() -> None:
     off = [np.abs([answer(name, 2048, budget) for name in NAMES] / exact - 1).mean() for budget in (500, 5000, 20_000)]
     assert off[0] > 2 * off[1] > 2 * off[2], off
     assert answer("torch.baddbmm", 512, 10**9) == answer("torch.baddbmm", 512, mode="exact")
+
+
+@pytest.mark.parametrize(("name", "seq", "budget"), [("xformers.cutlass", 65536, 8000), ("flash-attn.2", 65536, 2000)])
+def test_no_answer_is_faster_than_the_busiest_unit(name: str, seq: int, budget: int) -> None:
+    """Residents that are out of step, as in the second half of a launch, were said to use more than all of it."""
+    s = find_implementation(name).build(Workload(1, 16, seq, 128, mask=CAUSAL), H100, None)
+    (kernel,) = prepare(s, H100, NUMBERS, "warm")
+    _, busiest_ps = held(kernel.kernel, kernel.compiled(), H100.sm.count)
+    assert busiest_ps / PS < replay(s, H100, NUMBERS, budget=budget, launch="kernel").time_s < 1.1 * busiest_ps / PS
 
 
 def test_rows_of_global_tokens_are_kept(made: list[Smaller]) -> None:
