@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnsim.models.errors import InputError
+from attnsim.simulator.replay import Mode
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 VALUES = (
@@ -206,16 +207,19 @@ def extremes() -> Iterator[tuple[str, str]]:
     base = attnsim.load_gpu("h100-sxm5-80gb")
     causal = attnsim.Mask.causal()
 
-    def time_s(gpu: attnsim.Gpu, **shape: object) -> float:
+    def time_s(gpu: attnsim.Gpu, mode: Mode = "fast", **shape: object) -> float:
         usual = {"batch": 1, "heads_q": 1, "seq_q": 1024, "head_dim": 64, "mask": causal}
         w = attnsim.Workload(**{**usual, **shape})  # type: ignore[arg-type]
-        found = attnsim.predict(w, gpu, baseline=False).time_s
+        found = attnsim.predict(w, gpu, baseline=False, mode=mode).time_s
         return math.nan if found is None else found
 
     lengths = [time_s(base, seq_q=1 << n) for n in range(0, 23, 4)] + [time_s(base, seq_q=10_000_000)]
     yield "1 to 10 M tokens", _ordered(lengths, rising=True)
-    sms = [time_s(base.replace("sm.count", n), heads_q=64, seq_q=8192) for n in (1, 10, 100, 1_000, 10_000)]
-    yield "1 to 10,000 SMs", _ordered(sms, rising=False)
+    counts = [base.replace("sm.count", n) for n in (1, 10, 100, 1_000, 10_000)]
+    fast, exact = ([time_s(gpu, mode, heads_q=64, seq_q=8192) for gpu in counts] for mode in ("fast", "exact"))
+    yield "1 to 10,000 SMs, every block played", _ordered(exact, rising=False)
+    off = [default / true - 1 for default, true in zip(fast, exact, strict=True)]
+    yield "1 to 10,000 SMs, default mode", "" if max(map(abs, off)) < 0.02 else f"off exact mode: {off}"
     for figure in ("hbm.bandwidth", "l2.bandwidth", "tensor.bf16", "sm.exp_rate"):
         times = [time_s(base.replace(figure, f"{factor}x"), heads_q=64, seq_q=8192) for factor in (0.01, 1, 1_000)]
         yield f"{figure} times 0.01 to 1,000", _ordered(times, rising=False)
