@@ -218,8 +218,14 @@ def extremes() -> Iterator[tuple[str, str]]:
     counts = [base.replace("sm.count", n) for n in (1, 10, 100, 1_000, 10_000)]
     fast, exact = ([time_s(gpu, mode, heads_q=64, seq_q=8192) for gpu in counts] for mode in ("fast", "exact"))
     yield "1 to 10,000 SMs, every block played", _ordered(exact, rising=False)
+    # Not between the last two: on 10,000 SMs each block has a place, and the default mode is off by 1.5 % the other way.
+    yield "1 to 1,000 SMs, default mode", _ordered(fast[:-1], rising=False)
+    yield "100 and 10,000 SMs, default mode", _ordered(fast[2::2], rising=False)
     off = [default / true - 1 for default, true in zip(fast, exact, strict=True)]
-    yield "1 to 10,000 SMs, default mode", "" if max(map(abs, off)) < 0.02 else f"off exact mode: {off}"
+    yield (
+        "1 to 10,000 SMs, default mode beside every block played",
+        "" if max(map(abs, off)) < 0.02 else f"off exact mode: {off}",
+    )
     for figure in ("hbm.bandwidth", "l2.bandwidth", "tensor.bf16", "sm.exp_rate"):
         times = [time_s(base.replace(figure, f"{factor}x"), heads_q=64, seq_q=8192) for factor in (0.01, 1, 1_000)]
         yield f"{figure} times 0.01 to 1,000", _ordered(times, rising=False)
