@@ -21,7 +21,7 @@ from attnsim.simulator.played import Played
 from attnsim.simulator.program import Program
 
 PLAYED_BY_SIMPY = by_hand(
-    50_000, "segment executions that a process has SimPy play, in about 0.3 s, before it loads the compiled twin"
+    100_000, "segment executions that a process has SimPy play, in about the time that loading the compiled twin takes"
 )
 
 F = TypeVar("F")
