@@ -39,30 +39,27 @@ def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -
     free, handed = np.arange(places, dtype=float), np.rint(durations / unit) * places
     one_by_one = _hand_out(handed)
     for launch in launches:
-        kinds = launch.spread(handed)
-        size, work = len(kinds) * launch.times, launch.times * float(kinds.sum())
-        # Of its beginning, and of its end: at least what runs beside the longest block.
-        some = ONE_BY_ONE * size // blocks // 2
-        last = max(some, ceil(places * kinds.max() / max(1.0, work / size)))
-        rounds = (size - some - last) // places
-        if size <= 4 * places or rounds < 1:
-            one_by_one(free, _repeated(kinds, launch.times))
+        size = len(launch) * launch.times
+        some = last = ONE_BY_ONE * size // blocks // 2  # of its beginning, and of its end
+        rounds = 0
+        if size > 4 * places:
+            counts, kinds = launch.counts, handed[: len(launch.counts)]
+            work, squares = launch.times * float(counts @ kinds), launch.times * float(counts @ kinds**2)
+            # At the end at least what runs beside the longest block.
+            last = max(last, ceil(places * kinds[counts > 0].max() / max(1.0, work / size)))
+            rounds = (size - some - last) // places
+        if rounds < 1:
+            one_by_one(free, handed[launch.at(np.arange(size))])
             continue
         some = size - last - rounds * places
-        some_turns = _repeated(kinds, min(launch.times, -(-max(some, last) // len(kinds))))
-        first, final = some_turns[:some], some_turns[-last:]
+        first, final = handed[launch.at(np.arange(some))], handed[launch.at(np.arange(size - last, size))]
         left = work - float(first.sum() + final.sum())
         one_by_one(free, first)
-        variance = float(kinds @ kinds) / len(kinds) - float(kinds.mean()) ** 2
-        _share(free, left, left / (rounds * places), sqrt(rounds * max(0.0, variance)))
+        _share(free, left, left / (rounds * places), sqrt(rounds * max(0.0, squares / size - (work / size) ** 2)))
         one_by_one(free, final)
     ends = np.empty(places)
     ends[(free % places).astype(int)] = free // places * unit
     return ends
-
-
-def _repeated(values: Floats, times: int) -> Floats:
-    return np.broadcast_to(values, (times, len(values))).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,10 +126,9 @@ def _fewer(kernel: Kernel, count: int, long: Ints, chip: Chip, few: Chip) -> Int
 
 def _classes(kernel: Kernel, places: Ints) -> Ints:
     """Of the blocks at some places in launch order."""
-    sizes = np.array([len(launch) for launch in kernel.launches])
-    blocks = sizes * [launch.times for launch in kernel.launches]
+    blocks = np.array([len(launch) * launch.times for launch in kernel.launches])
     of = np.searchsorted(blocks.cumsum(), places, side="right")
-    place = (places - (blocks.cumsum() - blocks)[of]) % sizes[of]
+    place = places - (blocks.cumsum() - blocks)[of]
     found = np.empty_like(places)
     for number in np.unique(of).tolist():
         found[of == number] = kernel.launches[number].at(place[of == number])

@@ -24,8 +24,8 @@ def test_blocks_are_those_of_the_grid_written_out(shape: tuple[int, ...]) -> Non
     launch = Launch(rows, times=2, each=3)
     written = np.repeat(rows, 3, axis=0).reshape(-1)
     assert len(launch) == len(written) and launch.classes.tolist() == written.tolist()
-    assert launch.at(np.arange(len(written))).tolist() == written.tolist()
-    assert launch.spread(np.arange(6) / 2).tolist() == (written / 2).tolist()
+    assert launch.at(np.arange(2 * len(written))).tolist() == np.tile(written, 2).tolist()
+    assert launch.counts.tolist() == np.bincount(written).tolist()
 
 
 def test_a_grid_is_the_same_however_it_is_held() -> None:

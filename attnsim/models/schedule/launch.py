@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-
-Number = TypeVar("Number", np.int64, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,18 +39,18 @@ class Launch:
     @cached_property
     def classes(self) -> NDArray[np.int64]:
         """The class of each block of one time."""
-        return self.rows.reshape(-1) if self.each == 1 else self.spread(np.arange(self.rows.max(initial=0) + 1))
+        return (self.rows if self.each == 1 else np.repeat(self.rows, self.each, axis=0)).reshape(-1)
 
-    def spread(self, of_class: NDArray[Number]) -> NDArray[Number]:
-        """What each class has, for each block of one time."""
-        values = of_class[self.rows]
-        return values.reshape(-1) if self.each == 1 else np.repeat(values, self.each, axis=0).reshape(-1)
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """Blocks of each class that one time has, up to the last of them."""
+        return np.bincount(self.rows.reshape(-1)) * self.each
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The classes of the blocks at some places of one time."""
+        """The classes of the blocks at some places, of all times."""
         rows = self.rows.reshape(len(self.rows), -1)
         width = rows.shape[1]
-        return rows[places // (width * self.each), places % width]
+        return rows[places % len(self) // (width * self.each), places % width]
 
     def same(self, other: Launch) -> bool:
         """Whether the other one launches the same blocks in the same order."""
