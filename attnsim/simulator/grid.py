@@ -88,7 +88,7 @@ def grid_time(
                 plays = plays[:1]
                 break
     times = [float(one.time) for one in plays]
-    waited = mean(one.waited for one in plays) / (chip.places * kernel.warpgroups)
+    waited = mean(one.waited for one in plays) / (min(chip.places, kernel.blocks) * kernel.warpgroups)
     spread = (max(times) - min(times)) / 2 / mean(times)
     return GridTime(mean(times), waited, chip.resident, waves, plays[0].loaded, plays[0].stored, spread)
 
@@ -105,8 +105,9 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
     made = smaller(kernel, program, chip, budget)
     small, few = made.kernel, made.chip
     launched = small.launches[0].classes
+    placed = kernel.blocks <= chip.places  # each block, from its begin to its end beside the others
     every = small.blocks == round(kernel.blocks * few.sms / chip.sms)
-    rows = _rows(launched, made, every)
+    rows = _rows(small.blocks, few, placed, every)
     halves = program.in_halves()
     shared = halves.shared_by(chip.sms / few.sms)
     played = play(small, shared, few.sms, few.resident, None, rows)
@@ -115,7 +116,7 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
         time = (played.time - end) / made.part + end
     else:
         whole, fewer = _durations(kernel, made, program, played.spent / kernel.warpgroups, launched, rows)
-        if kernel.blocks <= chip.places:  # a block on each place, beside the others from its begin to its end
+        if placed:
             time = float(whole.max() - fewer.max() + played.time)
         else:
             whole, used = _all_busy(kernel, program, whole, chip)
@@ -129,7 +130,7 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
             listed = drained(ends_of_places(kernel.launches, whole, chip.places), chip.sms, speeds)[-1]
             time = float(listed + beside + played.time - played.ends[-1])
     time = max(time, *held(kernel, program, chip.sms))
-    return time, time * played.waited / (few.places * kernel.warpgroups) / float(played.ends[-1])
+    return time, time * played.waited / (min(few.places, small.blocks) * kernel.warpgroups) / played.time
 
 
 def _all_busy(kernel: Kernel, program: Program, durations: Floats, chip: Chip) -> tuple[Floats, float]:
@@ -157,16 +158,18 @@ def _speeds(made: Smaller, program: Program, fewer: Floats, memory: float) -> Sp
     return Speeds(alone, speed(made.chip.resident) if made.chip.resident > 1 else alone, memory)
 
 
-def _rows(launched: Ints, made: Smaller, every: bool) -> Ints:
+def _rows(blocks: int, chip: Chip, placed: bool, every: bool) -> Ints:
     """The row under which what each block spends is noted: 0 for usual blocks, 1 for others.
 
-    Blocks of the first and the last round are not usual. Where not every wave is played, none of the first half is:
-    residents fall into step or out of it over many waves, and those that were left out come after it.
+    Where each has a place, usual blocks are those of the fullest SMs, which are done last. Else those of the first and
+    the last round are not usual. Where not every wave is played, none of the first half is: residents fall into step or
+    out of it over many waves, and those that were left out come after it.
     """
-    rows, places = np.zeros(len(launched), np.int64), made.chip.places
-    rows[: places if every else max(places, len(rows) // 2)] = 1
-    rows[max(places, len(rows) - places) :] = 1
-    return rows
+    number, places = np.arange(blocks), chip.places
+    if placed:
+        return (number % chip.sms >= (blocks % chip.sms or chip.sms)).astype(np.int64)
+    first = places if every else max(places, blocks // 2)
+    return ((number < first) | (number >= max(places, blocks - places))).astype(np.int64)
 
 
 def _durations(

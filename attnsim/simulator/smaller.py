@@ -47,7 +47,7 @@ class Smaller:
     chip : Chip
         That it is for.
     part : float
-        Of the whole grid's time that it takes, where all is cut alike, waves and blocks that outlast them; else 0.
+        Of the whole grid's time that it takes, where its longest blocks outlast the rest and all is cut alike; else 0.
     """
 
     kernel: Kernel
@@ -63,7 +63,7 @@ def held(kernel: Kernel, program: Program, sms: int) -> tuple[float, float]:
 
 
 def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float) -> Smaller:
-    """A grid of the same shape of about so many executions."""
+    """A grid of the same shape, of about so many executions; of up to twice as many where those are all of its SMs."""
     size, blocks = executions(kernel), kernel.blocks
     enough = int(chip.sms * budget / size)
     if enough < SMS_BESIDE_MEMORY:  # where the memory is hardly busy SMs are on their own, and few show what all do
@@ -86,7 +86,10 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float) -> Smal
         time = part * (kernel.class_counts @ usual) / chip.places
         outlasting = usual > (time / 2 if part < 1 else time)  # the second half is carried over where waves are missing
     long = _places(kernel, outlasting)
-    classes = _fewer(kernel, count, long, chip, few)
+    if blocks > chip.places:
+        classes = _fewer(kernel, count, long, chip, few)
+    else:
+        classes = _of_some_sms(kernel, program, chip, few)
     launched = np.zeros(len(kernel.repeats), bool)
     launched[classes] = True
     of, classes = np.flatnonzero(launched), (launched.cumsum() - 1)[classes]
@@ -95,8 +98,12 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float) -> Smal
         repeats = _shortened(repeats, program.balanced(), shorter * np.where(outlasting, part, 1.0))
     halves = np.stack([repeats - repeats // 2, repeats // 2], axis=-1).reshape(*repeats.shape[:2], -1)
     small = replace(kernel, launches=(Launch(classes),), repeats=halves)
-    early = len(long) > 0 and long[-1] < blocks / 2  # later ones begin where list scheduling says
-    return Smaller(small, of, few, executions(small) * chip.sms / (size * few.sms) if early else 0.0)
+    if not len(long) or long[-1] >= blocks / 2:  # later ones begin where list scheduling says
+        return Smaller(small, of, few, 0.0)
+    counts = small.class_counts
+    stands_for = np.where(outlasting, len(long) / counts[outlasting].sum(), chip.sms / few.sms)  # so many of its class
+    part = float(stands_for * counts @ small.turns.sum(axis=1)) * small.warpgroups / size
+    return Smaller(small, of, few, part)
 
 
 def _places(kernel: Kernel, among: Bools) -> Ints:
@@ -107,21 +114,30 @@ def _places(kernel: Kernel, among: Bools) -> Ints:
 
 
 def _fewer(kernel: Kernel, count: int, long: Ints, chip: Chip, few: Chip) -> Ints:
-    """Classes of `count` blocks, evenly spaced in launch order; of the long ones at some places the share of the SMs.
-
-    Where every block has a place from the start, all blocks of some SMs, so that each keeps its neighbours.
-    """
+    """Classes of `count` blocks, evenly spaced in launch order; of the long ones at some places the SMs' share."""
     if len(kernel.repeats) == 1:
         return np.zeros(count, np.int64)
-    if kernel.blocks <= chip.places:
-        columns = _spaced(few.sms, chip.sms) + chip.sms * np.arange(chip.resident)[:, None]
-        return _classes(kernel, columns[columns < kernel.blocks])
     if not len(long):
         return _classes(kernel, _spaced(count, kernel.blocks))
     some = max(1, round(len(long) * few.sms / chip.sms))
     others = np.delete(np.arange(kernel.blocks), long)
     rest = _spaced(max(1, round(count * len(others) / kernel.blocks)), len(others))
     return _classes(kernel, np.sort(np.concatenate([long[_spaced(some, len(long))], others[rest]])))
+
+
+def _of_some_sms(kernel: Kernel, program: Program, chip: Chip, few: Chip) -> Ints:
+    """Classes of all blocks of some SMs, where each has a place from the start: it keeps those beside it.
+
+    The SMs are evenly spaced, but for one: that with most work, which is done last, in place of its nearest.
+    """
+    classes = _classes(kernel, np.arange(kernel.blocks))
+    work = np.zeros(chip.places)
+    work[: kernel.blocks] = kernel.by_class(program.work())[classes]
+    most = int(work.reshape(-1, chip.sms).sum(axis=0).argmax())
+    sms = _spaced(few.sms, chip.sms)
+    sms[np.abs(sms - most).argmin()] = most
+    places = sms + chip.sms * np.arange(chip.resident)[:, None]
+    return np.asarray(classes[places[places < kernel.blocks]])
 
 
 def _classes(kernel: Kernel, places: Ints) -> Ints:
@@ -139,8 +155,6 @@ def _spaced(count: int, among: int) -> Ints:
     """A place in each of `count` equal parts of a launch, never in step with what repeats in it."""
     golden = (sqrt(5) - 1) / 2
     number = np.arange(count)
-    if count == among:
-        return number
     return np.minimum(((number + number * golden % 1.0) * (among / count)).astype(np.int64), among - 1)
 
 
@@ -151,4 +165,4 @@ def _shortened(repeats: Ints, loops: Bools, part: Floats) -> Ints:
     part = np.minimum(part * outer / turns, 1.0)[:, None, None]
     repeats = repeats[:, np.linspace(0, outer - 1, turns).round().astype(int)]
     cut = np.minimum(repeats, np.maximum(2, np.round(repeats * part))).astype(np.int64)
-    return np.where(loops & (repeats > 2), cut, repeats)
+    return np.where(loops, cut, repeats)

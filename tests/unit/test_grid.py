@@ -270,6 +270,62 @@ def test_a_block_that_keeps_its_place_ends_when_it_has_run(seq: int, made: list[
     assert fast == pytest.approx(exact, rel=0.015)
 
 
+@pytest.mark.parametrize(
+    ("heads", "keys", "mask"), [(28, 262_144, "full"), (32, 524_288, "full"), (32, 524_288, "causal")]
+)
+def test_of_equal_blocks_too_each_keeps_those_beside_it(heads: int, keys: int, mask: str, made: list[Smaller]) -> None:
+    """Some SMs have two of a chunk's 112 or 128 blocks, and are done last (22 to 47 % too fast before)."""
+    w = Workload(1, heads, 512, 128, 4, seq_kv=keys, mask=Mask.parse(mask))
+    s = find_implementation("flash-attn.2").build(w, A100, None)
+    fast, exact = (replay(s, A100, NUMBERS, mode=mode).time_s for mode in ("fast", "exact"))
+    assert A100.sm.count < s.main.blocks < 2 * A100.sm.count and made
+    assert fast == pytest.approx(exact, rel=0.005)
+
+
+@pytest.mark.parametrize(("gpu", "heads"), [(A100, 6), (H100, 5)], ids=["A100", "H100"])
+def test_the_sm_that_is_done_last_is_among_those_played(gpu: Gpu, heads: int, made: list[Smaller]) -> None:
+    """Of causal blocks that keep their place some SMs have more work than others (3 % too fast before)."""
+    w = Workload(1, heads, 12_288, 64, mask=CAUSAL)
+    s = find_implementation("flash-attn.1").build(w, gpu, None)
+    fast, exact = (replay(s, gpu, NUMBERS, mode=mode).time_s for mode in ("fast", "exact"))
+    assert s.main.blocks <= 2 * gpu.sm.count and made
+    assert fast == pytest.approx(exact, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "batch", "heads", "seq"), [(A100, 4, 3, 99_712), (H100, 4, 2, 99_968), (H100, 16, 1, 91_392)]
+)
+def test_rows_that_outlast_a_grid_of_which_nothing_is_cut_take_as_long(
+    gpu: Gpu, batch: int, heads: int, seq: int, made: list[Smaller]
+) -> None:
+    """However many of them a smaller grid has, which is a whole number (up to 3.8 % off before)."""
+    w = Workload(batch, heads, seq, 128 if gpu is A100 else 64, mask=Mask.parse("global 64"))
+    s = find_implementation("attnsim.sparse").build(w, gpu, None)
+    fast, exact = (replay(s, gpu, NUMBERS, mode=mode).time_s for mode in ("fast", "exact"))
+    assert made[0].part == pytest.approx(1.0, abs=0.005)
+    assert fast == pytest.approx(exact, rel=0.005)
+
+
+@pytest.mark.parametrize("mode", ["fast", "exact"])
+def test_the_time_waited_is_that_of_a_block(mode: Mode) -> None:
+    """Not of a place that never gets one: half as long at 109 blocks as at 108 before."""
+    flash, waited = find_implementation("flash-attn.2"), []
+    for heads in (108, 109):
+        s = flash.build(Workload(1, heads, 128, 128), A100, None)
+        waited.append(replay(s, A100, NUMBERS, mode=mode).exposed_s)
+    assert waited[1] == pytest.approx(waited[0], rel=0.1)
+
+
+def test_the_time_waited_has_its_share_of_all_time_that_was_played() -> None:
+    """Also of that in which the last bytes are stored, after the last block has ended (4 to 12 % too long before)."""
+    one = find_implementation("flash-attn.2").build(Workload(1, 1, 128, 64), A100, None)
+    for read, written, blocks in ((1 << 20, 1 << 30, 8_000), (1 << 26, 1 << 28, 16_000)):
+        kernel = streaming("fill", [Access("X", read), Access("O", written, True)], elements=1 << 20, blocks=blocks)
+        s = replace(one, kernels=(kernel,))
+        fast, exact = (replay(s, A100, NUMBERS, mode=mode, budget=2000) for mode in ("fast", "exact"))
+        assert fast.exposed_s == pytest.approx(exact.exposed_s, rel=0.01)
+
+
 @pytest.mark.parametrize("name", [*PIPELINES, "torch.baddbmm"])
 def test_the_same_question_has_one_answer_whoever_plays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(players, "_left", 0)
