@@ -16,6 +16,8 @@ NAMES = {
 }
 """What the columns may be called."""
 LONGEST = 1 << 24
+LONGEST_S = 1e7
+"""Some months: latest arrival, and longest rest of a step."""
 
 
 class Request(NamedTuple):
@@ -56,6 +58,9 @@ def read_requests(path: str | Path) -> tuple[Request, ...]:
         raise InputError(f"{path} has no requests; write columns prompt and output, and a line a request")
     found = []
     for number, line in enumerate(lines, 2):
+        if None in line or None in line.values():
+            have = len(line) - (None in line) - list(line.values()).count(None) + len(line.get(None, ()))
+            raise InputError(f"{path}, line {number} has {have} cells; allowed: {len(reader.fieldnames)}, one a column")
         cells = {name: (line.get(theirs) or "").strip() if theirs else "0" for name, theirs in columns.items()}
         values = {name: cell_number(cell, f"{path}, line {number}: {name}") for name, cell in cells.items()}
         for name in ("prompt", "output"):
@@ -63,8 +68,10 @@ def read_requests(path: str | Path) -> tuple[Request, ...]:
                 raise InputError(
                     f"{path}, line {number}: {name} is {cells[name]}; allowed: whole numbers from 1 to {LONGEST}"
                 )
-        if values["arrival"] < 0:
-            raise InputError(f"{path}, line {number}: arrival is {cells['arrival']}; allowed: seconds from 0")
+        if not 0 <= values["arrival"] <= LONGEST_S:
+            raise InputError(
+                f"{path}, line {number}: arrival is {cells['arrival']}; allowed: seconds from 0 to {LONGEST_S:g}"
+            )
         found.append(Request(values["arrival"], int(values["prompt"]), int(values["output"])))
     return tuple(sorted(found, key=lambda one: one.arrival_s))
 

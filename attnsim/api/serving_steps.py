@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from attnsim.api.asking import ask, read_conditions, read_gpu
 from attnsim.api.playing import play
-from attnsim.api.request_files import Request
+from attnsim.api.request_files import LONGEST_S, Request
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.lengths import Length
@@ -176,6 +176,8 @@ def serve(
     for name, value in (("tokens", tokens), ("sequences", sequences), ("layers", layers), ("stride", stride)):
         if value < 1:
             raise InputError(f"{name} is {value}; allowed: whole numbers from 1")
+    if not 0 <= rest_s <= LONGEST_S:
+        raise InputError(f"rest of a step is {1e3 * rest_s:g} ms; allowed: 0 to {1e3 * LONGEST_S:g}")
     if not requests:
         raise InputError("there are no requests; give at least one")
     machine, known = read_gpu(gpu), read_conditions(launch=launch)

@@ -9,7 +9,6 @@ import typer
 
 from attnsim.cli import options, outputs, show, table_flags
 from attnsim.cli.question_flags import asking
-from attnsim.models.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,9 +49,6 @@ def check(
     if out is not None:
         table_flags.check_table(out)
     look.check_asked(context, plot)
-    if plot is not None and out == plot.with_suffix(".csv"):
-        raise InputError(f"--out {out} is also the table beside --plot {plot}; give one another name")
-    table_flags.check_apart(table, out, plot and plot.with_suffix(".csv"))
     from attnsim.api.checking import check as run
 
     found = run(

@@ -50,7 +50,8 @@ def player() -> Finding:
     try:
         from attnsim.simulator import compiled, twin
     except (ImportError, OSError) as error:  # a numba that does not know this Python or NumPy, or cannot load LLVM
-        return Finding("player", "missing", f"SimPy: {one_line(error)}; {SLOWER}", "pip install --upgrade numba")
+        fix = "unset NUMBA_DISABLE_JIT" if "NUMBA_DISABLE_JIT" in str(error) else "pip install --upgrade numba"
+        return Finding("player", "missing", f"SimPy: {one_line(error)}; {SLOWER}", fix)
     from attnsim.simulator import players
 
     work = example()
@@ -61,7 +62,8 @@ def player() -> Finding:
             "player", "missing", "the compiled twin and SimPy do not agree", "report it; pip uninstall numba"
         )
     stats = compiled.advance.stats
-    told = f"compiled twin, numba {version('numba')}, agrees with SimPy; "
+    first = f"SimPy for the first {players.PLAYED_BY_SIMPY:,} executions of a process"
+    told = f"{first}, then the compiled twin, numba {version('numba')}, which agrees with it; "
     if stats.cache_path is None:
         fix = "set NUMBA_CACHE_DIR to a folder that may be written, so that it is compiled once"
         return Finding("player", "missing", f"{told}compiled in {took:.1f} s, and anew by every process", fix)

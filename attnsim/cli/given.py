@@ -1,12 +1,20 @@
-"""Which flags of a command stand on the command line, and those that go with nothing there."""
+"""Which flags of a command stand on the command line, and those that cannot stand there together."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
 
 import typer
 
 from attnsim.models.errors import InputError
+
+WRITTEN = ("out", "plot", "picture", "export", "records")
+"""Parameters that name files to be written."""
+PICTURES = (".png", ".svg", ".pdf", ".pgf")
+"""Beside which their table is written, and their caption where that is a file."""
 
 
 def is_given(context: typer.Context, name: str) -> bool:
@@ -28,3 +36,58 @@ def refuse(
         name = one.name or ""
         if (name not in but if names is None else name in names) and is_given(context, name):
             raise InputError(f"{one.opts[0]} {why}; leave it out")
+
+
+def refuse_repeated(given: Collection[Any]) -> None:
+    """Refuse a flag that takes one value and is given another; `given` are the parameters in the order of their words.
+
+    Raises
+    ------
+    InputError
+    """
+    seen: set[str] = set()
+    for one in given:
+        if one.name in seen and one.param_type_name == "option" and not one.multiple:
+            raise InputError(f"{one.opts[0]} is given twice; keep one")
+        seen.add(one.name)
+
+
+def refuse_written_over(context: typer.Context) -> None:
+    """Refuse to write a file over one that the same command reads, or writes.
+
+    Raises
+    ------
+    InputError
+    """
+    taken: dict[str, str] = {}
+    for one in context.command.params:
+        if one.name not in WRITTEN:
+            flag = one.opts[0] if one.param_type_name == "option" else str(one.metavar)
+            words = [word for text in _texts(context.params.get(one.name or "")) for word in (text, *text.split(","))]
+            taken |= {os.path.realpath(word): flag for word in words if os.path.isfile(word)}
+    for one in context.command.params:
+        if one.name in WRITTEN:
+            for text in _texts(context.params.get(one.name)):
+                for path in _with_those_beside(Path(text), context.params.get("caption") == "file"):
+                    other = taken.setdefault(os.path.realpath(path), one.opts[0])
+                    if other != one.opts[0]:
+                        raise InputError(
+                            f"{one.opts[0]} {text}: {path} would be written over that of {other}; give another name"
+                        )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The words of a parameter's value."""
+    if isinstance(value, (str, Path)):
+        yield str(value)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _texts(one)
+
+
+def _with_those_beside(path: Path, caption: bool) -> Iterator[Path]:
+    yield path
+    if path.suffix.lower() in PICTURES:
+        yield path.with_suffix(".csv")
+        if caption:
+            yield from (path.with_suffix(".tex"), path.with_suffix(".txt"))

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attnsim.cli import options
+from attnsim.cli import given, options
 from attnsim.models.errors import InputError, nearest, shown
 
 WIDTH = 80
@@ -25,12 +25,17 @@ class Command(TyperCommand):
         Raises
         ------
         InputError
-            For a word that the command does not take, with the flag that it is the value of.
+            For a word that the command does not take, with the flag that it is the value of; a flag that is given
+            twice; a file that would be written over another of the same command.
         """
         ctx.allow_extra_args = True
+        if not ctx.resilient_parsing:
+            given.refuse_repeated(self.make_parser(ctx).parse_args(list(args))[2])
         super().parse_args(ctx, args)
-        if ctx.args and not ctx.resilient_parsing:
-            raise InputError(_too_many(ctx, ctx.args[0]))
+        if not ctx.resilient_parsing:
+            if ctx.args:
+                raise InputError(_too_many(ctx, ctx.args[0]))
+            given.refuse_written_over(ctx)
         return list(ctx.args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

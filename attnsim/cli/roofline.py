@@ -66,7 +66,6 @@ def roofline(
     if measured is not None:
         unchanged = [load_gpu(name) for name in options.words(gpu, "--gpu")]
         given.refuse(context, "is given with --measured, whose table holds the questions", but=_WITH_MEASURED)
-        table_flags.check_apart(measured, out.with_suffix(".csv"))
         found, times = _measured(measured, table_flags.naming(maps, time_unit), unchanged)
         written = look.write(roofs(found, unchanged, measured=times), out)
         _print_measured(found, times, written, json)

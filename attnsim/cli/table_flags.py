@@ -56,18 +56,6 @@ def check_without_table(maps: list[str], time_unit: str | None, flag: str) -> No
         )
 
 
-def check_apart(table: Path, *written: Path | None) -> None:
-    """Refuse to write over the table that is read.
-
-    Raises
-    ------
-    InputError
-    """
-    for out in written:
-        if out is not None and out.resolve() == table.resolve():
-            raise InputError(f"{out} would be written over the table that is read; give another name")
-
-
 def check_table(out: Path) -> None:
     """Refuse, before anything is computed, a table that could not be written.
 

@@ -16,11 +16,14 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-import numba  # noqa: F401 (without it there is no twin: attnsim.simulator.players)
+import numba
 import numpy as np
 
 from attnsim.models.arrays import Ints
 from attnsim.models.jit import jit
+
+if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+    raise ImportError("NUMBA_DISABLE_JIT is set, nothing is compiled")  # as without numba: attnsim.simulator.players
 
 # All numbers that compiled code reads stand in this file: numba compiles it anew when the file changes, and looks at no
 # other. Kinds of operation are those of :mod:`attnsim.simulator.program`, to which a test holds them.

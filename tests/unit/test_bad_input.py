@@ -37,6 +37,9 @@ FLAGS = [
     ("explain --algorithm flash --gpu l4", "no --algorithm; give the value by itself: attnsim explain ALGORITHM"),
     ("gpus show --gpu l4", "no --gpu; give the value by itself: attnsim gpus show ID"),
     (f"{Q} --gpu ,", "','"),
+    (f"{Q} --batch 2 --batch 4", "--batch is given twice; keep one"),
+    (f"{Q} --algorithm flash --algorithm naive", "--algorithm is given twice"),
+    (f"{Q} --causal --causal", "--causal is given twice"),
     ("predict --gpu h100-sxm4-80gb --heads 8 --seq 1024 --head-dim 64", "h100-sxm5-80gb"),
     ("predict --gpu gone.yaml --heads 8 --seq 1024 --head-dim 64", "gone.yaml"),
     (f"{Q} --algorithm flsh", "flsh"),
@@ -87,15 +90,18 @@ FLAGS = [
 SHAPES = [
     (f"{Q} --batch 0", "'0'"),
     (f"{Q} --batch -3", "'-3'"),
-    (f"{Q} --heads eight", "'eight'"),
-    (f"{Q} --seq 1e9", "'1e9'"),
-    (f"{Q} --seq 1.5", "'1.5'"),
-    (f"{Q} --seq 99999999999", "seq_q is 99999999999; allowed: a whole number from 1 to 134217728"),
+    ("predict --gpu l4 --heads eight --seq 1024 --head-dim 64", "'eight'"),
+    ("predict --gpu l4 --heads 8 --seq 1e9 --head-dim 64", "'1e9'"),
+    ("predict --gpu l4 --heads 8 --seq 1.5 --head-dim 64", "'1.5'"),
+    (
+        "predict --gpu l4 --heads 8 --seq 99999999999 --head-dim 64",
+        "seq_q is 99999999999; allowed: a whole number from 1 to 134217728",
+    ),
     ("breakeven --gpu l4 --heads 8 --head-dim 64 --seq 1k --block 8589934592", "allowed: 1 to 134217728 tokens"),
-    (f"{Q} --heads 8 --kv-heads 3", "3"),
-    (f"{Q} --head-dim 0", "'0'"),
-    (f"{Q} --head-dim 700", "700"),
-    (f"{Q} --head-dim 2000", "2000"),
+    (f"{Q} --kv-heads 3", "3"),
+    ("predict --gpu l4 --heads 8 --seq 1024 --head-dim 0", "'0'"),
+    ("predict --gpu l4 --heads 8 --seq 1024 --head-dim 700", "700"),
+    ("predict --gpu l4 --heads 8 --seq 1024 --head-dim 2000", "2000"),
     (f"{Q} --head-dim-v 513", "513"),
     (f"{Q} --window 0", "'0'"),
     (f"{Q} --window 64 --algorithm naive,flash", "64"),
@@ -212,3 +218,38 @@ def test_the_process_itself_says_one_line(command: str) -> None:
     )
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "other"),
+    [
+        ("check mine.csv --out mine.csv", "TABLE"),
+        ("check mine.csv --plot mine.png", "TABLE"),
+        ("check mine.csv --plot new.png --out new.csv", "--out"),
+        ("roofline --gpu l4 --measured mine.csv --out mine.png", "--measured"),
+        ("predict --cases mine.csv --out ./mine.csv", "--cases"),
+        ("serving mine.csv --gpu l4 --model llama-3-8b --plot mine.svg", "TRACE"),
+        ("serving mine.csv --gpu l4 --model llama-3-8b --out mine.csv", "TRACE"),
+        ("trace --gpu l4 --heads 8 --head-dim 64 --lengths mine.csv --picture mine.png", "--lengths"),
+        ("plot units --gpu l4 --heads 8 --head-dim 64 --lengths mine.csv --out mine.pdf", "--lengths"),
+        (
+            "search hardware --gpu l4 --heads 8 --head-dim 64 --lengths mine.csv --vary sm.count=58:60 --out mine.csv",
+            "--lengths",
+        ),
+        ("plot units --gpu mine.csv,l4 --heads 8 --head-dim 64 --seq 512 --out mine.png", "--gpu"),
+        (
+            "plot units --gpu l4 --heads 8 --head-dim 64 --lengths mine.txt --caption file --out mine.png",
+            "--lengths",
+        ),
+    ],
+)
+def test_a_file_is_never_written_over_one_that_is_read(
+    command: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    read = [tmp_path / "mine.csv", tmp_path / "mine.txt"]
+    for one in read:
+        one.write_text("kept")
+    told = refusal(capsys, *shlex.split(command))
+    assert f"would be written over that of {other}; give another name" in told
+    assert sorted(tmp_path.iterdir()) == read and {one.read_text() for one in read} == {"kept"}

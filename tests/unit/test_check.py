@@ -315,12 +315,6 @@ def test_the_exit_code_says_whether_all_rows_were_answered(tmp_path: Path, capsy
     names = (["--gpu", "foo"], ["--implementation", "foo"])
     for wrong in (["--map", "heads_q"], ["--time-unit", "ms"], ["--out", "x.txt"], ["--plot", "x.jpg"], *names):
         refusal(capsys, "check", str(table), *wrong)
-    for over in (["--plot", str(tmp_path / "mine.png")], ["--out", str(table)]):
-        assert "written over the table" in refusal(capsys, "check", str(table), *over)
-    over = ["roofline", "--gpu", "l4", "--measured", str(table), "--out", str(tmp_path / "mine.png")]
-    assert "written over the table" in refusal(capsys, *over)
-    clash = ["--out", str(tmp_path / "x.csv"), "--plot", str(tmp_path / "x.png")]
-    assert "another name" in refusal(capsys, "check", str(table), *clash)
 
 
 def test_the_same_reading_serves_the_other_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import types
 from collections.abc import Iterable
@@ -74,8 +76,8 @@ def test_a_wrong_result_or_byte_is_told_and_the_code_is_1(
         (["kernels", "run", "flsh", "--cpu"], "unknown kernel 'flsh'; nearest: flash"),
         ([*RUN, "--dtype", "fp32"], "--dtype fp32: the kernels take fp16 and bf16"),
         ([*RUN, "--head-dim", "63"], "head_dim"),
-        ([*RUN, "--kv-heads", "3"], "heads_kv is 3"),
-        ([*RUN, "--seq", "0"], "'0' given"),
+        ([*RUN[:-4], "--kv-heads", "3", "--seq", "70"], "heads_kv is 3"),
+        ([*RUN[:-2], "--seq", "0"], "'0' given"),
         ([*RUN, "--gpu", "h1000"], "unknown GPU 'h1000'"),
         ([*RUN, "--gpu", "v100-sxm2-32gb"], "has compute capability 7.0"),
         ([*RUN, "--causal", "--mask", "window 3"], "mask 'window 3' says all of the mask"),
@@ -167,7 +169,8 @@ def test_beside_a_gpu_what_is_absent_is_missing_and_has_its_command(
 
 def test_doctor_says_who_plays_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     there = doctor.player()
-    assert there.status == "ok" and "compiled twin, numba " in there.found and "agrees with SimPy" in there.found
+    assert there.status == "ok" and "compiled twin, numba " in there.found and "agrees with it" in there.found
+    assert f"SimPy for the first {players.PLAYED_BY_SIMPY:,} executions" in there.found
     one = types.SimpleNamespace(stats=types.SimpleNamespace(cache_path=None))
     with monkeypatch.context() as changed:  # nowhere to keep code
         changed.setattr(compiled, "advance", one)
@@ -177,6 +180,11 @@ def test_doctor_says_who_plays_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
         changed.setattr(twin, "play", lambda *work: replace(players.by_simpy(*work), time=1))
         wrong = doctor.player()
     assert wrong.status == "missing" and "do not agree" in wrong.found
+    off = subprocess.run(
+        [sys.executable, "-c", "from attnsim.cli import doctor; print(doctor.player())"],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "SimPy: NUMBA_DISABLE_JIT is set" in off.stdout and "unset NUMBA_DISABLE_JIT" in off.stdout
     monkeypatch.delattr("attnsim.simulator.twin")
     monkeypatch.setitem(sys.modules, "attnsim.simulator.twin", None)
     old = doctor.player()
