@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,15 @@ def refuse(
             raise InputError(f"{one.opts[0]} {why}; leave it out")
 
 
-def refuse_repeated(given: Collection[Any]) -> None:
-    """Refuse a flag that takes one value and is given another; `given` are the parameters in the order of their words.
+def refuse_repeated(given: Collection[Any], values: Mapping[str, Any]) -> None:
+    """Refuse a flag that takes one value and is given another, or an empty one.
+
+    Parameters
+    ----------
+    given : collection of parameters
+        In the order of their words.
+    values : mapping
+        What was given, by parameter.
 
     Raises
     ------
@@ -49,6 +56,8 @@ def refuse_repeated(given: Collection[Any]) -> None:
     for one in given:
         if one.name in seen and one.param_type_name == "option" and not one.multiple:
             raise InputError(f"{one.opts[0]} is given twice; keep one")
+        if one.param_type_name == "option" and values[one.name] == "":
+            raise InputError(f"{one.opts[0]} is empty; give it a value, or leave it out")
         seen.add(one.name)
 
 

@@ -26,11 +26,12 @@ class Command(TyperCommand):
         ------
         InputError
             For a word that the command does not take, with the flag that it is the value of; a flag that is given
-            twice; a file that would be written over another of the same command.
+            twice, or nothing; a file that would be written over another of the same command.
         """
         ctx.allow_extra_args = True
         if not ctx.resilient_parsing:
-            given.refuse_repeated(self.make_parser(ctx).parse_args(list(args))[2])
+            values, _, order = self.make_parser(ctx).parse_args(list(args))
+            given.refuse_repeated(order, values)
         super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
             if ctx.args:

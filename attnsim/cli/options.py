@@ -103,23 +103,7 @@ def _text(flag: str, metavar: str, help_text: str) -> Any:
     return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel=QUESTION)
 
 
-def _budget(text: str | int) -> int:
-    """A whole number; how large it may be is asked where the other conditions are."""
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} given; allowed: whole numbers") from None
-
-
-Budget = Annotated[
-    int | None,
-    typer.Option(
-        parser=_budget,
-        metavar="N",
-        help="Segment executions of a call that fast mode plays.",
-        rich_help_panel=CONDITIONS,
-    ),
-]
+Budget = Annotated[int | None, _count("Segment executions of a call that fast mode plays (20k).", CONDITIONS)]
 Batch = Annotated[int, _count("Sequences.")]
 Heads = Annotated[int | None, _count("Query heads.")]
 KvHeads = Annotated[int | None, _count("Key/value heads; default: as --heads.")]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import options, progress, show
+from attnsim.cli import given, options, progress, show
 from attnsim.cli.question_flags import QuestionFlags, asking
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @asking()
 def sensitivity(
     *,
+    context: typer.Context,
     gpu: options.OneGpu,
     algorithm: options.AlgorithmName = "flash",
     implementation: options.ImplementationName = None,
@@ -39,6 +40,8 @@ def sensitivity(
     from attnsim.studies.sensitivity import elasticities, replayed
     from attnsim.studies.sensitivity import sobol as indices
 
+    if sobol is None:
+        given.refuse(context, "is about the indices of --sobol, which are not asked for", ("spread", "seed"))
     w, changed = flags.workload(), options.changed(load_gpu(gpu), changes)
     conditions = read_conditions(tile=tile, cache=cache, launch=launch)
     asked = ask(w, changed, algorithm, implementation, conditions)
