@@ -23,7 +23,7 @@ PROMPT = [*QUESTION, "--seq", "4096", "--causal"]
             ["predict", *QUESTION, "--seq", "4096", "--algorithm", "sparse", "--mask", "window"],
             "'window' is not understood",
         ),
-        (["predict", *PROMPT, "--tree", ""], "the tree has 0 tokens"),
+        (["predict", *PROMPT, "--tree", " "], "the tree has 0 tokens"),
         (
             ["predict", *QUESTION, "--seq", "4096", "--pass", "decode", "--prefix", "1024", "--algorithm", "flash-3"],
             "take flashinfer.cascade",
