@@ -47,7 +47,10 @@ def caption(question: Workload, over: Collection[str], shown: Collection[str] = 
     from attnsim.api.baselines import UNCHANGED, UNFUSED
     from attnsim.models.mechanisms import find_mechanism, only_for
 
-    meant = {UNFUSED: "unfused attention (torch.baddbmm) on the same GPU", UNCHANGED: "the unchanged GPU on shipped tiles"}
+    meant = {
+        UNFUSED: "unfused attention (torch.baddbmm) on the same GPU",
+        UNCHANGED: "the unchanged GPU on shipped tiles",
+    }
     text = "".join(f"vs {name}: speedup over {meant.get(name, name)}. " for name in dict.fromkeys(over))
     text += "90 % range in brackets. " if over else ""
     text += "TFLOP/s: useful FLOPs (visible pairs only) over the time."
