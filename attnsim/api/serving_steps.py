@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from attnsim.api.asking import ask, read_conditions, read_gpu
-from attnsim.api.playing import play
+from attnsim.api.playing import play, too_large
 from attnsim.api.request_files import LONGEST_S, Request
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -184,6 +184,7 @@ def serve(
     if implementation is None:  # a server runs one library: that of its decode steps
         one = workload.of(Length(1, requests[0].prompt)).with_passes("decode")
         implementation = ask(one, machine, "flash").record.name
+    key_bytes = layers * workload.of(Length(1, 1)).kv_cache_bytes
     steps: list[Step] = []
     predicted, age = 0, 0
     before: tuple[int, ...] = ()
@@ -192,6 +193,12 @@ def serve(
         alike = batch.who if not batch.prefill else ()
         age = age + 1 if alike and alike == before else 0
         before = alike
+        keys = sum(one.keys for one in batch.lengths)
+        if keys * key_bytes > machine.hbm.capacity_bytes and not workload.mask.is_windowed:
+            cache = too_large(keys * key_bytes, machine.hbm.capacity_bytes)
+            raise InputError(
+                f"step {len(steps) + 1}: the KV cache of {layers} layers {cache}; run fewer sequences at a time"
+            )
         if age % stride == 0:
             w = workload.having(batch.lengths)
             w = w.with_passes("decode" if w.seq_q == 1 else "fwd")
@@ -201,7 +208,6 @@ def serve(
             time_s, bound, record = played.replay.time_s * layers, played.replay.bound, played.question.record.name
             predicted += 1
         kind: Kind = "decode" if not batch.prefill else "mixed" if batch.decodes else "prefill"
-        keys = sum(one.keys for one in batch.lengths)
         steps.append(
             Step(len(steps) + 1, batch.start_s, kind, batch.prefill, batch.decodes, keys, batch.waiting, time_s, bound)
         )

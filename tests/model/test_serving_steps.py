@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,14 @@ def test_kinds_add_up_and_a_stride_moves_the_total_little() -> None:
     assert some.attention_s == pytest.approx(every.attention_s, rel=0.02)
     decode = [one for one in some.steps if one.kind == "decode"]
     assert max(one.time_s for one in decode) < min(one.time_s for one in some.steps if one.prefill_tokens > 400)
+
+
+def test_a_cache_that_the_card_cannot_hold_is_refused() -> None:
+    """Over all layers, though each call of a layer fits."""
+    long, heads = [Request(0.0, 700_000, 2)], replace(HEADS, heads_q=32, heads_kv=8)
+    told = "step 1: the KV cache of 32 layers does not fit: needs 91.8 GB, the card has 80 GB; run fewer sequences"
+    with pytest.raises(InputError, match=told):
+        serve(long, heads, "h100-sxm5-80gb", layers=32, tokens=1 << 20)
 
 
 def test_layers_multiply_the_time() -> None:
