@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from attnsim import builtin_model_ids, load_model
 from attnsim.cli import main
-from attnsim.models.errors import InputError
+from attnsim.models.errors import InputError, Taken
 from attnsim.models.llm.files import model_to_yaml
 from attnsim.models.llm.huggingface import FAMILIES, import_config
 from attnsim.models.llm.model import Model
@@ -176,7 +176,10 @@ def test_what_configurations_leave_open(tmp_path: Path) -> None:
     assert read(base="deepseek-v3", q_lora_rank=None).query_rank == 0
     assert read(base="bigbird-base", attention_type="original_full").mask == Mask.full()
     assert read(base="bert-base", is_decoder=True).mask == Mask.causal()
-    part = read(base="qwen2.5-7b", use_sliding_window=True, sliding_window=4096, max_window_layers=21)
+    with pytest.warns(Taken, match="a window of 4096 from layer 21 on is left out; every layer has the mask causal"):
+        part = read(base="qwen2.5-7b", use_sliding_window=True, sliding_window=4096, max_window_layers=21)
+    with pytest.warns(Taken, match="sliding_window is left out"):
+        assert read(base="llama-3-8b", sliding_window=4096).mask == Mask.causal()
     assert part.mask == Mask.causal() and "a window of 4096 from layer 21 on is left out" in part.source
     every = read(base="qwen2.5-7b", use_sliding_window=True, sliding_window=4096, max_window_layers=0)
     assert every.mask == Mask.sliding_window(4096)

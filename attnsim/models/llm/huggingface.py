@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.models.errors import InputError, Taken, nearest, shown
 from attnsim.models.files import read_bytes
 from attnsim.models.llm.mlp import Experts, Mlp
 from attnsim.models.llm.model import Model
@@ -25,6 +26,8 @@ _PADDED_POSITIONS = 2
 """RoBERTa's positions begin after the padding token's: 514 and 4,098 stand for 512 and 4,096."""
 _GLOBAL_TOKENS = 1
 """Longformer's global tokens are the task's; one, the first, as for classification (arXiv 2004.05150, section 3.1)."""
+_OF_ATTENTION = ("sliding_window", "attention_chunk_size", "attn_logit_softcapping")
+"""Keys that change which keys are seen, or what is done with scores, where a family's reader reads them."""
 _BIGBIRD_BLOCKS = 2
 """Global blocks of Hugging Face's BigBird: the first and the last."""
 
@@ -34,10 +37,12 @@ class _Config:
 
     def __init__(self, content: Mapping[str, object]) -> None:
         self.content = content
+        self.read: set[str] = set()
 
     def whole(self, *keys: str, default: int | None = None) -> int:
         """The first of `keys` that is there, a whole number from 1; null counts as absent."""
         for key in keys:
+            self.read.add(key)
             value = self.content.get(key)
             if value is None:
                 continue
@@ -132,9 +137,9 @@ def _qwen_experts(c: _Config) -> Experts | None:
 def _qwen(c: _Config, qkv_bias: bool | None = None) -> Model:
     """A window, where it is used, belongs to the layers from `max_window_layers` on."""
     experts = _qwen_experts(c)
-    if not c.flag("use_sliding_window") or c.content.get("sliding_window") is None:
+    window, layers = c.whole("sliding_window", default=0), c.whole("num_hidden_layers")
+    if not c.flag("use_sliding_window") or not window:
         return _decoder(c, qkv_bias=qkv_bias, experts=experts)
-    window, layers = c.whole("sliding_window"), c.whole("num_hidden_layers")
     first = c.content.get("max_window_layers", layers)
     if first == 0:
         return _decoder(c, qkv_bias=qkv_bias, window=window, experts=experts)
@@ -278,15 +283,24 @@ def import_config(path: Path) -> Model:
     ------
     InputError
         One line: what is wrong with the file, or which family is not known.
+
+    Warns
+    -----
+    Taken
+        What of its attention is left out.
     """
     raw = read_bytes(path, MAX_FILE_BYTES, "a Hugging Face config.json", "a config.json holds some KiB")
     try:
-        return _imported(raw, path.stem.lower())
+        model, left_out = _imported(raw, path.stem.lower())
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
+    for told in left_out:
+        warnings.warn(f"{path.name}: {told}; every layer has the mask {model.mask}", Taken, stacklevel=2)
+    return model
 
 
-def _imported(raw: bytes, stem: str) -> Model:
+def _imported(raw: bytes, stem: str) -> tuple[Model, list[str]]:
+    """The model, and what of its attention is left out."""
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:  # broken JSON, another encoding, numbers of thousands of digits
@@ -298,7 +312,8 @@ def _imported(raw: bytes, stem: str) -> Model:
     if not isinstance(family, str) or family not in FAMILIES:
         close = nearest(family, FAMILIES) if isinstance(family, str) else "add it"
         raise InputError(f"model_type is {shown(family)}, not known; {close}; known: {', '.join(FAMILIES)}")
-    model = FAMILIES[family](_Config(content))
+    config = _Config(content)
+    model = FAMILIES[family](config)
     given = str(content.get("_name_or_path") or "")
     is_named = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,150}", given) is not None
     name = given if is_named else stem
@@ -306,4 +321,6 @@ def _imported(raw: bytes, stem: str) -> Model:
     source = f"imported from a Hugging Face config.json, model_type {family}"
     if is_named:
         source += f", {name}"
-    return replace(model, id=ident, name=name, source=f"{source}{model.source}")
+    left_out = [f"{key} is left out" for key in _OF_ATTENTION if content.get(key) and key not in config.read]
+    left_out += filter(None, [model.source.removeprefix("; ")])
+    return replace(model, id=ident, name=name, source=f"{source}{model.source}"), left_out
