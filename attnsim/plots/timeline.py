@@ -239,7 +239,7 @@ def _busy(kernel: KernelTrace, span: float) -> str:
     found = [f"{blocks} block{'s' * (blocks > 1)} an SM"]
     if blocks * kernel.warpgroups > MOST_WARPGROUPS:
         found[0] += f" ({MOST_WARPGROUPS} of {blocks * kernel.warpgroups} lanes drawn)"
-    found += [f"tensor cores busy {100 * tensor:.0f} %"] if tensor else []
+    found += [f"in this part tensor cores busy {100 * tensor:.0f} %"] if tensor else []
     found += [f"softmax {100 * softmax:.0f} %"] if softmax and tensor else []
     if tensor and softmax:
         less, more = ("softmax", "products") if softmax <= tensor else ("products", "softmax")
