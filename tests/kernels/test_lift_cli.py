@@ -78,8 +78,13 @@ def test_a_changed_gpu_stands_beside_the_unchanged_one(file: Path, capsys: pytes
     ],
 )
 def test_what_cannot_be_traced_is_one_line(
-    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr("attnsim.kernels.cpu.program.STEPS_LIMIT", 1000)
     out = tmp_path / "kernel.yaml"
     registers = [] if "--registers" in arguments else ["--registers", "16"]
     assert traced(*arguments, *registers, "--out", str(out)) == BAD_INPUT
