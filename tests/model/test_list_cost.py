@@ -29,10 +29,11 @@ IN_STEP_AGAIN = {("a100-sxm4-80gb", 128, False): 16384}
 """Where two resident blocks fall in step again within a long walk, from which length on: the list's kernel is played
 2.4 % shorter there."""
 SHORTER = {
-    ("a100-sxm4-80gb", 64, True, 2048): 0.939,
-    ("a100-sxm4-80gb", 128, False, 4096): 0.866,
-    ("a100-sxm4-80gb", 128, False, 8192): 0.970,
-    ("a100-sxm4-80gb", 128, True, 4096): 0.993,
+    ("a100-sxm4-80gb", 64, True, 2048): 0.940,
+    ("a100-sxm4-80gb", 128, False, 4096): 0.867,
+    ("a100-sxm4-80gb", 128, False, 8192): 0.978,
+    ("a100-sxm4-80gb", 128, True, 4096): 0.999,
+    ("l40s", 128, True, 4096): 0.998,
 }
 """Of 80 grids those that the list's kernel, which persists, does sooner on the tiles that both choose, and its part of
 the time: on an A100 residents that differ in number, or fall in step again."""

@@ -13,7 +13,12 @@ from attnsim.cli import main
 from attnsim.simulator.grid import BUDGET
 from tests.unit.answering import refusal
 
-QUESTION = ["--gpu", "h100-sxm5-80gb", "--heads", "8", "--seq", "2048", "--head-dim", "128", "--causal"]
+
+def asked(gpu: str = "h100-sxm5-80gb", seq: int = 2048) -> list[str]:
+    return ["--gpu", gpu, "--heads", "8", "--seq", str(seq), "--head-dim", "128", "--causal"]
+
+
+QUESTION = asked()
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -71,7 +76,7 @@ def test_shipped_tiles_that_do_not_fit_leave_the_retuned(capsys: pytest.CaptureF
 
 
 def test_json_is_a_list_of_objects_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    few = [*QUESTION, "--seq", "256"]  # where another tile is faster than the shipped one
+    few = asked(seq=256)  # where another tile is faster than the shipped one
     answers = json.loads(run(capsys, "predict", *few, "--set", "hbm.bandwidth=6TB/s", "--json"))
     assert [(a["algorithm"], a["tiles"], bool(a["changes"])) for a in answers] == [
         ("naive", "shipped", False),
@@ -87,15 +92,13 @@ def test_json_is_a_list_of_objects_and_nothing_else(capsys: pytest.CaptureFixtur
 
 
 def test_a_budget_plays_more(capsys: pytest.CaptureFixture[str]) -> None:
-    long = [*QUESTION, "--seq", "16384", "--algorithm", "flash", "--json"]
+    long = [*asked(seq=16384), "--algorithm", "flash", "--json"]
     usual, more, exact = (
         json.loads(run(capsys, "predict", *long, *how))[0] for how in ([], ["--budget", "1000000"], ["--mode", "exact"])
     )
     assert [one["budget"] for one in (usual, more, exact)] == [BUDGET, 1_000_000, None]
     assert usual["time_s"] != more["time_s"] == exact["time_s"]
-    explained = json.loads(
-        run(capsys, "explain", "flash", *QUESTION, "--seq", "16384", "--budget", "1000000", "--json")
-    )
+    explained = json.loads(run(capsys, "explain", "flash", *asked(seq=16384), "--budget", "1000000", "--json"))
     assert explained[0]["prediction"]["time_s"] == more["time_s"]
 
 
@@ -106,11 +109,11 @@ def test_a_long_play_shows_a_bar_on_a_terminal_alone(
     monkeypatch.setattr("attnsim.simulator.players._left", 0)
     monkeypatch.setattr("attnsim.simulator.twin.AT_ONCE", 10_000)
     for command in (["predict", "--algorithm", "flash"], ["explain", "flash"]):
-        asked = [*command, *QUESTION, "--gpu", "a100-sxm4-80gb", "--seq", "4096", "--mode", "exact", "--json"]
+        long = [*command, *asked("a100-sxm4-80gb", 4096), "--mode", "exact", "--json"]
         with monkeypatch.context() as patch:
             if terminal:
                 patch.setenv("FORCE_COLOR", "1")
-            assert main(asked) == 0
+            assert main(long) == 0
         captured = capsys.readouterr()
         assert json.loads(captured.out)
         assert ("flash_fwd" in captured.err and "/256" in captured.err) if terminal else captured.err == ""
@@ -118,9 +121,7 @@ def test_a_long_play_shows_a_bar_on_a_terminal_alone(
 
 def test_decode_has_one_query_a_sequence(capsys: pytest.CaptureFixture[str]) -> None:
     assert "seq 1 x 2048" in run(capsys, "predict", *QUESTION, "--pass", "decode")
-    assert "seq 4 x 9000" in run(
-        capsys, "predict", *QUESTION[:-1], "--seq", "4", "--seq-kv", "9000", "--pass", "decode"
-    )
+    assert "seq 4 x 9000" in run(capsys, "predict", *asked(seq=4)[:-1], "--seq-kv", "9000", "--pass", "decode")
 
 
 def test_a_table_is_answered_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
