@@ -59,8 +59,8 @@ def read_requests(path: str | Path) -> tuple[Request, ...]:
     found = []
     for number, line in enumerate(lines, 2):
         if None in line or None in line.values():
-            have = len(line) - (None in line) - list(line.values()).count(None) + len(line.get(None, ()))
-            raise InputError(f"{path}, line {number} has {have} cells; allowed: {len(reader.fieldnames)}, one a column")
+            wanted = len(reader.fieldnames)
+            raise InputError(f"{path}, line {number} has more or fewer cells than there are columns; give {wanted}")
         cells = {name: (line.get(theirs) or "").strip() if theirs else "0" for name, theirs in columns.items()}
         values = {name: cell_number(cell, f"{path}, line {number}: {name}") for name, cell in cells.items()}
         for name in ("prompt", "output"):

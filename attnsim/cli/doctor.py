@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -50,7 +51,7 @@ def player() -> Finding:
     try:
         from attnsim.simulator import compiled, twin
     except (ImportError, OSError) as error:  # a numba that does not know this Python or NumPy, or cannot load LLVM
-        fix = "unset NUMBA_DISABLE_JIT" if "NUMBA_DISABLE_JIT" in str(error) else "pip install --upgrade numba"
+        fix = "unset NUMBA_DISABLE_JIT" if os.environ.get("NUMBA_DISABLE_JIT") else "pip install --upgrade numba"
         return Finding("player", "missing", f"SimPy: {one_line(error)}; {SLOWER}", fix)
     from attnsim.simulator import players
 

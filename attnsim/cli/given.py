@@ -13,8 +13,6 @@ from attnsim.models.errors import InputError
 
 WRITTEN = ("out", "plot", "picture", "export", "records")
 """Parameters that name files to be written."""
-PICTURES = (".png", ".svg", ".pdf", ".pgf")
-"""Beside which their table is written, and their caption where that is a file."""
 
 
 def is_given(context: typer.Context, name: str) -> bool:
@@ -95,8 +93,11 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _with_those_beside(path: Path, caption: bool) -> Iterator[Path]:
+    """A file, and what `attnsim.plots.sheet.Picture.write` puts beside a picture: its table, and a caption."""
+    from attnsim.plots.files import SUFFIXES
+
     yield path
-    if path.suffix.lower() in PICTURES:
+    if path.suffix.lower() in SUFFIXES:
         yield path.with_suffix(".csv")
         if caption:
             yield from (path.with_suffix(".tex"), path.with_suffix(".txt"))

@@ -38,6 +38,7 @@ class _Config:
     def __init__(self, content: Mapping[str, object]) -> None:
         self.content = content
         self.read: set[str] = set()
+        self.left_out: list[str] = []
 
     def whole(self, *keys: str, default: int | None = None) -> int:
         """The first of `keys` that is there, a whole number from 1; null counts as absent."""
@@ -86,9 +87,7 @@ _unnamed = partial(Model, "", "")
 """A model whose id and name the file will give."""
 
 
-def _decoder(
-    c: _Config, *, qkv_bias: bool | None = None, window: int = 0, note: str = "", experts: Experts | None = None
-) -> Model:
+def _decoder(c: _Config, *, qkv_bias: bool | None = None, window: int = 0, experts: Experts | None = None) -> Model:
     """Llama and its relatives: causal, rotary over whole heads, `attention_bias` on all projections, a gated MLP."""
     hidden, heads = c.whole("hidden_size"), c.whole("num_attention_heads")
     width = c.head_dim(hidden, heads)
@@ -107,7 +106,6 @@ def _decoder(
         out_bias=bias,
         mlp=c.mlp("intermediate_size", gated=True, experts=experts),
         vocabulary=c.whole("vocab_size", default=0),
-        source=note,
     )
 
 
@@ -143,8 +141,9 @@ def _qwen(c: _Config, qkv_bias: bool | None = None) -> Model:
     first = c.content.get("max_window_layers", layers)
     if first == 0:
         return _decoder(c, qkv_bias=qkv_bias, window=window, experts=experts)
-    note = f"; a window of {window} from layer {shown(first)} on is left out" if first != layers else ""
-    return _decoder(c, qkv_bias=qkv_bias, note=note, experts=experts)
+    if first != layers:
+        c.left_out.append(f"a window of {window} from layer {shown(first)} on is left out")
+    return _decoder(c, qkv_bias=qkv_bias, experts=experts)
 
 
 def _gpt2(c: _Config) -> Model:
@@ -321,6 +320,6 @@ def _imported(raw: bytes, stem: str) -> tuple[Model, list[str]]:
     source = f"imported from a Hugging Face config.json, model_type {family}"
     if is_named:
         source += f", {name}"
-    left_out = [f"{key} is left out" for key in _OF_ATTENTION if content.get(key) and key not in config.read]
-    left_out += filter(None, [model.source.removeprefix("; ")])
-    return replace(model, id=ident, name=name, source=f"{source}{model.source}"), left_out
+    unread = [f"{key} is left out" for key in _OF_ATTENTION if content.get(key) and key not in config.read]
+    left_out = [*unread, *config.left_out]
+    return replace(model, id=ident, name=name, source="; ".join([source, *left_out])), left_out
